@@ -1,0 +1,1 @@
+//! Burn backend for AMD GPUs on rocBLAS, MIOpen and HIP kernels

@@ -1,0 +1,1 @@
+//! Raw MIOpen: types, constants and one table of C functions

@@ -1,0 +1,1 @@
+//! Raw rocBLAS: types, constants and one table of C functions

@@ -1,0 +1,1 @@
+//! Safe HIP, hipRTC, rocBLAS and MIOpen over run-time chosen providers
