@@ -1,0 +1,75 @@
+//! The function table: one struct of C function pointers for one library.
+
+/// Declares a table of C functions: a struct with one function pointer a field, and a loader that fills it.
+///
+/// Functions after `optional` are `Option`s: some versions of the library lack them.
+#[macro_export]
+macro_rules! function_table {
+    (
+        $(#[$meta:meta])*
+        pub struct $table:ident {
+            required { $( $(#[$rm:meta])* fn $r:ident( $($ra:ident : $rt:ty),* $(,)? ) -> $rr:ty; )* }
+            optional { $( $(#[$om:meta])* fn $o:ident( $($oa:ident : $ot:ty),* $(,)? ) -> $or:ty; )* }
+        }
+    ) => {
+        $(#[$meta])*
+        #[allow(non_snake_case)]
+        #[derive(Clone, Copy)]
+        pub struct $table {
+            $( $(#[$rm])* pub $r: unsafe extern "C" fn($($ra: $rt),*) -> $rr, )*
+            $( $(#[$om])* pub $o: Option<unsafe extern "C" fn($($oa: $ot),*) -> $or>, )*
+        }
+
+        impl $table {
+            /// The symbols without which the table can't be filled.
+            pub const REQUIRED: &'static [&'static core::ffi::CStr] = &[
+                $( match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($r), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("an identifier has no NUL"),
+                }, )*
+            ];
+            /// The symbols that some versions of the library lack.
+            pub const OPTIONAL: &'static [&'static core::ffi::CStr] = &[
+                $( match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($o), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("an identifier has no NUL"),
+                }, )*
+            ];
+
+            /// Fills the table from a symbol lookup; `Err` names the first required symbol that is missing.
+            ///
+            /// # Safety
+            /// What `symbol` returns for a name must be the address of the C function of that name with the
+            /// signature declared here, valid for as long as the table is used.
+            pub unsafe fn load(
+                mut symbol: impl FnMut(&core::ffi::CStr) -> Option<core::ptr::NonNull<core::ffi::c_void>>,
+            ) -> Result<Self, &'static core::ffi::CStr> {
+                let mut required = Self::REQUIRED.iter();
+                let mut optional = Self::OPTIONAL.iter();
+                Ok(Self {
+                    $( $r: {
+                        let name = *required.next().expect("one name a field");
+                        let address = symbol(name).ok_or(name)?;
+                        // SAFETY: the caller vouches for the address and the signature.
+                        unsafe {
+                            core::mem::transmute::<
+                                core::ptr::NonNull<core::ffi::c_void>,
+                                unsafe extern "C" fn($($ra: $rt),*) -> $rr,
+                            >(address)
+                        }
+                    }, )*
+                    $( $o: {
+                        let name = *optional.next().expect("one name a field");
+                        // SAFETY: the caller vouches for the address and the signature.
+                        symbol(name).map(|address| unsafe {
+                            core::mem::transmute::<
+                                core::ptr::NonNull<core::ffi::c_void>,
+                                unsafe extern "C" fn($($oa: $ot),*) -> $or,
+                            >(address)
+                        })
+                    }, )*
+                })
+            }
+        }
+    };
+}
