@@ -45,6 +45,8 @@ macro_rules! function_table {
                 mut symbol: impl FnMut(&core::ffi::CStr) -> Option<core::ptr::NonNull<core::ffi::c_void>>,
             ) -> Result<Self, &'static core::ffi::CStr> {
                 let mut required = Self::REQUIRED.iter();
+                // A table without optional functions leaves this one unused.
+                #[allow(unused_mut, unused_variables)]
                 let mut optional = Self::OPTIONAL.iter();
                 Ok(Self {
                     $( $r: {

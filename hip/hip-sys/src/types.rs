@@ -1,0 +1,184 @@
+//! Types and constants of HIP and hipRTC, as in `hip_runtime_api.h`, `driver_types.h` and `hiprtc.h`.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+/// The status that every HIP call returns: a C enum without negative values.
+pub type hipError_t = c_uint;
+/// The call succeeded.
+pub const hipSuccess: hipError_t = 0;
+/// An argument is null or out of its range.
+pub const hipErrorInvalidValue: hipError_t = 1;
+/// There is not enough memory.
+pub const hipErrorOutOfMemory: hipError_t = 2;
+/// The runtime is not initialised.
+pub const hipErrorNotInitialized: hipError_t = 3;
+/// The runtime is being unloaded.
+pub const hipErrorDeinitialized: hipError_t = 4;
+/// A launch asks for more than the device offers.
+pub const hipErrorInvalidConfiguration: hipError_t = 9;
+/// A pointer does not belong to an allocation.
+pub const hipErrorInvalidDevicePointer: hipError_t = 17;
+/// The direction of a copy is none of [`hipMemcpyKind`]'s values.
+pub const hipErrorInvalidMemcpyDirection: hipError_t = 21;
+/// A kernel handle is not valid.
+pub const hipErrorInvalidDeviceFunction: hipError_t = 98;
+/// There is no device.
+pub const hipErrorNoDevice: hipError_t = 100;
+/// A device index is past the end.
+pub const hipErrorInvalidDevice: hipError_t = 101;
+/// A code object is damaged.
+pub const hipErrorInvalidImage: hipError_t = 200;
+/// A code object holds nothing for this device.
+pub const hipErrorNoBinaryForGpu: hipError_t = 209;
+/// The two devices can't reach each other's memory.
+pub const hipErrorPeerAccessUnsupported: hipError_t = 217;
+/// A handle is not valid.
+pub const hipErrorInvalidHandle: hipError_t = 400;
+/// A name was not found.
+pub const hipErrorNotFound: hipError_t = 500;
+/// Work that was asked about is not finished.
+pub const hipErrorNotReady: hipError_t = 600;
+/// A kernel accessed memory that is not its own.
+pub const hipErrorIllegalAddress: hipError_t = 700;
+/// Access to the peer was enabled before.
+pub const hipErrorPeerAccessAlreadyEnabled: hipError_t = 704;
+/// A device-side `assert` failed.
+pub const hipErrorAssert: hipError_t = 710;
+/// A kernel failed while running.
+pub const hipErrorLaunchFailure: hipError_t = 719;
+/// The runtime does not implement what was asked.
+pub const hipErrorNotSupported: hipError_t = 801;
+/// No other code fits.
+pub const hipErrorUnknown: hipError_t = 999;
+
+/// A device's number.
+pub type hipDevice_t = c_int;
+/// A pointer into a device's memory.
+pub type hipDeviceptr_t = *mut c_void;
+
+macro_rules! handles {
+    ($( $(#[$meta:meta])* $opaque:ident => $handle:ident; )*) => { $(
+        #[doc(hidden)]
+        #[repr(C)]
+        pub struct $opaque {
+            _private: [u8; 0],
+        }
+        $(#[$meta])*
+        pub type $handle = *mut $opaque;
+    )* };
+}
+
+handles! {
+    /// A queue of work on one device; null is the default stream.
+    ihipStream_t => hipStream_t;
+    /// A point in a stream.
+    ihipEvent_t => hipEvent_t;
+    /// A loaded code object.
+    ihipModule_t => hipModule_t;
+    /// A kernel of a module.
+    ihipModuleSymbol_t => hipFunction_t;
+    /// A program that hipRTC compiles.
+    _hiprtcProgram => hiprtcProgram;
+}
+
+/// The direction of a copy.
+pub type hipMemcpyKind = c_uint;
+/// Host to host.
+pub const hipMemcpyHostToHost: hipMemcpyKind = 0;
+/// Host to device.
+pub const hipMemcpyHostToDevice: hipMemcpyKind = 1;
+/// Device to host.
+pub const hipMemcpyDeviceToHost: hipMemcpyKind = 2;
+/// Device to device.
+pub const hipMemcpyDeviceToDevice: hipMemcpyKind = 3;
+/// The runtime tells from the addresses.
+pub const hipMemcpyDefault: hipMemcpyKind = 4;
+
+/// A stream that waits for the default stream and makes it wait.
+pub const hipStreamDefault: c_uint = 0;
+/// A stream that the default stream does not order.
+pub const hipStreamNonBlocking: c_uint = 1;
+
+/// An event with timing.
+pub const hipEventDefault: c_uint = 0;
+/// A wait for the event sleeps instead of spinning.
+pub const hipEventBlockingSync: c_uint = 1;
+/// An event without timing: cheaper.
+pub const hipEventDisableTiming: c_uint = 2;
+
+/// Pinned memory that the current device can reach.
+pub const hipHostMallocDefault: c_uint = 0;
+/// Pinned memory that every device can reach.
+pub const hipHostMallocPortable: c_uint = 1;
+
+/// What [`crate::Hip::hipDeviceGetAttribute`] can be asked for.
+pub type hipDeviceAttribute_t = c_uint;
+/// Peak clock in kHz.
+pub const hipDeviceAttributeClockRate: hipDeviceAttribute_t = 5;
+/// Whether the device shares the host's memory.
+pub const hipDeviceAttributeIntegrated: hipDeviceAttribute_t = 16;
+/// Level-2 cache in bytes.
+pub const hipDeviceAttributeL2CacheSize: hipDeviceAttribute_t = 19;
+/// Most blocks of a grid in x.
+pub const hipDeviceAttributeMaxGridDimX: hipDeviceAttribute_t = 29;
+/// Most threads of a block.
+pub const hipDeviceAttributeMaxThreadsPerBlock: hipDeviceAttribute_t = 56;
+/// Most resident threads of a compute unit.
+pub const hipDeviceAttributeMaxThreadsPerMultiProcessor: hipDeviceAttribute_t = 57;
+/// Compute units (on RDNA in WGP mode: work group processors).
+pub const hipDeviceAttributeMultiprocessorCount: hipDeviceAttribute_t = 63;
+/// Shared memory of a block in bytes.
+pub const hipDeviceAttributeMaxSharedMemoryPerBlock: hipDeviceAttribute_t = 74;
+/// Threads of a warp (AMD: a wave).
+pub const hipDeviceAttributeWarpSize: hipDeviceAttribute_t = 87;
+
+/// Device properties in the layout of HIP 6.0 and later, trimmed to the field that no attribute gives.
+#[repr(C, align(8))]
+pub struct hipDeviceProp_tR0600 {
+    /// Fields that are asked for as attributes.
+    pub before: [u8; 1160],
+    /// The full architecture name, such as `gfx90a:sramecc+:xnack-`; ends with a NUL.
+    pub gcnArchName: [c_char; 256],
+    /// Fields that are asked for as attributes.
+    pub after: [u8; 56],
+}
+
+/// Device properties in the layout before HIP 6.0, trimmed to the field that no attribute gives.
+#[repr(C, align(8))]
+pub struct hipDeviceProp_tR0000 {
+    /// Fields that are asked for as attributes.
+    pub before: [u8; 396],
+    /// The full architecture name, such as `gfx90a:sramecc+:xnack-`; ends with a NUL.
+    pub gcnArchName: [c_char; 256],
+    /// Fields that are asked for as attributes.
+    pub after: [u8; 140],
+}
+
+// Sizes as AMD's headers give them (HIP 7.2, which keeps the old layout in hip_deprecated.h).
+const _: () = assert!(size_of::<hipDeviceProp_tR0600>() == 1472);
+const _: () = assert!(size_of::<hipDeviceProp_tR0000>() == 792);
+
+/// The status that every hipRTC call returns.
+pub type hiprtcResult = c_uint;
+/// The call succeeded.
+pub const HIPRTC_SUCCESS: hiprtcResult = 0;
+/// There is not enough memory.
+pub const HIPRTC_ERROR_OUT_OF_MEMORY: hiprtcResult = 1;
+/// The program could not be created.
+pub const HIPRTC_ERROR_PROGRAM_CREATION_FAILURE: hiprtcResult = 2;
+/// An argument is not valid.
+pub const HIPRTC_ERROR_INVALID_INPUT: hiprtcResult = 3;
+/// The program handle is not valid.
+pub const HIPRTC_ERROR_INVALID_PROGRAM: hiprtcResult = 4;
+/// A compiler option is not valid.
+pub const HIPRTC_ERROR_INVALID_OPTION: hiprtcResult = 5;
+/// The program does not compile; its log says why.
+pub const HIPRTC_ERROR_COMPILATION: hiprtcResult = 6;
+/// A name expression was added after compilation.
+pub const HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION: hiprtcResult = 8;
+/// A lowered name was asked for before compilation.
+pub const HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION: hiprtcResult = 9;
+/// A name expression was never added, or names nothing.
+pub const HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID: hiprtcResult = 10;
+/// The compiler failed on its own account.
+pub const HIPRTC_ERROR_INTERNAL_ERROR: hiprtcResult = 11;
