@@ -75,3 +75,41 @@ macro_rules! function_table {
         }
     };
 }
+
+/// Declares a C enum as a transparent integer with one constant a value.
+///
+/// Not a Rust enum: a library newer than the header may hand back a value that the header lacks.
+#[macro_export]
+macro_rules! c_enum {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident { $( $(#[$vm:meta])* $variant:ident = $value:literal ),* $(,)? }
+    ) => {
+        $(#[$meta])*
+        #[repr(transparent)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $name(pub i32);
+
+        $( $(#[$vm])* pub const $variant: $name = $name($value); )*
+
+        impl $name {
+            /// The constant's name in AMD's header; `None` for a value that the header lacks.
+            #[allow(unreachable_patterns)]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $( $value => Some(stringify!($variant)), )*
+                    _ => None,
+                }
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, "{}({})", stringify!($name), self.0),
+                }
+            }
+        }
+    };
+}
