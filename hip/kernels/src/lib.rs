@@ -1,1 +1,27 @@
-//! The HIP C++ kernels of burn-rocm and the table of their instantiations
+//! The HIP C++ kernels of burn-rocm and the table of their instantiations.
+//!
+//! The sources are embedded as text. The run-time compiles an instantiation when it is first asked for, the CPU device
+//! builds them all ahead, and the check against AMD's compiler goes through the same table: a kernel that is not in it
+//! does not exist.
+
+mod dtype;
+mod name;
+mod table;
+
+pub use dtype::*;
+pub use name::{Arg, KernelName, MAX_ARGS};
+pub use table::{Family, Param, Rule, families, family_of};
+
+/// What every kernel source includes: the file names and texts of the headers.
+pub const HEADERS: &[(&str, &str)] = &[
+    ("prelude.h", include_str!("../prelude.h")),
+    ("prelude_math.h", include_str!("../prelude_math.h")),
+];
+
+/// The dims that a kernel's strided operands may have, after merging (`MAX_DIMS` in `prelude.h`).
+pub const MAX_DIMS: usize = 8;
+
+/// Whether the table lists this instantiation.
+pub fn contains(name: &KernelName) -> bool {
+    family_of(name.template()).is_some_and(|family| family.contains(name))
+}

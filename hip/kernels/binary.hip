@@ -1,0 +1,121 @@
+// Element-wise operations of two tensors, or of a tensor and a scalar.
+#include "prelude.h"
+
+struct Add {
+    template <class T> static DEVICE T apply(T a, T b) { return a + b; }
+};
+struct Sub {
+    template <class T> static DEVICE T apply(T a, T b) { return a - b; }
+};
+struct Mul {
+    template <class T> static DEVICE T apply(T a, T b) { return a * b; }
+};
+
+// Integer division by zero gives 0 rather than a trap: the host raises the error where it knows the divisor.
+template <class T, bool FLOAT = is_float<T>::value> struct division {
+    static DEVICE T quotient(T a, T b) { return a / b; }
+    // Python's sign: the remainder has the divisor's.
+    static DEVICE T remainder(T a, T b) {
+        T r = math::fmod(a, b);
+        return r != (T)0 && (r < (T)0) != (b < (T)0) ? r + b : r;
+    }
+};
+template <class T> struct division<T, false> {
+    static DEVICE T quotient(T a, T b) {
+        if (b == (T)0) return (T)0;
+        if (is_signed<T>::value && b == (T)-1) return (T)(0 - (u64)a); // the least value over -1 traps on some CPUs
+        return a / b;
+    }
+    static DEVICE T remainder(T a, T b) {
+        if (b == (T)0 || (is_signed<T>::value && b == (T)-1)) return (T)0;
+        T r = a % b;
+        return r != (T)0 && (r < (T)0) != (b < (T)0) ? (T)(r + b) : r;
+    }
+};
+struct Div {
+    template <class T> static DEVICE T apply(T a, T b) { return division<T>::quotient(a, b); }
+};
+struct Rem {
+    template <class T> static DEVICE T apply(T a, T b) { return division<T>::remainder(a, b); }
+};
+
+struct Pow {
+    static DEVICE f32 apply(f32 a, f32 b) { return math::pow(a, b); }
+    static DEVICE f64 apply(f64 a, f64 b) { return math::pow(a, b); }
+    // By squaring; wraps on overflow. A negative exponent truncates as integer division of 1 does.
+    template <class T> static DEVICE T apply(T a, T b) {
+        if (is_signed<T>::value && b < (T)0) {
+            if (a == (T)1) return a;
+            if (a == (T)-1) return b & 1 ? a : (T)1;
+            return (T)0;
+        }
+        u64 base = (u64)a, power = 1;
+        for (u64 e = (u64)b; e != 0; e >>= 1) {
+            if (e & 1) power *= base;
+            base *= base;
+        }
+        return (T)power;
+    }
+};
+struct Atan2 {
+    template <class T> static DEVICE T apply(T a, T b) { return math::atan2(a, b); }
+};
+struct Max {
+    template <class T> static DEVICE T apply(T a, T b) { return math::max(a, b); }
+};
+struct Min {
+    template <class T> static DEVICE T apply(T a, T b) { return math::min(a, b); }
+};
+
+struct BitAnd {
+    template <class T> static DEVICE T apply(T a, T b) { return a & b; }
+};
+struct BitOr {
+    template <class T> static DEVICE T apply(T a, T b) { return a | b; }
+};
+struct BitXor {
+    template <class T> static DEVICE T apply(T a, T b) { return a ^ b; }
+};
+// A shift by the width or more is defined here: 0, or the sign for an arithmetic right shift.
+struct Shl {
+    template <class T> static DEVICE T apply(T a, T b) { return (u64)b < sizeof(T) * 8 ? (T)((u64)a << (u64)b) : (T)0; }
+};
+struct Shr {
+    template <class T> static DEVICE T apply(T a, T b) {
+        if ((u64)b < sizeof(T) * 8) return (T)(a >> (u64)b);
+        return a < (T)0 ? (T)-1 : (T)0;
+    }
+};
+
+// Gradients: `a` is the saved tensor, `b` the gradient of the output.
+struct ReluBackward { // a: the output
+    template <class T> static DEVICE T apply(T a, T b) { return a > (T)0 ? b : (T)0; }
+};
+struct SigmoidBackward { // a: the output
+    template <class T> static DEVICE T apply(T a, T b) { return b * a * ((T)1 - a); }
+};
+struct GeluBackward { // a: the input; d/dx x * Phi(x) = Phi(x) + x * phi(x)
+    template <class T> static DEVICE T apply(T a, T b) {
+        T cdf = (T)0.5 * ((T)1 + math::erf(a * (T)0.70710678118654752440));
+        T pdf = math::exp((T)-0.5 * a * a) * (T)0.39894228040143267794;
+        return b * (cdf + a * pdf);
+    }
+};
+struct LogSigmoidBackward { // a: the input; d/dx -log(1 + exp(-x)) = 1 / (1 + exp(x))
+    template <class T> static DEVICE T apply(T a, T b) { return b / ((T)1 + math::exp(a)); }
+};
+
+// out = op(a, b): all three contiguous, beginning at 16-byte boundaries; `out` may be `a` or `b`.
+template <class Op, class T> __global__ void binary_contiguous(u64 n, const T *a, const T *b, T *out) {
+    map_contiguous(n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
+}
+
+// out[i] = op(a[..], b[..]): `out` contiguous.
+template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, const T *a, const T *b, T *out) {
+    for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = store<T>::from(Op::apply(load(a[at.at[0]]), load(b[at.at[1]]))); });
+}
+
+// out = op(a, scalar): contiguous; the scalar in the compute type, so that a low-precision tensor loses none of it.
+template <class Op, class T> __global__ void binary_scalar(u64 n, const T *a, compute_t<T> scalar, T *out) {
+    map_contiguous(n, out, [=](compute_t<T> x) { return Op::apply(x, scalar); }, a);
+}

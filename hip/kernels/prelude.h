@@ -1,0 +1,468 @@
+// What every kernel builds on, and the only file that knows which compiler reads it: hipRTC (AMD), NVRTC
+// (NVIDIA) or the host's C++ compiler (the CPU device). No kernel includes anything else.
+//
+// The model: a launch is `gridDim.x` blocks of `blockDim.x` threads. On the CPU device a block has one thread
+// and blocks are spread over the cores; in its lockstep mode (HIP_CPU_LOCKSTEP) blocks have all their threads.
+// Kernels assume no block or warp size: they loop over the ranges below and ask for `warpSize`.
+#pragma once
+
+#if defined(__HIPCC_RTC__) || defined(__HIPCC__)
+#define COMPILER_AMD 1
+#elif defined(__CUDACC_RTC__) || defined(__CUDACC__)
+#define COMPILER_NVIDIA 1
+#else
+#define COMPILER_HOST 1
+#endif
+
+// ---------------------------------------------------------------- types
+
+using i8 = signed char;
+using u8 = unsigned char;
+using i16 = short;
+using u16 = unsigned short;
+using i32 = int;
+using u32 = unsigned int;
+using i64 = long long;
+using u64 = unsigned long long;
+using f32 = float;
+using f64 = double;
+
+#if COMPILER_HOST
+#define DEVICE inline __attribute__((always_inline))
+#else
+#define DEVICE __device__ __forceinline__
+#endif
+#if COMPILER_HOST && !defined(__global__)
+#define __global__
+#endif
+
+// Loops whose iterations touch different elements, or the same one they read: in-place ops may alias exactly.
+#if COMPILER_HOST && defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif COMPILER_HOST
+#define INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define INDEPENDENT
+#endif
+
+template <class To, class From> DEVICE To bit_cast(From from) {
+    static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
+    To to;
+    __builtin_memcpy(&to, &from, sizeof(To));
+    return to;
+}
+
+// IEEE binary16, as stored. Computed with in f32 only.
+struct f16 {
+    u16 bits;
+};
+
+// bfloat16: the upper half of an f32.
+struct bf16 {
+    u16 bits;
+};
+
+// One byte, 0 or 1 as stored; any other byte reads as true.
+struct bool8 {
+    u8 value;
+};
+
+#if COMPILER_AMD
+DEVICE f32 f16_to_f32(f16 h) { return (f32)bit_cast<_Float16>(h.bits); }
+DEVICE f16 f32_to_f16(f32 f) { return f16{bit_cast<u16>((_Float16)f)}; }
+#elif COMPILER_NVIDIA
+DEVICE f32 f16_to_f32(f16 h) {
+    f32 f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
+    return f;
+}
+DEVICE f16 f32_to_f16(f32 f) {
+    f16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));
+    return h;
+}
+#else
+// Selects rather than branches, on integers, so that the host compiler vectorises them on every x86-64.
+DEVICE f32 f16_to_f32(f16 h) {
+    u32 magnitude = (u32)(h.bits & 0x7fff) << 13;
+    u32 exponent = magnitude & 0x0f800000u;
+    u32 normal = magnitude + (112u << 23);
+    u32 special = magnitude + (224u << 23);
+    u32 subnormal = bit_cast<u32>(bit_cast<f32>(magnitude + (113u << 23)) - bit_cast<f32>(113u << 23));
+    u32 bits = exponent == 0x0f800000u ? special : exponent == 0 ? subnormal : normal;
+    return bit_cast<f32>(bits | (u32)(h.bits & 0x8000) << 16);
+}
+DEVICE f16 f32_to_f16(f32 f) {
+    u32 bits = bit_cast<u32>(f);
+    u32 sign = bits & 0x80000000u;
+    bits ^= sign;
+    // Adding 0.5 aligns a subnormal result's last bit with f32's: the addition rounds to nearest even.
+    u32 subnormal = bit_cast<u32>(bit_cast<f32>(bits) + 0.5f) - 0x3f000000u;
+    u32 normal = (bits - (112u << 23) + 0xfffu + ((bits >> 13) & 1u)) >> 13;
+    u32 special = bits > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    u32 half = bits >= (143u << 23) ? special : bits < (113u << 23) ? subnormal : normal;
+    return f16{(u16)(half | sign >> 16)};
+}
+#endif
+
+DEVICE f32 bf16_to_f32(bf16 b) { return bit_cast<f32>((u32)b.bits << 16); }
+DEVICE bf16 f32_to_bf16(f32 f) {
+    u32 bits = bit_cast<u32>(f);
+    u32 rounded = bits + 0x7fffu + ((bits >> 16) & 1u); // nearest, ties to even
+    u32 quiet_nan = bits | 0x400000u;
+    return bf16{(u16)(((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded) >> 16)};
+}
+
+// The type a stored type is computed in: low-precision floats in f32.
+template <class T> struct compute {
+    using type = T;
+};
+template <> struct compute<f16> {
+    using type = f32;
+};
+template <> struct compute<bf16> {
+    using type = f32;
+};
+template <> struct compute<bool8> {
+    using type = bool;
+};
+template <class T> using compute_t = typename compute<T>::type;
+
+template <class A, class B> struct is_same {
+    static constexpr bool value = false;
+};
+template <class A> struct is_same<A, A> {
+    static constexpr bool value = true;
+};
+template <class T> struct is_float {
+    static constexpr bool value = is_same<T, f32>::value || is_same<T, f64>::value || is_same<T, f16>::value || is_same<T, bf16>::value;
+};
+template <class T> struct is_signed {
+    static constexpr bool value = (T)-1 < (T)0;
+};
+
+// From storage to the type it is computed in, and back.
+template <class T> DEVICE T load(T x) { return x; }
+DEVICE f32 load(f16 x) { return f16_to_f32(x); }
+DEVICE f32 load(bf16 x) { return bf16_to_f32(x); }
+DEVICE bool load(bool8 x) { return x.value != 0; }
+
+template <class T> struct store {
+    template <class C> static DEVICE T from(C x) { return (T)x; }
+};
+template <> struct store<f16> {
+    template <class C> static DEVICE f16 from(C x) { return f32_to_f16((f32)x); }
+};
+template <> struct store<bf16> {
+    template <class C> static DEVICE bf16 from(C x) { return f32_to_bf16((f32)x); }
+};
+template <> struct store<bool8> {
+    template <class C> static DEVICE bool8 from(C x) { return bool8{(u8)(x != (C)0)}; }
+};
+
+// ---------------------------------------------------------------- the device
+
+#if COMPILER_HOST
+struct Index3 {
+    u32 x, y, z;
+};
+#if HIP_CPU_LOCKSTEP
+#include "lockstep.h"
+#else
+// Set by the CPU device before it calls a block; one copy for all translation units.
+extern "C" thread_local Index3 hip_cpu_block;
+extern "C" thread_local Index3 hip_cpu_grid;
+#define blockIdx hip_cpu_block
+#define gridDim hip_cpu_grid
+static constexpr Index3 threadIdx = {0, 0, 0};
+static constexpr Index3 blockDim = {1, 1, 1};
+static constexpr i32 warpSize = 1;
+#define SHARED(T, name, count) T name[count]
+DEVICE void sync_threads() {}
+template <class T> DEVICE T shuffle(T value, i32) { return value; }
+#endif
+#else
+#define SHARED(T, name, count) __shared__ T name[count]
+DEVICE void sync_threads() { __syncthreads(); }
+// The value that the lane `source` of this warp holds. All lanes that `source` may name must take part.
+template <class T> DEVICE T shuffle(T value, i32 source) {
+    constexpr i32 words = (sizeof(T) + 3) / 4;
+    i32 in[words] = {}, out[words];
+    __builtin_memcpy(in, &value, sizeof(T));
+#pragma unroll
+    for (i32 w = 0; w < words; ++w) {
+#if COMPILER_AMD
+        out[w] = __shfl(in[w], source);
+#else
+        out[w] = __shfl_sync(0xffffffffu, in[w], source);
+#endif
+    }
+    T result;
+    __builtin_memcpy(&result, out, sizeof(T));
+    return result;
+}
+#endif
+
+#if COMPILER_HOST
+// Blocks run on several cores: atomics are real there too.
+template <class T> DEVICE T atomic_add(T *address, T value) {
+    T old = __atomic_load_n(address, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(address, &old, (T)(old + value), true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    return old;
+}
+template <> DEVICE f32 atomic_add<f32>(f32 *address, f32 value) {
+    u32 *word = reinterpret_cast<u32 *>(address);
+    u32 old = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(word, &old, bit_cast<u32>(bit_cast<f32>(old) + value), true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    return bit_cast<f32>(old);
+}
+template <> DEVICE f64 atomic_add<f64>(f64 *address, f64 value) {
+    u64 *word = reinterpret_cast<u64 *>(address);
+    u64 old = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(word, &old, bit_cast<u64>(bit_cast<f64>(old) + value), true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    return bit_cast<f64>(old);
+}
+#else
+template <class T> DEVICE T atomic_add(T *address, T value) { return atomicAdd(address, value); }
+template <> DEVICE i64 atomic_add<i64>(i64 *address, i64 value) {
+    return (i64)atomicAdd(reinterpret_cast<u64 *>(address), (u64)value);
+}
+#endif
+
+// ---------------------------------------------------------------- ranges
+
+// Calls f(i) once for each i in 0..n, over the whole launch: grid-stride on GPUs, so that neighbouring threads
+// touch neighbouring elements; one contiguous chunk a block on the CPU, so that its loop vectorises.
+template <class F> DEVICE void for_each(u64 n, F f) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    u64 begin = n * blockIdx.x / gridDim.x, end = n * (blockIdx.x + 1) / gridDim.x;
+    INDEPENDENT
+    for (u64 i = begin; i < end; ++i) f(i);
+#else
+    u64 step = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) f(i);
+#endif
+}
+
+// Calls f(row) for each row in 0..rows, one block a row at a time: all threads of a block see the same rows.
+template <class F> DEVICE void for_each_row(u64 rows, F f) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    u64 begin = rows * blockIdx.x / gridDim.x, end = rows * (blockIdx.x + 1) / gridDim.x;
+    for (u64 row = begin; row < end; ++row) f(row);
+#else
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) f(row);
+#endif
+}
+
+// Calls f(i) for each i in 0..n, shared among the threads of one block.
+template <class F> DEVICE void for_each_in_block(u64 n, F f) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    INDEPENDENT
+    for (u64 i = 0; i < n; ++i) f(i);
+#else
+    for (u64 i = threadIdx.x; i < n; i += blockDim.x) f(i);
+#endif
+}
+
+constexpr u64 max_size(u64 a) { return a; }
+template <class... S> constexpr u64 max_size(u64 a, u64 b, S... rest) { return max_size(a > b ? a : b, rest...); }
+
+template <class T, u32 N> struct alignas(sizeof(T) * N) Vector {
+    T lane[N];
+};
+
+// out[i] = f(in[i]...) over contiguous arrays that begin at 16-byte boundaries: 16 bytes a thread and access for the widest
+// type. `f` takes the stored types' compute types and its result is stored as Out. `out` may be one of the inputs.
+template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out *out, F f, const In *...in) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    for_each(n, [=](u64 i) { out[i] = store<Out>::from(f(load(in[i])...)); });
+#else
+    constexpr u32 width = 16 / max_size(sizeof(Out), sizeof(In)...);
+    u64 vectors = n / width;
+    for_each(vectors, [=](u64 v) {
+        auto each = [&](const Vector<In, width> &...x) {
+            Vector<Out, width> y;
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (u32 k = 0; k < width; ++k) y.lane[k] = store<Out>::from(f(load(x.lane[k])...));
+            reinterpret_cast<Vector<Out, width> *>(out)[v] = y;
+        };
+        each(reinterpret_cast<const Vector<In, width> *>(in)[v]...);
+    });
+    for_each(n - vectors * width, [=](u64 i) {
+        u64 at = vectors * width + i;
+        out[at] = store<Out>::from(f(load(in[at])...));
+    });
+#endif
+}
+
+// ---------------------------------------------------------------- strided operands
+
+// The dims left after the host has merged what can be merged; a tensor of more is refused there.
+constexpr u32 MAX_DIMS = 8;
+
+// The common shape of N operands and each one's strides in elements (0: broadcast; negative: flipped). The host
+// splits a launch whose element count or offsets pass 31 bits.
+template <u32 N> struct Strided {
+    u32 rank;
+    u32 shape[MAX_DIMS];
+    i32 stride[N][MAX_DIMS];
+};
+
+template <u32 N> struct Offsets {
+    i32 at[N];
+};
+
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+// One row of a strided range, its inner strides known to the compiler where they are 0 or 1.
+template <u32 N, class F> DEVICE void strided_row(u32 first, u32 count, Offsets<N> base, const i32 (&step)[N], F f) {
+    bool ones = true;
+    for (u32 k = 0; k < N; ++k) ones = ones && step[k] == 1;
+    if (ones) {
+        INDEPENDENT
+        for (u32 j = 0; j < count; ++j) {
+            Offsets<N> o;
+            for (u32 k = 0; k < N; ++k) o.at[k] = base.at[k] + (i32)j;
+            f(first + j, o);
+        }
+        return;
+    }
+    if constexpr (N == 2) {
+        if (step[0] == 1 && step[1] == 0) {
+            INDEPENDENT
+            for (u32 j = 0; j < count; ++j) f(first + j, Offsets<2>{{base.at[0] + (i32)j, base.at[1]}});
+            return;
+        }
+        if (step[0] == 0 && step[1] == 1) {
+            INDEPENDENT
+            for (u32 j = 0; j < count; ++j) f(first + j, Offsets<2>{{base.at[0], base.at[1] + (i32)j}});
+            return;
+        }
+    }
+    for (u32 j = 0; j < count; ++j) {
+        Offsets<N> o;
+        for (u32 k = 0; k < N; ++k) o.at[k] = base.at[k] + (i32)j * step[k];
+        f(first + j, o);
+    }
+}
+#endif
+
+// Calls f(i, offsets) for each element i (in row-major order of m.shape) of n, with each operand's offset.
+template <u32 N, class F> DEVICE void for_each_strided(const Strided<N> &m, u32 n, F f) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    u32 i = (u32)((u64)n * blockIdx.x / gridDim.x), end = (u32)((u64)n * (blockIdx.x + 1) / gridDim.x);
+    if (i >= end) return;
+    u32 coordinate[MAX_DIMS] = {};
+    Offsets<N> base = {};
+    u32 rest = i;
+    for (u32 d = m.rank; d-- > 0;) {
+        coordinate[d] = rest % m.shape[d];
+        rest /= m.shape[d];
+        for (u32 k = 0; k < N; ++k) base.at[k] += (i32)coordinate[d] * m.stride[k][d];
+    }
+    if (m.rank == 0) return f(0u, base);
+    u32 last = m.rank - 1;
+    i32 step[N];
+    for (u32 k = 0; k < N; ++k) step[k] = m.stride[k][last];
+    while (true) {
+        u32 count = m.shape[last] - coordinate[last];
+        if (count > end - i) count = end - i;
+        strided_row<N>(i, count, base, step, f);
+        i += count;
+        if (i >= end) return;
+        for (u32 k = 0; k < N; ++k) base.at[k] -= (i32)coordinate[last] * step[k];
+        coordinate[last] = 0;
+        for (u32 d = last; d-- > 0;) {
+            for (u32 k = 0; k < N; ++k) base.at[k] += m.stride[k][d];
+            if (++coordinate[d] < m.shape[d]) break;
+            for (u32 k = 0; k < N; ++k) base.at[k] -= (i32)m.shape[d] * m.stride[k][d];
+            coordinate[d] = 0;
+        }
+    }
+#else
+    for_each(n, [=](u64 index) {
+        u32 rest = (u32)index;
+        Offsets<N> o = {};
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 d = MAX_DIMS; d-- > 0;) {
+            if (d < m.rank) {
+                u32 quotient = rest / m.shape[d];
+                i32 coordinate = (i32)(rest - quotient * m.shape[d]);
+                rest = quotient;
+                for (u32 k = 0; k < N; ++k) o.at[k] += coordinate * m.stride[k][d];
+            }
+        }
+        f((u32)index, o);
+    });
+#endif
+}
+
+// ---------------------------------------------------------------- reductions within a block
+
+// op over the values of this warp's threads, in every one of them. No shuffle names a lane that isn't there, so blocks
+// that end within a warp are right too.
+template <class T, class Op> DEVICE T warp_reduce(T value, Op op) {
+    i32 lane = (i32)(threadIdx.x % (u32)warpSize);
+    i32 lanes = (i32)blockDim.x - (i32)(threadIdx.x - (u32)lane);
+    if (lanes > warpSize) lanes = warpSize;
+    i32 top = 1;
+    while (top < lanes) top *= 2;
+    for (i32 distance = top / 2; distance > 0; distance /= 2) {
+        bool inside = lane + distance < lanes;
+        T other = shuffle(value, inside ? lane + distance : lane);
+        if (inside && lane < distance) value = op(value, other);
+    }
+    return shuffle(value, 0);
+}
+
+// op over the values of all threads of the block, in every thread. Every thread must call it. Fixed order: the same bits
+// on every run.
+template <class T, class Op> DEVICE T block_reduce(T value, Op op) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    return value;
+#else
+    SHARED(T, partial, 32); // a block has at most 1024 threads, a warp at least 32
+    value = warp_reduce(value, op);
+    u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize;
+    if (warps == 1) return value;
+    sync_threads(); // an earlier call may still be read
+    if (threadIdx.x % (u32)warpSize == 0) partial[threadIdx.x / (u32)warpSize] = value;
+    sync_threads();
+    value = partial[0];
+    for (u32 w = 1; w < warps; ++w) value = op(value, partial[w]);
+    return value;
+#endif
+}
+
+// op over f(i) for i in 0..n, shared among the threads of a block; the result in every thread. `identity` starts each sum.
+// On the CPU, lanes run side by side so that the loop vectorises, and sums are kept short for precision.
+template <class T, class F, class Op> DEVICE T block_reduce_range(u64 n, T identity, F f, Op op) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    constexpr u64 LANES = 16 * 4 / sizeof(T) ? 16 * 4 / sizeof(T) : 1, SPAN = 2048;
+    T total = identity;
+    for (u64 start = 0; start < n; start += SPAN) {
+        u64 end = start + SPAN < n ? start + SPAN : n;
+        T lane[LANES];
+        for (u64 k = 0; k < LANES; ++k) lane[k] = identity;
+        u64 i = start;
+        for (; i + LANES <= end; i += LANES) {
+            for (u64 k = 0; k < LANES; ++k) lane[k] = op(lane[k], f(i + k));
+        }
+        for (; i < end; ++i) lane[0] = op(lane[0], f(i));
+        for (u64 width = LANES / 2; width > 0; width /= 2) {
+            for (u64 k = 0; k < width; ++k) lane[k] = op(lane[k], lane[k + width]);
+        }
+        total = op(total, lane[0]);
+    }
+    return total;
+#else
+    T value = identity;
+    for (u64 i = threadIdx.x; i < n; i += blockDim.x) value = op(value, f(i));
+    return block_reduce(value, op);
+#endif
+}
+
+#include "prelude_math.h"

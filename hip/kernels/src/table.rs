@@ -1,0 +1,152 @@
+//! The table of all kernel instantiations.
+
+use crate::{Arg, DType, FLOATS, INTS, KernelName, NUMBERS};
+
+/// What a template parameter ranges over.
+#[derive(Clone, Copy, Debug)]
+pub enum Param {
+    /// Element types.
+    Types(&'static [DType]),
+    /// Functors.
+    Names(&'static [&'static str]),
+    /// Integers.
+    Ints(&'static [i32]),
+}
+
+impl Param {
+    fn len(&self) -> usize {
+        match self {
+            Self::Types(x) => x.len(),
+            Self::Names(x) => x.len(),
+            Self::Ints(x) => x.len(),
+        }
+    }
+
+    fn get(&self, index: usize) -> Arg {
+        match self {
+            Self::Types(x) => Arg::Type(x[index]),
+            Self::Names(x) => Arg::Name(x[index]),
+            Self::Ints(x) => Arg::Int(x[index]),
+        }
+    }
+
+    fn contains(&self, arg: Arg) -> bool {
+        (0..self.len()).any(|i| self.get(i) == arg)
+    }
+}
+
+/// A template and the instantiations it has: every combination of its parameters' values.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// The kernel template.
+    pub template: &'static str,
+    /// Its parameters.
+    pub params: &'static [Param],
+}
+
+impl Rule {
+    /// Every instantiation.
+    pub fn instantiations(&self) -> impl Iterator<Item = KernelName> + '_ {
+        let count = self.params.iter().map(Param::len).product::<usize>();
+        (0..count).map(|mut index| {
+            self.params.iter().fold(KernelName::new(self.template), |name, param| {
+                let arg = param.get(index % param.len());
+                index /= param.len();
+                name.arg(arg)
+            })
+        })
+    }
+
+    fn contains(&self, name: &KernelName) -> bool {
+        self.template == name.template()
+            && self.params.len() == name.args().count()
+            && self.params.iter().zip(name.args()).all(|(param, arg)| param.contains(arg))
+    }
+}
+
+/// One source file of kernels.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// The file's name without its ending.
+    pub name: &'static str,
+    /// Its text.
+    pub source: &'static str,
+    /// What it is instantiated for.
+    pub rules: &'static [Rule],
+}
+
+impl Family {
+    /// Every instantiation of the family, each once.
+    pub fn instantiations(&self) -> impl Iterator<Item = KernelName> + '_ {
+        self.rules.iter().flat_map(Rule::instantiations)
+    }
+
+    /// Whether the family lists this instantiation.
+    pub fn contains(&self, name: &KernelName) -> bool {
+        self.rules.iter().any(|rule| rule.contains(name))
+    }
+}
+
+/// All families.
+pub fn families() -> &'static [Family] {
+    FAMILIES
+}
+
+/// The family that has this kernel template.
+pub fn family_of(template: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.rules.iter().any(|rule| rule.template == template))
+}
+
+macro_rules! family {
+    ($name:literal, [$( $template:literal [ $($param:expr),* $(,)? ] ),* $(,)?]) => {
+        Family {
+            name: $name,
+            source: include_str!(concat!("../", $name, ".hip")),
+            rules: &[$( Rule { template: $template, params: &[$($param),*] } ),*],
+        }
+    };
+}
+
+use Param::{Names, Types};
+
+/// Functors for every number type.
+const ARITHMETIC: &[&str] = &["Add", "Sub", "Mul", "Div", "Rem", "Pow", "Max", "Min"];
+const BITWISE: &[&str] = &["BitAnd", "BitOr", "BitXor", "Shl", "Shr"];
+/// Functors of two floats beyond the arithmetic ones.
+const FLOAT_BINARY: &[&str] = &["Atan2", "ReluBackward", "SigmoidBackward", "GeluBackward", "LogSigmoidBackward"];
+
+const FAMILIES: &[Family] = &[family!("binary", [
+    "binary_contiguous" [Names(ARITHMETIC), Types(NUMBERS)],
+    "binary_contiguous" [Names(BITWISE), Types(INTS)],
+    "binary_contiguous" [Names(FLOAT_BINARY), Types(FLOATS)],
+    "binary_strided" [Names(ARITHMETIC), Types(NUMBERS)],
+    "binary_strided" [Names(BITWISE), Types(INTS)],
+    "binary_strided" [Names(FLOAT_BINARY), Types(FLOATS)],
+    "binary_scalar" [Names(ARITHMETIC), Types(NUMBERS)],
+    "binary_scalar" [Names(BITWISE), Types(INTS)],
+])];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_instantiation_is_listed_once_and_found() {
+        let mut seen = HashSet::new();
+        for family in families() {
+            for name in family.instantiations() {
+                assert!(seen.insert(name), "{name} is listed twice");
+                assert!(crate::contains(&name), "{name} is not found");
+                assert!(
+                    family.source.contains(&format!("void {}(", name.template())),
+                    "{} has no kernel {}",
+                    family.name,
+                    name.template()
+                );
+            }
+        }
+        assert!(!crate::contains(&KernelName::new("binary_contiguous").name("Add")));
+        assert!(!crate::contains(&KernelName::new("no_such_kernel")));
+    }
+}
