@@ -1,6 +1,6 @@
 //! The table of all kernel instantiations.
 
-use crate::{Arg, DType, FLOATS, INTS, KernelName, NUMBERS};
+use crate::{ALL, Arg, DType, FLOATS, INTS, KernelName, NUMBERS};
 
 /// What a template parameter ranges over.
 #[derive(Clone, Copy, Debug)]
@@ -113,18 +113,27 @@ use Param::{Names, Types};
 const ARITHMETIC: &[&str] = &["Add", "Sub", "Mul", "Div", "Rem", "Pow", "Max", "Min"];
 const BITWISE: &[&str] = &["BitAnd", "BitOr", "BitXor", "Shl", "Shr"];
 /// Functors of two floats beyond the arithmetic ones.
-const FLOAT_BINARY: &[&str] = &["Atan2", "ReluBackward", "SigmoidBackward", "GeluBackward", "LogSigmoidBackward"];
+const FLOAT_BINARY: &[&str] =
+    &["Atan2", "ReluBackward", "SigmoidBackward", "GeluBackward", "LogSigmoidBackward"];
 
-const FAMILIES: &[Family] = &[family!("binary", [
-    "binary_contiguous" [Names(ARITHMETIC), Types(NUMBERS)],
-    "binary_contiguous" [Names(BITWISE), Types(INTS)],
-    "binary_contiguous" [Names(FLOAT_BINARY), Types(FLOATS)],
-    "binary_strided" [Names(ARITHMETIC), Types(NUMBERS)],
-    "binary_strided" [Names(BITWISE), Types(INTS)],
-    "binary_strided" [Names(FLOAT_BINARY), Types(FLOATS)],
-    "binary_scalar" [Names(ARITHMETIC), Types(NUMBERS)],
-    "binary_scalar" [Names(BITWISE), Types(INTS)],
-])];
+const FAMILIES: &[Family] = &[
+    family!("binary", [
+        "binary_contiguous" [Names(ARITHMETIC), Types(NUMBERS)],
+        "binary_contiguous" [Names(BITWISE), Types(INTS)],
+        "binary_contiguous" [Names(FLOAT_BINARY), Types(FLOATS)],
+        "binary_strided" [Names(ARITHMETIC), Types(NUMBERS)],
+        "binary_strided" [Names(BITWISE), Types(INTS)],
+        "binary_strided" [Names(FLOAT_BINARY), Types(FLOATS)],
+        "binary_scalar" [Names(ARITHMETIC), Types(NUMBERS)],
+        "binary_scalar" [Names(BITWISE), Types(INTS)],
+    ]),
+    family!("random", [
+        "random_uniform" [Types(NUMBERS)],
+        "random_bernoulli" [Types(ALL)],
+        "random_normal" [Types(FLOATS)],
+        "philox_words" [],
+    ]),
+];
 
 #[cfg(test)]
 mod tests {
