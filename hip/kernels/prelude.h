@@ -264,6 +264,21 @@ template <class F> DEVICE void for_each_in_block(u64 n, F f) {
 #endif
 }
 
+// Calls f(r, c) for each r in 0..rows and c in 0..columns, both at most WIDTH, shared among the threads of one block:
+// neighbouring threads have neighbouring columns.
+template <u32 WIDTH, class F> DEVICE void for_each_in_tile(u32 rows, u32 columns, F f) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    for (u32 r = 0; r < rows; ++r) {
+        INDEPENDENT
+        for (u32 c = 0; c < columns; ++c) f(r, c);
+    }
+#else
+    for (u32 i = threadIdx.x; i < rows * WIDTH; i += blockDim.x) {
+        if (i % WIDTH < columns) f(i / WIDTH, i % WIDTH);
+    }
+#endif
+}
+
 constexpr u64 max_size(u64 a) { return a; }
 template <class... S> constexpr u64 max_size(u64 a, u64 b, S... rest) { return max_size(a > b ? a : b, rest...); }
 

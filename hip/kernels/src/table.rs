@@ -116,6 +116,10 @@ const BITWISE: &[&str] = &["BitAnd", "BitOr", "BitXor", "Shl", "Shr"];
 const FLOAT_BINARY: &[&str] =
     &["Atan2", "ReluBackward", "SigmoidBackward", "GeluBackward", "LogSigmoidBackward"];
 
+/// The unsigned integers by which kernels that only move bits take elements.
+const RAW: &[DType] = &[DType::U8, DType::U16, DType::U32, DType::U64];
+
+#[rustfmt::skip] // it would lay out some families one way and some another
 const FAMILIES: &[Family] = &[
     family!("binary", [
         "binary_contiguous" [Names(ARITHMETIC), Types(NUMBERS)],
@@ -126,6 +130,18 @@ const FAMILIES: &[Family] = &[
         "binary_strided" [Names(FLOAT_BINARY), Types(FLOATS)],
         "binary_scalar" [Names(ARITHMETIC), Types(NUMBERS)],
         "binary_scalar" [Names(BITWISE), Types(INTS)],
+    ]),
+    family!("cast", [
+        "cast_contiguous" [Types(ALL), Types(ALL)],
+        "cast_bool" [Types(ALL)],
+    ]),
+    family!("copy", [
+        "copy_strided" [Types(RAW)],
+        "copy_to_strided" [Types(RAW)],
+        "copy_transposed" [Types(RAW)],
+        "fill" [Types(RAW)],
+        "fill_strided" [Types(RAW)],
+        "arange" [Types(INTS)],
     ]),
     family!("random", [
         "random_uniform" [Types(NUMBERS)],
