@@ -1,14 +1,26 @@
 // Element-wise operations of two tensors, or of a tensor and a scalar.
 #include "prelude.h"
 
+// Integers wrap: computed without sign, as C++ leaves signed overflow undefined.
+template <class T, bool FLOAT = is_float<T>::value> struct ring {
+    static DEVICE T sum(T a, T b) { return a + b; }
+    static DEVICE T difference(T a, T b) { return a - b; }
+    static DEVICE T product(T a, T b) { return a * b; }
+};
+template <class T> struct ring<T, false> {
+    using U = wrapping_t<T>;
+    static DEVICE T sum(T a, T b) { return (T)((U)a + (U)b); }
+    static DEVICE T difference(T a, T b) { return (T)((U)a - (U)b); }
+    static DEVICE T product(T a, T b) { return (T)((U)a * (U)b); }
+};
 struct Add {
-    template <class T> static DEVICE T apply(T a, T b) { return a + b; }
+    template <class T> static DEVICE T apply(T a, T b) { return ring<T>::sum(a, b); }
 };
 struct Sub {
-    template <class T> static DEVICE T apply(T a, T b) { return a - b; }
+    template <class T> static DEVICE T apply(T a, T b) { return ring<T>::difference(a, b); }
 };
 struct Mul {
-    template <class T> static DEVICE T apply(T a, T b) { return a * b; }
+    template <class T> static DEVICE T apply(T a, T b) { return ring<T>::product(a, b); }
 };
 
 // Integer division by zero gives 0 rather than a trap: the host raises the error where it knows the divisor.
@@ -75,6 +87,16 @@ struct BitOr {
 };
 struct BitXor {
     template <class T> static DEVICE T apply(T a, T b) { return a ^ b; }
+};
+// Of bools, stored in one byte or in four: anything but 0 is true, results are 0 or 1.
+struct LogicAnd {
+    template <class T> static DEVICE T apply(T a, T b) { return (T)((a != (T)0) & (b != (T)0)); }
+};
+struct LogicOr {
+    template <class T> static DEVICE T apply(T a, T b) { return (T)((a != 0) | (b != 0)); }
+};
+struct LogicXor {
+    template <class T> static DEVICE T apply(T a, T b) { return (T)((a != 0) != (b != 0)); }
 };
 // A shift by the width or more is defined here: 0, or the sign for an arithmetic right shift.
 struct Shl {

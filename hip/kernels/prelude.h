@@ -141,6 +141,16 @@ template <class T> struct is_signed {
     static constexpr bool value = (T)-1 < (T)0;
 };
 
+// The unsigned type in which an integer's arithmetic wraps: at least as wide as int, so that nothing is promoted to a
+// signed type, whose overflow is undefined.
+template <u64 SIZE> struct wrapping {
+    using type = u32;
+};
+template <> struct wrapping<8> {
+    using type = u64;
+};
+template <class T> using wrapping_t = typename wrapping<sizeof(T)>::type;
+
 // From storage to the type it is computed in, and back.
 template <class T> DEVICE T load(T x) { return x; }
 DEVICE f32 load(f16 x) { return f16_to_f32(x); }

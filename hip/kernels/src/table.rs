@@ -116,6 +116,18 @@ const BITWISE: &[&str] = &["BitAnd", "BitOr", "BitXor", "Shl", "Shr"];
 const FLOAT_BINARY: &[&str] =
     &["Atan2", "ReluBackward", "SigmoidBackward", "GeluBackward", "LogSigmoidBackward"];
 
+const LOGIC: &[&str] = &["LogicAnd", "LogicOr", "LogicXor"];
+#[rustfmt::skip] // one a line otherwise
+const FLOAT_UNARY: &[&str] = &[
+    "Exp", "Log", "Log1p", "Sqrt", "Recip", "Cos", "Sin", "Tan", "Cosh", "Sinh", "Tanh", "Acos", "Acosh", "Asin",
+    "Asinh", "Atan", "Atanh", "Round", "Floor", "Ceil", "Trunc", "Erf", "Sigmoid", "LogSigmoid", "Gelu", "Relu",
+];
+const NUMBER_UNARY: &[&str] = &["Neg", "Abs", "Sign"];
+const FLOAT_UNARY2: &[&str] = &["LeakyRelu", "HardSigmoid"];
+const EQUALITY: &[&str] = &["Equal", "NotEqual"];
+const COMPARE: &[&str] = &["Equal", "NotEqual", "Less", "LessEqual"];
+/// How bools are stored: in one byte, or as Burn's four.
+const BOOLS: &[DType] = &[DType::Bool, DType::U32];
 /// The unsigned integers by which kernels that only move bits take elements.
 const RAW: &[DType] = &[DType::U8, DType::U16, DType::U32, DType::U64];
 
@@ -128,6 +140,8 @@ const FAMILIES: &[Family] = &[
         "binary_strided" [Names(ARITHMETIC), Types(NUMBERS)],
         "binary_strided" [Names(BITWISE), Types(INTS)],
         "binary_strided" [Names(FLOAT_BINARY), Types(FLOATS)],
+        "binary_contiguous" [Names(LOGIC), Types(BOOLS)],
+        "binary_strided" [Names(LOGIC), Types(BOOLS)],
         "binary_scalar" [Names(ARITHMETIC), Types(NUMBERS)],
         "binary_scalar" [Names(BITWISE), Types(INTS)],
     ]),
@@ -142,6 +156,36 @@ const FAMILIES: &[Family] = &[
         "fill" [Types(RAW)],
         "fill_strided" [Types(RAW)],
         "arange" [Types(INTS)],
+    ]),
+    family!("unary", [
+        "unary_contiguous" [Names(FLOAT_UNARY), Types(FLOATS)],
+        "unary_contiguous" [Names(NUMBER_UNARY), Types(NUMBERS)],
+        "unary_contiguous" [Names(&["BitNot"]), Types(INTS)],
+        "unary_contiguous" [Names(&["LogicNot"]), Types(BOOLS)],
+        "unary_strided" [Names(FLOAT_UNARY), Types(FLOATS)],
+        "unary_strided" [Names(NUMBER_UNARY), Types(NUMBERS)],
+        "unary_strided" [Names(&["BitNot"]), Types(INTS)],
+        "unary_strided" [Names(&["LogicNot"]), Types(BOOLS)],
+        "unary2_contiguous" [Names(&["Clamp"]), Types(NUMBERS)],
+        "unary2_contiguous" [Names(FLOAT_UNARY2), Types(FLOATS)],
+        "unary2_strided" [Names(&["Clamp"]), Types(NUMBERS)],
+        "unary2_strided" [Names(FLOAT_UNARY2), Types(FLOATS)],
+    ]),
+    family!("compare", [
+        "compare_contiguous" [Names(COMPARE), Types(NUMBERS)],
+        "compare_contiguous" [Names(EQUALITY), Types(&[DType::Bool])],
+        "compare_strided" [Names(COMPARE), Types(NUMBERS)],
+        "compare_strided" [Names(EQUALITY), Types(&[DType::Bool])],
+        "compare_scalar" [Names(COMPARE), Types(NUMBERS)],
+        "compare_scalar" [Names(&["Greater", "GreaterEqual"]), Types(NUMBERS)],
+        "compare_scalar" [Names(EQUALITY), Types(&[DType::Bool])],
+        "predicate_contiguous" [Names(&["IsNan", "IsInf"]), Types(FLOATS)],
+    ]),
+    family!("mask", [
+        "mask_where_contiguous" [Types(RAW), Types(BOOLS)],
+        "mask_where" [Types(RAW), Types(BOOLS)],
+        "mask_fill_contiguous" [Types(RAW), Types(BOOLS)],
+        "mask_fill" [Types(RAW), Types(BOOLS)],
     ]),
     family!("random", [
         "random_uniform" [Types(NUMBERS)],
