@@ -131,6 +131,13 @@ const BOOLS: &[DType] = &[DType::Bool, DType::U32];
 /// The unsigned integers by which kernels that only move bits take elements.
 const RAW: &[DType] = &[DType::U8, DType::U16, DType::U32, DType::U64];
 
+/// Index tensors.
+const INDEX: &[DType] = &[DType::I32, DType::I64];
+/// Stores of bools.
+const BOOLS: &[DType] = &[DType::Bool, DType::U32];
+/// Types that every GPU adds atomically.
+const ATOMIC: &[DType] = &[DType::F32, DType::F64, DType::I32, DType::U32, DType::I64, DType::U64];
+
 #[rustfmt::skip] // it would lay out some families one way and some another
 const FAMILIES: &[Family] = &[
     family!("binary", [
@@ -192,6 +199,14 @@ const FAMILIES: &[Family] = &[
         "random_bernoulli" [Types(ALL)],
         "random_normal" [Types(FLOATS)],
         "philox_words" [],
+    ]),
+    family!("index", [
+        "gather" [Types(RAW), Types(INDEX)],
+        "select_rows" [Types(INDEX)],
+        "scatter" [Names(&["Add"]), Types(ATOMIC), Types(INDEX)],
+        "scatter" [Names(&["Or"]), Types(BOOLS), Types(INDEX)],
+        "scatter_ordered" [Names(&["Add"]), Types(NUMBERS), Types(INDEX)],
+        "scatter_ordered" [Names(&["Or"]), Types(BOOLS), Types(INDEX)],
     ]),
 ];
 

@@ -1,0 +1,81 @@
+// Elements chosen by index tensors: gather and scatter along a dim, selection of rows. An index is read as unsigned, so a
+// negative one is out of range too. An index out of range touches no memory: a read gives 0, a write is dropped.
+#include "prelude.h"
+
+template <class I> DEVICE bool in_range(I index, u32 size) { return (u64)(i64)index < (u64)size; }
+
+// out[i] = x[.. index ..]: over the output's shape, m.stride[0] are x's strides with the gathered dim's set to 0, m.stride[1]
+// the indices'. `dim_stride` and `dim_size` are x's along the gathered dim. select is this with index strides 0 off the dim.
+template <class T, class I>
+__global__ void gather(u32 n, Strided<2> m, const T *x, const I *indices, i32 dim_stride, u32 dim_size, T *out) {
+    for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) {
+        I index = indices[at.at[1]];
+        T value = {};
+        if (in_range(index, dim_size)) value = x[at.at[0] + (i32)index * dim_stride];
+        out[i] = value;
+    });
+}
+
+struct alignas(16) Bytes16 {
+    u64 part[2];
+};
+
+template <class Unit> DEVICE void copy_row(u64 bytes, bool inside, const u8 *from, u8 *to) {
+    const Unit *source = reinterpret_cast<const Unit *>(from);
+    Unit *target = reinterpret_cast<Unit *>(to);
+    u64 units = bytes / sizeof(Unit);
+    if (inside) for_each_in_block(units, [=](u64 k) { target[k] = source[k]; });
+    else for_each_in_block(units, [=](u64 k) { target[k] = Unit{}; });
+}
+
+// Row r of out is row indices[r] of x: select on the first dim of contiguous tensors, embedding. `rows` indices; x has
+// `dim_size` rows of `row_bytes`. 16 bytes a thread where rows are so aligned. Launched as rows of row_bytes / 16.
+template <class I>
+__global__ void select_rows(u64 rows, u64 row_bytes, const u8 *x, const I *indices, u32 dim_size, u8 *out) {
+    u64 alignment = row_bytes | (u64)x | (u64)out;
+    for_each_row(rows, [=](u64 row) {
+        I index = indices[row];
+        bool inside = in_range(index, dim_size);
+        const u8 *from = x + (inside ? (u64)index * row_bytes : 0);
+        u8 *to = out + row * row_bytes;
+        if (alignment % 16 == 0) copy_row<Bytes16>(row_bytes, inside, from, to);
+        else if (alignment % 4 == 0) copy_row<u32>(row_bytes, inside, from, to);
+        else copy_row<u8>(row_bytes, inside, from, to);
+    });
+}
+
+struct Add {
+    template <class T> static DEVICE void atomic(T *target, T value) { atomic_add(target, value); }
+    template <class T> static DEVICE void apply(T *target, T value) { *target = store<T>::from(load(*target) + load(value)); }
+};
+// Every writer writes the same 1, so no order and no atomic is needed.
+struct Or {
+    template <class T> static DEVICE void atomic(T *target, T value) { apply(target, value); }
+    template <class T> static DEVICE void apply(T *target, T value) {
+        if (load(value)) *target = store<T>::from(1);
+    }
+};
+
+// out[.. index ..] op= value, in any order (atomics): over the value's shape, m.stride[0] are out's strides with the
+// scattered dim's set to 0, [1] the indices', [2] the value's.
+template <class Op, class T, class I>
+__global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i32 dim_stride, u32 dim_size, T *out) {
+    for_each_strided<3>(m, n, [=](u32, Offsets<3> at) {
+        I index = indices[at.at[1]];
+        if (in_range(index, dim_size)) Op::atomic(out + (at.at[0] + (i32)index * dim_stride), value[at.at[2]]);
+    });
+}
+
+// The same, each line along the dim by one thread from its first element to its last: the same bits on every run, and for
+// types without atomics. m is over the value's shape without the dim (its product is `lines`), `len` the value's size along
+// it, `index_step` and `value_step` the strides of indices and value along it. Lines of out must not overlap.
+template <class Op, class T, class I>
+__global__ void scatter_ordered(u32 lines, u32 len, Strided<3> m, i32 index_step, i32 value_step, const I *indices, const T *value,
+                                i32 dim_stride, u32 dim_size, T *out) {
+    for_each_strided<3>(m, lines, [=](u32, Offsets<3> at) {
+        for (u32 k = 0; k < len; ++k) {
+            I index = indices[at.at[1] + (i32)k * index_step];
+            if (in_range(index, dim_size)) Op::apply(out + (at.at[0] + (i32)index * dim_stride), value[at.at[2] + (i32)k * value_step]);
+        }
+    });
+}
