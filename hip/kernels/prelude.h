@@ -239,6 +239,13 @@ template <> DEVICE i64 atomic_add<i64>(i64 *address, i64 value) {
 }
 #endif
 
+// Whether a block is one thread, known when compiling: loops then run along memory, in one thread, to be vectorised.
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+constexpr bool ONE_THREAD = true;
+#else
+constexpr bool ONE_THREAD = false;
+#endif
+
 // ---------------------------------------------------------------- ranges
 
 // Calls f(i) once for each i in 0..n, over the whole launch: grid-stride on GPUs, so that neighbouring threads

@@ -133,8 +133,6 @@ const RAW: &[DType] = &[DType::U8, DType::U16, DType::U32, DType::U64];
 
 /// Index tensors.
 const INDEX: &[DType] = &[DType::I32, DType::I64];
-/// Stores of bools.
-const BOOLS: &[DType] = &[DType::Bool, DType::U32];
 /// Types that every GPU adds atomically.
 const ATOMIC: &[DType] = &[DType::F32, DType::F64, DType::I32, DType::U32, DType::I64, DType::U64];
 
@@ -207,6 +205,17 @@ const FAMILIES: &[Family] = &[
         "scatter" [Names(&["Or"]), Types(BOOLS), Types(INDEX)],
         "scatter_ordered" [Names(&["Add"]), Types(NUMBERS), Types(INDEX)],
         "scatter_ordered" [Names(&["Or"]), Types(BOOLS), Types(INDEX)],
+    ]),
+    family!("softmax", [
+        "softmax_rows" [Types(FLOATS)],
+        "masked_softmax_rows" [Types(FLOATS)],
+        "log_softmax_rows" [Types(FLOATS)],
+        "softmax_columns" [Types(FLOATS)],
+        "log_softmax_columns" [Types(FLOATS)],
+        "softmax_rows_backward" [Types(FLOATS)],
+        "log_softmax_rows_backward" [Types(FLOATS)],
+        "softmax_columns_backward" [Types(FLOATS)],
+        "log_softmax_columns_backward" [Types(FLOATS)],
     ]),
 ];
 

@@ -1,0 +1,205 @@
+// Softmax and its logarithm, along rows ([rows, len]) or columns ([outer, len, inner]); contiguous tensors; `out` may be an input.
+// f16 and bf16 are summed in f32. A row that holds NaN or +inf, or nothing but -inf, gives NaN, as the formula does; the masked
+// kernel gives zeros for the latter.
+#include "prelude.h"
+
+template <class C> constexpr C INFINITE = (C)__builtin_inff();
+
+// The sum of exp(x - max) over the elements seen so far, and max.
+template <class C> struct Sum {
+    C max, sum;
+};
+struct Combine {
+    // Equal maxima are not subtracted: they may be infinite.
+    template <class C> DEVICE Sum<C> operator()(Sum<C> a, Sum<C> b) const {
+        C top = math::max(a.max, b.max);
+        C left = a.max == top ? a.sum : a.sum * math::exp(a.max - top);
+        C right = b.max == top ? b.sum : b.sum * math::exp(b.max - top);
+        return Sum<C>{top, left + right};
+    }
+};
+struct Larger {
+    template <class C> DEVICE C operator()(C a, C b) const { return math::max(a, b); }
+};
+struct Plus {
+    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
+};
+
+// What is written, from x - max, exp(x - max) being `e()`, and the sum of the exponentials.
+struct Normal {
+    template <class C> static DEVICE C factor(Sum<C> s) { return s.max == INFINITE<C> ? s.max - s.max : (C)1 / s.sum; }
+    template <class C> static DEVICE C apply(C shifted, C factor) { return math::exp(shifted) * factor; }
+    static constexpr bool EXPONENTIAL = true, MASKED = false;
+};
+struct Masked : Normal {
+    static constexpr bool MASKED = true;
+};
+struct Logarithm {
+    template <class C> static DEVICE C factor(Sum<C> s) { return s.max == INFINITE<C> ? s.max - s.max : math::log(s.sum); }
+    template <class C> static DEVICE C apply(C shifted, C factor) { return shifted - factor; }
+    static constexpr bool EXPONENTIAL = false, MASKED = false;
+};
+
+// Elements of a row that a thread keeps in registers: rows up to 16 * blockDim.x are read once.
+constexpr u32 KEEP = 16;
+
+template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *out) {
+    using C = compute_t<T>;
+    constexpr C lowest = -INFINITE<C>;
+    if constexpr (ONE_THREAD) {
+        Sum<C> s;
+        s.max = block_reduce_range(len, lowest, [=](u64 i) { return load(x[i]); }, Larger());
+        if (Kind::MASKED && s.max == lowest) return for_each_in_block(len, [=](u64 i) { out[i] = T{}; });
+        C max = s.max;
+        if constexpr (Kind::EXPONENTIAL && is_same<T, C>::value) {
+            // The row is in the first cache: the exponentials are kept in `out` and scaled there.
+            s.sum = block_reduce_range(len, (C)0, [=](u64 i) { return out[i] = math::exp(x[i] - max); }, Plus());
+            C factor = Kind::factor(s);
+            for_each_in_block(len, [=](u64 i) { out[i] *= factor; });
+        } else {
+            s.sum = block_reduce_range(len, (C)0, [=](u64 i) { return math::exp(load(x[i]) - max); }, Plus());
+            C factor = Kind::factor(s);
+            for_each_in_block(len, [=](u64 i) { out[i] = store<T>::from(Kind::apply(load(x[i]) - max, factor)); });
+        }
+    } else if (len <= (u64)KEEP * blockDim.x) {
+        C kept[KEEP];
+        Sum<C> s{lowest, (C)0};
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < KEEP; ++k) {
+            u64 i = threadIdx.x + (u64)k * blockDim.x;
+            kept[k] = lowest;
+            if (i < len) kept[k] = load(x[i]);
+            s.max = math::max(s.max, kept[k]);
+        }
+        s.max = block_reduce(s.max, Larger());
+        bool empty = Kind::MASKED && s.max == lowest;
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < KEEP; ++k) {
+            u64 i = threadIdx.x + (u64)k * blockDim.x;
+            if (i < len) s.sum += math::exp(kept[k] - s.max);
+        }
+        s.sum = block_reduce(s.sum, Plus());
+        C factor = Kind::factor(s);
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < KEEP; ++k) {
+            u64 i = threadIdx.x + (u64)k * blockDim.x;
+            if (i < len) out[i] = empty ? T{} : store<T>::from(Kind::apply(kept[k] - s.max, factor));
+        }
+    } else {
+        Sum<C> s = block_reduce_range(len, Sum<C>{lowest, (C)0}, [=](u64 i) { return Sum<C>{load(x[i]), (C)1}; }, Combine());
+        bool empty = Kind::MASKED && s.max == lowest;
+        C factor = Kind::factor(s), max = s.max;
+        for_each_in_block(len, [=](u64 i) { out[i] = empty ? T{} : store<T>::from(Kind::apply(load(x[i]) - max, factor)); });
+    }
+}
+
+template <class T> __global__ void softmax_rows(u64 rows, u64 len, const T *x, T *out) {
+    for_each_row(rows, [=](u64 row) { softmax_row<Normal>(len, x + row * len, out + row * len); });
+}
+template <class T> __global__ void masked_softmax_rows(u64 rows, u64 len, const T *x, T *out) {
+    for_each_row(rows, [=](u64 row) { softmax_row<Masked>(len, x + row * len, out + row * len); });
+}
+template <class T> __global__ void log_softmax_rows(u64 rows, u64 len, const T *x, T *out) {
+    for_each_row(rows, [=](u64 row) { softmax_row<Logarithm>(len, x + row * len, out + row * len); });
+}
+
+// Columns side by side that one thread takes: neighbouring threads take neighbouring columns on a GPU.
+constexpr u32 TILE = ONE_THREAD ? 64 : 1;
+
+// f(first element, columns) for each tile of columns of [outer, len, inner].
+template <class F> DEVICE void for_each_tile(u64 outer, u64 len, u64 inner, F f) {
+    u64 tiles = (inner + TILE - 1) / TILE;
+    for_each(outer * tiles, [=](u64 item) {
+        u64 o = item / tiles, first = (item - o * tiles) * TILE;
+        f(o * len * inner + first, inner - first < TILE ? (u32)(inner - first) : TILE);
+    });
+}
+
+template <class Kind, class T> DEVICE void softmax_tiles(u64 outer, u64 len, u64 inner, const T *x, T *out) {
+    using C = compute_t<T>;
+    for_each_tile(outer, len, inner, [=](u64 first, u32 columns) {
+        Sum<C> s[TILE];
+        C factor[TILE];
+        for (u32 j = 0; j < columns; ++j) s[j] = Sum<C>{-INFINITE<C>, (C)0};
+        for (u64 i = 0; i < len; ++i) {
+            for (u32 j = 0; j < columns; ++j) s[j].max = math::max(s[j].max, load(x[first + i * inner + j]));
+        }
+        for (u64 i = 0; i < len; ++i) {
+            for (u32 j = 0; j < columns; ++j) s[j].sum += math::exp(load(x[first + i * inner + j]) - s[j].max);
+        }
+        for (u32 j = 0; j < columns; ++j) factor[j] = Kind::factor(s[j]);
+        for (u64 i = 0; i < len; ++i) {
+            INDEPENDENT
+            for (u32 j = 0; j < columns; ++j) {
+                u64 at = first + i * inner + j;
+                out[at] = store<T>::from(Kind::apply(load(x[at]) - s[j].max, factor[j]));
+            }
+        }
+    });
+}
+
+template <class T> __global__ void softmax_columns(u64 outer, u64 len, u64 inner, const T *x, T *out) {
+    softmax_tiles<Normal>(outer, len, inner, x, out);
+}
+template <class T> __global__ void log_softmax_columns(u64 outer, u64 len, u64 inner, const T *x, T *out) {
+    softmax_tiles<Logarithm>(outer, len, inner, x, out);
+}
+
+// Gradients, from the output y and its gradient g: y (g - sum(g y)), and g - exp(y) sum(g) for the logarithm.
+struct NormalGradient {
+    template <class C> static DEVICE C term(C y, C g) { return y * g; }
+    template <class C> static DEVICE C apply(C y, C g, C sum) { return y * (g - sum); }
+};
+struct LogarithmGradient {
+    template <class C> static DEVICE C term(C, C g) { return g; }
+    template <class C> static DEVICE C apply(C y, C g, C sum) { return g - math::exp(y) * sum; }
+};
+
+template <class Kind, class T> DEVICE void gradient_rows(u64 rows, u64 len, const T *y, const T *grad, T *out) {
+    using C = compute_t<T>;
+    for_each_row(rows, [=](u64 row) {
+        const T *a = y + row * len, *g = grad + row * len;
+        T *to = out + row * len;
+        C sum = block_reduce_range(len, (C)0, [=](u64 i) { return Kind::term(load(a[i]), load(g[i])); }, Plus());
+        for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Kind::apply(load(a[i]), load(g[i]), sum)); });
+    });
+}
+template <class T> __global__ void softmax_rows_backward(u64 rows, u64 len, const T *y, const T *grad, T *out) {
+    gradient_rows<NormalGradient>(rows, len, y, grad, out);
+}
+template <class T> __global__ void log_softmax_rows_backward(u64 rows, u64 len, const T *y, const T *grad, T *out) {
+    gradient_rows<LogarithmGradient>(rows, len, y, grad, out);
+}
+
+template <class Kind, class T> DEVICE void gradient_tiles(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
+    using C = compute_t<T>;
+    for_each_tile(outer, len, inner, [=](u64 first, u32 columns) {
+        C sum[TILE];
+        for (u32 j = 0; j < columns; ++j) sum[j] = (C)0;
+        for (u64 i = 0; i < len; ++i) {
+            for (u32 j = 0; j < columns; ++j) {
+                u64 at = first + i * inner + j;
+                sum[j] += Kind::term(load(y[at]), load(grad[at]));
+            }
+        }
+        for (u64 i = 0; i < len; ++i) {
+            INDEPENDENT
+            for (u32 j = 0; j < columns; ++j) {
+                u64 at = first + i * inner + j;
+                out[at] = store<T>::from(Kind::apply(load(y[at]), load(grad[at]), sum[j]));
+            }
+        }
+    });
+}
+template <class T> __global__ void softmax_columns_backward(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
+    gradient_tiles<NormalGradient>(outer, len, inner, y, grad, out);
+}
+template <class T> __global__ void log_softmax_columns_backward(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
+    gradient_tiles<LogarithmGradient>(outer, len, inner, y, grad, out);
+}
