@@ -1,1 +1,9 @@
-//! Shared parts of the examples.
+//! Shared parts of the examples: the data, the models, the training loop and the plots.
+
+pub mod data;
+pub mod error;
+pub mod model;
+pub mod plots;
+pub mod rng;
+pub mod show;
+pub mod train;

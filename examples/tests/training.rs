@@ -1,0 +1,79 @@
+//! Training end to end, on a small share of the drawn digits.
+
+use std::sync::{Mutex, PoisonError};
+
+use burn::backend::Autodiff;
+use burn::module::{AutodiffModule, Module};
+use burn::record::{FullPrecisionSettings, NamedMpkFileRecorder};
+use burn::tensor::backend::Backend as _;
+use burn_rocm_examples::data::{Data, digits};
+use burn_rocm_examples::error::Error;
+use burn_rocm_examples::model::{Kind, Model};
+use burn_rocm_examples::train::{History, Options, classify, evaluate, train};
+
+type Inference = burn_flex::Flex;
+type Backend = Autodiff<Inference>;
+type Device = burn_flex::FlexDevice;
+
+fn options() -> Options {
+    Options { epochs: 1, steps: None, batch_size: 32, lr: 1e-3, seed: 3 }
+}
+
+fn run(kind: Kind, data: &Data, options: &Options) -> Result<(Model<Backend>, History), Error> {
+    // The seed is the process's, and weights are drawn on first use: one run at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = Device::default();
+    Backend::seed(&device, options.seed);
+    train(kind.init(&device), data, options, &device)
+}
+
+#[test]
+fn trains_saves_loads_and_repeats() {
+    let data = digits::generate(0, 2000, 200);
+    let device = Device::default();
+
+    let (model, history) = run(Kind::Mlp, &data, &options()).expect("training");
+    let last = *history.test.last().expect("an evaluation");
+    assert_eq!(last.step, 2000usize.div_ceil(32));
+    assert!(last.accuracy > 0.7, "{last:?}");
+    assert!(history.train[0].loss > 1.0 && history.train.last().expect("readings").loss < 1.0);
+
+    let path = std::env::temp_dir().join(format!("burn-rocm-example-{}.mpk", std::process::id()));
+    let recorder = NamedMpkFileRecorder::<FullPrecisionSettings>::new();
+    let model: Model<Inference> = model.valid();
+    model.clone().save_file(&path, &recorder).expect("saving");
+    let loaded = Kind::Mlp.init::<Inference>(&device).load_file(&path, &recorder, &device).expect("loading");
+    std::fs::remove_file(&path).expect("removing");
+    let reading = evaluate(&loaded, &data, &data.test, &device).expect("evaluation");
+    assert!((reading.accuracy - last.accuracy).abs() < 1e-6, "{reading:?} {last:?}");
+    let guesses = classify(&loaded, &data, &data.test, &device).expect("classification");
+    let right = guesses.iter().enumerate().filter(|(i, guess)| guess.digit == data.test.label(*i)).count();
+    assert_eq!(right as f32 / 200.0, reading.accuracy);
+
+    let (_, again) = run(Kind::Mlp, &data, &options()).expect("training again");
+    for (first, second) in history.train.iter().zip(&again.train) {
+        assert!((first.loss - second.loss).abs() < 1e-4, "{first:?} {second:?}");
+    }
+    let (_, other) = run(Kind::Mlp, &data, &Options { seed: 4, ..options() }).expect("another seed");
+    assert!((history.train[0].loss - other.train[0].loss).abs() > 1e-4);
+}
+
+#[test]
+fn the_convolutional_network_learns_and_steps_stop_early() {
+    let data = digits::generate(0, 640, 100);
+    let (_, history) = run(Kind::Cnn, &data, &Options { steps: Some(15), ..options() }).expect("training");
+    assert_eq!(history.train.iter().map(|reading| reading.step).collect::<Vec<_>>(), [10, 15]);
+    assert!(history.train[1].loss < history.train[0].loss, "{history:?}");
+    assert_eq!(history.test.len(), 1);
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_an_error() {
+    let data = digits::generate(0, 640, 100);
+    match run(Kind::Mlp, &data, &Options { lr: 1.0, ..options() }) {
+        // Adam's steps are bounded by the rate: 1.0 may or may not blow up, but must not panic.
+        Ok((_, history)) => assert!(history.train.iter().all(|reading| reading.loss.is_finite())),
+        Err(error) => assert!(matches!(error, Error::Diverged { .. }), "{error}"),
+    }
+}
