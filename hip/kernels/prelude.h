@@ -151,6 +151,16 @@ template <> struct wrapping<8> {
 };
 template <class T> using wrapping_t = typename wrapping<sizeof(T)>::type;
 
+// The ends of a number type's range; the infinities of a float's.
+template <class T> DEVICE T greatest() {
+    if constexpr (is_float<T>::value) return (T)__builtin_inff();
+    else return (T)(~0ull >> (64 - sizeof(T) * 8 + is_signed<T>::value));
+}
+template <class T> DEVICE T least() {
+    if constexpr (is_float<T>::value) return (T)-__builtin_inff();
+    else return (T)~(wrapping_t<T>)greatest<T>();
+}
+
 // From storage to the type it is computed in, and back.
 template <class T> DEVICE T load(T x) { return x; }
 DEVICE f32 load(f16 x) { return f16_to_f32(x); }
@@ -278,6 +288,30 @@ template <class F> DEVICE void for_each_in_block(u64 n, F f) {
     for (u64 i = 0; i < n; ++i) f(i);
 #else
     for (u64 i = threadIdx.x; i < n; i += blockDim.x) f(i);
+#endif
+}
+
+// Calls f(o, first, width) so that each column of outer x inner is in one group [first, first + width) of one o. A group is one
+// column on GPUs, where a thread takes it; on the CPU it is long, so that loops over its columns vectorise and read memory
+// in order.
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+constexpr u32 COLUMN_GROUP = 1024;
+#else
+constexpr u32 COLUMN_GROUP = 1;
+#endif
+template <class F> DEVICE void for_each_column_group(u64 outer, u64 inner, F f) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    u64 at = outer * inner * blockIdx.x / gridDim.x, end = outer * inner * (blockIdx.x + 1) / gridDim.x;
+    while (at < end) {
+        u64 o = at / inner, first = at % inner;
+        u64 width = inner - first;
+        if (width > end - at) width = end - at;
+        if (width > COLUMN_GROUP) width = COLUMN_GROUP;
+        f(o, first, (u32)width);
+        at += width;
+    }
+#else
+    for_each(outer * inner, [=](u64 i) { f(i / inner, i % inner, 1u); });
 #endif
 }
 

@@ -22,7 +22,6 @@ namespace math {
     DEVICE f64 name(f64 x, f64 y) { return ::d(x, y); }
 #endif
 
-MATH_FUNCTION(log1p, log1pf, log1p)
 MATH_FUNCTION(expm1, expm1f, expm1)
 MATH_FUNCTION(sqrt, sqrtf, sqrt)
 MATH_FUNCTION(abs, fabsf, fabs)
@@ -47,8 +46,8 @@ MATH_FUNCTION2(atan2, atan2f, atan2)
 MATH_FUNCTION2(fmod, fmodf, fmod)
 MATH_FUNCTION2(copysign, copysignf, copysign)
 
-DEVICE bool is_nan(f32 x) { return (bit_cast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }
-DEVICE bool is_nan(f64 x) { return (bit_cast<u64>(x) & 0x7fffffffffffffffull) > 0x7ff0000000000000ull; }
+DEVICE bool is_nan(f32 x) { return x != x; }
+DEVICE bool is_nan(f64 x) { return x != x; }
 DEVICE bool is_inf(f32 x) { return (bit_cast<u32>(x) & 0x7fffffffu) == 0x7f800000u; }
 DEVICE bool is_inf(f64 x) { return (bit_cast<u64>(x) & 0x7fffffffffffffffull) == 0x7ff0000000000000ull; }
 template <class T> DEVICE bool is_nan(T) { return false; }
@@ -59,12 +58,14 @@ MATH_FUNCTION(exp, expf, exp)
 MATH_FUNCTION(log, logf, log)
 MATH_FUNCTION(tanh, tanhf, tanh)
 MATH_FUNCTION(erf, erff, erf)
+MATH_FUNCTION(log1p, log1pf, log1p)
 #else
 
 DEVICE f64 exp(f64 x) { return __builtin_exp(x); }
 DEVICE f64 log(f64 x) { return __builtin_log(x); }
 DEVICE f64 tanh(f64 x) { return __builtin_tanh(x); }
 DEVICE f64 erf(f64 x) { return __builtin_erf(x); }
+DEVICE f64 log1p(f64 x) { return __builtin_log1p(x); }
 
 // exp(x) = 2^n exp(r), |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2). (exp(r) - 1 - r) / r^2 to 3.1e-9.
 DEVICE f32 exp(f32 x) {
@@ -108,6 +109,13 @@ DEVICE f32 log(f32 x) {
     y = x == 0.0f ? -__builtin_inff() : y;
     y = x < 0.0f ? __builtin_nanf("") : y;
     return x < __builtin_inff() ? y : x; // infinity and NaN
+}
+
+// log(u), u = 1 + x rounded, times x / (u - 1): the rounding of u cancels (Kahan).
+DEVICE f32 log1p(f32 x) {
+    f32 u = 1.0f + x;
+    f32 y = log(u) * (x / (u - 1.0f));
+    return u == 1.0f || u == __builtin_inff() ? x : y;
 }
 
 // Below 0.625: tanh(x) / x as a polynomial in x^2, to 1.4e-10. Above: 1 - 2 / (exp(2 |x|) + 1).

@@ -126,6 +126,10 @@ const NUMBER_UNARY: &[&str] = &["Neg", "Abs", "Sign"];
 const FLOAT_UNARY2: &[&str] = &["LeakyRelu", "HardSigmoid"];
 const EQUALITY: &[&str] = &["Equal", "NotEqual"];
 const COMPARE: &[&str] = &["Equal", "NotEqual", "Less", "LessEqual"];
+const REDUCE: &[&str] = &["Sum", "Prod", "Mean", "Max", "Min", "MaxAbs"];
+const REDUCE_BOOL: &[&str] = &["Any", "All"];
+const ARG: &[&str] = &["ArgMax", "ArgMin"];
+const HALVES: &[DType] = &[DType::F16, DType::BF16];
 /// How bools are stored: in one byte, or as Burn's four.
 const BOOLS: &[DType] = &[DType::Bool, DType::U32];
 /// The unsigned integers by which kernels that only move bits take elements.
@@ -191,6 +195,18 @@ const FAMILIES: &[Family] = &[
         "mask_where" [Types(RAW), Types(BOOLS)],
         "mask_fill_contiguous" [Types(RAW), Types(BOOLS)],
         "mask_fill" [Types(RAW), Types(BOOLS)],
+    ]),
+    family!("reduce", [
+        "reduce_rows" [Names(REDUCE), Types(NUMBERS)],
+        "reduce_rows" [Names(REDUCE_BOOL), Types(BOOLS)],
+        "reduce_rows_between" [Names(&["Sum", "Prod"]), Types(HALVES), Types(&[DType::F32])],
+        "reduce_rows_between" [Names(&["Sum", "Prod", "Mean"]), Types(&[DType::F32]), Types(HALVES)],
+        "reduce_columns" [Names(REDUCE), Types(NUMBERS)],
+        "reduce_columns" [Names(REDUCE_BOOL), Types(BOOLS)],
+        "reduce_columns_between" [Names(&["Sum", "Prod"]), Types(HALVES), Types(&[DType::F32])],
+        "reduce_columns_between" [Names(&["Sum", "Prod", "Mean"]), Types(&[DType::F32]), Types(HALVES)],
+        "arg_rows" [Names(ARG), Types(NUMBERS)],
+        "arg_columns" [Names(ARG), Types(NUMBERS)],
     ]),
     family!("random", [
         "random_uniform" [Types(NUMBERS)],

@@ -1,0 +1,208 @@
+// Reductions of a contiguous tensor seen as [outer, len, inner] over its middle dim. With inner == 1 a block takes a row;
+// otherwise neighbouring threads take neighbouring columns.
+//
+// Where there are too few rows or columns to fill the device, the host asks for `parts` of each: out is then
+// [outer, parts, inner], and a second launch reduces the parts. The order of all sums is fixed by the launch: the same
+// bits on every run. Low-precision floats are accumulated in f32, and their parts kept in f32 too; integers wrap at
+// their own width.
+#include "prelude.h"
+
+// A reduction: its identity, how an element enters, how two accumulators join, and how the result is read of `count`
+// elements' accumulator.
+struct Sum {
+    template <class A> static DEVICE A identity() { return (A)0; }
+    template <class A> static DEVICE A enter(A x) { return x; }
+    template <class A> static DEVICE A join(A a, A b) {
+        if constexpr (is_float<A>::value) return a + b;
+        else return (A)((wrapping_t<A>)a + (wrapping_t<A>)b);
+    }
+    template <class A> static DEVICE A leave(A a, u64) { return a; }
+};
+struct Mean : Sum {
+    template <class A> static DEVICE A leave(A a, u64 count) {
+        if constexpr (is_signed<A>::value && !is_float<A>::value) return (A)((i64)a / (i64)count);
+        else if constexpr (is_float<A>::value) return a / (A)count;
+        else return (A)((u64)a / count);
+    }
+};
+struct Prod {
+    template <class A> static DEVICE A identity() { return (A)1; }
+    template <class A> static DEVICE A enter(A x) { return x; }
+    template <class A> static DEVICE A join(A a, A b) {
+        if constexpr (is_float<A>::value) return a * b;
+        else return (A)((wrapping_t<A>)a * (wrapping_t<A>)b);
+    }
+    template <class A> static DEVICE A leave(A a, u64) { return a; }
+};
+struct Max { // NaN wins
+    template <class A> static DEVICE A identity() { return least<A>(); }
+    template <class A> static DEVICE A enter(A x) { return x; }
+    template <class A> static DEVICE A join(A a, A b) { return math::max(a, b); }
+    template <class A> static DEVICE A leave(A a, u64) { return a; }
+};
+struct Min { // NaN wins
+    template <class A> static DEVICE A identity() { return greatest<A>(); }
+    template <class A> static DEVICE A enter(A x) { return x; }
+    template <class A> static DEVICE A join(A a, A b) { return math::min(a, b); }
+    template <class A> static DEVICE A leave(A a, u64) { return a; }
+};
+struct MaxAbs : Max { // wraps for the least integer, as Abs does
+    template <class A> static DEVICE A enter(A x) {
+        if constexpr (is_float<A>::value) return math::abs(x);
+        else return x < (A)0 ? (A)((wrapping_t<A>)0 - (wrapping_t<A>)x) : x;
+    }
+};
+// Of bools in one byte or in four.
+struct Any {
+    template <class A> static DEVICE A identity() { return (A)0; }
+    template <class A> static DEVICE A enter(A x) { return (A)(x != (A)0); }
+    template <class A> static DEVICE A join(A a, A b) { return (A)(a | b); }
+    template <class A> static DEVICE A leave(A a, u64) { return a; }
+};
+struct All {
+    template <class A> static DEVICE A identity() { return (A)1; }
+    template <class A> static DEVICE A enter(A x) { return (A)(x != (A)0); }
+    template <class A> static DEVICE A join(A a, A b) { return (A)(a & b); }
+    template <class A> static DEVICE A leave(A a, u64) { return a; }
+};
+
+// What is accumulated in: a bool's accumulator is a byte, so that the CPU's loops vectorise.
+template <class T> struct accumulator {
+    using type = compute_t<T>;
+    static DEVICE type from(T x) { return load(x); }
+};
+template <> struct accumulator<bool8> {
+    using type = u8;
+    static DEVICE u8 from(bool8 x) { return x.value; }
+};
+
+// Which elements of a dim of `len` a part has.
+struct Part {
+    u64 outer, begin, end;
+};
+DEVICE Part part_of(u64 index, u64 len, u64 parts) {
+    u64 part = index % parts;
+    return {index / parts, len * part / parts, len * (part + 1) / parts};
+}
+
+template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u64 parts, u64 count, const From *x, To *out) {
+    using A = typename accumulator<From>::type;
+    for_each_row(rows * parts, [&](u64 index) {
+        Part part = part_of(index, len, parts);
+        const From *row = x + part.outer * len + part.begin;
+        A result = block_reduce_range<A>(
+            part.end - part.begin, Op::template identity<A>(), [=](u64 i) { return Op::enter(accumulator<From>::from(row[i])); },
+            [](A a, A b) { return Op::join(a, b); });
+        if (threadIdx.x == 0) out[index] = store<To>::from(Op::leave(result, count));
+    });
+}
+
+template <class Op, class From, class To>
+DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
+    using A = typename accumulator<From>::type;
+    constexpr u64 SPAN = 256; // sums are kept short for precision
+    for_each_column_group(outer * parts, inner, [=](u64 index, u64 column, u32 width) {
+        Part part = part_of(index, len, parts);
+        const From *from = x + part.outer * len * inner + column;
+        A total[COLUMN_GROUP], sum[COLUMN_GROUP];
+        for (u32 k = 0; k < width; ++k) total[k] = Op::template identity<A>();
+        for (u64 begin = part.begin; begin < part.end; begin += SPAN) {
+            u64 end = begin + SPAN < part.end ? begin + SPAN : part.end;
+            for (u32 k = 0; k < width; ++k) sum[k] = Op::template identity<A>();
+            for (u64 i = begin; i < end; ++i) {
+                const From *row = from + i * inner;
+                for (u32 k = 0; k < width; ++k) sum[k] = Op::join(sum[k], Op::enter(accumulator<From>::from(row[k])));
+            }
+            for (u32 k = 0; k < width; ++k) total[k] = Op::join(total[k], sum[k]);
+        }
+        To *to = out + index * inner + column;
+        for (u32 k = 0; k < width; ++k) to[k] = store<To>::from(Op::leave(total[k], count));
+    });
+}
+
+// out[row][part] = op over x[row][the part's share of len]. One block a row and part; any grid is right. `count`: what
+// Mean divides by. Sum, Prod, Mean, Max, Min and MaxAbs over numbers; Any and All over bools.
+template <class Op, class T> __global__ void reduce_rows(u64 n, u64 len, u64 parts, u64 count, const T *x, T *out) {
+    rows<Op>(n, len, parts, count, x, out);
+}
+
+// The same from one type to another: f16 and bf16 to parts in f32, and those back.
+template <class Op, class From, class To>
+__global__ void reduce_rows_between(u64 n, u64 len, u64 parts, u64 count, const From *x, To *out) {
+    rows<Op>(n, len, parts, count, x, out);
+}
+
+// out[outer][part][inner] = op over x[outer][the part's share of len][inner]. One thread a column and part.
+template <class Op, class T>
+__global__ void reduce_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const T *x, T *out) {
+    columns<Op>(outer, len, inner, parts, count, x, out);
+}
+
+// The same from one type to another.
+template <class Op, class From, class To>
+__global__ void reduce_columns_between(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
+    columns<Op>(outer, len, inner, parts, count, x, out);
+}
+
+// The greatest or least element and the first index that has it; NaN is beyond every number.
+struct ArgMax : Max {
+    template <class A> static DEVICE bool better(A candidate, A best) {
+        return (candidate > best) | (math::is_nan(candidate) & !math::is_nan(best));
+    }
+};
+struct ArgMin : Min {
+    template <class A> static DEVICE bool better(A candidate, A best) {
+        return (candidate < best) | (math::is_nan(candidate) & !math::is_nan(best));
+    }
+};
+
+// For each row and part, as reduce_rows: the extreme value, and its index within the whole row. Both outputs are
+// [rows, parts]. 0 < len < 2^31, parts <= len.
+template <class Op, class T>
+__global__ void arg_rows(u64 rows, u64 len, u64 parts, const T *x, T *value_out, i32 *index_out) {
+    using A = compute_t<T>;
+    for_each_row(rows * parts, [&](u64 index) {
+        Part part = part_of(index, len, parts);
+        const T *row = x + part.outer * len + part.begin;
+        u32 size = (u32)(part.end - part.begin);
+        // Twice over the row, the second time from cache: two simple loops are faster than one that carries pairs.
+        A best = block_reduce_range<A>(
+            size, Op::template identity<A>(), [=](u64 i) { return load(row[i]); }, [](A a, A b) { return Op::join(a, b); });
+        bool nan = math::is_nan(best);
+        u32 first = block_reduce_range<u32>(
+            size, ~0u,
+            [=](u64 i) {
+                A v = load(row[i]);
+                return v == best || (nan && math::is_nan(v)) ? (u32)i : ~0u;
+            },
+            [](u32 a, u32 b) { return a < b ? a : b; });
+        if (threadIdx.x == 0) {
+            value_out[index] = row[first];
+            index_out[index] = (i32)(part.begin + first);
+        }
+    });
+}
+
+// For each column and part, as reduce_columns. 0 < len < 2^31, parts <= len.
+template <class Op, class T>
+__global__ void arg_columns(u64 outer, u64 len, u64 inner, u64 parts, const T *x, T *value_out, i32 *index_out) {
+    using A = compute_t<T>;
+    for_each_column_group(outer * parts, inner, [=](u64 index, u64 column, u32 width) {
+        Part part = part_of(index, len, parts);
+        const T *from = x + part.outer * len * inner + column;
+        A best[COLUMN_GROUP];
+        u32 at[COLUMN_GROUP];
+        for (u32 k = 0; k < width; ++k) best[k] = load(from[part.begin * inner + k]), at[k] = (u32)part.begin;
+        for (u64 i = part.begin + 1; i < part.end; ++i) {
+            const T *row = from + i * inner;
+            for (u32 k = 0; k < width; ++k) {
+                A v = load(row[k]);
+                bool better = Op::better(v, best[k]);
+                at[k] = better ? (u32)i : at[k];
+                best[k] = better ? v : best[k];
+            }
+        }
+        u64 to = index * inner + column;
+        for (u32 k = 0; k < width; ++k) value_out[to + k] = store<T>::from(best[k]), index_out[to + k] = (i32)at[k];
+    });
+}
