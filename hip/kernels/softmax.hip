@@ -1,6 +1,6 @@
 // Softmax and its logarithm, along rows ([rows, len]) or columns ([outer, len, inner]); contiguous tensors; `out` may be an input.
 // f16 and bf16 are summed in f32. A row that holds NaN or +inf, or nothing but -inf, gives NaN, as the formula does; the masked
-// kernel gives zeros for the latter.
+// kernel gives zeros where nothing is greater than -inf.
 #include "prelude.h"
 
 template <class C> constexpr C INFINITE = (C)__builtin_inff();
@@ -12,14 +12,15 @@ template <class C> struct Sum {
 struct Combine {
     // Equal maxima are not subtracted: they may be infinite.
     template <class C> DEVICE Sum<C> operator()(Sum<C> a, Sum<C> b) const {
-        C top = math::max(a.max, b.max);
+        C top = math::max(a.max, b.max); // NaN wins: it would be lost from a sum that is scaled by exp(-inf)
         C left = a.max == top ? a.sum : a.sum * math::exp(a.max - top);
         C right = b.max == top ? b.sum : b.sum * math::exp(b.max - top);
         return Sum<C>{top, left + right};
     }
 };
+// NaN may lose here: it comes back with the sum.
 struct Larger {
-    template <class C> DEVICE C operator()(C a, C b) const { return math::max(a, b); }
+    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
 };
 struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
@@ -43,21 +44,37 @@ struct Logarithm {
 // Elements of a row that a thread keeps in registers: rows up to 16 * blockDim.x are read once.
 constexpr u32 KEEP = 16;
 
+// The sum of exp(x - max), on the CPU: exponentials and sums vectorise better apart (1.0 against 1.5 ns an element with AVX2).
+template <class T, class C> DEVICE C exponential_sum(u64 len, const T *x, C max) {
+    constexpr u64 CHUNK = 512;
+    C total = (C)0, e[CHUNK];
+    for (u64 start = 0; start < len; start += CHUNK) {
+        u64 count = len - start < CHUNK ? len - start : CHUNK;
+        const T *from = x + start;
+        INDEPENDENT
+        for (u64 i = 0; i < count; ++i) e[i] = math::exp(load(from[i]) - max);
+        const C *terms = e;
+        total += block_reduce_range(count, (C)0, [=](u64 i) { return terms[i]; }, Plus());
+    }
+    return total;
+}
+
 template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *out) {
     using C = compute_t<T>;
     constexpr C lowest = -INFINITE<C>;
     if constexpr (ONE_THREAD) {
         Sum<C> s;
         s.max = block_reduce_range(len, lowest, [=](u64 i) { return load(x[i]); }, Larger());
-        if (Kind::MASKED && s.max == lowest) return for_each_in_block(len, [=](u64 i) { out[i] = T{}; });
         C max = s.max;
+        if (Kind::MASKED && max == lowest) return for_each_in_block(len, [=](u64 i) { out[i] = T{}; });
         if constexpr (Kind::EXPONENTIAL && is_same<T, C>::value) {
             // The row is in the first cache: the exponentials are kept in `out` and scaled there.
-            s.sum = block_reduce_range(len, (C)0, [=](u64 i) { return out[i] = math::exp(x[i] - max); }, Plus());
+            for_each_in_block(len, [=](u64 i) { out[i] = math::exp(x[i] - max); });
+            s.sum = block_reduce_range(len, (C)0, [=](u64 i) { return out[i]; }, Plus());
             C factor = Kind::factor(s);
             for_each_in_block(len, [=](u64 i) { out[i] *= factor; });
         } else {
-            s.sum = block_reduce_range(len, (C)0, [=](u64 i) { return math::exp(load(x[i]) - max); }, Plus());
+            s.sum = exponential_sum(len, x, max);
             C factor = Kind::factor(s);
             for_each_in_block(len, [=](u64 i) { out[i] = store<T>::from(Kind::apply(load(x[i]) - max, factor)); });
         }
@@ -71,7 +88,7 @@ template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *o
             u64 i = threadIdx.x + (u64)k * blockDim.x;
             kept[k] = lowest;
             if (i < len) kept[k] = load(x[i]);
-            s.max = math::max(s.max, kept[k]);
+            s.max = Larger()(s.max, kept[k]);
         }
         s.max = block_reduce(s.max, Larger());
         bool empty = Kind::MASKED && s.max == lowest;
@@ -121,34 +138,46 @@ template <class F> DEVICE void for_each_tile(u64 outer, u64 len, u64 inner, F f)
     });
 }
 
-template <class Kind, class T> DEVICE void softmax_tiles(u64 outer, u64 len, u64 inner, const T *x, T *out) {
+// sum[j] = the sum of f(i, j) for i in 0..len, in spans: a long plain sum would lose bits.
+template <class C, class F> DEVICE void sum_columns(u64 len, u32 columns, C (&sum)[TILE], F f) {
+    constexpr u64 SPAN = 128;
+    for (u32 j = 0; j < columns; ++j) sum[j] = (C)0;
+    for (u64 start = 0; start < len; start += SPAN) {
+        u64 end = start + SPAN < len ? start + SPAN : len;
+        C part[TILE];
+        for (u32 j = 0; j < columns; ++j) part[j] = (C)0;
+        for (u64 i = start; i < end; ++i) {
+            for (u32 j = 0; j < columns; ++j) part[j] += f(i, j);
+        }
+        for (u32 j = 0; j < columns; ++j) sum[j] += part[j];
+    }
+}
+
+template <class Kind, class T> DEVICE void softmax_columns_of(u64 outer, u64 len, u64 inner, const T *x, T *out) {
     using C = compute_t<T>;
     for_each_tile(outer, len, inner, [=](u64 first, u32 columns) {
-        Sum<C> s[TILE];
-        C factor[TILE];
-        for (u32 j = 0; j < columns; ++j) s[j] = Sum<C>{-INFINITE<C>, (C)0};
+        C max[TILE], sum[TILE], factor[TILE];
+        for (u32 j = 0; j < columns; ++j) max[j] = -INFINITE<C>;
         for (u64 i = 0; i < len; ++i) {
-            for (u32 j = 0; j < columns; ++j) s[j].max = math::max(s[j].max, load(x[first + i * inner + j]));
+            for (u32 j = 0; j < columns; ++j) max[j] = Larger()(max[j], load(x[first + i * inner + j]));
         }
-        for (u64 i = 0; i < len; ++i) {
-            for (u32 j = 0; j < columns; ++j) s[j].sum += math::exp(load(x[first + i * inner + j]) - s[j].max);
-        }
-        for (u32 j = 0; j < columns; ++j) factor[j] = Kind::factor(s[j]);
+        sum_columns(len, columns, sum, [&](u64 i, u32 j) { return math::exp(load(x[first + i * inner + j]) - max[j]); });
+        for (u32 j = 0; j < columns; ++j) factor[j] = Kind::factor(Sum<C>{max[j], sum[j]});
         for (u64 i = 0; i < len; ++i) {
             INDEPENDENT
             for (u32 j = 0; j < columns; ++j) {
                 u64 at = first + i * inner + j;
-                out[at] = store<T>::from(Kind::apply(load(x[at]) - s[j].max, factor[j]));
+                out[at] = store<T>::from(Kind::apply(load(x[at]) - max[j], factor[j]));
             }
         }
     });
 }
 
 template <class T> __global__ void softmax_columns(u64 outer, u64 len, u64 inner, const T *x, T *out) {
-    softmax_tiles<Normal>(outer, len, inner, x, out);
+    softmax_columns_of<Normal>(outer, len, inner, x, out);
 }
 template <class T> __global__ void log_softmax_columns(u64 outer, u64 len, u64 inner, const T *x, T *out) {
-    softmax_tiles<Logarithm>(outer, len, inner, x, out);
+    softmax_columns_of<Logarithm>(outer, len, inner, x, out);
 }
 
 // Gradients, from the output y and its gradient g: y (g - sum(g y)), and g - exp(y) sum(g) for the logarithm.
@@ -177,17 +206,11 @@ template <class T> __global__ void log_softmax_rows_backward(u64 rows, u64 len, 
     gradient_rows<LogarithmGradient>(rows, len, y, grad, out);
 }
 
-template <class Kind, class T> DEVICE void gradient_tiles(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
+template <class Kind, class T> DEVICE void gradient_columns(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
     using C = compute_t<T>;
     for_each_tile(outer, len, inner, [=](u64 first, u32 columns) {
         C sum[TILE];
-        for (u32 j = 0; j < columns; ++j) sum[j] = (C)0;
-        for (u64 i = 0; i < len; ++i) {
-            for (u32 j = 0; j < columns; ++j) {
-                u64 at = first + i * inner + j;
-                sum[j] += Kind::term(load(y[at]), load(grad[at]));
-            }
-        }
+        sum_columns(len, columns, sum, [&](u64 i, u32 j) { return Kind::term(load(y[first + i * inner + j]), load(grad[first + i * inner + j])); });
         for (u64 i = 0; i < len; ++i) {
             INDEPENDENT
             for (u32 j = 0; j < columns; ++j) {
@@ -198,8 +221,8 @@ template <class Kind, class T> DEVICE void gradient_tiles(u64 outer, u64 len, u6
     });
 }
 template <class T> __global__ void softmax_columns_backward(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
-    gradient_tiles<NormalGradient>(outer, len, inner, y, grad, out);
+    gradient_columns<NormalGradient>(outer, len, inner, y, grad, out);
 }
 template <class T> __global__ void log_softmax_columns_backward(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
-    gradient_tiles<LogarithmGradient>(outer, len, inner, y, grad, out);
+    gradient_columns<LogarithmGradient>(outer, len, inner, y, grad, out);
 }
