@@ -1,0 +1,490 @@
+//! Code objects on disk: compiled once for an architecture, not at every start.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use crate::error::Error;
+use crate::hash::Fnv;
+use crate::settings::settings;
+
+/// A compiled kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CodeObject {
+    /// The kernel's symbol.
+    pub(crate) symbol: String,
+    pub(crate) code: Box<[u8]>,
+}
+
+/// What the code-object cache has done in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheStats {
+    /// Code objects read from disk.
+    pub hits: u64,
+    /// Code objects that were not there.
+    pub misses: u64,
+    /// Kernels compiled.
+    pub compiled: u64,
+    /// Time spent compiling, summed over threads.
+    pub compile_time: Duration,
+    /// Files written.
+    pub stored: u64,
+    /// Files that were damaged, and compiled again.
+    pub damaged: u64,
+    /// Files and directories that were refused: another user owns them, or may write them.
+    pub refused: u64,
+    /// Files removed to stay under the limit.
+    pub evicted: u64,
+}
+
+/// The code objects that this user's programs share.
+pub struct CodeCache {
+    directory: Option<PathBuf>,
+    limit: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    stats: CacheStats,
+    /// Whether the directory was looked at, and what came of it.
+    usable: Option<bool>,
+    /// Bytes on disk as far as known.
+    size: Option<u64>,
+    refusal: Option<Error>,
+}
+
+const MAGIC: &[u8; 8] = b"BRCODE1\n";
+/// Magic, key, checksum, length of the symbol.
+const HEADER: usize = 8 + 16 + 16 + 4;
+/// No kernel's code is near this size: a larger file is damaged, and is not read into memory.
+const LARGEST: u64 = 256 << 20;
+
+/// The process's cache of code objects.
+pub fn code_cache() -> &'static CodeCache {
+    static CACHE: OnceLock<CodeCache> = OnceLock::new();
+    CACHE.get_or_init(|| match settings() {
+        Ok(settings) => CodeCache::new(settings.cache_dir.clone(), settings.cache_limit),
+        Err(_) => CodeCache::new(None, 0),
+    })
+}
+
+impl CodeCache {
+    pub(crate) fn new(directory: Option<PathBuf>, limit: u64) -> Self {
+        Self { directory, limit: AtomicU64::new(limit), state: Mutex::new(State::default()) }
+    }
+
+    /// Where the files are; `None` where there is no place for them or `BURN_ROCM_CACHE=0`.
+    pub fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
+    }
+
+    /// What the cache has done so far.
+    pub fn stats(&self) -> CacheStats {
+        self.state().stats
+    }
+
+    /// Sets the most bytes on disk; the files used longest ago go first.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Why the last file or directory was refused.
+    pub fn last_refusal(&self) -> Option<Error> {
+        self.state().refusal.clone()
+    }
+
+    /// Removes every file of the cache. Returns the bytes removed.
+    pub fn clear(&self) -> u64 {
+        let Some(directory) = self.usable() else { return 0 };
+        let removed = files(directory)
+            .into_iter()
+            .filter(|file| fs::remove_file(&file.path).is_ok())
+            .map(|file| file.size)
+            .sum();
+        self.state().size = None;
+        removed
+    }
+
+    pub(crate) fn count_compilation(&self, time: Duration) {
+        let mut state = self.state();
+        state.stats.compiled += 1;
+        state.stats.compile_time += time;
+    }
+
+    /// Reads a code object. A file that is damaged is removed, one that another user owns is left alone; either way
+    /// the kernel is compiled again.
+    pub(crate) fn get(&self, key: u128) -> Option<CodeObject> {
+        let path = path(self.usable()?, key);
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) => {
+                if error.kind() == ErrorKind::PermissionDenied {
+                    self.refuse(&path, "a file that this user may read", error.to_string());
+                }
+                self.state().stats.misses += 1;
+                return None;
+            }
+        };
+        let facts = file.metadata().ok()?;
+        // Asked of the open file, not of the path, so that nobody can exchange it in between.
+        let own = effective_user();
+        if facts.uid() != own {
+            self.refuse(&path, format!("a file of user {own}"), format!("one of user {}", facts.uid()));
+            return None;
+        }
+        if !facts.is_file() || facts.mode() & 0o022 != 0 {
+            let found = format!("mode {:o}", facts.mode());
+            self.refuse(&path, "a file that only its owner may write", found);
+            return None;
+        }
+        let mut bytes = Vec::new();
+        let read = facts.len() <= LARGEST && file.read_to_end(&mut bytes).is_ok();
+        match if read { decode(key, &bytes) } else { Err("it can't be read") } {
+            Ok(object) => {
+                self.state().stats.hits += 1;
+                // The time of last use, for eviction; not worth a write at every start.
+                let now = SystemTime::now();
+                let age = facts.modified().ok().and_then(|then| now.duration_since(then).ok());
+                if age.is_some_and(|age| age > Duration::from_secs(24 * 3600)) {
+                    let _ = file.set_modified(now);
+                }
+                Some(object)
+            }
+            Err(why) => {
+                self.discard(key, why);
+                None
+            }
+        }
+    }
+
+    /// Removes a file that turned out to be useless.
+    pub(crate) fn discard(&self, key: u128, why: &str) {
+        let Some(directory) = self.usable() else { return };
+        let path = path(directory, key);
+        log::warn!("damaged cache file {}: {why}; compiling again", path.display());
+        let _ = fs::remove_file(&path);
+        self.state().stats.damaged += 1;
+    }
+
+    /// Keeps a code object. Failing to is no error: it is compiled again next time.
+    pub(crate) fn put(&self, key: u128, object: &CodeObject) {
+        let Some(directory) = self.usable() else { return };
+        let bytes = encode(key, object);
+        let limit = self.limit.load(Ordering::Relaxed);
+        if bytes.len() as u64 > limit {
+            return;
+        }
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let temporary = directory.join(format!("{key:032x}.{}.{serial}.tmp", std::process::id()));
+        // Whole or not at all: another process sees the old file or the new one.
+        let written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)
+            .and_then(|mut file| file.write_all(&bytes))
+            .and_then(|()| fs::rename(&temporary, path(directory, key)));
+        if let Err(error) = written {
+            let _ = fs::remove_file(&temporary);
+            log::debug!("can't write to the cache {}: {error}", directory.display());
+            return;
+        }
+        let mut state = self.state();
+        state.stats.stored += 1;
+        let size = match state.size {
+            Some(size) => size + bytes.len() as u64,
+            None => files(directory).iter().map(|file| file.size).sum(),
+        };
+        state.size = Some(size);
+        if size > limit {
+            drop(state);
+            self.evict(directory, limit);
+        }
+    }
+
+    fn evict(&self, directory: &Path, limit: u64) {
+        let mut files = files(directory);
+        files.sort_by_key(|file| file.used);
+        let mut size: u64 = files.iter().map(|file| file.size).sum();
+        let mut evicted = 0;
+        for file in files {
+            // Some room, so that the next file does not list the directory again.
+            if size <= limit / 4 * 3 {
+                break;
+            }
+            if fs::remove_file(&file.path).is_ok() {
+                size -= file.size;
+                evicted += 1;
+            }
+        }
+        let mut state = self.state();
+        state.size = Some(size);
+        state.stats.evicted += evicted;
+    }
+
+    /// The directory, made if need be, if it is this user's own.
+    fn usable(&self) -> Option<&Path> {
+        let directory = self.directory.as_deref()?;
+        if let Some(usable) = self.state().usable {
+            return usable.then_some(directory);
+        }
+        let usable = self.look_at(directory);
+        self.state().usable = Some(usable);
+        usable.then_some(directory)
+    }
+
+    fn look_at(&self, directory: &Path) -> bool {
+        if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(directory) {
+            self.refuse(directory, "a directory that can be made", error.to_string());
+            return false;
+        }
+        let own = effective_user();
+        match fs::metadata(directory) {
+            Ok(facts) if facts.uid() == own && facts.mode() & 0o022 == 0 => true,
+            Ok(facts) => {
+                self.refuse(
+                    directory,
+                    format!("a directory of user {own} that nobody else may write (mode 0700)"),
+                    format!("user {}, mode {:04o}", facts.uid(), facts.mode() & 0o7777),
+                );
+                false
+            }
+            Err(error) => {
+                self.refuse(directory, "a directory", error.to_string());
+                false
+            }
+        }
+    }
+
+    fn refuse(&self, path: &Path, expected: impl Into<String>, found: impl Into<String>) {
+        let error = Error::config(format!("code-object cache {}", path.display()), expected, found);
+        log::warn!("{error}; compiling without it");
+        let mut state = self.state();
+        state.stats.refused += 1;
+        state.refusal = Some(error);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn path(directory: &Path, key: u128) -> PathBuf {
+    directory.join(format!("{key:032x}.code"))
+}
+
+fn effective_user() -> u32 {
+    unsafe extern "C" {
+        safe fn geteuid() -> u32;
+    }
+    geteuid()
+}
+
+struct CacheFile {
+    path: PathBuf,
+    size: u64,
+    used: SystemTime,
+}
+
+/// The cache's files, and what a process that was killed left of one.
+fn files(directory: &Path) -> Vec<CacheFile> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let path = entry.path();
+            let facts = entry.metadata().ok()?;
+            let used = facts.modified().ok()?;
+            match path.extension()?.to_str()? {
+                "code" => Some(CacheFile { path, size: facts.len(), used }),
+                "tmp" => {
+                    if used.elapsed().is_ok_and(|age| age > Duration::from_secs(3600)) {
+                        let _ = fs::remove_file(&path);
+                    }
+                    None
+                }
+                _ => None,
+            }
+        })
+        .collect()
+}
+
+fn encode(key: u128, object: &CodeObject) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(object.symbol.len() + object.code.len());
+    payload.extend_from_slice(object.symbol.as_bytes());
+    payload.extend_from_slice(&object.code);
+    let symbol = (object.symbol.len() as u32).to_le_bytes();
+    let checksum = Fnv::new().bytes(&symbol).bytes(&payload).finish();
+    [MAGIC.as_slice(), &key.to_le_bytes(), &checksum.to_le_bytes(), &symbol, &payload].concat()
+}
+
+fn decode(key: u128, bytes: &[u8]) -> Result<CodeObject, &'static str> {
+    let Some((header, payload)) = bytes.split_at_checked(HEADER) else { return Err("it is cut short") };
+    if &header[..8] != MAGIC {
+        return Err("it is not a cache file");
+    }
+    if header[8..24] != key.to_le_bytes() {
+        return Err("it belongs to another kernel");
+    }
+    let symbol = &header[40..44];
+    if header[24..40] != Fnv::new().bytes(symbol).bytes(payload).finish().to_le_bytes() {
+        return Err("its checksum is wrong");
+    }
+    let length = symbol.iter().rev().fold(0usize, |length, &byte| length << 8 | usize::from(byte));
+    let (symbol, code) = payload.split_at_checked(length).ok_or("its lengths do not fit")?;
+    let symbol = String::from_utf8(symbol.to_vec()).map_err(|_| "its symbol is not text")?;
+    Ok(CodeObject { symbol, code: code.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("hip-cache-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            Self(path)
+        }
+        fn cache(&self) -> CodeCache {
+            CodeCache::new(Some(self.0.clone()), 1 << 20)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn object(size: usize) -> CodeObject {
+        CodeObject { symbol: "_Z6kernelPf".into(), code: (0..size).map(|i| (i * 7) as u8).collect() }
+    }
+
+    #[test]
+    fn what_was_put_is_found_again_by_another_process() {
+        let scratch = Scratch::new("roundtrip");
+        let cache = scratch.cache();
+        assert_eq!(cache.get(1), None);
+        cache.put(1, &object(5000));
+        assert_eq!(scratch.cache().get(1), Some(object(5000)));
+        assert_eq!(fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!((cache.stats().misses, cache.stats().stored), (1, 1));
+        assert!(cache.clear() > 5000);
+        assert_eq!(cache.get(1), None);
+    }
+
+    #[test]
+    fn every_kind_of_damage_is_seen_and_mended() {
+        let scratch = Scratch::new("damage");
+        let cache = scratch.cache();
+        cache.put(9, &object(300));
+        let file = path(&scratch.0, 9);
+        let whole = fs::read(&file).unwrap();
+        let mut damaged: Vec<Vec<u8>> =
+            [0, 3, HEADER - 1, HEADER, whole.len() - 1].map(|length| whole[..length].to_vec()).into();
+        for at in [0, 9, 30, 41, 43, HEADER, HEADER + 50, whole.len() - 1] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x40;
+            damaged.push(bytes);
+        }
+        damaged.push([whole.as_slice(), &[0]].concat());
+        let count = damaged.len() as u64;
+        for bytes in damaged {
+            fs::write(&file, bytes).unwrap();
+            assert_eq!(cache.get(9), None);
+            assert!(!file.exists());
+            cache.put(9, &object(300));
+            assert_eq!(cache.get(9), Some(object(300)));
+        }
+        assert_eq!(cache.stats().damaged, count);
+    }
+
+    #[test]
+    fn files_that_others_may_have_written_are_refused() {
+        let scratch = Scratch::new("foreign");
+        let cache = scratch.cache();
+        cache.put(2, &object(10));
+        let file = path(&scratch.0, 2);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(cache.get(2), None);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        // Only root may give a file away; elsewhere the mode alone is tested.
+        if std::os::unix::fs::chown(&file, Some(effective_user() + 1), None).is_ok() {
+            assert_eq!(cache.get(2), None);
+            assert_eq!(cache.stats().refused, 2);
+            match cache.last_refusal() {
+                Some(Error::Config { what, expected, found }) => {
+                    assert!(what.contains("code-object cache"), "{what}");
+                    assert_eq!(expected, format!("a file of user {}", effective_user()));
+                    assert_eq!(found, format!("one of user {}", effective_user() + 1));
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(file.exists(), "another user's file is left alone");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_is_refused() {
+        let scratch = Scratch::new("directory");
+        fs::create_dir(&scratch.0).unwrap();
+        fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o777)).unwrap();
+        let cache = scratch.cache();
+        cache.put(1, &object(10));
+        assert_eq!(cache.get(1), None);
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+        assert!(
+            matches!(cache.last_refusal(), Some(Error::Config { found, .. }) if found.ends_with("mode 0777"))
+        );
+        let nowhere = CodeCache::new(Some("/proc/no/such".into()), 1 << 20);
+        nowhere.put(1, &object(10));
+        assert_eq!(nowhere.get(1), None);
+        assert!(nowhere.last_refusal().is_some());
+    }
+
+    #[test]
+    fn the_files_used_longest_ago_go_first() {
+        let scratch = Scratch::new("limit");
+        let cache = scratch.cache();
+        cache.set_limit(10_000);
+        for key in 0..4u128 {
+            cache.put(key, &object(2000));
+            let then = SystemTime::now() - Duration::from_secs(3600 * (10 - key as u64));
+            File::open(path(&scratch.0, key)).unwrap().set_modified(then).unwrap();
+        }
+        cache.put(4, &object(2500));
+        assert_eq!(cache.stats().evicted, 2);
+        assert_eq!([0, 1, 2, 3, 4].map(|key| cache.get(key).is_some()), [false, false, true, true, true]);
+        cache.put(5, &object(20_000));
+        assert_eq!(cache.get(5), None, "larger than the limit");
+    }
+
+    #[test]
+    fn writers_may_race() {
+        let scratch = Scratch::new("race");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    // A cache each, as processes have.
+                    let cache = scratch.cache();
+                    for round in 0..200u128 {
+                        cache.put(round % 5, &object(3000));
+                        assert_eq!(cache.get(round % 5), Some(object(3000)));
+                    }
+                    assert_eq!(cache.stats().damaged, 0);
+                });
+            }
+        });
+        assert!(files(&scratch.0).len() == 5);
+    }
+}

@@ -1,0 +1,139 @@
+//! What everything that belongs to a device shares: the function table, the error that is waiting to be reported, and the
+//! counters.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use hip_sys::{Hip, hipError_t};
+
+use crate::error::{Error, Result, check, device_error};
+use crate::event::Event;
+use crate::provider::Provider;
+
+/// What a device was asked to do, counted above the provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Copies from the device to the host.
+    pub device_to_host: u64,
+    /// Copies from the host to the device.
+    pub host_to_device: u64,
+    /// Times that the host waited for the device.
+    pub waits: u64,
+    /// Kernels launched (not those within AMD's libraries).
+    pub launches: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct CounterCells {
+    pub(crate) device_to_host: AtomicU64,
+    pub(crate) host_to_device: AtomicU64,
+    pub(crate) waits: AtomicU64,
+    pub(crate) launches: AtomicU64,
+}
+
+/// Adds one; the counters order nothing.
+pub(crate) fn count(cell: &AtomicU64) {
+    cell.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One device's part of a provider.
+pub(crate) struct Context {
+    pub(crate) provider: &'static Provider,
+    pub(crate) index: usize,
+    pub(crate) counters: CounterCells,
+    has_error: AtomicBool,
+    error: Mutex<Option<Error>>,
+    spare_events: Mutex<Vec<hip_sys::hipEvent_t>>,
+}
+
+// SAFETY: event handles may be used from any thread ("HIP APIs are thread safe", HIP programming guide); the list that holds
+// them is behind a mutex.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    pub(crate) fn new(provider: &'static Provider, index: usize) -> Self {
+        Self {
+            provider,
+            index,
+            counters: CounterCells::default(),
+            has_error: AtomicBool::new(false),
+            error: Mutex::new(None),
+            spare_events: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn hip(&self) -> &'static Hip {
+        self.provider.hip()
+    }
+
+    /// Makes the device current for this thread.
+    #[inline]
+    pub(crate) fn bind(&self) -> Result<()> {
+        thread_local! {
+            // What this thread set last. Nobody else in this process changes it, AMD's libraries restore it.
+            static CURRENT: Cell<usize> = const { Cell::new(usize::MAX) };
+        }
+        CURRENT.with(|current| {
+            if current.get() == self.index {
+                return Ok(());
+            }
+            // SAFETY: the function is HIP's.
+            let status = unsafe { (self.hip().hipSetDevice)(self.index as c_int) };
+            self.check("hipSetDevice", status)?;
+            current.set(self.index);
+            Ok(())
+        })
+    }
+
+    #[inline]
+    pub(crate) fn check(&self, call: &'static str, status: hipError_t) -> Result<()> {
+        check(self.hip(), call, status)
+    }
+
+    /// Keeps an error for the next read or sync; the first one counts, later ones mostly follow from it.
+    pub(crate) fn record(&self, error: Error) {
+        log::error!("{error}");
+        let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(error);
+        self.has_error.store(true, Ordering::Release);
+    }
+
+    /// For `Drop`: records a status that is not success.
+    pub(crate) fn record_status(&self, call: &'static str, status: hipError_t) {
+        if status != hip_sys::hipSuccess && status != hip_sys::hipErrorDeinitialized {
+            self.record(device_error(self.hip(), call, status));
+        }
+    }
+
+    /// Reports what was recorded, once.
+    pub(crate) fn take_error(&self) -> Result<()> {
+        if !self.has_error.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_error.store(false, Ordering::Release);
+        first.take().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn take_event(&self) -> Option<hip_sys::hipEvent_t> {
+        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// Keeps an event for the next that needs one.
+    pub(crate) fn keep_event(&self, event: hip_sys::hipEvent_t) {
+        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let events = std::mem::take(&mut *self.spare_events.lock().unwrap_or_else(PoisonError::into_inner));
+        for event in events {
+            Event::destroy(self, event);
+        }
+    }
+}

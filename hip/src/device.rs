@@ -1,0 +1,276 @@
+//! Devices: memory, copies, launches and waits on one GPU.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use hip_kernels::KernelName;
+
+use crate::buffer::Buffer;
+use crate::context::{Context, Counters};
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::info::DeviceInfo;
+use crate::launch::{Grid, Launch};
+use crate::memory::{Driver, TransferFences};
+use crate::module::{Kernel, Kernels, Program};
+use crate::pinned::{PinnedBlock, Staging};
+use crate::pool::{MemoryPool, PoolBlock, Purpose};
+use crate::provider::{Provider, provider};
+use crate::settings::settings;
+use crate::stream::Stream;
+
+/// Elements of an element-wise launch per block: 8 a thread of 256. Fewer, and starting a block costs more than its work.
+const ITEMS_PER_BLOCK: usize = 2048;
+/// Threads of a block: a multiple of every warp size, and few enough for many registers each.
+const THREADS: u32 = 256;
+
+/// One GPU of the chosen provider. Shared as `Arc<Device>`; all threads enqueue on its one compute stream.
+pub struct Device {
+    info: DeviceInfo,
+    pub(crate) context: Arc<Context>,
+    pub(crate) compute: Arc<Stream>,
+    pub(crate) copies: Arc<Stream>,
+    pub(crate) pool: MemoryPool,
+    pub(crate) staging: Staging,
+    pub(crate) fences: TransferFences,
+    kernels: Kernels,
+    flag: PinnedBlock,
+    pub(crate) peers: Mutex<Vec<usize>>,
+}
+
+impl Device {
+    /// How many devices the chosen provider has.
+    pub fn count() -> Result<usize> {
+        Ok(provider()?.device_count())
+    }
+
+    /// A device by its number; the same `Device` each time.
+    ///
+    /// # Errors
+    /// `Config` for a number past the end, `NotAvailable` where no provider has a device.
+    pub fn get(index: usize) -> Result<Arc<Self>> {
+        static DEVICES: OnceLock<Box<[OnceLock<Arc<Device>>]>> = OnceLock::new();
+        static CREATION: Mutex<()> = Mutex::new(());
+        let provider = provider()?;
+        let count = provider.device_count();
+        let devices = DEVICES.get_or_init(|| (0..count).map(|_| OnceLock::new()).collect());
+        let Some(slot) = devices.get(index) else {
+            let kind = provider.kind();
+            return Err(Error::config(
+                "device index",
+                format!("an index below {count} (the {kind} provider's devices)"),
+                index.to_string(),
+            ));
+        };
+        if let Some(device) = slot.get() {
+            return Ok(device.clone());
+        }
+        let _one_at_a_time = CREATION.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = slot.get() {
+            return Ok(device.clone());
+        }
+        let device = Arc::new(Self::new(provider, index)?);
+        Ok(slot.get_or_init(|| device).clone())
+    }
+
+    fn new(provider: &'static Provider, index: usize) -> Result<Self> {
+        let info = DeviceInfo::query(provider, index)?;
+        let context = Arc::new(Context::new(provider, index));
+        let compute = Arc::new(Stream::new(&context)?);
+        let copies = Arc::new(Stream::new(&context)?);
+        let driver = Driver::new(&context, &compute, &copies);
+        let kernels = Kernels::new(&context, &info.arch);
+        Ok(Self {
+            pool: MemoryPool::new(Box::new(driver), settings()?.memory_limit),
+            staging: Staging::new(&context),
+            fences: TransferFences::default(),
+            flag: PinnedBlock::new(&context, size_of::<u32>())?,
+            peers: Mutex::new(Vec::new()),
+            kernels,
+            copies,
+            compute,
+            context,
+            info,
+        })
+    }
+
+    /// What the device is.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// The device's provider.
+    pub fn provider(&self) -> &'static Provider {
+        self.context.provider
+    }
+
+    /// Free and total bytes, as the driver says; what the pool caches is not free.
+    pub fn memory_info(&self) -> Result<(usize, usize)> {
+        crate::memory::free_and_total(&self.context)
+    }
+
+    /// The device's memory pool.
+    pub fn pool(&self) -> &MemoryPool {
+        &self.pool
+    }
+
+    /// Gives cached memory back to the driver, pinned host memory too, after waiting for the device.
+    pub fn memory_cleanup(&self) -> Result<()> {
+        self.pool.clear()?;
+        self.staging.clear();
+        Ok(())
+    }
+
+    /// What the device was asked to do so far.
+    pub fn counters(&self) -> Counters {
+        let cells = &self.context.counters;
+        let of = |cell: &std::sync::atomic::AtomicU64| cell.load(Ordering::Relaxed);
+        Counters {
+            device_to_host: of(&cells.device_to_host),
+            host_to_device: of(&cells.host_to_device),
+            waits: of(&cells.waits),
+            launches: of(&cells.launches),
+        }
+    }
+
+    /// The stream on which everything is computed.
+    pub fn compute_stream(&self) -> &Stream {
+        &self.compute
+    }
+
+    /// An event with timing, for [`Stream::record`].
+    pub fn timing_event(&self) -> Result<Event> {
+        Event::timing(&self.context)
+    }
+
+    /// Makes the device current for this thread: for AMD's libraries, which go by that.
+    pub(crate) fn make_current(&self) -> Result<()> {
+        self.context.bind()
+    }
+
+    /// Memory from the pool: 256-byte aligned, contents undefined; 0 bytes are allowed.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where there is too little even with every cached block given back.
+    pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+        let block = self.pool.allocate(bytes, Purpose::Compute)?;
+        Ok(Buffer::new(self.clone(), block, bytes))
+    }
+
+    /// Takes back a buffer's block.
+    pub(crate) fn give_back(&self, block: PoolBlock) {
+        let fence = match block.purpose {
+            // The compute stream is in order: what uses the block next comes behind what used it.
+            Purpose::Compute => 0,
+            Purpose::Transfer => self.fences.behind(&self.compute, &self.context),
+        };
+        self.pool.free(block, fence);
+    }
+
+    /// Waits for everything enqueued so far, and reports what `Drop` or the device recorded.
+    pub fn sync(&self) -> Result<()> {
+        let retired = self.kernels.take_retired();
+        // Retired modules stay loaded where the wait fails: the device may be in any state.
+        self.compute.synchronize()?;
+        self.copies.synchronize()?;
+        self.kernels.unload(retired);
+        self.report()
+    }
+
+    /// Reports, once, what was recorded since the last time.
+    pub(crate) fn report(&self) -> Result<()> {
+        // SAFETY: the block holds 4 bytes aligned to far more; the device and the host access them atomically.
+        let flag = unsafe { AtomicU32::from_ptr(self.flag.address().cast()) };
+        let code = flag.load(Ordering::Acquire);
+        if code != 0 {
+            flag.store(0, Ordering::Release);
+            self.context.record(Error::invalid(
+                "kernel",
+                "indices and values in range",
+                format!("device error flag {code}"),
+            ));
+        }
+        self.context.take_error()
+    }
+
+    /// Keeps an error for the next read or sync, for where none can be returned. The first one counts.
+    pub fn record(&self, error: Error) {
+        self.context.record(error);
+    }
+
+    /// The address of the device's error flag: host memory that the device reaches.
+    pub(crate) fn flag_address(&self) -> usize {
+        self.flag.address() as usize
+    }
+
+    /// A launch of a built-in kernel, compiled when it is first asked for.
+    ///
+    /// # Errors
+    /// `Compilation` where the kernel is not in the table or does not compile.
+    #[inline]
+    pub fn launch(&self, name: KernelName) -> Result<Launch<'_>> {
+        Ok(Launch::new(self, self.kernels.built_in(name)?))
+    }
+
+    /// Compiles (or finds in the cache) an instantiation of a program: `expression` is its C++ name, such as `scale<float>`.
+    ///
+    /// # Errors
+    /// `Compilation` with the compiler's log.
+    pub fn kernel(&self, program: &Program<'_>, expression: &str) -> Result<Arc<Kernel>> {
+        self.kernels.of_program(program, expression)
+    }
+
+    /// A launch of a kernel that [`Device::kernel`] gave.
+    ///
+    /// # Errors
+    /// `Invalid` for a kernel of another device.
+    pub fn launch_kernel(&self, kernel: &Arc<Kernel>) -> Result<Launch<'_>> {
+        if !Arc::ptr_eq(kernel.context(), &self.context) {
+            return Err(Error::invalid(
+                "launch",
+                format!("a kernel of device {}", self.info.index),
+                format!("one of device {}", kernel.context().index),
+            ));
+        }
+        Ok(Launch::new(self, kernel.clone()))
+    }
+
+    /// Kernels loaded onto the device and the bytes of their code.
+    pub fn loaded_kernels(&self) -> (usize, usize) {
+        self.kernels.size()
+    }
+
+    /// Forgets every loaded kernel: each is read from disk or compiled again when asked for.
+    pub fn forget_kernels(&self) {
+        self.kernels.clear();
+    }
+
+    /// The grid for an element-wise kernel over so many items.
+    pub fn grid(&self, items: usize) -> Grid {
+        let threads = THREADS.min(self.info.max_threads_per_block);
+        let blocks = items.div_ceil(ITEMS_PER_BLOCK).clamp(1, self.most_blocks(threads)) as u32;
+        Grid { blocks, threads }
+    }
+
+    /// The grid for a kernel that gives each row of `row_len` items to a block.
+    pub fn grid_rows(&self, rows: usize, row_len: usize) -> Grid {
+        let widest = THREADS.min(self.info.max_threads_per_block);
+        let wanted = row_len.clamp(1, widest as usize).next_power_of_two() as u32;
+        let threads = wanted.max(self.info.warp_size).min(widest);
+        let blocks = rows.clamp(1, self.most_blocks(threads)) as u32;
+        Grid { blocks, threads }
+    }
+
+    /// The blocks that are resident at once.
+    fn most_blocks(&self, threads: u32) -> usize {
+        let per_unit = (self.info.max_threads_per_compute_unit / threads).max(1);
+        self.info.compute_units as usize * per_unit as usize
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device").field("info", &self.info).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,164 @@
+//! The one error type, and the one place where a HIP or hipRTC status becomes a `Result`.
+
+use std::ffi::{CStr, c_char};
+
+use hip_sys::{Hip, Hiprtc, hipError_t, hipSuccess, hiprtcResult};
+
+/// What every fallible call of this crate returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Everything that can go wrong between an op and the device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No provider, or no library of the chosen one.
+    #[error("not available: {reason}{}", list("; looked for ", searched))]
+    NotAvailable {
+        /// Why.
+        reason: String,
+        /// The files that were tried, each with what came of it.
+        searched: Vec<String>,
+    },
+    /// A HIP or hipRTC call failed.
+    #[error("{call} failed: {name} ({code}): {message}")]
+    Device {
+        /// The C function.
+        call: &'static str,
+        /// Its status.
+        code: i32,
+        /// The status's name.
+        name: String,
+        /// The status's description.
+        message: String,
+    },
+    /// The device has less memory than was asked for, even with every cached block given back.
+    #[error("out of device memory: asked for {requested} bytes, {free} free of {total}")]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes free when it failed.
+        free: usize,
+        /// Bytes that the device has, or the pool's limit.
+        total: usize,
+    },
+    /// A kernel does not compile.
+    #[error("kernel `{kernel}` does not compile{}:\n{log}", list(" with ", options))]
+    Compilation {
+        /// The name expression.
+        kernel: String,
+        /// The compiler's options.
+        options: Vec<String>,
+        /// What the compiler said.
+        log: String,
+    },
+    /// A rocBLAS call failed.
+    #[error("{call} failed: {name} ({status}): {detail}")]
+    Rocblas {
+        /// The C function.
+        call: &'static str,
+        /// Its status.
+        status: i32,
+        /// The status's name.
+        name: &'static str,
+        /// What was asked of it.
+        detail: String,
+    },
+    /// A MIOpen call failed.
+    #[error("{call} failed: {name} ({status}): {detail}")]
+    Miopen {
+        /// The C function.
+        call: &'static str,
+        /// Its status.
+        status: i32,
+        /// The status's name.
+        name: &'static str,
+        /// What was asked of it.
+        detail: String,
+    },
+    /// The op does not exist for this dtype or option.
+    #[error("{op} does not support {dtype}")]
+    Unsupported {
+        /// The op.
+        op: &'static str,
+        /// The dtype, with what else matters.
+        dtype: String,
+    },
+    /// A setting, device index or cache file is not what it should be.
+    #[error("{what}: expected {expected}, found {found}")]
+    Config {
+        /// What was looked at.
+        what: String,
+        /// What is right.
+        expected: String,
+        /// What was there.
+        found: String,
+    },
+    /// An op was called with arguments that do not fit together.
+    #[error("{op}: expected {expected}, found {found}")]
+    Invalid {
+        /// The op.
+        op: &'static str,
+        /// What is right.
+        expected: String,
+        /// What was passed.
+        found: String,
+    },
+}
+
+impl Error {
+    /// A [`Error::Config`].
+    pub(crate) fn config(
+        what: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        Self::Config { what: what.into(), expected: expected.into(), found: found.into() }
+    }
+
+    /// A [`Error::Invalid`].
+    pub(crate) fn invalid(op: &'static str, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::Invalid { op, expected: expected.into(), found: found.into() }
+    }
+}
+
+fn list(before: &str, items: &[String]) -> String {
+    if items.is_empty() { String::new() } else { format!("{before}{}", items.join(", ")) }
+}
+
+/// Turns a HIP status into a `Result`.
+#[inline]
+pub(crate) fn check(hip: &Hip, call: &'static str, status: hipError_t) -> Result<()> {
+    if status == hipSuccess { Ok(()) } else { Err(device_error(hip, call, status)) }
+}
+
+#[cold]
+pub(crate) fn device_error(hip: &Hip, call: &'static str, status: hipError_t) -> Error {
+    // SAFETY: the table's functions are HIP's; both texts are static, and clearing the thread's last error has
+    // no precondition. It is cleared so that a library's own check after its next launch does not see ours.
+    let (name, message) = unsafe {
+        let texts = (text((hip.hipGetErrorName)(status)), text((hip.hipGetErrorString)(status)));
+        (hip.hipGetLastError)();
+        texts
+    };
+    Error::Device { call, code: status as i32, name, message }
+}
+
+/// Turns a hipRTC status into a `Result`.
+pub(crate) fn check_rtc(rtc: &Hiprtc, call: &'static str, status: hiprtcResult) -> Result<()> {
+    if status == hip_sys::HIPRTC_SUCCESS {
+        return Ok(());
+    }
+    // SAFETY: the function is hipRTC's; the text is static.
+    let name = unsafe { text((rtc.hiprtcGetErrorString)(status)) };
+    Err(Error::Device { call, code: status as i32, name, message: "hipRTC".into() })
+}
+
+/// # Safety
+/// `pointer` is null or a NUL-ended text that outlives the call.
+unsafe fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return "unknown".into();
+    }
+    // SAFETY: the caller vouches for the text.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}

@@ -1,0 +1,107 @@
+//! Events: points in a stream that the host or another stream can wait for.
+
+use std::ffi::c_uint;
+use std::sync::Arc;
+
+use hip_sys::{hipErrorNotReady, hipEvent_t};
+
+use crate::context::{Context, count};
+use crate::error::{Error, Result};
+
+/// A point in a stream of one device.
+pub struct Event {
+    context: Arc<Context>,
+    raw: hipEvent_t,
+    timed: bool,
+}
+
+// SAFETY: "HIP APIs are thread safe" (HIP programming guide): an event's handle may be used from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above; every method takes the handle by value.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// An event without timing, recycled where there is one.
+    pub(crate) fn ordering(context: &Arc<Context>) -> Result<Self> {
+        if let Some(raw) = context.take_event() {
+            return Ok(Self { context: context.clone(), raw, timed: false });
+        }
+        Self::create(context, hip_sys::hipEventDisableTiming)
+    }
+
+    /// An event with timing.
+    pub(crate) fn timing(context: &Arc<Context>) -> Result<Self> {
+        Self::create(context, hip_sys::hipEventDefault)
+    }
+
+    fn create(context: &Arc<Context>, flags: c_uint) -> Result<Self> {
+        context.bind()?;
+        let mut event = Self {
+            context: context.clone(),
+            raw: std::ptr::null_mut(),
+            timed: flags == hip_sys::hipEventDefault,
+        };
+        // SAFETY: the function is HIP's; it writes one handle, owned here from then on.
+        let status = unsafe { (context.hip().hipEventCreateWithFlags)(&mut event.raw, flags) };
+        context.check("hipEventCreateWithFlags", status)?;
+        Ok(event)
+    }
+
+    pub(crate) fn raw(&self) -> hipEvent_t {
+        self.raw
+    }
+
+    /// Whether the stream has passed the event; true where it was never recorded.
+    pub fn query(&self) -> Result<bool> {
+        // SAFETY: the function is HIP's, the handle is ours.
+        let status = unsafe { (self.context.hip().hipEventQuery)(self.raw) };
+        if status == hipErrorNotReady {
+            return Ok(false);
+        }
+        self.context.check("hipEventQuery", status).map(|()| true)
+    }
+
+    /// Waits until the stream has passed the event.
+    pub fn synchronize(&self) -> Result<()> {
+        count(&self.context.counters.waits);
+        // SAFETY: the function is HIP's, the handle is ours.
+        let status = unsafe { (self.context.hip().hipEventSynchronize)(self.raw) };
+        self.context.check("hipEventSynchronize", status)
+    }
+
+    /// Milliseconds from an earlier event to this one, both with timing and both passed.
+    ///
+    /// # Errors
+    /// `Invalid` where one of the two has no timing.
+    pub fn elapsed_since(&self, start: &Event) -> Result<f32> {
+        if !self.timed || !start.timed {
+            return Err(Error::invalid("elapsed_since", "two events with timing", "one without"));
+        }
+        let mut milliseconds = 0.0;
+        // SAFETY: the function is HIP's, the handles are ours; it writes one f32.
+        let status =
+            unsafe { (self.context.hip().hipEventElapsedTime)(&mut milliseconds, start.raw, self.raw) };
+        self.context.check("hipEventElapsedTime", status)?;
+        Ok(milliseconds)
+    }
+
+    pub(crate) fn destroy(context: &Context, raw: hipEvent_t) {
+        // SAFETY: the function is HIP's; nobody else has the handle. HIP destroys a pending event when it has happened.
+        let status = unsafe { (context.hip().hipEventDestroy)(raw) };
+        context.record_status("hipEventDestroy", status);
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
+        if self.timed {
+            Self::destroy(&self.context, self.raw);
+        } else {
+            // A stream that was told to wait for this event keeps the point it had: recording again does not move it.
+            self.context.keep_event(self.raw);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What a device is, as its driver says.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::MaybeUninit;
+
+use hip_sys::{Hip, hipDeviceAttribute_t};
+
+use crate::error::{Error, Result, check};
+use crate::provider::Provider;
+
+/// Facts about a device, none of them from a table of names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The device's number.
+    pub index: usize,
+    /// The marketing name, or the architecture where the driver gives none.
+    pub name: String,
+    /// The full architecture name, such as `gfx90a:sramecc+:xnack-`.
+    pub arch: String,
+    /// Bytes of memory.
+    pub total_memory: usize,
+    /// Compute units.
+    pub compute_units: u32,
+    /// Threads of a warp (AMD: a wave).
+    pub warp_size: u32,
+    /// Most threads of a block.
+    pub max_threads_per_block: u32,
+    /// Most resident threads of a compute unit.
+    pub max_threads_per_compute_unit: u32,
+    /// Bytes of shared memory that a block may have.
+    pub shared_memory_per_block: usize,
+    /// `hipDriverGetVersion`.
+    pub driver_version: i32,
+    /// `hipRuntimeGetVersion`: major * 10,000,000 + minor * 100,000 + patch.
+    pub runtime_version: i32,
+}
+
+impl DeviceInfo {
+    pub(crate) fn query(provider: &Provider, index: usize) -> Result<Self> {
+        let hip = provider.hip();
+        let device = index as c_int;
+        let attribute = |which| attribute(hip, device, which);
+        let mut total_memory = 0;
+        let mut name = [0 as c_char; 256];
+        // SAFETY: the functions are HIP's; the pointers are to a usize and to 256 bytes, as said.
+        unsafe {
+            check(hip, "hipDeviceTotalMem", (hip.hipDeviceTotalMem)(&mut total_memory, device))?;
+            let status = (hip.hipDeviceGetName)(name.as_mut_ptr(), name.len() as c_int, device);
+            check(hip, "hipDeviceGetName", status)?;
+        }
+        let arch = architecture(hip, device)?;
+        let name = match text(&name) {
+            name if name.is_empty() => arch.clone(),
+            name => name,
+        };
+        let versions = provider.versions();
+        Ok(Self {
+            index,
+            name,
+            arch,
+            total_memory,
+            compute_units: attribute(hip_sys::hipDeviceAttributeMultiprocessorCount)?.max(1),
+            warp_size: attribute(hip_sys::hipDeviceAttributeWarpSize)?.max(1),
+            max_threads_per_block: attribute(hip_sys::hipDeviceAttributeMaxThreadsPerBlock)?.max(1),
+            max_threads_per_compute_unit: attribute(hip_sys::hipDeviceAttributeMaxThreadsPerMultiProcessor)?
+                .max(1),
+            shared_memory_per_block: attribute(hip_sys::hipDeviceAttributeMaxSharedMemoryPerBlock)? as usize,
+            driver_version: versions.driver,
+            runtime_version: versions.runtime,
+        })
+    }
+}
+
+fn attribute(hip: &Hip, device: c_int, which: hipDeviceAttribute_t) -> Result<u32> {
+    let mut value: c_int = 0;
+    // SAFETY: the function is HIP's; it writes one int.
+    let status = unsafe { (hip.hipDeviceGetAttribute)(&mut value, which, device) };
+    check(hip, "hipDeviceGetAttribute", status)?;
+    Ok(value.max(0) as u32)
+}
+
+/// `gcnArchName`, through the symbol whose layout is known.
+fn architecture(hip: &Hip, device: c_int) -> Result<String> {
+    // SAFETY: both structs are plain numbers and characters (zero is valid) of the sizes that HIP writes.
+    unsafe {
+        if let Some(get) = hip.hipGetDevicePropertiesR0600 {
+            let mut properties = MaybeUninit::<hip_sys::hipDeviceProp_tR0600>::zeroed().assume_init();
+            check(hip, "hipGetDevicePropertiesR0600", get(&mut properties, device))?;
+            return Ok(text(&properties.gcnArchName));
+        }
+        if let Some(get) = hip.hipGetDeviceProperties {
+            let mut properties = MaybeUninit::<hip_sys::hipDeviceProp_tR0000>::zeroed().assume_init();
+            check(hip, "hipGetDeviceProperties", get(&mut properties, device))?;
+            return Ok(text(&properties.gcnArchName));
+        }
+    }
+    Err(Error::NotAvailable {
+        reason: "HIP has neither hipGetDevicePropertiesR0600 nor hipGetDeviceProperties".into(),
+        searched: Vec::new(),
+    })
+}
+
+fn text(characters: &[c_char]) -> String {
+    let bytes: Vec<u8> = characters.iter().map(|&c| c as u8).collect();
+    CStr::from_bytes_until_nul(&bytes).map_or_else(
+        |_| String::from_utf8_lossy(&bytes).into_owned(),
+        |text| text.to_string_lossy().trim().to_owned(),
+    )
+}

@@ -1,0 +1,158 @@
+//! Launching kernels: one typed builder, its arguments inline.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use bytemuck::NoUninit;
+
+use crate::buffer::Buffer;
+use crate::context::count;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::module::Kernel;
+
+/// The arguments that a kernel may have.
+pub const MAX_ARGUMENTS: usize = 16;
+/// The bytes that they may take together.
+pub const MAX_ARGUMENT_BYTES: usize = 1024;
+
+/// How many blocks of how many threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks; a launch of 0 does nothing.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+#[repr(align(16))]
+struct Storage([MaybeUninit<u8>; MAX_ARGUMENT_BYTES]);
+
+/// A launch whose arguments are being added, in the order of the kernel's parameters.
+#[must_use = "nothing is launched until `submit`"]
+pub struct Launch<'d> {
+    device: &'d Device,
+    kernel: Arc<Kernel>,
+    storage: Storage,
+    offsets: [u16; MAX_ARGUMENTS],
+    arguments: usize,
+    used: usize,
+    wrong: Option<Box<Error>>,
+}
+
+impl<'d> Launch<'d> {
+    #[inline(always)]
+    pub(crate) fn new(device: &'d Device, kernel: Arc<Kernel>) -> Self {
+        Self {
+            device,
+            kernel,
+            storage: Storage([const { MaybeUninit::uninit() }; MAX_ARGUMENT_BYTES]),
+            offsets: [0; MAX_ARGUMENTS],
+            arguments: 0,
+            used: 0,
+            wrong: None,
+        }
+    }
+
+    /// Adds a pointer to a buffer's memory, `byte_offset` bytes into it.
+    #[inline(always)]
+    pub fn buffer(mut self, buffer: &Buffer, byte_offset: usize) -> Self {
+        if byte_offset > buffer.len() || !std::ptr::eq(Arc::as_ptr(buffer.device()), self.device) {
+            self.refuse_buffer(buffer, byte_offset);
+        }
+        self.push((buffer.address() + byte_offset) as u64);
+        self
+    }
+
+    /// Adds a value.
+    #[inline(always)]
+    pub fn value<T: NoUninit>(mut self, value: T) -> Self {
+        self.push(value);
+        self
+    }
+
+    /// Adds a pointer to the device's error flag: a `u32` that a kernel may set to a value other than 0. The next read or sync
+    /// then reports [`Error::Invalid`].
+    #[inline(always)]
+    pub fn flag(mut self) -> Self {
+        self.push(self.device.flag_address() as u64);
+        self
+    }
+
+    #[inline(always)]
+    fn push<T: NoUninit>(&mut self, value: T) {
+        let at = self.used.next_multiple_of(align_of::<T>());
+        if self.arguments == MAX_ARGUMENTS || at + size_of::<T>() > MAX_ARGUMENT_BYTES || align_of::<T>() > 16
+        {
+            self.refuse_argument(size_of::<T>());
+            return;
+        }
+        // SAFETY: `at + size_of::<T>()` is inside the storage, checked above, and `at` is a multiple of T's alignment in storage
+        // aligned to 16.
+        unsafe { self.storage.0.as_mut_ptr().add(at).cast::<T>().write(value) };
+        self.offsets[self.arguments] = at as u16;
+        self.arguments += 1;
+        self.used = at + size_of::<T>();
+    }
+
+    #[cold]
+    fn refuse_buffer(&mut self, buffer: &Buffer, byte_offset: usize) {
+        let expected =
+            format!("an offset into {} bytes on device {}", buffer.len(), self.device.info().index);
+        let found = format!("offset {byte_offset} on device {}", buffer.device().info().index);
+        self.wrong.get_or_insert_with(|| Box::new(Error::invalid("launch", expected, found)));
+    }
+
+    #[cold]
+    fn refuse_argument(&mut self, size: usize) {
+        let expected = format!("at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes");
+        let found = format!("argument {} of {size} bytes behind {}", self.arguments, self.used);
+        self.wrong.get_or_insert_with(|| Box::new(Error::invalid("launch", expected, found)));
+    }
+
+    /// Enqueues the kernel on the device's compute stream.
+    ///
+    /// # Safety
+    /// The arguments match the kernel's parameters in number, order and type, and every access that the kernel makes with them
+    /// stays inside the buffers.
+    ///
+    /// # Errors
+    /// `Invalid` for a buffer of another device, an offset past its end or too many arguments; `Device` where HIP refuses.
+    #[inline]
+    pub unsafe fn submit(mut self, grid: Grid, shared_bytes: u32) -> Result<()> {
+        if let Some(wrong) = self.wrong.take() {
+            return Err(*wrong);
+        }
+        if grid.blocks == 0 {
+            return Ok(());
+        }
+        let context = self.kernel.context();
+        context.bind()?;
+        let base = self.storage.0.as_mut_ptr();
+        let mut parameters = [std::ptr::null_mut::<c_void>(); MAX_ARGUMENTS];
+        for (parameter, &offset) in parameters.iter_mut().zip(&self.offsets[..self.arguments]) {
+            // SAFETY: `push` wrote an argument at this offset of the storage.
+            *parameter = unsafe { base.add(usize::from(offset)).cast() };
+        }
+        count(&context.counters.launches);
+        // SAFETY: the function is HIP's; it copies the arguments before it returns. That they fit the kernel is the caller's
+        // promise; the kernel's module stays loaded until the stream is past this launch.
+        let status = unsafe {
+            (context.hip().hipModuleLaunchKernel)(
+                self.kernel.function(),
+                grid.blocks,
+                1,
+                1,
+                grid.threads,
+                1,
+                1,
+                shared_bytes,
+                self.device.compute_stream().raw(),
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        context.check("hipModuleLaunchKernel", status)
+    }
+}

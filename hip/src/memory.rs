@@ -1,0 +1,139 @@
+//! The driver below the pool, and what keeps uploads behind the last use of their memory.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::pool::Backing;
+use crate::stream::Stream;
+
+/// Plain `hipMalloc` on one device.
+pub(crate) struct Driver {
+    context: Arc<Context>,
+    compute: Arc<Stream>,
+    copies: Arc<Stream>,
+}
+
+impl Driver {
+    pub(crate) fn new(context: &Arc<Context>, compute: &Arc<Stream>, copies: &Arc<Stream>) -> Self {
+        Self { context: context.clone(), compute: compute.clone(), copies: copies.clone() }
+    }
+}
+
+impl Backing for Driver {
+    fn allocate(&self, bytes: usize) -> Result<Option<usize>> {
+        self.context.bind()?;
+        let mut address = std::ptr::null_mut();
+        // SAFETY: the function is HIP's; it writes one pointer.
+        let status = unsafe { (self.context.hip().hipMalloc)(&mut address, bytes) };
+        if status == hip_sys::hipErrorOutOfMemory {
+            // SAFETY: the function is HIP's. The thread's last error is cleared, so that a library's own check after its next
+            // launch does not see this one.
+            unsafe { (self.context.hip().hipGetLastError)() };
+            return Ok(None);
+        }
+        self.context.check("hipMalloc", status)?;
+        if address.is_null() {
+            return Err(Error::Device {
+                call: "hipMalloc",
+                code: 0,
+                name: "hipSuccess".into(),
+                message: format!("no address for {bytes} bytes"),
+            });
+        }
+        Ok(Some(address as usize))
+    }
+
+    fn release(&self, address: usize) {
+        if let Err(error) = self.context.bind() {
+            self.context.record(error);
+        }
+        // SAFETY: the function is HIP's; the address is what hipMalloc gave, and the pool has waited for the device.
+        let status = unsafe { (self.context.hip().hipFree)(address as *mut _) };
+        self.context.record_status("hipFree", status);
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.compute.synchronize()?;
+        self.copies.synchronize()
+    }
+
+    fn free_and_total(&self) -> Result<(usize, usize)> {
+        free_and_total(&self.context)
+    }
+}
+
+pub(crate) fn free_and_total(context: &Context) -> Result<(usize, usize)> {
+    context.bind()?;
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the function is HIP's; it writes two usizes.
+    let status = unsafe { (context.hip().hipMemGetInfo)(&mut free, &mut total) };
+    context.check("hipMemGetInfo", status)?;
+    Ok((free, total))
+}
+
+/// Points of the compute stream behind which uploaded memory is free, so that the copy stream waits for just those.
+#[derive(Default)]
+pub(crate) struct TransferFences(Mutex<Fences>);
+
+#[derive(Default)]
+struct Fences {
+    last: u64,
+    passed: u64,
+    pending: VecDeque<(u64, Event)>,
+}
+
+impl TransferFences {
+    /// A fence behind everything in the stream so far.
+    pub(crate) fn behind(&self, stream: &Stream, context: &Context) -> u64 {
+        let mut fences = self.fences();
+        // Under the lock, so that the events stand in the queue in the stream's order.
+        match stream.mark() {
+            Ok(event) => {
+                fences.last += 1;
+                let number = fences.last;
+                fences.pending.push_back((number, event));
+                fences.poll();
+                number
+            }
+            Err(error) => {
+                context.record(error);
+                // Without an event: wait here, once, rather than let an upload overwrite what is still read.
+                let _ = stream.synchronize();
+                fences.last
+            }
+        }
+    }
+
+    /// Lets a stream wait for a fence, if it has not been passed.
+    pub(crate) fn wait(&self, stream: &Stream, fence: u64) -> Result<()> {
+        if fence == 0 {
+            return Ok(());
+        }
+        let mut fences = self.fences();
+        fences.poll();
+        if fence <= fences.passed {
+            return Ok(());
+        }
+        match fences.pending.iter().find(|(number, _)| *number >= fence) {
+            Some((_, event)) => stream.wait(event),
+            None => Ok(()),
+        }
+    }
+
+    fn fences(&self) -> MutexGuard<'_, Fences> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Fences {
+    fn poll(&mut self) {
+        while self.pending.front().is_some_and(|(_, event)| event.query().unwrap_or(false)) {
+            if let Some((number, _)) = self.pending.pop_front() {
+                self.passed = number;
+            }
+        }
+    }
+}

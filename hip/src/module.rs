@@ -1,0 +1,424 @@
+//! Programs, compiled by hipRTC, and the kernels loaded from them.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int};
+use std::hash::BuildHasherDefault;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use hip_kernels::{Family, HEADERS, KernelName};
+use hip_sys::{Hiprtc, hipFunction_t, hipModule_t, hiprtcProgram};
+
+use crate::cache::{CodeObject, code_cache};
+use crate::context::Context;
+use crate::error::{Error, Result, check_rtc};
+use crate::hash::{Fnv, Quick};
+
+/// Options for every program. The architecture is added.
+const OPTIONS: &[&str] = &["-O3", "-std=c++17"];
+/// Bytes of loaded code objects before those used longest ago are unloaded: some 5,000 kernels of 50 KB.
+const MOST_LOADED: usize = 256 << 20;
+/// What compiles faster than this is not worth a file: reading one takes about 0.1 ms, writing one 0.5 ms.
+const WORTH_STORING: Duration = Duration::from_millis(5);
+
+/// HIP C++ source that is not one of the built-in families.
+#[derive(Debug, Clone, Copy)]
+pub struct Program<'a> {
+    /// The file name that the compiler's messages show.
+    pub name: &'a str,
+    /// The text. Beside what the compiler brings it may include the built-in headers (`prelude.h`) and `headers`.
+    pub source: &'a str,
+    /// Names and texts of further headers.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// Options for the compiler, behind the usual ones.
+    pub options: &'a [&'a str],
+}
+
+/// A kernel, compiled and loaded onto one device.
+pub struct Kernel {
+    context: Arc<Context>,
+    retired: Arc<Retired>,
+    function: hipFunction_t,
+    module: hipModule_t,
+    /// HIP may read the code object for as long as the module is loaded.
+    code: Option<Box<[u8]>>,
+    last_use: AtomicU64,
+}
+
+// SAFETY: "HIP APIs are thread safe" (HIP programming guide); the handles are plain values, unloaded by the one owner.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    pub(crate) fn function(&self) -> hipFunction_t {
+        self.function
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        if !self.module.is_null() {
+            // A launch may still be in the stream: unloaded after the next wait for it.
+            let code = self.code.take().unwrap_or_default();
+            self.retired
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(RetiredModule { module: self.module, _code: code });
+        }
+    }
+}
+
+struct RetiredModule {
+    module: hipModule_t,
+    _code: Box<[u8]>,
+}
+
+// SAFETY: as for `Kernel`.
+unsafe impl Send for RetiredModule {}
+
+/// Modules that nobody launches from any more, but the device may still run.
+#[derive(Default)]
+struct Retired(Mutex<Vec<RetiredModule>>);
+
+/// The kernels that are loaded onto one device.
+pub(crate) struct Kernels {
+    context: Arc<Context>,
+    architecture: String,
+    by_name: RwLock<HashMap<KernelName, Arc<Kernel>, BuildHasherDefault<Quick>>>,
+    loaded: Mutex<Loaded>,
+    retired: Arc<Retired>,
+    clock: AtomicU64,
+}
+
+#[derive(Default)]
+struct Loaded {
+    kernels: HashMap<u128, Arc<Kernel>>,
+    bytes: usize,
+    /// One lock for each kernel that is being compiled, so that two threads do not compile the same one.
+    compiling: HashMap<u128, Arc<Mutex<()>>>,
+}
+
+impl Kernels {
+    pub(crate) fn new(context: &Arc<Context>, architecture: &str) -> Self {
+        Self {
+            context: context.clone(),
+            architecture: architecture.to_owned(),
+            by_name: RwLock::default(),
+            loaded: Mutex::default(),
+            retired: Arc::default(),
+            clock: AtomicU64::new(1),
+        }
+    }
+
+    /// A built-in kernel, compiled when it is first asked for.
+    #[inline]
+    pub(crate) fn built_in(&self, name: KernelName) -> Result<Arc<Kernel>> {
+        let known = self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
+        match known {
+            Some(kernel) => {
+                self.touch(&kernel);
+                Ok(kernel)
+            }
+            None => self.new_built_in(name),
+        }
+    }
+
+    #[cold]
+    fn new_built_in(&self, name: KernelName) -> Result<Arc<Kernel>> {
+        let Some(family) = hip_kernels::family_of(name.template()).filter(|family| family.contains(&name))
+        else {
+            return Err(Error::Compilation {
+                kernel: name.expression(),
+                options: Vec::new(),
+                log: "the table of kernels does not list it".into(),
+            });
+        };
+        let program = Program {
+            name: &format!("{}.hip", family.name),
+            source: family.source,
+            headers: &[],
+            options: &[],
+        };
+        let kernel = self.load(&program, source_hash(family), &name.expression())?;
+        let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
+        by_name.insert(name, kernel.clone());
+        Ok(kernel)
+    }
+
+    /// A kernel of any program.
+    pub(crate) fn of_program(&self, program: &Program, expression: &str) -> Result<Arc<Kernel>> {
+        self.load(program, hash_source(program), expression)
+    }
+
+    fn load(&self, program: &Program, source: u128, expression: &str) -> Result<Arc<Kernel>> {
+        let architecture = format!("--offload-arch={}", self.architecture);
+        let options: Vec<&str> = std::iter::once(architecture.as_str())
+            .chain(OPTIONS.iter().copied())
+            .chain(program.options.iter().copied())
+            .collect();
+        let versions = self.context.provider.versions();
+        let key = options
+            .iter()
+            .fold(Fnv::new().bytes(&source.to_le_bytes()), |key, option| key.part(option))
+            .part(expression)
+            // The provider too: an NVIDIA or CPU device never has AMD's architecture name, but nothing forbids it.
+            .part(self.context.provider.kind().name())
+            .part(&format!("{}.{}", versions.hiprtc.0, versions.hiprtc.1))
+            .part(env!("CARGO_PKG_VERSION"))
+            .finish();
+        let turn = {
+            let mut loaded = self.loaded();
+            if let Some(kernel) = loaded.kernels.get(&key) {
+                self.touch(kernel);
+                return Ok(kernel.clone());
+            }
+            loaded.compiling.entry(key).or_default().clone()
+        };
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = self.loaded().kernels.get(&key) {
+            return Ok(kernel.clone());
+        }
+        let kernel = self.read_or_compile(key, program, expression, &options);
+        let mut loaded = self.loaded();
+        loaded.compiling.remove(&key);
+        let kernel = Arc::new(kernel?);
+        self.touch(&kernel);
+        loaded.bytes += kernel.code.as_ref().map_or(0, |code| code.len());
+        loaded.kernels.insert(key, kernel.clone());
+        if loaded.bytes > MOST_LOADED {
+            self.unload_oldest(&mut loaded);
+        }
+        Ok(kernel)
+    }
+
+    fn read_or_compile(
+        &self,
+        key: u128,
+        program: &Program,
+        expression: &str,
+        options: &[&str],
+    ) -> Result<Kernel> {
+        let cache = code_cache();
+        if let Some(object) = cache.get(key) {
+            match self.instantiate(object) {
+                Ok(kernel) => return Ok(kernel),
+                // Whole, but not what the driver takes: compiled once more.
+                Err(why) => cache.discard(key, &why.to_string()),
+            }
+        }
+        let start = Instant::now();
+        let object = compile(self.context.provider.hiprtc(), program, expression, options)?;
+        let time = start.elapsed();
+        log::debug!("compiled {expression} in {time:.1?}");
+        cache.count_compilation(time);
+        if time > WORTH_STORING {
+            cache.put(key, &object);
+        }
+        self.instantiate(object)
+    }
+
+    fn instantiate(&self, object: CodeObject) -> Result<Kernel> {
+        let context = &self.context;
+        let symbol = c_text("kernel symbol", &object.symbol)?;
+        context.bind()?;
+        let mut kernel = Kernel {
+            context: context.clone(),
+            retired: self.retired.clone(),
+            function: std::ptr::null_mut(),
+            module: std::ptr::null_mut(),
+            code: None,
+            last_use: AtomicU64::new(0),
+        };
+        // SAFETY: the functions are HIP's; the code object comes from hipRTC (or a file with its checksum) and stays in
+        // `kernel`, which owns the module from the moment it exists.
+        unsafe {
+            let code = object.code.as_ptr().cast();
+            let status = (context.hip().hipModuleLoadData)(&mut kernel.module, code);
+            context.check("hipModuleLoadData", status)?;
+            kernel.code = Some(object.code);
+            let status =
+                (context.hip().hipModuleGetFunction)(&mut kernel.function, kernel.module, symbol.as_ptr());
+            context.check("hipModuleGetFunction", status)?;
+        }
+        Ok(kernel)
+    }
+
+    /// Forgets every kernel; those in flight are unloaded after the next wait for the stream.
+    pub(crate) fn clear(&self) {
+        self.by_name.write().unwrap_or_else(PoisonError::into_inner).clear();
+        let mut loaded = self.loaded();
+        loaded.kernels.clear();
+        loaded.bytes = 0;
+    }
+
+    /// Kernels loaded and the bytes of their code.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        let loaded = self.loaded();
+        (loaded.kernels.len(), loaded.bytes)
+    }
+
+    fn unload_oldest(&self, loaded: &mut Loaded) {
+        let mut uses: Vec<u64> =
+            loaded.kernels.values().map(|kernel| kernel.last_use.load(Ordering::Relaxed)).collect();
+        uses.sort_unstable();
+        let oldest = uses[uses.len() / 4];
+        let keep = |kernel: &Arc<Kernel>| kernel.last_use.load(Ordering::Relaxed) > oldest;
+        loaded.kernels.retain(|_, kernel| keep(kernel));
+        loaded.bytes =
+            loaded.kernels.values().map(|kernel| kernel.code.as_ref().map_or(0, |code| code.len())).sum();
+        self.by_name.write().unwrap_or_else(PoisonError::into_inner).retain(|_, kernel| keep(kernel));
+    }
+
+    fn touch(&self, kernel: &Kernel) {
+        kernel.last_use.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// The modules retired so far: to be unloaded once the stream has passed what is enqueued now.
+    pub(crate) fn take_retired(&self) -> RetiredModules {
+        let mut retired = self.retired.0.lock().unwrap_or_else(PoisonError::into_inner);
+        RetiredModules(std::mem::take(&mut *retired))
+    }
+
+    /// Unloads modules, after a wait for the stream that began after they were taken.
+    pub(crate) fn unload(&self, retired: RetiredModules) {
+        for retired in retired.0 {
+            // SAFETY: the function is HIP's; nobody else has the handle, and the stream is past its last launch.
+            let status = unsafe { (self.context.hip().hipModuleUnload)(retired.module) };
+            self.context.record_status("hipModuleUnload", status);
+        }
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Modules taken by [`Kernels::take_retired`].
+pub(crate) struct RetiredModules(Vec<RetiredModule>);
+
+fn hash_source(program: &Program) -> u128 {
+    HEADERS
+        .iter()
+        .chain(program.headers)
+        .fold(Fnv::new().part(program.source), |hash, (name, text)| hash.part(name).part(text))
+        .finish()
+}
+
+/// A built-in source's hash, computed once: it takes 0.1 ms, and a family has hundreds of kernels.
+fn source_hash(family: &'static Family) -> u128 {
+    static KNOWN: Mutex<Vec<(&str, u128)>> = Mutex::new(Vec::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, hash)) = known.iter().find(|(name, _)| *name == family.name) {
+        return *hash;
+    }
+    let hash = hash_source(&Program { name: family.name, source: family.source, headers: &[], options: &[] });
+    known.push((family.name, hash));
+    hash
+}
+
+fn c_text(what: &str, text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::config(what, "text without a NUL", format!("{text:?}")))
+}
+
+/// A hipRTC program, destroyed when dropped.
+struct RtcProgram<'a> {
+    rtc: &'a Hiprtc,
+    raw: hiprtcProgram,
+}
+
+impl Drop for RtcProgram<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the function is hipRTC's; the handle is ours alone.
+        let status = unsafe { (self.rtc.hiprtcDestroyProgram)(&mut self.raw) };
+        if status != hip_sys::HIPRTC_SUCCESS {
+            log::error!("hiprtcDestroyProgram failed: {status}");
+        }
+    }
+}
+
+/// Compiles one instantiation of a program.
+fn compile(rtc: &Hiprtc, program: &Program, expression: &str, options: &[&str]) -> Result<CodeObject> {
+    let source = c_text("program source", program.source)?;
+    let name = c_text("program name", program.name)?;
+    let name_expression = c_text("name expression", expression)?;
+    let all_headers = || HEADERS.iter().chain(program.headers);
+    let names: Vec<CString> =
+        all_headers().map(|(name, _)| c_text("header name", name)).collect::<Result<_>>()?;
+    let texts: Vec<CString> = all_headers().map(|(_, text)| c_text("header", text)).collect::<Result<_>>()?;
+    let c_options: Vec<CString> =
+        options.iter().map(|option| c_text("compiler option", option)).collect::<Result<_>>()?;
+    let pointers =
+        |texts: &[CString]| -> Vec<*const c_char> { texts.iter().map(|text| text.as_ptr()).collect() };
+    let (names, texts, arguments) = (pointers(&names), pointers(&texts), pointers(&c_options));
+
+    let mut created = RtcProgram { rtc, raw: std::ptr::null_mut() };
+    // SAFETY: the function is hipRTC's, which copies every text; the arrays have as many entries as said.
+    let status = unsafe {
+        (rtc.hiprtcCreateProgram)(
+            &mut created.raw,
+            source.as_ptr(),
+            name.as_ptr(),
+            texts.len() as c_int,
+            texts.as_ptr(),
+            names.as_ptr(),
+        )
+    };
+    if status != hip_sys::HIPRTC_SUCCESS {
+        std::mem::forget(created);
+        check_rtc(rtc, "hiprtcCreateProgram", status)?;
+        unreachable!("the status is not success");
+    }
+    // SAFETY: the functions are hipRTC's, the handle is alive, and each pointer is to what the header says.
+    unsafe {
+        let status = (rtc.hiprtcAddNameExpression)(created.raw, name_expression.as_ptr());
+        check_rtc(rtc, "hiprtcAddNameExpression", status)?;
+        let status = (rtc.hiprtcCompileProgram)(created.raw, arguments.len() as c_int, arguments.as_ptr());
+        let failed = |log: String| Error::Compilation {
+            kernel: expression.to_owned(),
+            options: options.iter().map(|&option| option.to_owned()).collect(),
+            log,
+        };
+        if status != hip_sys::HIPRTC_SUCCESS {
+            let log = log_of(&created);
+            return Err(match check_rtc(rtc, "hiprtcCompileProgram", status) {
+                Err(why) if log.is_empty() => failed(why.to_string()),
+                _ => failed(log),
+            });
+        }
+        let mut symbol: *const c_char = std::ptr::null();
+        let status = (rtc.hiprtcGetLoweredName)(created.raw, name_expression.as_ptr(), &mut symbol);
+        if let Err(why) = check_rtc(rtc, "hiprtcGetLoweredName", status) {
+            return Err(failed(why.to_string()));
+        }
+        let symbol = std::ffi::CStr::from_ptr(symbol).to_string_lossy().into_owned();
+        let mut size = 0;
+        check_rtc(rtc, "hiprtcGetCodeSize", (rtc.hiprtcGetCodeSize)(created.raw, &mut size))?;
+        let mut code = vec![0u8; size].into_boxed_slice();
+        check_rtc(rtc, "hiprtcGetCode", (rtc.hiprtcGetCode)(created.raw, code.as_mut_ptr().cast()))?;
+        Ok(CodeObject { symbol, code })
+    }
+}
+
+fn log_of(program: &RtcProgram) -> String {
+    let mut size = 0;
+    // SAFETY: the functions are hipRTC's and the handle is alive; the log is written into as many bytes as it said.
+    unsafe {
+        if (program.rtc.hiprtcGetProgramLogSize)(program.raw, &mut size) != hip_sys::HIPRTC_SUCCESS {
+            return String::new();
+        }
+        let mut log = vec![0u8; size + 1];
+        if (program.rtc.hiprtcGetProgramLog)(program.raw, log.as_mut_ptr().cast()) != hip_sys::HIPRTC_SUCCESS
+        {
+            return String::new();
+        }
+        let end = log.iter().position(|&byte| byte == 0).unwrap_or(size);
+        String::from_utf8_lossy(&log[..end]).trim_end().to_owned()
+    }
+}

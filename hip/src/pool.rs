@@ -1,0 +1,367 @@
+//! The caching pool over plain `hipMalloc`.
+//!
+//! Not `hipMallocAsync`: its ordering bugs are still open (ROCm/rocm-systems#10943, #11690). A device has one compute stream,
+//! so a freed block can be given out again at once: whatever still reads it comes earlier in the same stream.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::arena::{Arena, BlockId, rounded};
+use crate::error::{Error, Result};
+
+/// Where the pool's memory comes from: the driver, or a test's imitation of one.
+pub(crate) trait Backing: Send + Sync {
+    /// A new region, or `None` where there is not enough.
+    fn allocate(&self, bytes: usize) -> Result<Option<usize>>;
+    /// Gives a region back. Failures are recorded, not returned.
+    fn release(&self, address: usize);
+    /// Waits until the device uses no freed block.
+    fn wait(&self) -> Result<()>;
+    /// Free and total bytes.
+    fn free_and_total(&self) -> Result<(usize, usize)>;
+}
+
+/// What a pool has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolStats {
+    /// Bytes of the blocks in use.
+    pub allocated: usize,
+    /// Bytes held from the driver.
+    pub reserved: usize,
+    /// The most bytes that were ever in use at once.
+    pub peak: usize,
+    /// Allocations served from what the pool held.
+    pub hits: u64,
+    /// Allocations that asked the driver.
+    pub misses: u64,
+}
+
+/// What a block is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Written by the compute stream.
+    Compute,
+    /// Written by the copy stream: such blocks are kept apart, so that an upload need not wait for the compute stream
+    /// to reach the point where the block was freed, but only for what used it.
+    Transfer,
+}
+
+/// A block in use. The owner hands it back to [`MemoryPool::free`].
+#[derive(Debug)]
+pub(crate) struct PoolBlock {
+    pub(crate) address: usize,
+    /// As passed to [`MemoryPool::free`] when the memory was last in use.
+    pub(crate) fence: u64,
+    pub(crate) purpose: Purpose,
+    arena: usize,
+    id: BlockId,
+}
+
+/// Requests up to this size share segments of [`SEGMENTS`]`[0]`: most tensors of a model are small, and one that
+/// stays for the whole run must not keep a large segment from merging.
+const SMALL: usize = 1 << 20;
+/// Bytes asked from the driver at once, by arena: small, large, transfer. Larger requests get a segment of their own.
+const SEGMENTS: [usize; 3] = [8 << 20, 64 << 20, 32 << 20];
+
+struct State {
+    arenas: [Arena; 3],
+    stats: PoolStats,
+    limit: Option<usize>,
+}
+
+/// A device's memory: blocks are kept when freed and given out again.
+pub struct MemoryPool {
+    backing: Box<dyn Backing>,
+    state: Mutex<State>,
+}
+
+impl MemoryPool {
+    pub(crate) fn new(backing: Box<dyn Backing>, limit: Option<usize>) -> Self {
+        let arenas = [Arena::new(), Arena::new(), Arena::new()];
+        Self { backing, state: Mutex::new(State { arenas, stats: PoolStats::default(), limit }) }
+    }
+
+    /// What the pool has done so far.
+    pub fn stats(&self) -> PoolStats {
+        self.state().stats
+    }
+
+    /// Sets the most bytes that the pool may hold from the driver; what it holds beyond that stays until it is freed.
+    pub fn set_limit(&self, bytes: Option<usize>) {
+        self.state().limit = bytes;
+    }
+
+    /// Starts the peak again from what is in use now.
+    pub fn reset_peak(&self) {
+        let mut state = self.state();
+        state.stats.peak = state.stats.allocated;
+    }
+
+    /// Gives every segment without a block in use back to the driver, after waiting for the device. Returns the bytes given back.
+    pub fn clear(&self) -> Result<usize> {
+        // Removed under the lock, freed outside it: waiting and hipFree may take long.
+        let mut state = self.state();
+        let removed: Vec<_> = state.arenas.iter_mut().flat_map(Arena::remove_free_segments).collect();
+        drop(state);
+        if removed.is_empty() {
+            return Ok(0);
+        }
+        let waited = self.backing.wait();
+        let mut bytes = 0;
+        for (address, size) in removed {
+            self.backing.release(address);
+            bytes += size;
+        }
+        self.state().stats.reserved -= bytes;
+        waited?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
+        let Some(size) = rounded(bytes) else { return Err(self.out_of_memory(bytes)) };
+        let arena = match purpose {
+            Purpose::Compute => usize::from(size > SMALL),
+            Purpose::Transfer => 2,
+        };
+        let mut state = self.state();
+        if let Some(taken) = state.arenas[arena].take(size) {
+            state.stats.hits += 1;
+            return Ok(state.hand_out(taken, arena, purpose));
+        }
+        state.stats.misses += 1;
+        drop(state);
+        let segment = SEGMENTS[arena].max(size);
+        let (address, segment) = match self.new_segment(segment)? {
+            Some(address) => (address, segment),
+            None => self.squeeze(bytes, size)?,
+        };
+        let mut state = self.state();
+        let taken = state.arenas[arena].add_segment(address, segment, size);
+        Ok(state.hand_out(taken, arena, purpose))
+    }
+
+    /// Frees a block; `fence` comes back with the next block from the same memory.
+    pub(crate) fn free(&self, block: PoolBlock, fence: u64) {
+        let mut state = self.state();
+        let size = state.arenas[block.arena].free(block.id, fence);
+        state.stats.allocated -= size;
+    }
+
+    /// Asks the driver; `None` where it has too little or the limit forbids it. The lock is not held meanwhile, so that
+    /// other threads go on; the bytes are counted first, so that together they stay under the limit.
+    fn new_segment(&self, bytes: usize) -> Result<Option<usize>> {
+        {
+            let mut state = self.state();
+            let reserved = state.stats.reserved.saturating_add(bytes);
+            if state.limit.is_some_and(|limit| reserved > limit) {
+                return Ok(None);
+            }
+            state.stats.reserved = reserved;
+        }
+        let address = self.backing.allocate(bytes);
+        if !matches!(address, Ok(Some(_))) {
+            self.state().stats.reserved -= bytes;
+        }
+        address
+    }
+
+    /// A segment of just the size needed, if need be after giving back all that is cached.
+    fn squeeze(&self, requested: usize, size: usize) -> Result<(usize, usize)> {
+        if let Some(address) = self.new_segment(size)? {
+            return Ok((address, size));
+        }
+        self.clear()?;
+        match self.new_segment(size)? {
+            Some(address) => Ok((address, size)),
+            None => Err(self.out_of_memory(requested)),
+        }
+    }
+
+    fn out_of_memory(&self, requested: usize) -> Error {
+        let (free, total) = self.backing.free_and_total().unwrap_or((0, 0));
+        let state = self.state();
+        match state.limit {
+            Some(limit) if limit < total => Error::OutOfMemory {
+                requested,
+                free: limit.saturating_sub(state.stats.reserved).min(free),
+                total: limit,
+            },
+            _ => Error::OutOfMemory { requested, free, total },
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock (a block freed twice) leaves the lists as they were before it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn hand_out(&mut self, taken: crate::arena::Taken, arena: usize, purpose: Purpose) -> PoolBlock {
+        self.stats.allocated += taken.size;
+        self.stats.peak = self.stats.peak.max(self.stats.allocated);
+        PoolBlock { address: taken.address, fence: taken.fence, purpose, arena, id: taken.id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// A driver with so many bytes, that never gives the same address twice.
+    struct Imitation {
+        total: usize,
+        state: Mutex<(usize, Vec<(usize, usize)>)>,
+    }
+
+    impl Backing for Arc<Imitation> {
+        fn allocate(&self, bytes: usize) -> Result<Option<usize>> {
+            let mut state = self.state.lock().unwrap();
+            let used: usize = state.1.iter().map(|(_, size)| size).sum();
+            if used + bytes > self.total {
+                return Ok(None);
+            }
+            let address = state.0;
+            state.0 += bytes.next_multiple_of(1 << 20);
+            state.1.push((address, bytes));
+            Ok(Some(address))
+        }
+        fn release(&self, address: usize) {
+            let mut state = self.state.lock().unwrap();
+            let at = state.1.iter().position(|(start, _)| *start == address).expect("given by this driver");
+            state.1.remove(at);
+        }
+        fn wait(&self) -> Result<()> {
+            Ok(())
+        }
+        fn free_and_total(&self) -> Result<(usize, usize)> {
+            let used: usize = self.state.lock().unwrap().1.iter().map(|(_, size)| size).sum();
+            Ok((self.total - used, self.total))
+        }
+    }
+
+    fn pool(total: usize) -> (MemoryPool, Arc<Imitation>) {
+        let driver = Arc::new(Imitation { total, state: Mutex::new((1 << 20, Vec::new())) });
+        (MemoryPool::new(Box::new(driver.clone()), None), driver)
+    }
+
+    fn take(pool: &MemoryPool, bytes: usize) -> Result<PoolBlock> {
+        pool.allocate(bytes, Purpose::Compute)
+    }
+
+    #[test]
+    fn a_freed_block_is_given_out_again() {
+        let (pool, driver) = pool(1 << 30);
+        let first = take(&pool, 1000).unwrap();
+        let address = first.address;
+        pool.free(first, 0);
+        let second = take(&pool, 1000).unwrap();
+        assert_eq!(second.address, address);
+        let stats = pool.stats();
+        assert_eq!((stats.hits, stats.misses, stats.allocated, stats.peak), (1, 1, 1024, 1024));
+        assert_eq!(stats.reserved, 8 << 20);
+        pool.free(second, 0);
+        assert_eq!(pool.clear().unwrap(), 8 << 20);
+        assert_eq!(pool.stats().reserved, 0);
+        assert!(driver.state.lock().unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn clear_keeps_what_is_in_use() {
+        let (pool, _) = pool(1 << 30);
+        let small = take(&pool, 100).unwrap();
+        let large = take(&pool, 100 << 20).unwrap();
+        pool.free(large, 0);
+        assert_eq!(pool.clear().unwrap(), 100 << 20);
+        assert_eq!(pool.stats().reserved, 8 << 20);
+        pool.free(small, 0);
+    }
+
+    #[test]
+    fn out_of_memory_frees_the_cache_and_tries_again() {
+        let (pool, _) = pool(256 << 20);
+        let cached = take(&pool, 200 << 20).unwrap();
+        pool.free(cached, 0);
+        // Neither the cached 200 MiB block nor the 56 MiB left hold 240 MiB.
+        let block = take(&pool, 240 << 20).unwrap();
+        assert_eq!(pool.stats().reserved, 240 << 20);
+        // A small one no longer gets a whole segment, but gets what it needs.
+        let tiny = take(&pool, 8 << 20).unwrap();
+        assert_eq!(pool.stats().reserved, 248 << 20);
+        assert_eq!(
+            take(&pool, 64 << 20).unwrap_err(),
+            Error::OutOfMemory { requested: 64 << 20, free: 8 << 20, total: 256 << 20 }
+        );
+        // The next op works.
+        pool.free(block, 0);
+        pool.free(tiny, 0);
+        let again = take(&pool, 64 << 20).unwrap();
+        pool.free(again, 0);
+    }
+
+    #[test]
+    fn impossible_sizes_are_out_of_memory() {
+        let (pool, _) = pool(256 << 20);
+        for bytes in [1 << 30, usize::MAX / 2, usize::MAX] {
+            let error = take(&pool, bytes).unwrap_err();
+            assert!(
+                matches!(error, Error::OutOfMemory { requested, total, .. } if requested == bytes && total == 256 << 20)
+            );
+        }
+    }
+
+    #[test]
+    fn the_limit_holds() {
+        let (pool, _) = pool(1 << 30);
+        pool.set_limit(Some(32 << 20));
+        let block = take(&pool, 20 << 20).unwrap();
+        assert_eq!(
+            take(&pool, 16 << 20).unwrap_err(),
+            Error::OutOfMemory { requested: 16 << 20, free: 12 << 20, total: 32 << 20 }
+        );
+        pool.free(block, 0);
+        let other = take(&pool, 30 << 20).unwrap();
+        assert!(pool.stats().reserved <= 32 << 20);
+        pool.free(other, 0);
+        pool.set_limit(None);
+        assert!(take(&pool, 512 << 20).is_ok());
+    }
+
+    #[test]
+    fn transfer_blocks_are_apart_and_keep_their_fence() {
+        let (pool, _) = pool(1 << 30);
+        let upload = pool.allocate(1 << 20, Purpose::Transfer).unwrap();
+        assert_eq!(upload.fence, 0);
+        let address = upload.address;
+        pool.free(upload, 42);
+        assert_ne!(take(&pool, 1 << 20).unwrap().address, address);
+        let again = pool.allocate(1 << 20, Purpose::Transfer).unwrap();
+        assert_eq!((again.address, again.fence), (address, 42));
+    }
+
+    #[test]
+    fn threads_share_a_pool() {
+        let (pool, driver) = pool(1 << 30);
+        std::thread::scope(|scope| {
+            for seed in 0..4usize {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for i in 0..2000usize {
+                        let a = take(pool, (i * 37 + seed) % 100_000).unwrap();
+                        let b = take(pool, (i * 91 + seed) % 5_000_000).unwrap();
+                        assert_ne!(a.address, b.address);
+                        pool.free(a, 0);
+                        if i % 500 == 0 {
+                            pool.clear().unwrap();
+                        }
+                        pool.free(b, 0);
+                    }
+                });
+            }
+        });
+        assert_eq!(pool.stats().allocated, 0);
+        pool.clear().unwrap();
+        assert_eq!(pool.stats().reserved, 0);
+        assert!(driver.state.lock().unwrap().1.is_empty());
+    }
+}

@@ -1,0 +1,388 @@
+//! Providers: the implementations of AMD's C API, and which one this process uses.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use hip_sys::{Hip, Hiprtc, hipErrorNoDevice, hipSuccess};
+use miopen_sys::Miopen;
+use rocblas_sys::Rocblas;
+
+use crate::error::{Error, Result, check, check_rtc, device_error};
+use crate::library::{self, Loaded, fill};
+use crate::settings::settings;
+
+/// An implementation of HIP, hipRTC, rocBLAS and MIOpen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ProviderKind {
+    /// AMD's own libraries, for AMD GPUs.
+    Rocm,
+    /// HIP over the CUDA driver, for NVIDIA GPUs.
+    Cuda,
+    /// The software device.
+    Cpu,
+}
+
+impl ProviderKind {
+    /// Every kind, in the order in which `auto` tries them.
+    pub const ALL: [Self; 3] = [Self::Rocm, Self::Cuda, Self::Cpu];
+
+    /// The name, as in `BURN_ROCM_PROVIDER`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rocm => "rocm",
+            Self::Cuda => "cuda",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+impl fmt::Display for ProviderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for ProviderKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        parse_choice(name)?
+            .ok_or_else(|| Error::config("provider", "one of rocm, cuda, cpu", format!("`{name}`")))
+    }
+}
+
+/// Reads a value of `BURN_ROCM_PROVIDER`; `None` is `auto`.
+pub(crate) fn parse_choice(name: &str) -> Result<Option<ProviderKind>> {
+    match name {
+        "auto" => Ok(None),
+        "rocm" => Ok(Some(ProviderKind::Rocm)),
+        "cuda" => Ok(Some(ProviderKind::Cuda)),
+        "cpu" => Ok(Some(ProviderKind::Cpu)),
+        other => {
+            Err(Error::config("BURN_ROCM_PROVIDER", "one of auto, rocm, cuda, cpu", format!("`{other}`")))
+        }
+    }
+}
+
+/// A provider that is loaded and has a device.
+pub struct Provider {
+    kind: ProviderKind,
+    hip: Hip,
+    hiprtc: Hiprtc,
+    devices: usize,
+    versions: Versions,
+    libraries: Vec<(&'static str, String)>,
+    rocblas: OnceLock<Result<Rocblas>>,
+    miopen: OnceLock<Result<Miopen>>,
+}
+
+/// The versions of a provider's parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Versions {
+    /// `hipRuntimeGetVersion`: major * 10,000,000 + minor * 100,000 + patch.
+    pub runtime: i32,
+    /// `hipDriverGetVersion`, in the same form.
+    pub driver: i32,
+    /// Major and minor version of hipRTC.
+    pub hiprtc: (i32, i32),
+}
+
+impl Provider {
+    /// Which provider this is.
+    pub fn kind(&self) -> ProviderKind {
+        self.kind
+    }
+
+    /// How many devices it has; never 0.
+    pub fn device_count(&self) -> usize {
+        self.devices
+    }
+
+    /// The versions of its parts.
+    pub fn versions(&self) -> Versions {
+        self.versions
+    }
+
+    /// The libraries that were loaded at start: title and path.
+    pub fn libraries(&self) -> &[(&'static str, String)] {
+        &self.libraries
+    }
+
+    pub(crate) fn hip(&self) -> &Hip {
+        &self.hip
+    }
+
+    pub(crate) fn hiprtc(&self) -> &Hiprtc {
+        &self.hiprtc
+    }
+
+    /// rocBLAS, loaded when it is first asked for.
+    pub(crate) fn rocblas(&self) -> Result<&Rocblas> {
+        self.rocblas
+            .get_or_init(|| match self.kind {
+                ProviderKind::Rocm => {
+                    let library = library::open(library::ROCBLAS)?;
+                    log::debug!("rocBLAS: {}", library.path);
+                    fill!(Rocblas, &library, "rocBLAS")
+                }
+                ProviderKind::Cuda => Err(not_built(self.kind)),
+                ProviderKind::Cpu => cpu::rocblas(),
+            })
+            .as_ref()
+            .map_err(Error::clone)
+    }
+
+    /// MIOpen, loaded when it is first asked for.
+    pub(crate) fn miopen(&self) -> Result<&Miopen> {
+        self.miopen
+            .get_or_init(|| match self.kind {
+                ProviderKind::Rocm => {
+                    let library = library::open(library::MIOPEN)?;
+                    log::debug!("MIOpen: {}", library.path);
+                    fill!(Miopen, &library, "MIOpen")
+                }
+                ProviderKind::Cuda => Err(not_built(self.kind)),
+                ProviderKind::Cpu => cpu::miopen(),
+            })
+            .as_ref()
+            .map_err(Error::clone)
+    }
+
+    fn start(
+        kind: ProviderKind,
+        hip: Hip,
+        hiprtc: Hiprtc,
+        libraries: Vec<(&'static str, String)>,
+    ) -> Result<Self> {
+        let mut count: c_int = 0;
+        // SAFETY: the tables' functions are HIP's and hipRTC's; each writes through a valid pointer.
+        unsafe {
+            let status = (hip.hipInit)(0);
+            let status = if status == hipSuccess { (hip.hipGetDeviceCount)(&mut count) } else { status };
+            if status != hipSuccess && status != hipErrorNoDevice {
+                return Err(device_error(&hip, "hipInit", status));
+            }
+        }
+        if count <= 0 {
+            return Err(no_device(kind, &libraries));
+        }
+        let mut versions = Versions { runtime: 0, driver: 0, hiprtc: (0, 0) };
+        // SAFETY: as above.
+        unsafe {
+            check(&hip, "hipRuntimeGetVersion", (hip.hipRuntimeGetVersion)(&mut versions.runtime))?;
+            check(&hip, "hipDriverGetVersion", (hip.hipDriverGetVersion)(&mut versions.driver))?;
+            let (major, minor) = (&mut versions.hiprtc.0, &mut versions.hiprtc.1);
+            check_rtc(&hiprtc, "hiprtcVersion", (hiprtc.hiprtcVersion)(major, minor))?;
+        }
+        Ok(Self {
+            kind,
+            hip,
+            hiprtc,
+            devices: count as usize,
+            versions,
+            libraries,
+            rocblas: OnceLock::new(),
+            miopen: OnceLock::new(),
+        })
+    }
+}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provider")
+            .field("kind", &self.kind)
+            .field("devices", &self.devices)
+            .field("versions", &self.versions)
+            .field("libraries", &self.libraries)
+            .finish_non_exhaustive()
+    }
+}
+
+fn no_device(kind: ProviderKind, libraries: &[(&'static str, String)]) -> Error {
+    let reason = match (kind, crate::diagnosis::Diagnosis::of_this_machine().problems().first()) {
+        (ProviderKind::Rocm, Some(problem)) => format!("HIP is installed but finds no device: {problem}"),
+        (ProviderKind::Rocm, None) => "HIP is installed but finds no device".into(),
+        _ => format!("{kind} has no device"),
+    };
+    Error::NotAvailable {
+        reason,
+        searched: libraries.iter().map(|(_, path)| format!("{path} (loaded)")).collect(),
+    }
+}
+
+fn not_built(kind: ProviderKind) -> Error {
+    Error::NotAvailable {
+        reason: format!("the {kind} provider is not built into this program"),
+        searched: Vec::new(),
+    }
+}
+
+/// A provider, loaded and started at most once in a process.
+pub(crate) fn candidate(kind: ProviderKind) -> Result<&'static Provider> {
+    static CANDIDATES: [OnceLock<Result<Provider>>; 3] = [const { OnceLock::new() }; 3];
+    CANDIDATES[kind as usize]
+        .get_or_init(|| match kind {
+            ProviderKind::Rocm => load_rocm(),
+            ProviderKind::Cuda => Err(not_built(kind)),
+            ProviderKind::Cpu => {
+                let (hip, hiprtc) = cpu::hip()?;
+                Provider::start(kind, hip, hiprtc, Vec::new())
+            }
+        })
+        .as_ref()
+        .map_err(Error::clone)
+}
+
+fn load_rocm() -> Result<Provider> {
+    let hip_library = library::open(library::HIP)?;
+    let hip = fill!(Hip, &hip_library, "HIP")?;
+    // Before ROCm 7, libamdhip64 has hipRTC's functions too.
+    let (rtc_library, hiprtc): (Option<Loaded>, _) = match library::open(library::HIPRTC) {
+        Ok(library) => {
+            let table = fill!(Hiprtc, &library, "hipRTC")?;
+            (Some(library), table)
+        }
+        Err(missing) => (None, fill!(Hiprtc, &hip_library, "HIP").map_err(|_| missing)?),
+    };
+    let mut libraries = vec![(library::HIP.title, hip_library.path)];
+    libraries.extend(rtc_library.map(|library| (library::HIPRTC.title, library.path)));
+    Provider::start(ProviderKind::Rocm, hip, hiprtc, libraries)
+}
+
+#[derive(Default)]
+struct Chosen {
+    provider: Option<&'static Provider>,
+    passed_over: Vec<(ProviderKind, Error)>,
+    asked: Option<Option<ProviderKind>>,
+}
+
+static CHOSEN: Mutex<Chosen> = Mutex::new(Chosen { provider: None, passed_over: Vec::new(), asked: None });
+
+/// The provider of this process: chosen at the first call, by [`select_provider`] or else `BURN_ROCM_PROVIDER`,
+/// and the same from then on.
+///
+/// # Errors
+/// `Config` where the environment makes no sense, `NotAvailable` where the provider asked for can't be had.
+pub fn provider() -> Result<&'static Provider> {
+    static FAST: OnceLock<&'static Provider> = OnceLock::new();
+    if let Some(&provider) = FAST.get() {
+        return Ok(provider);
+    }
+    let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(provider) = chosen.provider {
+        return Ok(provider);
+    }
+    let asked = match chosen.asked {
+        Some(asked) => asked,
+        None => settings()?.provider,
+    };
+    let (provider, passed_over) = choose(asked)?;
+    announce(provider, &passed_over);
+    chosen.provider = Some(provider);
+    chosen.passed_over = passed_over;
+    Ok(FAST.get_or_init(|| provider))
+}
+
+/// Chooses the provider from within the program (`None`: the first that has a device), instead of
+/// `BURN_ROCM_PROVIDER`.
+///
+/// # Errors
+/// `Config` where another provider is in use already.
+pub fn select_provider(kind: Option<ProviderKind>) -> Result<()> {
+    let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+    match (chosen.provider, kind) {
+        (Some(used), Some(kind)) if used.kind != kind => Err(Error::config(
+            "provider",
+            format!("{} (in use already: choose before the first use)", used.kind),
+            kind.name(),
+        )),
+        _ => {
+            chosen.asked = Some(kind);
+            Ok(())
+        }
+    }
+}
+
+/// The providers that were tried before the chosen one, and why each was passed over.
+pub fn passed_over() -> Vec<(ProviderKind, Error)> {
+    CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).passed_over.clone()
+}
+
+#[allow(clippy::type_complexity)]
+fn choose(asked: Option<ProviderKind>) -> Result<(&'static Provider, Vec<(ProviderKind, Error)>)> {
+    if let Some(kind) = asked {
+        return Ok((candidate(kind)?, Vec::new()));
+    }
+    let mut passed_over = Vec::new();
+    for kind in ProviderKind::ALL {
+        match candidate(kind) {
+            Ok(provider) => return Ok((provider, passed_over)),
+            Err(why) => passed_over.push((kind, why)),
+        }
+    }
+    let reasons: Vec<_> = passed_over.iter().map(|(kind, why)| format!("{kind}: {}", reason(why))).collect();
+    let searched = passed_over.into_iter().flat_map(|(_, why)| match why {
+        Error::NotAvailable { searched, .. } => searched,
+        _ => Vec::new(),
+    });
+    Err(Error::NotAvailable {
+        reason: format!("no provider has a device ({})", reasons.join("; ")),
+        searched: searched.collect(),
+    })
+}
+
+/// An error in short: without the list of places.
+pub(crate) fn reason(error: &Error) -> String {
+    match error {
+        Error::NotAvailable { reason, .. } => reason.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn announce(provider: &Provider, passed_over: &[(ProviderKind, Error)]) {
+    let why: Vec<_> = passed_over.iter().map(|(kind, why)| format!("{kind}: {}", reason(why))).collect();
+    let line = if why.is_empty() {
+        format!("burn-rocm: using the {} provider, {} device(s)", provider.kind, provider.devices)
+    } else {
+        format!("burn-rocm: using the {} provider (passed over {})", provider.kind, why.join("; "))
+    };
+    let fell_back = provider.kind == ProviderKind::Cpu && !passed_over.is_empty();
+    if fell_back {
+        log::warn!("{line}");
+        // Without a logger the maximum level is `Off`: then a silent fallback would look like a slow GPU.
+        if log::max_level() == log::LevelFilter::Off {
+            eprintln!("{line}");
+        }
+    } else {
+        log::info!("{line}");
+    }
+}
+
+/// Whether there is an AMD GPU that HIP can use, whichever provider is chosen.
+pub fn is_available() -> bool {
+    rocm_device_count() > 0
+}
+
+/// How many AMD GPUs HIP can use, whichever provider is chosen; 0 where HIP is not installed.
+pub fn rocm_device_count() -> usize {
+    candidate(ProviderKind::Rocm).map_or(0, Provider::device_count)
+}
+
+/// The CPU provider's tables.
+mod cpu {
+    use super::{Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};
+
+    pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
+        Err(not_built(ProviderKind::Cpu))
+    }
+
+    pub(super) fn rocblas() -> Result<Rocblas> {
+        Err(not_built(ProviderKind::Cpu))
+    }
+
+    pub(super) fn miopen() -> Result<Miopen> {
+        Err(not_built(ProviderKind::Cpu))
+    }
+}

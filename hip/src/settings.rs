@@ -1,0 +1,150 @@
+//! The environment variables, read once, each with a typed error for a value that makes no sense.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::error::{Error, Result};
+use crate::provider::ProviderKind;
+
+/// What the environment asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// `BURN_ROCM_PROVIDER`; `None` is `auto`.
+    pub(crate) provider: Option<ProviderKind>,
+    /// `BURN_ROCM_DETERMINISTIC`.
+    pub(crate) deterministic: bool,
+    /// `BURN_ROCM_MEMORY_LIMIT`: bytes that the pool of a device may hold.
+    pub(crate) memory_limit: Option<usize>,
+    /// Where code objects are kept on disk; `None` where there is no place, or `BURN_ROCM_CACHE=0`.
+    pub(crate) cache_dir: Option<PathBuf>,
+    /// `BURN_ROCM_CACHE_LIMIT`: bytes on disk.
+    pub(crate) cache_limit: u64,
+}
+
+/// Bytes of code objects on disk unless told otherwise: some 10,000 kernels of 50 KB.
+const CACHE_LIMIT: u64 = 512 << 20;
+
+/// The process's settings.
+pub(crate) fn settings() -> Result<&'static Settings> {
+    static SETTINGS: OnceLock<Result<Settings>> = OnceLock::new();
+    SETTINGS.get_or_init(|| read(|name| std::env::var(name).ok())).as_ref().map_err(Error::clone)
+}
+
+/// Whether `BURN_ROCM_DETERMINISTIC=1` is set: the same seed gives the same bits.
+pub fn deterministic() -> bool {
+    static VALUE: OnceLock<bool> = OnceLock::new();
+    *VALUE.get_or_init(|| settings().is_ok_and(|settings| settings.deterministic))
+}
+
+fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let provider = match set("BURN_ROCM_PROVIDER") {
+        None => None,
+        Some(name) => crate::provider::parse_choice(&name)?,
+    };
+    let cache_dir = if flag("BURN_ROCM_CACHE", set("BURN_ROCM_CACHE"), true)? {
+        set("BURN_ROCM_CACHE_DIR")
+            .map(PathBuf::from)
+            // The XDG specification has relative paths ignored.
+            .or_else(|| set("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).map(under))
+            .or_else(|| set("HOME").map(|home| under(PathBuf::from(home).join(".cache"))))
+    } else {
+        None
+    };
+    Ok(Settings {
+        provider,
+        deterministic: flag("BURN_ROCM_DETERMINISTIC", set("BURN_ROCM_DETERMINISTIC"), false)?,
+        memory_limit: bytes("BURN_ROCM_MEMORY_LIMIT", set("BURN_ROCM_MEMORY_LIMIT"))?
+            .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+        cache_dir,
+        cache_limit: bytes("BURN_ROCM_CACHE_LIMIT", set("BURN_ROCM_CACHE_LIMIT"))?.unwrap_or(CACHE_LIMIT),
+    })
+}
+
+fn under(caches: PathBuf) -> PathBuf {
+    caches.join("burn-rocm")
+}
+
+fn flag(name: &str, value: Option<String>, default: bool) -> Result<bool> {
+    match value.as_deref() {
+        None => Ok(default),
+        Some("1" | "true" | "on") => Ok(true),
+        Some("0" | "false" | "off") => Ok(false),
+        Some(other) => Err(Error::config(name, "0 or 1", format!("`{other}`"))),
+    }
+}
+
+fn bytes(name: &str, value: Option<String>) -> Result<Option<u64>> {
+    let Some(value) = value else { return Ok(None) };
+    let (digits, shift) = match value.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&value[..at], 10),
+        Some((at, 'm' | 'M')) => (&value[..at], 20),
+        Some((at, 'g' | 'G')) => (&value[..at], 30),
+        _ => (value.as_str(), 0),
+    };
+    match digits.parse::<u64>().ok().and_then(|count| count.checked_mul(1 << shift)) {
+        Some(count) => Ok(Some(count)),
+        None => Err(Error::config(name, "bytes, such as 1073741824, 1024M or 1G", format!("`{value}`"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(pairs: &[(&str, &str)]) -> Result<Settings> {
+        read(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.to_string()))
+    }
+
+    #[test]
+    fn nothing_set_is_auto_without_limits() {
+        let settings = with(&[("HOME", "/home/someone")]).unwrap();
+        assert_eq!(settings.provider, None);
+        assert!(!settings.deterministic);
+        assert_eq!(settings.memory_limit, None);
+        assert_eq!(settings.cache_dir, Some("/home/someone/.cache/burn-rocm".into()));
+    }
+
+    #[test]
+    fn an_unknown_provider_names_what_there_is() {
+        let error = with(&[("BURN_ROCM_PROVIDER", "opencl")]).unwrap_err();
+        assert_eq!(error, Error::config("BURN_ROCM_PROVIDER", "one of auto, rocm, cuda, cpu", "`opencl`"),);
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused() {
+        for (name, value) in [
+            ("BURN_ROCM_DETERMINISTIC", "yes please"),
+            ("BURN_ROCM_MEMORY_LIMIT", "lots"),
+            ("BURN_ROCM_MEMORY_LIMIT", "99999999999G"),
+            ("BURN_ROCM_CACHE_LIMIT", "-1"),
+            ("BURN_ROCM_CACHE", "maybe"),
+        ] {
+            match with(&[(name, value)]).unwrap_err() {
+                Error::Config { what, found, .. } => {
+                    assert_eq!((what.as_str(), found), (name, format!("`{value}`")));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn limits_take_suffixes_and_the_cache_has_its_order() {
+        let settings = with(&[
+            ("BURN_ROCM_MEMORY_LIMIT", "3G"),
+            ("BURN_ROCM_CACHE_LIMIT", "16m"),
+            ("XDG_CACHE_HOME", "/var/xdg"),
+            ("HOME", "/home/someone"),
+        ])
+        .unwrap();
+        assert_eq!(settings.memory_limit, Some(3 << 30));
+        assert_eq!(settings.cache_limit, 16 << 20);
+        assert_eq!(settings.cache_dir, Some("/var/xdg/burn-rocm".into()));
+        let settings = with(&[("BURN_ROCM_CACHE_DIR", "/own"), ("XDG_CACHE_HOME", "/var/xdg")]).unwrap();
+        assert_eq!(settings.cache_dir, Some("/own".into()));
+        let settings = with(&[("XDG_CACHE_HOME", "relative")]).unwrap();
+        assert_eq!(settings.cache_dir, None);
+        assert_eq!(with(&[("BURN_ROCM_CACHE", "0"), ("HOME", "/h")]).unwrap().cache_dir, None);
+    }
+}

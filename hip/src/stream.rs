@@ -1,0 +1,78 @@
+//! Streams: queues of work on one device.
+
+use std::sync::Arc;
+
+use hip_sys::hipStream_t;
+
+use crate::context::{Context, count};
+use crate::error::Result;
+use crate::event::Event;
+
+/// A queue of work on one device, in order.
+pub struct Stream {
+    context: Arc<Context>,
+    raw: hipStream_t,
+}
+
+// SAFETY: "HIP APIs are thread safe" (HIP programming guide): several threads may enqueue on one stream.
+unsafe impl Send for Stream {}
+// SAFETY: as above; every method takes the handle by value.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self> {
+        context.bind()?;
+        let mut stream = Self { context: context.clone(), raw: std::ptr::null_mut() };
+        let flags = hip_sys::hipStreamNonBlocking;
+        // SAFETY: the function is HIP's; it writes one handle, owned here from then on.
+        let status = unsafe { (context.hip().hipStreamCreateWithFlags)(&mut stream.raw, flags) };
+        context.check("hipStreamCreateWithFlags", status)?;
+        Ok(stream)
+    }
+
+    pub(crate) fn raw(&self) -> hipStream_t {
+        self.raw
+    }
+
+    /// Puts an event behind the work enqueued so far.
+    pub fn record(&self, event: &Event) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: the function is HIP's, both handles are alive.
+        let status = unsafe { (self.context.hip().hipEventRecord)(event.raw(), self.raw) };
+        self.context.check("hipEventRecord", status)
+    }
+
+    /// A new event behind the work enqueued so far, without timing.
+    pub(crate) fn mark(&self) -> Result<Event> {
+        let event = Event::ordering(&self.context)?;
+        self.record(&event)?;
+        Ok(event)
+    }
+
+    /// Lets later work wait for the event, which may be of another stream or device; the host does not wait.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: the function is HIP's, both handles are alive.
+        let status = unsafe { (self.context.hip().hipStreamWaitEvent)(self.raw, event.raw(), 0) };
+        self.context.check("hipStreamWaitEvent", status)
+    }
+
+    /// Waits for the work enqueued so far.
+    pub fn synchronize(&self) -> Result<()> {
+        count(&self.context.counters.waits);
+        self.context.bind()?;
+        // SAFETY: the function is HIP's, the handle is ours.
+        let status = unsafe { (self.context.hip().hipStreamSynchronize)(self.raw) };
+        self.context.check("hipStreamSynchronize", status)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: the function is HIP's; nobody else has the handle.
+            let status = unsafe { (self.context.hip().hipStreamDestroy)(self.raw) };
+            self.context.record_status("hipStreamDestroy", status);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What this machine has, provider by provider: for `device-info`.
+
+use std::fmt;
+
+use crate::diagnosis::Diagnosis;
+use crate::error::Error;
+use crate::info::DeviceInfo;
+use crate::library;
+use crate::provider::{Provider, ProviderKind, Versions, candidate};
+
+/// What was found of one provider.
+#[derive(Debug, Clone)]
+pub struct ProviderReport {
+    /// Which provider.
+    pub kind: ProviderKind,
+    /// Why it can't be used; `None` where it can.
+    pub error: Option<Error>,
+    /// The versions of its parts.
+    pub versions: Option<Versions>,
+    /// Its libraries: title, and path or what is missing.
+    pub libraries: Vec<(&'static str, Result<String, Error>)>,
+    /// Its devices, each with free bytes where the driver tells.
+    pub devices: Vec<(DeviceInfo, Option<usize>)>,
+    /// What keeps it from working, and what is unusual.
+    pub hints: Vec<String>,
+}
+
+/// Looks at every provider, used or not.
+pub fn survey() -> Vec<ProviderReport> {
+    ProviderKind::ALL.into_iter().map(report).collect()
+}
+
+fn report(kind: ProviderKind) -> ProviderReport {
+    let mut report = ProviderReport {
+        kind,
+        error: None,
+        versions: None,
+        libraries: Vec::new(),
+        devices: Vec::new(),
+        hints: Vec::new(),
+    };
+    match candidate(kind) {
+        Ok(provider) => report.look_at(provider),
+        Err(error) => report.error = Some(error),
+    }
+    if kind == ProviderKind::Rocm {
+        let names = [library::HIP, library::HIPRTC, library::ROCBLAS, library::MIOPEN];
+        report.libraries =
+            names.map(|names| (names.title, library::open(names).map(|found| found.path))).into();
+        let diagnosis = Diagnosis::of_this_machine();
+        if report.devices.is_empty() {
+            report.hints.extend(diagnosis.problems().iter().cloned());
+        }
+        report.hints.extend(diagnosis.notes().iter().cloned());
+    }
+    report
+}
+
+impl ProviderReport {
+    fn look_at(&mut self, provider: &'static Provider) {
+        self.versions = Some(provider.versions());
+        for index in 0..provider.device_count() {
+            match DeviceInfo::query(provider, index) {
+                Ok(info) => {
+                    let context = crate::context::Context::new(provider, index);
+                    let free = crate::memory::free_and_total(&context).ok().map(|(free, _)| free);
+                    self.devices.push((info, free));
+                }
+                Err(error) => self.hints.push(format!("device {index}: {error}")),
+            }
+        }
+    }
+}
+
+impl fmt::Display for ProviderReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.error {
+            None => writeln!(f, "{}: {} device(s)", self.kind, self.devices.len())?,
+            Some(Error::NotAvailable { reason, searched }) => {
+                writeln!(f, "{}: not usable: {reason}", self.kind)?;
+                for place in searched {
+                    writeln!(f, "    looked for {place}")?;
+                }
+            }
+            Some(error) => writeln!(f, "{}: not usable: {error}", self.kind)?,
+        }
+        if let Some(versions) = self.versions {
+            let (major, minor) = versions.hiprtc;
+            writeln!(
+                f,
+                "  HIP runtime {}, driver {}, hipRTC {major}.{minor}",
+                version(versions.runtime),
+                version(versions.driver)
+            )?;
+        }
+        for (title, found) in &self.libraries {
+            match found {
+                Ok(path) => writeln!(f, "  {title}: {path}")?,
+                Err(error) => writeln!(f, "  {title}: {}", crate::provider::reason(error))?,
+            }
+        }
+        for (device, free) in &self.devices {
+            writeln!(f, "  device {}: {} ({})", device.index, device.name, device.arch)?;
+            let free = free.map_or(String::new(), |free| format!(", {} free", gigabytes(free)));
+            writeln!(f, "    memory {}{free}", gigabytes(device.total_memory))?;
+            writeln!(
+                f,
+                "    {} compute units, warps of {}, blocks of up to {} threads with {} KiB of shared memory",
+                device.compute_units,
+                device.warp_size,
+                device.max_threads_per_block,
+                device.shared_memory_per_block >> 10
+            )?;
+        }
+        for hint in &self.hints {
+            writeln!(f, "  note: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+fn gigabytes(bytes: usize) -> String {
+    format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
+
+/// `70253211` as `7.2.53211`.
+fn version(number: i32) -> String {
+    format!("{}.{}.{}", number / 10_000_000, number / 100_000 % 100, number % 100_000)
+}

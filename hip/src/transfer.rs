@@ -1,0 +1,264 @@
+//! Copies: to the device, from it, within it and between two.
+
+use std::sync::{Arc, PoisonError};
+
+use crate::buffer::Buffer;
+use crate::context::count;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::pinned::{CHUNK, PinnedBlock, SMALL};
+use crate::pool::Purpose;
+
+impl Device {
+    /// Copies bytes into a new buffer through pinned memory, without waiting for the device. Large uploads go on the copy
+    /// stream and overlap what is being computed.
+    pub fn upload(self: &Arc<Self>, bytes: &[u8]) -> Result<Buffer> {
+        if bytes.len() <= SMALL {
+            let buffer = self.alloc(bytes.len())?;
+            if !bytes.is_empty() {
+                // SAFETY: the buffer has just as many bytes.
+                unsafe { self.staging.upload_small(&self.compute, buffer.address(), bytes)? };
+            }
+            return Ok(buffer);
+        }
+        let block = self.pool.allocate(bytes.len(), Purpose::Transfer)?;
+        let fence = block.fence;
+        let buffer = Buffer::new(self.clone(), block, bytes.len());
+        self.fences.wait(&self.copies, fence)?;
+        // SAFETY: the buffer has just as many bytes; what used them before is behind the fence.
+        unsafe { self.staging.upload_large(&self.copies, buffer.address(), bytes)? };
+        self.compute.wait(&self.copies.mark()?)?;
+        Ok(buffer)
+    }
+
+    /// Copies `out.len()` bytes, from `byte_offset` on, to the host: waits for them, and reports what `Drop` or the device
+    /// recorded.
+    ///
+    /// # Errors
+    /// `Invalid` for a range past the end or a buffer of another device.
+    pub fn read(&self, buffer: &Buffer, byte_offset: usize, out: &mut [u8]) -> Result<()> {
+        self.check_range("read", buffer, byte_offset, out.len())?;
+        count(&self.context.counters.device_to_host);
+        if out.len() <= SMALL {
+            if !out.is_empty() {
+                let mut block = self.staging.take_chunk()?;
+                let result = self.read_small(buffer.address() + byte_offset, out, &mut block);
+                if result.is_err() {
+                    // The copy may still be in flight, and the block is about to be used again.
+                    let _ = self.compute.synchronize();
+                }
+                self.staging.give_chunk(block);
+                result?;
+            }
+        } else {
+            // On the copy stream, so that other threads' work goes on meanwhile.
+            self.copies.wait(&self.compute.mark()?)?;
+            self.read_large(buffer.address() + byte_offset, out)?;
+        }
+        self.report()
+    }
+
+    fn read_small(&self, source: usize, out: &mut [u8], block: &mut PinnedBlock) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: the source was checked by `read`, the block is larger than `SMALL`; both stay until the wait below is over.
+        let status = unsafe {
+            (self.context.hip().hipMemcpyAsync)(
+                block.address().cast(),
+                source as *const _,
+                out.len(),
+                hip_sys::hipMemcpyDeviceToHost,
+                self.compute.raw(),
+            )
+        };
+        self.context.check("hipMemcpyAsync", status)?;
+        self.compute.mark()?.synchronize()?;
+        out.copy_from_slice(&block.bytes()[..out.len()]);
+        Ok(())
+    }
+
+    /// Two chunks in turn: while one is copied to `out`, the other is filled.
+    fn read_large(&self, source: usize, out: &mut [u8]) -> Result<()> {
+        let mut blocks = [self.staging.take_chunk()?, self.staging.take_chunk()?];
+        let result = self.read_chunks(source, out, &mut blocks);
+        if result.is_err() {
+            // A copy may still be in flight, and the blocks are about to be used again.
+            let _ = self.copies.synchronize();
+        }
+        for block in blocks {
+            self.staging.give_chunk(block);
+        }
+        result
+    }
+
+    fn read_chunks(&self, source: usize, out: &mut [u8], blocks: &mut [PinnedBlock; 2]) -> Result<()> {
+        self.context.bind()?;
+        let length = out.len();
+        let start = |index: usize, block: &PinnedBlock| {
+            let at = index * CHUNK;
+            // SAFETY: the source range was checked by `read`; the block has CHUNK bytes and is read only behind the event.
+            let status = unsafe {
+                (self.context.hip().hipMemcpyAsync)(
+                    block.address().cast(),
+                    (source + at) as *const _,
+                    (length - at).min(CHUNK),
+                    hip_sys::hipMemcpyDeviceToHost,
+                    self.copies.raw(),
+                )
+            };
+            self.context.check("hipMemcpyAsync", status)?;
+            self.copies.mark()
+        };
+        let count = length.div_ceil(CHUNK);
+        let mut event = start(0, &blocks[0])?;
+        for (index, part) in out.chunks_mut(CHUNK).enumerate() {
+            let next = match index + 1 {
+                next if next < count => Some(start(next, &blocks[next % 2])?),
+                _ => None,
+            };
+            event.synchronize()?;
+            part.copy_from_slice(&blocks[index % 2].bytes()[..part.len()]);
+            if let Some(next) = next {
+                event = next;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies within the device, in stream order. The ranges may not overlap.
+    ///
+    /// # Errors
+    /// `Invalid` for a range past the end, a buffer of another device or overlapping ranges.
+    pub fn copy(
+        &self,
+        source: &Buffer,
+        source_offset: usize,
+        destination: &Buffer,
+        destination_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        self.check_range("copy", source, source_offset, bytes)?;
+        self.check_range("copy", destination, destination_offset, bytes)?;
+        let (from, to) = (source.address() + source_offset, destination.address() + destination_offset);
+        if bytes == 0 {
+            return Ok(());
+        }
+        if from < to + bytes && to < from + bytes {
+            return Err(Error::invalid("copy", "ranges apart", "ranges that overlap"));
+        }
+        self.context.bind()?;
+        // SAFETY: the function is HIP's; both ranges lie inside their buffers, whose memory the pool gives out again only to work
+        // that comes later in this stream.
+        let status = unsafe {
+            (self.context.hip().hipMemcpyAsync)(
+                to as *mut _,
+                from as *const _,
+                bytes,
+                hip_sys::hipMemcpyDeviceToDevice,
+                self.compute.raw(),
+            )
+        };
+        self.context.check("hipMemcpyAsync", status)
+    }
+
+    /// Copies from another device into a new buffer: ordered by events behind what computes the source and before what
+    /// reads the copy; the host does not wait.
+    ///
+    /// # Errors
+    /// `Invalid` for a range past the end.
+    pub fn copy_from_device(
+        self: &Arc<Self>,
+        source: &Buffer,
+        source_offset: usize,
+        bytes: usize,
+    ) -> Result<Buffer> {
+        let other = source.device().clone();
+        other.check_range("copy_from_device", source, source_offset, bytes)?;
+        let buffer = self.alloc(bytes)?;
+        if bytes == 0 {
+            return Ok(buffer);
+        }
+        if Arc::ptr_eq(&other, self) {
+            self.copy(source, source_offset, &buffer, 0, bytes)?;
+            return Ok(buffer);
+        }
+        self.reach(&other);
+        self.compute.wait(&other.compute.mark()?)?;
+        self.context.bind()?;
+        // SAFETY: the function is HIP's; both ranges lie inside their buffers, each on the device named. The new buffer's memory is
+        // reused only later in this stream, the source's only behind the event below.
+        let status = unsafe {
+            (self.context.hip().hipMemcpyPeerAsync)(
+                buffer.address() as *mut _,
+                self.context.index as i32,
+                (source.address() + source_offset) as *const _,
+                other.context.index as i32,
+                bytes,
+                self.compute.raw(),
+            )
+        };
+        self.context.check("hipMemcpyPeerAsync", status)?;
+        other.compute.wait(&self.compute.mark()?)?;
+        Ok(buffer)
+    }
+
+    /// Lets this device reach a peer's memory directly where the hardware can; else HIP copies through the host.
+    fn reach(&self, other: &Device) {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if peers.contains(&other.context.index) {
+            return;
+        }
+        peers.push(other.context.index);
+        let (own, peer) = (self.context.index as i32, other.context.index as i32);
+        let mut can = 0;
+        // SAFETY: the functions are HIP's; the first writes one int, the last only clears the thread's last error.
+        unsafe {
+            let hip = self.context.hip();
+            let asked = (hip.hipDeviceCanAccessPeer)(&mut can, own, peer);
+            if asked == hip_sys::hipSuccess && can != 0 && self.context.bind().is_ok() {
+                let status = (hip.hipDeviceEnablePeerAccess)(peer, 0);
+                log::debug!("peer access from device {own} to {peer}: status {status}");
+            }
+            (hip.hipGetLastError)();
+        }
+    }
+
+    /// Fills bytes, in stream order.
+    ///
+    /// # Errors
+    /// `Invalid` for a range past the end or a buffer of another device.
+    pub fn fill_bytes(&self, buffer: &Buffer, byte_offset: usize, value: u8, bytes: usize) -> Result<()> {
+        self.check_range("fill_bytes", buffer, byte_offset, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.context.bind()?;
+        // SAFETY: the function is HIP's; the range lies inside the buffer.
+        let status = unsafe {
+            (self.context.hip().hipMemsetAsync)(
+                (buffer.address() + byte_offset) as *mut _,
+                i32::from(value),
+                bytes,
+                self.compute.raw(),
+            )
+        };
+        self.context.check("hipMemsetAsync", status)
+    }
+
+    fn check_range(&self, op: &'static str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+        if !std::ptr::eq(Arc::as_ptr(buffer.device()), self) {
+            return Err(Error::invalid(
+                op,
+                format!("a buffer of device {}", self.info().index),
+                format!("one of device {}", buffer.device().info().index),
+            ));
+        }
+        match offset.checked_add(bytes) {
+            Some(end) if end <= buffer.len() => Ok(()),
+            _ => Err(Error::invalid(
+                op,
+                format!("a range inside {} bytes", buffer.len()),
+                format!("{bytes} bytes from offset {offset}"),
+            )),
+        }
+    }
+}
