@@ -233,6 +233,14 @@ const FAMILIES: &[Family] = &[
         "softmax_columns_backward" [Types(FLOATS)],
         "log_softmax_columns_backward" [Types(FLOATS)],
     ]),
+    family!("pool", [
+        "max_pool2d" [Types(FLOATS), Types(INDEX)],
+        "max_pool2d_backward" [Types(FLOATS), Types(INDEX)],
+        "avg_pool2d" [Types(FLOATS)],
+        "avg_pool2d_backward" [Types(FLOATS)],
+        "adaptive_avg_pool2d" [Types(FLOATS)],
+        "adaptive_avg_pool2d_backward" [Types(FLOATS)],
+    ]),
 ];
 
 #[cfg(test)]
