@@ -241,6 +241,9 @@ const FAMILIES: &[Family] = &[
         "adaptive_avg_pool2d" [Types(FLOATS)],
         "adaptive_avg_pool2d_backward" [Types(FLOATS)],
     ]),
+    family!("matmul", [
+        "matmul" [Types(NUMBERS)],
+    ]),
 ];
 
 #[cfg(test)]
