@@ -1,0 +1,7 @@
+//! Prints what this machine has, provider by provider.
+
+fn main() {
+    for report in hip::survey() {
+        print!("{report}");
+    }
+}

@@ -1,0 +1,315 @@
+//! Memory, transfers, kernels and errors on a real device of whatever provider the machine has.
+
+use std::sync::Arc;
+
+use hip::{Buffer, DType, Device, Error, Grid, KernelName, Program};
+
+const SCALE: Program<'static> = Program {
+    name: "scale.hip",
+    source: r#"
+#include "prelude.h"
+template <class T> __global__ void scale(u64 n, T factor, T *x) {
+    for_each(n, [=](u64 i) { x[i] = x[i] * factor; });
+}
+__global__ void raise_flag(u32 code, u32 *flag) {
+    for_each(1, [=](u64) { *flag = code; });
+}
+__global__ void spin(u64 rounds, u64 *x) {
+    for_each(1, [=](u64) {
+        u64 value = x[0];
+        for (u64 i = 0; i < rounds; ++i) value = value * 6364136223846793005ull + 1442695040888963407ull;
+        x[0] = value;
+    });
+}
+"#,
+    headers: &[],
+    options: &[],
+};
+
+/// The device, or `None` (said once) on a machine whose build has no provider at all.
+fn device() -> Arc<Device> {
+    Device::get(0).expect("a provider with a device")
+}
+
+fn bytes(count: usize, seed: usize) -> Vec<u8> {
+    (0..count).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
+}
+
+fn read(buffer: &Buffer) -> Vec<u8> {
+    let mut out = vec![0; buffer.len()];
+    buffer.device().read(buffer, 0, &mut out).expect("read");
+    out
+}
+
+fn floats(buffer: &Buffer) -> Vec<f32> {
+    read(buffer).chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect()
+}
+
+#[test]
+fn the_device_says_what_it_is() {
+    let info = device().info().clone();
+    assert!(!info.name.is_empty() && !info.arch.is_empty(), "{info:?}");
+    assert!(info.total_memory > 0 && info.compute_units > 0 && info.warp_size > 0, "{info:?}");
+    let (free, total) = device().memory_info().unwrap();
+    assert!(free <= total && total > 0);
+    assert!(Arc::ptr_eq(&device(), &device()));
+}
+
+#[test]
+fn a_device_index_past_the_end_says_how_many_there_are() {
+    let count = Device::count().unwrap();
+    match Device::get(count + 7).map(|_| ()) {
+        Err(Error::Config { what, expected, found }) => {
+            assert_eq!(what, "device index");
+            assert!(expected.starts_with(&format!("an index below {count}")), "{expected}");
+            assert_eq!(found, (count + 7).to_string());
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(read(&device().upload(&[5]).unwrap()), [5], "the next op works");
+}
+
+#[test]
+fn bytes_come_back_at_every_size() {
+    let device = device();
+    for size in [0, 1, 3, 255, 256, 65_535, 65_536, 65_537, 1 << 20, (4 << 20) - 1, (8 << 20) + 5, 13 << 20] {
+        let data = bytes(size, 1);
+        let buffer = device.upload(&data).unwrap();
+        assert_eq!(buffer.len(), size);
+        assert!(read(&buffer) == data, "{size} bytes");
+        if size > 10 {
+            let mut part = vec![0; size / 2];
+            device.read(&buffer, 5, &mut part).unwrap();
+            assert!(part == data[5..5 + size / 2]);
+        }
+    }
+}
+
+#[test]
+fn many_small_uploads_share_pages_and_stay_apart() {
+    let device = device();
+    let buffers: Vec<_> = (0..300).map(|i| (i, device.upload(&bytes(20_000 + i, i)).unwrap())).collect();
+    for (i, buffer) in &buffers {
+        assert!(read(buffer) == bytes(20_000 + i, *i), "upload {i}");
+    }
+}
+
+#[test]
+fn memory_of_an_upload_is_not_overwritten_while_it_is_read() {
+    let device = device();
+    let spin = device.kernel(&SCALE, "spin").unwrap();
+    let busy = device.upload(&[0; 8]).unwrap();
+    for round in 0..12 {
+        let data = bytes(300_000, round);
+        let upload = device.upload(&data).unwrap();
+        let launch = device.launch_kernel(&spin).unwrap().value(20_000u64).buffer(&busy, 0);
+        // SAFETY: the parameters are a u64 and a pointer to one u64.
+        unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0).unwrap() };
+        let copy = device.alloc(data.len()).unwrap();
+        device.copy(&upload, 0, &copy, 0, data.len()).unwrap();
+        // Freed while the copy is still to come: the next upload gets the same memory.
+        drop(upload);
+        let next = device.upload(&bytes(300_000, round + 100)).unwrap();
+        assert!(read(&copy) == data, "round {round}");
+        assert!(read(&next) == bytes(300_000, round + 100));
+    }
+}
+
+#[test]
+fn copies_and_fills() {
+    let device = device();
+    let data = bytes(1000, 3);
+    let source = device.upload(&data).unwrap();
+    let target = device.alloc(1000).unwrap();
+    device.fill_bytes(&target, 0, 0xab, 1000).unwrap();
+    device.copy(&source, 100, &target, 7, 500).unwrap();
+    device.copy(&target, 0, &target, 900, 100).unwrap();
+    let mut expected = vec![0xab; 1000];
+    expected[7..507].copy_from_slice(&data[100..600]);
+    expected.copy_within(0..100, 900);
+    assert_eq!(read(&target), expected);
+}
+
+#[test]
+fn ranges_are_checked() {
+    let device = device();
+    let buffer = device.upload(&[1; 100]).unwrap();
+    let other = device.alloc(10).unwrap();
+    let mut out = [0; 101];
+    let errors = [
+        device.read(&buffer, 0, &mut out),
+        device.read(&buffer, 101, &mut out[..0]),
+        device.read(&buffer, usize::MAX, &mut out[..2]),
+        device.fill_bytes(&buffer, 50, 0, 51),
+        device.copy(&buffer, 0, &other, 0, 11),
+        device.copy(&buffer, 95, &other, 0, 6),
+        device.copy(&buffer, 0, &buffer, 5, 10),
+        device.copy_from_device(&buffer, 99, 2).map(|_| ()),
+    ];
+    for error in errors {
+        assert!(matches!(error, Err(Error::Invalid { .. })), "{error:?}");
+    }
+    assert_eq!(read(&buffer), [1; 100]);
+}
+
+#[test]
+fn a_program_of_the_callers_own_runs() {
+    let device = device();
+    let kernel = device.kernel(&SCALE, "scale<f32>").unwrap();
+    let data: Vec<f32> = (0..10_001).map(|i| i as f32).collect();
+    let buffer = device.upload(bytemuck::cast_slice(&data)).unwrap();
+    let launch =
+        device.launch_kernel(&kernel).unwrap().value(data.len() as u64).value(2.5f32).buffer(&buffer, 0);
+    // SAFETY: the parameters are a u64, an f32 and a pointer to so many f32.
+    unsafe { launch.submit(device.grid(data.len()), 0).unwrap() };
+    assert!(floats(&buffer).iter().enumerate().all(|(i, &x)| x == i as f32 * 2.5));
+    assert!(Arc::ptr_eq(&kernel, &device.kernel(&SCALE, "scale<f32>").unwrap()), "compiled once");
+    drop(kernel);
+    device.forget_kernels();
+    device.sync().unwrap();
+    assert!(device.kernel(&SCALE, "scale<f32>").is_ok());
+}
+
+#[test]
+fn built_in_kernels_run() {
+    let device = device();
+    let name = KernelName::new("binary_contiguous").name("Add").ty(DType::F32);
+    for n in [0usize, 1, 3, 4, 5, 1000, 100_003] {
+        let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        let x = device.upload(bytemuck::cast_slice(&a)).unwrap();
+        let y = device.upload(bytemuck::cast_slice(&a)).unwrap();
+        let out = device.alloc(n * 4).unwrap();
+        let launch = device.launch(name).unwrap().value(n as u64).buffer(&x, 0).buffer(&y, 0).buffer(&out, 0);
+        // SAFETY: the parameters are the count and three pointers to so many f32.
+        unsafe { launch.submit(device.grid(n), 0).unwrap() };
+        assert!(floats(&out).iter().enumerate().all(|(i, &x)| x == 2.0 * i as f32), "{n}");
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_compile_gives_the_compilers_log() {
+    let device = device();
+    let program =
+        Program { source: "template <class T> __global__ void broken(T *x) { x = nonsense; }", ..SCALE };
+    match device.kernel(&program, "broken<float>").map(|_| ()) {
+        Err(Error::Compilation { kernel, options, log }) => {
+            assert_eq!(kernel, "broken<float>");
+            assert!(options.iter().any(|option| option.starts_with("--offload-arch=")), "{options:?}");
+            assert!(log.contains("nonsense"), "{log}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let missing = device.kernel(&SCALE, "no_such_kernel<float>").map(|_| ());
+    assert!(matches!(missing, Err(Error::Compilation { .. })), "{missing:?}");
+    let unlisted = device.launch(KernelName::new("no_such_template")).map(|_| ());
+    assert!(
+        matches!(&unlisted, Err(Error::Compilation { log, .. }) if log.contains("table")),
+        "{unlisted:?}"
+    );
+    assert!(device.kernel(&SCALE, "scale<f64>").is_ok(), "the next one compiles");
+}
+
+#[test]
+fn launches_check_their_arguments() {
+    let device = device();
+    let kernel = device.kernel(&SCALE, "scale<f32>").unwrap();
+    let buffer = device.upload(&[0; 16]).unwrap();
+    let grid = Grid { blocks: 1, threads: 1 };
+    let past_the_end = device.launch_kernel(&kernel).unwrap().buffer(&buffer, 17);
+    // SAFETY: refused before anything is launched.
+    assert!(matches!(unsafe { past_the_end.submit(grid, 0) }, Err(Error::Invalid { .. })));
+    let too_many = (0..17).fold(device.launch_kernel(&kernel).unwrap(), |launch, i| launch.value(i as u32));
+    // SAFETY: refused before anything is launched.
+    assert!(matches!(unsafe { too_many.submit(grid, 0) }, Err(Error::Invalid { .. })));
+    let too_large = device.launch_kernel(&kernel).unwrap().value([0u64; 64]).value([0u64; 64]).value(0u8);
+    // SAFETY: refused before anything is launched.
+    assert!(matches!(unsafe { too_large.submit(grid, 0) }, Err(Error::Invalid { .. })));
+    assert_eq!(read(&buffer), [0; 16]);
+}
+
+#[test]
+fn more_memory_than_there_is_harms_nobody() {
+    let device = device();
+    let kept = device.upload(&bytes(1 << 20, 9)).unwrap();
+    let (_, total) = device.memory_info().unwrap();
+    for asked in [total + 1, total * 4, usize::MAX / 2, usize::MAX] {
+        match device.alloc(asked).map(|_| ()) {
+            Err(Error::OutOfMemory { requested, free, total: all }) => {
+                assert_eq!(requested, asked);
+                assert!(free <= all && all > 0, "{free} of {all}");
+            }
+            other => panic!("{asked} bytes: {other:?}"),
+        }
+    }
+    assert!(read(&kept) == bytes(1 << 20, 9));
+    assert!(device.alloc(1 << 20).is_ok());
+}
+
+#[test]
+fn threads_share_a_device() {
+    let device = device();
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let device = &device;
+            scope.spawn(move || {
+                let kernel = device.kernel(&SCALE, "scale<f32>").unwrap();
+                for round in 1..30usize {
+                    let n = 1 + (round * 7919 * (thread + 1)) % 60_000;
+                    let data: Vec<f32> = (0..n).map(|i| (i + thread) as f32).collect();
+                    let buffer = device.upload(bytemuck::cast_slice(&data)).unwrap();
+                    let launch = device.launch_kernel(&kernel).unwrap();
+                    let launch = launch.value(n as u64).value(round as f32).buffer(&buffer, 0);
+                    // SAFETY: the parameters are a u64, an f32 and a pointer to so many f32.
+                    unsafe { launch.submit(device.grid(n), 0).unwrap() };
+                    let expected = |i: usize| (i + thread) as f32 * round as f32;
+                    assert!(floats(&buffer).iter().enumerate().all(|(i, &x)| x == expected(i)));
+                }
+            });
+        }
+    });
+    device.memory_cleanup().unwrap();
+}
+
+#[test]
+fn two_devices_copy_between_each_other() {
+    let Ok(second) = Device::get(1) else {
+        eprintln!("one device only: BURN_ROCM_CPU_DEVICES=2 gives the CPU provider two");
+        return;
+    };
+    let first = device();
+    for size in [0, 10, 100_000, 5 << 20] {
+        let data = bytes(size, 4);
+        let here = first.upload(&data).unwrap();
+        let there = second.copy_from_device(&here, 0, size).unwrap();
+        drop(here);
+        assert!(Arc::ptr_eq(there.device(), &second));
+        let noise = first.upload(&vec![0xff; size]).unwrap();
+        assert!(read(&there) == data);
+        let back = first.copy_from_device(&there, size / 2, size - size / 2).unwrap();
+        assert!(read(&back) == data[size / 2..]);
+        drop(noise);
+    }
+    let here = first.upload(&[1; 10]).unwrap();
+    let mut out = [0; 10];
+    assert!(matches!(second.read(&here, 0, &mut out), Err(Error::Invalid { .. })));
+    let kernel = second.kernel(&SCALE, "scale<f32>").unwrap();
+    assert!(first.launch_kernel(&kernel).is_err());
+    let launch = second.launch_kernel(&kernel).unwrap().value(1u64).value(1f32).buffer(&here, 0);
+    // SAFETY: refused before anything is launched.
+    assert!(matches!(
+        unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0) },
+        Err(Error::Invalid { .. })
+    ));
+}
+
+#[test]
+fn events_measure_time() {
+    let device = device();
+    let (start, end) = (device.timing_event().unwrap(), device.timing_event().unwrap());
+    device.compute_stream().record(&start).unwrap();
+    device.fill_bytes(&device.alloc(1 << 20).unwrap(), 0, 1, 1 << 20).unwrap();
+    device.compute_stream().record(&end).unwrap();
+    end.synchronize().unwrap();
+    assert!(end.query().unwrap());
+    assert!(end.elapsed_since(&start).unwrap() >= 0.0);
+}
