@@ -1,0 +1,271 @@
+//! What depends on the environment: which provider, from where, with which cache. Each case runs in a process of its own,
+//! because a process chooses once.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use hip::{Device, Grid, Program, ProviderKind};
+
+const PROGRAM: Program<'static> = Program {
+    name: "add_one.hip",
+    source: r#"
+#include "prelude.h"
+__global__ void add_one(u64 n, u32 *x) {
+    for_each(n, [=](u64 i) { x[i] += 1; });
+}
+"#,
+    headers: &[],
+    options: &[],
+};
+
+/// What a child process does; not a test of its own.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn child() {
+    let result = match std::env::var("HIP_TEST_CASE").as_deref() {
+        Ok("device") => Device::get(0).map(|device| format!("{}", device.provider().kind())),
+        Ok("twice") => Device::get(0).and_then(|_| Device::get(0)).map(|_| "twice".into()),
+        Ok("available") => Ok(format!("{} {}", hip::is_available(), hip::rocm_device_count())),
+        Ok("late choice") => Device::get(0).and_then(|device| {
+            let other = match device.provider().kind() {
+                ProviderKind::Rocm => ProviderKind::Cpu,
+                _ => ProviderKind::Rocm,
+            };
+            hip::select_provider(Some(device.provider().kind()))?;
+            hip::select_provider(Some(other)).map(|()| "taken".into())
+        }),
+        Ok("early choice") => hip::select_provider("cuda".parse().ok())
+            .and_then(|()| Device::get(0))
+            .map(|_| "a CUDA device".into()),
+        Ok("allocate") => Device::get(0).and_then(|device| {
+            let first = device.alloc(100 << 20).map(|_| ());
+            device.alloc(10 << 20)?;
+            first.map(|()| "allocated".into())
+        }),
+        Ok("deterministic") => Ok(hip::deterministic().to_string()),
+        Ok("kernel") => run_kernel(),
+        other => panic!("{other:?}"),
+    };
+    match result {
+        Ok(text) => println!("\nRESULT ok {text}"),
+        Err(error) => println!("\nRESULT {error:?}"),
+    }
+}
+
+fn run_kernel() -> hip::Result<String> {
+    let device = Device::get(0)?;
+    let kernel = device.kernel(&PROGRAM, "add_one")?;
+    let buffer = device.upload(&[1, 0, 0, 0, 41, 0, 0, 0])?;
+    let launch = device.launch_kernel(&kernel)?.value(2u64).buffer(&buffer, 0);
+    // SAFETY: the parameters are the count and a pointer to so many u32.
+    unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0)? };
+    let mut out = [0; 8];
+    device.read(&buffer, 0, &mut out)?;
+    assert_eq!(out, [2, 0, 0, 0, 42, 0, 0, 0]);
+    let stats = hip::code_cache().stats();
+    let refusal = hip::code_cache().last_refusal().map_or(String::new(), |error| error.to_string());
+    Ok(format!(
+        "hits {} compiled {} damaged {} refused {} {refusal}",
+        stats.hits, stats.compiled, stats.damaged, stats.refused
+    ))
+}
+
+/// A process that does one case; its result line and what it wrote to stderr.
+fn command(case: &str, variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.env("HIP_TEST_CASE", case);
+    command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(case: &str, variables: &[(&str, &str)]) -> (String, String) {
+    let output = command(case, variables).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{case}: {stderr}");
+    (result(&output.stdout), stderr)
+}
+
+fn result(stdout: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stdout);
+    let line = text.lines().find_map(|line| line.strip_prefix("RESULT "));
+    line.unwrap_or_else(|| panic!("no result in {text}")).to_owned()
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("hip-provider-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_provider_that_does_not_exist() {
+    let (result, _) = run("device", &[("BURN_ROCM_PROVIDER", "opencl")]);
+    assert_eq!(
+        result,
+        r#"Config { what: "BURN_ROCM_PROVIDER", expected: "one of auto, rocm, cuda, cpu", found: "`opencl`" }"#
+    );
+}
+
+#[test]
+fn the_first_choice_stays() {
+    let (result, _) = run("late choice", &[]);
+    assert!(
+        result.starts_with(r#"Config { what: "provider""#) && result.contains("in use already"),
+        "{result}"
+    );
+    let (result, _) = run("early choice", &[]);
+    assert!(result.starts_with("NotAvailable") && result.contains("cuda"), "{result}");
+}
+
+/// ROCm libraries that load, as many functions as they must have, and find no device.
+fn libraries_without_a_device(scratch: &Scratch) -> Option<String> {
+    let lib = scratch.0.join("lib");
+    fs::create_dir_all(&lib).unwrap();
+    let compile = |file: &str, names: &[&std::ffi::CStr]| {
+        let source = lib.join(format!("{file}.c"));
+        let text: String = names
+            .iter()
+            .map(|name| {
+                format!("int {}() {{ return {}; }}\n", name.to_str().unwrap(), hip_sys::hipErrorNoDevice)
+            })
+            .collect();
+        fs::write(&source, text).unwrap();
+        let compiler =
+            Command::new("cc").args(["-w", "-shared", "-fPIC", "-o"]).args([lib.join(file), source]).status();
+        compiler.is_ok_and(|status| status.success())
+    };
+    let made = compile("libamdhip64.so.7", hip_sys::Hip::REQUIRED)
+        && compile("libhiprtc.so.7", hip_sys::Hiprtc::REQUIRED);
+    if !made {
+        eprintln!("no C compiler: not tested");
+    }
+    made.then(|| scratch.0.display().to_string())
+}
+
+#[test]
+fn libraries_that_load_but_have_no_device() {
+    let scratch = Scratch::new("no-device");
+    let Some(root) = libraries_without_a_device(&scratch) else { return };
+    let (result, _) = run("device", &[("BURN_ROCM_PROVIDER", "rocm"), ("ROCM_PATH", &root)]);
+    assert!(result.contains("HIP is installed but finds no device"), "{result}");
+    assert!(result.contains("lib/libamdhip64.so.7 (loaded)"), "{result}");
+    let (result, _) = run("available", &[("ROCM_PATH", &root)]);
+    assert_eq!(result, "ok false 0");
+}
+
+#[test]
+fn a_library_that_lacks_a_function_is_named() {
+    let scratch = Scratch::new("lacking");
+    let Some(root) = libraries_without_a_device(&scratch) else { return };
+    // The other library under HIP's name: it loads, and has none of HIP's functions.
+    fs::copy(scratch.0.join("lib/libhiprtc.so.7"), scratch.0.join("lib/libamdhip64.so.7")).unwrap();
+    let (result, _) = run("device", &[("BURN_ROCM_PROVIDER", "rocm"), ("ROCM_PATH", &root)]);
+    assert!(result.contains("HIP lacks the symbol hipInit"), "{result}");
+}
+
+#[test]
+fn falling_back_to_the_cpu_is_said_once() {
+    let scratch = Scratch::new("fallback");
+    let Some(root) = libraries_without_a_device(&scratch) else { return };
+    let (result, stderr) = run("twice", &[("BURN_ROCM_PROVIDER", "auto"), ("ROCM_PATH", &root)]);
+    assert_eq!(result, "ok twice");
+    let lines: Vec<_> = stderr.lines().filter(|line| line.starts_with("burn-rocm:")).collect();
+    assert_eq!(lines.len(), 1, "{stderr}");
+    assert!(lines[0].contains("using the cpu provider"), "{stderr}");
+    assert!(lines[0].contains("rocm: HIP is installed but finds no device"), "{stderr}");
+    assert!(lines[0].contains("cuda: "), "{stderr}");
+    let (result, stderr) = run("twice", &[("BURN_ROCM_PROVIDER", "cpu")]);
+    assert_eq!((result.as_str(), stderr.contains("burn-rocm:")), ("ok twice", false), "asked for: {stderr}");
+}
+
+#[test]
+fn settings_reach_the_device() {
+    let (result, _) = run("allocate", &[("BURN_ROCM_MEMORY_LIMIT", "64M")]);
+    assert!(result.starts_with("OutOfMemory { requested: 104857600, free: "), "{result}");
+    assert!(result.ends_with("total: 67108864 }"), "{result}");
+    let (result, _) = run("device", &[("BURN_ROCM_MEMORY_LIMIT", "64 megabytes")]);
+    assert!(result.starts_with(r#"Config { what: "BURN_ROCM_MEMORY_LIMIT""#), "{result}");
+    assert_eq!(run("deterministic", &[("BURN_ROCM_DETERMINISTIC", "1")]).0, "ok true");
+    assert_eq!(run("deterministic", &[("BURN_ROCM_DETERMINISTIC", "")]).0, "ok false");
+}
+
+fn cache_files(directory: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|ending| ending == "code")).collect()
+}
+
+#[test]
+fn a_kernel_is_compiled_once_and_again_when_its_file_is_damaged() {
+    let scratch = Scratch::new("cache");
+    let cache = scratch.path("cache");
+    let kernel = || run("kernel", &[("BURN_ROCM_CACHE_DIR", &cache)]).0;
+    assert_eq!(kernel(), "ok hits 0 compiled 1 damaged 0 refused 0 ");
+    assert_eq!(fs::metadata(&cache).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(kernel(), "ok hits 1 compiled 0 damaged 0 refused 0 ");
+    let files = cache_files(&cache);
+    assert_eq!(files.len(), 1);
+    let mut bytes = fs::read(&files[0]).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&files[0], &bytes).unwrap();
+    assert_eq!(kernel(), "ok hits 0 compiled 1 damaged 1 refused 0 ");
+    assert_eq!(kernel(), "ok hits 1 compiled 0 damaged 0 refused 0 ");
+    // Off: neither read nor written.
+    let off = run("kernel", &[("BURN_ROCM_CACHE_DIR", &cache), ("BURN_ROCM_CACHE", "0")]).0;
+    assert_eq!(off, "ok hits 0 compiled 1 damaged 0 refused 0 ");
+}
+
+#[test]
+fn what_others_may_have_written_is_refused() {
+    let scratch = Scratch::new("foreign");
+    let cache = scratch.path("cache");
+    let kernel = || run("kernel", &[("BURN_ROCM_CACHE_DIR", &cache)]).0;
+    kernel();
+    // Only root may give a file away.
+    if std::os::unix::fs::chown(&cache_files(&cache)[0], Some(12_345), None).is_ok() {
+        let result = kernel();
+        assert!(result.starts_with("ok hits 0 compiled 1 damaged 0 refused 1 "), "{result}");
+        assert!(
+            result.contains("expected a file of user") && result.contains("found one of user 12345"),
+            "{result}"
+        );
+    }
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).unwrap();
+    let result = kernel();
+    assert!(result.starts_with("ok hits 0 compiled 1 damaged 0 refused 1 "), "{result}");
+    assert!(result.contains("mode 0777"), "{result}");
+}
+
+#[test]
+fn processes_may_race_for_the_cache() {
+    let scratch = Scratch::new("race");
+    let cache = scratch.path("cache");
+    let children: Vec<_> =
+        (0..4).map(|_| command("kernel", &[("BURN_ROCM_CACHE_DIR", &cache)]).spawn().unwrap()).collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let result = result(&output.stdout);
+        assert!(result.starts_with("ok hits ") && result.contains("damaged 0 refused 0"), "{result}");
+    }
+    assert_eq!(cache_files(&cache).len(), 1);
+    assert_eq!(fs::read_dir(Path::new(&cache)).unwrap().count(), 1, "no temporary file is left");
+    let after = run("kernel", &[("BURN_ROCM_CACHE_DIR", &cache)]).0;
+    assert_eq!(after, "ok hits 1 compiled 0 damaged 0 refused 0 ");
+}
