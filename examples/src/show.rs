@@ -33,6 +33,7 @@ pub fn samples(split: &Split, indices: &[usize], guesses: &[Guess]) -> String {
             }
             text.push_str(GAP);
         }
+        text.truncate(text.trim_end().len());
         text.push('\n');
     }
     for &index in indices {
@@ -42,6 +43,7 @@ pub fn samples(split: &Split, indices: &[usize], guesses: &[Guess]) -> String {
         // Writing to a string does not fail.
         let _ = write!(text, "{line:^width$}{GAP}", width = SIDE / 2);
     }
+    text.truncate(text.trim_end().len());
     text
 }
 
@@ -77,7 +79,7 @@ mod tests {
         let text = samples(&split, &[0, 1], &[guess(3, 0.5), guess(9, 1.0)]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 8);
-        assert_eq!(lines[0], format!("{}  {}  ", "\u{2800}".repeat(14), "\u{28FF}".repeat(14)));
+        assert_eq!(lines[0], format!("{}  {}", "\u{2800}".repeat(14), "\u{28FF}".repeat(14)));
         assert!(lines[7].contains("3 (50 %) ") && lines[7].contains("9 (100 %) not 4"), "{}", lines[7]);
     }
 

@@ -169,12 +169,11 @@ pub fn train<B: AutodiffBackend>(
         reading.step = step;
         history.test.push(reading);
         println!(
-            "epoch {}/{epochs}  {}  {:.0} images/s  {:.1} s  | held out: {}",
+            "epoch {}/{epochs}  {}  held out: {}  {:.0} images/s",
             epoch + 1,
-            summary(&epoch_sums.reading(step)),
+            short(&epoch_sums.reading(step)),
+            short(&reading),
             per_second(images, duration),
-            duration.as_secs_f32(),
-            summary(&reading),
         );
     }
     Ok((model, history))
@@ -260,6 +259,10 @@ impl Means {
 
 fn per_second(images: usize, time: Duration) -> f64 {
     images as f64 / time.as_secs_f64().max(1e-9)
+}
+
+fn short(reading: &Reading) -> String {
+    format!("loss {:.4}, {:.2} %", reading.loss, reading.accuracy * 100.0)
 }
 
 fn summary(reading: &Reading) -> String {
