@@ -2,6 +2,7 @@
 
 pub mod data;
 pub mod error;
+pub mod machine;
 pub mod model;
 pub mod plots;
 pub mod rng;
