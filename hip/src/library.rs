@@ -62,6 +62,8 @@ pub(crate) fn open(names: Names) -> Result<Loaded> {
 
 fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
     let mut searched = Vec::new();
+    // What came of the first file that is there.
+    let mut broken = None;
     for directory in directories {
         for file in names.files {
             let path = directory.join(file);
@@ -74,7 +76,10 @@ fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
                     return Ok(Loaded { path: path.display().to_string(), library });
                 }
                 // There, but broken: a library it needs is missing, or it is of another architecture.
-                Err(why) => searched.push(format!("{} ({why})", path.display())),
+                Err(why) => {
+                    searched.push(format!("{} ({why})", path.display()));
+                    broken.get_or_insert(why);
+                }
             }
         }
     }
@@ -84,10 +89,17 @@ fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
             Err(why) if why.contains(&format!("{file}: cannot open shared object file")) => {
                 searched.push((*file).into());
             }
-            Err(why) => searched.push(format!("{file} ({why})")),
+            Err(why) => {
+                searched.push(format!("{file} ({why})"));
+                broken.get_or_insert(why);
+            }
         }
     }
-    Err(Error::NotAvailable { reason: format!("{} is not installed", names.title), searched })
+    let reason = match broken {
+        Some(why) => format!("{} is installed but does not load: {why}", names.title),
+        None => format!("{} is not installed", names.title),
+    };
+    Err(Error::NotAvailable { reason, searched })
 }
 
 fn load(path: &std::ffi::OsStr) -> std::result::Result<std::mem::ManuallyDrop<Library>, String> {
@@ -143,12 +155,13 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("hip-broken-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("libno-such-thing.so.7"), b"not a library").unwrap();
-        let Err(Error::NotAvailable { searched, .. }) = open_in(NONE, std::slice::from_ref(&directory))
+        let Err(Error::NotAvailable { reason, searched }) = open_in(NONE, std::slice::from_ref(&directory))
         else {
             panic!("it loaded");
         };
         std::fs::remove_dir_all(&directory).unwrap();
         assert!(searched[0].contains("libno-such-thing.so.7 ("), "{}", searched[0]);
+        assert!(reason.starts_with("Nothing is installed but does not load: "), "{reason}");
     }
 
     #[test]
