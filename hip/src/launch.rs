@@ -1,5 +1,6 @@
 //! Launching kernels: one typed builder, its arguments inline.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -26,37 +27,58 @@ pub struct Grid {
     pub threads: u32,
 }
 
+/// The arguments' values and where each begins.
 #[repr(align(16))]
-struct Storage([MaybeUninit<u8>; MAX_ARGUMENT_BYTES]);
+struct Storage {
+    bytes: [MaybeUninit<u8>; MAX_ARGUMENT_BYTES],
+    offsets: [u16; MAX_ARGUMENTS],
+}
+
+impl Storage {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            bytes: [const { MaybeUninit::uninit() }; MAX_ARGUMENT_BYTES],
+            offsets: [0; MAX_ARGUMENTS],
+        })
+    }
+}
+
+thread_local! {
+    /// A thread's storage between launches. Not a part of `Launch`: the builder is moved at every argument, and with 1 KiB
+    /// to move a launch of four arguments took 325 ns above HIP; so, 76 ns (Xeon, 2 cores, both busy).
+    static SPARE: Cell<Option<Box<Storage>>> = const { Cell::new(None) };
+}
 
 /// A launch whose arguments are being added, in the order of the kernel's parameters.
 #[must_use = "nothing is launched until `submit`"]
 pub struct Launch<'d> {
     device: &'d Device,
     kernel: Arc<Kernel>,
-    storage: Storage,
-    offsets: [u16; MAX_ARGUMENTS],
+    /// `None` only while the launch is dropped.
+    storage: Option<Box<Storage>>,
     arguments: usize,
     used: usize,
     wrong: Option<Box<Error>>,
 }
 
+impl Drop for Launch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Not where the thread is ending and its values are gone.
+        let _ = SPARE.try_with(|spare| spare.set(self.storage.take()));
+    }
+}
+
 impl<'d> Launch<'d> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(device: &'d Device, kernel: Arc<Kernel>) -> Self {
-        Self {
-            device,
-            kernel,
-            storage: Storage([const { MaybeUninit::uninit() }; MAX_ARGUMENT_BYTES]),
-            offsets: [0; MAX_ARGUMENTS],
-            arguments: 0,
-            used: 0,
-            wrong: None,
-        }
+        let spare = SPARE.try_with(Cell::take).ok().flatten();
+        let storage = Some(spare.unwrap_or_else(Storage::new));
+        Self { device, kernel, storage, arguments: 0, used: 0, wrong: None }
     }
 
     /// Adds a pointer to a buffer's memory, `byte_offset` bytes into it.
-    #[inline(always)]
+    #[inline]
     pub fn buffer(mut self, buffer: &Buffer, byte_offset: usize) -> Self {
         if byte_offset > buffer.len() || !std::ptr::eq(Arc::as_ptr(buffer.device()), self.device) {
             self.refuse_buffer(buffer, byte_offset);
@@ -66,7 +88,7 @@ impl<'d> Launch<'d> {
     }
 
     /// Adds a value.
-    #[inline(always)]
+    #[inline]
     pub fn value<T: NoUninit>(mut self, value: T) -> Self {
         self.push(value);
         self
@@ -74,13 +96,13 @@ impl<'d> Launch<'d> {
 
     /// Adds a pointer to the device's error flag: a `u32` that a kernel may set to a value other than 0. The next read or sync
     /// then reports [`Error::Invalid`].
-    #[inline(always)]
+    #[inline]
     pub fn flag(mut self) -> Self {
         self.push(self.device.flag_address() as u64);
         self
     }
 
-    #[inline(always)]
+    #[inline]
     fn push<T: NoUninit>(&mut self, value: T) {
         let at = self.used.next_multiple_of(align_of::<T>());
         if self.arguments == MAX_ARGUMENTS || at + size_of::<T>() > MAX_ARGUMENT_BYTES || align_of::<T>() > 16
@@ -88,10 +110,11 @@ impl<'d> Launch<'d> {
             self.refuse_argument(size_of::<T>());
             return;
         }
+        let Some(storage) = &mut self.storage else { return };
         // SAFETY: `at + size_of::<T>()` is inside the storage, checked above, and `at` is a multiple of T's alignment in storage
         // aligned to 16.
-        unsafe { self.storage.0.as_mut_ptr().add(at).cast::<T>().write(value) };
-        self.offsets[self.arguments] = at as u16;
+        unsafe { storage.bytes.as_mut_ptr().add(at).cast::<T>().write(value) };
+        storage.offsets[self.arguments] = at as u16;
         self.arguments += 1;
         self.used = at + size_of::<T>();
     }
@@ -129,9 +152,10 @@ impl<'d> Launch<'d> {
         }
         let context = self.kernel.context();
         context.bind()?;
-        let base = self.storage.0.as_mut_ptr();
+        let Some(storage) = &mut self.storage else { return Ok(()) };
+        let base = storage.bytes.as_mut_ptr();
         let mut parameters = [std::ptr::null_mut::<c_void>(); MAX_ARGUMENTS];
-        for (parameter, &offset) in parameters.iter_mut().zip(&self.offsets[..self.arguments]) {
+        for (parameter, &offset) in parameters.iter_mut().zip(&storage.offsets[..self.arguments]) {
             // SAFETY: `push` wrote an argument at this offset of the storage.
             *parameter = unsafe { base.add(usize::from(offset)).cast() };
         }
