@@ -46,7 +46,10 @@ __global__ void select_rows(u64 rows, u64 row_bytes, const u8 *x, const I *indic
 
 struct Add {
     template <class T> static DEVICE void atomic(T *target, T value) { atomic_add(target, value); }
-    template <class T> static DEVICE void apply(T *target, T value) { *target = store<T>::from(load(*target) + load(value)); }
+    template <class T> static DEVICE void apply(T *target, T value) {
+        if constexpr (is_float<T>::value) *target = store<T>::from(load(*target) + load(value));
+        else *target = (T)((wrapping_t<T>)*target + (wrapping_t<T>)value);
+    }
 };
 // Every writer writes the same 1, so no order and no atomic is needed.
 struct Or {

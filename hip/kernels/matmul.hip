@@ -1,18 +1,12 @@
 // A plain tiled matrix product: for integers, which rocBLAS does not multiply, and for floats on chips that it has no kernels for.
 #include "prelude.h"
 
-// The type that products are summed in. Integers wrap, so an unsigned type at least as wide gives the same low bits.
+// The type that products are summed in. Integers wrap.
 template <class T, bool FLOAT = is_float<T>::value> struct accumulator {
     using type = compute_t<T>;
 };
-template <bool WIDE> struct word {
-    using type = u32;
-};
-template <> struct word<true> {
-    using type = u64;
-};
 template <class T> struct accumulator<T, false> {
-    using type = typename word<sizeof(T) == 8>::type;
+    using type = wrapping_t<T>;
 };
 
 // Strides in elements; a batch stride of 0 repeats an operand.
@@ -26,8 +20,9 @@ constexpr u32 MICRO = 4;  // rows and columns that a thread computes
 
 // One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than 256 threads takes rounds.
 template <class T, class A> DEVICE void tile_shared(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, const T *a, const T *b, T *out) {
-    SHARED(A, left, DEPTH * TILE);
-    SHARED(A, right, DEPTH * TILE);
+    SHARED(A, left_tile, DEPTH * TILE);
+    SHARED(A, right_tile, DEPTH * TILE);
+    A *left = left_tile, *right = right_tile;
     constexpr u32 SIDE = TILE / MICRO;
     for (u32 round = 0; round < SIDE * SIDE; round += blockDim.x) {
         u32 part = round + threadIdx.x;

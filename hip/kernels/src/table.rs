@@ -244,6 +244,9 @@ const FAMILIES: &[Family] = &[
     family!("matmul", [
         "matmul" [Types(NUMBERS)],
     ]),
+    family!("scan", [
+        "scan" [Names(&["CumSum", "CumProd", "CumMin", "CumMax"]), Types(NUMBERS)],
+    ]),
 ];
 
 #[cfg(test)]
