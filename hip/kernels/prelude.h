@@ -32,8 +32,11 @@ using f64 = double;
 #else
 #define DEVICE __device__ __forceinline__
 #endif
-#if COMPILER_HOST && !defined(__global__)
-#define __global__
+#if COMPILER_HOST
+// Kept out of the loop over blocks: inlined there, gcc loses track of the pointers. Everything that a kernel calls is
+// inlined into it: a loop with a call in it isn't vectorised.
+#undef __global__
+#define __global__ __attribute__((noinline, flatten))
 #endif
 
 // Loops whose iterations touch different elements, or the same one they read: in-place ops may alias exactly.
@@ -51,6 +54,18 @@ template <class To, class From> DEVICE To bit_cast(From from) {
     __builtin_memcpy(&to, &from, sizeof(To));
     return to;
 }
+
+// c ? a : b. The host compiler makes branches of the plain form where it sees that a later condition follows from this
+// one, and then can't vectorise the loop: it gets a mask instead.
+DEVICE u32 select(bool c, u32 a, u32 b) {
+#if COMPILER_HOST
+    u32 mask = 0u - (u32)c;
+    return (a & mask) | (b & ~mask);
+#else
+    return c ? a : b;
+#endif
+}
+DEVICE f32 select(bool c, f32 a, f32 b) { return bit_cast<f32>(select(c, bit_cast<u32>(a), bit_cast<u32>(b))); }
 
 // IEEE binary16, as stored. Computed with in f32 only.
 struct f16 {
@@ -82,14 +97,14 @@ DEVICE f16 f32_to_f16(f32 f) {
     return h;
 }
 #else
-// Selects rather than branches, on integers, so that the host compiler vectorises them on every x86-64.
+// On integers and without branches, so that the host compiler vectorises them on every x86-64.
 DEVICE f32 f16_to_f32(f16 h) {
     u32 magnitude = (u32)(h.bits & 0x7fff) << 13;
     u32 exponent = magnitude & 0x0f800000u;
     u32 normal = magnitude + (112u << 23);
     u32 special = magnitude + (224u << 23);
     u32 subnormal = bit_cast<u32>(bit_cast<f32>(magnitude + (113u << 23)) - bit_cast<f32>(113u << 23));
-    u32 bits = exponent == 0x0f800000u ? special : exponent == 0 ? subnormal : normal;
+    u32 bits = select(exponent == 0x0f800000u, special, select(exponent == 0, subnormal, normal));
     return bit_cast<f32>(bits | (u32)(h.bits & 0x8000) << 16);
 }
 DEVICE f16 f32_to_f16(f32 f) {
@@ -99,8 +114,8 @@ DEVICE f16 f32_to_f16(f32 f) {
     // Adding 0.5 aligns a subnormal result's last bit with f32's: the addition rounds to nearest even.
     u32 subnormal = bit_cast<u32>(bit_cast<f32>(bits) + 0.5f) - 0x3f000000u;
     u32 normal = (bits - (112u << 23) + 0xfffu + ((bits >> 13) & 1u)) >> 13;
-    u32 special = bits > 0x7f800000u ? 0x7e00u : 0x7c00u;
-    u32 half = bits >= (143u << 23) ? special : bits < (113u << 23) ? subnormal : normal;
+    u32 special = select(bits > 0x7f800000u, 0x7e00u, 0x7c00u);
+    u32 half = select(bits >= (143u << 23), special, select(bits < (113u << 23), subnormal, normal));
     return f16{(u16)(half | sign >> 16)};
 }
 #endif
@@ -110,7 +125,7 @@ DEVICE bf16 f32_to_bf16(f32 f) {
     u32 bits = bit_cast<u32>(f);
     u32 rounded = bits + 0x7fffu + ((bits >> 16) & 1u); // nearest, ties to even
     u32 quiet_nan = bits | 0x400000u;
-    return bf16{(u16)(((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded) >> 16)};
+    return bf16{(u16)(select((bits & 0x7fffffffu) > 0x7f800000u, quiet_nan, rounded) >> 16)};
 }
 
 // The type a stored type is computed in: low-precision floats in f32.
@@ -190,8 +205,8 @@ struct Index3 {
 #include "lockstep.h"
 #else
 // Set by the CPU device before it calls a block; one copy for all translation units.
-extern "C" thread_local Index3 hip_cpu_block;
-extern "C" thread_local Index3 hip_cpu_grid;
+extern "C" __thread Index3 hip_cpu_block; // not thread_local, which would call an initialiser at each use
+extern "C" __thread Index3 hip_cpu_grid;
 #define blockIdx hip_cpu_block
 #define gridDim hip_cpu_grid
 static constexpr Index3 threadIdx = {0, 0, 0};

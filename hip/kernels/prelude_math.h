@@ -69,8 +69,8 @@ DEVICE f64 log1p(f64 x) { return __builtin_log1p(x); }
 
 // exp(x) = 2^n exp(r), |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2). (exp(r) - 1 - r) / r^2 to 3.1e-9.
 DEVICE f32 exp(f32 x) {
-    x = x > 104.0f ? 104.0f : x; // past the range of f32 either way; NaN stays
-    x = x < -104.0f ? -104.0f : x;
+    x = select(x > 104.0f, 104.0f, x); // past the range of f32 either way; NaN stays
+    x = select(x < -104.0f, -104.0f, x);
     f32 biased = x * 1.44269504f + 12582912.0f; // adding 1.5 * 2^23 rounds to an integer
     f32 n = biased - 12582912.0f;
     f32 r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -90,7 +90,7 @@ DEVICE f32 exp(f32 x) {
 // log(x) = e ln 2 + log1p(z), z in [sqrt(1/2) - 1, sqrt(2) - 1]. (log1p(z) - z + z^2 / 2) / z^3 to 6.5e-8.
 DEVICE f32 log(f32 x) {
     bool subnormal = x < 1.17549435e-38f;
-    i32 bits = bit_cast<i32>(subnormal ? x * 8388608.0f : x);
+    i32 bits = bit_cast<i32>(select(subnormal, x * 8388608.0f, x));
     i32 e = ((bits - 0x3f3504f3) >> 23);
     f32 z = bit_cast<f32>(bits - (e << 23)) - 1.0f;
     f32 scale = (f32)(subnormal ? e - 23 : e);
@@ -106,16 +106,16 @@ DEVICE f32 log(f32 x) {
     f32 y = p * z * z * z + scale * -2.12194440e-4f;
     y = y - 0.5f * z * z;
     y = (z + y) + scale * 0.693359375f;
-    y = x == 0.0f ? -__builtin_inff() : y;
-    y = x < 0.0f ? __builtin_nanf("") : y;
-    return x < __builtin_inff() ? y : x; // infinity and NaN
+    y = select(x == 0.0f, -__builtin_inff(), y);
+    y = select(x < 0.0f, __builtin_nanf(""), y);
+    return select(x < __builtin_inff(), y, x); // infinity and NaN
 }
 
 // log(u), u = 1 + x rounded, times x / (u - 1): the rounding of u cancels (Kahan).
 DEVICE f32 log1p(f32 x) {
     f32 u = 1.0f + x;
     f32 y = log(u) * (x / (u - 1.0f));
-    return u == 1.0f || u == __builtin_inff() ? x : y;
+    return select((u == 1.0f) | (u == __builtin_inff()), x, y);
 }
 
 // Below 0.625: tanh(x) / x as a polynomial in x^2, to 1.4e-10. Above: 1 - 2 / (exp(2 |x|) + 1).
