@@ -241,6 +241,11 @@ impl Device {
         self.kernels.size()
     }
 
+    /// Sets the bytes of code above which the kernels used longest ago are unloaded (256 MiB).
+    pub fn set_loaded_kernels_limit(&self, bytes: usize) {
+        self.kernels.set_limit(bytes);
+    }
+
     /// Forgets every loaded kernel: each is read from disk or compiled again when asked for.
     pub fn forget_kernels(&self) {
         self.kernels.clear();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int};
 use std::hash::BuildHasherDefault;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -95,6 +95,7 @@ pub(crate) struct Kernels {
     loaded: Mutex<Loaded>,
     retired: Arc<Retired>,
     clock: AtomicU64,
+    limit: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -114,6 +115,7 @@ impl Kernels {
             loaded: Mutex::default(),
             retired: Arc::default(),
             clock: AtomicU64::new(1),
+            limit: AtomicUsize::new(MOST_LOADED),
         }
     }
 
@@ -192,7 +194,7 @@ impl Kernels {
         self.touch(&kernel);
         loaded.bytes += kernel.code.as_ref().map_or(0, |code| code.len());
         loaded.kernels.insert(key, kernel.clone());
-        if loaded.bytes > MOST_LOADED {
+        if loaded.bytes > self.limit.load(Ordering::Relaxed) {
             self.unload_oldest(&mut loaded);
         }
         Ok(kernel)
@@ -262,6 +264,11 @@ impl Kernels {
     pub(crate) fn size(&self) -> (usize, usize) {
         let loaded = self.loaded();
         (loaded.kernels.len(), loaded.bytes)
+    }
+
+    /// Sets the bytes of code above which the kernels used longest ago are unloaded.
+    pub(crate) fn set_limit(&self, bytes: usize) {
+        self.limit.store(bytes, Ordering::Relaxed);
     }
 
     fn unload_oldest(&self, loaded: &mut Loaded) {

@@ -1,4 +1,5 @@
 //! Memory, transfers, kernels and errors on a real device of whatever provider the machine has.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
 
@@ -92,6 +93,13 @@ fn many_small_uploads_share_pages_and_stay_apart() {
     for (i, buffer) in &buffers {
         assert!(read(buffer) == bytes(20_000 + i, *i), "upload {i}");
     }
+}
+
+#[test]
+fn an_upload_may_be_larger_than_all_pinned_memory() {
+    let data = bytes(100 << 20, 2);
+    let buffer = device().upload(&data).unwrap();
+    assert!(read(&buffer) == data);
 }
 
 #[test]

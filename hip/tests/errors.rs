@@ -1,7 +1,9 @@
-//! What is reported when: errors that `Drop` or the device recorded, and the counters. A process of its own, one test, because
-//! both belong to the device that all tests of a process share.
+//! What is reported when, what is counted and what is given back. A process of its own, one test at a time, because all this
+//! belongs to the device that all tests of a process share.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use hip::{Device, Error, Grid, Program};
+use serial_test::serial;
 
 const PROGRAM: Program<'static> = Program {
     name: "flag.hip",
@@ -16,6 +18,68 @@ __global__ void raise_flag(u32 code, u32 *flag) {
 };
 
 #[test]
+#[serial]
+fn cleanup_gives_memory_back_to_the_driver() {
+    let device = Device::get(0).expect("a provider with a device");
+    device.memory_cleanup().unwrap();
+    let (before, reserved) = (device.memory_info().unwrap().0, device.pool().stats().reserved);
+    let buffer = device.alloc(200 << 20).unwrap();
+    device.fill_bytes(&buffer, 0, 1, 200 << 20).unwrap();
+    drop(buffer);
+    assert_eq!(device.pool().stats().reserved, reserved + (200 << 20));
+    assert!(device.memory_info().unwrap().0 + (200 << 20) <= before);
+    device.memory_cleanup().unwrap();
+    assert_eq!(device.pool().stats().reserved, reserved);
+    assert!(device.memory_info().unwrap().0 >= before);
+}
+
+#[test]
+#[serial]
+fn the_pool_is_steady_over_equal_steps() {
+    let device = Device::get(0).expect("a provider with a device");
+    let step = || {
+        let batch = device.upload(&vec![1; 300_000]).unwrap();
+        let kept: Vec<_> = (1..40usize).map(|i| device.alloc(i * i * 1000).unwrap()).collect();
+        device.fill_bytes(&kept[3], 0, 0, 10).unwrap();
+        drop(batch);
+    };
+    for _ in 0..3 {
+        step();
+    }
+    let before = device.pool().stats();
+    for _ in 0..200 {
+        step();
+    }
+    let after = device.pool().stats();
+    assert_eq!((after.peak, after.reserved, after.misses), (before.peak, before.reserved, before.misses));
+    assert_eq!(after.allocated, before.allocated);
+    device.sync().unwrap();
+}
+
+#[test]
+#[serial]
+fn kernels_used_longest_ago_are_unloaded() {
+    let device = Device::get(0).expect("a provider with a device");
+    device.forget_kernels();
+    device.kernel(&PROGRAM, "raise_flag").unwrap();
+    let (count, one) = device.loaded_kernels();
+    assert_eq!(count, 1);
+    device.set_loaded_kernels_limit(one * 3);
+    let buffer = device.upload(&[0; 4]).unwrap();
+    for options in [&["-DTEST=1"], &["-DTEST=2"], &["-DTEST=3"], &["-DTEST=4"], &["-DTEST=5"]] {
+        let kernel = device.kernel(&Program { options, ..PROGRAM }, "raise_flag").unwrap();
+        let launch = device.launch_kernel(&kernel).unwrap().value(0u32).buffer(&buffer, 0);
+        // SAFETY: the parameters are a u32 and a pointer to one.
+        unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0).unwrap() };
+        assert!(device.loaded_kernels().0 <= 3, "{:?}", device.loaded_kernels());
+    }
+    device.sync().unwrap();
+    device.set_loaded_kernels_limit(256 << 20);
+    device.kernel(&PROGRAM, "raise_flag").unwrap();
+}
+
+#[test]
+#[serial]
 fn errors_are_reported_once_and_only_reads_wait() {
     let device = Device::get(0).expect("a provider with a device");
     let kernel = device.kernel(&PROGRAM, "raise_flag").unwrap();

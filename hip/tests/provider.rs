@@ -1,5 +1,6 @@
 //! What depends on the environment: which provider, from where, with which cache. Each case runs in a process of its own,
 //! because a process chooses once.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
