@@ -6,18 +6,21 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hip_kernels::KernelName;
 
+use crate::blas::Blas;
 use crate::buffer::Buffer;
 use crate::context::{Context, Counters};
+use crate::dnn::Dnn;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::info::DeviceInfo;
 use crate::launch::{Grid, Launch};
 use crate::memory::{Driver, TransferFences};
 use crate::module::{Kernel, Kernels, Program};
+use crate::once::Once;
 use crate::pinned::{PinnedBlock, Staging};
 use crate::pool::{MemoryPool, PoolBlock, Purpose};
 use crate::provider::{Provider, provider};
-use crate::settings::settings;
+use crate::settings::{deterministic, settings};
 use crate::stream::Stream;
 
 /// Elements of an element-wise launch per block: 8 a thread of 256. Fewer, and starting a block costs more than its work.
@@ -27,6 +30,9 @@ const THREADS: u32 = 256;
 
 /// One GPU of the chosen provider. Shared as `Arc<Device>`; all threads enqueue on its one compute stream.
 pub struct Device {
+    // Before the stream that they are bound to.
+    pub(crate) blas: Once<Blas>,
+    pub(crate) dnn: Once<Dnn>,
     info: DeviceInfo,
     pub(crate) context: Arc<Context>,
     pub(crate) compute: Arc<Stream>,
@@ -82,6 +88,8 @@ impl Device {
         let driver = Driver::new(&context, &compute, &copies);
         let kernels = Kernels::new(&context, &info.arch);
         Ok(Self {
+            blas: Once::default(),
+            dnn: Once::default(),
             pool: MemoryPool::new(Box::new(driver), settings()?.memory_limit),
             staging: Staging::new(&context),
             fences: TransferFences::default(),
@@ -120,6 +128,30 @@ impl Device {
         self.pool.clear()?;
         self.staging.clear();
         Ok(())
+    }
+
+    /// rocBLAS on this device, bound to the compute stream; created at the first call.
+    ///
+    /// # Errors
+    /// `NotAvailable` where the provider has no rocBLAS, or that has no kernels for this GPU.
+    pub fn blas(&self) -> Result<&Blas> {
+        self.blas.get(|| {
+            let table = self.provider().rocblas()?;
+            self.make_current()?;
+            Blas::new(table, &self.info.arch, self.info.index, self.compute.raw(), deterministic())
+        })
+    }
+
+    /// MIOpen on this device, bound to the compute stream; created at the first call.
+    ///
+    /// # Errors
+    /// `NotAvailable` where the provider has no MIOpen.
+    pub fn dnn(&self) -> Result<&Dnn> {
+        self.dnn.get(|| {
+            let table = self.provider().miopen()?;
+            self.make_current()?;
+            Dnn::new(table, self.info.index, self.compute.raw(), deterministic())
+        })
     }
 
     /// What the device was asked to do so far.

@@ -12,11 +12,13 @@
 //! ```
 
 mod arena;
+mod blas;
 mod buffer;
 mod cache;
 mod context;
 mod device;
 mod diagnosis;
+mod dnn;
 mod error;
 mod event;
 mod hash;
@@ -25,19 +27,27 @@ mod launch;
 mod library;
 mod memory;
 mod module;
+mod once;
 mod pinned;
 mod pool;
 mod provider;
 mod settings;
+mod span;
 mod stream;
 mod survey;
 mod transfer;
+mod workarounds;
 
+pub use blas::{Blas, MatrixView};
 pub use buffer::Buffer;
 pub use cache::{CacheStats, CodeCache, code_cache};
 pub use context::Counters;
 pub use device::Device;
 pub use diagnosis::Diagnosis;
+pub use dnn::{
+    Activation, BatchNormDesc, ConvDesc, Dnn, GroupNormDesc, LayerNormDesc, PoolDesc, PoolMode, ReduceDesc,
+    Reduction, SoftmaxDesc, TensorArg,
+};
 pub use error::{Error, Result};
 pub use event::Event;
 pub use hip_kernels::{DType, KernelName};

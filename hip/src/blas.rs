@@ -1,0 +1,436 @@
+//! Matrix products on rocBLAS: one handle a device, bound to the device's compute stream for life.
+
+mod layout;
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use hip_sys::hipStream_t;
+use rocblas_sys::*;
+
+use crate::span::Span;
+use crate::{Buffer, DType, Error, Result, workarounds};
+use layout::{Operand, Plan, Strided};
+
+/// A batch of matrices in device memory; offset and strides in elements.
+#[derive(Clone, Copy)]
+pub struct MatrixView<'a> {
+    /// Where the elements are.
+    pub buffer: &'a Buffer,
+    /// The first element.
+    pub offset: usize,
+    /// Rows of one matrix.
+    pub rows: usize,
+    /// Columns of one matrix.
+    pub cols: usize,
+    /// Elements from one row to the next.
+    pub row_stride: usize,
+    /// Elements from one column to the next.
+    pub col_stride: usize,
+    /// Elements from one matrix to the next; 0 repeats the same matrix.
+    pub batch_stride: usize,
+}
+
+/// rocBLAS on one device.
+pub struct Blas {
+    handle: Mutex<Handle>,
+    device: usize,
+}
+
+/// The raw handle, destroyed on drop.
+struct Handle {
+    table: &'static Rocblas,
+    raw: rocblas_handle,
+}
+
+// SAFETY: rocBLAS allows a handle to be used from any thread, one at a time (rocBLAS Programmer's Guide, "Thread
+// safety"); the mutex in `Blas` sees to that.
+unsafe impl Send for Handle {}
+
+impl Blas {
+    /// Creates the handle for the current device.
+    ///
+    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as long as the result.
+    pub(crate) fn new(
+        table: &'static Rocblas,
+        arch: &str,
+        device: usize,
+        stream: hipStream_t,
+        deterministic: bool,
+    ) -> Result<Self> {
+        workarounds::rocblas_has_kernels(arch)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` outlives the call.
+        let status = unsafe { (table.rocblas_create_handle)(&mut raw) };
+        check(table, "rocblas_create_handle", status, || arch.to_string())?;
+        let handle = Handle { table, raw };
+        // SAFETY: the handle was just created; the caller keeps the stream alive.
+        let status = unsafe { (table.rocblas_set_stream)(handle.raw, stream) };
+        check(table, "rocblas_set_stream", status, String::new)?;
+        // SAFETY: the handle is valid.
+        let status = unsafe { (table.rocblas_set_pointer_mode)(handle.raw, rocblas_pointer_mode_host) };
+        check(table, "rocblas_set_pointer_mode", status, String::new)?;
+        if deterministic {
+            // SAFETY: the handle is valid.
+            let status = unsafe { (table.rocblas_set_atomics_mode)(handle.raw, rocblas_atomics_not_allowed) };
+            check(table, "rocblas_set_atomics_mode", status, String::new)?;
+        }
+        Ok(Self { handle: Mutex::new(handle), device })
+    }
+
+    /// `c[i] = alpha * a[i] x b[i] + beta * c[i]` for each matrix `i` of the batch.
+    ///
+    /// Each view needs a stride of 1 in rows or columns and the other at least as large as the dimension it skips
+    /// (the stride of a dimension of size 1 does not matter); transposes are worked out from that. `dtype` is that
+    /// of `a` and `b`: f32, f64, f16 and bf16 (accumulated in f32), or i8, whose `c` is i32. `c` may not overlap
+    /// `a` or `b`.
+    ///
+    /// # Errors
+    /// `Unsupported` for other dtypes; `Invalid` for shapes, strides or sizes that rocBLAS can't take or that leave
+    /// the buffers; `Rocblas` for what the library reports.
+    #[allow(clippy::too_many_arguments)] // BLAS's own signature.
+    pub fn gemm(
+        &self,
+        dtype: DType,
+        batch: usize,
+        a: MatrixView<'_>,
+        b: MatrixView<'_>,
+        c: MatrixView<'_>,
+        alpha: f64,
+        beta: f64,
+    ) -> Result<()> {
+        let kind = Kind::of("gemm", dtype)?;
+        if batch == 0 || c.rows == 0 || c.cols == 0 {
+            return Ok(());
+        }
+        let plan = layout::plan(batch, a.strided(), b.strided(), c.strided())?;
+        let (a, b) = (self.span("gemm", &a, batch, dtype)?, self.span("gemm", &b, batch, dtype)?);
+        let out = self.span("gemm", &c, batch, kind.output)?.apart_from("gemm", &[a, b])?;
+        // With no inner dimension nothing is read, but rocBLAS wants no null pointer.
+        let (a, b) = if plan.k == 0 { (out, out) } else { (a, b) };
+        let (first, second) = if plan.swap { (b, a) } else { (a, b) };
+        c.buffer.device().make_current()?;
+        let handle = self.lock();
+        // SAFETY: `span` checked that every element of the views lies inside its buffer, and `plan` describes
+        // those elements; the buffers live on until the stream has passed this call, which the pool guarantees.
+        unsafe { handle.gemm(kind, &plan, first.ptr, second.ptr, out.ptr, alpha, beta) }
+    }
+
+    /// `c[i] = alpha * a[i] + beta * b[i]`, every view transposed as its strides say; `a` and `b` shaped like `c`.
+    /// f32 and f64.
+    ///
+    /// # Errors
+    /// As for [`Blas::gemm`].
+    #[allow(clippy::too_many_arguments)] // BLAS's own signature.
+    pub fn geam(
+        &self,
+        dtype: DType,
+        batch: usize,
+        alpha: f64,
+        a: MatrixView<'_>,
+        beta: f64,
+        b: MatrixView<'_>,
+        c: MatrixView<'_>,
+    ) -> Result<()> {
+        if !matches!(dtype, DType::F32 | DType::F64) {
+            return Err(Error::Unsupported { op: "geam", dtype: format!("{dtype:?}") });
+        }
+        if batch == 0 || c.rows == 0 || c.cols == 0 {
+            return Ok(());
+        }
+        let plan = layout::plan_sum(batch, a.strided(), b.strided(), c.strided())?;
+        let (a, b) = (self.span("geam", &a, batch, dtype)?, self.span("geam", &b, batch, dtype)?);
+        let out = self.span("geam", &c, batch, dtype)?.apart_from("geam", &[a, b])?;
+        c.buffer.device().make_current()?;
+        let handle = self.lock();
+        // SAFETY: as in `gemm`.
+        unsafe { handle.geam(dtype, &plan, a.ptr, b.ptr, out.ptr, alpha, beta) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Handle> {
+        // A panic between two calls leaves the handle as it was.
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a batch of matrices covers of its buffer.
+    fn span(&self, op: &'static str, view: &MatrixView<'_>, batch: usize, dtype: DType) -> Result<Span> {
+        let overflow = || Error::invalid(op, "a view that fits memory", format!("{:?}", view.strided()));
+        let bytes = |elements: usize| elements.checked_mul(dtype.size()).ok_or_else(overflow);
+        let extent = view.strided().extent(batch).ok_or_else(overflow)?;
+        Span::new(op, self.device, view.buffer, bytes(view.offset)?, bytes(extent)?)
+    }
+}
+
+impl MatrixView<'_> {
+    fn strided(&self) -> Strided {
+        Strided {
+            rows: self.rows,
+            cols: self.cols,
+            row_stride: self.row_stride,
+            col_stride: self.col_stride,
+            batch_stride: self.batch_stride,
+        }
+    }
+}
+
+/// The functions and types for one dtype of the operands.
+#[derive(Clone, Copy)]
+struct Kind {
+    input: DType,
+    output: DType,
+}
+
+impl Kind {
+    fn of(op: &'static str, input: DType) -> Result<Self> {
+        let output = match input {
+            DType::F32 | DType::F64 | DType::F16 | DType::BF16 => input,
+            DType::I8 => DType::I32,
+            _ => return Err(Error::Unsupported { op, dtype: format!("{input:?}") }),
+        };
+        Ok(Self { input, output })
+    }
+}
+
+fn datatype(dtype: DType) -> rocblas_datatype {
+    match dtype {
+        DType::F64 => rocblas_datatype_f64_r,
+        DType::F32 => rocblas_datatype_f32_r,
+        DType::F16 => rocblas_datatype_f16_r,
+        DType::BF16 => rocblas_datatype_bf16_r,
+        DType::I8 => rocblas_datatype_i8_r,
+        DType::I32 => rocblas_datatype_i32_r,
+        _ => rocblas_datatype_invalid,
+    }
+}
+
+fn operation(operand: &Operand) -> rocblas_operation {
+    if operand.transpose { rocblas_operation_transpose } else { rocblas_operation_none }
+}
+
+impl Handle {
+    /// # Safety
+    /// `first`, `second` and `out` are device memory that holds what `plan` describes, in `kind`'s types, until the
+    /// stream has passed the call.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn gemm(
+        &self,
+        kind: Kind,
+        plan: &Plan,
+        first: *const c_void,
+        second: *const c_void,
+        out: *mut c_void,
+        alpha: f64,
+        beta: f64,
+    ) -> Result<()> {
+        let Plan { m, n, k, batch, first: a, second: b, ldc, stride_c, .. } = *plan;
+        let (op_a, op_b) = (operation(&a), operation(&b));
+        let t = self.table;
+        macro_rules! typed {
+            ($type:ty, $single:ident, $batched:ident) => {{
+                let (alpha, beta) = (alpha as $type, beta as $type);
+                let (first, second, out) = (first.cast(), second.cast(), out.cast());
+                if batch == 1 {
+                    // SAFETY: the caller vouches for the memory; the scalars outlive the call, which reads them
+                    // before it returns (pointer mode host).
+                    let status = unsafe {
+                        (t.$single)(
+                            self.raw, op_a, op_b, m, n, k, &alpha, first, a.ld, second, b.ld, &beta, out, ldc,
+                        )
+                    };
+                    (stringify!($single), status)
+                } else {
+                    // SAFETY: as above.
+                    let status = unsafe {
+                        (t.$batched)(
+                            self.raw,
+                            op_a,
+                            op_b,
+                            m,
+                            n,
+                            k,
+                            &alpha,
+                            first,
+                            a.ld,
+                            a.batch_stride,
+                            second,
+                            b.ld,
+                            b.batch_stride,
+                            &beta,
+                            out,
+                            ldc,
+                            stride_c,
+                            batch,
+                        )
+                    };
+                    (stringify!($batched), status)
+                }
+            }};
+        }
+        let (call, status) = match kind.input {
+            DType::F32 => typed!(f32, rocblas_sgemm, rocblas_sgemm_strided_batched),
+            DType::F64 => typed!(f64, rocblas_dgemm, rocblas_dgemm_strided_batched),
+            _ => {
+                let (f32s, i32s) = ([alpha as f32, beta as f32], [alpha as i32, beta as i32]);
+                let integer = kind.input == DType::I8;
+                let compute = datatype(if integer { DType::I32 } else { DType::F32 });
+                let scalar = |i: usize| -> *const c_void {
+                    if integer { (&raw const i32s[i]).cast() } else { (&raw const f32s[i]).cast() }
+                };
+                let (input, output) = (datatype(kind.input), datatype(kind.output));
+                if batch == 1 {
+                    // SAFETY: as above; rocBLAS allows d to be c.
+                    let status = unsafe {
+                        (t.rocblas_gemm_ex)(
+                            self.raw,
+                            op_a,
+                            op_b,
+                            m,
+                            n,
+                            k,
+                            scalar(0),
+                            first,
+                            input,
+                            a.ld,
+                            second,
+                            input,
+                            b.ld,
+                            scalar(1),
+                            out,
+                            output,
+                            ldc,
+                            out,
+                            output,
+                            ldc,
+                            compute,
+                            rocblas_gemm_algo_standard,
+                            0,
+                            rocblas_gemm_flags_none,
+                        )
+                    };
+                    ("rocblas_gemm_ex", status)
+                } else {
+                    // SAFETY: as above.
+                    let status = unsafe {
+                        (t.rocblas_gemm_strided_batched_ex)(
+                            self.raw,
+                            op_a,
+                            op_b,
+                            m,
+                            n,
+                            k,
+                            scalar(0),
+                            first,
+                            input,
+                            a.ld,
+                            a.batch_stride,
+                            second,
+                            input,
+                            b.ld,
+                            b.batch_stride,
+                            scalar(1),
+                            out,
+                            output,
+                            ldc,
+                            stride_c,
+                            out,
+                            output,
+                            ldc,
+                            stride_c,
+                            batch,
+                            compute,
+                            rocblas_gemm_algo_standard,
+                            0,
+                            rocblas_gemm_flags_none,
+                        )
+                    };
+                    ("rocblas_gemm_strided_batched_ex", status)
+                }
+            }
+        };
+        check(t, call, status, || format!("{:?}, {plan:?}", kind.input))
+    }
+
+    /// # Safety
+    /// As for `gemm`.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn geam(
+        &self,
+        dtype: DType,
+        plan: &Plan,
+        first: *const c_void,
+        second: *const c_void,
+        out: *mut c_void,
+        alpha: f64,
+        beta: f64,
+    ) -> Result<()> {
+        let Plan { m, n, batch, first: a, second: b, ldc, stride_c, .. } = *plan;
+        let (op_a, op_b) = (operation(&a), operation(&b));
+        macro_rules! typed {
+            ($type:ty, $batched:ident) => {{
+                let (alpha, beta) = (alpha as $type, beta as $type);
+                // SAFETY: the caller vouches for the memory; the scalars are read before the call returns.
+                let status = unsafe {
+                    (self.table.$batched)(
+                        self.raw,
+                        op_a,
+                        op_b,
+                        m,
+                        n,
+                        &alpha,
+                        first.cast(),
+                        a.ld,
+                        a.batch_stride,
+                        &beta,
+                        second.cast(),
+                        b.ld,
+                        b.batch_stride,
+                        out.cast(),
+                        ldc,
+                        stride_c,
+                        batch,
+                    )
+                };
+                (stringify!($batched), status)
+            }};
+        }
+        let (call, status) = match dtype {
+            DType::F32 => typed!(f32, rocblas_sgeam_strided_batched),
+            _ => typed!(f64, rocblas_dgeam_strided_batched),
+        };
+        check(self.table, call, status, || format!("{dtype:?}, {plan:?}"))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is valid and used by nobody else; whoever drops a `Device` has waited for its stream.
+        let status = unsafe { (self.table.rocblas_destroy_handle)(self.raw) };
+        if let Err(error) = check(self.table, "rocblas_destroy_handle", status, String::new) {
+            log::warn!("{error}");
+        }
+    }
+}
+
+/// A status as a `Result`.
+fn check(
+    table: &Rocblas,
+    call: &'static str,
+    status: rocblas_status,
+    detail: impl FnOnce() -> String,
+) -> Result<()> {
+    // Degraded: done, but slower than it could be for want of memory.
+    if status == rocblas_status_success || status == rocblas_status_perf_degraded {
+        return Ok(());
+    }
+    let name = status.name().unwrap_or_else(|| {
+        // SAFETY: rocBLAS returns a static string for any value.
+        let text = unsafe { (table.rocblas_status_to_string)(status) };
+        if text.is_null() {
+            return "unknown status";
+        }
+        // SAFETY: a static, NUL-terminated string as just said.
+        unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("unknown status")
+    });
+    Err(Error::Rocblas { call, status: status.0, name, detail: detail() })
+}

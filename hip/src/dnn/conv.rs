@@ -1,0 +1,407 @@
+//! Convolution in 2-D and 3-D: forward, gradient of the data, gradient of the weights.
+//!
+//! A transposed convolution is the gradient of the data of the plain one with the same weights.
+//!
+//! Each shape's solution is chosen once, by immediate mode: MIOpen's database or its heuristics, nothing timed.
+//! `BURN_ROCM_CONV_FIND=find` times the algorithms at a shape's first use instead.
+
+mod calls;
+
+use std::sync::OnceLock;
+
+use super::descriptor::{ConvolutionDesc, TensorDesc, ints};
+use super::{Dnn, FLOATS, Handle, TensorArg, check, data_type, elements};
+use crate::span::Span;
+use crate::{Buffer, DType, Error, Result};
+use calls::Operands;
+
+const OP: &str = "convolution";
+
+/// A convolution's shapes and options. Spatial rank 2 or 3; `stride`, `padding` and `dilation` have that length.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ConvDesc {
+    /// f32, f16 or bf16 (the latter two accumulated in f32).
+    pub dtype: DType,
+    /// Shape of the input: batch, channels, then depth (3-D), height, width.
+    pub x: Vec<usize>,
+    /// Shape of the weights: channels of the output, channels of the input / groups, then the window.
+    pub w: Vec<usize>,
+    /// Shape of the output.
+    pub y: Vec<usize>,
+    /// Steps of the window.
+    pub stride: Vec<usize>,
+    /// Zeros before and after each spatial dimension.
+    pub padding: Vec<usize>,
+    /// Steps between the elements of the window.
+    pub dilation: Vec<usize>,
+    /// Groups of channels that are convolved apart.
+    pub groups: usize,
+}
+
+/// Which of the three tensors is computed from the other two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Forward = 0,
+    BackwardData = 1,
+    BackwardWeights = 2,
+}
+
+/// Descriptors and solutions for one shape and direction.
+pub(super) struct Prepared {
+    conv: ConvolutionDesc,
+    x: TensorDesc,
+    w: TensorDesc,
+    y: TensorDesc,
+    /// The chosen solution, then those to fall back to when there is no memory for its workspace.
+    choices: Vec<Choice>,
+}
+
+/// One way to compute a convolution.
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    workspace: usize,
+    solution: Solution,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Solution {
+    /// A solution id of immediate mode.
+    Immediate(u64),
+    /// An algorithm that find mode timed, as the direction's enum numbers it.
+    Found(i32),
+}
+
+impl ConvDesc {
+    /// The descriptor for an input and weights, the output's shape worked out.
+    ///
+    /// # Errors
+    /// `Invalid` if the shapes and options do not fit together.
+    pub fn new(
+        dtype: DType,
+        x: &[usize],
+        w: &[usize],
+        stride: &[usize],
+        padding: &[usize],
+        dilation: &[usize],
+        groups: usize,
+    ) -> Result<Self> {
+        let mut desc = Self {
+            dtype,
+            x: x.to_vec(),
+            w: w.to_vec(),
+            y: x.to_vec(),
+            stride: stride.to_vec(),
+            padding: padding.to_vec(),
+            dilation: dilation.to_vec(),
+            groups,
+        };
+        desc.y = desc.output()?;
+        Ok(desc)
+    }
+
+    /// The output's shape for this input, weights and options.
+    fn output(&self) -> Result<Vec<usize>> {
+        let rank = self.x.len();
+        let invalid = |expected: &str| Err(Error::invalid(OP, expected, format!("{self:?}")));
+        if !(rank == 4 || rank == 5) || self.w.len() != rank {
+            return invalid("an input and weights of rank 4 or 5");
+        }
+        if [&self.stride, &self.padding, &self.dilation].iter().any(|list| list.len() != rank - 2) {
+            return invalid("stride, padding and dilation for each spatial dimension");
+        }
+        if self.groups == 0 || self.stride.contains(&0) || self.dilation.contains(&0) {
+            return invalid("at least one group, and strides and dilations of at least 1");
+        }
+        if self.w[1].checked_mul(self.groups) != Some(self.x[1]) || !self.w[0].is_multiple_of(self.groups) {
+            return invalid("channels that the groups divide");
+        }
+        let mut y = vec![self.x[0], self.w[0]];
+        for i in 0..rank - 2 {
+            let window = self.w[i + 2]
+                .checked_sub(1)
+                .and_then(|steps| steps.checked_mul(self.dilation[i])?.checked_add(1));
+            let padded = self.padding[i].checked_mul(2).and_then(|both| both.checked_add(self.x[i + 2]));
+            match (window, padded) {
+                (Some(window), Some(padded)) if window <= padded => {
+                    y.push((padded - window) / self.stride[i] + 1);
+                }
+                _ => return invalid("a window that is not empty and fits the padded input"),
+            }
+        }
+        Ok(y)
+    }
+
+    fn validate(&self) -> Result<()> {
+        let y = self.output()?;
+        if y != self.y {
+            return Err(Error::invalid(OP, format!("an output {y:?}"), format!("{:?}", self.y)));
+        }
+        Ok(())
+    }
+}
+
+impl Dnn {
+    /// `y = x * w`.
+    ///
+    /// # Errors
+    /// `Unsupported` for the dtype; `Invalid` for shapes that don't fit, or memory that is too small or overlaps;
+    /// `OutOfMemory` if no solution's workspace fits; `Miopen` for what the library reports.
+    pub fn conv_forward(
+        &self,
+        desc: &ConvDesc,
+        x: TensorArg<'_>,
+        w: TensorArg<'_>,
+        y: TensorArg<'_>,
+    ) -> Result<()> {
+        let [xs, ws, ys] = self.conv_spans(desc, x, w, y)?;
+        ys.apart_from(OP, &[xs, ws])?;
+        self.convolve(Direction::Forward, desc, [xs, ws, ys], y)
+    }
+
+    /// `dx`, the gradient of `x`, from that of `y`; also the transposed convolution of `dy`.
+    ///
+    /// # Errors
+    /// As for [`Dnn::conv_forward`].
+    pub fn conv_backward_data(
+        &self,
+        desc: &ConvDesc,
+        dy: TensorArg<'_>,
+        w: TensorArg<'_>,
+        dx: TensorArg<'_>,
+    ) -> Result<()> {
+        let [xs, ws, ys] = self.conv_spans(desc, dx, w, dy)?;
+        xs.apart_from(OP, &[ws, ys])?;
+        self.convolve(Direction::BackwardData, desc, [xs, ws, ys], dx)
+    }
+
+    /// `dw`, the gradient of `w`, from that of `y`.
+    ///
+    /// # Errors
+    /// As for [`Dnn::conv_forward`].
+    pub fn conv_backward_weights(
+        &self,
+        desc: &ConvDesc,
+        dy: TensorArg<'_>,
+        x: TensorArg<'_>,
+        dw: TensorArg<'_>,
+    ) -> Result<()> {
+        let [xs, ws, ys] = self.conv_spans(desc, x, dw, dy)?;
+        ws.apart_from(OP, &[xs, ys])?;
+        self.convolve(Direction::BackwardWeights, desc, [xs, ws, ys], dw)
+    }
+
+    fn conv_spans(
+        &self,
+        desc: &ConvDesc,
+        x: TensorArg<'_>,
+        w: TensorArg<'_>,
+        y: TensorArg<'_>,
+    ) -> Result<[Span; 3]> {
+        let span = |tensor, shape: &[usize]| self.span(OP, tensor, desc.dtype, elements(OP, shape)?);
+        Ok([span(x, &desc.x)?, span(w, &desc.w)?, span(y, &desc.y)?])
+    }
+
+    /// `spans` are of x, w and y; `out` is the one that is written.
+    fn convolve(
+        &self,
+        direction: Direction,
+        desc: &ConvDesc,
+        spans: [Span; 3],
+        out: TensorArg<'_>,
+    ) -> Result<()> {
+        let written = match direction {
+            Direction::Forward => spans[2],
+            Direction::BackwardData => spans[0],
+            Direction::BackwardWeights => spans[1],
+        };
+        if written.bytes == 0 {
+            return desc.validate();
+        }
+        if spans.iter().any(|span| span.bytes == 0) {
+            // A sum of nothing; the bits of 0.0 are 0 in every float type.
+            desc.validate()?;
+            return out.buffer.device().fill_bytes(out.buffer, out.offset, 0, written.bytes);
+        }
+        let prepared = self.convolutions[direction as usize]
+            .get(desc, || self.prepare(direction, desc, spans, out.buffer))?;
+        let device = out.buffer.device();
+        let mut failed = None;
+        for choice in &prepared.choices {
+            let workspace = match device.alloc(choice.workspace) {
+                Ok(workspace) => workspace,
+                Err(error @ Error::OutOfMemory { .. }) => {
+                    failed.get_or_insert(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let space = workspace_span(&workspace, choice.workspace);
+            let handle = self.begin(out.buffer)?;
+            let operands = prepared.operands(&handle, direction, spans);
+            // SAFETY: the spans hold the tensors that the descriptors describe; they and the workspace go back to
+            // the pool at the earliest when the stream has been given this call, and the stream runs in order.
+            let (call, status) = unsafe {
+                match choice.solution {
+                    Solution::Immediate(id) => operands.immediate(space, id),
+                    Solution::Found(algorithm) => operands.found(space, algorithm),
+                }
+            };
+            return self.check(call, status, || format!("{desc:?}, {choice:?}"));
+        }
+        Err(failed.unwrap_or(Error::Unsupported {
+            op: OP,
+            dtype: format!("{:?}: MIOpen has no solution for {direction:?} of {desc:?}", desc.dtype),
+        }))
+    }
+
+    fn prepare(
+        &self,
+        direction: Direction,
+        desc: &ConvDesc,
+        spans: [Span; 3],
+        at: &Buffer,
+    ) -> Result<Prepared> {
+        let data_type = data_type(OP, desc.dtype, FLOATS)?;
+        desc.validate()?;
+        let table = self.table;
+        let (padding, stride, dilation) =
+            (ints(OP, &desc.padding)?, ints(OP, &desc.stride)?, ints(OP, &desc.dilation)?);
+        let groups = ints(OP, &[desc.groups])?[0];
+        let mut prepared = Prepared {
+            conv: ConvolutionDesc::new(table, &padding, &stride, &dilation, groups, self.deterministic)?,
+            x: TensorDesc::packed(table, OP, data_type, &desc.x)?,
+            w: TensorDesc::packed(table, OP, data_type, &desc.w)?,
+            y: TensorDesc::packed(table, OP, data_type, &desc.y)?,
+            choices: Vec::new(),
+        };
+        prepared.choices = match find_mode()? {
+            FindMode::Immediate => {
+                let handle = self.begin(at)?;
+                prepared.operands(&handle, direction, spans).solutions(desc)?
+            }
+            FindMode::Find => {
+                let bytes = {
+                    let handle = self.begin(at)?;
+                    prepared.operands(&handle, direction, spans).find_workspace(desc)?
+                };
+                let workspace = at.device().alloc(bytes)?;
+                let space = workspace_span(&workspace, bytes);
+                let handle = self.begin(at)?;
+                // SAFETY: as in `convolve`; what is written here is written again by the convolution itself.
+                unsafe { prepared.operands(&handle, direction, spans).find(desc, space)? }
+            }
+        };
+        log::debug!("{direction:?} of {desc:?}: {:?}", prepared.choices);
+        Ok(prepared)
+    }
+}
+
+impl Prepared {
+    fn operands<'a>(&'a self, handle: &'a Handle, direction: Direction, spans: [Span; 3]) -> Operands<'a> {
+        Operands {
+            handle,
+            direction,
+            conv: self.conv.raw(),
+            x: (self.x.raw(), spans[0]),
+            w: (self.w.raw(), spans[1]),
+            y: (self.y.raw(), spans[2]),
+        }
+    }
+}
+
+/// The workspace as MIOpen takes it: null where none is needed.
+fn workspace_span(buffer: &Buffer, bytes: usize) -> Span {
+    if bytes == 0 { Span::NULL } else { Span { ptr: buffer.as_ptr(), bytes } }
+}
+
+/// How a shape's solution is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FindMode {
+    Immediate,
+    Find,
+}
+
+/// What `BURN_ROCM_CONV_FIND` asks for.
+fn find_mode() -> Result<FindMode> {
+    static MODE: OnceLock<Result<FindMode>> = OnceLock::new();
+    MODE.get_or_init(|| parse_find_mode(std::env::var("BURN_ROCM_CONV_FIND").ok().as_deref())).clone()
+}
+
+fn parse_find_mode(value: Option<&str>) -> Result<FindMode> {
+    match value {
+        None | Some("" | "immediate") => Ok(FindMode::Immediate),
+        Some("find") => Ok(FindMode::Find),
+        Some(other) => Err(Error::Config {
+            what: "BURN_ROCM_CONV_FIND".into(),
+            expected: "immediate or find".into(),
+            found: format!("`{other}`"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn desc(
+        x: &[usize],
+        w: &[usize],
+        stride: usize,
+        padding: usize,
+        dilation: usize,
+        groups: usize,
+    ) -> Result<ConvDesc> {
+        let n = x.len() - 2;
+        ConvDesc::new(DType::F32, x, w, &vec![stride; n], &vec![padding; n], &vec![dilation; n], groups)
+    }
+
+    #[test]
+    fn output_shapes() {
+        for (x, w, stride, padding, dilation, groups, y) in [
+            (&[2, 3, 9, 7][..], &[6, 3, 3, 3][..], 1, 1, 1, 1, &[2, 6, 9, 7][..]),
+            (&[2, 8, 9, 7], &[6, 4, 3, 3], 2, 0, 1, 2, &[2, 6, 4, 3]),
+            (&[1, 1, 9, 9], &[1, 1, 3, 3], 1, 0, 3, 1, &[1, 1, 3, 3]),
+            (&[1, 2, 4, 5, 6], &[4, 2, 2, 2, 2], 2, 1, 1, 1, &[1, 4, 3, 3, 4]),
+            (&[0, 2, 4, 4], &[4, 2, 1, 1], 1, 0, 1, 1, &[0, 4, 4, 4]),
+        ] {
+            assert_eq!(desc(x, w, stride, padding, dilation, groups).unwrap().y, y);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        assert!(desc(&[2, 3, 4, 4], &[6, 4, 3, 3], 1, 0, 1, 1).is_err(), "channels");
+        assert!(desc(&[2, 4, 4, 4], &[5, 2, 3, 3], 1, 0, 1, 2).is_err(), "groups");
+        assert!(desc(&[2, 3, 2, 2], &[6, 3, 3, 3], 1, 0, 1, 1).is_err(), "window");
+        assert!(desc(&[2, 3, 4, 4], &[6, 3, 3, 3], 0, 0, 1, 1).is_err(), "stride");
+        assert!(desc(&[2, 3, 4], &[6, 3, 3], 1, 0, 1, 1).is_err(), "rank");
+        let mut wrong = desc(&[2, 3, 4, 4], &[6, 3, 3, 3], 1, 0, 1, 1).unwrap();
+        wrong.y[3] += 1;
+        assert!(wrong.validate().is_err());
+    }
+
+    #[test]
+    fn keys_differ_in_every_field() {
+        let base = desc(&[2, 4, 8, 8], &[4, 4, 3, 3], 1, 1, 1, 1).unwrap();
+        let others = [
+            desc(&[3, 4, 8, 8], &[4, 4, 3, 3], 1, 1, 1, 1).unwrap(),
+            desc(&[2, 4, 8, 8], &[8, 4, 3, 3], 1, 1, 1, 1).unwrap(),
+            desc(&[2, 4, 8, 8], &[4, 4, 3, 3], 2, 1, 1, 1).unwrap(),
+            desc(&[2, 4, 8, 8], &[4, 4, 3, 3], 1, 2, 1, 1).unwrap(),
+            desc(&[2, 4, 8, 8], &[4, 4, 3, 3], 1, 1, 2, 1).unwrap(),
+            desc(&[2, 4, 8, 8], &[4, 2, 3, 3], 1, 1, 1, 2).unwrap(),
+            ConvDesc { dtype: DType::F16, ..base.clone() },
+        ];
+        for (i, a) in others.iter().enumerate() {
+            assert_ne!(a, &base);
+            assert!(others[i + 1..].iter().all(|b| a != b));
+        }
+    }
+
+    #[test]
+    fn find_modes() {
+        assert_eq!(parse_find_mode(None).unwrap(), FindMode::Immediate);
+        assert_eq!(parse_find_mode(Some("find")).unwrap(), FindMode::Find);
+        assert!(matches!(parse_find_mode(Some("fast")), Err(Error::Config { .. })));
+    }
+}

@@ -1,0 +1,242 @@
+//! MIOpen's descriptors, each wrapped the moment it exists and destroyed on drop.
+
+use std::ptr;
+
+use miopen_sys::*;
+
+use super::check;
+use crate::{Error, Result};
+
+macro_rules! descriptor {
+    ($(#[$meta:meta])* $name:ident, $raw:ty, $create:ident, $destroy:ident) => {
+        $(#[$meta])*
+        pub(super) struct $name {
+            table: &'static Miopen,
+            raw: $raw,
+        }
+
+        // SAFETY: a descriptor is plain data in MIOpen's heap, tied to no thread (nor to a handle); calls only read
+        // it once it is set, and the setters here take `&mut self` or run before it is shared.
+        unsafe impl Send for $name {}
+        // SAFETY: as above.
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            fn create(table: &'static Miopen) -> Result<Self> {
+                let mut raw = ptr::null_mut();
+                // SAFETY: `raw` outlives the call.
+                let status = unsafe { (table.$create)(&mut raw) };
+                check(table, stringify!($create), status, String::new)?;
+                Ok(Self { table, raw })
+            }
+
+            /// Valid for as long as `self`.
+            pub(super) fn raw(&self) -> $raw {
+                self.raw
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: the descriptor is valid; calls that used it have returned, and MIOpen keeps no reference.
+                let status = unsafe { (self.table.$destroy)(self.raw) };
+                if let Err(error) = check(self.table, stringify!($destroy), status, String::new) {
+                    log::warn!("{error}");
+                }
+            }
+        }
+    };
+}
+
+descriptor!(
+    /// A tensor's dtype, shape and strides.
+    TensorDesc, miopenTensorDescriptor_t, miopenCreateTensorDescriptor, miopenDestroyTensorDescriptor
+);
+descriptor!(
+    /// A convolution's padding, stride, dilation and groups.
+    ConvolutionDesc,
+    miopenConvolutionDescriptor_t,
+    miopenCreateConvolutionDescriptor,
+    miopenDestroyConvolutionDescriptor
+);
+descriptor!(
+    /// A pooling's mode, window, padding and stride.
+    PoolingDesc, miopenPoolingDescriptor_t, miopenCreatePoolingDescriptor, miopenDestroyPoolingDescriptor
+);
+descriptor!(
+    /// An activation's mode and parameters.
+    ActivationDesc,
+    miopenActivationDescriptor_t,
+    miopenCreateActivationDescriptor,
+    miopenDestroyActivationDescriptor
+);
+descriptor!(
+    /// A reduction's op, types and whether it gives indices.
+    ReduceTensorDesc,
+    miopenReduceTensorDescriptor_t,
+    miopenCreateReduceTensorDescriptor,
+    miopenDestroyReduceTensorDescriptor
+);
+
+impl TensorDesc {
+    /// A packed, row-major tensor.
+    pub(super) fn packed(
+        table: &'static Miopen,
+        op: &'static str,
+        data_type: miopenDataType_t,
+        shape: &[usize],
+    ) -> Result<Self> {
+        let (dims, strides) = packed(op, shape)?;
+        let this = Self::create(table)?;
+        // SAFETY: both arrays hold as many values as said, and are copied.
+        let status = unsafe {
+            (table.miopenSetTensorDescriptor)(
+                this.raw,
+                data_type,
+                dims.len() as i32,
+                dims.as_ptr(),
+                strides.as_ptr(),
+            )
+        };
+        check(table, "miopenSetTensorDescriptor", status, || format!("{op}: {shape:?}"))?;
+        Ok(this)
+    }
+}
+
+/// Dimensions and strides as MIOpen takes them.
+fn packed(op: &'static str, shape: &[usize]) -> Result<(Vec<i32>, Vec<i32>)> {
+    let dims = ints(op, shape)?;
+    let mut strides = vec![1i32; dims.len()];
+    for at in (1..dims.len()).rev() {
+        strides[at - 1] = strides[at].checked_mul(dims[at].max(1)).ok_or_else(|| too_large(op, shape))?;
+    }
+    Ok((dims, strides))
+}
+
+/// Sizes as C ints; `Invalid` if one does not fit.
+pub(super) fn ints(op: &'static str, values: &[usize]) -> Result<Vec<i32>> {
+    values.iter().map(|&value| i32::try_from(value).map_err(|_| too_large(op, values))).collect()
+}
+
+fn too_large(op: &'static str, found: &[usize]) -> Error {
+    Error::invalid(op, format!("dimensions and strides of at most {}", i32::MAX), format!("{found:?}"))
+}
+
+impl ConvolutionDesc {
+    pub(super) fn new(
+        table: &'static Miopen,
+        padding: &[i32],
+        stride: &[i32],
+        dilation: &[i32],
+        groups: i32,
+        deterministic: bool,
+    ) -> Result<Self> {
+        let this = Self::create(table)?;
+        // SAFETY: the caller's three arrays have the same length, and are copied.
+        let status = unsafe {
+            (table.miopenInitConvolutionNdDescriptor)(
+                this.raw,
+                padding.len() as i32,
+                padding.as_ptr(),
+                stride.as_ptr(),
+                dilation.as_ptr(),
+                miopenConvolution,
+            )
+        };
+        check(table, "miopenInitConvolutionNdDescriptor", status, || {
+            format!("padding {padding:?}, stride {stride:?}, dilation {dilation:?}")
+        })?;
+        // SAFETY: the descriptor is valid.
+        let status = unsafe { (table.miopenSetConvolutionGroupCount)(this.raw, groups) };
+        check(table, "miopenSetConvolutionGroupCount", status, || groups.to_string())?;
+        if deterministic {
+            // SAFETY: the descriptor is valid.
+            let status = unsafe {
+                (table.miopenSetConvolutionAttribute)(this.raw, MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, 1)
+            };
+            check(table, "miopenSetConvolutionAttribute", status, || "deterministic".into())?;
+        }
+        Ok(this)
+    }
+}
+
+impl PoolingDesc {
+    pub(super) fn new(
+        table: &'static Miopen,
+        mode: miopenPoolingMode_t,
+        window: [i32; 2],
+        padding: [i32; 2],
+        stride: [i32; 2],
+        index: miopenIndexType_t,
+    ) -> Result<Self> {
+        let this = Self::create(table)?;
+        // SAFETY: the descriptor is valid.
+        let status = unsafe {
+            (table.miopenSet2dPoolingDescriptor)(
+                this.raw, mode, window[0], window[1], padding[0], padding[1], stride[0], stride[1],
+            )
+        };
+        check(table, "miopenSet2dPoolingDescriptor", status, || {
+            format!("{mode:?}, window {window:?}, padding {padding:?}, stride {stride:?}")
+        })?;
+        // SAFETY: the descriptor is valid.
+        let status = unsafe { (table.miopenSetPoolingIndexType)(this.raw, index) };
+        check(table, "miopenSetPoolingIndexType", status, || format!("{index:?}"))?;
+        // SAFETY: the descriptor is valid.
+        let status =
+            unsafe { (table.miopenSetPoolingWorkSpaceIndexMode)(this.raw, miopenPoolingWorkspaceIndexImage) };
+        check(table, "miopenSetPoolingWorkSpaceIndexMode", status, String::new)?;
+        Ok(this)
+    }
+}
+
+impl ActivationDesc {
+    pub(super) fn new(
+        table: &'static Miopen,
+        mode: miopenActivationMode_t,
+        [alpha, beta, gamma]: [f64; 3],
+    ) -> Result<Self> {
+        let this = Self::create(table)?;
+        // SAFETY: the descriptor is valid.
+        let status = unsafe { (table.miopenSetActivationDescriptor)(this.raw, mode, alpha, beta, gamma) };
+        check(table, "miopenSetActivationDescriptor", status, || format!("{mode:?}"))?;
+        Ok(this)
+    }
+}
+
+impl ReduceTensorDesc {
+    pub(super) fn new(
+        table: &'static Miopen,
+        op: miopenReduceTensorOp_t,
+        compute: miopenDataType_t,
+        indices: miopenReduceTensorIndices_t,
+    ) -> Result<Self> {
+        let this = Self::create(table)?;
+        // SAFETY: the descriptor is valid.
+        let status = unsafe {
+            (table.miopenSetReduceTensorDescriptor)(
+                this.raw,
+                op,
+                compute,
+                MIOPEN_PROPAGATE_NAN,
+                indices,
+                MIOPEN_32BIT_INDICES,
+            )
+        };
+        check(table, "miopenSetReduceTensorDescriptor", status, || format!("{op:?}, {compute:?}"))?;
+        Ok(this)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::packed;
+
+    #[test]
+    fn packed_strides() {
+        assert_eq!(packed("t", &[2, 3, 4, 5]).unwrap().1, [60, 20, 5, 1]);
+        assert_eq!(packed("t", &[2, 1, 1, 1]).unwrap().1, [1, 1, 1, 1]);
+        assert!(packed("t", &[1, 1 << 31]).is_err());
+        assert!(packed("t", &[1, 1 << 16, 1 << 16]).is_err(), "a stride past i32");
+    }
+}

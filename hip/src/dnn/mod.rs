@@ -1,0 +1,251 @@
+//! MIOpen: one handle a device, bound to the device's compute stream for life. One file an op family.
+
+mod activation;
+mod conv;
+mod descriptor;
+mod norm;
+mod pool;
+mod reduce;
+mod softmax;
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_void};
+use std::hash::Hash;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hip_sys::hipStream_t;
+use miopen_sys::*;
+
+use crate::span::Span;
+use crate::{Buffer, DType, Error, Result};
+
+pub use activation::Activation;
+pub use conv::ConvDesc;
+pub use norm::{BatchNormDesc, GroupNormDesc, LayerNormDesc};
+pub use pool::{PoolDesc, PoolMode};
+pub use reduce::{ReduceDesc, Reduction};
+pub use softmax::SoftmaxDesc;
+
+/// A packed, row-major tensor in device memory; the op's descriptor says its shape and dtype.
+#[derive(Clone, Copy)]
+pub struct TensorArg<'a> {
+    /// Where the elements are.
+    pub buffer: &'a Buffer,
+    /// The first element, in bytes.
+    pub offset: usize,
+}
+
+impl<'a> TensorArg<'a> {
+    /// The tensor at the start of a buffer.
+    pub fn new(buffer: &'a Buffer) -> Self {
+        Self { buffer, offset: 0 }
+    }
+}
+
+/// MIOpen on one device. Every op is queued on the compute stream and waits for nothing.
+pub struct Dnn {
+    handle: Mutex<Handle>,
+    table: &'static Miopen,
+    device: usize,
+    deterministic: bool,
+    convolutions: [Cache<ConvDesc, conv::Prepared>; 3],
+    poolings: Cache<PoolDesc, pool::Prepared>,
+}
+
+/// The raw handle, destroyed on drop.
+struct Handle {
+    table: &'static Miopen,
+    raw: miopenHandle_t,
+}
+
+// SAFETY: MIOpen's handle may be used from any thread, by one at a time (MIOpen documentation, "miopenHandle_t"); the
+// mutex in `Dnn` sees to that.
+unsafe impl Send for Handle {}
+
+impl Dnn {
+    /// Creates the handle for the current device, whose index is `device`; `stream` must live as long as the result.
+    pub(crate) fn new(
+        table: &'static Miopen,
+        device: usize,
+        stream: hipStream_t,
+        deterministic: bool,
+    ) -> Result<Self> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` outlives the call; the caller keeps the stream alive.
+        let status = unsafe { (table.miopenCreateWithStream)(&mut raw, stream) };
+        check(table, "miopenCreateWithStream", status, String::new)?;
+        Ok(Self {
+            handle: Mutex::new(Handle { table, raw }),
+            table,
+            device,
+            deterministic,
+            convolutions: Default::default(),
+            poolings: Cache::default(),
+        })
+    }
+
+    /// The handle for one call, the device made current; `at` is memory of the call.
+    fn begin(&self, at: &Buffer) -> Result<MutexGuard<'_, Handle>> {
+        at.device().make_current()?;
+        // A panic between two calls leaves the handle as it was.
+        Ok(self.handle.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What a tensor of `elements` elements covers of its buffer.
+    fn span(&self, op: &'static str, tensor: TensorArg<'_>, dtype: DType, elements: usize) -> Result<Span> {
+        let bytes = elements
+            .checked_mul(dtype.size())
+            .ok_or_else(|| Error::invalid(op, "a tensor that fits memory", format!("{elements} elements")))?;
+        Span::new(op, self.device, tensor.buffer, tensor.offset, bytes)
+    }
+
+    /// As `span`, for a tensor that may be absent.
+    fn span_or_null(
+        &self,
+        op: &'static str,
+        tensor: Option<TensorArg<'_>>,
+        dtype: DType,
+        elements: usize,
+    ) -> Result<Span> {
+        tensor.map_or(Ok(Span::NULL), |tensor| self.span(op, tensor, dtype, elements))
+    }
+
+    fn check(
+        &self,
+        call: &'static str,
+        status: miopenStatus_t,
+        detail: impl FnOnce() -> String,
+    ) -> Result<()> {
+        check(self.table, call, status, detail)
+    }
+}
+
+/// The scalars of a call, read before it returns: f32 for every dtype but f64.
+static ONE: f32 = 1.0;
+static ZERO: f32 = 0.0;
+
+fn one() -> *const c_void {
+    (&raw const ONE).cast()
+}
+
+fn zero() -> *const c_void {
+    (&raw const ZERO).cast()
+}
+
+/// The number of elements; `Invalid` if it does not fit.
+fn elements(op: &'static str, shape: &[usize]) -> Result<usize> {
+    shape
+        .iter()
+        .try_fold(1usize, |product, &dim| product.checked_mul(dim))
+        .ok_or_else(|| Error::invalid(op, "a tensor that fits memory", format!("{shape:?}")))
+}
+
+/// MIOpen's name for a dtype; `Unsupported` unless `allowed` lists it.
+fn data_type(op: &'static str, dtype: DType, allowed: &[DType]) -> Result<miopenDataType_t> {
+    let unsupported = || Error::Unsupported { op, dtype: format!("{dtype:?}") };
+    if !allowed.contains(&dtype) {
+        return Err(unsupported());
+    }
+    Ok(match dtype {
+        DType::F16 => miopenHalf,
+        DType::F32 => miopenFloat,
+        DType::BF16 => miopenBFloat16,
+        DType::F64 => miopenDouble,
+        DType::I32 => miopenInt32,
+        DType::I8 => miopenInt8,
+        DType::I64 => miopenInt64,
+        _ => return Err(unsupported()),
+    })
+}
+
+/// The dtypes of convolution and the norms.
+const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+/// The dtypes of pooling, softmax and activations: MIOpen 3.5 has no bf16 solver for them ("No solver found").
+const NO_BF16: &[DType] = &[DType::F32, DType::F16];
+
+/// What was prepared for a descriptor, by the descriptor's values.
+struct Cache<K, V>(Mutex<HashMap<K, Arc<V>>>);
+
+impl<K, V> Default for Cache<K, V> {
+    fn default() -> Self {
+        Self(Mutex::new(HashMap::new()))
+    }
+}
+
+impl<K: Hash + Eq + Clone, V> Cache<K, V> {
+    /// A network has tens of shapes; whoever passes this many has a new one at every step, and gains nothing from
+    /// keeping the old ones.
+    const LIMIT: usize = 1024;
+
+    /// The entry for `key`, made by `make` if there is none. Two threads may both make it; one is kept.
+    fn get(&self, key: &K, make: impl FnOnce() -> Result<V>) -> Result<Arc<V>> {
+        if let Some(found) = self.lock().get(key) {
+            return Ok(found.clone());
+        }
+        let made = Arc::new(make()?);
+        let mut entries = self.lock();
+        if entries.len() >= Self::LIMIT {
+            entries.clear();
+        }
+        Ok(entries.entry(key.clone()).or_insert(made).clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<V>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is valid and used by nobody else; whoever drops a `Device` has waited for its stream.
+        let status = unsafe { (self.table.miopenDestroy)(self.raw) };
+        if let Err(error) = check(self.table, "miopenDestroy", status, String::new) {
+            log::warn!("{error}");
+        }
+    }
+}
+
+/// A status as a `Result`.
+fn check(
+    table: &Miopen,
+    call: &'static str,
+    status: miopenStatus_t,
+    detail: impl FnOnce() -> String,
+) -> Result<()> {
+    if status == miopenStatusSuccess {
+        return Ok(());
+    }
+    let name = status.name().unwrap_or_else(|| {
+        // SAFETY: MIOpen returns a static string for any value.
+        let text = unsafe { (table.miopenGetErrorString)(status) };
+        if text.is_null() {
+            return "unknown status";
+        }
+        // SAFETY: a static, NUL-terminated string as just said.
+        unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("unknown status")
+    });
+    Err(Error::Miopen { call, status: status.0, name, detail: detail() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_makes_each_entry_once_and_keeps_no_failure() {
+        let cache = Cache::<u32, u32>::default();
+        assert!(cache.get(&1, || Err(Error::invalid("t", "a", "b"))).is_err());
+        assert_eq!(*cache.get(&1, || Ok(10)).unwrap(), 10);
+        assert_eq!(*cache.get(&1, || panic!("made twice")).unwrap(), 10);
+    }
+
+    #[test]
+    fn the_cache_is_bounded() {
+        let cache = Cache::<usize, usize>::default();
+        for i in 0..3 * Cache::<usize, usize>::LIMIT {
+            cache.get(&i, || Ok(i)).unwrap();
+        }
+        assert!(cache.lock().len() <= Cache::<usize, usize>::LIMIT);
+    }
+}

@@ -1,0 +1,378 @@
+//! Batch norm both ways, layer norm and group norm forward.
+
+use miopen_sys::*;
+
+use super::descriptor::TensorDesc;
+use super::{Dnn, FLOATS, TensorArg, data_type, elements, one, zero};
+use crate::span::Span;
+use crate::{DType, Error, Result};
+
+const BATCH: &str = "batch norm";
+const LAYER: &str = "layer norm";
+const GROUP: &str = "group norm";
+
+/// A tensor seen as `batch x channels x spatial`, normalised per channel. Scale, bias and statistics are f32, one
+/// value a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BatchNormDesc {
+    /// f32, f16 or bf16.
+    pub dtype: DType,
+    /// The first dimension.
+    pub batch: usize,
+    /// The second dimension.
+    pub channels: usize,
+    /// The product of the others.
+    pub spatial: usize,
+}
+
+/// A tensor seen as `rows x len`, normalised per row. Weight and bias have `len` values, the statistics `rows`, all
+/// of the tensor's dtype.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LayerNormDesc {
+    /// f32, f16 or bf16.
+    pub dtype: DType,
+    /// The product of the dimensions that are kept apart.
+    pub rows: usize,
+    /// The product of the dimensions that are normalised over.
+    pub len: usize,
+}
+
+/// A tensor seen as `batch x channels x spatial`, normalised per group of channels. Weight and bias have `channels`
+/// values, the statistics `batch x groups`, all of the tensor's dtype.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GroupNormDesc {
+    /// f32, f16 or bf16.
+    pub dtype: DType,
+    /// The first dimension.
+    pub batch: usize,
+    /// The second dimension.
+    pub channels: usize,
+    /// The product of the others.
+    pub spatial: usize,
+    /// Groups, which divide the channels.
+    pub groups: usize,
+}
+
+/// The descriptors of a batch norm.
+struct BatchNorm {
+    x: TensorDesc,
+    channel: TensorDesc,
+}
+
+impl Dnn {
+    /// Normalises with the statistics of `x` itself: `y = (x - mean) / sqrt(var + epsilon) * scale + bias`.
+    ///
+    /// `running` are mean and variance (unbiased), updated to `old * (1 - momentum) + new * momentum`; `saved` gets
+    /// this batch's mean and `1 / sqrt(var + epsilon)` for the gradient.
+    ///
+    /// # Errors
+    /// `Unsupported` for the dtype; `Invalid` for memory that is too small or overlaps; `Miopen` for what the library
+    /// reports.
+    #[allow(clippy::too_many_arguments)] // The tensors of MIOpen's own signature.
+    pub fn batch_norm_train(
+        &self,
+        desc: &BatchNormDesc,
+        x: TensorArg<'_>,
+        y: TensorArg<'_>,
+        scale: TensorArg<'_>,
+        bias: TensorArg<'_>,
+        running: Option<[TensorArg<'_>; 2]>,
+        momentum: f64,
+        epsilon: f64,
+        saved: Option<[TensorArg<'_>; 2]>,
+    ) -> Result<()> {
+        let (this, [xs, ys]) = self.batch_norm(desc, [x, y])?;
+        let [ss, bs] = self.channels(desc, [scale, bias])?;
+        let optional = |pair: Option<[TensorArg<'_>; 2]>| {
+            pair.map_or(Ok([Span::NULL; 2]), |pair| self.channels(desc, pair))
+        };
+        let ([running_mean, running_var], [mean, inv]) = (optional(running)?, optional(saved)?);
+        ys.apart_from(BATCH, &[xs, ss, bs])?;
+        if ys.bytes == 0 {
+            return Ok(());
+        }
+        let handle = self.begin(y.buffer)?;
+        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them until the stream has
+        // passed the call. The scalars are static, and only read.
+        let status = unsafe {
+            (self.table.miopenBatchNormalizationForwardTraining)(
+                handle.raw,
+                miopenBNSpatial,
+                one().cast_mut(),
+                zero().cast_mut(),
+                this.x.raw(),
+                xs.ptr,
+                this.x.raw(),
+                ys.ptr,
+                this.channel.raw(),
+                ss.ptr,
+                bs.ptr,
+                momentum,
+                running_mean.ptr,
+                running_var.ptr,
+                epsilon,
+                mean.ptr,
+                inv.ptr,
+            )
+        };
+        self.check("miopenBatchNormalizationForwardTraining", status, || format!("{desc:?}"))
+    }
+
+    /// Normalises with given statistics: `y = (x - mean) / sqrt(variance + epsilon) * scale + bias`.
+    ///
+    /// # Errors
+    /// As for [`Dnn::batch_norm_train`].
+    #[allow(clippy::too_many_arguments)] // The tensors of MIOpen's own signature.
+    pub fn batch_norm_infer(
+        &self,
+        desc: &BatchNormDesc,
+        x: TensorArg<'_>,
+        y: TensorArg<'_>,
+        scale: TensorArg<'_>,
+        bias: TensorArg<'_>,
+        mean: TensorArg<'_>,
+        variance: TensorArg<'_>,
+        epsilon: f64,
+    ) -> Result<()> {
+        let (this, [xs, ys]) = self.batch_norm(desc, [x, y])?;
+        let [ss, bs, ms, vs] = self.channels(desc, [scale, bias, mean, variance])?;
+        ys.apart_from(BATCH, &[xs, ss, bs, ms, vs])?;
+        if ys.bytes == 0 {
+            return Ok(());
+        }
+        let handle = self.begin(y.buffer)?;
+        // SAFETY: as in `batch_norm_train`.
+        let status = unsafe {
+            (self.table.miopenBatchNormalizationForwardInference)(
+                handle.raw,
+                miopenBNSpatial,
+                one().cast_mut(),
+                zero().cast_mut(),
+                this.x.raw(),
+                xs.ptr,
+                this.x.raw(),
+                ys.ptr,
+                this.channel.raw(),
+                ss.ptr,
+                bs.ptr,
+                ms.ptr,
+                vs.ptr,
+                epsilon,
+            )
+        };
+        self.check("miopenBatchNormalizationForwardInference", status, || format!("{desc:?}"))
+    }
+
+    /// The gradients of `x`, scale and bias from that of `y`; `saved` as the forward pass left it.
+    ///
+    /// # Errors
+    /// As for [`Dnn::batch_norm_train`].
+    #[allow(clippy::too_many_arguments)] // The tensors of MIOpen's own signature.
+    pub fn batch_norm_backward(
+        &self,
+        desc: &BatchNormDesc,
+        x: TensorArg<'_>,
+        dy: TensorArg<'_>,
+        dx: TensorArg<'_>,
+        scale: TensorArg<'_>,
+        dscale: TensorArg<'_>,
+        dbias: TensorArg<'_>,
+        epsilon: f64,
+        saved: [TensorArg<'_>; 2],
+    ) -> Result<()> {
+        let (this, [xs, dys, dxs]) = self.batch_norm(desc, [x, dy, dx])?;
+        let [ss, dss, dbs, mean, inv] = self.channels(desc, [scale, dscale, dbias, saved[0], saved[1]])?;
+        let read = [xs, dys, ss, mean, inv];
+        dxs.apart_from(BATCH, &read)?.apart_from(BATCH, &[dss, dbs])?;
+        dss.apart_from(BATCH, &read)?.apart_from(BATCH, &[dbs])?;
+        dbs.apart_from(BATCH, &read)?;
+        if dxs.bytes == 0 {
+            return Ok(());
+        }
+        let handle = self.begin(dx.buffer)?;
+        // SAFETY: as in `batch_norm_train`.
+        let status = unsafe {
+            (self.table.miopenBatchNormalizationBackward)(
+                handle.raw,
+                miopenBNSpatial,
+                one(),
+                zero(),
+                one(),
+                zero(),
+                this.x.raw(),
+                xs.ptr,
+                this.x.raw(),
+                dys.ptr,
+                this.x.raw(),
+                dxs.ptr,
+                this.channel.raw(),
+                ss.ptr,
+                dss.ptr,
+                dbs.ptr,
+                epsilon,
+                mean.ptr,
+                inv.ptr,
+            )
+        };
+        self.check("miopenBatchNormalizationBackward", status, || format!("{desc:?}"))
+    }
+
+    fn batch_norm<const N: usize>(
+        &self,
+        desc: &BatchNormDesc,
+        tensors: [TensorArg<'_>; N],
+    ) -> Result<(BatchNorm, [Span; N])> {
+        let data_type = data_type(BATCH, desc.dtype, FLOATS)?;
+        let shape = [desc.batch, desc.channels, desc.spatial, 1];
+        let x = TensorDesc::packed(self.table, BATCH, data_type, &shape)?;
+        let channel = TensorDesc::packed(self.table, BATCH, miopenFloat, &[1, desc.channels, 1, 1])?;
+        let spans = self.spans(BATCH, desc.dtype, elements(BATCH, &shape)?, tensors)?;
+        Ok((BatchNorm { x, channel }, spans))
+    }
+
+    fn channels<const N: usize>(
+        &self,
+        desc: &BatchNormDesc,
+        tensors: [TensorArg<'_>; N],
+    ) -> Result<[Span; N]> {
+        self.spans(BATCH, DType::F32, desc.channels, tensors)
+    }
+
+    fn spans<const N: usize>(
+        &self,
+        op: &'static str,
+        dtype: DType,
+        count: usize,
+        tensors: [TensorArg<'_>; N],
+    ) -> Result<[Span; N]> {
+        let mut spans = [Span::NULL; N];
+        for (span, tensor) in spans.iter_mut().zip(tensors) {
+            *span = self.span(op, tensor, dtype, count)?;
+        }
+        Ok(spans)
+    }
+
+    /// `y = (x - mean) * rstd * weight + bias` with each row's mean and `rstd = 1 / sqrt(var + epsilon)`.
+    ///
+    /// # Errors
+    /// `Unsupported` for the dtype, and where MIOpen is older than ROCm 6; `Invalid` for memory that is too small or
+    /// overlaps; `Miopen` for what the library reports.
+    #[allow(clippy::too_many_arguments)] // The tensors of MIOpen's own signature.
+    pub fn layer_norm_forward(
+        &self,
+        desc: &LayerNormDesc,
+        x: TensorArg<'_>,
+        weight: TensorArg<'_>,
+        bias: TensorArg<'_>,
+        epsilon: f32,
+        y: TensorArg<'_>,
+        mean: TensorArg<'_>,
+        rstd: TensorArg<'_>,
+    ) -> Result<()> {
+        let data_type = data_type(LAYER, desc.dtype, FLOATS)?;
+        let call = self.table.miopenLayerNormForward.ok_or_else(|| absent(LAYER, desc.dtype))?;
+        let [xs, ys] = self.spans(LAYER, desc.dtype, elements(LAYER, &[desc.rows, desc.len])?, [x, y])?;
+        let [ws, bs] = self.spans(LAYER, desc.dtype, desc.len, [weight, bias])?;
+        let [ms, rs] = self.spans(LAYER, desc.dtype, desc.rows, [mean, rstd])?;
+        for out in [ys, ms, rs] {
+            out.apart_from(LAYER, &[xs, ws, bs])?;
+        }
+        if ys.bytes == 0 {
+            return Ok(());
+        }
+        let packed = |shape: &[usize]| TensorDesc::packed(self.table, LAYER, data_type, shape);
+        // Rank 4: with rank 2 MIOpen warns of an unknown layout at every new shape.
+        let (tensor, row, column) =
+            (packed(&[desc.rows, desc.len, 1, 1])?, packed(&[desc.len, 1, 1])?, packed(&[desc.rows])?);
+        let handle = self.begin(y.buffer)?;
+        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them until the stream has
+        // passed the call.
+        let status = unsafe {
+            call(
+                handle.raw,
+                MIOPEN_WEIGHT_BIAS,
+                tensor.raw(),
+                xs.ptr,
+                row.raw(),
+                ws.ptr,
+                row.raw(),
+                bs.ptr,
+                epsilon,
+                1,
+                tensor.raw(),
+                ys.ptr,
+                column.raw(),
+                ms.ptr,
+                column.raw(),
+                rs.ptr,
+            )
+        };
+        self.check("miopenLayerNormForward", status, || format!("{desc:?}"))
+    }
+
+    /// `y = (x - mean) * rstd * weight + bias` with each group's mean and `rstd = 1 / sqrt(var + epsilon)`.
+    ///
+    /// MIOpen has kernels for 32 groups and more; for fewer it reports an error.
+    ///
+    /// # Errors
+    /// As for [`Dnn::layer_norm_forward`].
+    #[allow(clippy::too_many_arguments)] // The tensors of MIOpen's own signature.
+    pub fn group_norm_forward(
+        &self,
+        desc: &GroupNormDesc,
+        x: TensorArg<'_>,
+        weight: TensorArg<'_>,
+        bias: TensorArg<'_>,
+        epsilon: f32,
+        y: TensorArg<'_>,
+        mean: TensorArg<'_>,
+        rstd: TensorArg<'_>,
+    ) -> Result<()> {
+        let data_type = data_type(GROUP, desc.dtype, FLOATS)?;
+        let call = self.table.miopenGroupNormForward.ok_or_else(|| absent(GROUP, desc.dtype))?;
+        if desc.groups == 0 || !desc.channels.is_multiple_of(desc.groups) {
+            return Err(Error::invalid(GROUP, "groups that divide the channels", format!("{desc:?}")));
+        }
+        let shape = [desc.batch, desc.channels, desc.spatial, 1];
+        let [xs, ys] = self.spans(GROUP, desc.dtype, elements(GROUP, &shape)?, [x, y])?;
+        let [ws, bs] = self.spans(GROUP, desc.dtype, desc.channels, [weight, bias])?;
+        let rows = elements(GROUP, &[desc.batch, desc.groups])?;
+        let [ms, rs] = self.spans(GROUP, desc.dtype, rows, [mean, rstd])?;
+        for out in [ys, ms, rs] {
+            out.apart_from(GROUP, &[xs, ws, bs])?;
+        }
+        if ys.bytes == 0 {
+            return Ok(());
+        }
+        let packed = |shape: &[usize]| TensorDesc::packed(self.table, GROUP, data_type, shape);
+        let (tensor, channel, row) =
+            (packed(&shape)?, packed(&[desc.channels])?, packed(&[desc.batch, desc.groups])?);
+        let handle = self.begin(y.buffer)?;
+        // SAFETY: as in `layer_norm_forward`.
+        let status = unsafe {
+            call(
+                handle.raw,
+                MIOPEN_WEIGHT_BIAS,
+                tensor.raw(),
+                xs.ptr,
+                channel.raw(),
+                ws.ptr,
+                channel.raw(),
+                bs.ptr,
+                desc.groups as u64,
+                epsilon,
+                tensor.raw(),
+                ys.ptr,
+                row.raw(),
+                ms.ptr,
+                row.raw(),
+                rs.ptr,
+            )
+        };
+        self.check("miopenGroupNormForward", status, || format!("{desc:?}"))
+    }
+}
+
+fn absent(op: &'static str, dtype: DType) -> Error {
+    Error::Unsupported { op, dtype: format!("{dtype:?}: this MIOpen has no {op}") }
+}

@@ -1,0 +1,242 @@
+//! Pooling in 2-D, both ways.
+
+use miopen_sys::*;
+
+use super::descriptor::{PoolingDesc, TensorDesc, ints};
+use super::{Dnn, NO_BF16, TensorArg, data_type, elements, one, zero};
+use crate::span::Span;
+use crate::{DType, Error, Result};
+
+const OP: &str = "pooling";
+
+/// What a window becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PoolMode {
+    /// Its largest element.
+    Max,
+    /// The mean of its elements, zeros of the padding counted.
+    AverageInclusive,
+    /// The mean of its elements inside the input.
+    AverageExclusive,
+}
+
+/// A pooling's shapes and options.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PoolDesc {
+    /// f32 or f16; MIOpen has no bf16 here.
+    pub dtype: DType,
+    /// Shape of the input: batch, channels, height, width.
+    pub x: [usize; 4],
+    /// Shape of the output.
+    pub y: [usize; 4],
+    /// Height and width of the window.
+    pub window: [usize; 2],
+    /// Steps of the window.
+    pub stride: [usize; 2],
+    /// Padding before and after.
+    pub padding: [usize; 2],
+    /// What a window becomes.
+    pub mode: PoolMode,
+    /// The type of the indices: u32 or i32 for 4 bytes, u64 or i64 for 8.
+    pub index: DType,
+}
+
+/// Descriptors for one shape.
+pub(super) struct Prepared {
+    pool: PoolingDesc,
+    x: TensorDesc,
+    y: TensorDesc,
+    /// Bytes of the indices.
+    indices: usize,
+}
+
+impl PoolDesc {
+    fn validate(&self) -> Result<()> {
+        let invalid = |expected: String| Err(Error::invalid(OP, expected, format!("{self:?}")));
+        if self.window.contains(&0) || self.stride.contains(&0) {
+            return invalid("windows and strides of at least 1".into());
+        }
+        if (0..2).any(|i| self.padding[i] >= self.window[i]) {
+            return invalid("padding less than the window".into());
+        }
+        let mut y = [self.x[0], self.x[1], 0, 0];
+        for i in 0..2 {
+            match (self.x[i + 2] + 2 * self.padding[i]).checked_sub(self.window[i]) {
+                Some(steps) => y[i + 2] = steps / self.stride[i] + 1,
+                None => return invalid("a window that fits the padded input".into()),
+            }
+        }
+        if y != self.y {
+            return invalid(format!("an output {y:?}"));
+        }
+        Ok(())
+    }
+}
+
+impl Dnn {
+    /// `y` from `x`. With [`PoolMode::Max`], `indices` (shaped like `y`, of type `desc.index`) gets each maximum's
+    /// place in its channel's plane, `row * width + column` of the unpadded input; the gradient needs it.
+    ///
+    /// The first of equal elements wins. As MIOpen compares, NaN is never the maximum.
+    ///
+    /// # Errors
+    /// `Unsupported` for the dtypes; `Invalid` for shapes that don't fit, or memory that is too small or overlaps;
+    /// `Miopen` for what the library reports.
+    pub fn pool_forward(
+        &self,
+        desc: &PoolDesc,
+        x: TensorArg<'_>,
+        y: TensorArg<'_>,
+        indices: Option<TensorArg<'_>>,
+    ) -> Result<()> {
+        let [xs, ys] = self.pool_spans(desc, x, y)?;
+        let prepared = self.poolings.get(desc, || self.prepare_pool(desc))?;
+        let kept = self.indices(desc, &prepared, indices)?;
+        ys.apart_from(OP, &[xs, kept])?;
+        kept.apart_from(OP, &[xs])?;
+        if ys.bytes == 0 {
+            return Ok(());
+        }
+        let handle = self.begin(y.buffer)?;
+        // SAFETY: the spans hold the tensors that the descriptors describe, and the indices' the bytes that MIOpen
+        // asks for; the pool keeps them until the stream has passed the call. The scalars are static.
+        let status = unsafe {
+            (self.table.miopenPoolingForward)(
+                handle.raw,
+                prepared.pool.raw(),
+                one(),
+                prepared.x.raw(),
+                xs.ptr,
+                zero(),
+                prepared.y.raw(),
+                ys.ptr,
+                kept.bytes > 0,
+                kept.ptr,
+                kept.bytes,
+            )
+        };
+        self.check("miopenPoolingForward", status, || format!("{desc:?}"))
+    }
+
+    /// `dx`, the gradient of `x`, from `dy`, that of `y`; `indices` as the forward pass of [`PoolMode::Max`] left it.
+    ///
+    /// # Errors
+    /// As for [`Dnn::pool_forward`]; `Invalid` also for [`PoolMode::Max`] without indices.
+    pub fn pool_backward(
+        &self,
+        desc: &PoolDesc,
+        x: TensorArg<'_>,
+        y: TensorArg<'_>,
+        dy: TensorArg<'_>,
+        dx: TensorArg<'_>,
+        indices: Option<TensorArg<'_>>,
+    ) -> Result<()> {
+        let ([xs, ys], [dxs, dys]) = (self.pool_spans(desc, x, y)?, self.pool_spans(desc, dx, dy)?);
+        let prepared = self.poolings.get(desc, || self.prepare_pool(desc))?;
+        if desc.mode == PoolMode::Max && indices.is_none() {
+            return Err(Error::invalid(OP, "the indices of the maxima", "none"));
+        }
+        let kept = self.indices(desc, &prepared, indices)?;
+        dxs.apart_from(OP, &[xs, ys, dys, kept])?;
+        if dxs.bytes == 0 || dys.bytes == 0 {
+            return Ok(());
+        }
+        let handle = self.begin(dx.buffer)?;
+        // SAFETY: as in `pool_forward`.
+        let status = unsafe {
+            (self.table.miopenPoolingBackward)(
+                handle.raw,
+                prepared.pool.raw(),
+                one(),
+                prepared.y.raw(),
+                ys.ptr,
+                prepared.y.raw(),
+                dys.ptr,
+                prepared.x.raw(),
+                xs.ptr,
+                zero(),
+                prepared.x.raw(),
+                dxs.ptr,
+                kept.ptr,
+            )
+        };
+        self.check("miopenPoolingBackward", status, || format!("{desc:?}"))
+    }
+
+    fn pool_spans(&self, desc: &PoolDesc, x: TensorArg<'_>, y: TensorArg<'_>) -> Result<[Span; 2]> {
+        let span = |tensor, shape: &[usize]| self.span(OP, tensor, desc.dtype, elements(OP, shape)?);
+        Ok([span(x, &desc.x)?, span(y, &desc.y)?])
+    }
+
+    /// The indices as MIOpen's workspace, whose size it tells; null where none are kept.
+    fn indices(&self, desc: &PoolDesc, prepared: &Prepared, indices: Option<TensorArg<'_>>) -> Result<Span> {
+        match indices {
+            Some(indices) if desc.mode == PoolMode::Max => {
+                Span::new(OP, self.device, indices.buffer, indices.offset, prepared.indices)
+            }
+            _ => Ok(Span::NULL),
+        }
+    }
+
+    fn prepare_pool(&self, desc: &PoolDesc) -> Result<Prepared> {
+        let data_type = data_type(OP, desc.dtype, NO_BF16)?;
+        desc.validate()?;
+        let index = match desc.index {
+            DType::U32 | DType::I32 => miopenIndexUint32,
+            DType::U64 | DType::I64 => miopenIndexUint64,
+            other => return Err(Error::Unsupported { op: OP, dtype: format!("indices of {other:?}") }),
+        };
+        let mode = match desc.mode {
+            PoolMode::Max => miopenPoolingMax,
+            PoolMode::AverageInclusive => miopenPoolingAverageInclusive,
+            PoolMode::AverageExclusive => miopenPoolingAverage,
+        };
+        let pair = |values: &[usize; 2]| ints(OP, values).map(|v| [v[0], v[1]]);
+        let table = self.table;
+        let pool = PoolingDesc::new(
+            table,
+            mode,
+            pair(&desc.window)?,
+            pair(&desc.padding)?,
+            pair(&desc.stride)?,
+            index,
+        )?;
+        let x = TensorDesc::packed(table, OP, data_type, &desc.x)?;
+        let y = TensorDesc::packed(table, OP, data_type, &desc.y)?;
+        let mut indices = 0;
+        if desc.mode == PoolMode::Max && desc.y.iter().all(|&dim| dim > 0) {
+            // SAFETY: the descriptors are valid; `indices` outlives the call.
+            let status =
+                unsafe { (table.miopenPoolingGetWorkSpaceSizeV2)(pool.raw(), y.raw(), &mut indices) };
+            self.check("miopenPoolingGetWorkSpaceSizeV2", status, || format!("{desc:?}"))?;
+        }
+        Ok(Prepared { pool, x, y, indices })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn desc(x: [usize; 4], y: [usize; 4], window: usize, stride: usize, padding: usize) -> PoolDesc {
+        PoolDesc {
+            dtype: DType::F32,
+            x,
+            y,
+            window: [window; 2],
+            stride: [stride; 2],
+            padding: [padding; 2],
+            mode: PoolMode::Max,
+            index: DType::I64,
+        }
+    }
+
+    #[test]
+    fn shapes_are_checked() {
+        desc([2, 3, 8, 8], [2, 3, 4, 4], 2, 2, 0).validate().unwrap();
+        desc([2, 3, 11, 9], [2, 3, 6, 5], 3, 2, 1).validate().unwrap();
+        assert!(desc([2, 3, 8, 8], [2, 3, 5, 4], 2, 2, 0).validate().is_err(), "output");
+        assert!(desc([2, 3, 8, 8], [2, 3, 6, 6], 2, 2, 2).validate().is_err(), "padding");
+        assert!(desc([2, 3, 2, 2], [2, 3, 1, 1], 3, 1, 0).validate().is_err(), "window");
+    }
+}

@@ -1,0 +1,47 @@
+//! A value that is made when it is first asked for, by code that may fail.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::error::Result;
+
+/// As `OnceLock`, but a failure is returned, not kept: the next call tries again.
+pub(crate) struct Once<T> {
+    value: OnceLock<T>,
+    making: Mutex<()>,
+}
+
+impl<T> Default for Once<T> {
+    fn default() -> Self {
+        Self { value: OnceLock::new(), making: Mutex::new(()) }
+    }
+}
+
+impl<T> Once<T> {
+    /// The value; `make` is called by one thread at a time, and not again once it succeeded.
+    #[inline]
+    pub(crate) fn get(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+        if let Some(value) = self.value.get() {
+            return Ok(value);
+        }
+        let _one_at_a_time = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(value) = self.value.get() {
+            return Ok(value);
+        }
+        let value = make()?;
+        Ok(self.value.get_or_init(|| value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Once;
+    use crate::error::Error;
+
+    #[test]
+    fn a_failure_is_not_kept() {
+        let once = Once::default();
+        assert!(once.get(|| Err(Error::invalid("t", "a", "b"))).is_err());
+        assert_eq!(*once.get(|| Ok(1)).unwrap(), 1);
+        assert_eq!(*once.get(|| panic!("made twice")).unwrap(), 1);
+    }
+}

@@ -1,0 +1,85 @@
+//! A checked piece of device memory: what a library call gets to see of a buffer.
+
+use std::ffi::c_void;
+
+use crate::{Buffer, Error, Result};
+
+/// An address and a length that lie inside one buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) ptr: *mut c_void,
+    pub(crate) bytes: usize,
+}
+
+impl Span {
+    /// Where there is nothing.
+    pub(crate) const NULL: Self = Self { ptr: std::ptr::null_mut(), bytes: 0 };
+
+    /// `bytes` bytes from `offset` on, once they are known to lie inside the buffer and on the device `device`.
+    pub(crate) fn new(
+        op: &'static str,
+        device: usize,
+        buffer: &Buffer,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Self> {
+        let found = buffer.device().info().index;
+        if found != device {
+            return Err(Error::invalid(
+                op,
+                format!("memory of device {device}"),
+                format!("memory of device {found}"),
+            ));
+        }
+        match offset.checked_add(bytes) {
+            // In bounds as just checked, or one past the end where `bytes` is 0.
+            Some(end) if end <= buffer.len() => {
+                Ok(Self { ptr: buffer.as_ptr().wrapping_byte_add(offset), bytes })
+            }
+            _ => Err(Error::invalid(
+                op,
+                format!("{bytes} bytes from byte {offset} on"),
+                format!("a buffer of {} bytes", buffer.len()),
+            )),
+        }
+    }
+
+    /// `Invalid` where this result would be written over an operand that is still being read.
+    pub(crate) fn apart_from(self, op: &'static str, operands: &[Span]) -> Result<Self> {
+        for other in operands {
+            let (a, b) = (self.ptr as usize, other.ptr as usize);
+            if self.bytes > 0 && other.bytes > 0 && a < b + other.bytes && b < a + self.bytes {
+                return Err(Error::invalid(
+                    op,
+                    "a result apart from the operands",
+                    "a result that overlaps one",
+                ));
+            }
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Span;
+
+    fn span(at: usize, bytes: usize) -> Span {
+        Span { ptr: std::ptr::without_provenance_mut(at), bytes }
+    }
+
+    #[test]
+    fn overlaps_are_found() {
+        for (a, b, apart) in [
+            ((16, 8), (24, 8), true),
+            ((24, 8), (16, 8), true),
+            ((16, 8), (23, 8), false),
+            ((16, 8), (16, 8), false),
+            ((16, 8), (0, 64), false),
+            ((16, 0), (0, 64), true),
+            ((16, 8), (20, 0), true),
+        ] {
+            assert_eq!(span(a.0, a.1).apart_from("t", &[span(b.0, b.1)]).is_ok(), apart, "{a:?} {b:?}");
+        }
+    }
+}
