@@ -27,6 +27,13 @@ __global__ void add_one(u64 n, u32 *x) {
 fn child() {
     let result = match std::env::var("HIP_TEST_CASE").as_deref() {
         Ok("device") => Device::get(0).map(|device| format!("{}", device.provider().kind())),
+        Ok("info") => hip::provider().map(|_| {
+            let (info, _) = hip::survey().remove(0).devices.remove(0);
+            format!(
+                "{}, {}, {} bytes, warps of {}, HIP {}",
+                info.name, info.arch, info.total_memory, info.warp_size, info.runtime_version
+            )
+        }),
         Ok("twice") => Device::get(0).and_then(|_| Device::get(0)).map(|_| "twice".into()),
         Ok("available") => Ok(format!("{} {}", hip::is_available(), hip::rocm_device_count())),
         Ok("late choice") => Device::get(0).and_then(|device| {
@@ -135,29 +142,74 @@ fn the_first_choice_stays() {
     assert!(result.starts_with("NotAvailable") && result.contains("cuda"), "{result}");
 }
 
-/// ROCm libraries that load, as many functions as they must have, and find no device.
-fn libraries_without_a_device(scratch: &Scratch) -> Option<String> {
-    let lib = scratch.0.join("lib");
+/// Makes a library of C functions under `ROOT/lib`: those in `bodies` as given, the other names returning `status`.
+fn make_library(
+    root: &Path,
+    file: &str,
+    names: &[&std::ffi::CStr],
+    status: u32,
+    bodies: &[(&str, &str)],
+) -> bool {
+    let lib = root.join("lib");
     fs::create_dir_all(&lib).unwrap();
-    let compile = |file: &str, names: &[&std::ffi::CStr]| {
-        let source = lib.join(format!("{file}.c"));
-        let text: String = names
-            .iter()
-            .map(|name| {
-                format!("int {}() {{ return {}; }}\n", name.to_str().unwrap(), hip_sys::hipErrorNoDevice)
-            })
-            .collect();
-        fs::write(&source, text).unwrap();
-        let compiler =
-            Command::new("cc").args(["-w", "-shared", "-fPIC", "-o"]).args([lib.join(file), source]).status();
-        compiler.is_ok_and(|status| status.success())
-    };
-    let made = compile("libamdhip64.so.7", hip_sys::Hip::REQUIRED)
-        && compile("libhiprtc.so.7", hip_sys::Hiprtc::REQUIRED);
+    let mut text = String::from("#include <string.h>\n");
+    for name in names.iter().map(|name| name.to_str().unwrap()) {
+        if !bodies.iter().any(|(given, _)| *given == name) {
+            text += &format!("int {name}() {{ return {status}; }}\n");
+        }
+    }
+    for (name, body) in bodies {
+        text += &format!("int {name}{body}\n");
+    }
+    let source = lib.join(format!("{file}.c"));
+    fs::write(&source, text).unwrap();
+    let arguments = ["-w", "-shared", "-fPIC", "-o"];
+    let made = Command::new("cc").args(arguments).args([lib.join(file), source]).status();
+    let made = made.is_ok_and(|status| status.success());
     if !made {
         eprintln!("no C compiler: not tested");
     }
-    made.then(|| scratch.0.display().to_string())
+    made
+}
+
+/// ROCm libraries that load, have every function they must have, and find no device.
+fn libraries_without_a_device(scratch: &Scratch) -> Option<String> {
+    let make = |file: &str, names| make_library(&scratch.0, file, names, hip_sys::hipErrorNoDevice, &[]);
+    (make("libamdhip64.so.7", hip_sys::Hip::REQUIRED) && make("libhiprtc.so.7", hip_sys::Hiprtc::REQUIRED))
+        .then(|| scratch.0.display().to_string())
+}
+
+/// HIP 5.7 has one symbol for the properties, in the old layout, and hipRTC's functions in its own library too.
+#[test]
+fn an_old_hip_is_read_in_its_own_layout() {
+    let scratch = Scratch::new("old");
+    let names = [hip_sys::Hip::REQUIRED, hip_sys::Hiprtc::REQUIRED].concat();
+    let bodies = [
+        ("hipGetDeviceCount", "(int *count) { *count = 1; return 0; }"),
+        ("hipRuntimeGetVersion", "(int *version) { *version = 50731921; return 0; }"),
+        ("hipDriverGetVersion", "(int *version) { *version = 50731921; return 0; }"),
+        ("hiprtcVersion", "(int *major, int *minor) { *major = 9; *minor = 0; return 0; }"),
+        (
+            "hipDeviceGetName",
+            "(char *name, int length, int device) { strcpy(name, \"An old GPU\"); return 0; }",
+        ),
+        ("hipDeviceTotalMem", "(unsigned long *bytes, int device) { *bytes = 1ul << 33; return 0; }"),
+        (
+            "hipDeviceGetAttribute",
+            "(int *value, int attribute, int device) { *value = attribute; return 0; }",
+        ),
+        // sizeof and offsetof as in HIP 5.7's hipDeviceProp_t, which HIP 7 keeps as hipDeviceProp_tR0000.
+        (
+            "hipGetDeviceProperties",
+            "(char *properties, int device) { memset(properties, 0, 792); strcpy(properties + 396, \"gfx906:sramecc+:xnack-\"); return 0; }",
+        ),
+    ];
+    if !make_library(&scratch.0, "libamdhip64.so.5", &names, 0, &bodies) {
+        return;
+    }
+    let root = scratch.0.display().to_string();
+    let (result, _) = run("info", &[("BURN_ROCM_PROVIDER", "rocm"), ("ROCM_PATH", &root)]);
+    assert_eq!(result, "ok An old GPU, gfx906:sramecc+:xnack-, 8589934592 bytes, warps of 87, HIP 50731921");
 }
 
 #[test]
