@@ -10,6 +10,17 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `BURN_ROCM_PROVIDER` | `rocm`, `cuda` or `cpu`; `auto` takes the first that has a device | `auto` |
+//! | `BURN_ROCM_DETERMINISTIC` | `1`: the same seed gives the same bits | `0` |
+//! | `BURN_ROCM_MEMORY_LIMIT` | bytes that a device's pool may hold, such as `6G` | all there is |
+//! | `BURN_ROCM_CACHE` | `0`: no code objects on disk | `1` |
+//! | `BURN_ROCM_CACHE_DIR` | where they are kept | `$XDG_CACHE_HOME/burn-rocm`, else `~/.cache/burn-rocm` |
+//! | `BURN_ROCM_CACHE_LIMIT` | bytes on disk; the files used longest ago go first | `512M` |
+//! | `BURN_ROCM_CONV_FIND` | `find`: MIOpen times a convolution's solutions at first use; `immediate`: it asks the database | `immediate` |
+//! | `ROCM_PATH` | where AMD's libraries are looked for first, in `lib` and `lib64` | `/opt/rocm`, then the loader's path |
 
 mod arena;
 mod blas;

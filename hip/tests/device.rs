@@ -304,10 +304,8 @@ fn two_devices_copy_between_each_other() {
     assert!(first.launch_kernel(&kernel).is_err());
     let launch = second.launch_kernel(&kernel).unwrap().value(1u64).value(1f32).buffer(&here, 0);
     // SAFETY: refused before anything is launched.
-    assert!(matches!(
-        unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0) },
-        Err(Error::Invalid { .. })
-    ));
+    let refused = unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0) };
+    assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
 }
 
 #[test]
