@@ -75,6 +75,20 @@ template <u32 PER, class T, class F> DEVICE void for_each_group(u64 n, Stream st
     }
 }
 
+template <u64 SIZE> struct unsigned_of;
+template <> struct unsigned_of<1> {
+    using type = u8;
+};
+template <> struct unsigned_of<2> {
+    using type = u16;
+};
+template <> struct unsigned_of<4> {
+    using type = u32;
+};
+template <> struct unsigned_of<8> {
+    using type = u64;
+};
+
 // Elements a group of four words serves.
 template <class T> struct per_group {
     static constexpr u32 value = sizeof(T) == 8 ? 2 : 4;
@@ -111,8 +125,7 @@ template <class T> struct uniform<T, true> {
     }
     DEVICE T stored(C u) const {
         C x = low + product(u, span);
-        T rounded = store<T>::from(x);
-        return load(rounded) > last ? store<T>::from(last) : rounded;
+        return store<T>::from(x > last ? last : x); // `last` is a T: nothing below it rounds past it
     }
     DEVICE void fill(const Words &words, T *y) const {
         if constexpr (sizeof(T) == 8) {
@@ -163,13 +176,13 @@ template <class T> __global__ void random_uniform(u64 n, u64 seed, u64 call, f64
 
 // out[i] = 1 with probability p, else 0, from 32 bits for every type.
 template <class T> __global__ void random_bernoulli(u64 n, u64 seed, u64 call, f64 p, T *out) {
+    using Bits = typename unsigned_of<sizeof(T)>::type;
     f64 scaled = p * 4294967296.0;
     u64 threshold = scaled >= 4294967296.0 ? 4294967296ull : scaled > 0.0 ? (u64)scaled : 0;
     u32 last = (u32)(threshold - 1); // the greatest word that counts
-    bool never = threshold == 0;
-    T one = store<T>::from(1), zero = store<T>::from(0);
+    Bits one = threshold == 0 ? (Bits)0 : bit_cast<Bits>(store<T>::from(1));
     for_each_group<4>(n, Stream{seed, call}, out, [=](const Words &words, T *y) {
-        for (u32 k = 0; k < 4; ++k) y[k] = words.w[k] <= last && !never ? one : zero;
+        for (u32 k = 0; k < 4; ++k) y[k] = bit_cast<T>((Bits)(one & (Bits)(0 - (u64)(words.w[k] <= last)))); // masked: no branch
     });
 }
 
@@ -240,16 +253,20 @@ DEVICE f64 logarithm(f64 u) {
     return (z + y) + product((f64)e, 6.93147180369123816490e-01);
 }
 
-DEVICE void box_muller(f32 (&z)[2], u32 a, u32 b) {
+DEVICE void box_muller(u32 a, u32 b, f32 &even, f32 &odd) {
     // (a + 1/2) / 2^32 rounded to f32: as far out as 6.7 deviations.
     f32 u = product((f32)a, 1.0f / 4294967296.0f) + 1.0f / 8589934592.0f;
     f32 radius = math::sqrt(product(-2.0f, logarithm(u > 1.0f ? 1.0f : u)));
     f32 sine, cosine;
     sine_cosine_pi(product((f32)((i32)b >> 8), 1.0f / 8388608.0f), sine, cosine);
-    z[0] = product(radius, cosine);
-    z[1] = product(radius, sine);
+    even = product(radius, cosine);
+    odd = product(radius, sine);
 }
-DEVICE void box_muller(f64 (&z)[2], const Words &words) {
+DEVICE void box_muller(const Words &words, f32 (&z)[4]) {
+    box_muller(words.w[0], words.w[1], z[0], z[1]);
+    box_muller(words.w[2], words.w[3], z[2], z[3]);
+}
+DEVICE void box_muller(const Words &words, f64 (&z)[2]) {
     f64 u = unit(words.w[0], words.w[1]) + 1.0 / 18014398509481984.0;
     f64 radius = math::sqrt(product(-2.0, logarithm(u > 1.0 ? 1.0 : u)));
     i64 angle = (i64)((u64)words.w[2] << 32 | words.w[3]) >> 11;
@@ -264,17 +281,9 @@ template <class T> __global__ void random_normal(u64 n, u64 seed, u64 call, f64 
     using C = compute_t<T>;
     C centre = (C)mean, scale = (C)deviation;
     for_each_group<per_group<T>::value>(n, Stream{seed, call}, out, [=](const Words &words, T *y) {
-        if constexpr (sizeof(T) == 8) {
-            C z[2];
-            box_muller(z, words);
-            for (u32 k = 0; k < 2; ++k) y[k] = store<T>::from(centre + product(scale, z[k]));
-        } else {
-            for (u32 pair = 0; pair < 2; ++pair) {
-                C z[2];
-                box_muller(z, words.w[2 * pair], words.w[2 * pair + 1]);
-                for (u32 k = 0; k < 2; ++k) y[2 * pair + k] = store<T>::from(centre + product(scale, z[k]));
-            }
-        }
+        C z[per_group<T>::value];
+        box_muller(words, z);
+        for (u32 k = 0; k < per_group<T>::value; ++k) y[k] = store<T>::from(centre + product(scale, z[k]));
     });
 }
 
