@@ -244,6 +244,13 @@ const FAMILIES: &[Family] = &[
     family!("matmul", [
         "matmul" [Types(NUMBERS)],
     ]),
+    family!("attention", [
+        "causal_mask" [Types(FLOATS)],
+    ]),
+    family!("norm", [
+        "layer_norm_rows" [Types(FLOATS)],
+        "rms_norm_rows" [Types(FLOATS)],
+    ]),
     family!("scan", [
         "scan" [Names(&["CumSum", "CumProd", "CumMin", "CumMax"]), Types(NUMBERS)],
     ]),
