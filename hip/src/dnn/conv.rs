@@ -72,6 +72,11 @@ enum Solution {
 }
 
 impl ConvDesc {
+    /// Whether MIOpen convolves this dtype; for others [`Dnn`]'s calls return `Unsupported`.
+    pub fn takes(dtype: DType) -> bool {
+        FLOATS.contains(&dtype)
+    }
+
     /// The descriptor for an input and weights, the output's shape worked out.
     ///
     /// # Errors

@@ -51,6 +51,11 @@ pub(super) struct Prepared {
 }
 
 impl PoolDesc {
+    /// Whether MIOpen pools this dtype; for others [`Dnn`]'s calls return `Unsupported`.
+    pub fn takes(dtype: DType) -> bool {
+        NO_BF16.contains(&dtype)
+    }
+
     fn validate(&self) -> Result<()> {
         let invalid = |expected: String| Err(Error::invalid(OP, expected, format!("{self:?}")));
         if self.window.contains(&0) || self.stride.contains(&0) {

@@ -25,6 +25,11 @@ pub struct SoftmaxDesc {
 }
 
 impl SoftmaxDesc {
+    /// Whether MIOpen has a softmax of this dtype; for others [`Dnn`]'s calls return `Unsupported`.
+    pub fn takes(dtype: DType) -> bool {
+        NO_BF16.contains(&dtype)
+    }
+
     fn shape(&self) -> [usize; 4] {
         [self.outer, self.len, self.inner, 1]
     }
