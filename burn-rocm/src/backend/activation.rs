@@ -1,0 +1,59 @@
+//! Activations and their gradients.
+
+use burn_backend::Scalar;
+use burn_backend::ops::ActivationOps;
+
+use super::{BoolElement, FloatElement, IntElement, Rocm};
+use crate::error::OrRaise;
+use crate::ops::{binary, softmax, unary};
+use crate::tensor::RocmTensor;
+
+impl<F: FloatElement, I: IntElement, B: BoolElement> ActivationOps<Self> for Rocm<F, I, B> {
+    fn leaky_relu(tensor: RocmTensor, negative_slope: Scalar) -> RocmTensor {
+        unary::unary2("leaky_relu", "LeakyRelu", tensor, negative_slope, 0.0.into()).or_raise()
+    }
+
+    fn relu(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("relu", "Relu", tensor).or_raise()
+    }
+
+    fn relu_backward(output: RocmTensor, grad: RocmTensor) -> RocmTensor {
+        binary::binary("relu_backward", "ReluBackward", output, grad).or_raise()
+    }
+
+    fn gelu(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("gelu", "Gelu", tensor).or_raise()
+    }
+
+    fn gelu_backward(x: RocmTensor, grad: RocmTensor) -> RocmTensor {
+        binary::binary("gelu_backward", "GeluBackward", x, grad).or_raise()
+    }
+
+    fn sigmoid(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("sigmoid", "Sigmoid", tensor).or_raise()
+    }
+
+    fn sigmoid_backward(output: RocmTensor, grad: RocmTensor) -> RocmTensor {
+        binary::binary("sigmoid_backward", "SigmoidBackward", output, grad).or_raise()
+    }
+
+    fn hard_sigmoid(tensor: RocmTensor, alpha: Scalar, beta: Scalar) -> RocmTensor {
+        unary::unary2("hard_sigmoid", "HardSigmoid", tensor, alpha, beta).or_raise()
+    }
+
+    fn log_sigmoid(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("log_sigmoid", "LogSigmoid", tensor).or_raise()
+    }
+
+    fn log_sigmoid_backward(x: RocmTensor, grad: RocmTensor) -> RocmTensor {
+        binary::binary("log_sigmoid_backward", "LogSigmoidBackward", x, grad).or_raise()
+    }
+
+    fn softmax(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        softmax::softmax(tensor, dim).or_raise()
+    }
+
+    fn log_softmax(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        softmax::log_softmax(tensor, dim).or_raise()
+    }
+}

@@ -1,0 +1,494 @@
+//! Float tensor ops.
+
+use burn_backend::ops::{FloatTensorOps, GridSampleOptions};
+use burn_backend::tensor::IndexingUpdateOp;
+use burn_backend::{Distribution, ExecutionError, Scalar, TensorData};
+use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
+
+use super::{BoolElement, FloatElement, IntElement, Rocm};
+use crate::device::RocmDevice;
+use crate::error::{OrRaise, execution, unsupported};
+use crate::ops::index::Join;
+use crate::ops::{
+    binary, cast, compare, data, index, mask, matmul, random, reduce, scan, unary, view,
+};
+use crate::tensor::RocmTensor;
+
+impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Rocm<F, I, B> {
+    fn float_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
+        data::upload(&data, data.dtype, device).or_raise()
+    }
+
+    fn float_random(shape: Shape, distribution: Distribution, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
+        random::random(device, shape, distribution, dtype.into()).or_raise()
+    }
+
+    fn float_zeros(shape: Shape, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
+        data::full(device, shape, 0i64.into(), dtype.into()).or_raise()
+    }
+
+    fn float_ones(shape: Shape, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
+        data::full(device, shape, 1i64.into(), dtype.into()).or_raise()
+    }
+
+    fn float_full(shape: Shape, fill_value: Scalar, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
+        data::full(device, shape, fill_value, dtype.into()).or_raise()
+    }
+
+    async fn float_into_data(tensor: RocmTensor) -> Result<TensorData, ExecutionError> {
+        data::read(tensor).map_err(execution)
+    }
+
+    fn float_device(tensor: &RocmTensor) -> RocmDevice {
+        tensor.device()
+    }
+
+    fn float_to_device(tensor: RocmTensor, device: &RocmDevice) -> RocmTensor {
+        data::to_device(tensor, device).or_raise()
+    }
+
+    fn float_into_int(tensor: RocmTensor, out_dtype: IntDType) -> RocmTensor {
+        cast::cast(tensor, out_dtype.into()).or_raise()
+    }
+
+    fn float_empty(shape: Shape, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
+        data::empty(device, shape, dtype.into()).or_raise()
+    }
+
+    fn float_repeat_dim(tensor: RocmTensor, dim: usize, times: usize) -> RocmTensor {
+        view::repeat_dim(tensor, dim, times).or_raise()
+    }
+
+    fn float_add(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
+        binary::binary("float_add", "Add", lhs, rhs).or_raise()
+    }
+
+    fn float_add_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
+        binary::scalar("float_add_scalar", "Add", lhs, rhs).or_raise()
+    }
+
+    fn float_sub(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
+        binary::binary("float_sub", "Sub", lhs, rhs).or_raise()
+    }
+
+    fn float_sub_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
+        binary::scalar("float_sub_scalar", "Sub", lhs, rhs).or_raise()
+    }
+
+    fn float_mul(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
+        binary::binary("float_mul", "Mul", lhs, rhs).or_raise()
+    }
+
+    fn float_mul_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
+        binary::scalar("float_mul_scalar", "Mul", lhs, rhs).or_raise()
+    }
+
+    fn float_div(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
+        binary::binary("float_div", "Div", lhs, rhs).or_raise()
+    }
+
+    fn float_div_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
+        binary::scalar("float_div_scalar", "Div", lhs, rhs).or_raise()
+    }
+
+    fn float_remainder(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
+        binary::binary("float_remainder", "Rem", lhs, rhs).or_raise()
+    }
+
+    fn float_remainder_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
+        binary::scalar("float_remainder_scalar", "Rem", lhs, rhs).or_raise()
+    }
+
+    fn float_clamp_min(tensor: RocmTensor, min: Scalar) -> RocmTensor {
+        unary::clamp("float_clamp_min", tensor, Some(min), None).or_raise()
+    }
+
+    fn float_clamp_max(tensor: RocmTensor, max: Scalar) -> RocmTensor {
+        unary::clamp("float_clamp_max", tensor, None, Some(max)).or_raise()
+    }
+
+    fn float_clamp(tensor: RocmTensor, min: Scalar, max: Scalar) -> RocmTensor {
+        unary::clamp("float_clamp", tensor, Some(min), Some(max)).or_raise()
+    }
+
+    fn float_matmul(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
+        matmul::matmul("float_matmul", lhs, rhs).or_raise()
+    }
+
+    fn float_cross(lhs: RocmTensor, rhs: RocmTensor, dim: usize) -> RocmTensor {
+        binary::cross(lhs, rhs, dim).or_raise()
+    }
+
+    fn float_transpose(tensor: RocmTensor) -> RocmTensor {
+        view::transpose(tensor).or_raise()
+    }
+
+    fn float_swap_dims(tensor: RocmTensor, dim1: usize, dim2: usize) -> RocmTensor {
+        view::swap_dims(tensor, dim1, dim2).or_raise()
+    }
+
+    fn float_permute(tensor: RocmTensor, axes: &[usize]) -> RocmTensor {
+        view::permute(tensor, axes).or_raise()
+    }
+
+    fn float_flip(tensor: RocmTensor, axes: &[usize]) -> RocmTensor {
+        view::flip(tensor, axes).or_raise()
+    }
+
+    fn float_reshape(tensor: RocmTensor, shape: Shape) -> RocmTensor {
+        view::reshape(tensor, shape.as_slice()).or_raise()
+    }
+
+    fn float_expand(tensor: RocmTensor, shape: Shape) -> RocmTensor {
+        view::expand(tensor, shape.as_slice()).or_raise()
+    }
+
+    fn float_slice(tensor: RocmTensor, slices: &[Slice]) -> RocmTensor {
+        view::slice(tensor, slices).or_raise()
+    }
+
+    fn float_slice_assign(tensor: RocmTensor, slices: &[Slice], value: RocmTensor) -> RocmTensor {
+        view::slice_assign(tensor, slices, value).or_raise()
+    }
+
+    fn float_unfold(tensor: RocmTensor, dim: usize, size: usize, step: usize) -> RocmTensor {
+        view::unfold(tensor, dim, size, step).or_raise()
+    }
+
+    fn float_cat(tensors: Vec<RocmTensor>, dim: usize) -> RocmTensor {
+        view::cat(tensors, dim).or_raise()
+    }
+
+    fn float_gather(dim: usize, tensor: RocmTensor, indices: RocmTensor) -> RocmTensor {
+        index::gather("float_gather", dim, tensor, indices).or_raise()
+    }
+
+    fn float_scatter_add(dim: usize, tensor: RocmTensor, indices: RocmTensor, value: RocmTensor) -> RocmTensor {
+        index::scatter("float_scatter_add", dim, tensor, indices, value, Join::Add).or_raise()
+    }
+
+    fn float_scatter_nd(_data: RocmTensor, _indices: RocmTensor, _values: RocmTensor, _reduction: IndexingUpdateOp) -> RocmTensor {
+        unsupported("float_scatter_nd", data.dtype_of().name()).or_raise()
+    }
+
+    fn float_gather_nd(_data: RocmTensor, _indices: RocmTensor) -> RocmTensor {
+        unsupported("float_gather_nd", data.dtype_of().name()).or_raise()
+    }
+
+    fn float_select(tensor: RocmTensor, dim: usize, indices: RocmTensor) -> RocmTensor {
+        index::select("float_select", tensor, dim, indices).or_raise()
+    }
+
+    fn float_select_add(tensor: RocmTensor, dim: usize, indices: RocmTensor, value: RocmTensor) -> RocmTensor {
+        index::select_into("float_select_add", tensor, dim, indices, value, Join::Add).or_raise()
+    }
+
+    fn float_mask_where(tensor: RocmTensor, mask: RocmTensor, value: RocmTensor) -> RocmTensor {
+        mask::mask_where("float_mask_where", tensor, mask, value).or_raise()
+    }
+
+    fn float_mask_fill(tensor: RocmTensor, mask: RocmTensor, value: Scalar) -> RocmTensor {
+        mask::mask_fill("float_mask_fill", tensor, mask, value).or_raise()
+    }
+
+    fn float_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
+        compare::compare("float_equal", "Equal", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
+        compare::scalar("float_equal_elem", "Equal", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_not_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
+        compare::compare("float_not_equal", "NotEqual", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_not_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
+        compare::scalar("float_not_equal_elem", "NotEqual", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_greater(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
+        compare::compare("float_greater", "Greater", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_greater_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
+        compare::scalar("float_greater_elem", "Greater", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_greater_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
+        compare::compare("float_greater_equal", "GreaterEqual", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_greater_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
+        compare::scalar("float_greater_equal_elem", "GreaterEqual", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_lower(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
+        compare::compare("float_lower", "Less", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_lower_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
+        compare::scalar("float_lower_elem", "Less", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_lower_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
+        compare::compare("float_lower_equal", "LessEqual", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_lower_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
+        compare::scalar("float_lower_equal_elem", "LessEqual", lhs, rhs, out_dtype).or_raise()
+    }
+
+    fn float_sum(tensor: RocmTensor) -> RocmTensor {
+        reduce::reduce("float_sum", "Sum", tensor).or_raise()
+    }
+
+    fn float_sum_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        reduce::reduce_dim("float_sum_dim", "Sum", tensor, dim).or_raise()
+    }
+
+    fn float_prod(tensor: RocmTensor) -> RocmTensor {
+        reduce::reduce("float_prod", "Prod", tensor).or_raise()
+    }
+
+    fn float_prod_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        reduce::reduce_dim("float_prod_dim", "Prod", tensor, dim).or_raise()
+    }
+
+    fn float_mean(tensor: RocmTensor) -> RocmTensor {
+        reduce::reduce("float_mean", "Mean", tensor).or_raise()
+    }
+
+    fn float_mean_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        reduce::reduce_dim("float_mean_dim", "Mean", tensor, dim).or_raise()
+    }
+
+    fn float_max(tensor: RocmTensor) -> RocmTensor {
+        reduce::reduce("float_max", "Max", tensor).or_raise()
+    }
+
+    fn float_max_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        reduce::reduce_dim("float_max_dim", "Max", tensor, dim).or_raise()
+    }
+
+    fn float_min(tensor: RocmTensor) -> RocmTensor {
+        reduce::reduce("float_min", "Min", tensor).or_raise()
+    }
+
+    fn float_min_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        reduce::reduce_dim("float_min_dim", "Min", tensor, dim).or_raise()
+    }
+
+    fn float_max_abs(tensor: RocmTensor) -> RocmTensor {
+        reduce::reduce("float_max_abs", "MaxAbs", tensor).or_raise()
+    }
+
+    fn float_max_abs_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        reduce::reduce_dim("float_max_abs_dim", "MaxAbs", tensor, dim).or_raise()
+    }
+
+    fn float_cumsum(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        scan::scan("float_cumsum", "CumSum", tensor, dim).or_raise()
+    }
+
+    fn float_cumprod(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        scan::scan("float_cumprod", "CumProd", tensor, dim).or_raise()
+    }
+
+    fn float_cummin(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        scan::scan("float_cummin", "CumMin", tensor, dim).or_raise()
+    }
+
+    fn float_cummax(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        scan::scan("float_cummax", "CumMax", tensor, dim).or_raise()
+    }
+
+    fn float_cast(tensor: RocmTensor, dtype: FloatDType) -> RocmTensor {
+        cast::cast(tensor, dtype.into()).or_raise()
+    }
+
+    fn float_neg(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_neg", "Neg", tensor).or_raise()
+    }
+
+    fn float_recip(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_recip", "Recip", tensor).or_raise()
+    }
+
+    fn float_exp(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_exp", "Exp", tensor).or_raise()
+    }
+
+    fn float_log(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_log", "Log", tensor).or_raise()
+    }
+
+    fn float_log1p(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_log1p", "Log1p", tensor).or_raise()
+    }
+
+    fn float_sqrt(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_sqrt", "Sqrt", tensor).or_raise()
+    }
+
+    fn float_abs(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_abs", "Abs", tensor).or_raise()
+    }
+
+    fn float_cos(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_cos", "Cos", tensor).or_raise()
+    }
+
+    fn float_sin(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_sin", "Sin", tensor).or_raise()
+    }
+
+    fn float_tan(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_tan", "Tan", tensor).or_raise()
+    }
+
+    fn float_cosh(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_cosh", "Cosh", tensor).or_raise()
+    }
+
+    fn float_sinh(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_sinh", "Sinh", tensor).or_raise()
+    }
+
+    fn float_tanh(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_tanh", "Tanh", tensor).or_raise()
+    }
+
+    fn float_acos(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_acos", "Acos", tensor).or_raise()
+    }
+
+    fn float_acosh(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_acosh", "Acosh", tensor).or_raise()
+    }
+
+    fn float_asin(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_asin", "Asin", tensor).or_raise()
+    }
+
+    fn float_asinh(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_asinh", "Asinh", tensor).or_raise()
+    }
+
+    fn float_atan(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_atan", "Atan", tensor).or_raise()
+    }
+
+    fn float_atanh(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_atanh", "Atanh", tensor).or_raise()
+    }
+
+    fn float_round(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_round", "Round", tensor).or_raise()
+    }
+
+    fn float_floor(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_floor", "Floor", tensor).or_raise()
+    }
+
+    fn float_ceil(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_ceil", "Ceil", tensor).or_raise()
+    }
+
+    fn float_trunc(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_trunc", "Trunc", tensor).or_raise()
+    }
+
+    fn float_erf(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_erf", "Erf", tensor).or_raise()
+    }
+
+    fn float_sign(tensor: RocmTensor) -> RocmTensor {
+        unary::unary("float_sign", "Sign", tensor).or_raise()
+    }
+
+    fn float_powf(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
+        binary::binary("float_powf", "Pow", lhs, rhs).or_raise()
+    }
+
+    fn float_powi(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
+        let rhs = cast::cast(rhs, lhs.dtype_of()).or_raise();
+        binary::binary("float_powi", "Pow", lhs, rhs).or_raise()
+    }
+
+    fn float_powi_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
+        unary::powi_scalar("float_powi_scalar", lhs, rhs).or_raise()
+    }
+
+    fn float_powf_scalar_impl(tensor: RocmTensor, value: Scalar) -> RocmTensor {
+        binary::scalar("float_powf_scalar", "Pow", tensor, value).or_raise()
+    }
+
+    fn float_atan2(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
+        binary::binary("float_atan2", "Atan2", lhs, rhs).or_raise()
+    }
+
+    fn float_argmax(tensor: RocmTensor, dim: usize, out_dtype: IntDType) -> RocmTensor {
+        reduce::extreme_with_index("float_argmax", "ArgMax", tensor, dim, out_dtype).or_raise().1
+    }
+
+    fn float_argmin(tensor: RocmTensor, dim: usize, out_dtype: IntDType) -> RocmTensor {
+        reduce::extreme_with_index("float_argmin", "ArgMin", tensor, dim, out_dtype).or_raise().1
+    }
+
+    fn float_max_dim_with_indices(tensor: RocmTensor, dim: usize, indices_dtype: IntDType) -> (RocmTensor, RocmTensor) {
+        reduce::extreme_with_index("float_max_dim_with_indices", "ArgMax", tensor, dim, indices_dtype).or_raise()
+    }
+
+    fn float_min_dim_with_indices(tensor: RocmTensor, dim: usize, indices_dtype: IntDType) -> (RocmTensor, RocmTensor) {
+        reduce::extreme_with_index("float_min_dim_with_indices", "ArgMin", tensor, dim, indices_dtype).or_raise()
+    }
+
+    fn float_any(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
+        reduce::test("float_any", "Any", tensor, out_dtype).or_raise()
+    }
+
+    fn float_any_dim(tensor: RocmTensor, dim: usize, out_dtype: BoolDType) -> RocmTensor {
+        reduce::test_dim("float_any_dim", "Any", tensor, dim, out_dtype).or_raise()
+    }
+
+    fn float_all(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
+        reduce::test("float_all", "All", tensor, out_dtype).or_raise()
+    }
+
+    fn float_all_dim(tensor: RocmTensor, dim: usize, out_dtype: BoolDType) -> RocmTensor {
+        reduce::test_dim("float_all_dim", "All", tensor, dim, out_dtype).or_raise()
+    }
+
+    fn float_argtopk(tensor: RocmTensor, dim: usize, k: usize, out_dtype: IntDType) -> RocmTensor {
+        unsupported("float_argtopk", tensor.dtype_of().name()).or_raise()
+    }
+
+    fn float_topk(tensor: RocmTensor, dim: usize, k: usize) -> RocmTensor {
+        unsupported("float_topk", tensor.dtype_of().name()).or_raise()
+    }
+
+    fn float_sort(tensor: RocmTensor, dim: usize, descending: bool) -> RocmTensor {
+        unsupported("float_sort", tensor.dtype_of().name()).or_raise()
+    }
+
+    fn float_argsort(tensor: RocmTensor, dim: usize, descending: bool, out_dtype: IntDType) -> RocmTensor {
+        unsupported("float_argsort", tensor.dtype_of().name()).or_raise()
+    }
+
+    fn float_sort_with_indices(tensor: RocmTensor, dim: usize, descending: bool, indices_dtype: IntDType) -> (RocmTensor, RocmTensor) {
+        unsupported("float_sort_with_indices", tensor.dtype_of().name()).or_raise()
+    }
+
+    fn float_grid_sample_2d(tensor: RocmTensor, grid: RocmTensor, options: GridSampleOptions) -> RocmTensor {
+        unsupported("float_grid_sample_2d", tensor.dtype_of().name()).or_raise()
+    }
+
+    fn float_is_nan(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
+        compare::predicate("float_is_nan", "IsNan", tensor, out_dtype).or_raise()
+    }
+
+    fn float_is_inf(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
+        compare::predicate("float_is_inf", "IsInf", tensor, out_dtype).or_raise()
+    }
+}

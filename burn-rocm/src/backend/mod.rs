@@ -1,0 +1,157 @@
+//! The backend type and its traits. The op traits, one file each, only delegate to [`crate::ops`].
+
+mod activation;
+mod bool;
+mod float;
+mod int;
+mod module;
+mod quantized;
+mod transaction;
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use burn_backend::{Backend, BackendTypes, DTypeUsage, DTypeUsageSet, Element, ExecutionError};
+use burn_ir::{BackendIr, HandleKind, TensorHandle};
+use burn_std::{DType, bf16, f16};
+
+use crate::device::RocmDevice;
+use crate::error::{execution, raise};
+use crate::ops::random;
+use crate::qtensor::RocmQTensor;
+use crate::tensor::RocmTensor;
+
+/// The backend: `F`, `I` and `B` are the element types that tensors have where nothing else is said. Any tensor may
+/// have any other dtype.
+pub struct Rocm<F = f32, I = i32, B = u8> {
+    types: PhantomData<fn() -> (F, I, B)>,
+}
+
+impl<F, I, B> Clone for Rocm<F, I, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F, I, B> Copy for Rocm<F, I, B> {}
+
+impl<F, I, B> Default for Rocm<F, I, B> {
+    fn default() -> Self {
+        Self { types: PhantomData }
+    }
+}
+
+impl<F, I, B> fmt::Debug for Rocm<F, I, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rocm")
+    }
+}
+
+/// The element types that float tensors may have by default.
+pub trait FloatElement: Element {}
+/// The element types that int tensors may have by default.
+pub trait IntElement: Element {}
+/// The element types that bool tensors are stored as by default: `u8` and `bool` are one byte, `u32` is four.
+pub trait BoolElement: Element {}
+
+macro_rules! elements {
+    ($($kind:ident: $($ty:ty),*;)*) => {$($(impl $kind for $ty {})*)*};
+}
+elements! {
+    FloatElement: f64, f32, f16, bf16;
+    IntElement: i64, i32, i16, i8, u64, u32, u16, u8;
+    BoolElement: u8, u32, ::core::primitive::bool;
+}
+
+impl<F: FloatElement, I: IntElement, B: BoolElement> BackendTypes for Rocm<F, I, B> {
+    type Device = RocmDevice;
+    type FloatTensorPrimitive = RocmTensor;
+    type FloatElem = F;
+    type IntTensorPrimitive = RocmTensor;
+    type IntElem = I;
+    type BoolTensorPrimitive = RocmTensor;
+    type BoolElem = B;
+    type QuantizedTensorPrimitive = RocmQTensor;
+}
+
+impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
+    fn name(_device: &RocmDevice) -> String {
+        "rocm".into()
+    }
+
+    fn seed(device: &RocmDevice, seed: u64) {
+        random::seed(device, seed);
+    }
+
+    fn sync(device: &RocmDevice) -> Result<(), ExecutionError> {
+        device.open().and_then(|device| device.sync()).map_err(execution)
+    }
+
+    /// Gives what the device's memory pool holds in reserve back to the driver.
+    fn memory_cleanup(device: &RocmDevice) {
+        if let Err(error) = device.open().and_then(|device| device.pool().clear()) {
+            raise(error);
+        }
+    }
+
+    fn dtype_usage(_device: &RocmDevice, dtype: DType) -> DTypeUsageSet {
+        match dtype {
+            // Every other type is stored and computed with; none is promised a matrix unit, which not every GPU has.
+            DType::QFloat(_) => DTypeUsageSet::empty(),
+            _ => DTypeUsage::Storage | DTypeUsage::Arithmetic,
+        }
+    }
+
+    /// The devices of the provider that was chosen, whichever it is; 0 where none was found.
+    fn device_count(_type_id: u16) -> usize {
+        hip::Device::count().unwrap_or(0)
+    }
+}
+
+impl<F: FloatElement, I: IntElement, B: BoolElement> BackendIr for Rocm<F, I, B> {
+    type Handle = HandleKind<Self>;
+
+    fn float_tensor(handle: TensorHandle<Self::Handle>) -> RocmTensor {
+        match handle.handle {
+            HandleKind::Float(tensor) => tensor,
+            other => panic!("expected a float handle, found {}", other.name()),
+        }
+    }
+
+    fn int_tensor(handle: TensorHandle<Self::Handle>) -> RocmTensor {
+        match handle.handle {
+            HandleKind::Int(tensor) => tensor,
+            other => panic!("expected an int handle, found {}", other.name()),
+        }
+    }
+
+    fn bool_tensor(handle: TensorHandle<Self::Handle>) -> RocmTensor {
+        match handle.handle {
+            HandleKind::Bool(tensor) => tensor,
+            other => panic!("expected a bool handle, found {}", other.name()),
+        }
+    }
+
+    fn quantized_tensor(handle: TensorHandle<Self::Handle>) -> RocmQTensor {
+        match handle.handle {
+            HandleKind::Quantized(tensor) => tensor,
+            other => panic!("expected a quantized handle, found {}", other.name()),
+        }
+    }
+
+    fn float_tensor_handle(tensor: RocmTensor) -> Self::Handle {
+        HandleKind::Float(tensor)
+    }
+
+    fn int_tensor_handle(tensor: RocmTensor) -> Self::Handle {
+        HandleKind::Int(tensor)
+    }
+
+    fn bool_tensor_handle(tensor: RocmTensor) -> Self::Handle {
+        HandleKind::Bool(tensor)
+    }
+
+    fn quantized_tensor_handle(tensor: RocmQTensor) -> Self::Handle {
+        HandleKind::Quantized(tensor)
+    }
+}

@@ -1,0 +1,217 @@
+//! Ops of whole layers.
+
+use burn_backend::get_device_settings;
+use burn_backend::ops::{
+    AttentionModuleOptions, ConvOptions, ConvTransposeOptions, DeformConv2dBackward, DeformConvOptions,
+    InterpolateOptions, MaxPool2dBackward, MaxPool2dWithIndices, ModuleOps,
+};
+
+use super::{BoolElement, FloatElement, IntElement, Rocm};
+use crate::error::{OrRaise, unsupported};
+use crate::ops::pool::Window;
+use crate::ops::{attention, conv, linear, pool};
+use crate::tensor::RocmTensor;
+
+/// Burn's options of a convolution as the engine's.
+fn plain<const N: usize>(options: ConvOptions<N>) -> conv::Options {
+    conv::Options {
+        stride: options.stride.to_vec(),
+        padding: options.padding.to_vec(),
+        dilation: options.dilation.to_vec(),
+        groups: options.groups,
+        padding_out: vec![0; N],
+    }
+}
+
+/// Burn's options of a transposed convolution as the engine's.
+fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::Options {
+    conv::Options {
+        stride: options.stride.to_vec(),
+        padding: options.padding.to_vec(),
+        dilation: options.dilation.to_vec(),
+        groups: options.groups,
+        padding_out: options.padding_out.to_vec(),
+    }
+}
+
+impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F, I, B> {
+    fn linear(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>) -> RocmTensor {
+        linear::linear(x, weight, bias).or_raise()
+    }
+
+    fn linear_x_backward(weight: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+        linear::x_backward(weight, output_grad).or_raise()
+    }
+
+    fn linear_weight_backward(x: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+        linear::weight_backward(x, output_grad).or_raise()
+    }
+
+    fn linear_bias_backward(output_grad: RocmTensor) -> RocmTensor {
+        linear::bias_backward(output_grad).or_raise()
+    }
+
+    fn conv1d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvOptions<1>) -> RocmTensor {
+        conv::forward("conv1d", x, weight, bias, &plain(options)).or_raise()
+    }
+
+    fn conv1d_x_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<1>) -> RocmTensor {
+        conv::x_backward("conv1d_x_backward", x.dims(), weight, output_grad, &plain(options)).or_raise()
+    }
+
+    fn conv1d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<1>) -> RocmTensor {
+        conv::weight_backward("conv1d_weight_backward", x, weight.dims(), output_grad, &plain(options)).or_raise()
+    }
+
+    fn conv1d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+        conv::bias_backward("conv1d_bias_backward", output_grad).or_raise()
+    }
+
+    fn conv_transpose1d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvTransposeOptions<1>) -> RocmTensor {
+        conv::transposed("conv_transpose1d", x, weight, bias, &transposed(options)).or_raise()
+    }
+
+    fn conv_transpose1d_x_backward(weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<1>) -> RocmTensor {
+        conv::transposed_x_backward("conv_transpose1d_x_backward", weight, output_grad, &transposed(options)).or_raise()
+    }
+
+    fn conv_transpose1d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<1>) -> RocmTensor {
+        conv::transposed_weight_backward("conv_transpose1d_weight_backward", x, weight.dims(), output_grad, &transposed(options)).or_raise()
+    }
+
+    fn conv_transpose1d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+        conv::bias_backward("conv_transpose1d_bias_backward", output_grad).or_raise()
+    }
+
+    fn conv2d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvOptions<2>) -> RocmTensor {
+        conv::forward("conv2d", x, weight, bias, &plain(options)).or_raise()
+    }
+
+    fn conv2d_x_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<2>) -> RocmTensor {
+        conv::x_backward("conv2d_x_backward", x.dims(), weight, output_grad, &plain(options)).or_raise()
+    }
+
+    fn conv2d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<2>) -> RocmTensor {
+        conv::weight_backward("conv2d_weight_backward", x, weight.dims(), output_grad, &plain(options)).or_raise()
+    }
+
+    fn conv2d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+        conv::bias_backward("conv2d_bias_backward", output_grad).or_raise()
+    }
+
+    fn conv_transpose2d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvTransposeOptions<2>) -> RocmTensor {
+        conv::transposed("conv_transpose2d", x, weight, bias, &transposed(options)).or_raise()
+    }
+
+    fn conv_transpose2d_x_backward(weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<2>) -> RocmTensor {
+        conv::transposed_x_backward("conv_transpose2d_x_backward", weight, output_grad, &transposed(options)).or_raise()
+    }
+
+    fn conv_transpose2d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<2>) -> RocmTensor {
+        conv::transposed_weight_backward("conv_transpose2d_weight_backward", x, weight.dims(), output_grad, &transposed(options)).or_raise()
+    }
+
+    fn conv_transpose2d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+        conv::bias_backward("conv_transpose2d_bias_backward", output_grad).or_raise()
+    }
+
+    fn conv3d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvOptions<3>) -> RocmTensor {
+        conv::forward("conv3d", x, weight, bias, &plain(options)).or_raise()
+    }
+
+    fn conv3d_x_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<3>) -> RocmTensor {
+        conv::x_backward("conv3d_x_backward", x.dims(), weight, output_grad, &plain(options)).or_raise()
+    }
+
+    fn conv3d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<3>) -> RocmTensor {
+        conv::weight_backward("conv3d_weight_backward", x, weight.dims(), output_grad, &plain(options)).or_raise()
+    }
+
+    fn conv3d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+        conv::bias_backward("conv3d_bias_backward", output_grad).or_raise()
+    }
+
+    fn conv_transpose3d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvTransposeOptions<3>) -> RocmTensor {
+        conv::transposed("conv_transpose3d", x, weight, bias, &transposed(options)).or_raise()
+    }
+
+    fn conv_transpose3d_x_backward(weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<3>) -> RocmTensor {
+        conv::transposed_x_backward("conv_transpose3d_x_backward", weight, output_grad, &transposed(options)).or_raise()
+    }
+
+    fn conv_transpose3d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<3>) -> RocmTensor {
+        conv::transposed_weight_backward("conv_transpose3d_weight_backward", x, weight.dims(), output_grad, &transposed(options)).or_raise()
+    }
+
+    fn conv_transpose3d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+        conv::bias_backward("conv_transpose3d_bias_backward", output_grad).or_raise()
+    }
+
+    fn deform_conv2d(x: RocmTensor, offset: RocmTensor, weight: RocmTensor, mask: Option<RocmTensor>, bias: Option<RocmTensor>, options: DeformConvOptions<2>) -> RocmTensor {
+        unsupported("deform_conv2d", x.dtype_of().name()).or_raise()
+    }
+
+    fn deform_conv2d_backward(x: RocmTensor, offset: RocmTensor, weight: RocmTensor, mask: Option<RocmTensor>, bias: Option<RocmTensor>, output_grad: RocmTensor, options: DeformConvOptions<2>) -> DeformConv2dBackward<Self> {
+        unsupported("deform_conv2d_backward", x.dtype_of().name()).or_raise()
+    }
+
+    fn avg_pool2d(x: RocmTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], count_include_pad: bool, ceil_mode: bool) -> RocmTensor {
+        let window = Window { size: kernel_size, stride, padding, dilation: [1, 1], ceil: ceil_mode };
+        pool::average("avg_pool2d", x, window, count_include_pad).or_raise()
+    }
+
+    fn avg_pool2d_backward(x: RocmTensor, grad: RocmTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], count_include_pad: bool, ceil_mode: bool) -> RocmTensor {
+        let window = Window { size: kernel_size, stride, padding, dilation: [1, 1], ceil: ceil_mode };
+        pool::average_backward("avg_pool2d_backward", x, grad, window, count_include_pad).or_raise()
+    }
+
+    fn adaptive_avg_pool2d(x: RocmTensor, output_size: [usize; 2]) -> RocmTensor {
+        pool::adaptive("adaptive_avg_pool2d", x, output_size).or_raise()
+    }
+
+    fn adaptive_avg_pool2d_backward(x: RocmTensor, grad: RocmTensor) -> RocmTensor {
+        pool::adaptive_backward("adaptive_avg_pool2d_backward", x, grad).or_raise()
+    }
+
+    fn max_pool2d(x: RocmTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], ceil_mode: bool) -> RocmTensor {
+        let window = Window { size: kernel_size, stride, padding, dilation, ceil: ceil_mode };
+        pool::max("max_pool2d", x, window).or_raise()
+    }
+
+    fn max_pool2d_with_indices(x: RocmTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], ceil_mode: bool) -> MaxPool2dWithIndices<Self> {
+        let window = Window { size: kernel_size, stride, padding, dilation, ceil: ceil_mode };
+        let index = get_device_settings::<Self>(&x.device()).int_dtype;
+        let (out, indices) = pool::max_with_indices("max_pool2d_with_indices", x, window, index.into()).or_raise();
+        MaxPool2dWithIndices::new(out, indices)
+    }
+
+    fn max_pool2d_with_indices_backward(x: RocmTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], ceil_mode: bool, output_grad: RocmTensor, indices: RocmTensor) -> MaxPool2dBackward<Self> {
+        let window = Window { size: kernel_size, stride, padding, dilation, ceil: ceil_mode };
+        let grad = pool::max_backward("max_pool2d_with_indices_backward", x, window, output_grad, indices);
+        MaxPool2dBackward::new(grad.or_raise())
+    }
+
+    fn interpolate(x: RocmTensor, output_size: [usize; 2], options: InterpolateOptions) -> RocmTensor {
+        unsupported("interpolate", x.dtype_of().name()).or_raise()
+    }
+
+    fn interpolate_backward(x: RocmTensor, grad: RocmTensor, output_size: [usize; 2], options: InterpolateOptions) -> RocmTensor {
+        unsupported("interpolate_backward", x.dtype_of().name()).or_raise()
+    }
+
+    fn attention(query: RocmTensor, key: RocmTensor, value: RocmTensor, mask: Option<RocmTensor>, attn_bias: Option<RocmTensor>, options: AttentionModuleOptions) -> RocmTensor {
+        attention::attention(query, key, value, mask, attn_bias, options).or_raise()
+    }
+
+    fn ctc_loss(log_probs: RocmTensor, targets: RocmTensor, input_lengths: RocmTensor, target_lengths: RocmTensor, blank: usize) -> RocmTensor {
+        unsupported("ctc_loss", log_probs.dtype_of().name()).or_raise()
+    }
+
+    fn rfft(signal: RocmTensor, dim: usize, n: Option<usize>) -> (RocmTensor, RocmTensor) {
+        unsupported("rfft", signal.dtype_of().name()).or_raise()
+    }
+
+    fn irfft(spectrum_re: RocmTensor, spectrum_im: RocmTensor, dim: usize, n: Option<usize>) -> RocmTensor {
+        unsupported("irfft", spectrum_re.dtype_of().name()).or_raise()
+    }
+}

@@ -1,0 +1,71 @@
+//! Quantised tensor ops: none is computed yet, each says so. The other methods of the trait are Burn's, composed
+//! of these.
+
+use burn_backend::ops::QTensorOps;
+use burn_backend::quantization::{QuantScheme, QuantizationParametersPrimitive};
+use burn_backend::{ExecutionError, TensorData};
+use burn_std::{FloatDType, Shape, Slice};
+
+use super::{BoolElement, FloatElement, IntElement, Rocm};
+use crate::device::RocmDevice;
+use crate::error::{OrRaise, execution, unsupported};
+use crate::qtensor::RocmQTensor;
+use crate::tensor::RocmTensor;
+
+impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F, I, B> {
+    fn q_from_data(data: TensorData, device: &RocmDevice) -> RocmQTensor {
+        unsupported("q_from_data", data.dtype.name()).or_raise()
+    }
+
+    fn quantize(tensor: RocmTensor, scheme: &QuantScheme, qparams: QuantizationParametersPrimitive<Self>) -> RocmQTensor {
+        unsupported("quantize", tensor.dtype_of().name()).or_raise()
+    }
+
+    fn quantize_dynamic(tensor: RocmTensor, scheme: &QuantScheme) -> RocmQTensor {
+        unsupported("quantize_dynamic", tensor.dtype_of().name()).or_raise()
+    }
+
+    fn dequantize(tensor: RocmQTensor, dtype: FloatDType) -> RocmTensor {
+        unsupported("dequantize", tensor.dtype_name()).or_raise()
+    }
+
+    fn q_to_device(tensor: RocmQTensor, device: &RocmDevice) -> RocmQTensor {
+        unsupported("q_to_device", tensor.dtype_name()).or_raise()
+    }
+
+    fn q_reshape(tensor: RocmQTensor, shape: Shape) -> RocmQTensor {
+        unsupported("q_reshape", tensor.dtype_name()).or_raise()
+    }
+
+    fn q_expand(tensor: RocmQTensor, shape: Shape) -> RocmQTensor {
+        unsupported("q_expand", tensor.dtype_name()).or_raise()
+    }
+
+    fn q_swap_dims(tensor: RocmQTensor, dim1: usize, dim2: usize) -> RocmQTensor {
+        unsupported("q_swap_dims", tensor.dtype_name()).or_raise()
+    }
+
+    fn q_permute(tensor: RocmQTensor, axes: &[usize]) -> RocmQTensor {
+        unsupported("q_permute", tensor.dtype_name()).or_raise()
+    }
+
+    fn q_flip(tensor: RocmQTensor, axes: &[usize]) -> RocmQTensor {
+        unsupported("q_flip", tensor.dtype_name()).or_raise()
+    }
+
+    fn q_select(tensor: RocmQTensor, dim: usize, indices: RocmTensor) -> RocmQTensor {
+        unsupported("q_select", tensor.dtype_name()).or_raise()
+    }
+
+    fn q_slice(tensor: RocmQTensor, slices: &[Slice]) -> RocmQTensor {
+        unsupported("q_slice", tensor.dtype_name()).or_raise()
+    }
+
+    fn q_device(tensor: &RocmQTensor) -> RocmDevice {
+        tensor.values.device()
+    }
+
+    async fn q_into_data(tensor: RocmQTensor) -> Result<TensorData, ExecutionError> {
+        Err(execution(unsupported::<()>("q_into_data", tensor.dtype_name()).unwrap_err()))
+    }
+}

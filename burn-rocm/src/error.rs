@@ -1,0 +1,79 @@
+//! Errors on their way through Burn's op methods, which return no `Result`.
+
+use std::cell::RefCell;
+
+use burn_backend::ExecutionError;
+use hip::Error;
+
+thread_local! {
+    static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
+}
+
+/// The error behind the last op of this thread that panicked, once.
+///
+/// Burn's op methods return no `Result`: an op that fails panics with the error's text, before it has changed
+/// any tensor. After a `catch_unwind` this gives the error itself, and the next op works.
+pub fn take_last_error() -> Option<Error> {
+    LAST.with(|last| last.borrow_mut().take())
+}
+
+/// Ends an op: keeps `error` for [`take_last_error`] and panics with its text.
+#[cold]
+#[track_caller]
+pub(crate) fn raise(error: Error) -> ! {
+    let text = error.to_string();
+    LAST.with(|last| *last.borrow_mut() = Some(error));
+    panic!("{text}")
+}
+
+/// What the trait methods call on an op's result.
+pub(crate) trait OrRaise<T> {
+    /// The value, or the op's panic.
+    fn or_raise(self) -> T;
+}
+
+impl<T> OrRaise<T> for hip::Result<T> {
+    #[track_caller]
+    fn or_raise(self) -> T {
+        match self {
+            Ok(value) => value,
+            Err(error) => raise(error),
+        }
+    }
+}
+
+/// The error of an op that nothing here computes yet.
+pub(crate) fn unsupported<T>(op: &'static str, dtype: impl core::fmt::Display) -> hip::Result<T> {
+    Err(Error::Unsupported { op, dtype: dtype.to_string() })
+}
+
+/// The error of a bad input.
+pub(crate) fn invalid<T>(
+    op: &'static str,
+    expected: impl Into<String>,
+    found: impl Into<String>,
+) -> hip::Result<T> {
+    Err(Error::Invalid { op, expected: expected.into(), found: found.into() })
+}
+
+/// The form in which reads and `sync` report.
+pub(crate) fn execution(error: Error) -> ExecutionError {
+    ExecutionError::WithContext { reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_survives_the_panic_once() {
+        let caught = std::panic::catch_unwind(|| {
+            unsupported::<()>("frobnicate", "f64").or_raise();
+        });
+        let payload = caught.unwrap_err();
+        let text = payload.downcast_ref::<String>().unwrap();
+        assert!(text.contains("frobnicate") && text.contains("f64"), "{text}");
+        assert!(matches!(take_last_error(), Some(Error::Unsupported { op: "frobnicate", .. })));
+        assert!(take_last_error().is_none());
+    }
+}

@@ -1,0 +1,365 @@
+//! How a tensor's elements lie in its buffer: shape, signed strides and offset, all in elements.
+//!
+//! Every method is arithmetic on the metadata; none touches the device. A layout is only ever made from a
+//! contiguous one by the methods here, so the elements it names are always among those of the first: that is
+//! the guarantee which the kernel launches rest on.
+
+use burn_std::{Shape, Slice, SmallVec};
+use hip::Error;
+
+/// The dimensions that a layout keeps without the heap.
+const INLINE: usize = 6;
+
+/// The strides of a layout, in elements; negative where an axis was flipped, zero where it was expanded.
+pub type Strides = SmallVec<[isize; INLINE]>;
+
+/// Shape, strides and offset of a tensor, in elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    shape: Shape,
+    strides: Strides,
+    offset: usize,
+}
+
+/// The shape of a product of dimensions, row-major.
+fn row_major(shape: &[usize]) -> Strides {
+    let mut strides: Strides = SmallVec::from_elem(1, shape.len());
+    let mut step = 1usize;
+    for (stride, &dim) in strides.iter_mut().zip(shape).rev() {
+        *stride = step as isize;
+        step *= dim.max(1);
+    }
+    strides
+}
+
+fn invalid<T>(op: &'static str, expected: impl Into<String>, found: impl Into<String>) -> hip::Result<T> {
+    Err(Error::Invalid { op, expected: expected.into(), found: found.into() })
+}
+
+/// The shape two operands have once every dimension of size 1, and every missing leading one, is repeated.
+///
+/// # Errors
+/// `Invalid` where two sizes differ and neither is 1.
+pub fn broadcast_shape(op: &'static str, lhs: &[usize], rhs: &[usize]) -> hip::Result<Shape> {
+    let rank = lhs.len().max(rhs.len());
+    let at = |shape: &[usize], i: usize| {
+        let missing = rank - shape.len();
+        if i < missing { 1 } else { shape[i - missing] }
+    };
+    let mut dims: SmallVec<[usize; INLINE]> = SmallVec::new();
+    for i in 0..rank {
+        match (at(lhs, i), at(rhs, i)) {
+            (a, b) if a == b => dims.push(a),
+            (1, b) => dims.push(b),
+            (a, 1) => dims.push(a),
+            _ => return invalid(op, format!("a shape that broadcasts with {lhs:?}"), format!("{rhs:?}")),
+        }
+    }
+    Ok(Shape::from(dims.to_vec()))
+}
+
+impl Layout {
+    /// Row-major, from the buffer's first element.
+    pub fn contiguous(shape: impl Into<Shape>) -> Self {
+        let shape = shape.into();
+        let strides = row_major(shape.as_slice());
+        Self { shape, strides, offset: 0 }
+    }
+
+    /// Sizes of the dimensions.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Sizes of the dimensions as a slice.
+    pub fn dims(&self) -> &[usize] {
+        self.shape.as_slice()
+    }
+
+    /// Strides in elements.
+    pub fn strides(&self) -> &[isize] {
+        &self.strides
+    }
+
+    /// The position of element (0, 0, ...) in the buffer, in elements.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.strides.len()
+    }
+
+    /// The number of elements that the shape names (an expanded one counts as often as it shows).
+    pub fn len(&self) -> usize {
+        self.dims().iter().product()
+    }
+
+    /// Whether the shape names no element.
+    pub fn is_empty(&self) -> bool {
+        self.dims().contains(&0)
+    }
+
+    /// Whether the elements lie one after the other in row-major order, wherever they start.
+    pub fn is_contiguous(&self) -> bool {
+        let mut step = 1isize;
+        for (&dim, &stride) in self.dims().iter().zip(&self.strides).rev() {
+            if dim == 0 {
+                return true;
+            }
+            if dim != 1 {
+                if stride != step {
+                    return false;
+                }
+                step *= dim as isize;
+            }
+        }
+        true
+    }
+
+    /// The order of the axes in which the elements lie one after the other with no gap, if there is one: the
+    /// identity for a contiguous layout, another for a transposed one, none for a broadcast or sliced one.
+    pub fn dense_order(&self) -> Option<Vec<usize>> {
+        let mut axes: Vec<usize> = (0..self.rank()).collect();
+        if self.is_contiguous() {
+            return Some(axes);
+        }
+        axes.sort_by_key(|&axis| core::cmp::Reverse(self.strides[axis]));
+        let mut step = 1isize;
+        for &axis in axes.iter().rev() {
+            match self.dims()[axis] {
+                1 => continue,
+                dim if self.strides[axis] == step => step *= dim as isize,
+                _ => return None,
+            }
+        }
+        Some(axes)
+    }
+
+    /// The first and the last buffer position that the layout names, or `None` for an empty one.
+    pub fn span(&self) -> Option<(usize, usize)> {
+        if self.is_empty() {
+            return None;
+        }
+        let (mut low, mut high) = (self.offset as isize, self.offset as isize);
+        for (&dim, &stride) in self.dims().iter().zip(&self.strides) {
+            let reach = (dim as isize - 1) * stride;
+            if reach < 0 { low += reach } else { high += reach }
+        }
+        Some((low as usize, high as usize))
+    }
+
+    /// A permutation of the axes.
+    ///
+    /// # Errors
+    /// `Invalid` unless `axes` names each axis once.
+    pub fn permute(&self, op: &'static str, axes: &[usize]) -> hip::Result<Self> {
+        let rank = self.rank();
+        let once = (0..rank).all(|axis| axes.iter().filter(|&&a| a == axis).count() == 1);
+        if axes.len() != rank || !once {
+            return invalid(op, format!("each of the {rank} axes once"), format!("{axes:?}"));
+        }
+        let dims: Vec<usize> = axes.iter().map(|&a| self.dims()[a]).collect();
+        let strides = axes.iter().map(|&a| self.strides[a]).collect();
+        Ok(Self { shape: Shape::from(dims), strides, offset: self.offset })
+    }
+
+    /// Two axes exchanged.
+    ///
+    /// # Errors
+    /// `Invalid` for an axis past the rank.
+    pub fn swap_dims(&self, op: &'static str, a: usize, b: usize) -> hip::Result<Self> {
+        let mut axes: Vec<usize> = (0..self.rank()).collect();
+        if a.max(b) >= axes.len() {
+            return invalid(op, format!("axes below {}", axes.len()), format!("{a}, {b}"));
+        }
+        axes.swap(a, b);
+        self.permute(op, &axes)
+    }
+
+    /// The axes named read from their end.
+    ///
+    /// # Errors
+    /// `Invalid` for an axis past the rank.
+    pub fn flip(&self, op: &'static str, axes: &[usize]) -> hip::Result<Self> {
+        let mut out = self.clone();
+        for &axis in axes {
+            let Some(&dim) = self.dims().get(axis) else {
+                return invalid(op, format!("axes below {}", self.rank()), format!("{axes:?}"));
+            };
+            if dim > 1 {
+                let reach = (dim as isize - 1) * out.strides[axis];
+                out.offset = (out.offset as isize + reach) as usize;
+                out.strides[axis] = -out.strides[axis];
+            }
+        }
+        Ok(out)
+    }
+
+    /// A range of every axis, each with its step; axes past the slices stay whole. A negative step reads its
+    /// range from the end.
+    ///
+    /// # Errors
+    /// `Invalid` for more slices than axes.
+    pub fn slice(&self, op: &'static str, slices: &[Slice]) -> hip::Result<Self> {
+        if slices.len() > self.rank() {
+            return invalid(op, format!("at most {} ranges", self.rank()), format!("{}", slices.len()));
+        }
+        let mut out = self.clone();
+        let mut dims = self.dims().to_vec();
+        for (axis, slice) in slices.iter().enumerate() {
+            let range = slice.to_range(dims[axis]);
+            let len = slice.output_size(dims[axis]);
+            let first = if slice.step() < 0 { range.end.saturating_sub(1) } else { range.start };
+            // An empty axis leaves the offset where it is: there is no first element to point at.
+            if len > 0 {
+                out.offset = (out.offset as isize + first as isize * out.strides[axis]) as usize;
+            }
+            out.strides[axis] *= slice.step();
+            dims[axis] = len;
+        }
+        out.shape = Shape::from(dims);
+        Ok(out)
+    }
+
+    /// One range of one axis.
+    ///
+    /// # Errors
+    /// `Invalid` for an axis past the rank or a range past its size.
+    pub fn narrow(&self, op: &'static str, axis: usize, start: usize, len: usize) -> hip::Result<Self> {
+        if axis >= self.rank() || start + len > self.dims()[axis] {
+            return invalid(op, format!("a range inside {:?}", self.dims()), format!("{start}+{len} of axis {axis}"));
+        }
+        let mut out = self.clone();
+        let mut dims = self.dims().to_vec();
+        dims[axis] = len;
+        if len > 0 {
+            out.offset = (out.offset as isize + start as isize * out.strides[axis]) as usize;
+        }
+        out.shape = Shape::from(dims);
+        Ok(out)
+    }
+
+    /// Sizes of 1, and missing leading ones, repeated to `target`.
+    ///
+    /// # Errors
+    /// `Invalid` where a size is neither 1 nor the target's.
+    pub fn expand(&self, op: &'static str, target: &[usize]) -> hip::Result<Self> {
+        let fail = || invalid(op, format!("a shape that expands to {target:?}"), format!("{:?}", self.dims()));
+        let Some(missing) = target.len().checked_sub(self.rank()) else { return fail() };
+        let mut strides: Strides = SmallVec::from_elem(0, target.len());
+        for (axis, (&dim, &stride)) in self.dims().iter().zip(&self.strides).enumerate() {
+            match target[missing + axis] {
+                want if want == dim => strides[missing + axis] = stride,
+                _ if dim == 1 => strides[missing + axis] = 0,
+                _ => return fail(),
+            }
+        }
+        Ok(Self { shape: Shape::from(target.to_vec()), strides, offset: self.offset })
+    }
+
+    /// The same elements under another shape, where strides can say that; else `None`, and a copy is needed.
+    ///
+    /// # Errors
+    /// `Invalid` where the element counts differ.
+    pub fn reshape(&self, op: &'static str, target: &[usize]) -> hip::Result<Option<Self>> {
+        let count: usize = target.iter().product();
+        if count != self.len() {
+            return invalid(op, format!("{} elements as in {:?}", self.len(), self.dims()), format!("{target:?}"));
+        }
+        let view = |strides| Self { shape: Shape::from(target.to_vec()), strides, offset: self.offset };
+        if count == 0 || self.is_contiguous() {
+            return Ok(Some(view(row_major(target))));
+        }
+        // The old axes fall into runs that are contiguous in themselves; each new axis must divide one run.
+        let old: SmallVec<[(usize, isize); INLINE]> =
+            self.dims().iter().copied().zip(self.strides.iter().copied()).filter(|&(dim, _)| dim != 1).collect();
+        let mut strides: Strides = SmallVec::from_elem(1, target.len());
+        let mut axis = target.len();
+        let mut end = old.len();
+        while end > 0 {
+            let (mut size, step) = old[end - 1];
+            let mut start = end - 1;
+            while start > 0 && old[start - 1].1 == step * size as isize {
+                start -= 1;
+                size *= old[start].0;
+            }
+            let mut covered = 1;
+            while covered < size {
+                let Some(next) = axis.checked_sub(1) else { return Ok(None) };
+                axis = next;
+                strides[axis] = step * covered as isize;
+                covered *= target[axis];
+            }
+            if covered != size {
+                return Ok(None);
+            }
+            end = start;
+        }
+        Ok(Some(view(strides)))
+    }
+
+    /// Windows of `size` every `step` along `axis`: that axis counts windows, a new last axis is inside one.
+    ///
+    /// # Errors
+    /// `Invalid` for an axis past the rank, a zero size or step, or a window longer than the axis.
+    pub fn unfold(&self, op: &'static str, axis: usize, size: usize, step: usize) -> hip::Result<Self> {
+        let dim = self.dims().get(axis).copied().unwrap_or(0);
+        if axis >= self.rank() || step == 0 || size > dim {
+            return invalid(
+                op,
+                format!("an axis of {:?} at least as long as the window, a step from 1", self.dims()),
+                format!("axis {axis}, window {size}, step {step}"),
+            );
+        }
+        let mut dims = self.dims().to_vec();
+        let mut strides = self.strides.clone();
+        dims[axis] = (dim - size) / step + 1;
+        dims.push(size);
+        strides.push(strides[axis]);
+        strides[axis] *= step as isize;
+        Ok(Self { shape: Shape::from(dims), strides, offset: self.offset })
+    }
+}
+
+/// The fewest axes that describe one walk over several operands of one shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collapsed<const N: usize> {
+    /// Sizes of the axes, outermost first; none is 1.
+    pub shape: SmallVec<[usize; 8]>,
+    /// Strides of each operand over those axes.
+    pub strides: [SmallVec<[isize; 8]>; N],
+}
+
+/// Drops axes of size 1 and merges neighbours that every operand walks through as one.
+pub fn collapse<const N: usize>(shape: &[usize], operands: [&[isize]; N]) -> Collapsed<N> {
+    let mut out = Collapsed { shape: SmallVec::new(), strides: std::array::from_fn(|_| SmallVec::new()) };
+    for (axis, &dim) in shape.iter().enumerate() {
+        if dim == 1 {
+            continue;
+        }
+        let merges = !out.shape.is_empty()
+            && (0..N).all(|n| out.strides[n].last() == Some(&(operands[n][axis] * dim as isize)));
+        match (merges, out.shape.last_mut()) {
+            (true, Some(last)) => {
+                *last *= dim;
+                for n in 0..N {
+                    if let Some(stride) = out.strides[n].last_mut() {
+                        *stride = operands[n][axis];
+                    }
+                }
+            }
+            _ => {
+                out.shape.push(dim);
+                for n in 0..N {
+                    out.strides[n].push(operands[n][axis]);
+                }
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Element-wise ops of two tensors, or of a tensor and a scalar.
+
+use burn_backend::Scalar;
+use burn_std::DType;
+use hip::KernelName;
+
+use super::data::packed;
+use super::launch::{Operand, Output, Walk, flat, is_packed};
+use crate::dtype::{Value, compute};
+use crate::error::invalid;
+use crate::layout::broadcast_shape;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// The functor's result of two tensors, broadcast to one shape. Written over an operand that has no other owner.
+pub(crate) fn binary(
+    op: &'static str,
+    functor: &'static str,
+    mut lhs: RocmTensor,
+    mut rhs: RocmTensor,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&lhs, &rhs])?;
+    let dtype = one_dtype(op, &[&lhs, &rhs])?;
+    let shape = broadcast_shape(op, lhs.dims(), rhs.dims())?;
+    if lhs.layout() == rhs.layout()
+        && let Some(order) = lhs.layout().dense_order()
+        && !lhs.is_contiguous()
+    {
+        // Two transposed views of one kind: work in the order they lie in, and transpose the result.
+        let (l, r) = (lhs.layout().permute(op, &order)?, rhs.layout().permute(op, &order)?);
+        let out = binary(op, functor, lhs.view(l), rhs.view(r))?;
+        return super::view::permute(out, &inverse(&order));
+    }
+    let ty = lhs.kernel_type()?;
+    let same = lhs.dims() == shape.as_slice() && rhs.dims() == shape.as_slice();
+    let left = is_packed(&lhs) && lhs.dims() == shape.as_slice() && lhs.can_overwrite();
+    let right = is_packed(&rhs) && rhs.dims() == shape.as_slice() && rhs.can_overwrite();
+    let out = match (left, right) {
+        (true, _) => lhs.clone(),
+        (_, true) => rhs.clone(),
+        _ => RocmTensor::empty(lhs.hip_device(), shape.clone(), dtype)?,
+    };
+    if out.is_empty() {
+        return Ok(out);
+    }
+    if same && is_packed(&lhs) && is_packed(&rhs) {
+        let kernel = KernelName::new("binary_contiguous").name(functor).ty(ty);
+        flat(op, kernel, out.len(), &[&lhs, &rhs], &[], &[&out])?;
+        return Ok(out);
+    }
+    let (l, r) = (lhs.layout().expand(op, shape.as_slice())?, rhs.layout().expand(op, shape.as_slice())?);
+    Walk::new(op, KernelName::new("binary_strided").name(functor).ty(ty), shape.as_slice(), &[Operand::new(&lhs, l.strides()), Operand::new(&rhs, r.strides())], Output::Row(&out)).launch()?;
+    Ok(out)
+}
+
+/// The functor's result of a tensor and a scalar.
+pub(crate) fn scalar(
+    op: &'static str,
+    functor: &'static str,
+    tensor: RocmTensor,
+    value: Scalar,
+) -> hip::Result<RocmTensor> {
+    let ty = tensor.kernel_type()?;
+    let value = compute(value, ty);
+    dense_map(op, tensor, |tensor, out| {
+        let kernel = KernelName::new("binary_scalar").name(functor).ty(ty);
+        flat(op, kernel, out.len(), &[tensor], &[value], &[out])
+    })
+}
+
+/// An element-wise map over packed elements, in place where it can be. A transposed view is worked on in the order
+/// it lies in.
+pub(crate) fn dense_map(
+    op: &'static str,
+    tensor: RocmTensor,
+    map: impl Fn(&RocmTensor, &RocmTensor) -> hip::Result<()>,
+) -> hip::Result<RocmTensor> {
+    if let Some(order) = tensor.layout().dense_order()
+        && !tensor.is_contiguous()
+    {
+        let layout = tensor.layout().permute(op, &order)?;
+        let out = dense_map(op, tensor.view(layout), map)?;
+        return super::view::permute(out, &inverse(&order));
+    }
+    let mut tensor = packed(tensor)?;
+    let out = match tensor.can_overwrite() {
+        true => tensor.clone(),
+        false => RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?,
+    };
+    if !out.is_empty() {
+        map(&tensor, &out)?;
+    }
+    Ok(out)
+}
+
+/// The permutation that undoes `order`.
+pub(crate) fn inverse(order: &[usize]) -> Vec<usize> {
+    let mut back = vec![0; order.len()];
+    for (at, &axis) in order.iter().enumerate() {
+        back[axis] = at;
+    }
+    back
+}
+
+/// Integer division or remainder by a scalar.
+///
+/// # Errors
+/// `Invalid` for a divisor that is zero in the tensor's dtype.
+pub(crate) fn divide(
+    op: &'static str,
+    functor: &'static str,
+    tensor: RocmTensor,
+    divisor: Scalar,
+) -> hip::Result<RocmTensor> {
+    let zero = match compute(divisor, tensor.kernel_type()?) {
+        Value::I64(v) => v == 0,
+        Value::I32(v) => v == 0,
+        Value::I16(v) => v == 0,
+        Value::I8(v) => v == 0,
+        Value::U64(v) => v == 0,
+        Value::U32(v) => v == 0,
+        Value::U16(v) => v == 0,
+        Value::U8(v) => v == 0,
+        _ => false,
+    };
+    if zero {
+        return invalid(op, "a divisor other than 0", "0");
+    }
+    scalar(op, functor, tensor, divisor)
+}
+
+/// A logical op of two bool tensors of one store.
+pub(crate) fn logic(
+    op: &'static str,
+    functor: &'static str,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
+) -> hip::Result<RocmTensor> {
+    // The two one-byte stores hold the same bytes; the result keeps the left one's name.
+    let rhs = match (lhs.dtype_of(), rhs.dtype_of()) {
+        (DType::Bool(l), DType::Bool(r)) if l != r => super::cast::cast(rhs, DType::Bool(l))?,
+        _ => rhs,
+    };
+    binary(op, functor, lhs, rhs)
+}
+
+/// The cross product of 3-vectors along an axis.
+pub(crate) fn cross(lhs: RocmTensor, rhs: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
+    const OP: &str = "float_cross";
+    let shape = broadcast_shape(OP, lhs.dims(), rhs.dims())?;
+    if shape.as_slice().get(axis) != Some(&3) {
+        return invalid(OP, "an axis of size 3", format!("axis {axis} of {:?}", shape.as_slice()));
+    }
+    let lhs = super::view::expand(lhs, shape.as_slice())?;
+    let rhs = super::view::expand(rhs, shape.as_slice())?;
+    let component = |i: usize| {
+        let part = |t: &RocmTensor, at: usize| super::view::narrow(t.clone(), axis, at % 3, 1);
+        let plus = binary(OP, "Mul", part(&lhs, i + 1)?, part(&rhs, i + 2)?)?;
+        let minus = binary(OP, "Mul", part(&lhs, i + 2)?, part(&rhs, i + 1)?)?;
+        binary(OP, "Sub", plus, minus)
+    };
+    super::view::cat(vec![component(0)?, component(1)?, component(2)?], axis)
+}

@@ -1,0 +1,41 @@
+//! Conversions between dtypes.
+
+use burn_std::{BoolStore, DType};
+use hip::KernelName;
+
+use super::binary::inverse;
+use super::data::packed;
+use super::launch::flat;
+use crate::tensor::RocmTensor;
+
+/// The tensor's elements as `dtype`: floats to integers saturate and NaN becomes 0, integers wrap, anything but
+/// zero is true.
+pub(crate) fn cast(tensor: RocmTensor, dtype: DType) -> hip::Result<RocmTensor> {
+    const OP: &str = "cast";
+    let from = tensor.dtype_of();
+    if from == dtype {
+        return Ok(tensor);
+    }
+    let (source, target) = (tensor.kernel_type()?, crate::dtype::kernel_type(dtype)?);
+    let four_byte_bool = |dtype| matches!(dtype, DType::Bool(BoolStore::U32));
+    // Types that differ by name alone: the one-byte bool stores, f32 and flex32, a four-byte bool as u32.
+    if source == target && !four_byte_bool(dtype) {
+        return Ok(tensor.reinterpret(dtype));
+    }
+    if let Some(order) = tensor.layout().dense_order()
+        && !tensor.is_contiguous()
+    {
+        let layout = tensor.layout().permute(OP, &order)?;
+        return super::view::permute(cast(tensor.view(layout), dtype)?, &inverse(&order));
+    }
+    let tensor = packed(tensor)?;
+    let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), dtype)?;
+    if !out.is_empty() {
+        let kernel = match four_byte_bool(dtype) {
+            true => KernelName::new("cast_bool").ty(source),
+            false => KernelName::new("cast_contiguous").ty(source).ty(target),
+        };
+        flat(OP, kernel, out.len(), &[&tensor], &[], &[&out])?;
+    }
+    Ok(out)
+}

@@ -1,0 +1,97 @@
+//! Comparisons: bool tensors of the store asked for.
+
+use std::sync::Arc;
+
+use burn_backend::Scalar;
+use burn_std::{BoolDType, BoolStore, DType, Shape};
+use hip::{Device, KernelName};
+
+use super::cast::cast;
+use super::data::packed;
+use super::launch::{Operand, Output, Walk, flat, is_packed};
+use crate::dtype::compute;
+use crate::layout::broadcast_shape;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// A new one-byte bool tensor: what the kernels answer in.
+fn answer(device: &Arc<Device>, shape: Shape) -> hip::Result<RocmTensor> {
+    RocmTensor::empty(device, shape, DType::Bool(BoolStore::Native))
+}
+
+/// The functor's answer for two tensors, broadcast to one shape.
+pub(crate) fn compare(
+    op: &'static str,
+    functor: &'static str,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
+    store: BoolDType,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&lhs, &rhs])?;
+    one_dtype(op, &[&lhs, &rhs])?;
+    // Greater is less with the sides exchanged, whatever NaN is among them.
+    let (functor, lhs, rhs) = match functor {
+        "Greater" => ("Less", rhs, lhs),
+        "GreaterEqual" => ("LessEqual", rhs, lhs),
+        _ => (functor, lhs, rhs),
+    };
+    let shape = broadcast_shape(op, lhs.dims(), rhs.dims())?;
+    let ty = lhs.kernel_type()?;
+    let out = answer(lhs.hip_device(), shape.clone())?;
+    let kernel = |template| KernelName::new(template).name(functor).ty(ty);
+    if lhs.dims() == rhs.dims() && is_packed(&lhs) && is_packed(&rhs) {
+        if !out.is_empty() {
+            flat(op, kernel("compare_contiguous"), out.len(), &[&lhs, &rhs], &[], &[&out])?;
+        }
+    } else {
+        let (l, r) = (lhs.layout().expand(op, shape.as_slice())?, rhs.layout().expand(op, shape.as_slice())?);
+        let inputs = [Operand::new(&lhs, l.strides()), Operand::new(&rhs, r.strides())];
+        Walk::new(op, kernel("compare_strided"), shape.as_slice(), &inputs, Output::Row(&out)).launch()?;
+    }
+    cast(out, store.into())
+}
+
+/// The functor's answer for a tensor and a scalar.
+pub(crate) fn scalar(
+    op: &'static str,
+    functor: &'static str,
+    tensor: RocmTensor,
+    value: Scalar,
+    store: BoolDType,
+) -> hip::Result<RocmTensor> {
+    let ty = tensor.kernel_type()?;
+    let tensor = packed(tensor)?;
+    let out = answer(tensor.hip_device(), tensor.layout().shape().clone())?;
+    if !out.is_empty() {
+        let kernel = KernelName::new("compare_scalar").name(functor).ty(ty);
+        flat(op, kernel, out.len(), &[&tensor], &[compute(value, ty)], &[&out])?;
+    }
+    cast(out, store.into())
+}
+
+/// Whether each element is NaN, or infinite.
+pub(crate) fn predicate(
+    op: &'static str,
+    functor: &'static str,
+    tensor: RocmTensor,
+    store: BoolDType,
+) -> hip::Result<RocmTensor> {
+    let ty = tensor.kernel_type()?;
+    let tensor = packed(tensor)?;
+    let out = answer(tensor.hip_device(), tensor.layout().shape().clone())?;
+    if !out.is_empty() {
+        let kernel = KernelName::new("predicate_contiguous").name(functor).ty(ty);
+        flat(op, kernel, out.len(), &[&tensor], &[], &[&out])?;
+    }
+    cast(out, store.into())
+}
+
+/// Where two bool tensors agree (`not` = false) or differ, in the left one's store.
+pub(crate) fn bools(op: &'static str, lhs: RocmTensor, rhs: RocmTensor, not: bool) -> hip::Result<RocmTensor> {
+    let differ = super::binary::logic(op, "LogicXor", lhs, rhs)?;
+    if not { Ok(differ) } else { super::unary::unary(op, "LogicNot", differ) }
+}
+
+/// Where a bool tensor is `value`: itself or its negation.
+pub(crate) fn bool_scalar(op: &'static str, tensor: RocmTensor, value: bool) -> hip::Result<RocmTensor> {
+    if value { Ok(tensor) } else { super::unary::unary(op, "LogicNot", tensor) }
+}

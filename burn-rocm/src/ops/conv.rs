@@ -1,0 +1,274 @@
+//! Convolutions on MIOpen. A transposed convolution is the gradient of a plain one with respect to its input; one
+//! dimension is two of which the first has size 1.
+
+use hip::{ConvDesc, TensorArg};
+
+use super::binary::binary;
+use super::data::{assign, full_on, packed};
+use super::reduce::reduce_dim;
+use super::view::{narrow, reshape};
+use crate::error::invalid;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// The options of a convolution, one entry a spatial axis.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub stride: Vec<usize>,
+    pub padding: Vec<usize>,
+    pub dilation: Vec<usize>,
+    pub groups: usize,
+    /// What a transposed convolution's output has beyond the least it could have.
+    pub padding_out: Vec<usize>,
+}
+
+impl Options {
+    /// As for a convolution over one more axis, of size 1, in front.
+    fn lifted(&self) -> Self {
+        let front = |values: &[usize], first| core::iter::once(first).chain(values.iter().copied()).collect();
+        Self {
+            stride: front(&self.stride, 1),
+            padding: front(&self.padding, 0),
+            dilation: front(&self.dilation, 1),
+            groups: self.groups,
+            padding_out: front(&self.padding_out, 0),
+        }
+    }
+
+    /// The size along an axis of what a transposed convolution gives for `size`.
+    fn transposed_size(&self, axis: usize, window: usize, size: usize) -> Option<usize> {
+        let reach = self.dilation[axis] * window.checked_sub(1)? + 1;
+        let whole = size.checked_sub(1)? * self.stride[axis] + reach + self.padding_out[axis];
+        whole.checked_sub(2 * self.padding[axis])
+    }
+
+    /// The size along an axis that a transposed convolution makes `size` of.
+    fn transposed_input(&self, axis: usize, window: usize, size: usize) -> Option<usize> {
+        let reach = self.dilation[axis] * window.checked_sub(1)? + 1 + self.padding_out[axis];
+        Some((size + 2 * self.padding[axis]).checked_sub(reach)? / self.stride[axis] + 1)
+    }
+}
+
+/// `[N, C, L]` as `[N, C, 1, L]`.
+fn lift(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    let mut dims = tensor.dims().to_vec();
+    dims.insert(2, 1);
+    reshape(tensor, &dims)
+}
+
+/// `[N, C, 1, L]` as `[N, C, L]`.
+fn lower(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    let mut dims = tensor.dims().to_vec();
+    dims.remove(2);
+    reshape(tensor, &dims)
+}
+
+fn check_rank(op: &'static str, tensors: &[&RocmTensor], rank: usize) -> hip::Result<()> {
+    one_device(op, tensors)?;
+    one_dtype(op, tensors)?;
+    for tensor in tensors {
+        if tensor.dims().len() != rank {
+            return invalid(op, format!("tensors of rank {rank}"), format!("{:?}", tensor.dims()));
+        }
+    }
+    Ok(())
+}
+
+/// The whole of a packed tensor as MIOpen takes it.
+pub(super) fn arg(tensor: &RocmTensor) -> TensorArg<'_> {
+    TensorArg { buffer: tensor.buffer(), offset: tensor.byte_offset() }
+}
+
+fn describe(x: &[usize], w: &[usize], options: &Options, dtype: hip::DType) -> hip::Result<ConvDesc> {
+    ConvDesc::new(dtype, x, w, &options.stride, &options.padding, &options.dilation, options.groups)
+}
+
+fn add_bias(op: &'static str, out: RocmTensor, bias: Option<RocmTensor>) -> hip::Result<RocmTensor> {
+    let Some(bias) = bias else { return Ok(out) };
+    if bias.dims() != [out.dims()[1]] {
+        return invalid(op, format!("a bias of shape [{}]", out.dims()[1]), format!("{:?}", bias.dims()));
+    }
+    let mut dims = vec![1; out.dims().len()];
+    dims[1] = bias.len();
+    binary(op, "Add", out, reshape(bias, &dims)?)
+}
+
+/// `x * weight + bias` over as many spatial axes as the options have.
+pub(crate) fn forward(
+    op: &'static str,
+    x: RocmTensor,
+    weight: RocmTensor,
+    bias: Option<RocmTensor>,
+    options: &Options,
+) -> hip::Result<RocmTensor> {
+    check_rank(op, &[&x, &weight], options.stride.len() + 2)?;
+    if options.stride.len() == 1 {
+        return lower(forward(op, lift(x)?, lift(weight)?, bias, &options.lifted())?);
+    }
+    let desc = describe(x.dims(), weight.dims(), options, x.kernel_type()?)?;
+    let device = x.hip_device().clone();
+    if desc.y.contains(&0) || desc.w.contains(&0) || desc.x.contains(&0) {
+        return add_bias(op, full_on(&device, desc.y, 0i64.into(), x.dtype_of())?, bias);
+    }
+    let (x, weight) = (packed(x)?, packed(weight)?);
+    let out = RocmTensor::empty(&device, desc.y.clone(), x.dtype_of())?;
+    device.dnn()?.conv_forward(&desc, arg(&x), arg(&weight), arg(&out))?;
+    add_bias(op, out, bias)
+}
+
+/// The gradient of a convolution's input, which has the shape `x`.
+pub(crate) fn x_backward(
+    op: &'static str,
+    x: &[usize],
+    weight: RocmTensor,
+    grad: RocmTensor,
+    options: &Options,
+) -> hip::Result<RocmTensor> {
+    check_rank(op, &[&weight, &grad], options.stride.len() + 2)?;
+    if options.stride.len() == 1 {
+        let mut x = x.to_vec();
+        x.insert(2, 1);
+        return lower(x_backward(op, &x, lift(weight)?, lift(grad)?, &options.lifted())?);
+    }
+    let desc = describe(x, weight.dims(), options, grad.kernel_type()?)?;
+    if desc.y != grad.dims() {
+        return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
+    }
+    let device = grad.hip_device().clone();
+    if desc.y.contains(&0) || desc.w.contains(&0) || desc.x.contains(&0) {
+        return full_on(&device, desc.x, 0i64.into(), grad.dtype_of());
+    }
+    let (weight, grad) = (packed(weight)?, packed(grad)?);
+    let out = RocmTensor::empty(&device, x.to_vec(), grad.dtype_of())?;
+    device.dnn()?.conv_backward_data(&desc, arg(&grad), arg(&weight), arg(&out))?;
+    Ok(out)
+}
+
+/// The gradient of a convolution's weight, which has the shape `weight`.
+pub(crate) fn weight_backward(
+    op: &'static str,
+    x: RocmTensor,
+    weight: &[usize],
+    grad: RocmTensor,
+    options: &Options,
+) -> hip::Result<RocmTensor> {
+    check_rank(op, &[&x, &grad], options.stride.len() + 2)?;
+    if options.stride.len() == 1 {
+        let mut weight = weight.to_vec();
+        weight.insert(2, 1);
+        return lower(weight_backward(op, lift(x)?, &weight, lift(grad)?, &options.lifted())?);
+    }
+    let desc = describe(x.dims(), weight, options, grad.kernel_type()?)?;
+    if desc.y != grad.dims() {
+        return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
+    }
+    let device = grad.hip_device().clone();
+    if desc.y.contains(&0) || desc.w.contains(&0) || desc.x.contains(&0) {
+        return full_on(&device, desc.w, 0i64.into(), grad.dtype_of());
+    }
+    let (x, grad) = (packed(x)?, packed(grad)?);
+    let out = RocmTensor::empty(&device, weight.to_vec(), grad.dtype_of())?;
+    device.dnn()?.conv_backward_weights(&desc, arg(&grad), arg(&x), arg(&out))?;
+    Ok(out)
+}
+
+/// The gradient of the bias: the sum over the batch and the spatial axes.
+pub(crate) fn bias_backward(op: &'static str, grad: RocmTensor) -> hip::Result<RocmTensor> {
+    let Some((&[batch, channels], spatial)) = grad.dims().split_first_chunk::<2>() else {
+        return invalid(op, "a gradient of rank 3 or more", format!("{:?}", grad.dims()));
+    };
+    let places = spatial.iter().product();
+    let grad = reshape(grad, &[batch, channels, places])?;
+    let sum = reduce_dim(op, "Sum", reduce_dim(op, "Sum", grad, 2)?, 0)?;
+    reshape(sum, &[channels])
+}
+
+/// `tensor` with zeros at the end of its spatial axes, up to `dims`.
+fn extend(op: &'static str, tensor: RocmTensor, dims: &[usize]) -> hip::Result<RocmTensor> {
+    if tensor.dims() == dims {
+        return Ok(tensor);
+    }
+    let out = full_on(tensor.hip_device(), dims.to_vec(), 0i64.into(), tensor.dtype_of())?;
+    assign(op, &shrink(out.clone(), tensor.dims())?, &tensor)?;
+    Ok(out)
+}
+
+/// The first elements of every axis, as many as `dims`.
+fn shrink(tensor: RocmTensor, dims: &[usize]) -> hip::Result<RocmTensor> {
+    dims.iter().enumerate().try_fold(tensor, |tensor, (axis, &dim)| narrow(tensor, axis, 0, dim))
+}
+
+/// The transposed convolution: what makes `x` of the result when convolved.
+pub(crate) fn transposed(
+    op: &'static str,
+    x: RocmTensor,
+    weight: RocmTensor,
+    bias: Option<RocmTensor>,
+    options: &Options,
+) -> hip::Result<RocmTensor> {
+    check_rank(op, &[&x, &weight], options.stride.len() + 2)?;
+    let mut dims = vec![x.dims()[0], weight.dims()[1] * options.groups];
+    for axis in 0..options.stride.len() {
+        match options.transposed_size(axis, weight.dims()[axis + 2], x.dims()[axis + 2]) {
+            Some(size) => dims.push(size),
+            None => {
+                return invalid(
+                    op,
+                    "a padding that leaves an output",
+                    format!("{options:?} for {:?} and {:?}", x.dims(), weight.dims()),
+                );
+            }
+        }
+    }
+    let lifted = options.stride.len() == 1;
+    // Where the output's extra padding passes a step, the plain convolution of it gives more than `x`: zeros.
+    let whole = match lifted {
+        false => describe(&dims, weight.dims(), options, x.kernel_type()?)?.y,
+        true => {
+            let lift = |dims: &[usize]| [dims[0], dims[1], 1, dims[2]];
+            let (dims, weight) = (lift(&dims), lift(weight.dims()));
+            let mut y = describe(&dims, &weight, &options.lifted(), x.kernel_type()?)?.y;
+            y.remove(2);
+            y
+        }
+    };
+    let x = extend(op, x, &whole)?;
+    add_bias(op, x_backward(op, &dims, weight, x, options)?, bias)
+}
+
+/// The gradient of a transposed convolution's input.
+pub(crate) fn transposed_x_backward(
+    op: &'static str,
+    weight: RocmTensor,
+    grad: RocmTensor,
+    options: &Options,
+) -> hip::Result<RocmTensor> {
+    check_rank(op, &[&weight, &grad], options.stride.len() + 2)?;
+    let mut dims = vec![grad.dims()[0], weight.dims()[0]];
+    for axis in 0..options.stride.len() {
+        match options.transposed_input(axis, weight.dims()[axis + 2], grad.dims()[axis + 2]) {
+            Some(size) => dims.push(size),
+            None => return invalid(op, "a gradient as large as the window", format!("{:?}", grad.dims())),
+        }
+    }
+    shrink(forward(op, grad, weight, None, options)?, &dims)
+}
+
+/// The gradient of a transposed convolution's weight, which has the shape `weight`.
+pub(crate) fn transposed_weight_backward(
+    op: &'static str,
+    x: RocmTensor,
+    weight: &[usize],
+    grad: RocmTensor,
+    options: &Options,
+) -> hip::Result<RocmTensor> {
+    let spatial = options.stride.len();
+    check_rank(op, &[&x, &grad], spatial + 2)?;
+    let mut dims = x.dims().to_vec();
+    for axis in 0..spatial {
+        let reach = options.dilation[axis] * (weight[axis + 2].max(1) - 1) + 1;
+        let padded = grad.dims()[axis + 2] + 2 * options.padding[axis];
+        dims[axis + 2] = padded.saturating_sub(reach) / options.stride[axis] + 1;
+    }
+    let x = extend(op, x, &dims)?;
+    weight_backward(op, grad, weight, x, options)
+}

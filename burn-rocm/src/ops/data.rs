@@ -1,0 +1,223 @@
+//! Making tensors, filling them, and moving them between host and devices.
+
+use std::sync::Arc;
+
+use burn_backend::{Scalar, TensorData};
+use burn_std::{BoolStore, Bytes, DType, Shape};
+use hip::{Device, KernelName};
+
+use super::launch::{Operand, Output, Walk, flat, is_packed, rows_of_view};
+use crate::device::RocmDevice;
+use crate::dtype::{Value, bits, kernel_type, raw_type};
+use crate::error::invalid;
+use crate::layout::collapse;
+use crate::tensor::RocmTensor;
+
+/// A tensor of unspecified elements.
+pub(crate) fn empty(device: &RocmDevice, shape: Shape, dtype: DType) -> hip::Result<RocmTensor> {
+    RocmTensor::empty(&device.open()?, shape, dtype)
+}
+
+/// A tensor with every element `value`.
+pub(crate) fn full(device: &RocmDevice, shape: Shape, value: Scalar, dtype: DType) -> hip::Result<RocmTensor> {
+    full_on(&device.open()?, shape, value, dtype)
+}
+
+/// [`full`] on an open device.
+pub(crate) fn full_on(
+    device: &Arc<Device>,
+    shape: impl Into<Shape>,
+    value: Scalar,
+    dtype: DType,
+) -> hip::Result<RocmTensor> {
+    let out = RocmTensor::empty(device, shape, dtype)?;
+    fill(&out, value)?;
+    Ok(out)
+}
+
+/// Sets every element of a packed tensor.
+fn fill(out: &RocmTensor, value: Scalar) -> hip::Result<()> {
+    if out.is_empty() {
+        return Ok(());
+    }
+    let raw = bits(value, out.dtype_of())?;
+    if matches!(raw, Value::U64(0) | Value::U32(0) | Value::U16(0) | Value::U8(0)) {
+        let bytes = out.len() * out.dtype_size();
+        return out.hip_device().fill_bytes(out.buffer(), out.byte_offset(), 0, bytes);
+    }
+    let kernel = KernelName::new("fill").ty(raw_type(out.kernel_type()?));
+    flat("full", kernel, out.len(), &[], &[raw], &[out])
+}
+
+/// `start`, `start + step`, ... below `end`.
+pub(crate) fn arange(
+    device: &RocmDevice,
+    range: core::ops::Range<i64>,
+    step: usize,
+    dtype: DType,
+) -> hip::Result<RocmTensor> {
+    if step == 0 {
+        return invalid("int_arange_step", "a step from 1", "0");
+    }
+    let span = range.end.checked_sub(range.start).unwrap_or(i64::MAX).max(0) as usize;
+    let out = empty(device, Shape::new([span.div_ceil(step)]), dtype)?;
+    if !out.is_empty() {
+        let kernel = KernelName::new("arange").ty(out.kernel_type()?);
+        let scalars = [Value::I64(range.start), Value::I64(step as i64)];
+        flat("int_arange_step", kernel, out.len(), &[], &scalars, &[&out])?;
+    }
+    Ok(out)
+}
+
+/// The host's data on the device.
+pub(crate) fn upload(data: &TensorData, dtype: DType, device: &RocmDevice) -> hip::Result<RocmTensor> {
+    kernel_type(dtype)?;
+    let count: usize = data.shape.as_slice().iter().product();
+    let bytes: &[u8] = &data.bytes;
+    let Some(bytes) = bytes.get(..count * dtype.size()) else {
+        return invalid(
+            "from_data",
+            format!("{} bytes for {:?} of {}", count * dtype.size(), data.shape.as_slice(), dtype.name()),
+            format!("{} bytes", bytes.len()),
+        );
+    };
+    let buffer = device.open()?.upload(bytes)?;
+    RocmTensor::new(buffer, data.shape.clone(), dtype)
+}
+
+/// The dtype of a bool tensor made of host data: bytes and words count as bools stored so.
+pub(crate) fn bool_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::U8 => DType::Bool(BoolStore::U8),
+        DType::U32 => DType::Bool(BoolStore::U32),
+        other => other,
+    }
+}
+
+/// The tensor's elements on the host. Waits for the device.
+pub(crate) fn read(tensor: RocmTensor) -> hip::Result<TensorData> {
+    let tensor = contiguous(tensor)?;
+    let (shape, dtype) = (tensor.layout().shape().clone(), tensor.dtype_of());
+    // A vector of the element's own size gives the bytes its alignment.
+    let bytes = match dtype.size() {
+        1 => read_as::<u8>(&tensor),
+        2 => read_as::<u16>(&tensor),
+        4 => read_as::<u32>(&tensor),
+        _ => read_as::<u64>(&tensor),
+    }?;
+    Ok(TensorData::from_bytes(bytes, shape, dtype))
+}
+
+fn read_as<E: bytemuck::Pod + Send + Sync>(tensor: &RocmTensor) -> hip::Result<Bytes> {
+    let mut elements = vec![E::zeroed(); tensor.len()];
+    let bytes = bytemuck::cast_slice_mut(&mut elements);
+    tensor.hip_device().read(tensor.buffer(), tensor.byte_offset(), bytes)?;
+    Ok(Bytes::from_elems(elements))
+}
+
+/// The tensor on `device`: itself, or a copy that the two devices order between themselves.
+pub(crate) fn to_device(tensor: RocmTensor, device: &RocmDevice) -> hip::Result<RocmTensor> {
+    if tensor.device() == *device {
+        return Ok(tensor);
+    }
+    let target = device.open()?;
+    let tensor = contiguous(tensor)?;
+    let bytes = tensor.len() * tensor.dtype_size();
+    let buffer = target.copy_from_device(tensor.buffer(), tensor.byte_offset(), bytes)?;
+    RocmTensor::new(buffer, tensor.layout().shape().clone(), tensor.dtype_of())
+}
+
+/// The tensor with its elements in row-major order.
+pub(crate) fn contiguous(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    if tensor.is_contiguous() { Ok(tensor) } else { copy(&tensor) }
+}
+
+/// The tensor as the contiguous kernels take it: row-major from an aligned byte.
+pub(crate) fn packed(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    if is_packed(&tensor) { Ok(tensor) } else { copy(&tensor) }
+}
+
+/// A copy in row-major order, in a buffer of its own.
+pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
+    let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?;
+    if tensor.is_contiguous() {
+        let bytes = tensor.len() * tensor.dtype_size();
+        if bytes > 0 {
+            out.hip_device().copy(tensor.buffer(), tensor.byte_offset(), out.buffer(), 0, bytes)?;
+        }
+        return Ok(out);
+    }
+    let raw = raw_type(tensor.kernel_type()?);
+    if let Some(plane) = Transposed::of(tensor) {
+        plane.copy(tensor, &out, KernelName::new("copy_transposed").ty(raw))?;
+        return Ok(out);
+    }
+    let kernel = KernelName::new("copy_strided").ty(raw);
+    Walk::new("copy", kernel, tensor.dims(), &[Operand::whole(tensor)], Output::Row(&out)).launch()?;
+    Ok(out)
+}
+
+/// A packed tensor that the caller may write: this one if nobody else holds its buffer, else a copy.
+pub(crate) fn writable(mut tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    if is_packed(&tensor) && tensor.can_overwrite() { Ok(tensor) } else { copy(&tensor) }
+}
+
+/// Copies `value` over the elements of `target` that `region`, a view of it, names.
+pub(crate) fn assign(op: &'static str, region: &RocmTensor, value: &RocmTensor) -> hip::Result<()> {
+    if region.dims() != value.dims() {
+        return invalid(op, format!("a value of shape {:?}", region.dims()), format!("{:?}", value.dims()));
+    }
+    if region.is_empty() {
+        return Ok(());
+    }
+    if region.is_contiguous() && value.is_contiguous() {
+        let bytes = region.len() * region.dtype_size();
+        let (from, to) = (value.byte_offset(), region.byte_offset());
+        return region.hip_device().copy(value.buffer(), from, region.buffer(), to, bytes);
+    }
+    let kernel = KernelName::new("copy_to_strided").ty(raw_type(region.kernel_type()?));
+    Walk::new(op, kernel, region.dims(), &[Operand::whole(value)], Output::Last(Operand::whole(region))).launch()
+}
+
+/// A batch of transposed matrices: rows lie one element apart, columns further.
+struct Transposed {
+    batches: usize,
+    rows: usize,
+    columns: usize,
+    batch_stride: usize,
+    column_stride: usize,
+}
+
+impl Transposed {
+    /// The tile of `copy_transposed`; smaller matrices go element by element.
+    const TILE: usize = 32;
+
+    fn of(tensor: &RocmTensor) -> Option<Self> {
+        let merged = collapse(tensor.dims(), [tensor.layout().strides()]);
+        let strides = merged.strides[0].as_slice();
+        let (batches, batch_stride, rows, columns, column_stride) = match (merged.shape.as_slice(), strides) {
+            (&[rows, columns], &[1, c]) => (1, 0, rows, columns, c),
+            (&[batches, rows, columns], &[b, 1, c]) => (batches, b, rows, columns, c),
+            _ => return None,
+        };
+        let large = rows >= Self::TILE && columns >= Self::TILE;
+        (large && batch_stride >= 0 && column_stride > 0).then_some(Self {
+            batches,
+            rows,
+            columns,
+            batch_stride: batch_stride as usize,
+            column_stride: column_stride as usize,
+        })
+    }
+
+    fn copy(&self, tensor: &RocmTensor, out: &RocmTensor, kernel: KernelName) -> hip::Result<()> {
+        let tiles = self.batches * self.rows.div_ceil(Self::TILE) * self.columns.div_ceil(Self::TILE);
+        let device = out.hip_device();
+        let most = device.grid(usize::MAX);
+        let grid = hip::Grid { blocks: most.blocks.min(tiles as u32), threads: most.threads };
+        let dims = [self.batches, self.rows, self.columns, self.batch_stride, self.column_stride]
+            .map(|value| Value::U64(value as u64));
+        // The view is dense in another order, or has gaps between columns: its own span is what is read.
+        rows_of_view("copy", device, kernel, grid, &dims, tensor, out)
+    }
+}

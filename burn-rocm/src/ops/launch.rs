@@ -1,0 +1,369 @@
+//! Every kernel launch of this crate, in three shapes: over contiguous elements, over strided ones, and with
+//! dimensions of its own.
+//!
+//! What a kernel may touch is checked here, against the buffers, before anything is launched; the one `unsafe`
+//! of the crate rests on that and on the kernels' own contract (`hip/kernels`: no access outside the elements
+//! their dimensions name, bad indices ignored).
+
+use std::sync::Arc;
+
+use hip::{Buffer, Device, Grid, KernelName, Launch};
+
+use crate::dtype::Value;
+use crate::error::invalid;
+use crate::layout::collapse;
+use crate::tensor::RocmTensor;
+
+/// `MAX_DIMS` of `prelude.h`.
+const MAX_DIMS: usize = 8;
+
+/// Element counts and offsets of one strided launch stay below this: `prelude.h` has them in 32 bits.
+pub(crate) const MAX_REACH: usize = i32::MAX as usize;
+
+/// The vector accesses of contiguous kernels need pointers at multiples of this.
+const ALIGNMENT: usize = 16;
+
+/// Where a dense tensor's bytes start and that they are all inside its buffer.
+fn dense(op: &'static str, tensor: &RocmTensor) -> hip::Result<usize> {
+    let start = tensor.byte_offset();
+    let size = tensor.dtype_size();
+    if !tensor.is_contiguous() || start + tensor.len() * size > tensor.buffer().len() {
+        return invalid(op, "contiguous elements inside the buffer", format!("{:?}", tensor.layout()));
+    }
+    Ok(start)
+}
+
+/// Whether the contiguous kernels take the tensor as it is.
+pub(crate) fn is_packed(tensor: &RocmTensor) -> bool {
+    tensor.is_contiguous() && tensor.byte_offset() % ALIGNMENT == 0
+}
+
+fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
+    match value {
+        Value::F64(v) => launch.value(v),
+        Value::F32(v) => launch.value(v),
+        Value::I64(v) => launch.value(v),
+        Value::I32(v) => launch.value(v),
+        Value::I16(v) => launch.value(v),
+        Value::I8(v) => launch.value(v),
+        Value::U64(v) => launch.value(v),
+        Value::U32(v) => launch.value(v),
+        Value::U16(v) => launch.value(v),
+        Value::U8(v) => launch.value(v),
+        Value::I64x6(v) => launch.value(v),
+        Value::U32x12(v) => launch.value(v),
+    }
+}
+
+/// The one way to the device.
+fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
+    // SAFETY: `flat`, `walk` and `rows` have checked that the elements named by the counts, shapes and strides
+    // they pass lie inside the buffers they pass with them, and give each kernel of `hip/kernels` its parameters
+    // in the order that its family documents; the kernels touch nothing else.
+    unsafe { launch.submit(grid, 0) }
+}
+
+/// Launches `kernel(n, inputs.., scalars.., outputs..)` over packed tensors, each of at least `n` elements (the
+/// outputs' and inputs' own shapes do not matter).
+pub(crate) fn flat(
+    op: &'static str,
+    kernel: KernelName,
+    n: usize,
+    inputs: &[&RocmTensor],
+    scalars: &[Value],
+    outputs: &[&RocmTensor],
+) -> hip::Result<()> {
+    for tensor in inputs.iter().chain(outputs) {
+        if tensor.len() < n || !is_packed(tensor) {
+            return invalid(op, format!("{n} packed elements"), format!("{:?}", tensor.layout()));
+        }
+    }
+    let Some(device) = outputs.first().map(|out| out.hip_device()) else { return Ok(()) };
+    rows(op, device, kernel, device.grid(n), &[Value::U64(n as u64)], inputs, scalars, outputs)
+}
+
+/// Launches `kernel(dims.., inputs.., scalars.., outputs..)` over dense tensors. `dims` name the elements that the
+/// kernel touches; the caller has derived them from these tensors' shapes.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn rows(
+    op: &'static str,
+    device: &Arc<Device>,
+    kernel: KernelName,
+    grid: Grid,
+    dims: &[Value],
+    inputs: &[&RocmTensor],
+    scalars: &[Value],
+    outputs: &[&RocmTensor],
+) -> hip::Result<()> {
+    let mut launch = device.launch(kernel)?;
+    for &dim in dims {
+        launch = push(launch, dim);
+    }
+    for input in inputs {
+        launch = launch.buffer(input.buffer(), dense(op, input)?);
+    }
+    for &scalar in scalars {
+        launch = push(launch, scalar);
+    }
+    for output in outputs {
+        launch = launch.buffer(output.buffer(), dense(op, output)?);
+    }
+    submit(launch, grid)
+}
+
+/// Launches `kernel(dims.., input, output)` over an input that is not dense: `dims` give the strides of its own layout.
+pub(crate) fn rows_of_view(
+    op: &'static str,
+    device: &Arc<Device>,
+    kernel: KernelName,
+    grid: Grid,
+    dims: &[Value],
+    input: &RocmTensor,
+    output: &RocmTensor,
+) -> hip::Result<()> {
+    let end = input.layout().span().map_or(0, |(_, last)| (last + 1) * input.dtype_size());
+    if end > input.buffer().len() {
+        return invalid(op, "elements inside the buffer", format!("{:?}", input.layout()));
+    }
+    let mut launch = device.launch(kernel)?;
+    for &dim in dims {
+        launch = push(launch, dim);
+    }
+    let launch = launch.buffer(input.buffer(), input.byte_offset()).buffer(output.buffer(), dense(op, output)?);
+    submit(launch, grid)
+}
+
+/// One operand of a strided launch: a tensor and the strides with which the walk's shape reads it.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand<'a> {
+    buffer: &'a Buffer,
+    /// Of the first element, in elements.
+    offset: isize,
+    size: usize,
+    strides: &'a [isize],
+}
+
+impl<'a> Operand<'a> {
+    /// `tensor` walked with `strides`, one a dimension of the walk.
+    pub(crate) fn new(tensor: &'a RocmTensor, strides: &'a [isize]) -> Self {
+        Self { buffer: tensor.buffer(), offset: tensor.layout().offset() as isize, size: tensor.dtype_size(), strides }
+    }
+
+    /// `tensor` walked over its own shape.
+    pub(crate) fn whole(tensor: &'a RocmTensor) -> Self {
+        Self::new(tensor, tensor.layout().strides())
+    }
+}
+
+/// The result of a strided launch.
+#[derive(Clone, Copy)]
+pub(crate) enum Output<'a> {
+    /// Element `i` of the walk goes to element `i` of a contiguous tensor.
+    Row(&'a RocmTensor),
+    /// The result is an operand of the walk like the inputs: the last row of the metadata.
+    Last(Operand<'a>),
+    /// The same, and the first row.
+    First(Operand<'a>),
+}
+
+impl<'a> Output<'a> {
+    fn walked(&self) -> Option<Operand<'a>> {
+        match *self {
+            Self::Row(_) => None,
+            Self::Last(operand) | Self::First(operand) => Some(operand),
+        }
+    }
+}
+
+/// A strided launch: `kernel(n, before.., Strided<N>, after.., inputs.., scalars.., out)`, N being the inputs and, if it
+/// is walked, the output.
+pub(crate) struct Walk<'a> {
+    op: &'static str,
+    kernel: KernelName,
+    shape: &'a [usize],
+    inputs: &'a [Operand<'a>],
+    output: Output<'a>,
+    before: &'a [Value],
+    after: &'a [Value],
+    scalars: &'a [Value],
+}
+
+impl<'a> Walk<'a> {
+    /// The kernel over every index of `shape`.
+    pub(crate) fn new(
+        op: &'static str,
+        kernel: KernelName,
+        shape: &'a [usize],
+        inputs: &'a [Operand<'a>],
+        output: Output<'a>,
+    ) -> Self {
+        Self { op, kernel, shape, inputs, output, before: &[], after: &[], scalars: &[] }
+    }
+
+    /// Scalars between the inputs and the output.
+    pub(crate) fn scalars(self, scalars: &'a [Value]) -> Self {
+        Self { scalars, ..self }
+    }
+
+    /// Scalars before and after the metadata.
+    pub(crate) fn around_metadata(self, before: &'a [Value], after: &'a [Value]) -> Self {
+        Self { before, after, ..self }
+    }
+
+    /// Launches over the shape, merged to the fewest dimensions and split where 32 bits would not do.
+    pub(crate) fn launch(&self) -> hip::Result<()> {
+        match self.inputs.len() + self.output.walked().is_some() as usize {
+            1 => walk_of::<1>(self),
+            2 => walk_of::<2>(self),
+            3 => walk_of::<3>(self),
+            n => invalid(self.op, "one to three strided operands", n.to_string()),
+        }
+    }
+}
+
+/// `Strided<N>` of `prelude.h`: what a launch takes by value.
+trait Metadata: bytemuck::NoUninit {
+    fn new(rank: u32, shape: [u32; MAX_DIMS], strides: &[[i32; MAX_DIMS]]) -> Self;
+}
+
+macro_rules! metadata {
+    ($($name:ident $n:literal),*) => {$(
+        #[repr(C)]
+        #[derive(Clone, Copy, bytemuck::NoUninit)]
+        struct $name {
+            rank: u32,
+            shape: [u32; MAX_DIMS],
+            stride: [[i32; MAX_DIMS]; $n],
+        }
+
+        impl Metadata for $name {
+            fn new(rank: u32, shape: [u32; MAX_DIMS], strides: &[[i32; MAX_DIMS]]) -> Self {
+                Self { rank, shape, stride: std::array::from_fn(|n| strides[n]) }
+            }
+        }
+    )*};
+}
+metadata!(Strided1 1, Strided2 2, Strided3 3);
+
+fn walk_of<const N: usize>(walk: &Walk<'_>) -> hip::Result<()> {
+    if walk.shape.contains(&0) {
+        return Ok(());
+    }
+    let rows: Vec<Operand<'_>> = match walk.output {
+        Output::Row(_) => walk.inputs.to_vec(),
+        Output::Last(operand) => walk.inputs.iter().copied().chain([operand]).collect(),
+        Output::First(operand) => [operand].into_iter().chain(walk.inputs.iter().copied()).collect(),
+    };
+    let operands: [Operand<'_>; N] = std::array::from_fn(|n| rows[n]);
+    for operand in &operands {
+        inside(walk, operand)?;
+    }
+    let n: usize = walk.shape.iter().product();
+    if let Output::Row(out) = walk.output {
+        dense(walk.op, out)?;
+        if out.len() < n {
+            return invalid(walk.op, format!("an output of {n} elements"), format!("{}", out.len()));
+        }
+    }
+    let merged = collapse(walk.shape, operands.map(|operand| operand.strides));
+    if merged.shape.len() > MAX_DIMS {
+        return invalid(walk.op, format!("at most {MAX_DIMS} dimensions that do not merge"), format!("{:?}", walk.shape));
+    }
+    let strides: [&[isize]; N] = std::array::from_fn(|n| merged.strides[n].as_slice());
+    part(walk, &merged.shape, strides, operands.map(|operand| operand.offset), 0)
+}
+
+/// That every element the walk reads of `operand` lies inside its buffer.
+fn inside(walk: &Walk<'_>, operand: &Operand<'_>) -> hip::Result<()> {
+    let (mut low, mut high) = (operand.offset, operand.offset);
+    for (&dim, &stride) in walk.shape.iter().zip(operand.strides) {
+        let reach = (dim as isize - 1) * stride;
+        if reach < 0 { low += reach } else { high += reach }
+    }
+    let ranks = walk.shape.len() == operand.strides.len();
+    if !ranks || low < 0 || (high as usize + 1) * operand.size > operand.buffer.len() {
+        return invalid(
+            walk.op,
+            format!("elements inside a buffer of {} bytes", operand.buffer.len()),
+            format!("elements {low} to {high} of {} bytes", operand.size),
+        );
+    }
+    Ok(())
+}
+
+/// One launch, or two halves along the outermost dimension.
+fn part<const N: usize>(
+    walk: &Walk<'_>,
+    shape: &[usize],
+    strides: [&[isize]; N],
+    offsets: [isize; N],
+    done: usize,
+) -> hip::Result<()> {
+    let n: usize = shape.iter().product();
+    let reach = |strides: &[isize]| -> usize {
+        shape.iter().zip(strides).map(|(&dim, &stride)| (dim - 1) * stride.unsigned_abs()).sum()
+    };
+    if n <= MAX_REACH && strides.iter().all(|strides| reach(strides) <= MAX_REACH) {
+        return match N {
+            1 => launch_part::<N, Strided1>(walk, shape, strides, offsets, done, n),
+            2 => launch_part::<N, Strided2>(walk, shape, strides, offsets, done, n),
+            _ => launch_part::<N, Strided3>(walk, shape, strides, offsets, done, n),
+        };
+    }
+    if shape[0] == 1 {
+        return part(walk, &shape[1..], strides.map(|strides| &strides[1..]), offsets, done);
+    }
+    let mut halves = [shape.to_vec(), shape.to_vec()];
+    halves[0][0] = shape[0] / 2;
+    halves[1][0] = shape[0] - shape[0] / 2;
+    let first: usize = halves[0].iter().product();
+    let skipped = std::array::from_fn(|n| offsets[n] + halves[0][0] as isize * strides[n][0]);
+    part(walk, &halves[0], strides, offsets, done)?;
+    part(walk, &halves[1], strides, skipped, done + first)
+}
+
+fn launch_part<const N: usize, M: Metadata>(
+    walk: &Walk<'_>,
+    shape: &[usize],
+    strides: [&[isize]; N],
+    offsets: [isize; N],
+    done: usize,
+    n: usize,
+) -> hip::Result<()> {
+    let device = match walk.output {
+        Output::Row(out) => out.hip_device(),
+        Output::Last(operand) | Output::First(operand) => operand.buffer.device(),
+    };
+    let mut sizes = [1u32; MAX_DIMS];
+    for (size, &dim) in sizes.iter_mut().zip(shape) {
+        *size = dim as u32;
+    }
+    let rows: [[i32; MAX_DIMS]; N] = std::array::from_fn(|n| {
+        let mut row = [0i32; MAX_DIMS];
+        for (to, &from) in row.iter_mut().zip(strides[n]) {
+            *to = from as i32;
+        }
+        row
+    });
+    let mut launch = device.launch(walk.kernel)?.value(n as u32);
+    for &value in walk.before {
+        launch = push(launch, value);
+    }
+    launch = launch.value(M::new(shape.len() as u32, sizes, &rows));
+    for &value in walk.after {
+        launch = push(launch, value);
+    }
+    let first_input = matches!(walk.output, Output::First(_)) as usize;
+    for (operand, offset) in walk.inputs.iter().zip(&offsets[first_input..]) {
+        launch = launch.buffer(operand.buffer, *offset as usize * operand.size);
+    }
+    for &scalar in walk.scalars {
+        launch = push(launch, scalar);
+    }
+    launch = match walk.output {
+        Output::Row(out) => launch.buffer(out.buffer(), out.byte_offset() + done * out.dtype_size()),
+        Output::Last(operand) => launch.buffer(operand.buffer, offsets[N - 1] as usize * operand.size),
+        Output::First(operand) => launch.buffer(operand.buffer, offsets[0] as usize * operand.size),
+    };
+    submit(launch, device.grid(n))
+}

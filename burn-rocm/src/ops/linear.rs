@@ -1,0 +1,64 @@
+//! The linear layer and its gradients, each one matrix product over all leading axes.
+
+use super::binary::binary;
+use super::matmul::matmul;
+use super::reduce::reduce_dim;
+use super::view::{reshape, swap_dims, unsqueeze_to};
+use crate::error::invalid;
+use crate::tensor::RocmTensor;
+
+/// `x` with every axis but the last made one.
+fn as_rows(op: &'static str, x: RocmTensor) -> hip::Result<RocmTensor> {
+    let Some((&last, leading)) = x.dims().split_last() else { return invalid(op, "at least one axis", "none") };
+    let rows = leading.iter().product();
+    reshape(x, &[rows, last])
+}
+
+/// `x [.., in] x weight [in, out] + bias [out]`.
+pub(crate) fn linear(
+    x: RocmTensor,
+    weight: RocmTensor,
+    bias: Option<RocmTensor>,
+) -> hip::Result<RocmTensor> {
+    const OP: &str = "linear";
+    let rank = x.dims().len();
+    let Some((_, leading)) = x.dims().split_last() else { return invalid(OP, "at least one axis", "none") };
+    let leading = leading.to_vec();
+    let out = match rank {
+        // A vector is a row; the result is a vector again.
+        1 => {
+            let product = matmul(OP, unsqueeze_to(x, 2)?, weight)?;
+            let columns = product.len();
+            reshape(product, &[columns])?
+        }
+        _ => {
+            let weight = unsqueeze_to(weight, rank)?;
+            matmul(OP, x, weight)?
+        }
+    };
+    debug_assert_eq!(&out.dims()[..out.dims().len() - 1], leading);
+    match bias {
+        Some(bias) => binary(OP, "Add", out, bias),
+        None => Ok(out),
+    }
+}
+
+/// The gradient of `x`: `grad [.., out] x weight^T`.
+pub(crate) fn x_backward(weight: RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
+    linear(grad, swap_dims(weight, 0, 1)?, None)
+}
+
+/// The gradient of the weight: `x^T x grad` over all rows.
+pub(crate) fn weight_backward(x: RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
+    const OP: &str = "linear_weight_backward";
+    let (x, grad) = (as_rows(OP, x)?, as_rows(OP, grad)?);
+    matmul(OP, swap_dims(x, 0, 1)?, grad)
+}
+
+/// The gradient of the bias: the sum over all rows.
+pub(crate) fn bias_backward(grad: RocmTensor) -> hip::Result<RocmTensor> {
+    const OP: &str = "linear_bias_backward";
+    let columns = grad.dims().last().copied().unwrap_or(1);
+    let sum = reduce_dim(OP, "Sum", as_rows(OP, grad)?, 0)?;
+    reshape(sum, &[columns])
+}

@@ -1,0 +1,85 @@
+//! Choosing by a bool tensor.
+
+use burn_backend::Scalar;
+use hip::KernelName;
+
+use super::launch::{Operand, Output, Walk, flat, is_packed};
+use crate::dtype::{bits, raw_type};
+use crate::error::invalid;
+use crate::layout::broadcast_shape;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+fn check_mask(op: &'static str, mask: &RocmTensor) -> hip::Result<()> {
+    match mask.dtype_of() {
+        burn_std::DType::Bool(_) => Ok(()),
+        other => invalid(op, "a mask of bool", other.name()),
+    }
+}
+
+/// The result's tensor: `tensor` itself where it may be overwritten.
+fn target(tensor: &mut RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
+    if tensor.dims() == shape && is_packed(tensor) && tensor.can_overwrite() {
+        return Ok(tensor.clone());
+    }
+    RocmTensor::empty(tensor.hip_device(), shape.to_vec(), tensor.dtype_of())
+}
+
+/// `value` where the mask is true, `tensor` elsewhere.
+pub(crate) fn mask_where(
+    op: &'static str,
+    mut tensor: RocmTensor,
+    mask: RocmTensor,
+    value: RocmTensor,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&tensor, &mask, &value])?;
+    one_dtype(op, &[&tensor, &value])?;
+    check_mask(op, &mask)?;
+    let shape = broadcast_shape(op, tensor.dims(), mask.dims())?;
+    let shape = broadcast_shape(op, shape.as_slice(), value.dims())?;
+    let shape = shape.as_slice();
+    let out = target(&mut tensor, shape)?;
+    let ty = |template| -> hip::Result<KernelName> {
+        Ok(KernelName::new(template).ty(raw_type(tensor.kernel_type()?)).ty(mask.kernel_type()?))
+    };
+    let operands = [&tensor, &mask, &value];
+    if !out.is_empty() && operands.iter().all(|t| t.dims() == shape && is_packed(t)) {
+        flat(op, ty("mask_where_contiguous")?, out.len(), &operands, &[], &[&out])?;
+        return Ok(out);
+    }
+    let (x, m, v) =
+        (tensor.layout().expand(op, shape)?, mask.layout().expand(op, shape)?, value.layout().expand(op, shape)?);
+    let inputs = [
+        Operand::new(&tensor, x.strides()),
+        Operand::new(&mask, m.strides()),
+        Operand::new(&value, v.strides()),
+    ];
+    Walk::new(op, ty("mask_where")?, shape, &inputs, Output::Row(&out)).launch()?;
+    Ok(out)
+}
+
+/// A scalar where the mask is true, `tensor` elsewhere.
+pub(crate) fn mask_fill(
+    op: &'static str,
+    mut tensor: RocmTensor,
+    mask: RocmTensor,
+    value: Scalar,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&tensor, &mask])?;
+    check_mask(op, &mask)?;
+    let shape = broadcast_shape(op, tensor.dims(), mask.dims())?;
+    let shape = shape.as_slice();
+    let value = bits(value, tensor.dtype_of())?;
+    let out = target(&mut tensor, shape)?;
+    let ty = |template| -> hip::Result<KernelName> {
+        Ok(KernelName::new(template).ty(raw_type(tensor.kernel_type()?)).ty(mask.kernel_type()?))
+    };
+    let operands = [&tensor, &mask];
+    if !out.is_empty() && operands.iter().all(|t| t.dims() == shape && is_packed(t)) {
+        flat(op, ty("mask_fill_contiguous")?, out.len(), &operands, &[value], &[&out])?;
+        return Ok(out);
+    }
+    let (x, m) = (tensor.layout().expand(op, shape)?, mask.layout().expand(op, shape)?);
+    let inputs = [Operand::new(&tensor, x.strides()), Operand::new(&mask, m.strides())];
+    Walk::new(op, ty("mask_fill")?, shape, &inputs, Output::Row(&out)).scalars(&[value]).launch()?;
+    Ok(out)
+}

@@ -1,0 +1,243 @@
+//! Matrix products: floats on rocBLAS, which takes transposed and broadcast views as they are; integers on a kernel.
+
+use hip::{KernelName, MatrixView};
+
+use super::data::{contiguous, copy, full_on};
+use super::launch::rows;
+use super::view::{expand, reshape};
+use crate::dtype::Value;
+use crate::error::invalid;
+use crate::layout::{broadcast_shape, collapse};
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// Matrices of a batch that are multiplied by one call each rather than copied together. A call costs about what
+/// copying some 100 KB does; to be measured.
+const MOST_CALLS: usize = 8;
+
+/// `lhs x rhs`, batches broadcast.
+pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
+    scaled(op, lhs, rhs, 1.0)
+}
+
+/// `alpha * (lhs x rhs)`, batches broadcast.
+pub(crate) fn scaled(
+    op: &'static str,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
+    alpha: f64,
+) -> hip::Result<RocmTensor> {
+    let device = one_device(op, &[&lhs, &rhs])?.clone();
+    let dtype = one_dtype(op, &[&lhs, &rhs])?;
+    let (l, r) = (lhs.dims(), rhs.dims());
+    let (Some((&[m, k], left)), Some((&[inner, n], right))) =
+        (l.split_last_chunk::<2>().map(|(b, m)| (m, b)), r.split_last_chunk::<2>().map(|(b, m)| (m, b)))
+    else {
+        return invalid(op, "matrices", format!("{l:?} and {r:?}"));
+    };
+    if k != inner {
+        return invalid(op, format!("a right side of {k} rows"), format!("{l:?} and {r:?}"));
+    }
+    let batch = broadcast_shape(op, left, right)?;
+    let batch = batch.as_slice().to_vec();
+    let dims: Vec<usize> = batch.iter().copied().chain([m, n]).collect();
+    if dims.contains(&0) || k == 0 {
+        return full_on(&device, dims, 0i64.into(), dtype);
+    }
+    let whole = |t: RocmTensor, rows, cols| {
+        let dims: Vec<usize> = batch.iter().copied().chain([rows, cols]).collect();
+        expand(t, &dims)
+    };
+    let (lhs, rhs) = (whole(lhs, m, k)?, whole(rhs, k, n)?);
+    let out = RocmTensor::empty(&device, dims, dtype)?;
+    if !lhs.kernel_type()?.is_float() {
+        integers(op, &lhs, &rhs, &out)?;
+    } else {
+        floats(&lhs, &rhs, &out, alpha)?;
+    }
+    Ok(out)
+}
+
+/// A matrix of a batch, as rocBLAS takes it: one of the strides is 1.
+#[derive(Clone, Copy)]
+struct Strides {
+    row: usize,
+    col: usize,
+}
+
+/// The strides of the last two axes, if rocBLAS takes them.
+fn matrix(tensor: &RocmTensor) -> Option<Strides> {
+    let (&[rows, cols], &[row, col]) =
+        (tensor.dims().last_chunk::<2>()?, tensor.layout().strides().last_chunk::<2>()?);
+    let fits = |stride: isize, extent: usize| stride > 0 && stride as usize >= extent.max(1);
+    if (cols == 1 || col == 1) && (rows == 1 || fits(row, cols)) {
+        return Some(Strides { row: if rows == 1 { cols } else { row as usize }, col: 1 });
+    }
+    if (rows == 1 || row == 1) && (cols == 1 || fits(col, rows)) {
+        return Some(Strides { row: 1, col: if cols == 1 { rows } else { col as usize } });
+    }
+    None
+}
+
+/// The tensor with its last two axes as rocBLAS takes them, copied if need be; repeated batches are not copied.
+fn multipliable(tensor: RocmTensor) -> hip::Result<(RocmTensor, Strides)> {
+    if let Some(strides) = matrix(&tensor) {
+        return Ok((tensor, strides));
+    }
+    let dims = tensor.dims().to_vec();
+    let batch = dims.len() - 2;
+    // Only one of each repeated batch is copied.
+    let mut base = tensor;
+    for axis in 0..batch {
+        if base.layout().strides()[axis] == 0 {
+            base = super::view::narrow(base, axis, 0, 1)?;
+        }
+    }
+    let packed = expand(copy(&base)?, &dims)?;
+    let strides = Strides { row: dims[batch + 1], col: 1 };
+    Ok((packed, strides))
+}
+
+fn floats(lhs: &RocmTensor, rhs: &RocmTensor, out: &RocmTensor, alpha: f64) -> hip::Result<()> {
+    let (mut a, mut left) = multipliable(lhs.clone())?;
+    let (mut b, mut right) = multipliable(rhs.clone())?;
+    let rank = a.dims().len();
+    let [m, n] = [out.dims()[rank - 2], out.dims()[rank - 1]];
+    let k = a.dims()[rank - 1];
+    let batch = &out.dims()[..rank - 2];
+
+    // One right matrix for all: the left batches are more rows of one matrix, where their rows lie evenly.
+    if b.layout().strides()[..rank - 2].iter().zip(batch).all(|(&stride, &dim)| stride == 0 || dim == 1)
+        && let Some(tall) = a.layout().reshape("matmul", &[a.len() / k, k])?
+        && let tall = a.clone().view(tall)
+        && let Some(strides) = matrix(&tall)
+    {
+        return gemm(&tall, strides, &b, right, out, &Batch::one(), [a.len() / k, n, k], alpha);
+    }
+    let mut merged = merge(&a, &b, out);
+    let calls: usize = merged.shape.iter().rev().skip(1).product();
+    if calls > MOST_CALLS {
+        // Strides that no single batch stride describes: bring the batches together.
+        let together = |t: RocmTensor, strides: Strides| -> hip::Result<(RocmTensor, Strides)> {
+            if t.layout().strides()[..rank - 2].iter().zip(batch).all(|(&s, &dim)| s == 0 || dim == 1) {
+                return Ok((t, strides));
+            }
+            let t = contiguous(t)?;
+            let row = t.dims()[rank - 1];
+            Ok((t, Strides { row, col: 1 }))
+        };
+        (a, left) = together(a, left)?;
+        (b, right) = together(b, right)?;
+        merged = merge(&a, &b, out);
+        let negative = merged.strides.iter().any(|s| s.iter().any(|&stride| stride < 0));
+        if merged.shape.len() > 1 || negative {
+            (a, left) = (contiguous(a)?, Strides { row: k, col: 1 });
+            (b, right) = (contiguous(b)?, Strides { row: n, col: 1 });
+            merged = merge(&a, &b, out);
+        }
+    }
+    for one in batches(&merged) {
+        gemm(&a, left, &b, right, out, &one, [m, n, k], alpha)?;
+    }
+    Ok(())
+}
+
+/// The batch axes that all three walk as one.
+fn merge(a: &RocmTensor, b: &RocmTensor, out: &RocmTensor) -> crate::layout::Collapsed<3> {
+    let batch = out.dims().len() - 2;
+    collapse(&out.dims()[..batch], [a, b, out].map(|t| &t.layout().strides()[..batch]))
+}
+
+/// One call's share of the batches: how many, and where each operand's first is and the next ones are.
+struct Batch {
+    count: usize,
+    start: [isize; 3],
+    stride: [isize; 3],
+}
+
+impl Batch {
+    fn one() -> Self {
+        Self { count: 1, start: [0; 3], stride: [0; 3] }
+    }
+}
+
+/// The calls that cover the batch axes: the innermost in one, the others one by one.
+fn batches(merged: &crate::layout::Collapsed<3>) -> Vec<Batch> {
+    let Some((&last, outer)) = merged.shape.split_last() else { return vec![Batch::one()] };
+    let at = outer.len();
+    let inner: [isize; 3] = std::array::from_fn(|n| merged.strides[n][at]);
+    // rocBLAS knows no negative batch stride: those one by one too.
+    let each = inner.iter().any(|&stride| stride < 0);
+    let mut starts = vec![[0isize; 3]];
+    for axis in 0..at + each as usize {
+        let dim = if axis == at { last } else { outer[axis] };
+        starts = starts
+            .iter()
+            .flat_map(|start| {
+                (0..dim as isize)
+                    .map(move |i| std::array::from_fn(|n| start[n] + i * merged.strides[n][axis]))
+            })
+            .collect();
+    }
+    let (count, stride) = if each { (1, [0; 3]) } else { (last, inner) };
+    starts.into_iter().map(|start| Batch { count, start, stride }).collect()
+}
+
+#[allow(clippy::too_many_arguments)]
+fn gemm(
+    a: &RocmTensor,
+    left: Strides,
+    b: &RocmTensor,
+    right: Strides,
+    out: &RocmTensor,
+    batch: &Batch,
+    [m, n, k]: [usize; 3],
+    alpha: f64,
+) -> hip::Result<()> {
+    let operands = [(a, left, m, k), (b, right, k, n), (out, Strides { row: n, col: 1 }, m, n)];
+    let mut views = operands.into_iter().enumerate().map(|(i, (tensor, strides, rows, cols))| MatrixView {
+        buffer: tensor.buffer(),
+        offset: (tensor.layout().offset() as isize + batch.start[i]) as usize,
+        rows,
+        cols,
+        row_stride: strides.row,
+        col_stride: strides.col,
+        batch_stride: batch.stride[i] as usize,
+    });
+    let (Some(a), Some(b), Some(c)) = (views.next(), views.next(), views.next()) else { return Ok(()) };
+    out.hip_device().blas()?.gemm(out.kernel_type()?, batch.count, a, b, c, alpha, 0.0)
+}
+
+fn integers(op: &'static str, lhs: &RocmTensor, rhs: &RocmTensor, out: &RocmTensor) -> hip::Result<()> {
+    let rank = out.dims().len();
+    let [m, n] = [out.dims()[rank - 2], out.dims()[rank - 1]];
+    let k = lhs.dims()[rank - 1];
+    let batch: usize = out.dims()[..rank - 2].iter().product();
+    // The kernel steps through the batches by one stride, 0 for a matrix that all share.
+    let shared = |t: &RocmTensor| {
+        t.layout().strides()[..rank - 2].iter().zip(t.dims()).all(|(&stride, &dim)| stride == 0 || dim == 1)
+    };
+    let even = |t: &RocmTensor| -> hip::Result<(RocmTensor, i64)> {
+        let one = t.dims()[rank - 2] * t.dims()[rank - 1];
+        if shared(t) {
+            let mut base = t.clone();
+            for axis in 0..rank - 2 {
+                base = super::view::narrow(base, axis, 0, 1)?;
+            }
+            return Ok((contiguous(base)?, 0));
+        }
+        Ok((reshape(contiguous(t.clone())?, &[batch, one])?, one as i64))
+    };
+    let ((a, a_batch), (b, b_batch)) = (even(lhs)?, even(rhs)?);
+    let strides = Value::I64x6([a_batch, k as i64, 1, b_batch, n as i64, 1]);
+    let dims = [
+        Value::U64(batch as u64),
+        Value::U32(m as u32),
+        Value::U32(n as u32),
+        Value::U32(k as u32),
+        strides,
+    ];
+    let kernel = KernelName::new("matmul").ty(out.kernel_type()?);
+    let device = out.hip_device();
+    let grid = device.grid(out.len().saturating_mul(k));
+    rows(op, device, kernel, grid, &dims, &[&a, &b], &[], &[out])
+}

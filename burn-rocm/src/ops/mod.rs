@@ -1,0 +1,21 @@
+//! The ops, one file a family. They know tensors, layouts and the `hip` crate; of Burn only shapes, dtypes and
+//! scalars. Each checks its inputs, then launches; none waits for the device but `data::read`.
+
+pub(crate) mod attention;
+pub(crate) mod binary;
+pub(crate) mod cast;
+pub(crate) mod compare;
+pub(crate) mod conv;
+pub(crate) mod data;
+pub(crate) mod index;
+mod launch;
+pub(crate) mod linear;
+pub(crate) mod mask;
+pub(crate) mod matmul;
+pub(crate) mod pool;
+pub(crate) mod random;
+pub(crate) mod reduce;
+pub(crate) mod scan;
+pub(crate) mod softmax;
+pub(crate) mod unary;
+pub(crate) mod view;

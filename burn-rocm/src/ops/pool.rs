@@ -1,0 +1,309 @@
+//! Pooling: on MIOpen where it has the op, else (f64, dilation, outputs rounded up) on kernels.
+
+use burn_std::DType;
+use hip::{KernelName, PoolDesc, PoolMode};
+
+use super::cast::cast;
+use super::conv::arg;
+use super::data::{full_on, packed};
+use super::launch::rows;
+use super::view::reshape;
+use crate::dtype::{Value, is_index};
+use crate::error::invalid;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// A pooling's window and how it moves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub size: [usize; 2],
+    pub stride: [usize; 2],
+    pub padding: [usize; 2],
+    pub dilation: [usize; 2],
+    /// Whether an incomplete last window counts.
+    pub ceil: bool,
+}
+
+impl Window {
+    /// Of a pooling along one axis, the first of two.
+    pub(crate) fn along(size: usize, stride: usize, padding: usize, dilation: usize, ceil: bool) -> Self {
+        Self {
+            size: [size, 1],
+            stride: [stride, 1],
+            padding: [padding, 0],
+            dilation: [dilation, 1],
+            ceil,
+        }
+    }
+
+    /// The output's shape for an input `[N, C, H, W]`.
+    fn output(&self, op: &'static str, x: &[usize]) -> hip::Result<[usize; 4]> {
+        let &[batch, channels, height, width] = x else {
+            return invalid(op, "an input of rank 4", format!("{x:?}"));
+        };
+        let mut out = [batch, channels, height, width];
+        for axis in 0..2 {
+            let fits = self.size[axis] > 0 && self.stride[axis] > 0 && self.dilation[axis] > 0;
+            let reach = self.dilation[axis] * self.size[axis].saturating_sub(1) + 1;
+            let steps = (x[axis + 2] + 2 * self.padding[axis]).checked_sub(reach);
+            let (true, Some(steps)) = (fits, steps) else {
+                return invalid(op, "a window that fits the padded input", format!("{self:?} over {x:?}"));
+            };
+            let steps = match self.ceil {
+                true => steps.div_ceil(self.stride[axis]),
+                false => steps / self.stride[axis],
+            };
+            out[axis + 2] = steps + 1;
+        }
+        Ok(out)
+    }
+
+    /// Whether MIOpen pools so: no dilation, complete windows, padding below the window's size, no f64.
+    fn miopen(&self, x: &[usize], out: &[usize], dtype: hip::DType) -> bool {
+        let complete = Self { ceil: false, ..*self }.output("pool", x).is_ok_and(|complete| complete == out);
+        let padding = self.padding.iter().zip(&self.size).all(|(padding, size)| padding < size);
+        complete && padding && self.dilation == [1, 1] && dtype != hip::DType::F64
+    }
+
+    fn describe(&self, x: &[usize], y: &[usize], dtype: hip::DType, mode: PoolMode) -> PoolDesc {
+        PoolDesc {
+            dtype,
+            x: [x[0], x[1], x[2], x[3]],
+            y: [y[0], y[1], y[2], y[3]],
+            window: self.size,
+            stride: self.stride,
+            padding: self.padding,
+            mode,
+            index: hip::DType::I64,
+        }
+    }
+
+    /// The kernels' `Window`.
+    fn value(&self, x: &[usize], y: &[usize]) -> Value {
+        let pairs = [[x[2], x[3]], [y[2], y[3]], self.size, self.stride, self.padding, self.dilation];
+        Value::U32x12(std::array::from_fn(|i| pairs[i / 2][i % 2] as u32))
+    }
+}
+
+/// Launches a pooling kernel over `planes` and the window.
+fn kernel(
+    op: &'static str,
+    kernel: KernelName,
+    shapes: (&[usize], &[usize], Value),
+    mode: Option<bool>,
+    inputs: &[&RocmTensor],
+    outputs: &[&RocmTensor],
+) -> hip::Result<()> {
+    let (x, _, window) = shapes;
+    let planes = Value::U64((x[0] * x[1]) as u64);
+    let dims = [Some(planes), Some(window), mode.map(|count| Value::I32(count as i32))];
+    let dims: Vec<Value> = dims.into_iter().flatten().collect();
+    let device = outputs[0].hip_device();
+    rows(op, device, kernel, device.grid(outputs[0].len()), &dims, inputs, &[], outputs)
+}
+
+/// Largest elements of each window.
+pub(crate) fn max(op: &'static str, x: RocmTensor, window: Window) -> hip::Result<RocmTensor> {
+    let y = window.output(op, x.dims())?;
+    let ty = x.kernel_type()?;
+    if !window.miopen(x.dims(), &y, ty) {
+        return Ok(max_with_indices(op, x, window, DType::I64)?.0);
+    }
+    let x = packed(x)?;
+    let out = RocmTensor::empty(x.hip_device(), y.to_vec(), x.dtype_of())?;
+    if !out.is_empty() {
+        let desc = window.describe(x.dims(), &y, ty, PoolMode::Max);
+        x.hip_device().dnn()?.pool_forward(&desc, arg(&x), arg(&out), None)?;
+    }
+    Ok(out)
+}
+
+/// Largest elements of each window, and where in its plane each is (`row * width + column`).
+pub(crate) fn max_with_indices(
+    op: &'static str,
+    x: RocmTensor,
+    window: Window,
+    index: DType,
+) -> hip::Result<(RocmTensor, RocmTensor)> {
+    let y = window.output(op, x.dims())?;
+    let ty = x.kernel_type()?;
+    let x = packed(x)?;
+    let device = x.hip_device();
+    let out = RocmTensor::empty(device, y.to_vec(), x.dtype_of())?;
+    let stored = if is_index(index) { index } else { DType::I64 };
+    let indices = RocmTensor::empty(device, y.to_vec(), stored)?;
+    if out.is_empty() {
+        return Ok((out, cast(indices, index)?));
+    }
+    let stored = indices.kernel_type()?;
+    if window.miopen(x.dims(), &y, ty) {
+        let desc = PoolDesc { index: stored, ..window.describe(x.dims(), &y, ty, PoolMode::Max) };
+        device.dnn()?.pool_forward(&desc, arg(&x), arg(&out), Some(arg(&indices)))?;
+    } else {
+        let name = KernelName::new("max_pool2d").ty(ty).ty(stored);
+        let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
+        kernel(op, name, shapes, None, &[&x], &[&out, &indices])?;
+    }
+    Ok((out, cast(indices, index)?))
+}
+
+/// The gradient of the input of a max pooling.
+pub(crate) fn max_backward(
+    op: &'static str,
+    x: RocmTensor,
+    window: Window,
+    grad: RocmTensor,
+    indices: RocmTensor,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&x, &grad, &indices])?;
+    one_dtype(op, &[&x, &grad])?;
+    let y = window.output(op, x.dims())?;
+    if grad.dims() != y || indices.dims() != y {
+        let found = format!("{:?} and {:?}", grad.dims(), indices.dims());
+        return invalid(op, format!("a gradient and indices of shape {y:?}"), found);
+    }
+    let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let ty = x.kernel_type()?;
+    let indices = packed(if is_index(indices.dtype_of()) { indices } else { cast(indices, DType::I64)? })?;
+    let grad = packed(grad)?;
+    let name = KernelName::new("max_pool2d_backward").ty(ty).ty(indices.kernel_type()?);
+    if !window.miopen(x.dims(), &y, ty) {
+        let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
+        kernel(op, name, shapes, None, &[&grad, &indices], &[&out])?;
+        return Ok(out);
+    }
+    // MIOpen names the input and the output but reads the indices and the output's gradient alone.
+    let x = packed(x)?;
+    let desc = PoolDesc {
+        index: indices.kernel_type()?,
+        ..window.describe(x.dims(), &y, ty, PoolMode::Max)
+    };
+    let dnn = out.hip_device().dnn()?;
+    dnn.pool_backward(&desc, arg(&x), arg(&grad), arg(&grad), arg(&out), Some(arg(&indices)))?;
+    Ok(out)
+}
+
+fn average_mode(count_include_pad: bool) -> PoolMode {
+    if count_include_pad { PoolMode::AverageInclusive } else { PoolMode::AverageExclusive }
+}
+
+/// Means of each window.
+pub(crate) fn average(
+    op: &'static str,
+    x: RocmTensor,
+    window: Window,
+    count_include_pad: bool,
+) -> hip::Result<RocmTensor> {
+    let y = window.output(op, x.dims())?;
+    let ty = x.kernel_type()?;
+    let x = packed(x)?;
+    let out = RocmTensor::empty(x.hip_device(), y.to_vec(), x.dtype_of())?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    if window.miopen(x.dims(), &y, ty) {
+        let desc = window.describe(x.dims(), &y, ty, average_mode(count_include_pad));
+        x.hip_device().dnn()?.pool_forward(&desc, arg(&x), arg(&out), None)?;
+    } else {
+        let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
+        let name = KernelName::new("avg_pool2d").ty(ty);
+        kernel(op, name, shapes, Some(count_include_pad), &[&x], &[&out])?;
+    }
+    Ok(out)
+}
+
+/// The gradient of the input of an average pooling.
+pub(crate) fn average_backward(
+    op: &'static str,
+    x: RocmTensor,
+    grad: RocmTensor,
+    window: Window,
+    count_include_pad: bool,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&x, &grad])?;
+    one_dtype(op, &[&x, &grad])?;
+    let y = window.output(op, x.dims())?;
+    if grad.dims() != y {
+        return invalid(op, format!("a gradient of shape {y:?}"), format!("{:?}", grad.dims()));
+    }
+    let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let ty = x.kernel_type()?;
+    let grad = packed(grad)?;
+    if window.miopen(x.dims(), &y, ty) {
+        let x = packed(x)?;
+        let desc = window.describe(x.dims(), &y, ty, average_mode(count_include_pad));
+        let dnn = out.hip_device().dnn()?;
+        dnn.pool_backward(&desc, arg(&x), arg(&grad), arg(&grad), arg(&out), None)?;
+    } else {
+        let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
+        let name = KernelName::new("avg_pool2d_backward").ty(ty);
+        kernel(op, name, shapes, Some(count_include_pad), &[&grad], &[&out])?;
+    }
+    Ok(out)
+}
+
+/// The planes and the two sizes as the adaptive kernels take them.
+fn adaptive_dims(x: &[usize], y: [usize; 2]) -> [Value; 5] {
+    let u = |v: usize| Value::U32(v as u32);
+    [Value::U64((x[0] * x[1]) as u64), u(x[2]), u(x[3]), u(y[0]), u(y[1])]
+}
+
+/// Means of windows that share the input out evenly among `size` outputs.
+pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: [usize; 2]) -> hip::Result<RocmTensor> {
+    let &[batch, channels, height, width] = x.dims() else {
+        return invalid(op, "an input of rank 4", format!("{:?}", x.dims()));
+    };
+    let x = packed(x)?;
+    let dims = vec![batch, channels, size[0], size[1]];
+    if height * width == 0 {
+        return full_on(x.hip_device(), dims, f64::NAN.into(), x.dtype_of());
+    }
+    let out = RocmTensor::empty(x.hip_device(), dims, x.dtype_of())?;
+    if !out.is_empty() {
+        let name = KernelName::new("adaptive_avg_pool2d").ty(x.kernel_type()?);
+        let device = x.hip_device();
+        let sizes = adaptive_dims(x.dims(), size);
+        rows(op, device, name, device.grid(out.len()), &sizes, &[&x], &[], &[&out])?;
+    }
+    Ok(out)
+}
+
+/// The gradient of the input of [`adaptive`].
+pub(crate) fn adaptive_backward(op: &'static str, x: RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
+    one_device(op, &[&x, &grad])?;
+    one_dtype(op, &[&x, &grad])?;
+    let (x, y) = (x.dims().to_vec(), grad.dims().to_vec());
+    if x.len() != 4 || y.len() != 4 || x[..2] != y[..2] {
+        return invalid(op, format!("a gradient for an input of shape {x:?}"), format!("{y:?}"));
+    }
+    let grad = packed(grad)?;
+    if grad.is_empty() {
+        return full_on(grad.hip_device(), x, 0i64.into(), grad.dtype_of());
+    }
+    let out = RocmTensor::empty(grad.hip_device(), x.clone(), grad.dtype_of())?;
+    if !out.is_empty() {
+        let name = KernelName::new("adaptive_avg_pool2d_backward").ty(grad.kernel_type()?);
+        let device = grad.hip_device();
+        let sizes = adaptive_dims(&x, [y[2], y[3]]);
+        rows(op, device, name, device.grid(out.len()), &sizes, &[&grad], &[], &[&out])?;
+    }
+    Ok(out)
+}
+
+/// `[N, C, L]` as `[N, C, L, 1]`.
+pub(crate) fn lift(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    let dims: Vec<usize> = tensor.dims().iter().copied().chain([1]).collect();
+    reshape(tensor, &dims)
+}
+
+/// `[N, C, L, 1]` as `[N, C, L]`.
+pub(crate) fn lower(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    let mut dims = tensor.dims().to_vec();
+    dims.pop();
+    reshape(tensor, &dims)
+}

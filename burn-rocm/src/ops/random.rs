@@ -1,0 +1,76 @@
+//! Random tensors: Philox 4x32-10 on the device, the counter being the element's index and the number of the call.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use burn_backend::Distribution;
+use burn_std::{DType, Shape};
+use hip::KernelName;
+
+use super::cast::cast;
+use super::data::empty;
+use super::launch::flat;
+use crate::device::RocmDevice;
+use crate::dtype::Value;
+use crate::tensor::RocmTensor;
+
+/// A device's stream of random numbers.
+#[derive(Clone, Copy)]
+struct State {
+    seed: u64,
+    calls: u64,
+}
+
+fn states() -> &'static Mutex<HashMap<usize, State>> {
+    static STATES: OnceLock<Mutex<HashMap<usize, State>>> = OnceLock::new();
+    STATES.get_or_init(Default::default)
+}
+
+/// Starts the device's random numbers again from `seed`.
+pub(crate) fn seed(device: &RocmDevice, seed: u64) {
+    let mut states = states().lock().unwrap_or_else(PoisonError::into_inner);
+    states.insert(device.index, State { seed, calls: 0 });
+}
+
+/// The key and the number of this call. A device that was never seeded starts from the operating system's entropy,
+/// which is what the standard library keys its hash maps with.
+fn next(device: &RocmDevice) -> [Value; 2] {
+    let mut states = states().lock().unwrap_or_else(PoisonError::into_inner);
+    let state = states
+        .entry(device.index)
+        .or_insert_with(|| State { seed: RandomState::new().build_hasher().finish(), calls: 0 });
+    let call = state.calls;
+    state.calls += 1;
+    [Value::U64(state.seed), Value::U64(call)]
+}
+
+/// A tensor of the distribution. `Default` is [0, 1) for floats and [0, 255) for ints, as on Burn's other GPU
+/// backends.
+pub(crate) fn random(
+    device: &RocmDevice,
+    shape: Shape,
+    distribution: Distribution,
+    dtype: DType,
+) -> hip::Result<RocmTensor> {
+    let float = dtype.is_float();
+    let (kernel, parameters): (&str, &[f64]) = match &distribution {
+        Distribution::Default if float => ("random_uniform", &[0.0, 1.0]),
+        Distribution::Default => ("random_uniform", &[0.0, 255.0]),
+        Distribution::Uniform(low, high) => ("random_uniform", &[*low, *high]),
+        Distribution::Bernoulli(p) => ("random_bernoulli", &[*p]),
+        Distribution::Normal(..) if !float => {
+            return cast(random(device, shape, distribution, DType::F32)?, dtype);
+        }
+        Distribution::Normal(mean, deviation) => ("random_normal", &[*mean, *deviation]),
+    };
+    let out = empty(device, shape, dtype)?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let mut scalars = next(device).to_vec();
+    scalars.extend(parameters.iter().map(|&value| Value::F64(value)));
+    flat("random", KernelName::new(kernel).ty(out.kernel_type()?), out.len(), &[], &scalars, &[&out])?;
+    Ok(out)
+}

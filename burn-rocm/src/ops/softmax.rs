@@ -1,0 +1,33 @@
+//! Softmax and its logarithm along an axis.
+
+use hip::KernelName;
+
+use super::reduce::Lines;
+use crate::tensor::RocmTensor;
+
+/// `row` and `column` kernels along the axis.
+fn along(
+    op: &'static str,
+    names: [&'static str; 2],
+    tensor: RocmTensor,
+    axis: usize,
+) -> hip::Result<RocmTensor> {
+    let ty = tensor.kernel_type()?;
+    let lines = Lines::new(op, tensor, axis)?;
+    let input = &lines.tensor;
+    let out = RocmTensor::empty(input.hip_device(), input.layout().shape().clone(), input.dtype_of())?;
+    if !out.is_empty() {
+        lines.launch(op, names.map(|name| KernelName::new(name).ty(ty)), &[&out])?;
+    }
+    lines.restore(out)
+}
+
+/// `exp(x - max) / sum(exp(x - max))` along the axis.
+pub(crate) fn softmax(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
+    along("softmax", ["softmax_rows", "softmax_columns"], tensor, axis)
+}
+
+/// `x - max - log(sum(exp(x - max)))` along the axis.
+pub(crate) fn log_softmax(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
+    along("log_softmax", ["log_softmax_rows", "log_softmax_columns"], tensor, axis)
+}

@@ -1,0 +1,85 @@
+//! Element-wise ops of one tensor, with up to two scalars.
+
+use burn_backend::Scalar;
+use hip::KernelName;
+
+use super::binary::dense_map;
+use super::launch::{Operand, Output, Walk, flat};
+use crate::dtype::{Value, compute, saturated};
+use crate::tensor::RocmTensor;
+
+/// The functor's result of each element.
+pub(crate) fn unary(op: &'static str, functor: &'static str, tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    let ty = tensor.kernel_type()?;
+    if tensor.layout().dense_order().is_none() {
+        let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?;
+        Walk::new(op, KernelName::new("unary_strided").name(functor).ty(ty), tensor.dims(), &[Operand::whole(&tensor)], Output::Row(&out)).launch()?;
+        return Ok(out);
+    }
+    dense_map(op, tensor, |tensor, out| {
+        let kernel = KernelName::new("unary_contiguous").name(functor).ty(ty);
+        flat(op, kernel, out.len(), &[tensor], &[], &[out])
+    })
+}
+
+/// The functor's result of each element and two scalars.
+pub(crate) fn unary2(
+    op: &'static str,
+    functor: &'static str,
+    tensor: RocmTensor,
+    p: Scalar,
+    q: Scalar,
+) -> hip::Result<RocmTensor> {
+    let ty = tensor.kernel_type()?;
+    let scalars = [compute(p, ty), compute(q, ty)];
+    map2(op, functor, tensor, ty, scalars)
+}
+
+fn map2(
+    op: &'static str,
+    functor: &'static str,
+    tensor: RocmTensor,
+    ty: hip::DType,
+    scalars: [Value; 2],
+) -> hip::Result<RocmTensor> {
+    dense_map(op, tensor, |tensor, out| {
+        let kernel = KernelName::new("unary2_contiguous").name(functor).ty(ty);
+        flat(op, kernel, out.len(), &[tensor], &scalars, &[out])
+    })
+}
+
+/// Each element, or the bound it passes; an absent bound is the type's own. NaN stays.
+pub(crate) fn clamp(
+    op: &'static str,
+    tensor: RocmTensor,
+    min: Option<Scalar>,
+    max: Option<Scalar>,
+) -> hip::Result<RocmTensor> {
+    let ty = tensor.kernel_type()?;
+    let scalars = [
+        saturated(min.unwrap_or(Scalar::Float(f64::NEG_INFINITY)), ty),
+        saturated(max.unwrap_or(Scalar::Float(f64::INFINITY)), ty),
+    ];
+    map2(op, "Clamp", tensor, ty, scalars)
+}
+
+/// `x` to an integer power, by products where that is fewer roundings than a power function.
+pub(crate) fn powi_scalar(op: &'static str, tensor: RocmTensor, exponent: Scalar) -> hip::Result<RocmTensor> {
+    use super::binary::{binary, scalar};
+    let float = tensor.kernel_type()?.is_float();
+    let square = |t: RocmTensor| binary(op, "Mul", t.clone(), t);
+    match exponent.elem::<i64>() {
+        0 => super::data::full_on(
+            tensor.hip_device(),
+            tensor.layout().shape().clone(),
+            1i64.into(),
+            tensor.dtype_of(),
+        ),
+        1 => Ok(tensor),
+        2 => square(tensor),
+        3 => binary(op, "Mul", square(tensor.clone())?, tensor),
+        -1 if float => unary(op, "Recip", tensor),
+        -2 if float => unary(op, "Recip", square(tensor)?),
+        _ => scalar(op, "Pow", tensor, exponent),
+    }
+}

@@ -1,0 +1,142 @@
+//! Views: ops that move no data, and those that do where strides cannot say it (`reshape`, `slice_assign`, `cat`,
+//! `repeat_dim`).
+
+use burn_std::{Shape, Slice};
+
+use super::data::{assign, contiguous, copy, writable};
+use crate::error::invalid;
+use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
+
+/// The same elements in row-major order under another shape.
+pub(crate) fn reshape(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
+    match tensor.layout().reshape("reshape", shape)? {
+        Some(layout) => Ok(tensor.view(layout)),
+        None => reshape(contiguous(tensor)?, shape),
+    }
+}
+
+/// Two axes exchanged.
+pub(crate) fn swap_dims(tensor: RocmTensor, a: usize, b: usize) -> hip::Result<RocmTensor> {
+    let layout = tensor.layout().swap_dims("swap_dims", a, b)?;
+    Ok(tensor.view(layout))
+}
+
+/// The last two axes exchanged.
+pub(crate) fn transpose(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    match tensor.layout().rank() {
+        rank @ 2.. => swap_dims(tensor, rank - 2, rank - 1),
+        rank => invalid("transpose", "at least two axes", rank.to_string()),
+    }
+}
+
+/// The axes in the order given.
+pub(crate) fn permute(tensor: RocmTensor, axes: &[usize]) -> hip::Result<RocmTensor> {
+    let layout = tensor.layout().permute("permute", axes)?;
+    Ok(tensor.view(layout))
+}
+
+/// The axes given, backwards.
+pub(crate) fn flip(tensor: RocmTensor, axes: &[usize]) -> hip::Result<RocmTensor> {
+    let layout = tensor.layout().flip("flip", axes)?;
+    Ok(tensor.view(layout))
+}
+
+/// Sizes of 1 and missing leading axes repeated.
+pub(crate) fn expand(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
+    let layout = tensor.layout().expand("expand", shape)?;
+    Ok(tensor.view(layout))
+}
+
+/// A range of every axis.
+pub(crate) fn slice(tensor: RocmTensor, slices: &[Slice]) -> hip::Result<RocmTensor> {
+    let layout = tensor.layout().slice("slice", slices)?;
+    Ok(tensor.view(layout))
+}
+
+/// One range of one axis.
+pub(crate) fn narrow(tensor: RocmTensor, axis: usize, start: usize, len: usize) -> hip::Result<RocmTensor> {
+    let layout = tensor.layout().narrow("slice", axis, start, len)?;
+    Ok(tensor.view(layout))
+}
+
+/// Windows along an axis.
+pub(crate) fn unfold(tensor: RocmTensor, axis: usize, size: usize, step: usize) -> hip::Result<RocmTensor> {
+    let layout = tensor.layout().unfold("unfold", axis, size, step)?;
+    Ok(tensor.view(layout))
+}
+
+/// The tensor with the elements of a range replaced.
+pub(crate) fn slice_assign(tensor: RocmTensor, slices: &[Slice], value: RocmTensor) -> hip::Result<RocmTensor> {
+    one_device("slice_assign", &[&tensor, &value])?;
+    one_dtype("slice_assign", &[&tensor, &value])?;
+    let region = tensor.layout().slice("slice_assign", slices)?;
+    if region.dims() != value.dims() {
+        let (want, have) = (format!("a value of shape {:?}", region.dims()), format!("{:?}", value.dims()));
+        return invalid("slice_assign", want, have);
+    }
+    let out = writable(tensor)?;
+    let region = out.layout().slice("slice_assign", slices)?;
+    assign("slice_assign", &out.clone().view(region), &value)?;
+    Ok(out)
+}
+
+/// The tensors one after the other along an axis.
+pub(crate) fn cat(tensors: Vec<RocmTensor>, axis: usize) -> hip::Result<RocmTensor> {
+    let operands: Vec<&RocmTensor> = tensors.iter().collect();
+    let Some(&first) = operands.first() else { return invalid("cat", "at least one tensor", "none") };
+    let device = one_device("cat", &operands)?;
+    let dtype = one_dtype("cat", &operands)?;
+    check_axis("cat", first, axis)?;
+    let mut dims = first.dims().to_vec();
+    dims[axis] = 0;
+    for tensor in &tensors {
+        let mut other = tensor.dims().to_vec();
+        let size = other.get(axis).copied().unwrap_or(0);
+        if let Some(size) = other.get_mut(axis) {
+            *size = dims[axis];
+        }
+        if other != dims {
+            let want = format!("shapes like {:?} except along axis {axis}", first.dims());
+            return invalid("cat", want, format!("{:?}", tensor.dims()));
+        }
+        dims[axis] += size;
+    }
+    let out = RocmTensor::empty(device, dims, dtype)?;
+    let mut start = 0;
+    for tensor in &tensors {
+        let size = tensor.dims()[axis];
+        assign("cat", &narrow(out.clone(), axis, start, size)?, tensor)?;
+        start += size;
+    }
+    Ok(out)
+}
+
+/// The tensor `times` over along an axis.
+pub(crate) fn repeat_dim(tensor: RocmTensor, axis: usize, times: usize) -> hip::Result<RocmTensor> {
+    check_axis("repeat_dim", &tensor, axis)?;
+    let mut target = tensor.dims().to_vec();
+    if target[axis] == 1 {
+        target[axis] = times;
+        return expand(tensor, &target);
+    }
+    // [.., d, ..] as [.., 1, d, ..], the new axis repeated, and the two merged again by one copy.
+    let mut apart = target.clone();
+    apart.insert(axis, 1);
+    let tensor = reshape(tensor, &apart)?;
+    apart[axis] = times;
+    target[axis] *= times;
+    let repeated = copy(&expand(tensor, &apart)?)?;
+    reshape(repeated, &target)
+}
+
+/// The tensor under a shape with ones in front, as far as `rank`.
+pub(crate) fn unsqueeze_to(tensor: RocmTensor, rank: usize) -> hip::Result<RocmTensor> {
+    let missing = rank.saturating_sub(tensor.layout().rank());
+    let dims: Vec<usize> = core::iter::repeat_n(1, missing).chain(tensor.dims().iter().copied()).collect();
+    reshape(tensor, &dims)
+}
+
+/// The shape of one dimension that all the elements make.
+pub(crate) fn flat_shape(tensor: &RocmTensor) -> Shape {
+    Shape::new([tensor.len()])
+}

@@ -1,0 +1,197 @@
+//! The one tensor primitive, for floats, integers and booleans.
+
+use std::sync::Arc;
+
+use burn_backend::TensorMetadata;
+use burn_std::{DType, Shape};
+use hip::{Buffer, Device};
+
+use crate::device::RocmDevice;
+use crate::dtype::kernel_type;
+use crate::error::invalid;
+use crate::layout::Layout;
+
+/// A view of a device buffer: its elements' type and how they lie in it.
+#[derive(Clone)]
+pub struct RocmTensor {
+    buffer: Arc<Buffer>,
+    layout: Layout,
+    dtype: DType,
+}
+
+impl core::fmt::Debug for RocmTensor {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("RocmTensor")
+            .field("device", &self.device().to_string())
+            .field("dtype", &self.dtype)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TensorMetadata for RocmTensor {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn shape(&self) -> Shape {
+        self.layout.shape().clone()
+    }
+
+    fn rank(&self) -> usize {
+        self.layout.rank()
+    }
+}
+
+impl RocmTensor {
+    /// A tensor over all of `buffer`.
+    ///
+    /// # Errors
+    /// `Invalid` where the buffer is smaller than the shape; every kernel launch rests on this check, because
+    /// views keep to the elements of the layout they come from.
+    pub(crate) fn new(buffer: Buffer, shape: Shape, dtype: DType) -> hip::Result<Self> {
+        let layout = Layout::contiguous(shape);
+        let bytes = layout.len() * dtype.size();
+        if bytes > buffer.len() {
+            return invalid("tensor", format!("a buffer of {bytes} bytes"), format!("{} bytes", buffer.len()));
+        }
+        Ok(Self { buffer: Arc::new(buffer), layout, dtype })
+    }
+
+    /// A new tensor whose elements are whatever the memory holds.
+    ///
+    /// # Errors
+    /// The allocation's; `OutOfMemory` too for a shape whose byte count overflows.
+    pub(crate) fn empty(device: &Arc<Device>, shape: impl Into<Shape>, dtype: DType) -> hip::Result<Self> {
+        let shape = shape.into();
+        let size = kernel_type(dtype)?.size();
+        let bytes = shape.as_slice().iter().try_fold(size, |bytes, &dim| bytes.checked_mul(dim));
+        // Half of the address space: element offsets stay below isize::MAX.
+        let Some(bytes) = bytes.filter(|&bytes| bytes <= isize::MAX as usize) else {
+            let (free, total) = device.memory_info()?;
+            return Err(hip::Error::OutOfMemory { requested: usize::MAX, free, total });
+        };
+        let buffer = device.alloc(bytes)?;
+        Self::new(buffer, shape, dtype)
+    }
+
+    /// The same buffer under another layout made from this one's.
+    pub(crate) fn view(self, layout: Layout) -> Self {
+        debug_assert!(match (layout.span(), self.layout.len()) {
+            (Some((_, last)), _) => (last + 1) * self.dtype.size() <= self.buffer.len(),
+            (None, _) => true,
+        });
+        Self { layout, ..self }
+    }
+
+    /// The same elements under another dtype of the same size and meaning of bits.
+    pub(crate) fn reinterpret(self, dtype: DType) -> Self {
+        debug_assert_eq!(dtype.size(), self.dtype.size());
+        Self { dtype, ..self }
+    }
+
+    /// The buffer.
+    pub(crate) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Shape, strides and offset.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Sizes of the dimensions.
+    pub fn dims(&self) -> &[usize] {
+        self.layout.dims()
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.layout.len()
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.layout.is_empty()
+    }
+
+    /// The kernels' name for the dtype.
+    pub(crate) fn kernel_type(&self) -> hip::Result<hip::DType> {
+        kernel_type(self.dtype)
+    }
+
+    /// The dtype, without Burn.s trait in scope.
+    pub(crate) fn dtype_of(&self) -> DType {
+        self.dtype
+    }
+
+    /// Bytes an element.
+    pub(crate) fn dtype_size(&self) -> usize {
+        self.dtype.size()
+    }
+
+    /// The bytes between the buffer's start and the first element.
+    pub(crate) fn byte_offset(&self) -> usize {
+        self.layout.offset() * self.dtype.size()
+    }
+
+    /// The device that holds the buffer.
+    pub(crate) fn hip_device(&self) -> &Arc<Device> {
+        self.buffer.device()
+    }
+
+    /// The device that holds the buffer, as Burn names it.
+    pub fn device(&self) -> RocmDevice {
+        RocmDevice::new(self.buffer.device().info().index)
+    }
+
+    /// Whether the elements lie in row-major order with no gap.
+    pub fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    /// Whether this value is the buffer's one owner and its elements lie in row-major order: then the result of
+    /// an element-wise op may take their place.
+    pub(crate) fn can_overwrite(&mut self) -> bool {
+        self.layout.is_contiguous() && Arc::get_mut(&mut self.buffer).is_some()
+    }
+}
+
+/// The one device of several operands.
+///
+/// # Errors
+/// `Invalid` where they are on different devices.
+pub(crate) fn one_device<'a>(op: &'static str, operands: &[&'a RocmTensor]) -> hip::Result<&'a Arc<Device>> {
+    let device = operands[0].hip_device();
+    for other in &operands[1..] {
+        if !Arc::ptr_eq(device, other.hip_device()) {
+            return invalid(op, format!("operands on {}", operands[0].device()), format!("{}", other.device()));
+        }
+    }
+    Ok(device)
+}
+
+/// One dtype of several operands.
+///
+/// # Errors
+/// `Invalid` where they differ.
+pub(crate) fn one_dtype(op: &'static str, operands: &[&RocmTensor]) -> hip::Result<DType> {
+    let dtype = operands[0].dtype;
+    for other in &operands[1..] {
+        if other.dtype != dtype {
+            return invalid(op, format!("operands of {}", dtype.name()), other.dtype.name());
+        }
+    }
+    Ok(dtype)
+}
+
+/// An axis that the operand has.
+///
+/// # Errors
+/// `Invalid` past its rank.
+pub(crate) fn check_axis(op: &'static str, tensor: &RocmTensor, axis: usize) -> hip::Result<()> {
+    if axis >= tensor.layout.rank() {
+        return invalid(op, format!("an axis below {}", tensor.layout.rank()), format!("{axis}"));
+    }
+    Ok(())
+}
