@@ -85,7 +85,8 @@ mod tests {
         assert_eq!("rocm".parse::<RocmDevice>().unwrap(), RocmDevice::default());
         assert_eq!("rocm:12".parse::<RocmDevice>().unwrap().index, 12);
         assert_eq!(RocmDevice::new(3).to_string().parse::<RocmDevice>().unwrap(), RocmDevice::new(3));
-        for bad in ["", "cuda", "rocm:", "rocm:x", "rocm1", "rocm:-1", "rocm:+1", "rocm:99999999999999999999"] {
+        for bad in ["", "cuda", "rocm:", "rocm:x", "rocm1", "rocm:-1", "rocm:+1", "rocm:99999999999999999999"]
+        {
             assert!(matches!(bad.parse::<RocmDevice>(), Err(Error::Config { .. })), "{bad}");
         }
     }

@@ -9,7 +9,7 @@ use crate::error::unsupported;
 ///
 /// # Errors
 /// `Unsupported` for a quantised type.
-pub fn kernel_type(dtype: DType) -> hip::Result<hip::DType> {
+pub(crate) fn kernel_type(dtype: DType) -> hip::Result<hip::DType> {
     Ok(match dtype {
         DType::F64 => hip::DType::F64,
         // Flex32 is stored as f32; this backend never lowers its precision.

@@ -11,7 +11,7 @@ use hip::Error;
 const INLINE: usize = 6;
 
 /// The strides of a layout, in elements; negative where an axis was flipped, zero where it was expanded.
-pub type Strides = SmallVec<[isize; INLINE]>;
+pub(crate) type Strides = SmallVec<[isize; INLINE]>;
 
 /// Shape, strides and offset of a tensor, in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ fn invalid<T>(op: &'static str, expected: impl Into<String>, found: impl Into<St
 ///
 /// # Errors
 /// `Invalid` where two sizes differ and neither is 1.
-pub fn broadcast_shape(op: &'static str, lhs: &[usize], rhs: &[usize]) -> hip::Result<Shape> {
+pub(crate) fn broadcast_shape(op: &'static str, lhs: &[usize], rhs: &[usize]) -> hip::Result<Shape> {
     let rank = lhs.len().max(rhs.len());
     let at = |shape: &[usize], i: usize| {
         let missing = rank - shape.len();
@@ -229,7 +229,11 @@ impl Layout {
     /// `Invalid` for an axis past the rank or a range past its size.
     pub fn narrow(&self, op: &'static str, axis: usize, start: usize, len: usize) -> hip::Result<Self> {
         if axis >= self.rank() || start + len > self.dims()[axis] {
-            return invalid(op, format!("a range inside {:?}", self.dims()), format!("{start}+{len} of axis {axis}"));
+            return invalid(
+                op,
+                format!("a range inside {:?}", self.dims()),
+                format!("{start}+{len} of axis {axis}"),
+            );
         }
         let mut out = self.clone();
         let mut dims = self.dims().to_vec();
@@ -246,7 +250,8 @@ impl Layout {
     /// # Errors
     /// `Invalid` where a size is neither 1 nor the target's.
     pub fn expand(&self, op: &'static str, target: &[usize]) -> hip::Result<Self> {
-        let fail = || invalid(op, format!("a shape that expands to {target:?}"), format!("{:?}", self.dims()));
+        let fail =
+            || invalid(op, format!("a shape that expands to {target:?}"), format!("{:?}", self.dims()));
         let Some(missing) = target.len().checked_sub(self.rank()) else { return fail() };
         let mut strides: Strides = SmallVec::from_elem(0, target.len());
         for (axis, (&dim, &stride)) in self.dims().iter().zip(&self.strides).enumerate() {
@@ -266,15 +271,24 @@ impl Layout {
     pub fn reshape(&self, op: &'static str, target: &[usize]) -> hip::Result<Option<Self>> {
         let count: usize = target.iter().product();
         if count != self.len() {
-            return invalid(op, format!("{} elements as in {:?}", self.len(), self.dims()), format!("{target:?}"));
+            return invalid(
+                op,
+                format!("{} elements as in {:?}", self.len(), self.dims()),
+                format!("{target:?}"),
+            );
         }
         let view = |strides| Self { shape: Shape::from(target.to_vec()), strides, offset: self.offset };
         if count == 0 || self.is_contiguous() {
             return Ok(Some(view(row_major(target))));
         }
         // The old axes fall into runs that are contiguous in themselves; each new axis must divide one run.
-        let old: SmallVec<[(usize, isize); INLINE]> =
-            self.dims().iter().copied().zip(self.strides.iter().copied()).filter(|&(dim, _)| dim != 1).collect();
+        let old: SmallVec<[(usize, isize); INLINE]> = self
+            .dims()
+            .iter()
+            .copied()
+            .zip(self.strides.iter().copied())
+            .filter(|&(dim, _)| dim != 1)
+            .collect();
         let mut strides: Strides = SmallVec::from_elem(1, target.len());
         let mut axis = target.len();
         let mut end = old.len();
@@ -325,7 +339,7 @@ impl Layout {
 
 /// The fewest axes that describe one walk over several operands of one shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collapsed<const N: usize> {
+pub(crate) struct Collapsed<const N: usize> {
     /// Sizes of the axes, outermost first; none is 1.
     pub shape: SmallVec<[usize; 8]>,
     /// Strides of each operand over those axes.
@@ -333,7 +347,7 @@ pub struct Collapsed<const N: usize> {
 }
 
 /// Drops axes of size 1 and merges neighbours that every operand walks through as one.
-pub fn collapse<const N: usize>(shape: &[usize], operands: [&[isize]; N]) -> Collapsed<N> {
+pub(crate) fn collapse<const N: usize>(shape: &[usize], operands: [&[isize]; N]) -> Collapsed<N> {
     let mut out = Collapsed { shape: SmallVec::new(), strides: std::array::from_fn(|_| SmallVec::new()) };
     for (axis, &dim) in shape.iter().enumerate() {
         if dim == 1 {

@@ -53,7 +53,11 @@ impl RocmTensor {
         let layout = Layout::contiguous(shape);
         let bytes = layout.len() * dtype.size();
         if bytes > buffer.len() {
-            return invalid("tensor", format!("a buffer of {bytes} bytes"), format!("{} bytes", buffer.len()));
+            return invalid(
+                "tensor",
+                format!("a buffer of {bytes} bytes"),
+                format!("{} bytes", buffer.len()),
+            );
         }
         Ok(Self { buffer: Arc::new(buffer), layout, dtype })
     }
@@ -165,7 +169,11 @@ pub(crate) fn one_device<'a>(op: &'static str, operands: &[&'a RocmTensor]) -> h
     let device = operands[0].hip_device();
     for other in &operands[1..] {
         if !Arc::ptr_eq(device, other.hip_device()) {
-            return invalid(op, format!("operands on {}", operands[0].device()), format!("{}", other.device()));
+            return invalid(
+                op,
+                format!("operands on {}", operands[0].device()),
+                format!("{}", other.device()),
+            );
         }
     }
     Ok(device)

@@ -9,9 +9,7 @@ use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
 use crate::error::{OrRaise, execution, unsupported};
 use crate::ops::index::Join;
-use crate::ops::{
-    binary, cast, compare, data, index, mask, matmul, random, reduce, scan, unary, view,
-};
+use crate::ops::{binary, cast, compare, data, index, mask, matmul, random, reduce, scan, unary, view};
 use crate::tensor::RocmTensor;
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Rocm<F, I, B> {
@@ -19,7 +17,12 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         data::upload(&data, data.dtype, device).or_raise()
     }
 
-    fn float_random(shape: Shape, distribution: Distribution, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
+    fn float_random(
+        shape: Shape,
+        distribution: Distribution,
+        device: &RocmDevice,
+        dtype: FloatDType,
+    ) -> RocmTensor {
         random::random(device, shape, distribution, dtype.into()).or_raise()
     }
 
@@ -163,15 +166,25 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         index::gather("float_gather", dim, tensor, indices).or_raise()
     }
 
-    fn float_scatter_add(dim: usize, tensor: RocmTensor, indices: RocmTensor, value: RocmTensor) -> RocmTensor {
+    fn float_scatter_add(
+        dim: usize,
+        tensor: RocmTensor,
+        indices: RocmTensor,
+        value: RocmTensor,
+    ) -> RocmTensor {
         index::scatter("float_scatter_add", dim, tensor, indices, value, Join::Add).or_raise()
     }
 
-    fn float_scatter_nd(_data: RocmTensor, _indices: RocmTensor, _values: RocmTensor, _reduction: IndexingUpdateOp) -> RocmTensor {
+    fn float_scatter_nd(
+        data: RocmTensor,
+        _indices: RocmTensor,
+        _values: RocmTensor,
+        _reduction: IndexingUpdateOp,
+    ) -> RocmTensor {
         unsupported("float_scatter_nd", data.dtype_of().name()).or_raise()
     }
 
-    fn float_gather_nd(_data: RocmTensor, _indices: RocmTensor) -> RocmTensor {
+    fn float_gather_nd(data: RocmTensor, _indices: RocmTensor) -> RocmTensor {
         unsupported("float_gather_nd", data.dtype_of().name()).or_raise()
     }
 
@@ -179,7 +192,12 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         index::select("float_select", tensor, dim, indices).or_raise()
     }
 
-    fn float_select_add(tensor: RocmTensor, dim: usize, indices: RocmTensor, value: RocmTensor) -> RocmTensor {
+    fn float_select_add(
+        tensor: RocmTensor,
+        dim: usize,
+        indices: RocmTensor,
+        value: RocmTensor,
+    ) -> RocmTensor {
         index::select_into("float_select_add", tensor, dim, indices, value, Join::Add).or_raise()
     }
 
@@ -436,12 +454,22 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         reduce::extreme_with_index("float_argmin", "ArgMin", tensor, dim, out_dtype).or_raise().1
     }
 
-    fn float_max_dim_with_indices(tensor: RocmTensor, dim: usize, indices_dtype: IntDType) -> (RocmTensor, RocmTensor) {
-        reduce::extreme_with_index("float_max_dim_with_indices", "ArgMax", tensor, dim, indices_dtype).or_raise()
+    fn float_max_dim_with_indices(
+        tensor: RocmTensor,
+        dim: usize,
+        indices_dtype: IntDType,
+    ) -> (RocmTensor, RocmTensor) {
+        reduce::extreme_with_index("float_max_dim_with_indices", "ArgMax", tensor, dim, indices_dtype)
+            .or_raise()
     }
 
-    fn float_min_dim_with_indices(tensor: RocmTensor, dim: usize, indices_dtype: IntDType) -> (RocmTensor, RocmTensor) {
-        reduce::extreme_with_index("float_min_dim_with_indices", "ArgMin", tensor, dim, indices_dtype).or_raise()
+    fn float_min_dim_with_indices(
+        tensor: RocmTensor,
+        dim: usize,
+        indices_dtype: IntDType,
+    ) -> (RocmTensor, RocmTensor) {
+        reduce::extreme_with_index("float_min_dim_with_indices", "ArgMin", tensor, dim, indices_dtype)
+            .or_raise()
     }
 
     fn float_any(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
@@ -460,27 +488,36 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         reduce::test_dim("float_all_dim", "All", tensor, dim, out_dtype).or_raise()
     }
 
-    fn float_argtopk(tensor: RocmTensor, dim: usize, k: usize, out_dtype: IntDType) -> RocmTensor {
+    fn float_argtopk(tensor: RocmTensor, _dim: usize, _k: usize, _out_dtype: IntDType) -> RocmTensor {
         unsupported("float_argtopk", tensor.dtype_of().name()).or_raise()
     }
 
-    fn float_topk(tensor: RocmTensor, dim: usize, k: usize) -> RocmTensor {
+    fn float_topk(tensor: RocmTensor, _dim: usize, _k: usize) -> RocmTensor {
         unsupported("float_topk", tensor.dtype_of().name()).or_raise()
     }
 
-    fn float_sort(tensor: RocmTensor, dim: usize, descending: bool) -> RocmTensor {
+    fn float_sort(tensor: RocmTensor, _dim: usize, _descending: bool) -> RocmTensor {
         unsupported("float_sort", tensor.dtype_of().name()).or_raise()
     }
 
-    fn float_argsort(tensor: RocmTensor, dim: usize, descending: bool, out_dtype: IntDType) -> RocmTensor {
+    fn float_argsort(tensor: RocmTensor, _dim: usize, _descending: bool, _out_dtype: IntDType) -> RocmTensor {
         unsupported("float_argsort", tensor.dtype_of().name()).or_raise()
     }
 
-    fn float_sort_with_indices(tensor: RocmTensor, dim: usize, descending: bool, indices_dtype: IntDType) -> (RocmTensor, RocmTensor) {
+    fn float_sort_with_indices(
+        tensor: RocmTensor,
+        _dim: usize,
+        _descending: bool,
+        _indices_dtype: IntDType,
+    ) -> (RocmTensor, RocmTensor) {
         unsupported("float_sort_with_indices", tensor.dtype_of().name()).or_raise()
     }
 
-    fn float_grid_sample_2d(tensor: RocmTensor, grid: RocmTensor, options: GridSampleOptions) -> RocmTensor {
+    fn float_grid_sample_2d(
+        tensor: RocmTensor,
+        _grid: RocmTensor,
+        _options: GridSampleOptions,
+    ) -> RocmTensor {
         unsupported("float_grid_sample_2d", tensor.dtype_of().name()).or_raise()
     }
 

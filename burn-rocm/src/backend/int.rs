@@ -11,9 +11,7 @@ use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
 use crate::error::{OrRaise, execution, unsupported};
 use crate::ops::index::Join;
-use crate::ops::{
-    binary, cast, compare, data, index, mask, matmul, random, reduce, scan, unary, view,
-};
+use crate::ops::{binary, cast, compare, data, index, mask, matmul, random, reduce, scan, unary, view};
 use crate::tensor::RocmTensor;
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm<F, I, B> {
@@ -101,11 +99,16 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
         index::scatter("int_scatter_add", dim, tensor, indices, value, Join::Add).or_raise()
     }
 
-    fn int_scatter_nd(_data: RocmTensor, _indices: RocmTensor, _values: RocmTensor, _reduction: IndexingUpdateOp) -> RocmTensor {
+    fn int_scatter_nd(
+        data: RocmTensor,
+        _indices: RocmTensor,
+        _values: RocmTensor,
+        _reduction: IndexingUpdateOp,
+    ) -> RocmTensor {
         unsupported("int_scatter_nd", data.dtype_of().name()).or_raise()
     }
 
-    fn int_gather_nd(_data: RocmTensor, _indices: RocmTensor) -> RocmTensor {
+    fn int_gather_nd(data: RocmTensor, _indices: RocmTensor) -> RocmTensor {
         unsupported("int_gather_nd", data.dtype_of().name()).or_raise()
     }
 
@@ -353,27 +356,32 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
         reduce::test_dim("int_all_dim", "All", tensor, dim, out_dtype).or_raise()
     }
 
-    fn int_argtopk(tensor: RocmTensor, dim: usize, k: usize) -> RocmTensor {
+    fn int_argtopk(tensor: RocmTensor, _dim: usize, _k: usize) -> RocmTensor {
         unsupported("int_argtopk", tensor.dtype_of().name()).or_raise()
     }
 
-    fn int_topk(tensor: RocmTensor, dim: usize, k: usize) -> RocmTensor {
+    fn int_topk(tensor: RocmTensor, _dim: usize, _k: usize) -> RocmTensor {
         unsupported("int_topk", tensor.dtype_of().name()).or_raise()
     }
 
-    fn int_sort(tensor: RocmTensor, dim: usize, descending: bool) -> RocmTensor {
+    fn int_sort(tensor: RocmTensor, _dim: usize, _descending: bool) -> RocmTensor {
         unsupported("int_sort", tensor.dtype_of().name()).or_raise()
     }
 
-    fn int_argsort(tensor: RocmTensor, dim: usize, descending: bool) -> RocmTensor {
+    fn int_argsort(tensor: RocmTensor, _dim: usize, _descending: bool) -> RocmTensor {
         unsupported("int_argsort", tensor.dtype_of().name()).or_raise()
     }
 
-    fn int_sort_with_indices(tensor: RocmTensor, dim: usize, descending: bool) -> (RocmTensor, RocmTensor) {
+    fn int_sort_with_indices(tensor: RocmTensor, _dim: usize, _descending: bool) -> (RocmTensor, RocmTensor) {
         unsupported("int_sort_with_indices", tensor.dtype_of().name()).or_raise()
     }
 
-    fn int_random(shape: Shape, distribution: Distribution, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
+    fn int_random(
+        shape: Shape,
+        distribution: Distribution,
+        device: &RocmDevice,
+        dtype: IntDType,
+    ) -> RocmTensor {
         random::random(device, shape, distribution, dtype.into()).or_raise()
     }
 

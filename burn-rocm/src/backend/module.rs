@@ -51,116 +51,272 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         linear::bias_backward(output_grad).or_raise()
     }
 
-    fn conv1d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvOptions<1>) -> RocmTensor {
+    fn conv1d(
+        x: RocmTensor,
+        weight: RocmTensor,
+        bias: Option<RocmTensor>,
+        options: ConvOptions<1>,
+    ) -> RocmTensor {
         conv::forward("conv1d", x, weight, bias, &plain(options)).or_raise()
     }
 
-    fn conv1d_x_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<1>) -> RocmTensor {
+    fn conv1d_x_backward(
+        x: RocmTensor,
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvOptions<1>,
+    ) -> RocmTensor {
         conv::x_backward("conv1d_x_backward", x.dims(), weight, output_grad, &plain(options)).or_raise()
     }
 
-    fn conv1d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<1>) -> RocmTensor {
-        conv::weight_backward("conv1d_weight_backward", x, weight.dims(), output_grad, &plain(options)).or_raise()
+    fn conv1d_weight_backward(
+        x: RocmTensor,
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvOptions<1>,
+    ) -> RocmTensor {
+        conv::weight_backward("conv1d_weight_backward", x, weight.dims(), output_grad, &plain(options))
+            .or_raise()
     }
 
-    fn conv1d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+    fn conv1d_bias_backward(_x: RocmTensor, _bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
         conv::bias_backward("conv1d_bias_backward", output_grad).or_raise()
     }
 
-    fn conv_transpose1d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvTransposeOptions<1>) -> RocmTensor {
+    fn conv_transpose1d(
+        x: RocmTensor,
+        weight: RocmTensor,
+        bias: Option<RocmTensor>,
+        options: ConvTransposeOptions<1>,
+    ) -> RocmTensor {
         conv::transposed("conv_transpose1d", x, weight, bias, &transposed(options)).or_raise()
     }
 
-    fn conv_transpose1d_x_backward(weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<1>) -> RocmTensor {
-        conv::transposed_x_backward("conv_transpose1d_x_backward", weight, output_grad, &transposed(options)).or_raise()
+    fn conv_transpose1d_x_backward(
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvTransposeOptions<1>,
+    ) -> RocmTensor {
+        conv::transposed_x_backward("conv_transpose1d_x_backward", weight, output_grad, &transposed(options))
+            .or_raise()
     }
 
-    fn conv_transpose1d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<1>) -> RocmTensor {
-        conv::transposed_weight_backward("conv_transpose1d_weight_backward", x, weight.dims(), output_grad, &transposed(options)).or_raise()
+    fn conv_transpose1d_weight_backward(
+        x: RocmTensor,
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvTransposeOptions<1>,
+    ) -> RocmTensor {
+        conv::transposed_weight_backward(
+            "conv_transpose1d_weight_backward",
+            x,
+            weight.dims(),
+            output_grad,
+            &transposed(options),
+        )
+        .or_raise()
     }
 
-    fn conv_transpose1d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+    fn conv_transpose1d_bias_backward(
+        _x: RocmTensor,
+        _bias: RocmTensor,
+        output_grad: RocmTensor,
+    ) -> RocmTensor {
         conv::bias_backward("conv_transpose1d_bias_backward", output_grad).or_raise()
     }
 
-    fn conv2d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvOptions<2>) -> RocmTensor {
+    fn conv2d(
+        x: RocmTensor,
+        weight: RocmTensor,
+        bias: Option<RocmTensor>,
+        options: ConvOptions<2>,
+    ) -> RocmTensor {
         conv::forward("conv2d", x, weight, bias, &plain(options)).or_raise()
     }
 
-    fn conv2d_x_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<2>) -> RocmTensor {
+    fn conv2d_x_backward(
+        x: RocmTensor,
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvOptions<2>,
+    ) -> RocmTensor {
         conv::x_backward("conv2d_x_backward", x.dims(), weight, output_grad, &plain(options)).or_raise()
     }
 
-    fn conv2d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<2>) -> RocmTensor {
-        conv::weight_backward("conv2d_weight_backward", x, weight.dims(), output_grad, &plain(options)).or_raise()
+    fn conv2d_weight_backward(
+        x: RocmTensor,
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvOptions<2>,
+    ) -> RocmTensor {
+        conv::weight_backward("conv2d_weight_backward", x, weight.dims(), output_grad, &plain(options))
+            .or_raise()
     }
 
-    fn conv2d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+    fn conv2d_bias_backward(_x: RocmTensor, _bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
         conv::bias_backward("conv2d_bias_backward", output_grad).or_raise()
     }
 
-    fn conv_transpose2d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvTransposeOptions<2>) -> RocmTensor {
+    fn conv_transpose2d(
+        x: RocmTensor,
+        weight: RocmTensor,
+        bias: Option<RocmTensor>,
+        options: ConvTransposeOptions<2>,
+    ) -> RocmTensor {
         conv::transposed("conv_transpose2d", x, weight, bias, &transposed(options)).or_raise()
     }
 
-    fn conv_transpose2d_x_backward(weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<2>) -> RocmTensor {
-        conv::transposed_x_backward("conv_transpose2d_x_backward", weight, output_grad, &transposed(options)).or_raise()
+    fn conv_transpose2d_x_backward(
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvTransposeOptions<2>,
+    ) -> RocmTensor {
+        conv::transposed_x_backward("conv_transpose2d_x_backward", weight, output_grad, &transposed(options))
+            .or_raise()
     }
 
-    fn conv_transpose2d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<2>) -> RocmTensor {
-        conv::transposed_weight_backward("conv_transpose2d_weight_backward", x, weight.dims(), output_grad, &transposed(options)).or_raise()
+    fn conv_transpose2d_weight_backward(
+        x: RocmTensor,
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvTransposeOptions<2>,
+    ) -> RocmTensor {
+        conv::transposed_weight_backward(
+            "conv_transpose2d_weight_backward",
+            x,
+            weight.dims(),
+            output_grad,
+            &transposed(options),
+        )
+        .or_raise()
     }
 
-    fn conv_transpose2d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+    fn conv_transpose2d_bias_backward(
+        _x: RocmTensor,
+        _bias: RocmTensor,
+        output_grad: RocmTensor,
+    ) -> RocmTensor {
         conv::bias_backward("conv_transpose2d_bias_backward", output_grad).or_raise()
     }
 
-    fn conv3d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvOptions<3>) -> RocmTensor {
+    fn conv3d(
+        x: RocmTensor,
+        weight: RocmTensor,
+        bias: Option<RocmTensor>,
+        options: ConvOptions<3>,
+    ) -> RocmTensor {
         conv::forward("conv3d", x, weight, bias, &plain(options)).or_raise()
     }
 
-    fn conv3d_x_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<3>) -> RocmTensor {
+    fn conv3d_x_backward(
+        x: RocmTensor,
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvOptions<3>,
+    ) -> RocmTensor {
         conv::x_backward("conv3d_x_backward", x.dims(), weight, output_grad, &plain(options)).or_raise()
     }
 
-    fn conv3d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvOptions<3>) -> RocmTensor {
-        conv::weight_backward("conv3d_weight_backward", x, weight.dims(), output_grad, &plain(options)).or_raise()
+    fn conv3d_weight_backward(
+        x: RocmTensor,
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvOptions<3>,
+    ) -> RocmTensor {
+        conv::weight_backward("conv3d_weight_backward", x, weight.dims(), output_grad, &plain(options))
+            .or_raise()
     }
 
-    fn conv3d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+    fn conv3d_bias_backward(_x: RocmTensor, _bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
         conv::bias_backward("conv3d_bias_backward", output_grad).or_raise()
     }
 
-    fn conv_transpose3d(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>, options: ConvTransposeOptions<3>) -> RocmTensor {
+    fn conv_transpose3d(
+        x: RocmTensor,
+        weight: RocmTensor,
+        bias: Option<RocmTensor>,
+        options: ConvTransposeOptions<3>,
+    ) -> RocmTensor {
         conv::transposed("conv_transpose3d", x, weight, bias, &transposed(options)).or_raise()
     }
 
-    fn conv_transpose3d_x_backward(weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<3>) -> RocmTensor {
-        conv::transposed_x_backward("conv_transpose3d_x_backward", weight, output_grad, &transposed(options)).or_raise()
+    fn conv_transpose3d_x_backward(
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvTransposeOptions<3>,
+    ) -> RocmTensor {
+        conv::transposed_x_backward("conv_transpose3d_x_backward", weight, output_grad, &transposed(options))
+            .or_raise()
     }
 
-    fn conv_transpose3d_weight_backward(x: RocmTensor, weight: RocmTensor, output_grad: RocmTensor, options: ConvTransposeOptions<3>) -> RocmTensor {
-        conv::transposed_weight_backward("conv_transpose3d_weight_backward", x, weight.dims(), output_grad, &transposed(options)).or_raise()
+    fn conv_transpose3d_weight_backward(
+        x: RocmTensor,
+        weight: RocmTensor,
+        output_grad: RocmTensor,
+        options: ConvTransposeOptions<3>,
+    ) -> RocmTensor {
+        conv::transposed_weight_backward(
+            "conv_transpose3d_weight_backward",
+            x,
+            weight.dims(),
+            output_grad,
+            &transposed(options),
+        )
+        .or_raise()
     }
 
-    fn conv_transpose3d_bias_backward(x: RocmTensor, bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
+    fn conv_transpose3d_bias_backward(
+        _x: RocmTensor,
+        _bias: RocmTensor,
+        output_grad: RocmTensor,
+    ) -> RocmTensor {
         conv::bias_backward("conv_transpose3d_bias_backward", output_grad).or_raise()
     }
 
-    fn deform_conv2d(x: RocmTensor, offset: RocmTensor, weight: RocmTensor, mask: Option<RocmTensor>, bias: Option<RocmTensor>, options: DeformConvOptions<2>) -> RocmTensor {
+    fn deform_conv2d(
+        x: RocmTensor,
+        _offset: RocmTensor,
+        _weight: RocmTensor,
+        _mask: Option<RocmTensor>,
+        _bias: Option<RocmTensor>,
+        _options: DeformConvOptions<2>,
+    ) -> RocmTensor {
         unsupported("deform_conv2d", x.dtype_of().name()).or_raise()
     }
 
-    fn deform_conv2d_backward(x: RocmTensor, offset: RocmTensor, weight: RocmTensor, mask: Option<RocmTensor>, bias: Option<RocmTensor>, output_grad: RocmTensor, options: DeformConvOptions<2>) -> DeformConv2dBackward<Self> {
+    fn deform_conv2d_backward(
+        x: RocmTensor,
+        _offset: RocmTensor,
+        _weight: RocmTensor,
+        _mask: Option<RocmTensor>,
+        _bias: Option<RocmTensor>,
+        _output_grad: RocmTensor,
+        _options: DeformConvOptions<2>,
+    ) -> DeformConv2dBackward<Self> {
         unsupported("deform_conv2d_backward", x.dtype_of().name()).or_raise()
     }
 
-    fn avg_pool2d(x: RocmTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], count_include_pad: bool, ceil_mode: bool) -> RocmTensor {
+    fn avg_pool2d(
+        x: RocmTensor,
+        kernel_size: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        count_include_pad: bool,
+        ceil_mode: bool,
+    ) -> RocmTensor {
         let window = Window { size: kernel_size, stride, padding, dilation: [1, 1], ceil: ceil_mode };
         pool::average("avg_pool2d", x, window, count_include_pad).or_raise()
     }
 
-    fn avg_pool2d_backward(x: RocmTensor, grad: RocmTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], count_include_pad: bool, ceil_mode: bool) -> RocmTensor {
+    fn avg_pool2d_backward(
+        x: RocmTensor,
+        grad: RocmTensor,
+        kernel_size: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        count_include_pad: bool,
+        ceil_mode: bool,
+    ) -> RocmTensor {
         let window = Window { size: kernel_size, stride, padding, dilation: [1, 1], ceil: ceil_mode };
         pool::average_backward("avg_pool2d_backward", x, grad, window, count_include_pad).or_raise()
     }
@@ -173,45 +329,92 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         pool::adaptive_backward("adaptive_avg_pool2d_backward", x, grad).or_raise()
     }
 
-    fn max_pool2d(x: RocmTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], ceil_mode: bool) -> RocmTensor {
+    fn max_pool2d(
+        x: RocmTensor,
+        kernel_size: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        dilation: [usize; 2],
+        ceil_mode: bool,
+    ) -> RocmTensor {
         let window = Window { size: kernel_size, stride, padding, dilation, ceil: ceil_mode };
         pool::max("max_pool2d", x, window).or_raise()
     }
 
-    fn max_pool2d_with_indices(x: RocmTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], ceil_mode: bool) -> MaxPool2dWithIndices<Self> {
+    fn max_pool2d_with_indices(
+        x: RocmTensor,
+        kernel_size: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        dilation: [usize; 2],
+        ceil_mode: bool,
+    ) -> MaxPool2dWithIndices<Self> {
         let window = Window { size: kernel_size, stride, padding, dilation, ceil: ceil_mode };
         let index = get_device_settings::<Self>(&x.device()).int_dtype;
-        let (out, indices) = pool::max_with_indices("max_pool2d_with_indices", x, window, index.into()).or_raise();
+        let (out, indices) =
+            pool::max_with_indices("max_pool2d_with_indices", x, window, index.into()).or_raise();
         MaxPool2dWithIndices::new(out, indices)
     }
 
-    fn max_pool2d_with_indices_backward(x: RocmTensor, kernel_size: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], ceil_mode: bool, output_grad: RocmTensor, indices: RocmTensor) -> MaxPool2dBackward<Self> {
+    fn max_pool2d_with_indices_backward(
+        x: RocmTensor,
+        kernel_size: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        dilation: [usize; 2],
+        ceil_mode: bool,
+        output_grad: RocmTensor,
+        indices: RocmTensor,
+    ) -> MaxPool2dBackward<Self> {
         let window = Window { size: kernel_size, stride, padding, dilation, ceil: ceil_mode };
         let grad = pool::max_backward("max_pool2d_with_indices_backward", x, window, output_grad, indices);
         MaxPool2dBackward::new(grad.or_raise())
     }
 
-    fn interpolate(x: RocmTensor, output_size: [usize; 2], options: InterpolateOptions) -> RocmTensor {
+    fn interpolate(x: RocmTensor, _output_size: [usize; 2], _options: InterpolateOptions) -> RocmTensor {
         unsupported("interpolate", x.dtype_of().name()).or_raise()
     }
 
-    fn interpolate_backward(x: RocmTensor, grad: RocmTensor, output_size: [usize; 2], options: InterpolateOptions) -> RocmTensor {
+    fn interpolate_backward(
+        x: RocmTensor,
+        _grad: RocmTensor,
+        _output_size: [usize; 2],
+        _options: InterpolateOptions,
+    ) -> RocmTensor {
         unsupported("interpolate_backward", x.dtype_of().name()).or_raise()
     }
 
-    fn attention(query: RocmTensor, key: RocmTensor, value: RocmTensor, mask: Option<RocmTensor>, attn_bias: Option<RocmTensor>, options: AttentionModuleOptions) -> RocmTensor {
+    fn attention(
+        query: RocmTensor,
+        key: RocmTensor,
+        value: RocmTensor,
+        mask: Option<RocmTensor>,
+        attn_bias: Option<RocmTensor>,
+        options: AttentionModuleOptions,
+    ) -> RocmTensor {
         attention::attention(query, key, value, mask, attn_bias, options).or_raise()
     }
 
-    fn ctc_loss(log_probs: RocmTensor, targets: RocmTensor, input_lengths: RocmTensor, target_lengths: RocmTensor, blank: usize) -> RocmTensor {
+    fn ctc_loss(
+        log_probs: RocmTensor,
+        _targets: RocmTensor,
+        _input_lengths: RocmTensor,
+        _target_lengths: RocmTensor,
+        _blank: usize,
+    ) -> RocmTensor {
         unsupported("ctc_loss", log_probs.dtype_of().name()).or_raise()
     }
 
-    fn rfft(signal: RocmTensor, dim: usize, n: Option<usize>) -> (RocmTensor, RocmTensor) {
+    fn rfft(signal: RocmTensor, _dim: usize, _n: Option<usize>) -> (RocmTensor, RocmTensor) {
         unsupported("rfft", signal.dtype_of().name()).or_raise()
     }
 
-    fn irfft(spectrum_re: RocmTensor, spectrum_im: RocmTensor, dim: usize, n: Option<usize>) -> RocmTensor {
+    fn irfft(
+        spectrum_re: RocmTensor,
+        _spectrum_im: RocmTensor,
+        _dim: usize,
+        _n: Option<usize>,
+    ) -> RocmTensor {
         unsupported("irfft", spectrum_re.dtype_of().name()).or_raise()
     }
 }

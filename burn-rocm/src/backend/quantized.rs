@@ -13,51 +13,55 @@ use crate::qtensor::RocmQTensor;
 use crate::tensor::RocmTensor;
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F, I, B> {
-    fn q_from_data(data: TensorData, device: &RocmDevice) -> RocmQTensor {
+    fn q_from_data(data: TensorData, _device: &RocmDevice) -> RocmQTensor {
         unsupported("q_from_data", data.dtype.name()).or_raise()
     }
 
-    fn quantize(tensor: RocmTensor, scheme: &QuantScheme, qparams: QuantizationParametersPrimitive<Self>) -> RocmQTensor {
+    fn quantize(
+        tensor: RocmTensor,
+        _scheme: &QuantScheme,
+        _qparams: QuantizationParametersPrimitive<Self>,
+    ) -> RocmQTensor {
         unsupported("quantize", tensor.dtype_of().name()).or_raise()
     }
 
-    fn quantize_dynamic(tensor: RocmTensor, scheme: &QuantScheme) -> RocmQTensor {
+    fn quantize_dynamic(tensor: RocmTensor, _scheme: &QuantScheme) -> RocmQTensor {
         unsupported("quantize_dynamic", tensor.dtype_of().name()).or_raise()
     }
 
-    fn dequantize(tensor: RocmQTensor, dtype: FloatDType) -> RocmTensor {
+    fn dequantize(tensor: RocmQTensor, _dtype: FloatDType) -> RocmTensor {
         unsupported("dequantize", tensor.dtype_name()).or_raise()
     }
 
-    fn q_to_device(tensor: RocmQTensor, device: &RocmDevice) -> RocmQTensor {
+    fn q_to_device(tensor: RocmQTensor, _device: &RocmDevice) -> RocmQTensor {
         unsupported("q_to_device", tensor.dtype_name()).or_raise()
     }
 
-    fn q_reshape(tensor: RocmQTensor, shape: Shape) -> RocmQTensor {
+    fn q_reshape(tensor: RocmQTensor, _shape: Shape) -> RocmQTensor {
         unsupported("q_reshape", tensor.dtype_name()).or_raise()
     }
 
-    fn q_expand(tensor: RocmQTensor, shape: Shape) -> RocmQTensor {
+    fn q_expand(tensor: RocmQTensor, _shape: Shape) -> RocmQTensor {
         unsupported("q_expand", tensor.dtype_name()).or_raise()
     }
 
-    fn q_swap_dims(tensor: RocmQTensor, dim1: usize, dim2: usize) -> RocmQTensor {
+    fn q_swap_dims(tensor: RocmQTensor, _dim1: usize, _dim2: usize) -> RocmQTensor {
         unsupported("q_swap_dims", tensor.dtype_name()).or_raise()
     }
 
-    fn q_permute(tensor: RocmQTensor, axes: &[usize]) -> RocmQTensor {
+    fn q_permute(tensor: RocmQTensor, _axes: &[usize]) -> RocmQTensor {
         unsupported("q_permute", tensor.dtype_name()).or_raise()
     }
 
-    fn q_flip(tensor: RocmQTensor, axes: &[usize]) -> RocmQTensor {
+    fn q_flip(tensor: RocmQTensor, _axes: &[usize]) -> RocmQTensor {
         unsupported("q_flip", tensor.dtype_name()).or_raise()
     }
 
-    fn q_select(tensor: RocmQTensor, dim: usize, indices: RocmTensor) -> RocmQTensor {
+    fn q_select(tensor: RocmQTensor, _dim: usize, _indices: RocmTensor) -> RocmQTensor {
         unsupported("q_select", tensor.dtype_name()).or_raise()
     }
 
-    fn q_slice(tensor: RocmQTensor, slices: &[Slice]) -> RocmQTensor {
+    fn q_slice(tensor: RocmQTensor, _slices: &[Slice]) -> RocmQTensor {
         unsupported("q_slice", tensor.dtype_name()).or_raise()
     }
 

@@ -48,7 +48,14 @@ pub(crate) fn binary(
         return Ok(out);
     }
     let (l, r) = (lhs.layout().expand(op, shape.as_slice())?, rhs.layout().expand(op, shape.as_slice())?);
-    Walk::new(op, KernelName::new("binary_strided").name(functor).ty(ty), shape.as_slice(), &[Operand::new(&lhs, l.strides()), Operand::new(&rhs, r.strides())], Output::Row(&out)).launch()?;
+    Walk::new(
+        op,
+        KernelName::new("binary_strided").name(functor).ty(ty),
+        shape.as_slice(),
+        &[Operand::new(&lhs, l.strides()), Operand::new(&rhs, r.strides())],
+        Output::Row(&out),
+    )
+    .launch()?;
     Ok(out)
 }
 

@@ -86,7 +86,12 @@ pub(crate) fn predicate(
 }
 
 /// Where two bool tensors agree (`not` = false) or differ, in the left one's store.
-pub(crate) fn bools(op: &'static str, lhs: RocmTensor, rhs: RocmTensor, not: bool) -> hip::Result<RocmTensor> {
+pub(crate) fn bools(
+    op: &'static str,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
+    not: bool,
+) -> hip::Result<RocmTensor> {
     let differ = super::binary::logic(op, "LogicXor", lhs, rhs)?;
     if not { Ok(differ) } else { super::unary::unary(op, "LogicNot", differ) }
 }

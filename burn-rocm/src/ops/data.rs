@@ -19,7 +19,12 @@ pub(crate) fn empty(device: &RocmDevice, shape: Shape, dtype: DType) -> hip::Res
 }
 
 /// A tensor with every element `value`.
-pub(crate) fn full(device: &RocmDevice, shape: Shape, value: Scalar, dtype: DType) -> hip::Result<RocmTensor> {
+pub(crate) fn full(
+    device: &RocmDevice,
+    shape: Shape,
+    value: Scalar,
+    dtype: DType,
+) -> hip::Result<RocmTensor> {
     full_on(&device.open()?, shape, value, dtype)
 }
 
@@ -176,7 +181,8 @@ pub(crate) fn assign(op: &'static str, region: &RocmTensor, value: &RocmTensor) 
         return region.hip_device().copy(value.buffer(), from, region.buffer(), to, bytes);
     }
     let kernel = KernelName::new("copy_to_strided").ty(raw_type(region.kernel_type()?));
-    Walk::new(op, kernel, region.dims(), &[Operand::whole(value)], Output::Last(Operand::whole(region))).launch()
+    Walk::new(op, kernel, region.dims(), &[Operand::whole(value)], Output::Last(Operand::whole(region)))
+        .launch()
 }
 
 /// A batch of transposed matrices: rows lie one element apart, columns further.

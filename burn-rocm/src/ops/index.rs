@@ -5,7 +5,7 @@ use hip::KernelName;
 
 use super::cast::cast;
 use super::data::writable;
-use super::launch::{MAX_REACH, Operand, Output, Walk};
+use super::launch::{MAX_REACH, Operand, Output, Walk, rows};
 use crate::dtype::{Value, is_index, raw_type};
 use crate::error::{invalid, unsupported};
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
@@ -58,7 +58,15 @@ fn pick(
         return Ok(out);
     }
     let (strides, axis) = without_axis(op, tensor, axis)?;
-    Walk::new(op, KernelName::new("gather").ty(raw_type(tensor.kernel_type()?)).ty(indices.kernel_type()?), shape, &[Operand::new(tensor, &strides), Operand::new(indices, index_strides)], Output::Row(&out)).scalars(&axis).launch()?;
+    Walk::new(
+        op,
+        KernelName::new("gather").ty(raw_type(tensor.kernel_type()?)).ty(indices.kernel_type()?),
+        shape,
+        &[Operand::new(tensor, &strides), Operand::new(indices, index_strides)],
+        Output::Row(&out),
+    )
+    .scalars(&axis)
+    .launch()?;
     Ok(out)
 }
 
@@ -102,7 +110,39 @@ pub(crate) fn select(
     let indices = index(op, indices)?;
     let mut shape = tensor.dims().to_vec();
     shape[axis] = indices.len();
+    if axis == 0 && tensor.is_contiguous() && indices.is_contiguous() {
+        return select_rows(op, &tensor, &indices, &shape);
+    }
     pick(op, axis, &tensor, &indices, &along(&indices, shape.len(), axis), &shape)
+}
+
+/// Whole rows of a contiguous tensor.
+fn select_rows(
+    op: &'static str,
+    tensor: &RocmTensor,
+    indices: &RocmTensor,
+    shape: &[usize],
+) -> hip::Result<RocmTensor> {
+    let out = RocmTensor::empty(tensor.hip_device(), shape.to_vec(), tensor.dtype_of())?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let bytes = shape[1..].iter().product::<usize>() * tensor.dtype_size();
+    let Ok(size) = u32::try_from(tensor.dims()[0]) else {
+        return unsupported(op, format!("{} of more than {} rows", tensor.dtype_of().name(), u32::MAX));
+    };
+    let device = out.hip_device();
+    rows(
+        op,
+        device,
+        KernelName::new("select_rows").ty(indices.kernel_type()?),
+        device.grid_rows(indices.len(), bytes.div_ceil(16)),
+        &[Value::U64(indices.len() as u64), Value::U64(bytes as u64)],
+        &[tensor, indices],
+        &[Value::U32(size)],
+        &[&out],
+    )?;
+    Ok(out)
 }
 
 /// How two values that meet in one element are joined.
@@ -185,23 +225,26 @@ fn put(
         Ok(KernelName::new(template).name(functor).ty(ty).ty(indices.kernel_type()?))
     };
     // Or is the same whatever the order; sums of floats are not, and atomic ones come in any.
-    let unordered = join == Join::Or
-        || (has_atomic_add(ty) && !(hip::deterministic() && ty.is_float()));
+    let unordered = join == Join::Or || (has_atomic_add(ty) && !(hip::deterministic() && ty.is_float()));
     if unordered {
-        return Walk::new(op, name("scatter")?, value.dims(), &[Operand::new(indices, index_strides), Operand::whole(value)], Output::First(Operand::new(out, &out_strides))).scalars(&along_axis).launch();
+        return Walk::new(
+            op,
+            name("scatter")?,
+            value.dims(),
+            &[Operand::new(indices, index_strides), Operand::whole(value)],
+            Output::First(Operand::new(out, &out_strides)),
+        )
+        .scalars(&along_axis)
+        .launch();
     }
     let drop_axis = |strides: &[isize]| -> Vec<isize> {
         strides.iter().enumerate().filter(|&(d, _)| d != axis).map(|(_, &stride)| stride).collect()
     };
     let lines: Vec<usize> =
         value.dims().iter().enumerate().filter(|&(d, _)| d != axis).map(|(_, &dim)| dim).collect();
-    let (i, v, o) =
-        (drop_axis(index_strides), drop_axis(value.layout().strides()), drop_axis(&out_strides));
+    let (i, v, o) = (drop_axis(index_strides), drop_axis(value.layout().strides()), drop_axis(&out_strides));
     // One thread a line adds its elements in order.
-    let steps = [
-        Value::I32(index_strides[axis] as i32),
-        Value::I32(value.layout().strides()[axis] as i32),
-    ];
+    let steps = [Value::I32(index_strides[axis] as i32), Value::I32(value.layout().strides()[axis] as i32)];
     let inputs = [Operand::new(indices, &i), Operand::new(value, &v)];
     Walk::new(op, name("scatter_ordered")?, &lines, &inputs, Output::First(Operand::new(out, &o)))
         .around_metadata(&[Value::U32(value.dims()[axis] as u32)], &steps)

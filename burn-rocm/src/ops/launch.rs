@@ -129,7 +129,8 @@ pub(crate) fn rows_of_view(
     for &dim in dims {
         launch = push(launch, dim);
     }
-    let launch = launch.buffer(input.buffer(), input.byte_offset()).buffer(output.buffer(), dense(op, output)?);
+    let launch =
+        launch.buffer(input.buffer(), input.byte_offset()).buffer(output.buffer(), dense(op, output)?);
     submit(launch, grid)
 }
 
@@ -146,7 +147,12 @@ pub(crate) struct Operand<'a> {
 impl<'a> Operand<'a> {
     /// `tensor` walked with `strides`, one a dimension of the walk.
     pub(crate) fn new(tensor: &'a RocmTensor, strides: &'a [isize]) -> Self {
-        Self { buffer: tensor.buffer(), offset: tensor.layout().offset() as isize, size: tensor.dtype_size(), strides }
+        Self {
+            buffer: tensor.buffer(),
+            offset: tensor.layout().offset() as isize,
+            size: tensor.dtype_size(),
+            strides,
+        }
     }
 
     /// `tensor` walked over its own shape.
@@ -267,7 +273,11 @@ fn walk_of<const N: usize>(walk: &Walk<'_>) -> hip::Result<()> {
     }
     let merged = collapse(walk.shape, operands.map(|operand| operand.strides));
     if merged.shape.len() > MAX_DIMS {
-        return invalid(walk.op, format!("at most {MAX_DIMS} dimensions that do not merge"), format!("{:?}", walk.shape));
+        return invalid(
+            walk.op,
+            format!("at most {MAX_DIMS} dimensions that do not merge"),
+            format!("{:?}", walk.shape),
+        );
     }
     let strides: [&[isize]; N] = std::array::from_fn(|n| merged.strides[n].as_slice());
     part(walk, &merged.shape, strides, operands.map(|operand| operand.offset), 0)

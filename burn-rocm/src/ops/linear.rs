@@ -9,17 +9,15 @@ use crate::tensor::RocmTensor;
 
 /// `x` with every axis but the last made one.
 fn as_rows(op: &'static str, x: RocmTensor) -> hip::Result<RocmTensor> {
-    let Some((&last, leading)) = x.dims().split_last() else { return invalid(op, "at least one axis", "none") };
+    let Some((&last, leading)) = x.dims().split_last() else {
+        return invalid(op, "at least one axis", "none");
+    };
     let rows = leading.iter().product();
     reshape(x, &[rows, last])
 }
 
 /// `x [.., in] x weight [in, out] + bias [out]`.
-pub(crate) fn linear(
-    x: RocmTensor,
-    weight: RocmTensor,
-    bias: Option<RocmTensor>,
-) -> hip::Result<RocmTensor> {
+pub(crate) fn linear(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>) -> hip::Result<RocmTensor> {
     const OP: &str = "linear";
     let rank = x.dims().len();
     let Some((_, leading)) = x.dims().split_last() else { return invalid(OP, "at least one axis", "none") };

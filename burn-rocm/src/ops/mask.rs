@@ -46,8 +46,11 @@ pub(crate) fn mask_where(
         flat(op, ty("mask_where_contiguous")?, out.len(), &operands, &[], &[&out])?;
         return Ok(out);
     }
-    let (x, m, v) =
-        (tensor.layout().expand(op, shape)?, mask.layout().expand(op, shape)?, value.layout().expand(op, shape)?);
+    let (x, m, v) = (
+        tensor.layout().expand(op, shape)?,
+        mask.layout().expand(op, shape)?,
+        value.layout().expand(op, shape)?,
+    );
     let inputs = [
         Operand::new(&tensor, x.strides()),
         Operand::new(&mask, m.strides()),

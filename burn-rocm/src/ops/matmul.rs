@@ -14,6 +14,9 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 /// copying some 100 KB does; to be measured.
 const MOST_CALLS: usize = 8;
 
+/// The output of one block of the integer kernel is so many rows and columns.
+const TILE: usize = 64;
+
 /// `lhs x rhs`, batches broadcast.
 pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
     scaled(op, lhs, rhs, 1.0)
@@ -229,15 +232,11 @@ fn integers(op: &'static str, lhs: &RocmTensor, rhs: &RocmTensor, out: &RocmTens
     };
     let ((a, a_batch), (b, b_batch)) = (even(lhs)?, even(rhs)?);
     let strides = Value::I64x6([a_batch, k as i64, 1, b_batch, n as i64, 1]);
-    let dims = [
-        Value::U64(batch as u64),
-        Value::U32(m as u32),
-        Value::U32(n as u32),
-        Value::U32(k as u32),
-        strides,
-    ];
+    let dims =
+        [Value::U64(batch as u64), Value::U32(m as u32), Value::U32(n as u32), Value::U32(k as u32), strides];
     let kernel = KernelName::new("matmul").ty(out.kernel_type()?);
     let device = out.hip_device();
-    let grid = device.grid(out.len().saturating_mul(k));
+    let tiles = batch * m.div_ceil(TILE) * n.div_ceil(TILE);
+    let grid = device.grid_rows(tiles, TILE * TILE);
     rows(op, device, kernel, grid, &dims, &[&a, &b], &[], &[out])
 }

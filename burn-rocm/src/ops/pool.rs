@@ -7,7 +7,6 @@ use super::cast::cast;
 use super::conv::arg;
 use super::data::{full_on, packed};
 use super::launch::rows;
-use super::view::reshape;
 use crate::dtype::{Value, is_index};
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
@@ -24,17 +23,6 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Of a pooling along one axis, the first of two.
-    pub(crate) fn along(size: usize, stride: usize, padding: usize, dilation: usize, ceil: bool) -> Self {
-        Self {
-            size: [size, 1],
-            stride: [stride, 1],
-            padding: [padding, 0],
-            dilation: [dilation, 1],
-            ceil,
-        }
-    }
-
     /// The output's shape for an input `[N, C, H, W]`.
     fn output(&self, op: &'static str, x: &[usize]) -> hip::Result<[usize; 4]> {
         let &[batch, channels, height, width] = x else {
@@ -176,10 +164,7 @@ pub(crate) fn max_backward(
     }
     // MIOpen names the input and the output but reads the indices and the output's gradient alone.
     let x = packed(x)?;
-    let desc = PoolDesc {
-        index: indices.kernel_type()?,
-        ..window.describe(x.dims(), &y, ty, PoolMode::Max)
-    };
+    let desc = PoolDesc { index: indices.kernel_type()?, ..window.describe(x.dims(), &y, ty, PoolMode::Max) };
     let dnn = out.hip_device().dnn()?;
     dnn.pool_backward(&desc, arg(&x), arg(&grad), arg(&grad), arg(&out), Some(arg(&indices)))?;
     Ok(out)
@@ -274,7 +259,11 @@ pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: [usize; 2]) -> hip
 }
 
 /// The gradient of the input of [`adaptive`].
-pub(crate) fn adaptive_backward(op: &'static str, x: RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
+pub(crate) fn adaptive_backward(
+    op: &'static str,
+    x: RocmTensor,
+    grad: RocmTensor,
+) -> hip::Result<RocmTensor> {
     one_device(op, &[&x, &grad])?;
     one_dtype(op, &[&x, &grad])?;
     let (x, y) = (x.dims().to_vec(), grad.dims().to_vec());
@@ -293,17 +282,4 @@ pub(crate) fn adaptive_backward(op: &'static str, x: RocmTensor, grad: RocmTenso
         rows(op, device, name, device.grid(out.len()), &sizes, &[&grad], &[], &[&out])?;
     }
     Ok(out)
-}
-
-/// `[N, C, L]` as `[N, C, L, 1]`.
-pub(crate) fn lift(tensor: RocmTensor) -> hip::Result<RocmTensor> {
-    let dims: Vec<usize> = tensor.dims().iter().copied().chain([1]).collect();
-    reshape(tensor, &dims)
-}
-
-/// `[N, C, L, 1]` as `[N, C, L]`.
-pub(crate) fn lower(tensor: RocmTensor) -> hip::Result<RocmTensor> {
-    let mut dims = tensor.dims().to_vec();
-    dims.pop();
-    reshape(tensor, &dims)
 }

@@ -9,21 +9,22 @@ use hip::{Device, Grid, KernelName};
 use super::binary::inverse;
 use super::cast::cast;
 use super::data::{full_on, packed};
-use super::launch::rows;
+use super::launch::{MAX_REACH, rows};
 use super::view::{permute, reshape};
-use crate::dtype::{Value, is_index};
-use crate::error::invalid;
+use crate::dtype::Value;
+use crate::error::{invalid, unsupported};
 use crate::tensor::{RocmTensor, check_axis};
 
-/// Elements that one block sums of a tensor reduced whole: partial results beyond this many are summed again.
-const CHUNK: usize = 16 * 1024;
+/// The least that a part of a line has, so that what it saves is more than its own cost: elements of a row, and of a
+/// column.
+const LEAST_PART: [usize; 2] = [1024, 256];
 
 /// A packed tensor seen as `[outer, len, inner]` around the axis reduced.
 pub(super) struct Lines {
-    pub tensor: RocmTensor,
-    pub outer: usize,
-    pub len: usize,
-    pub inner: usize,
+    pub(super) tensor: RocmTensor,
+    pub(super) outer: usize,
+    pub(super) len: usize,
+    pub(super) inner: usize,
     /// The shape of the result, in the order of axes worked in.
     dims: Vec<usize>,
     /// What brings the result's axes back into the caller's order.
@@ -32,7 +33,7 @@ pub(super) struct Lines {
 
 impl Lines {
     /// The axis of `tensor`, in the order that its elements lie in where that needs no copy.
-    pub fn new(op: &'static str, tensor: RocmTensor, axis: usize) -> hip::Result<Self> {
+    pub(super) fn new(op: &'static str, tensor: RocmTensor, axis: usize) -> hip::Result<Self> {
         check_axis(op, &tensor, axis)?;
         let order = if tensor.is_contiguous() { None } else { tensor.layout().dense_order() };
         let (tensor, axis, back) = match order {
@@ -57,18 +58,35 @@ impl Lines {
     }
 
     /// The result's axes in the caller's order.
-    pub fn restore(&self, out: RocmTensor) -> hip::Result<RocmTensor> {
+    pub(super) fn restore(&self, out: RocmTensor) -> hip::Result<RocmTensor> {
         match &self.back {
             Some(back) => permute(out, back),
             None => Ok(out),
         }
     }
 
-    /// Launches the row kernel, or the column kernel where elements of a line lie apart.
-    pub fn launch(
+    /// How many parts to reduce each line in so that a few long lines fill the device: 1 where there are enough lines.
+    fn parts(&self) -> usize {
+        let device = self.tensor.hip_device();
+        let units = device.info().compute_units as usize;
+        // A row is a block's work, a column a thread's or, where a block has one thread, one of a vector's.
+        let (lines, least) = match self.inner {
+            1 => (self.outer, LEAST_PART[0]),
+            inner => {
+                let abreast = (device.grid(usize::MAX).threads as usize).max(64);
+                ((self.outer * inner).div_ceil(abreast), LEAST_PART[1])
+            }
+        };
+        if lines >= units { 1 } else { (4 * units).div_ceil(lines).min(self.len / least).max(1) }
+    }
+
+    /// Launches the row kernel, or the column kernel where a line's elements lie apart, `values` after the shape.
+    pub(super) fn launch(
         &self,
         op: &'static str,
         names: [KernelName; 2],
+        parts: usize,
+        values: &[Value],
         outputs: &[&RocmTensor],
     ) -> hip::Result<()> {
         let device = self.tensor.hip_device();
@@ -77,17 +95,64 @@ impl Lines {
             return Ok(());
         }
         let [row, column] = names;
-        let u = |v: usize| Value::U64(v as u64);
-        match inner {
-            1 => {
-                let grid = device.grid_rows(outer, len);
-                rows(op, device, row, grid, &[u(outer), u(len)], &[&self.tensor], &[], outputs)
-            }
+        let mut dims = vec![Value::U64(outer as u64), Value::U64(len as u64)];
+        let (kernel, grid) = match inner {
+            1 => (row, device.grid_rows(outer * parts, len.div_ceil(parts))),
             _ => {
-                let grid = column_grid(device, outer * inner, len);
-                rows(op, device, column, grid, &[u(outer), u(len), u(inner)], &[&self.tensor], &[], outputs)
+                dims.push(Value::U64(inner as u64));
+                (column, column_grid(device, outer * parts * inner, len.div_ceil(parts)))
             }
+        };
+        dims.extend_from_slice(values);
+        rows(op, device, kernel, grid, &dims, &[&self.tensor], &[], outputs)
+    }
+
+    /// One pass of a reduction: `[outer, len, inner]` to `[outer, parts, inner]` of `dtype`.
+    fn pass(
+        &self,
+        op: &'static str,
+        functor: &'static str,
+        parts: usize,
+        count: usize,
+        dtype: DType,
+    ) -> hip::Result<RocmTensor> {
+        let (from, to) = (self.tensor.kernel_type()?, crate::dtype::kernel_type(dtype)?);
+        let shape = [self.outer, parts, self.inner];
+        let out = RocmTensor::empty(self.tensor.hip_device(), shape, dtype)?;
+        let name = |same, between| match from == to {
+            true => KernelName::new(same).name(functor).ty(from),
+            false => KernelName::new(between).name(functor).ty(from).ty(to),
+        };
+        let names =
+            [name("reduce_rows", "reduce_rows_between"), name("reduce_columns", "reduce_columns_between")];
+        let values = [Value::U64(parts as u64), Value::U64(count as u64)];
+        self.launch(op, names, parts, &values, &[&out])?;
+        Ok(out)
+    }
+
+    /// The whole reduction, in one pass or two.
+    fn reduce(&self, op: &'static str, functor: &'static str) -> hip::Result<RocmTensor> {
+        let dtype = self.tensor.dtype_of();
+        let parts = self.parts();
+        if parts == 1 {
+            return reshape(self.pass(op, functor, 1, self.len, dtype)?, &self.dims);
         }
+        let half = matches!(dtype, DType::F16 | DType::BF16);
+        let (first, between) = match functor {
+            "Mean" => ("Sum", if half { DType::F32 } else { dtype }),
+            "Sum" | "Prod" if half => (functor, DType::F32),
+            _ => (functor, dtype),
+        };
+        let partial = self.pass(op, first, parts, self.len, between)?;
+        let rest = Lines {
+            tensor: partial,
+            len: parts,
+            dims: Vec::new(),
+            back: None,
+            outer: self.outer,
+            inner: self.inner,
+        };
+        reshape(rest.pass(op, functor, 1, self.len, dtype)?, &self.dims)
     }
 }
 
@@ -126,10 +191,7 @@ pub(crate) fn reduce_dim(
     if lines.len == 1 && functor != "MaxAbs" {
         return lines.restore(lines.tensor.clone());
     }
-    let out = lines.output(dtype)?;
-    let name = |template| KernelName::new(template).name(functor).ty(ty);
-    lines.launch(op, [name("reduce_rows"), name("reduce_columns")], &[&out])?;
-    lines.restore(out)
+    lines.restore(lines.reduce(op, functor)?)
 }
 
 /// All elements as one row, whatever the order.
@@ -145,43 +207,7 @@ fn one_row(tensor: RocmTensor) -> hip::Result<RocmTensor> {
 
 /// The functor's result over all elements, of shape `[1]`.
 pub(crate) fn reduce(op: &'static str, functor: &'static str, tensor: RocmTensor) -> hip::Result<RocmTensor> {
-    let ty = tensor.kernel_type()?;
-    let dtype = tensor.dtype_of();
-    let n = tensor.len();
-    if n <= CHUNK {
-        return reduce_dim(op, functor, one_row(tensor)?, 0);
-    }
-    if matches!(dtype, DType::F16 | DType::BF16) && functor != "Max" && functor != "Min" && functor != "MaxAbs" {
-        // Partial results in the tensor's own type would round, or overflow, on the way.
-        return cast(reduce(op, functor, cast(tensor, DType::F32)?)?, dtype);
-    }
-    if functor == "Mean" {
-        let total = reduce(op, "Sum", tensor)?;
-        return super::binary::divide(op, "Div", total, count(n, ty));
-    }
-    let row = one_row(tensor)?;
-    let device = row.hip_device().clone();
-    // Whole chunks, then the rest as one more row. Chunks of whole vectors, so that the rest begins aligned.
-    let full = n / CHUNK;
-    let rest = n - full * CHUNK;
-    let partial = RocmTensor::empty(&device, [full + (rest > 0) as usize], dtype)?;
-    let kernel = KernelName::new("reduce_rows").name(functor).ty(ty);
-    let piece = |start: usize, lines: usize, len: usize, at: usize| -> hip::Result<()> {
-        let input = super::view::narrow(row.clone(), 0, start, lines * len)?;
-        let output = super::view::narrow(partial.clone(), 0, at, lines)?;
-        let dims = [Value::U64(lines as u64), Value::U64(len as u64)];
-        rows(op, &device, kernel, device.grid_rows(lines, len), &dims, &[&input], &[], &[&output])
-    };
-    piece(0, full, CHUNK, 0)?;
-    if rest > 0 {
-        piece(full * CHUNK, 1, rest, full)?;
-    }
-    reduce(op, functor, partial)
-}
-
-/// An element count as the scalar of a dtype.
-fn count(n: usize, ty: hip::DType) -> Scalar {
-    if ty.is_float() { (n as f64).into() } else { (n as i64).into() }
+    reduce_dim(op, functor, one_row(tensor)?, 0)
 }
 
 /// Whether any, or every, element along an axis is true or not zero.
@@ -190,18 +216,19 @@ pub(crate) fn test_dim(
     functor: &'static str,
     tensor: RocmTensor,
     axis: usize,
-    out: BoolDType,
+    store: BoolDType,
 ) -> hip::Result<RocmTensor> {
-    let ty = tensor.kernel_type()?;
+    let tensor = match tensor.dtype_of() {
+        DType::Bool(_) => tensor,
+        _ => super::compare::scalar(op, "NotEqual", tensor, 0i64.into(), BoolStore::Native)?,
+    };
     let lines = Lines::new(op, tensor, axis)?;
     if lines.len == 0 {
         let value: Scalar = (functor == "All").into();
-        return lines.restore(full_on(lines.tensor.hip_device(), lines.dims.clone(), value, out.into())?);
+        let device = lines.tensor.hip_device();
+        return lines.restore(full_on(device, lines.dims.clone(), value, store.into())?);
     }
-    let answer = lines.output(DType::Bool(BoolStore::Native))?;
-    let name = |template| KernelName::new(template).name(functor).ty(ty);
-    lines.launch(op, [name("reduce_bool_rows"), name("reduce_bool_columns")], &[&answer])?;
-    lines.restore(cast(answer, out.into())?)
+    lines.restore(cast(lines.reduce(op, functor)?, store.into())?)
 }
 
 /// Whether any, or every, element is true or not zero, of shape `[1]`.
@@ -209,24 +236,9 @@ pub(crate) fn test(
     op: &'static str,
     functor: &'static str,
     tensor: RocmTensor,
-    out: BoolDType,
+    store: BoolDType,
 ) -> hip::Result<RocmTensor> {
-    let row = one_row(tensor)?;
-    let n = row.len();
-    if n <= CHUNK {
-        return test_dim(op, functor, row, 0, out);
-    }
-    let full = n / CHUNK * CHUNK;
-    let head = reshape(super::view::narrow(row.clone(), 0, 0, full)?, &[n / CHUNK, CHUNK])?;
-    let head = reshape(test_dim(op, functor, head, 1, out)?, &[n / CHUNK])?;
-    let parts = match n - full {
-        0 => head,
-        rest => {
-            let tail = test_dim(op, functor, super::view::narrow(row, 0, full, rest)?, 0, out)?;
-            super::view::cat(vec![head, tail], 0)?
-        }
-    };
-    test(op, functor, parts, out)
+    test_dim(op, functor, one_row(tensor)?, 0, store)
 }
 
 /// The extreme along an axis and its first index, which has the dtype asked for.
@@ -244,12 +256,12 @@ pub(crate) fn extreme_with_index(
     if lines.len == 0 {
         return invalid(op, "at least one element along the axis", "none");
     }
-    let values = lines.output(dtype)?;
-    // The kernels write 32 and 64-bit indices; narrower ones are cast, as the host's would be.
-    let indices = lines.output(if is_index(index) { index } else { DType::I64 })?;
-    let position = indices.kernel_type()?;
-    let name = |template| KernelName::new(template).name(functor).ty(ty).ty(position);
-    lines.launch(op, [name("arg_rows"), name("arg_columns")], &[&values, &indices])?;
+    if lines.len > MAX_REACH {
+        return unsupported(op, format!("an axis of more than {MAX_REACH} elements"));
+    }
+    let (values, indices) = (lines.output(dtype)?, lines.output(DType::I32)?);
+    let name = |template| KernelName::new(template).name(functor).ty(ty);
+    lines.launch(op, [name("arg_rows"), name("arg_columns")], 1, &[Value::U64(1)], &[&values, &indices])?;
     Ok((lines.restore(values)?, lines.restore(cast(indices, index)?)?))
 }
 

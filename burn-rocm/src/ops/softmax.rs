@@ -17,7 +17,7 @@ fn along(
     let input = &lines.tensor;
     let out = RocmTensor::empty(input.hip_device(), input.layout().shape().clone(), input.dtype_of())?;
     if !out.is_empty() {
-        lines.launch(op, names.map(|name| KernelName::new(name).ty(ty)), &[&out])?;
+        lines.launch(op, names.map(|name| KernelName::new(name).ty(ty)), 1, &[], &[&out])?;
     }
     lines.restore(out)
 }

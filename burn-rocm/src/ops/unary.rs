@@ -13,7 +13,14 @@ pub(crate) fn unary(op: &'static str, functor: &'static str, tensor: RocmTensor)
     let ty = tensor.kernel_type()?;
     if tensor.layout().dense_order().is_none() {
         let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?;
-        Walk::new(op, KernelName::new("unary_strided").name(functor).ty(ty), tensor.dims(), &[Operand::whole(&tensor)], Output::Row(&out)).launch()?;
+        Walk::new(
+            op,
+            KernelName::new("unary_strided").name(functor).ty(ty),
+            tensor.dims(),
+            &[Operand::whole(&tensor)],
+            Output::Row(&out),
+        )
+        .launch()?;
         return Ok(out);
     }
     dense_map(op, tensor, |tensor, out| {

@@ -1,7 +1,7 @@
 //! Views: ops that move no data, and those that do where strides cannot say it (`reshape`, `slice_assign`, `cat`,
 //! `repeat_dim`).
 
-use burn_std::{Shape, Slice};
+use burn_std::Slice;
 
 use super::data::{assign, contiguous, copy, writable};
 use crate::error::invalid;
@@ -66,7 +66,11 @@ pub(crate) fn unfold(tensor: RocmTensor, axis: usize, size: usize, step: usize) 
 }
 
 /// The tensor with the elements of a range replaced.
-pub(crate) fn slice_assign(tensor: RocmTensor, slices: &[Slice], value: RocmTensor) -> hip::Result<RocmTensor> {
+pub(crate) fn slice_assign(
+    tensor: RocmTensor,
+    slices: &[Slice],
+    value: RocmTensor,
+) -> hip::Result<RocmTensor> {
     one_device("slice_assign", &[&tensor, &value])?;
     one_dtype("slice_assign", &[&tensor, &value])?;
     let region = tensor.layout().slice("slice_assign", slices)?;
@@ -134,9 +138,4 @@ pub(crate) fn unsqueeze_to(tensor: RocmTensor, rank: usize) -> hip::Result<RocmT
     let missing = rank.saturating_sub(tensor.layout().rank());
     let dims: Vec<usize> = core::iter::repeat_n(1, missing).chain(tensor.dims().iter().copied()).collect();
     reshape(tensor, &dims)
-}
-
-/// The shape of one dimension that all the elements make.
-pub(crate) fn flat_shape(tensor: &RocmTensor) -> Shape {
-    Shape::new([tensor.len()])
 }
