@@ -13,7 +13,9 @@ use burn_tensor::{DType, IndexingUpdateOp, Tensor, TensorData, Tolerance, s};
 /// Numbers in [-2, 2), the same on every run.
 fn floats<const D: usize>(shape: [usize; D]) -> TensorData {
     let n: usize = shape.iter().product();
-    let at = |i: usize| ((i as u64).wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407) >> 40) as f32;
+    let at = |i: usize| {
+        ((i as u64).wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407) >> 40) as f32
+    };
     TensorData::new((0..n).map(|i| at(i + n) / (1 << 22) as f32 - 2.0).collect::<Vec<f32>>(), shape)
 }
 
@@ -70,311 +72,525 @@ macro_rules! case {
     };
 }
 
-case!(creation, d, [
-    T::<2>::zeros([3, 5], d),
-    T::<2>::ones([3, 5], d),
-    T::<1>::full([7], -2.5, d),
-    I::<1>::full([7], 9, d),
-    I::<1>::arange(3..20, d),
-    I::<1>::arange_step(3..20, 4, d),
-    T::<2>::zeros([0, 5], d),
-    T::<2>::from_data(floats([3, 5]), d),
-    M::<1>::from_data(bools([9]), d),
-]);
+case!(
+    creation,
+    d,
+    [
+        T::<2>::zeros([3, 5], d),
+        T::<2>::ones([3, 5], d),
+        T::<1>::full([7], -2.5, d),
+        I::<1>::full([7], 9, d),
+        I::<1>::arange(3..20, d),
+        I::<1>::arange_step(3..20, 4, d),
+        T::<2>::zeros([0, 5], d),
+        T::<2>::from_data(floats([3, 5]), d),
+        M::<1>::from_data(bools([9]), d),
+    ]
+);
 
-case!(binary_same_shape, d, [
-    T::<2>::from_data(floats([5, 7]), d) + T::from_data(floats([5, 7]), d),
-    T::<2>::from_data(floats([5, 7]), d) - T::from_data(floats([5, 7]), d).exp(),
-    T::<2>::from_data(floats([5, 7]), d) * T::from_data(floats([5, 7]), d),
-    T::<2>::from_data(floats([5, 7]), d) / T::from_data(floats([5, 7]), d).exp(),
-    T::<2>::from_data(floats([5, 7]), d).remainder(T::from_data(floats([5, 7]), d).exp()),
-    T::<2>::from_data(floats([5, 7]), d).abs().powf(T::from_data(floats([5, 7]), d)),
-    T::<2>::from_data(floats([5, 7]), d).atan2(T::from_data(floats([5, 7]), d).exp()),
-    T::<2>::from_data(floats([1000, 33]), d) + T::from_data(floats([1000, 33]), d),
-]);
+case!(
+    binary_same_shape,
+    d,
+    [
+        T::<2>::from_data(floats([5, 7]), d) + T::from_data(floats([5, 7]), d),
+        T::<2>::from_data(floats([5, 7]), d) - T::from_data(floats([5, 7]), d).exp(),
+        T::<2>::from_data(floats([5, 7]), d) * T::from_data(floats([5, 7]), d),
+        T::<2>::from_data(floats([5, 7]), d) / T::from_data(floats([5, 7]), d).exp(),
+        T::<2>::from_data(floats([5, 7]), d).remainder(T::from_data(floats([5, 7]), d).exp()),
+        T::<2>::from_data(floats([5, 7]), d).abs().powf(T::from_data(floats([5, 7]), d)),
+        T::<2>::from_data(floats([5, 7]), d).atan2(T::from_data(floats([5, 7]), d).exp()),
+        T::<2>::from_data(floats([1000, 33]), d) + T::from_data(floats([1000, 33]), d),
+    ]
+);
 
-case!(binary_broadcast_and_views, d, [
-    T::<2>::from_data(floats([5, 7]), d) + T::from_data(floats([1, 7]), d),
-    T::<2>::from_data(floats([5, 1]), d) * T::from_data(floats([1, 7]), d),
-    T::<2>::from_data(floats([7, 5]), d).transpose() + T::from_data(floats([5, 7]), d),
-    T::<2>::from_data(floats([7, 5]), d).transpose() + T::from_data(floats([7, 5]), d).transpose(),
-    T::<3>::from_data(floats([4, 6, 8]), d).slice(s![1..3, ..;2, 2..]) - T::<3>::from_data(floats([2, 3, 6]), d),
-    T::<2>::from_data(floats([4, 6]), d).flip([0, 1]) * T::from_data(floats([4, 6]), d),
-    T::<2>::from_data(floats([4, 6]), d).slice(s![1..2, ..]).expand([5, 6]) + 1.5,
-    T::<2>::from_data(floats([0, 6]), d) + T::from_data(floats([1, 6]), d),
-]);
+case!(
+    binary_broadcast_and_views,
+    d,
+    [
+        T::<2>::from_data(floats([5, 7]), d) + T::from_data(floats([1, 7]), d),
+        T::<2>::from_data(floats([5, 1]), d) * T::from_data(floats([1, 7]), d),
+        T::<2>::from_data(floats([7, 5]), d).transpose() + T::from_data(floats([5, 7]), d),
+        T::<2>::from_data(floats([7, 5]), d).transpose() + T::from_data(floats([7, 5]), d).transpose(),
+        T::<3>::from_data(floats([4, 6, 8]), d).slice(s![1..3, ..;2, 2..])
+            - T::<3>::from_data(floats([2, 3, 6]), d),
+        T::<2>::from_data(floats([4, 6]), d).flip([0, 1]) * T::from_data(floats([4, 6]), d),
+        T::<2>::from_data(floats([4, 6]), d).slice(s![1..2, ..]).expand([5, 6]) + 1.5,
+        T::<2>::from_data(floats([0, 6]), d) + T::from_data(floats([1, 6]), d),
+    ]
+);
 
-case!(a_clone_keeps_its_values, d, [{
-    let a = T::<2>::from_data(floats([5, 8]), d);
-    let b = a.clone();
-    let c = (a * 3.0).exp();
-    Tensor::cat(vec![b, c], 0)
-}]);
+case!(
+    a_clone_keeps_its_values,
+    d,
+    [{
+        let a = T::<2>::from_data(floats([5, 8]), d);
+        let b = a.clone();
+        let c = (a * 3.0).exp();
+        Tensor::cat(vec![b, c], 0)
+    }]
+);
 
-case!(scalars, d, [
-    T::<1>::from_data(floats([19]), d) + 1.25,
-    T::<1>::from_data(floats([19]), d) - 1.25,
-    T::<1>::from_data(floats([19]), d) * -3.0,
-    T::<1>::from_data(floats([19]), d) / 3.0,
-    T::<1>::from_data(floats([19]), d).remainder_scalar(0.75),
-    T::<1>::from_data(floats([19]), d).powi_scalar(2),
-    T::<1>::from_data(floats([19]), d).powi_scalar(3),
-    T::<1>::from_data(floats([19]), d).powi_scalar(-2),
-    T::<1>::from_data(floats([19]), d).abs().powf_scalar(1.5),
-    T::<1>::from_data(floats([19]), d).clamp(-0.5, 0.75),
-    T::<1>::from_data(floats([19]), d).clamp_min(0.25),
-    T::<1>::from_data(floats([19]), d).clamp_max(0.25),
-]);
+case!(
+    scalars,
+    d,
+    [
+        T::<1>::from_data(floats([19]), d) + 1.25,
+        T::<1>::from_data(floats([19]), d) - 1.25,
+        T::<1>::from_data(floats([19]), d) * -3.0,
+        T::<1>::from_data(floats([19]), d) / 3.0,
+        T::<1>::from_data(floats([19]), d).remainder_scalar(0.75),
+        T::<1>::from_data(floats([19]), d).powi_scalar(2),
+        T::<1>::from_data(floats([19]), d).powi_scalar(3),
+        T::<1>::from_data(floats([19]), d).powi_scalar(-2),
+        T::<1>::from_data(floats([19]), d).abs().powf_scalar(1.5),
+        T::<1>::from_data(floats([19]), d).clamp(-0.5, 0.75),
+        T::<1>::from_data(floats([19]), d).clamp_min(0.25),
+        T::<1>::from_data(floats([19]), d).clamp_max(0.25),
+    ]
+);
 
-case!(unary, d, [
-    T::<1>::from_data(floats([37]), d).exp(),
-    T::<1>::from_data(floats([37]), d).abs().log(),
-    T::<1>::from_data(floats([37]), d).abs().log1p(),
-    T::<1>::from_data(floats([37]), d).abs().sqrt(),
-    T::<1>::from_data(floats([37]), d).recip(),
-    T::<1>::from_data(floats([37]), d).cos(),
-    T::<1>::from_data(floats([37]), d).sin(),
-    T::<1>::from_data(floats([37]), d).tan(),
-    T::<1>::from_data(floats([37]), d).cosh(),
-    T::<1>::from_data(floats([37]), d).sinh(),
-    T::<1>::from_data(floats([37]), d).tanh(),
-    (T::<1>::from_data(floats([37]), d) / 2.0).acos(),
-    (T::<1>::from_data(floats([37]), d) / 2.0).asin(),
-    T::<1>::from_data(floats([37]), d).atan(),
-    (T::<1>::from_data(floats([37]), d).abs() + 1.0).acosh(),
-    T::<1>::from_data(floats([37]), d).asinh(),
-    (T::<1>::from_data(floats([37]), d) / 2.1).atanh(),
-    T::<1>::from_data(floats([37]), d).round(),
-    T::<1>::from_data(floats([37]), d).floor(),
-    T::<1>::from_data(floats([37]), d).ceil(),
-    T::<1>::from_data(floats([37]), d).trunc(),
-    T::<1>::from_data(floats([37]), d).erf(),
-    T::<1>::from_data(floats([37]), d).sign(),
-    T::<1>::from_data(floats([37]), d).neg(),
-    T::<2>::from_data(floats([6, 5]), d).transpose().exp(),
-    T::<2>::from_data(floats([6, 5]), d).slice(s![1..;2, 1..4]).exp(),
-]);
+case!(
+    unary,
+    d,
+    [
+        T::<1>::from_data(floats([37]), d).exp(),
+        T::<1>::from_data(floats([37]), d).abs().log(),
+        T::<1>::from_data(floats([37]), d).abs().log1p(),
+        T::<1>::from_data(floats([37]), d).abs().sqrt(),
+        T::<1>::from_data(floats([37]), d).recip(),
+        T::<1>::from_data(floats([37]), d).cos(),
+        T::<1>::from_data(floats([37]), d).sin(),
+        T::<1>::from_data(floats([37]), d).tan(),
+        T::<1>::from_data(floats([37]), d).cosh(),
+        T::<1>::from_data(floats([37]), d).sinh(),
+        T::<1>::from_data(floats([37]), d).tanh(),
+        (T::<1>::from_data(floats([37]), d) / 2.0).acos(),
+        (T::<1>::from_data(floats([37]), d) / 2.0).asin(),
+        T::<1>::from_data(floats([37]), d).atan(),
+        (T::<1>::from_data(floats([37]), d).abs() + 1.0).acosh(),
+        T::<1>::from_data(floats([37]), d).asinh(),
+        (T::<1>::from_data(floats([37]), d) / 2.1).atanh(),
+        T::<1>::from_data(floats([37]), d).round(),
+        T::<1>::from_data(floats([37]), d).floor(),
+        T::<1>::from_data(floats([37]), d).ceil(),
+        T::<1>::from_data(floats([37]), d).trunc(),
+        T::<1>::from_data(floats([37]), d).erf(),
+        T::<1>::from_data(floats([37]), d).sign(),
+        T::<1>::from_data(floats([37]), d).neg(),
+        T::<2>::from_data(floats([6, 5]), d).transpose().exp(),
+        T::<2>::from_data(floats([6, 5]), d).slice(s![1..;2, 1..4]).exp(),
+    ]
+);
 
-case!(comparisons, d, [
-    T::<1>::from_data(floats([19]), d).greater(T::from_data(floats([19]), d).flip([0])),
-    T::<1>::from_data(floats([19]), d).greater_equal(T::from_data(floats([19]), d).flip([0])),
-    T::<1>::from_data(floats([19]), d).lower(T::from_data(floats([19]), d).flip([0])),
-    T::<1>::from_data(floats([19]), d).lower_equal(T::from_data(floats([19]), d).flip([0])),
-    T::<1>::from_data(floats([19]), d).equal(T::from_data(floats([19]), d).flip([0])),
-    T::<1>::from_data(floats([19]), d).not_equal(T::from_data(floats([19]), d).flip([0])),
-    T::<1>::from_data(floats([19]), d).greater_elem(0.1),
-    T::<1>::from_data(floats([19]), d).lower_equal_elem(0.1),
-    T::<1>::from_data(floats([19]), d).recip().is_nan(),
-    (T::<1>::zeros([3], d).recip()).is_inf(),
-    I::<1>::from_data(ints([19], 5), d).equal_elem(3),
-    I::<2>::from_data(ints([4, 5], 5), d).greater(I::from_data(ints([1, 5], 4), d)),
-]);
+case!(
+    comparisons,
+    d,
+    [
+        T::<1>::from_data(floats([19]), d).greater(T::from_data(floats([19]), d).flip([0])),
+        T::<1>::from_data(floats([19]), d).greater_equal(T::from_data(floats([19]), d).flip([0])),
+        T::<1>::from_data(floats([19]), d).lower(T::from_data(floats([19]), d).flip([0])),
+        T::<1>::from_data(floats([19]), d).lower_equal(T::from_data(floats([19]), d).flip([0])),
+        T::<1>::from_data(floats([19]), d).equal(T::from_data(floats([19]), d).flip([0])),
+        T::<1>::from_data(floats([19]), d).not_equal(T::from_data(floats([19]), d).flip([0])),
+        T::<1>::from_data(floats([19]), d).greater_elem(0.1),
+        T::<1>::from_data(floats([19]), d).lower_equal_elem(0.1),
+        T::<1>::from_data(floats([19]), d).recip().is_nan(),
+        (T::<1>::zeros([3], d).recip()).is_inf(),
+        I::<1>::from_data(ints([19], 5), d).equal_elem(3),
+        I::<2>::from_data(ints([4, 5], 5), d).greater(I::from_data(ints([1, 5], 4), d)),
+    ]
+);
 
-case!(bool_ops, d, [
-    M::<2>::from_data(bools([4, 9]), d).bool_and(M::from_data(bools([4, 9]), d).flip([0])),
-    M::<2>::from_data(bools([4, 9]), d).bool_or(M::from_data(bools([4, 9]), d).flip([0])),
-    M::<2>::from_data(bools([4, 9]), d).bool_xor(M::from_data(bools([4, 9]), d).flip([0])),
-    M::<2>::from_data(bools([4, 9]), d).bool_not(),
-    M::<2>::from_data(bools([4, 9]), d).equal(M::from_data(bools([4, 9]), d).flip([1])),
-    M::<2>::from_data(bools([4, 9]), d).not_equal(M::from_data(bools([4, 9]), d).flip([1])),
-    M::<2>::from_data(bools([4, 9]), d).any(),
-    M::<2>::from_data(bools([4, 9]), d).all(),
-    M::<2>::from_data(bools([4, 9]), d).any_dim(1),
-    M::<2>::from_data(bools([4, 9]), d).all_dim(0),
-    M::<2>::from_data(bools([4, 9]), d).int(),
-    M::<2>::from_data(bools([4, 9]), d).float(),
-    M::<2>::from_data(bools([4, 9]), d).argwhere(),
-]);
+case!(
+    bool_ops,
+    d,
+    [
+        M::<2>::from_data(bools([4, 9]), d).bool_and(M::from_data(bools([4, 9]), d).flip([0])),
+        M::<2>::from_data(bools([4, 9]), d).bool_or(M::from_data(bools([4, 9]), d).flip([0])),
+        M::<2>::from_data(bools([4, 9]), d).bool_xor(M::from_data(bools([4, 9]), d).flip([0])),
+        M::<2>::from_data(bools([4, 9]), d).bool_not(),
+        M::<2>::from_data(bools([4, 9]), d).equal(M::from_data(bools([4, 9]), d).flip([1])),
+        M::<2>::from_data(bools([4, 9]), d).not_equal(M::from_data(bools([4, 9]), d).flip([1])),
+        M::<2>::from_data(bools([4, 9]), d).any(),
+        M::<2>::from_data(bools([4, 9]), d).all(),
+        M::<2>::from_data(bools([4, 9]), d).any_dim(1),
+        M::<2>::from_data(bools([4, 9]), d).all_dim(0),
+        M::<2>::from_data(bools([4, 9]), d).int(),
+        M::<2>::from_data(bools([4, 9]), d).float(),
+        M::<2>::from_data(bools([4, 9]), d).argwhere(),
+    ]
+);
 
-case!(views_and_copies, d, [
-    T::<3>::from_data(floats([3, 4, 5]), d).permute([2, 0, 1]),
-    T::<3>::from_data(floats([3, 4, 5]), d).permute([2, 0, 1]).reshape([5, 12]),
-    T::<3>::from_data(floats([3, 4, 5]), d).permute([0, 2, 1]).reshape([60]),
-    T::<2>::from_data(floats([100, 70]), d).transpose(),
-    T::<3>::from_data(floats([3, 40, 50]), d).swap_dims(1, 2),
-    T::<3>::from_data(floats([3, 4, 5]), d).slice(s![.., 1..3, ..;-2]),
-    T::<3>::from_data(floats([3, 4, 5]), d).flip([0, 2]),
-    T::<2>::from_data(floats([3, 1]), d).expand([2, 3, 4]),
-    T::<2>::from_data(floats([3, 4]), d).repeat_dim(1, 3),
-    T::<2>::from_data(floats([3, 4]), d).repeat_dim(0, 2),
-    T::<2>::from_data(floats([3, 1]), d).repeat_dim(1, 4),
-    T::<2>::from_data(floats([3, 8]), d).unfold::<3, _>(1, 3, 2),
-    Tensor::cat(vec![T::<2>::from_data(floats([3, 4]), d), T::from_data(floats([3, 2]), d).exp()], 1),
-    Tensor::cat(vec![T::<2>::from_data(floats([3, 4]), d), T::from_data(floats([5, 4]), d).exp()], 0),
-    T::<2>::from_data(floats([5, 6]), d).slice_assign(s![1..3, 2..5], T::from_data(floats([2, 3]), d)),
-    T::<2>::from_data(floats([5, 6]), d).slice_assign(s![..;2, ..;-1], T::from_data(floats([3, 6]), d)),
-    Tensor::stack::<3>(vec![T::<2>::from_data(floats([3, 4]), d), T::from_data(floats([3, 4]), d)], 1),
-]);
+case!(
+    views_and_copies,
+    d,
+    [
+        T::<3>::from_data(floats([3, 4, 5]), d).permute([2, 0, 1]),
+        T::<3>::from_data(floats([3, 4, 5]), d).permute([2, 0, 1]).reshape([5, 12]),
+        T::<3>::from_data(floats([3, 4, 5]), d).permute([0, 2, 1]).reshape([60]),
+        T::<2>::from_data(floats([100, 70]), d).transpose(),
+        T::<3>::from_data(floats([3, 40, 50]), d).swap_dims(1, 2),
+        T::<3>::from_data(floats([3, 4, 5]), d).slice(s![.., 1..3, ..;-2]),
+        T::<3>::from_data(floats([3, 4, 5]), d).flip([0, 2]),
+        T::<2>::from_data(floats([3, 1]), d).expand([2, 3, 4]),
+        T::<2>::from_data(floats([3, 4]), d).repeat_dim(1, 3),
+        T::<2>::from_data(floats([3, 4]), d).repeat_dim(0, 2),
+        T::<2>::from_data(floats([3, 1]), d).repeat_dim(1, 4),
+        T::<2>::from_data(floats([3, 8]), d).unfold::<3, _>(1, 3, 2),
+        Tensor::cat(vec![T::<2>::from_data(floats([3, 4]), d), T::from_data(floats([3, 2]), d).exp()], 1),
+        Tensor::cat(vec![T::<2>::from_data(floats([3, 4]), d), T::from_data(floats([5, 4]), d).exp()], 0),
+        T::<2>::from_data(floats([5, 6]), d).slice_assign(s![1..3, 2..5], T::from_data(floats([2, 3]), d)),
+        T::<2>::from_data(floats([5, 6]), d).slice_assign(s![..;2, ..;-1], T::from_data(floats([3, 6]), d)),
+        Tensor::stack::<3>(vec![T::<2>::from_data(floats([3, 4]), d), T::from_data(floats([3, 4]), d)], 1),
+    ]
+);
 
-case!(casts, d, [
-    T::<1>::from_data(floats([19]), d).int(),
-    (T::<1>::from_data(floats([19]), d) * 1e12).int(),
-    I::<1>::from_data(ints([19], 1000), d).float(),
-    T::<1>::from_data(floats([19]), d).cast(DType::F16),
-    T::<1>::from_data(floats([19]), d).cast(DType::BF16),
-    T::<1>::from_data(floats([19]), d).cast(DType::F64),
-    T::<2>::from_data(floats([4, 5]), d).transpose().cast(DType::F64),
-    I::<1>::from_data(ints([19], 1000), d).cast(DType::U8),
-    I::<1>::from_data(ints([19], 1000), d).cast(DType::I64),
-]);
+case!(
+    casts,
+    d,
+    [
+        T::<1>::from_data(floats([19]), d).int(),
+        (T::<1>::from_data(floats([19]), d) * 1e12).int(),
+        I::<1>::from_data(ints([19], 1000), d).float(),
+        T::<1>::from_data(floats([19]), d).cast(DType::F16),
+        T::<1>::from_data(floats([19]), d).cast(DType::BF16),
+        T::<1>::from_data(floats([19]), d).cast(DType::F64),
+        T::<2>::from_data(floats([4, 5]), d).transpose().cast(DType::F64),
+        I::<1>::from_data(ints([19], 1000), d).cast(DType::U8),
+        I::<1>::from_data(ints([19], 1000), d).cast(DType::I64),
+    ]
+);
 
-case!(masks, d, [
-    T::<2>::from_data(floats([4, 5]), d).mask_fill(M::from_data(bools([4, 5]), d), -7.0),
-    T::<2>::from_data(floats([4, 5]), d).mask_fill(M::from_data(bools([1, 5]), d).expand([4, 5]), f32::NEG_INFINITY),
-    T::<2>::from_data(floats([4, 5]), d).mask_where(M::from_data(bools([4, 5]), d), T::from_data(floats([4, 5]), d).exp()),
-    T::<2>::from_data(floats([5, 4]), d).transpose().mask_where(M::from_data(bools([4, 5]), d), T::from_data(floats([4, 5]), d).exp()),
-    I::<2>::from_data(ints([4, 5], 9), d).mask_fill(M::from_data(bools([4, 5]), d), -7),
-]);
+case!(
+    masks,
+    d,
+    [
+        T::<2>::from_data(floats([4, 5]), d).mask_fill(M::from_data(bools([4, 5]), d), -7.0),
+        T::<2>::from_data(floats([4, 5]), d)
+            .mask_fill(M::from_data(bools([1, 5]), d).expand([4, 5]), f32::NEG_INFINITY),
+        T::<2>::from_data(floats([4, 5]), d)
+            .mask_where(M::from_data(bools([4, 5]), d), T::from_data(floats([4, 5]), d).exp()),
+        T::<2>::from_data(floats([5, 4]), d)
+            .transpose()
+            .mask_where(M::from_data(bools([4, 5]), d), T::from_data(floats([4, 5]), d).exp()),
+        I::<2>::from_data(ints([4, 5], 9), d).mask_fill(M::from_data(bools([4, 5]), d), -7),
+    ]
+);
 
-case!(reductions, d, [
-    T::<2>::from_data(floats([40, 50]), d).sum(),
-    T::<2>::from_data(floats([40, 50]), d).mean(),
-    T::<1>::from_data(floats([9]), d).prod(),
-    T::<2>::from_data(floats([300, 501]), d).sum(),
-    T::<2>::from_data(floats([300, 501]), d).mean(),
-    T::<2>::from_data(floats([300, 501]), d).max(),
-    T::<2>::from_data(floats([300, 501]), d).min(),
-    T::<2>::from_data(floats([300, 501]), d).sum_dim(0),
-    T::<2>::from_data(floats([300, 501]), d).sum_dim(1),
-    T::<2>::from_data(floats([3000, 3]), d).mean_dim(0),
-    T::<3>::from_data(floats([6, 7, 8]), d).sum_dim(1),
-    T::<3>::from_data(floats([6, 7, 8]), d).mean_dim(1),
-    T::<3>::from_data(floats([6, 7, 8]), d).max_dim(1),
-    T::<3>::from_data(floats([6, 7, 8]), d).min_dim(2),
-    T::<3>::from_data(floats([6, 7, 8]), d).prod_dim(2),
-    T::<3>::from_data(floats([6, 7, 8]), d).permute([2, 0, 1]).sum_dim(1),
-    T::<3>::from_data(floats([6, 7, 8]), d).slice(s![1..3, .., 2..5]).sum_dim(2),
-    T::<3>::from_data(floats([6, 7, 8]), d).argmax(2),
-    T::<3>::from_data(floats([6, 7, 8]), d).argmin(0),
-    T::<3>::from_data(floats([6, 7, 8]), d).max_dim_with_indices(1).1,
-    T::<3>::from_data(floats([6, 7, 8]), d).max_dim_with_indices(1).0,
-    T::<2>::from_data(floats([6, 7]), d).max_abs(),
-    T::<2>::from_data(floats([6, 0]), d).sum_dim(1),
-    T::<2>::from_data(floats([0, 6]), d).sum(),
-    T::<2>::from_data(floats([6, 7]), d).any(),
-    T::<2>::from_data(floats([6, 7]), d).all_dim(1),
-    I::<2>::from_data(ints([6, 7], 11), d).sum(),
-    I::<2>::from_data(ints([6, 7], 11), d).sum_dim(0),
-    I::<2>::from_data(ints([6, 7], 11), d).prod_dim(1),
-    I::<2>::from_data(ints([6, 7], 11), d).max_dim(1),
-    I::<2>::from_data(ints([6, 7], 11), d).argmax(1),
-    I::<2>::from_data(ints([6, 7], 11), d).mean_dim(1),
-    T::<2>::from_data(floats([300, 5]), d).cast(DType::F64).sum_dim(0),
-]);
+case!(
+    reductions,
+    d,
+    [
+        T::<2>::from_data(floats([40, 50]), d).sum(),
+        T::<2>::from_data(floats([40, 50]), d).mean(),
+        T::<1>::from_data(floats([9]), d).prod(),
+        T::<2>::from_data(floats([300, 501]), d).sum(),
+        T::<2>::from_data(floats([300, 501]), d).mean(),
+        T::<2>::from_data(floats([300, 501]), d).max(),
+        T::<2>::from_data(floats([300, 501]), d).min(),
+        T::<2>::from_data(floats([300, 501]), d).sum_dim(0),
+        T::<2>::from_data(floats([300, 501]), d).sum_dim(1),
+        T::<2>::from_data(floats([3000, 3]), d).mean_dim(0),
+        T::<3>::from_data(floats([6, 7, 8]), d).sum_dim(1),
+        T::<3>::from_data(floats([6, 7, 8]), d).mean_dim(1),
+        T::<3>::from_data(floats([6, 7, 8]), d).max_dim(1),
+        T::<3>::from_data(floats([6, 7, 8]), d).min_dim(2),
+        T::<3>::from_data(floats([6, 7, 8]), d).prod_dim(2),
+        T::<3>::from_data(floats([6, 7, 8]), d).permute([2, 0, 1]).sum_dim(1),
+        T::<3>::from_data(floats([6, 7, 8]), d).slice(s![1..3, .., 2..5]).sum_dim(2),
+        T::<3>::from_data(floats([6, 7, 8]), d).argmax(2),
+        T::<3>::from_data(floats([6, 7, 8]), d).argmin(0),
+        T::<3>::from_data(floats([6, 7, 8]), d).max_dim_with_indices(1).1,
+        T::<3>::from_data(floats([6, 7, 8]), d).max_dim_with_indices(1).0,
+        T::<2>::from_data(floats([6, 7]), d).max_abs(),
+        T::<2>::from_data(floats([6, 0]), d).sum_dim(1),
+        T::<2>::from_data(floats([0, 6]), d).sum(),
+        T::<2>::from_data(floats([6, 7]), d).any(),
+        T::<2>::from_data(floats([6, 7]), d).all_dim(1),
+        I::<2>::from_data(ints([6, 7], 11), d).sum(),
+        I::<2>::from_data(ints([6, 7], 11), d).sum_dim(0),
+        I::<2>::from_data(ints([6, 7], 11), d).prod_dim(1),
+        I::<2>::from_data(ints([6, 7], 11), d).max_dim(1),
+        I::<2>::from_data(ints([6, 7], 11), d).argmax(1),
+        I::<2>::from_data(ints([6, 7], 11), d).mean_dim(1),
+        T::<2>::from_data(floats([300, 5]), d).cast(DType::F64).sum_dim(0),
+    ]
+);
 
-case!(scans, d, [
-    T::<2>::from_data(floats([6, 70]), d).cumsum(1),
-    T::<2>::from_data(floats([70, 6]), d).cumsum(0),
-    T::<2>::from_data(floats([6, 7]), d).cumprod(1),
-    T::<2>::from_data(floats([6, 7]), d).cummax(1),
-    T::<2>::from_data(floats([6, 7]), d).cummin(0),
-    I::<2>::from_data(ints([6, 7], 11), d).cumsum(1),
-]);
+case!(
+    scans,
+    d,
+    [
+        T::<2>::from_data(floats([6, 70]), d).cumsum(1),
+        T::<2>::from_data(floats([70, 6]), d).cumsum(0),
+        T::<2>::from_data(floats([6, 7]), d).cumprod(1),
+        T::<2>::from_data(floats([6, 7]), d).cummax(1),
+        T::<2>::from_data(floats([6, 7]), d).cummin(0),
+        I::<2>::from_data(ints([6, 7], 11), d).cumsum(1),
+    ]
+);
 
-case!(indexing, d, [
-    T::<2>::from_data(floats([6, 7]), d).gather(1, I::from_data(ints([6, 3], 7), d)),
-    T::<2>::from_data(floats([6, 7]), d).gather(0, I::from_data(ints([4, 7], 6), d)),
-    T::<2>::from_data(floats([7, 6]), d).transpose().gather(0, I::from_data(ints([4, 7], 6), d)),
-    T::<2>::from_data(floats([6, 7]), d).select(0, I::from_data(ints([9], 6), d)),
-    T::<2>::from_data(floats([6, 7]), d).select(1, I::from_data(ints([9], 7), d)),
-    T::<2>::from_data(floats([6, 7]), d).scatter(1, I::from_data(ints([6, 3], 7), d), T::from_data(floats([6, 3]), d), IndexingUpdateOp::Add),
-    T::<2>::from_data(floats([6, 7]), d).select_assign(0, I::from_data(ints([9], 6), d), T::from_data(floats([9, 7]), d), IndexingUpdateOp::Add),
-    T::<2>::from_data(floats([6, 7]), d).cast(DType::F16).select_assign(1, I::from_data(ints([4], 7), d), T::from_data(floats([6, 4]), d).cast(DType::F16), IndexingUpdateOp::Add).cast(DType::F32).round(),
-    I::<2>::from_data(ints([6, 7], 9), d).select(0, I::from_data(ints([9], 6), d)),
-    m::embedding(T::<2>::from_data(floats([6, 7]), d), I::from_data(ints([2, 3], 6), d)),
-]);
+case!(
+    indexing,
+    d,
+    [
+        T::<2>::from_data(floats([6, 7]), d).gather(1, I::from_data(ints([6, 3], 7), d)),
+        T::<2>::from_data(floats([6, 7]), d).gather(0, I::from_data(ints([4, 7], 6), d)),
+        T::<2>::from_data(floats([7, 6]), d).transpose().gather(0, I::from_data(ints([4, 7], 6), d)),
+        T::<2>::from_data(floats([6, 7]), d).select(0, I::from_data(ints([9], 6), d)),
+        T::<2>::from_data(floats([6, 7]), d).select(1, I::from_data(ints([9], 7), d)),
+        T::<2>::from_data(floats([6, 7]), d).scatter(
+            1,
+            I::from_data(ints([6, 3], 7), d),
+            T::from_data(floats([6, 3]), d),
+            IndexingUpdateOp::Add
+        ),
+        T::<2>::from_data(floats([6, 7]), d).select_assign(
+            0,
+            I::from_data(ints([9], 6), d),
+            T::from_data(floats([9, 7]), d),
+            IndexingUpdateOp::Add
+        ),
+        T::<2>::from_data(floats([6, 7]), d)
+            .cast(DType::F16)
+            .select_assign(
+                1,
+                I::from_data(ints([4], 7), d),
+                T::from_data(floats([6, 4]), d).cast(DType::F16),
+                IndexingUpdateOp::Add
+            )
+            .cast(DType::F32)
+            .round(),
+        I::<2>::from_data(ints([6, 7], 9), d).select(0, I::from_data(ints([9], 6), d)),
+        m::embedding(T::<2>::from_data(floats([6, 7]), d), I::from_data(ints([2, 3], 6), d)),
+    ]
+);
 
-case!(int_ops, d, [
-    I::<1>::from_data(ints([19], 50), d) + I::from_data(ints([19], 7), d),
-    I::<1>::from_data(ints([19], 50), d) * I::from_data(ints([19], 7), d),
-    (I::<1>::from_data(ints([19], 50), d) - 25) / 4,
-    (I::<1>::from_data(ints([19], 50), d) - 25).remainder_scalar(4),
-    (I::<1>::from_data(ints([19], 50), d) - 25).abs(),
-    (I::<1>::from_data(ints([19], 50), d) - 25).sign(),
-    (I::<1>::from_data(ints([19], 50), d) - 25).clamp(-3, 9),
-    I::<1>::from_data(ints([19], 50), d).powi_scalar(3),
-    I::<1>::from_data(ints([19], 50), d).bitwise_and(I::from_data(ints([19], 7), d)),
-    I::<1>::from_data(ints([19], 50), d).bitwise_or_scalar(5),
-    I::<1>::from_data(ints([19], 50), d).bitwise_xor_scalar(5),
-    I::<1>::from_data(ints([19], 50), d).bitwise_not(),
-    I::<1>::from_data(ints([19], 50), d).bitwise_left_shift_scalar(3),
-    I::<1>::from_data(ints([19], 50), d).bitwise_right_shift_scalar(1),
-    I::<2>::from_data(ints([5, 6], 50), d).matmul(I::from_data(ints([6, 4], 9), d)),
-    I::<3>::from_data(ints([2, 5, 6], 50), d).matmul(I::from_data(ints([1, 6, 4], 9), d)),
-]);
+case!(
+    int_ops,
+    d,
+    [
+        I::<1>::from_data(ints([19], 50), d) + I::from_data(ints([19], 7), d),
+        I::<1>::from_data(ints([19], 50), d) * I::from_data(ints([19], 7), d),
+        (I::<1>::from_data(ints([19], 50), d) - 25) / 4,
+        (I::<1>::from_data(ints([19], 50), d) - 25).remainder_scalar(4),
+        (I::<1>::from_data(ints([19], 50), d) - 25).abs(),
+        (I::<1>::from_data(ints([19], 50), d) - 25).sign(),
+        (I::<1>::from_data(ints([19], 50), d) - 25).clamp(-3, 9),
+        I::<1>::from_data(ints([19], 50), d).powi_scalar(3),
+        I::<1>::from_data(ints([19], 50), d).bitwise_and(I::from_data(ints([19], 7), d)),
+        I::<1>::from_data(ints([19], 50), d).bitwise_or_scalar(5),
+        I::<1>::from_data(ints([19], 50), d).bitwise_xor_scalar(5),
+        I::<1>::from_data(ints([19], 50), d).bitwise_not(),
+        I::<1>::from_data(ints([19], 50), d).bitwise_left_shift_scalar(3),
+        I::<1>::from_data(ints([19], 50), d).bitwise_right_shift_scalar(1),
+        I::<2>::from_data(ints([5, 6], 50), d).matmul(I::from_data(ints([6, 4], 9), d)),
+        I::<3>::from_data(ints([2, 5, 6], 50), d).matmul(I::from_data(ints([1, 6, 4], 9), d)),
+    ]
+);
 
-case!(matmuls, d, [
-    T::<2>::from_data(floats([5, 7]), d).matmul(T::from_data(floats([7, 3]), d)),
-    T::<2>::from_data(floats([7, 5]), d).transpose().matmul(T::from_data(floats([7, 3]), d)),
-    T::<2>::from_data(floats([5, 7]), d).matmul(T::from_data(floats([3, 7]), d).transpose()),
-    T::<2>::from_data(floats([1, 7]), d).matmul(T::from_data(floats([7, 1]), d)),
-    T::<2>::from_data(floats([7, 1]), d).matmul(T::from_data(floats([1, 7]), d)),
-    T::<3>::from_data(floats([4, 5, 7]), d).matmul(T::from_data(floats([4, 7, 3]), d)),
-    T::<3>::from_data(floats([4, 5, 7]), d).matmul(T::from_data(floats([1, 7, 3]), d)),
-    T::<3>::from_data(floats([1, 5, 7]), d).matmul(T::from_data(floats([4, 7, 3]), d)),
-    T::<4>::from_data(floats([2, 3, 5, 7]), d).matmul(T::from_data(floats([1, 3, 7, 2]), d)),
-    T::<4>::from_data(floats([2, 5, 3, 7]), d).swap_dims(1, 2).matmul(T::<4>::from_data(floats([2, 6, 3, 7]), d).permute([0, 2, 3, 1])),
-    T::<4>::from_data(floats([20, 5, 3, 7]), d).swap_dims(1, 2).matmul(T::<4>::from_data(floats([20, 6, 3, 7]), d).permute([0, 2, 3, 1])),
-    T::<2>::from_data(floats([6, 8]), d).slice(s![..;2, 1..7]).matmul(T::from_data(floats([6, 3]), d)),
-    T::<2>::from_data(floats([6, 8]), d).flip([1]).matmul(T::from_data(floats([8, 3]), d)),
-    T::<3>::from_data(floats([4, 6, 8]), d).flip([0]).matmul(T::from_data(floats([4, 8, 3]), d)),
-    T::<2>::from_data(floats([6, 0]), d).matmul(T::from_data(floats([0, 3]), d)),
-    T::<2>::from_data(floats([0, 6]), d).matmul(T::from_data(floats([6, 3]), d)),
-    T::<2>::from_data(floats([65, 130]), d).cast(DType::F64).matmul(T::from_data(floats([130, 33]), d).cast(DType::F64)),
-]);
+case!(
+    matmuls,
+    d,
+    [
+        T::<2>::from_data(floats([5, 7]), d).matmul(T::from_data(floats([7, 3]), d)),
+        T::<2>::from_data(floats([7, 5]), d).transpose().matmul(T::from_data(floats([7, 3]), d)),
+        T::<2>::from_data(floats([5, 7]), d).matmul(T::from_data(floats([3, 7]), d).transpose()),
+        T::<2>::from_data(floats([1, 7]), d).matmul(T::from_data(floats([7, 1]), d)),
+        T::<2>::from_data(floats([7, 1]), d).matmul(T::from_data(floats([1, 7]), d)),
+        T::<3>::from_data(floats([4, 5, 7]), d).matmul(T::from_data(floats([4, 7, 3]), d)),
+        T::<3>::from_data(floats([4, 5, 7]), d).matmul(T::from_data(floats([1, 7, 3]), d)),
+        T::<3>::from_data(floats([1, 5, 7]), d).matmul(T::from_data(floats([4, 7, 3]), d)),
+        T::<4>::from_data(floats([2, 3, 5, 7]), d).matmul(T::from_data(floats([1, 3, 7, 2]), d)),
+        T::<4>::from_data(floats([2, 5, 3, 7]), d)
+            .swap_dims(1, 2)
+            .matmul(T::<4>::from_data(floats([2, 6, 3, 7]), d).permute([0, 2, 3, 1])),
+        T::<4>::from_data(floats([20, 5, 3, 7]), d)
+            .swap_dims(1, 2)
+            .matmul(T::<4>::from_data(floats([20, 6, 3, 7]), d).permute([0, 2, 3, 1])),
+        T::<2>::from_data(floats([6, 8]), d).slice(s![..;2, 1..7]).matmul(T::from_data(floats([6, 3]), d)),
+        T::<2>::from_data(floats([6, 8]), d).flip([1]).matmul(T::from_data(floats([8, 3]), d)),
+        T::<3>::from_data(floats([4, 6, 8]), d).flip([0]).matmul(T::from_data(floats([4, 8, 3]), d)),
+        T::<2>::from_data(floats([6, 0]), d).matmul(T::from_data(floats([0, 3]), d)),
+        T::<2>::from_data(floats([0, 6]), d).matmul(T::from_data(floats([6, 3]), d)),
+        T::<2>::from_data(floats([65, 130]), d)
+            .cast(DType::F64)
+            .matmul(T::from_data(floats([130, 33]), d).cast(DType::F64)),
+    ]
+);
 
-case!(linears, d, [
-    m::linear(T::<2>::from_data(floats([5, 7]), d), T::from_data(floats([7, 3]), d), Some(T::from_data(floats([3]), d))),
-    m::linear(T::<3>::from_data(floats([2, 5, 7]), d), T::from_data(floats([7, 3]), d), None),
-    m::linear(T::<1>::from_data(floats([7]), d), T::from_data(floats([7, 3]), d), Some(T::from_data(floats([3]), d))),
-]);
+case!(
+    linears,
+    d,
+    [
+        m::linear(
+            T::<2>::from_data(floats([5, 7]), d),
+            T::from_data(floats([7, 3]), d),
+            Some(T::from_data(floats([3]), d))
+        ),
+        m::linear(T::<3>::from_data(floats([2, 5, 7]), d), T::from_data(floats([7, 3]), d), None),
+        m::linear(
+            T::<1>::from_data(floats([7]), d),
+            T::from_data(floats([7, 3]), d),
+            Some(T::from_data(floats([3]), d))
+        ),
+    ]
+);
 
-case!(activations, d, [
-    relu(T::<2>::from_data(floats([5, 7]), d)),
-    gelu(T::<2>::from_data(floats([5, 7]), d)),
-    sigmoid(T::<2>::from_data(floats([5, 7]), d)),
-    log_sigmoid(T::<2>::from_data(floats([5, 7]), d) * 10.0),
-    leaky_relu(T::<2>::from_data(floats([5, 7]), d), 0.1),
-    hard_sigmoid(T::<2>::from_data(floats([5, 7]), d), 0.2, 0.5),
-    prelu(T::<2>::from_data(floats([5, 7]), d), T::from_data(floats([7]), d)),
-    softmax(T::<2>::from_data(floats([5, 7]), d), 1),
-    softmax(T::<2>::from_data(floats([5, 7]), d), 0),
-    softmax(T::<3>::from_data(floats([5, 7, 600]), d), 2),
-    log_softmax(T::<2>::from_data(floats([5, 7]), d), 1),
-    log_softmax(T::<3>::from_data(floats([5, 7, 9]), d), 1),
-    softmax(T::<2>::from_data(floats([7, 5]), d).transpose(), 1),
-]);
+case!(
+    activations,
+    d,
+    [
+        relu(T::<2>::from_data(floats([5, 7]), d)),
+        gelu(T::<2>::from_data(floats([5, 7]), d)),
+        sigmoid(T::<2>::from_data(floats([5, 7]), d)),
+        log_sigmoid(T::<2>::from_data(floats([5, 7]), d) * 10.0),
+        leaky_relu(T::<2>::from_data(floats([5, 7]), d), 0.1),
+        hard_sigmoid(T::<2>::from_data(floats([5, 7]), d), 0.2, 0.5),
+        prelu(T::<2>::from_data(floats([5, 7]), d), T::from_data(floats([7]), d)),
+        softmax(T::<2>::from_data(floats([5, 7]), d), 1),
+        softmax(T::<2>::from_data(floats([5, 7]), d), 0),
+        softmax(T::<3>::from_data(floats([5, 7, 600]), d), 2),
+        log_softmax(T::<2>::from_data(floats([5, 7]), d), 1),
+        log_softmax(T::<3>::from_data(floats([5, 7, 9]), d), 1),
+        softmax(T::<2>::from_data(floats([7, 5]), d).transpose(), 1),
+    ]
+);
 
-case!(attention, d, [
-    m::attention(T::from_data(floats([2, 3, 5, 8]), d), T::from_data(floats([2, 3, 6, 8]), d), T::from_data(floats([2, 3, 6, 4]), d), None, None, AttentionModuleOptions::default()),
-    m::attention(T::from_data(floats([2, 3, 5, 8]), d), T::from_data(floats([2, 3, 6, 8]), d), T::from_data(floats([2, 3, 6, 4]), d), Some(M::from_data(bools([2, 3, 5, 6]), d)), Some(T::from_data(floats([2, 3, 5, 6]), d)), AttentionModuleOptions { scale: Some(0.3), softcap: Some(2.0), is_causal: false }),
-    m::attention(T::from_data(floats([2, 3, 5, 8]), d), T::from_data(floats([2, 3, 5, 8]), d), T::from_data(floats([2, 3, 5, 4]), d), None, None, AttentionModuleOptions { scale: None, softcap: None, is_causal: true }),
-]);
+case!(
+    attention,
+    d,
+    [
+        m::attention(
+            T::from_data(floats([2, 3, 5, 8]), d),
+            T::from_data(floats([2, 3, 6, 8]), d),
+            T::from_data(floats([2, 3, 6, 4]), d),
+            None,
+            None,
+            AttentionModuleOptions::default()
+        ),
+        m::attention(
+            T::from_data(floats([2, 3, 5, 8]), d),
+            T::from_data(floats([2, 3, 6, 8]), d),
+            T::from_data(floats([2, 3, 6, 4]), d),
+            Some(M::from_data(bools([2, 3, 5, 6]), d)),
+            Some(T::from_data(floats([2, 3, 5, 6]), d)),
+            AttentionModuleOptions { scale: Some(0.3), softcap: Some(2.0), is_causal: false }
+        ),
+        m::attention(
+            T::from_data(floats([2, 3, 5, 8]), d),
+            T::from_data(floats([2, 3, 5, 8]), d),
+            T::from_data(floats([2, 3, 5, 4]), d),
+            None,
+            None,
+            AttentionModuleOptions { scale: None, softcap: None, is_causal: true }
+        ),
+    ]
+);
 
-case!(convolutions, d, [
-    m::conv2d(T::from_data(floats([2, 4, 9, 8]), d), T::from_data(floats([6, 4, 3, 3]), d), Some(T::from_data(floats([6]), d)), ConvOptions::new([1, 1], [1, 1], [1, 1], 1)),
-    m::conv2d(T::from_data(floats([2, 4, 9, 8]), d), T::from_data(floats([6, 2, 3, 2]), d), None, ConvOptions::new([2, 1], [1, 0], [1, 2], 2)),
-    m::conv1d(T::from_data(floats([2, 4, 9]), d), T::from_data(floats([6, 4, 3]), d), Some(T::from_data(floats([6]), d)), ConvOptions::new([2], [1], [1], 1)),
-    m::conv3d(T::from_data(floats([2, 2, 5, 4, 6]), d), T::from_data(floats([3, 2, 2, 3, 2]), d), Some(T::from_data(floats([3]), d)), ConvOptions::new([1, 1, 2], [0, 1, 1], [1, 1, 1], 1)),
-    m::conv_transpose2d(T::from_data(floats([2, 4, 5, 6]), d), T::from_data(floats([4, 3, 3, 3]), d), Some(T::from_data(floats([3]), d)), ConvTransposeOptions::new([2, 2], [1, 1], [1, 1], [1, 1], 1)),
-    m::conv_transpose2d(T::from_data(floats([2, 4, 5, 6]), d), T::from_data(floats([4, 3, 3, 3]), d), None, ConvTransposeOptions::new([1, 2], [1, 1], [1, 2], [2, 1], 2)),
-    m::conv_transpose1d(T::from_data(floats([2, 4, 5]), d), T::from_data(floats([4, 3, 3]), d), None, ConvTransposeOptions::new([2], [1], [0], [1], 1)),
-    m::conv2d(T::from_data(floats([2, 9, 8, 4]), d).permute([0, 3, 1, 2]), T::from_data(floats([6, 4, 3, 3]), d), None, ConvOptions::new([1, 1], [0, 0], [1, 1], 1)),
-]);
+case!(
+    convolutions,
+    d,
+    [
+        m::conv2d(
+            T::from_data(floats([2, 4, 9, 8]), d),
+            T::from_data(floats([6, 4, 3, 3]), d),
+            Some(T::from_data(floats([6]), d)),
+            ConvOptions::new([1, 1], [1, 1], [1, 1], 1)
+        ),
+        m::conv2d(
+            T::from_data(floats([2, 4, 9, 8]), d),
+            T::from_data(floats([6, 2, 3, 2]), d),
+            None,
+            ConvOptions::new([2, 1], [1, 0], [1, 2], 2)
+        ),
+        m::conv1d(
+            T::from_data(floats([2, 4, 9]), d),
+            T::from_data(floats([6, 4, 3]), d),
+            Some(T::from_data(floats([6]), d)),
+            ConvOptions::new([2], [1], [1], 1)
+        ),
+        m::conv3d(
+            T::from_data(floats([2, 2, 5, 4, 6]), d),
+            T::from_data(floats([3, 2, 2, 3, 2]), d),
+            Some(T::from_data(floats([3]), d)),
+            ConvOptions::new([1, 1, 2], [0, 1, 1], [1, 1, 1], 1)
+        ),
+        m::conv_transpose2d(
+            T::from_data(floats([2, 4, 5, 6]), d),
+            T::from_data(floats([4, 3, 3, 3]), d),
+            Some(T::from_data(floats([3]), d)),
+            ConvTransposeOptions::new([2, 2], [1, 1], [1, 1], [1, 1], 1)
+        ),
+        m::conv_transpose2d(
+            T::from_data(floats([2, 4, 5, 6]), d),
+            T::from_data(floats([4, 3, 3, 3]), d),
+            None,
+            ConvTransposeOptions::new([1, 2], [1, 1], [1, 2], [2, 1], 2)
+        ),
+        m::conv_transpose1d(
+            T::from_data(floats([2, 4, 5]), d),
+            T::from_data(floats([4, 3, 3]), d),
+            None,
+            ConvTransposeOptions::new([2], [1], [0], [1], 1)
+        ),
+        m::conv2d(
+            T::from_data(floats([2, 9, 8, 4]), d).permute([0, 3, 1, 2]),
+            T::from_data(floats([6, 4, 3, 3]), d),
+            None,
+            ConvOptions::new([1, 1], [0, 0], [1, 1], 1)
+        ),
+    ]
+);
 
-case!(pools, d, [
-    m::max_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [2, 3], [2, 2], [0, 1], [1, 1], false),
-    m::max_pool2d_with_indices(T::from_data(floats([2, 3, 8, 9]), d), [3, 3], [2, 1], [1, 1], [1, 1], false).0,
-    m::max_pool2d_with_indices(T::from_data(floats([2, 3, 8, 9]), d), [3, 3], [2, 1], [1, 1], [1, 1], false).1,
-    m::max_pool2d_with_indices(T::from_data(floats([2, 3, 8, 9]), d), [2, 2], [2, 2], [0, 0], [2, 2], false).1,
-    m::max_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 3], [2, 2], [0, 0], [1, 1], true),
-    m::avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 2], [2, 1], [1, 1], true, false),
-    m::avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 2], [2, 1], [1, 1], false, false),
-    m::avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 3], [2, 2], [1, 1], false, true),
-    m::avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 3], [2, 2], [1, 1], true, true),
-    m::max_pool1d(T::from_data(floats([2, 3, 8]), d), 3, 2, 1, 1, false),
-    m::avg_pool1d(T::from_data(floats([2, 3, 8]), d), 3, 2, 1, true, false),
-    m::adaptive_avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 4]),
-    m::adaptive_avg_pool1d(T::from_data(floats([2, 3, 8]), d), 5),
-    m::avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d).cast(DType::F64), [3, 2], [2, 1], [1, 1], true, false),
-]);
+case!(
+    pools,
+    d,
+    [
+        m::max_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [2, 3], [2, 2], [0, 1], [1, 1], false),
+        m::max_pool2d_with_indices(
+            T::from_data(floats([2, 3, 8, 9]), d),
+            [3, 3],
+            [2, 1],
+            [1, 1],
+            [1, 1],
+            false
+        )
+        .0,
+        m::max_pool2d_with_indices(
+            T::from_data(floats([2, 3, 8, 9]), d),
+            [3, 3],
+            [2, 1],
+            [1, 1],
+            [1, 1],
+            false
+        )
+        .1,
+        m::max_pool2d_with_indices(
+            T::from_data(floats([2, 3, 8, 9]), d),
+            [2, 2],
+            [2, 2],
+            [0, 0],
+            [2, 2],
+            false
+        )
+        .1,
+        m::max_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 3], [2, 2], [0, 0], [1, 1], true),
+        m::avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 2], [2, 1], [1, 1], true, false),
+        m::avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 2], [2, 1], [1, 1], false, false),
+        m::avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 3], [2, 2], [1, 1], false, true),
+        m::avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 3], [2, 2], [1, 1], true, true),
+        m::max_pool1d(T::from_data(floats([2, 3, 8]), d), 3, 2, 1, 1, false),
+        m::avg_pool1d(T::from_data(floats([2, 3, 8]), d), 3, 2, 1, true, false),
+        m::adaptive_avg_pool2d(T::from_data(floats([2, 3, 8, 9]), d), [3, 4]),
+        m::adaptive_avg_pool1d(T::from_data(floats([2, 3, 8]), d), 5),
+        m::avg_pool2d(
+            T::from_data(floats([2, 3, 8, 9]), d).cast(DType::F64),
+            [3, 2],
+            [2, 1],
+            [1, 1],
+            true,
+            false
+        ),
+    ]
+);
