@@ -267,7 +267,7 @@ case!(
     [
         T::<2>::from_data(floats([4, 5]), d).mask_fill(M::from_data(bools([4, 5]), d), -7.0),
         T::<2>::from_data(floats([4, 5]), d)
-            .mask_fill(M::from_data(bools([1, 5]), d).expand([4, 5]), f32::NEG_INFINITY),
+            .mask_fill(M::<2>::from_data(bools([1, 5]), d).expand([4, 5]), f32::NEG_INFINITY),
         T::<2>::from_data(floats([4, 5]), d)
             .mask_where(M::from_data(bools([4, 5]), d), T::from_data(floats([4, 5]), d).exp()),
         T::<2>::from_data(floats([5, 4]), d)
