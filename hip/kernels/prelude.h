@@ -57,15 +57,20 @@ template <class To, class From> DEVICE To bit_cast(From from) {
 
 // c ? a : b. The host compiler makes branches of the plain form where it sees that a later condition follows from this
 // one, and then can't vectorise the loop: it gets a mask instead.
-DEVICE u32 select(bool c, u32 a, u32 b) {
+template <class T> DEVICE T select(bool c, T a, T b) { return c ? a : b; }
 #if COMPILER_HOST
+template <> DEVICE u32 select<u32>(bool c, u32 a, u32 b) {
     u32 mask = 0u - (u32)c;
     return (a & mask) | (b & ~mask);
-#else
-    return c ? a : b;
-#endif
 }
-DEVICE f32 select(bool c, f32 a, f32 b) { return bit_cast<f32>(select(c, bit_cast<u32>(a), bit_cast<u32>(b))); }
+template <> DEVICE f32 select<f32>(bool c, f32 a, f32 b) {
+    return bit_cast<f32>(select(c, bit_cast<u32>(a), bit_cast<u32>(b)));
+}
+template <> DEVICE f64 select<f64>(bool c, f64 a, f64 b) {
+    u64 mask = 0ull - (u64)c;
+    return bit_cast<f64>((bit_cast<u64>(a) & mask) | (bit_cast<u64>(b) & ~mask));
+}
+#endif
 
 // IEEE binary16, as stored. Computed with in f32 only.
 struct f16 {

@@ -128,10 +128,9 @@ DEVICE f32 tanh(f32 x) {
     p = p * z + -0.0539447f;
     p = p * z + 0.13333184f;
     p = p * z + -0.33333328f;
-    f32 small = p * z * x + x;
+    f32 small = p * z * a + a;
     f32 large = 1.0f - 2.0f / (exp(2.0f * a) + 1.0f);
-    large = bit_cast<f32>(bit_cast<u32>(large) | (bit_cast<u32>(x) & 0x80000000u));
-    return a < 0.625f ? small : large;
+    return bit_cast<f32>(bit_cast<u32>(select(a < 0.625f, small, large)) | (bit_cast<u32>(x) & 0x80000000u));
 }
 
 // Below 1: erf(x) / x as a polynomial in x^2, to 3.3e-11. Above: 1 - exp(p(|x|)), p fitted to log(erfc) on [1, 4] so that
@@ -166,7 +165,7 @@ DEVICE f32 erf(f32 x) {
 #endif
 
 // Burn orders like IEEE comparisons but lets NaN win in max and min, as PyTorch does.
-template <class T> DEVICE T max(T a, T b) { return a > b || is_nan(a) ? a : b; }
-template <class T> DEVICE T min(T a, T b) { return a < b || is_nan(a) ? a : b; }
+template <class T> DEVICE T max(T a, T b) { return select((a > b) | is_nan(a), a, b); }
+template <class T> DEVICE T min(T a, T b) { return select((a < b) | is_nan(a), a, b); }
 
 } // namespace math

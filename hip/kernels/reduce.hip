@@ -109,9 +109,18 @@ DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const F
         for (u64 begin = part.begin; begin < part.end; begin += SPAN) {
             u64 end = begin + SPAN < part.end ? begin + SPAN : part.end;
             for (u32 k = 0; k < width; ++k) sum[k] = Op::template identity<A>();
-            for (u64 i = begin; i < end; ++i) {
+            auto enter = [](From v) { return Op::enter(accumulator<From>::from(v)); };
+            u64 i = begin;
+            for (; i + 4 <= end; i += 4) { // four rows' loads at a time, for each load and store of the sum
+                const From *a = from + i * inner, *b = a + inner, *c = b + inner, *d = c + inner;
+                for (u32 k = 0; k < width; ++k) {
+                    A four = Op::join(Op::join(enter(a[k]), enter(b[k])), Op::join(enter(c[k]), enter(d[k])));
+                    sum[k] = Op::join(sum[k], four);
+                }
+            }
+            for (; i < end; ++i) {
                 const From *row = from + i * inner;
-                for (u32 k = 0; k < width; ++k) sum[k] = Op::join(sum[k], Op::enter(accumulator<From>::from(row[k])));
+                for (u32 k = 0; k < width; ++k) sum[k] = Op::join(sum[k], enter(row[k]));
             }
             for (u32 k = 0; k < width; ++k) total[k] = Op::join(total[k], sum[k]);
         }
@@ -198,8 +207,8 @@ __global__ void arg_columns(u64 outer, u64 len, u64 inner, u64 parts, const T *x
             for (u32 k = 0; k < width; ++k) {
                 A v = load(row[k]);
                 bool better = Op::better(v, best[k]);
-                at[k] = better ? (u32)i : at[k];
-                best[k] = better ? v : best[k];
+                at[k] = select(better, (u32)i, at[k]);
+                best[k] = select(better, v, best[k]);
             }
         }
         u64 to = index * inner + column;
