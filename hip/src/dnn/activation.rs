@@ -48,7 +48,7 @@ impl Activation {
 
 impl Dnn {
     /// `y`, the activation of the `len` elements of `x`; the two may be the same memory. f32 and f16:
-    /// MIOpen has no bf16 here.
+    /// MIOpen has no bf16 here. It multiplies where one would select: ReLU of -inf is NaN, and of a negative number -0.
     ///
     /// # Errors
     /// `Unsupported` for the dtype; `Invalid` for memory that is too small; `Miopen` for what the library reports.

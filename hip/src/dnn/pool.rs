@@ -82,7 +82,8 @@ impl Dnn {
     /// `y` from `x`. With [`PoolMode::Max`], `indices` (shaped like `y`, of type `desc.index`) gets each maximum's
     /// place in its channel's plane, `row * width + column` of the unpadded input; the gradient needs it.
     ///
-    /// The first of equal elements wins. As MIOpen compares, NaN is never the maximum.
+    /// The first of equal elements wins. MIOpen starts from the lowest finite number and takes what is greater: NaN is
+    /// never the maximum, and a window of nothing but NaN and -inf gives that number and place 0.
     ///
     /// # Errors
     /// `Unsupported` for the dtypes; `Invalid` for shapes that don't fit, or memory that is too small or overlaps;
