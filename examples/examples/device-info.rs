@@ -3,14 +3,32 @@
 //!
 //! ```text
 //! cargo run --release --example device-info
+//! cargo run --release --example device-info -- --check
 //! ```
 
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
+use burn::tensor::Tensor;
+use burn::tensor::module::conv2d;
+use burn::tensor::ops::ConvOptions;
+use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_examples::machine;
+use clap::Parser;
+
+/// Tells what this machine has for burn-rocm, provider by provider, and why one was passed over.
+#[derive(Debug, Parser)]
+#[command(name = "device-info")]
+struct Arguments {
+    /// Also compute something small on each device: with a kernel, rocBLAS and MIOpen.
+    #[arg(long)]
+    check: bool,
+}
 
 fn main() -> ExitCode {
+    let arguments = Arguments::parse();
     println!("burn-rocm {}, {}\n", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     // Files and environment first: were a broken library to end the process when it is loaded, these would
     // have been told.
@@ -34,7 +52,13 @@ fn main() -> ExitCode {
             for (kind, why) in hip::passed_over() {
                 println!("  passed over {kind}: {}", short(&why));
             }
-            ExitCode::SUCCESS
+            let devices = 0..provider.device_count();
+            // Every device is checked, also after one that fails.
+            if !arguments.check || devices.filter(|&index| !check(index)).count() == 0 {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
         Err(error) => {
             println!("burn-rocm cannot be used here: {}", short(&error));
@@ -49,4 +73,44 @@ fn short(error: &hip::Error) -> String {
         hip::Error::NotAvailable { reason, .. } => reason.clone(),
         other => other.to_string(),
     }
+}
+
+/// Computes something small with each part that training needs, and says what came of it.
+fn check(index: usize) -> bool {
+    let device = RocmDevice::new(index);
+    let ones = |rows: usize, columns: usize| Tensor::<Rocm, 2>::ones([rows, columns], &device);
+    println!("\n{device}: checks");
+    let copy = attempt("copies to the device and back", 2.5, || {
+        Tensor::<Rocm, 2>::from_data([[2.5; 64]; 64], &device)
+    });
+    let kernel = attempt("kernels (hipRTC)", 3.0, || ones(64, 64) + ones(64, 64) * 2.0);
+    let product = attempt("matrix product (rocBLAS)", 32.0, || ones(64, 32).matmul(ones(32, 64)));
+    let convolution = attempt("convolution (MIOpen)", 36.0, || {
+        let (image, filters) = (ones(4, 64).reshape([1, 4, 8, 8]), ones(8, 36).reshape([8, 4, 3, 3]));
+        let options = ConvOptions::new([1, 1], [0, 0], [1, 1], 1);
+        conv2d(image, filters, None, options).reshape([8, 36])
+    });
+    copy && kernel && product && convolution
+}
+
+/// Runs one check, whose result should be `expected` in every place.
+fn attempt(name: &str, expected: f32, work: impl FnOnce() -> Tensor<Rocm, 2>) -> bool {
+    let begin = Instant::now();
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let result = panic::catch_unwind(AssertUnwindSafe(|| work().try_into_data()));
+    panic::set_hook(hook);
+    let failure = match result {
+        Ok(Ok(data)) => {
+            let wrong = data.iter::<f32>().find(|&value| value != expected);
+            wrong.map(|value| format!("expected {expected} everywhere, found {value}"))
+        }
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(burn_rocm::take_last_error().map_or("unknown".to_owned(), |error| error.to_string())),
+    };
+    match &failure {
+        None => println!("  {name}: right, {:.0} ms", begin.elapsed().as_secs_f64() * 1e3),
+        Some(reason) => println!("  {name}: FAILED: {reason}"),
+    }
+    failure.is_none()
 }

@@ -14,15 +14,15 @@ use burn::backend::Autodiff;
 use burn::module::{AutodiffModule, Module};
 use burn::record::{FullPrecisionSettings, NamedMpkFileRecorder};
 use burn::tensor::backend::Backend as _;
+use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_examples::data::{Data, digits, mnist};
 use burn_rocm_examples::error::Error;
 use burn_rocm_examples::model::{Kind, Model};
 use burn_rocm_examples::{plots, show, train};
 use clap::{Parser, ValueEnum};
+use hip::ProviderKind;
 
-type Inference = burn_flex::Flex;
-type Backend = Autodiff<Inference>;
-type Device = burn_flex::FlexDevice;
+type Backend = Autodiff<Rocm>;
 
 /// Trains a classifier of handwritten digits on an AMD GPU (or another provider), saves it, loads it
 /// again and classifies.
@@ -49,13 +49,29 @@ struct Arguments {
     seed: u64,
     /// The device to train on: `rocm`, `rocm:1` or `1` for the second one.
     #[arg(long, default_value = "rocm", value_parser = device)]
-    device: Device,
+    device: RocmDevice,
+    /// The provider of the device. `auto` takes the first that has one. [default: BURN_ROCM_PROVIDER, or else
+    /// auto]
+    #[arg(long, value_enum)]
+    provider: Option<Provider>,
     /// The images. Without it: MNIST if it is cached or can be downloaded, else drawn digits.
     #[arg(long, value_enum)]
     data: Option<Source>,
     /// The folder for the model and the curves. [default: target/mnist-<MODEL>]
     #[arg(long)]
     output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Provider {
+    /// The first of the others that has a device, in this order.
+    Auto,
+    /// AMD GPUs, by AMD's libraries.
+    Rocm,
+    /// NVIDIA GPUs.
+    Cuda,
+    /// The processor.
+    Cpu,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -81,8 +97,10 @@ fn learning_rate(text: &str) -> Result<f64, String> {
     }
 }
 
-fn device(_text: &str) -> Result<Device, String> {
-    Ok(Device::default())
+fn device(text: &str) -> Result<RocmDevice, String> {
+    // A bare number is a short form.
+    let name = if text.parse::<usize>().is_ok() { format!("rocm:{text}") } else { text.to_owned() };
+    name.parse().map_err(|error: burn_rocm::RocmError| error.to_string())
 }
 
 fn main() -> ExitCode {
@@ -117,6 +135,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn StdError>> {
     std::fs::create_dir_all(&output).map_err(|error| Error::file(&output, error))?;
 
     let device = &arguments.device;
+    open(arguments.provider, device)?;
     let data = load(arguments.data)?;
     println!("data: {}, {} images to train on, {} held out", data.name, data.train.len(), data.test.len());
 
@@ -135,21 +154,40 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn StdError>> {
     let title = format!("{model} on {}, batch {}", data.name, options.batch_size);
     let curves = output.join("curves.svg");
     plots::curves(&history, &title, &curves)?;
-    println!("curves: {}", curves.display());
+    plots::table(&history, &output.join("curves.csv"))?;
+    println!("curves: {} (and .csv)", curves.display());
 
     let loaded = save_and_load(trained.valid(), arguments.model, &output, device)?;
+    let guesses = train::classify(&loaded, &data, &data.test, device)?;
+    let right = guesses.iter().enumerate().filter(|(index, guess)| guess.digit == data.test.label(*index));
+    let accuracy = right.count() as f32 / data.test.len() as f32;
     let saved = history.test.last().map_or(0.0, |reading| reading.accuracy);
-    let reading = train::evaluate(&loaded, &data, &data.test, device)?;
     // One image in a thousand: the device may sum in another order.
-    if (reading.accuracy - saved).abs() > 1e-3 {
-        return Err(Error::Reloaded { saved, loaded: reading.accuracy }.into());
+    if (accuracy - saved).abs() > 1e-3 {
+        return Err(Error::Reloaded { saved, loaded: accuracy }.into());
     }
 
-    let guesses = train::classify(&loaded, &data, &data.test, device)?;
     let shown = show::choose(&data.test, &guesses);
     println!("\nthe loaded model sees:\n{}\n", show::samples(&data.test, &shown, &guesses));
     println!("took {:.1} s", begin.elapsed().as_secs_f32());
-    println!("test accuracy: {:.2} %", reading.accuracy * 100.0);
+    println!("test accuracy: {:.2} %", accuracy * 100.0);
+    Ok(())
+}
+
+/// Chooses the provider and opens the device, and says what it is: errors show before any work is done.
+fn open(provider: Option<Provider>, device: &RocmDevice) -> Result<(), burn_rocm::RocmError> {
+    if let Some(provider) = provider {
+        hip::select_provider(match provider {
+            Provider::Auto => None,
+            Provider::Rocm => Some(ProviderKind::Rocm),
+            Provider::Cuda => Some(ProviderKind::Cuda),
+            Provider::Cpu => Some(ProviderKind::Cpu),
+        })?;
+    }
+    let opened = hip::Device::get(device.index)?;
+    let (info, kind) = (opened.info(), opened.provider().kind());
+    let memory = info.total_memory as f64 / f64::from(1 << 30);
+    println!("device: {device}, {} ({}), {memory:.1} GiB, by the {kind} provider", info.name, info.arch);
     Ok(())
 }
 
@@ -167,11 +205,11 @@ fn load(source: Option<Source>) -> Result<Data, Error> {
 
 /// Saves the model with Burn's recorder and reads it back into a freshly initialised one.
 fn save_and_load(
-    model: Model<Inference>,
+    model: Model<Rocm>,
     kind: Kind,
     folder: &Path,
-    device: &Device,
-) -> Result<Model<Inference>, Error> {
+    device: &RocmDevice,
+) -> Result<Model<Rocm>, Error> {
     let path = folder.join("model.mpk");
     let recorder = NamedMpkFileRecorder::<FullPrecisionSettings>::new();
     model.save_file(&path, &recorder).map_err(|error| Error::file(&path, error))?;

@@ -41,6 +41,23 @@ pub fn curves(history: &History, title: &str, path: &Path) -> Result<(), Error> 
     area.present().map_err(|error| fail(&error))
 }
 
+/// Writes the readings of `history` as comma-separated values into the file `path`.
+///
+/// # Errors
+///
+/// [`Error::File`] when the file cannot be written.
+pub fn table(history: &History, path: &Path) -> Result<(), Error> {
+    let rows = |split, readings: &[Reading]| -> String {
+        let row = |reading: &Reading| {
+            format!("{split},{},{:.7},{:.5}\n", reading.step, reading.loss, reading.accuracy)
+        };
+        readings.iter().map(row).collect()
+    };
+    let text =
+        format!("split,step,loss,accuracy\n{}{}", rows("train", &history.train), rows("test", &history.test));
+    std::fs::write(path, text).map_err(|error| Error::file(path, error))
+}
+
 fn highest(readings: &[Reading], value: impl Fn(&Reading) -> f64) -> f64 {
     readings.iter().map(value).fold(0.0, f64::max)
 }
@@ -128,6 +145,11 @@ mod tests {
             assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
             assert!(svg.contains("accuracy (%)") && !svg.contains("NaN"), "{svg}");
         }
+        std::fs::remove_file(&path).expect("to remove the file");
+        let history = History { train: vec![reading(10)], test: vec![reading(20)] };
+        table(&history, &path).expect("a table");
+        let rows = std::fs::read_to_string(&path).expect("the file");
+        assert_eq!(rows, "split,step,loss,accuracy\ntrain,10,0.2300000,0.91000\ntest,20,0.1150000,0.95500\n");
         std::fs::remove_file(&path).expect("to remove the file");
         let missing = Path::new("/nonexistent/folder/curves.svg");
         assert!(matches!(curves(&History::default(), "title", missing), Err(Error::File { .. })));

@@ -6,14 +6,13 @@ use burn::backend::Autodiff;
 use burn::module::{AutodiffModule, Module};
 use burn::record::{FullPrecisionSettings, NamedMpkFileRecorder};
 use burn::tensor::backend::Backend as _;
+use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_examples::data::{Data, digits};
 use burn_rocm_examples::error::Error;
 use burn_rocm_examples::model::{Kind, Model};
 use burn_rocm_examples::train::{History, Options, classify, evaluate, train};
 
-type Inference = burn_flex::Flex;
-type Backend = Autodiff<Inference>;
-type Device = burn_flex::FlexDevice;
+type Backend = Autodiff<Rocm>;
 
 fn options() -> Options {
     Options { epochs: 1, steps: None, batch_size: 32, lr: 1e-3, seed: 3 }
@@ -23,7 +22,7 @@ fn run(kind: Kind, data: &Data, options: &Options) -> Result<(Model<Backend>, Hi
     // The seed is the process's, and weights are drawn on first use: one run at a time.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let device = Device::default();
+    let device = RocmDevice::default();
     Backend::seed(&device, options.seed);
     train(kind.init(&device), data, options, &device)
 }
@@ -31,7 +30,7 @@ fn run(kind: Kind, data: &Data, options: &Options) -> Result<(Model<Backend>, Hi
 #[test]
 fn trains_saves_loads_and_repeats() {
     let data = digits::generate(0, 2000, 200);
-    let device = Device::default();
+    let device = RocmDevice::default();
 
     let (model, history) = run(Kind::Mlp, &data, &options()).expect("training");
     let last = *history.test.last().expect("an evaluation");
@@ -41,9 +40,9 @@ fn trains_saves_loads_and_repeats() {
 
     let path = std::env::temp_dir().join(format!("burn-rocm-example-{}.mpk", std::process::id()));
     let recorder = NamedMpkFileRecorder::<FullPrecisionSettings>::new();
-    let model: Model<Inference> = model.valid();
+    let model: Model<Rocm> = model.valid();
     model.clone().save_file(&path, &recorder).expect("saving");
-    let loaded = Kind::Mlp.init::<Inference>(&device).load_file(&path, &recorder, &device).expect("loading");
+    let loaded = Kind::Mlp.init::<Rocm>(&device).load_file(&path, &recorder, &device).expect("loading");
     std::fs::remove_file(&path).expect("removing");
     let reading = evaluate(&loaded, &data, &data.test, &device).expect("evaluation");
     assert!((reading.accuracy - last.accuracy).abs() < 1e-6, "{reading:?} {last:?}");
