@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 // What attention needs beyond matrix products and softmax.
 #include "prelude.h"
 
@@ -13,18 +12,5 @@ template <class T> __global__ void causal_mask(u64 rows, u32 queries, u32 keys, 
         T *to = out + row * keys;
         for_each_in_block(seen, [=](u64 i) { to[i] = from[i]; });
         for_each_in_block(keys - seen, [=](u64 i) { to[seen + i] = masked; });
-=======
-// What attention needs beyond products, element-wise ops and softmax.
-#include "prelude.h"
-
-// out = x but for -inf where the key (the column) comes after the query (the row): rows of `keys`, the last of every
-// `queries` rows sees all keys. `out` may be `x`.
-template <class T> __global__ void causal_mask(u64 rows, u32 queries, u32 keys, const T *x, T *out) {
-    T hidden = store<T>::from((compute_t<T>)-__builtin_inff());
-    for_each(rows * keys, [=](u64 i) {
-        u64 row = i / keys;
-        i64 key = (i64)(i - row * keys), query = (i64)(row % queries);
-        out[i] = key > query + (i64)keys - (i64)queries ? hidden : x[i];
->>>>>>> be0caae (Kernels: the causal mask of attention)
     });
 }
