@@ -32,12 +32,6 @@ using f64 = double;
 #else
 #define DEVICE __device__ __forceinline__
 #endif
-#if COMPILER_HOST
-// Kept out of the loop over blocks: inlined there, gcc loses track of the pointers. Everything that a kernel calls is
-// inlined into it: a loop with a call in it isn't vectorised.
-#undef __global__
-#define __global__ __attribute__((noinline, flatten))
-#endif
 
 // Loops whose iterations touch different elements, or the same one they read: in-place ops may alias exactly.
 #if COMPILER_HOST && defined(__clang__)
@@ -202,27 +196,13 @@ template <> struct store<bool8> {
 
 // ---------------------------------------------------------------- the device
 
+// blockIdx, threadIdx, __syncthreads, shuffles and atomics are built into the GPU compilers; for the host's compiler the
+// CPU device brings them (hip_cpu.h, included ahead of this).
 #if COMPILER_HOST
-struct Index3 {
-    u32 x, y, z;
-};
-#if HIP_CPU_LOCKSTEP
-#include "lockstep.h"
-#else
-// Set by the CPU device before it calls a block; one copy for all translation units.
-extern "C" __thread Index3 hip_cpu_block; // not thread_local, which would call an initialiser at each use
-extern "C" __thread Index3 hip_cpu_grid;
-#define blockIdx hip_cpu_block
-#define gridDim hip_cpu_grid
-static constexpr Index3 threadIdx = {0, 0, 0};
-static constexpr Index3 blockDim = {1, 1, 1};
-static constexpr i32 warpSize = 1;
-#define SHARED(T, name, count) T name[count]
-DEVICE void sync_threads() {}
-template <class T> DEVICE T shuffle(T value, i32) { return value; }
-#endif
+#define SHARED(T, name, count) HIP_CPU_SHARED(T, name, count)
 #else
 #define SHARED(T, name, count) __shared__ T name[count]
+#endif
 DEVICE void sync_threads() { __syncthreads(); }
 // The value that the lane `source` of this warp holds. All lanes that `source` may name must take part.
 template <class T> DEVICE T shuffle(T value, i32 source) {
@@ -231,43 +211,21 @@ template <class T> DEVICE T shuffle(T value, i32 source) {
     __builtin_memcpy(in, &value, sizeof(T));
 #pragma unroll
     for (i32 w = 0; w < words; ++w) {
-#if COMPILER_AMD
-        out[w] = __shfl(in[w], source);
-#else
+#if COMPILER_NVIDIA
         out[w] = __shfl_sync(0xffffffffu, in[w], source);
+#else
+        out[w] = __shfl(in[w], source);
 #endif
     }
     T result;
     __builtin_memcpy(&result, out, sizeof(T));
     return result;
 }
-#endif
 
-#if COMPILER_HOST
-// Blocks run on several cores: atomics are real there too.
-template <class T> DEVICE T atomic_add(T *address, T value) {
-    T old = __atomic_load_n(address, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(address, &old, (T)(old + value), true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
-    return old;
-}
-template <> DEVICE f32 atomic_add<f32>(f32 *address, f32 value) {
-    u32 *word = reinterpret_cast<u32 *>(address);
-    u32 old = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(word, &old, bit_cast<u32>(bit_cast<f32>(old) + value), true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
-    return bit_cast<f32>(old);
-}
-template <> DEVICE f64 atomic_add<f64>(f64 *address, f64 value) {
-    u64 *word = reinterpret_cast<u64 *>(address);
-    u64 old = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(word, &old, bit_cast<u64>(bit_cast<f64>(old) + value), true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
-    return bit_cast<f64>(old);
-}
-#else
 template <class T> DEVICE T atomic_add(T *address, T value) { return atomicAdd(address, value); }
 template <> DEVICE i64 atomic_add<i64>(i64 *address, i64 value) {
     return (i64)atomicAdd(reinterpret_cast<u64 *>(address), (u64)value);
 }
-#endif
 
 // Whether a block is one thread, known when compiling: loops then run along memory, in one thread, to be vectorised.
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
