@@ -1,0 +1,106 @@
+//! Builds every kernel of `hip-kernels` with the host's C++ compiler, once an instruction set, and writes the table
+//! by which `src/kernels.rs` finds them.
+
+use std::{env, fmt::Write as _, fs, path::Path, process::Command};
+
+/// The floating-point and linking rules under which kernels are built; the run-time compiler uses the same file.
+mod flags {
+    include!("src/flags.rs");
+}
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=device");
+    println!("cargo::rerun-if-changed=src/flags.rs");
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let out = Path::new(&out);
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
+    let include = out.join("include");
+    fs::create_dir_all(&include).expect("OUT_DIR is writable");
+    for (name, text) in hip_kernels::HEADERS {
+        write(&include.join(name), text);
+    }
+    if let Err(reason) = compiler_works() {
+        println!(
+            "cargo::error=no working C++ compiler ({reason}): install one (Debian, Ubuntu: g++ or build-essential; \
+             or point CXX at it), or turn off the feature `cpu`"
+        );
+        std::process::exit(1);
+    }
+
+    let mut isas = flags::isas(&arch).to_vec();
+    if env::var_os("CARGO_FEATURE_LOCKSTEP").is_some() {
+        isas.push(flags::LOCKSTEP);
+    }
+    let mut declarations = String::new();
+    let mut tables = String::new();
+    for isa in &isas {
+        let mut build = cc::Build::new();
+        // Nothing of the C++ library is used.
+        build.cpp(true).cpp_link_stdlib(None).std("c++17").warnings(false).debug(false);
+        build.include("device").flag("-iquote").flag(&include);
+        for flag in flags::COMMON.iter().chain(isa.flags) {
+            build.flag(flag);
+        }
+        let _ = writeln!(tables, "    Isa {{ name: {:?}, families: &[", isa.name);
+        for family in hip_kernels::families() {
+            let symbol = format!("hip_cpu_{}_{}", isa.name, family.name);
+            let source = out.join(format!("{symbol}.cpp"));
+            write(&source, &translation_unit(family, &symbol));
+            build.file(source);
+            let _ = writeln!(declarations, "    static {symbol}: Table;");
+            let _ = writeln!(tables, "        ({:?}, &raw const {symbol}),", family.name);
+        }
+        tables.push_str("    ] },\n");
+        build.compile(&format!("hip_cpu_{}", isa.name));
+    }
+    write(
+        &out.join("tables.rs"),
+        &format!(
+            "#[allow(non_upper_case_globals)]\nunsafe extern \"C\" {{\n{declarations}}}\n\
+             pub(crate) static ISAS: &[Isa] = &[\n{tables}];\n"
+        ),
+    );
+    if env::var("CARGO_CFG_TARGET_FAMILY").is_ok_and(|family| family.contains("unix")) {
+        println!("cargo::rustc-link-lib=m");
+    }
+}
+
+/// One family: its kernels in a namespace of their own, since two families, or one family for two instruction sets, may
+/// have functions of one name, and the linker would keep either.
+fn translation_unit(family: &hip_kernels::Family, symbol: &str) -> String {
+    let mut text = format!(
+        "namespace {symbol}_kernels {{\n#include \"hip_cpu.h\"\n{}\n#include \"hip_cpu_table.h\"\n\
+         static const hip_cpu_entry entries[] = {{\n",
+        family.source
+    );
+    for name in family.instantiations() {
+        let _ = writeln!(text, "HIP_CPU_KERNEL(\"{name}\", {name}),");
+    }
+    let _ = write!(
+        text,
+        "{{nullptr, nullptr, 0, nullptr}}}};\n}}\n\
+         struct {symbol}_table {{ const void *entries; unsigned long long count; }};\n\
+         extern \"C\" __attribute__((visibility(\"hidden\"))) const {symbol}_table {symbol};\n\
+         extern \"C\" const {symbol}_table {symbol} = {{{symbol}_kernels::entries, \
+         sizeof({symbol}_kernels::entries) / sizeof({symbol}_kernels::entries[0]) - 1}};\n"
+    );
+    text
+}
+
+fn compiler_works() -> Result<(), String> {
+    let tool = cc::Build::new().cpp(true).try_get_compiler().map_err(|error| error.to_string())?;
+    match Command::new(tool.path()).arg("--version").output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("{} --version: {}", tool.path().display(), output.status)),
+        Err(error) => Err(format!("{}: {error}", tool.path().display())),
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    // An unchanged file keeps its time stamp.
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return;
+    }
+    fs::write(path, text).expect("OUT_DIR is writable");
+}

@@ -1,0 +1,114 @@
+//! The structs that compiled kernels and the device share: `device/hip_cpu.h` and `device/hip_cpu_table.h`.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// `dim3`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dim3 {
+    pub(crate) x: u32,
+    pub(crate) y: u32,
+    pub(crate) z: u32,
+}
+
+impl Dim3 {
+    pub(crate) fn count(self) -> u64 {
+        u64::from(self.x) * u64::from(self.y) * u64::from(self.z)
+    }
+
+    /// The position that stands at `index` counting x first.
+    #[cfg(feature = "lockstep")]
+    pub(crate) fn at(self, index: u64) -> Self {
+        let (x, y) = (u64::from(self.x), u64::from(self.y));
+        Self { x: (index % x) as u32, y: (index / x % y) as u32, z: (index / x / y) as u32 }
+    }
+}
+
+/// `hip_cpu_launch`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct LaunchRecord {
+    pub(crate) grid: Dim3,
+    pub(crate) block_dim: Dim3,
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    pub(crate) dynamic_shared: *mut c_void,
+    pub(crate) thread: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) wave: c_int,
+    pub(crate) lane: c_int,
+    pub(crate) sync: Option<unsafe extern "C" fn(site: *const c_void)>,
+    pub(crate) shared: Option<
+        unsafe extern "C" fn(key: *const c_void, bytes: u64, align: u64, name: *const c_char) -> *mut c_void,
+    >,
+    pub(crate) shuffle: Option<
+        unsafe extern "C" fn(
+            site: *const c_void,
+            value: *const c_void,
+            out: *mut c_void,
+            bytes: u32,
+            source: c_int,
+        ),
+    >,
+    pub(crate) ballot: Option<unsafe extern "C" fn(site: *const c_void, predicate: c_int) -> u64>,
+}
+
+// SAFETY: native launches share it read-only; what `dynamic_shared` points to each part of a launch sets for itself.
+unsafe impl Sync for LaunchRecord {}
+
+impl LaunchRecord {
+    /// The launch of some of its blocks.
+    pub(crate) fn part(&self, first: u64, count: u64) -> Self {
+        Self { first, count, ..*self }
+    }
+}
+
+/// Runs blocks (native) or one thread (lockstep) of a kernel.
+pub(crate) type Run = unsafe extern "C" fn(arguments: *mut *mut c_void, launch: *const LaunchRecord);
+
+/// `hip_cpu_entry`.
+#[repr(C)]
+pub(crate) struct Entry {
+    pub(crate) name: *const c_char,
+    pub(crate) run: Option<Run>,
+    pub(crate) argument_count: u64,
+    pub(crate) layout: *const [u32; 2],
+}
+
+/// One translation unit's entries.
+#[repr(C)]
+pub(crate) struct Table {
+    pub(crate) entries: *const Entry,
+    pub(crate) count: u64,
+}
+
+/// A kernel that can be launched. Plain data; whoever holds it keeps its code loaded.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    pub(crate) name: &'static str,
+    pub(crate) run: Run,
+    /// Size and alignment of each argument.
+    pub(crate) layout: &'static [[u32; 2]],
+}
+
+impl Table {
+    /// The table's kernels.
+    ///
+    /// # Safety
+    /// The table is what `hip_cpu_table.h` generates, and stays loaded for as long as the result is used, whatever
+    /// the lifetimes of its parts say.
+    pub(crate) unsafe fn kernels(&self) -> Vec<Kernel> {
+        (0..self.count as usize)
+            .filter_map(|i| {
+                // SAFETY: the table has `count` entries, by the caller's word.
+                let entry = unsafe { &*self.entries.add(i) };
+                // SAFETY: a NUL-terminated literal of the translation unit.
+                let name = unsafe { std::ffi::CStr::from_ptr(entry.name) };
+                // SAFETY: `layout` has a pair for each argument.
+                let layout =
+                    unsafe { std::slice::from_raw_parts(entry.layout, entry.argument_count as usize) };
+                Some(Kernel { name: name.to_str().ok()?, run: entry.run?, layout })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,146 @@
+//! Code objects: what hipRTC gives and `hipModuleLoadData` takes. Self-describing, so that one that was written to disk
+//! by another process, another version or another CPU is known for what it is, and a damaged one is refused.
+//!
+//! `MAGIC`, the payload's length and its hash, the hash of all that; then the payload: the length of a text, the text,
+//! and a shared object where the kernels are not built in. The text's lines: what compiled it, the architecture, the
+//! kind and, for built-in kernels, the family, its source's hash and the names.
+
+use crate::runtime::arch_name;
+use std::ffi::c_void;
+
+const MAGIC: &[u8; 8] = b"HIPCPU\x01\n";
+const HEADER: usize = 32;
+/// Far above any shared object of kernels: a length past it is damage.
+const LARGEST: u64 = 1 << 30;
+
+/// What a code object holds.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// Kernels of a built-in family, by name expression.
+    BuiltIn { family: String, names: Vec<String> },
+    /// A shared object with a `hip_cpu_table`.
+    Shared(Vec<u8>),
+}
+
+/// Why a code object was refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It is none, or is damaged.
+    Damaged,
+    /// It is whole, but for another version or architecture.
+    Foreign,
+}
+
+/// FNV-1a.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn source_hash(family: &str) -> Option<u64> {
+    let family = hip_kernels::families().iter().find(|known| known.name == family)?;
+    let all = hip_kernels::HEADERS.iter().map(|(_, text)| *text).chain([family.source]);
+    Some(all.fold(0, |sum: u64, text| sum.rotate_left(1) ^ hash(text.as_bytes())))
+}
+
+const COMPILER: &str = concat!("hip-cpu ", env!("CARGO_PKG_VERSION"));
+
+impl Code {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut text = format!("{COMPILER}\n{}\n", arch_name());
+        let binary: &[u8] = match self {
+            Self::BuiltIn { family, names } => {
+                let hash = source_hash(family).unwrap_or(0);
+                text.push_str(&format!("built-in\n{family}\n{hash:016x}\n"));
+                for name in names {
+                    text.push_str(name);
+                    text.push('\n');
+                }
+                &[]
+            }
+            Self::Shared(binary) => {
+                text.push_str("shared\n");
+                binary
+            }
+        };
+        let mut payload = (text.len() as u64).to_le_bytes().to_vec();
+        payload.extend_from_slice(text.as_bytes());
+        payload.extend_from_slice(binary);
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&hash(&payload).to_le_bytes());
+        let check = hash(&bytes);
+        bytes.extend_from_slice(&check.to_le_bytes());
+        bytes.extend_from_slice(&payload);
+        bytes
+    }
+
+    /// Reads a code object whose length nobody gives.
+    ///
+    /// # Safety
+    /// `image` points to a code object, whole or with wrong bytes, or to at least 32 readable bytes of something else.
+    pub(crate) unsafe fn read(image: *const c_void) -> Result<Self, Refused> {
+        let image = image.cast::<u8>();
+        // SAFETY: the caller's.
+        let header = unsafe { std::slice::from_raw_parts(image, HEADER) };
+        let word =
+            |at: usize| header[at..at + 8].iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+        if &header[..8] != MAGIC || hash(&header[..24]) != word(24) || word(8) > LARGEST {
+            return Err(Refused::Damaged);
+        }
+        // SAFETY: the header is whole, so its length is the one that was written with it.
+        let payload = unsafe { std::slice::from_raw_parts(image.add(HEADER), word(8) as usize) };
+        if hash(payload) != word(16) {
+            return Err(Refused::Damaged);
+        }
+        Self::parse(payload).ok_or(Refused::Damaged)?
+    }
+
+    fn parse(payload: &[u8]) -> Option<Result<Self, Refused>> {
+        let (length, rest) = payload.split_first_chunk::<8>()?;
+        let (text, binary) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+        let mut lines = std::str::from_utf8(text).ok()?.lines();
+        if lines.next()? != COMPILER || lines.next()? != arch_name() {
+            return Some(Err(Refused::Foreign));
+        }
+        Some(match lines.next()? {
+            "built-in" => {
+                let family = lines.next()?.to_owned();
+                if Some(u64::from_str_radix(lines.next()?, 16).ok()?) != source_hash(&family) {
+                    return Some(Err(Refused::Foreign));
+                }
+                Ok(Self::BuiltIn { family, names: lines.map(str::to_owned).collect() })
+            }
+            "shared" => Ok(Self::Shared(binary.to_vec())),
+            _ => Err(Refused::Foreign),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Code, Refused> {
+        // SAFETY: at least a header's length.
+        unsafe { Code::read(bytes.as_ptr().cast()) }
+    }
+
+    #[test]
+    fn whole_ones_are_read_and_damaged_ones_refused() {
+        for make in [
+            || Code::BuiltIn { family: "binary".into(), names: vec!["binary_contiguous<Add, f32>".into()] },
+            || Code::Shared(vec![1, 2, 3]),
+        ] {
+            let bytes = make().to_bytes();
+            assert_eq!(read(&bytes), Ok(make()));
+            for at in 0..bytes.len() {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 0x10;
+                assert_eq!(read(&damaged), Err(Refused::Damaged), "byte {at}");
+            }
+        }
+        assert_eq!(read(&[0x7f; 64]), Err(Refused::Damaged));
+    }
+}

@@ -1,0 +1,241 @@
+//! The host's C++ compiler at run time: for sources that were not built ahead.
+
+use crate::{
+    flags::{COMMON, LOCKSTEP, isas},
+    kernels::isa,
+};
+use std::{
+    env,
+    ffi::OsString,
+    fs, io,
+    path::{Component, Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+const DEVICE_HEADERS: &[(&str, &str)] = &[
+    ("hip_cpu.h", include_str!("../device/hip_cpu.h")),
+    ("hip_cpu_table.h", include_str!("../device/hip_cpu_table.h")),
+    // Built in, as in AMD's hipRTC.
+    ("hip/hip_runtime.h", ""),
+];
+
+/// A program to compile.
+pub(crate) struct Unit<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) source: &'a str,
+    pub(crate) headers: &'a [(String, String)],
+    pub(crate) options: &'a [String],
+    pub(crate) names: &'a [String],
+}
+
+/// Compiles to a shared object; `Err` is the compiler's log.
+pub(crate) fn compile(unit: &Unit<'_>) -> Result<(Vec<u8>, String), String> {
+    let (std, options) = options(unit.options)?;
+    let folder = Folder::new().map_err(|error| format!("no folder for temporary files: {error}"))?;
+    let write = |name: &str, text: &str| {
+        let path = folder.0.join(name);
+        if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(format!("{name}: not a header's name"));
+        }
+        path.parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::write(&path, text))
+            .map_err(|e| e.to_string())
+    };
+    for (name, text) in DEVICE_HEADERS {
+        write(name, text)?;
+    }
+    for (name, text) in unit.headers {
+        write(name, text)?;
+    }
+    let source = folder.0.join("program.cpp");
+    let library = folder.0.join("program.so");
+    fs::write(&source, unit.text()).map_err(|error| error.to_string())?;
+
+    let mut tried = Vec::new();
+    for compiler in compilers() {
+        let mut command = Command::new(&compiler);
+        command.arg(&std).args(["-shared", "-fPIC", "-w"]).args(COMMON);
+        let isa_flags =
+            isas(env::consts::ARCH).iter().chain([&LOCKSTEP]).find(|known| known.name == isa().name);
+        command.args(isa_flags.map_or(&[][..], |isa| isa.flags));
+        command.arg("-iquote").arg(&folder.0).arg("-idirafter").arg(&folder.0).args(&options);
+        // Messages speak of the program, not of the folder.
+        command.current_dir(&folder.0).arg(&source).arg("-o").arg(&library).arg("-lm");
+        match command.output() {
+            Ok(output) => {
+                let log =
+                    String::from_utf8_lossy(&output.stderr).replace(&format!("{}/", folder.0.display()), "");
+                if !output.status.success() {
+                    return Err(if log.is_empty() { output.status.to_string() } else { log });
+                }
+                return fs::read(&library).map(|library| (library, log)).map_err(|error| error.to_string());
+            }
+            Err(error) => tried.push(format!("{}: {error}", Path::new(&compiler).display())),
+        }
+    }
+    Err(format!(
+        "this program is not among the built-in ones, and no C++ compiler runs here to compile it ({}); install g++ or \
+         point CXX at a compiler",
+        tried.join("; ")
+    ))
+}
+
+fn compilers() -> Vec<OsString> {
+    let set = env::var_os("CXX").filter(|value| !value.is_empty());
+    set.into_iter().chain(["c++", "g++", "clang++"].map(OsString::from)).collect()
+}
+
+/// The language standard and the options that mean something to a host compiler. Those about a GPU's code are AMD's
+/// compiler's alone.
+fn options(given: &[String]) -> Result<(String, Vec<&str>), String> {
+    let mut std = "-std=c++17".to_owned();
+    let mut kept = Vec::new();
+    let mut given = given.iter().map(String::as_str);
+    while let Some(option) = given.next() {
+        if option.starts_with("-std=") || option.starts_with("--std=") {
+            std = format!("-{}", option.trim_start_matches('-'));
+        } else if ["-D", "-U", "-I", "-include"].contains(&option) {
+            kept.push(option);
+            kept.push(given.next().ok_or_else(|| format!("error: argument to '{option}' is missing"))?);
+        } else if ["-D", "-U", "-I"].iter().any(|start| option.starts_with(start)) {
+            kept.push(option);
+        } else if ![
+            "-O",
+            "-g",
+            "-f",
+            "-m",
+            "-W",
+            "-w",
+            "-nogpu",
+            "--offload-arch=",
+            "--gpu-architecture=",
+            "--hiprtc",
+        ]
+        .iter()
+        .any(|start| option.starts_with(start))
+        {
+            return Err(format!("error: unknown argument: '{option}'"));
+        }
+    }
+    Ok((std, kept))
+}
+
+impl Unit<'_> {
+    fn text(&self) -> String {
+        let code = without_comments(self.source);
+        // A program without a prelude of its own finds the C library's mathematics, as AMD's compiler has it built in.
+        let library = if code.contains("#include \"prelude.h\"") {
+            ""
+        } else {
+            "#include <math.h>\n#include <stdint.h>\n"
+        };
+        let name = if self.name.is_empty() { "program" } else { self.name };
+        let mut text = format!(
+            "{library}#include \"hip_cpu.h\"\n#line 1 {name:?}\n{}\n#line 1 \"names\"\n",
+            self.source
+        );
+        text.push_str("#include \"hip_cpu_table.h\"\nstatic const hip_cpu_entry hip_cpu_entries[] = {\n");
+        let mut names = self.names.to_vec();
+        names.extend(extern_kernels(&code).into_iter().filter(|name| !self.names.contains(name)));
+        for name in &names {
+            // A name expression may begin with `&`.
+            let kernel = name.trim().trim_start_matches('&');
+            text.push_str(&format!("HIP_CPU_KERNEL({name:?}, {kernel}),\n"));
+        }
+        text.push_str(
+            "{nullptr, nullptr, 0, nullptr}};\n\
+             struct hip_cpu_table_type { const void *entries; unsigned long long count; };\n\
+             extern \"C\" __attribute__((visibility(\"default\"))) const hip_cpu_table_type hip_cpu_table = {\n\
+             hip_cpu_entries, sizeof(hip_cpu_entries) / sizeof(hip_cpu_entries[0]) - 1};\n",
+        );
+        text
+    }
+}
+
+fn without_comments(source: &str) -> String {
+    let mut text = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("/*").into_iter().chain(rest.find("//")).min() {
+        text.push_str(&rest[..at]);
+        let (end, skip) = if rest[at..].starts_with("//") { ("\n", 0) } else { ("*/", 2) };
+        rest = rest[at + 2..].find(end).map_or("", |length| &rest[at + 2 + length + skip..]);
+    }
+    text + rest
+}
+
+/// The kernels that are found by their plain names: `extern "C" __global__ void name(`.
+fn extern_kernels(code: &str) -> Vec<String> {
+    code.split("extern \"C\"")
+        .skip(1)
+        .filter_map(|declaration| {
+            let mut declaration = declaration.to_owned();
+            if let Some(bounds) = declaration.find("__launch_bounds__") {
+                let end = bounds + declaration[bounds..].find(')')? + 1;
+                declaration.replace_range(bounds..end, " ");
+            }
+            let head = &declaration[..declaration.find('(')?];
+            if !head.contains("__global__") || head.contains([';', '{']) {
+                return None;
+            }
+            head.split_whitespace().next_back().map(str::to_owned)
+        })
+        .collect()
+}
+
+/// A folder that nobody else may read, gone when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> io::Result<Self> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let path = env::temp_dir().join(format!("hip-cpu-{}-{number}", std::process::id()));
+            let mut builder = fs::DirBuilder::new();
+            #[cfg(unix)]
+            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+            match builder.create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Loads a shared object from memory.
+pub(crate) fn load(library: &[u8]) -> Result<libloading::Library, String> {
+    let folder = Folder::new().map_err(|error| error.to_string())?;
+    let path = folder.0.join("program.so");
+    fs::write(&path, library).map_err(|error| error.to_string())?;
+    // SAFETY: `compile` made it; it has no initialisers.
+    unsafe { libloading::Library::new(&path) }.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_kernels_are_found() {
+        let code = "/* extern \"C\" __global__ void no(int) */ extern \"C\" __global__ void one(int *p) {}\n// extern\n\
+                    extern \"C\" __global__ __launch_bounds__(256) void two() {} extern \"C\" int three();";
+        assert_eq!(extern_kernels(&without_comments(code)), ["one", "two"]);
+    }
+
+    #[test]
+    fn options_of_a_gpu_are_not_the_hosts() {
+        let given = ["--offload-arch=cpu", "-O3", "-DA=1", "-D", "B", "-std=c++20"].map(String::from);
+        assert_eq!(options(&given), Ok(("-std=c++20".into(), vec!["-DA=1", "-D", "B"])));
+        assert!(options(&["--no-such".into()]).is_err());
+        assert!(options(&["-D".into()]).is_err());
+    }
+}

@@ -1,0 +1,317 @@
+//! Devices: what they are, which one is current, and their locks.
+
+use super::{
+    Status,
+    error::{Fault, api, put},
+    memory::{available_memory, total_memory},
+    settings,
+};
+use hip_sys::*;
+use std::{
+    cell::Cell,
+    collections::HashSet,
+    ffi::{c_char, c_int, c_uint},
+    fs,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+/// Blocks that native mode shows room for on a core: a launch splits into a few chunks a core, so that a core that
+/// is late or slow leaves its chunks to the others.
+const BLOCKS_PER_CORE: u32 = 4;
+
+/// One device: all of them share the machine's cores and memory, but nothing else.
+pub(crate) struct Device {
+    pub(crate) index: usize,
+    order: Mutex<()>,
+    /// A kernel's failure that no call has reported yet.
+    fault: Mutex<Option<Fault>>,
+    peers: Mutex<HashSet<usize>>,
+}
+
+impl Device {
+    /// Holds back the device's other work while the guard lives.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The failure of an earlier kernel, reported once.
+    pub(super) fn check(&self) -> Status {
+        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
+        fault.map_or(Ok(()), |fault| Err(fault.status))
+    }
+
+    #[cfg(feature = "lockstep")]
+    pub(super) fn set_fault(&self, fault: Fault) {
+        super::error::keep_fault(&fault);
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+    }
+}
+
+/// What this mode's devices are like.
+struct Shape {
+    warp: u32,
+    threads_per_block: u32,
+    threads_per_unit: u32,
+    units: usize,
+}
+
+fn shape() -> Result<Shape, hipError_t> {
+    let settings = settings()?;
+    Ok(match settings.wave {
+        // An AMD GPU's figures.
+        Some(warp) => {
+            Shape { warp, threads_per_block: 1024, threads_per_unit: 2048, units: settings.threads }
+        }
+        None => Shape {
+            warp: 1,
+            threads_per_block: 1,
+            threads_per_unit: BLOCKS_PER_CORE,
+            units: settings.threads,
+        },
+    })
+}
+
+/// Shared memory of a block, in bytes: AMD's.
+pub(crate) const SHARED_BYTES: u32 = 65536;
+
+/// Threads that a block may have.
+pub(super) fn max_block() -> Result<u32, hipError_t> {
+    Ok(shape()?.threads_per_block)
+}
+
+/// Blocks of this size that one core has room for.
+pub(super) fn blocks_per_unit(threads: u32) -> Result<u32, hipError_t> {
+    Ok(shape()?.threads_per_unit / threads.max(1))
+}
+
+/// The architecture's name: what code is compiled for.
+pub(crate) fn arch_name() -> String {
+    match settings().map(|settings| settings.wave) {
+        Ok(Some(wave)) => format!("cpu-lockstep-wave{wave}"),
+        _ => match (std::env::consts::ARCH, crate::kernels::isa().name) {
+            ("x86_64", "baseline") => "cpu-x86-64".into(),
+            ("x86_64", isa) => format!("cpu-x86-64-{isa}"),
+            (arch, _) => format!("cpu-{arch}"),
+        },
+    }
+}
+
+fn devices() -> Result<&'static [Device], hipError_t> {
+    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+    let count = settings()?.devices;
+    Ok(DEVICES.get_or_init(|| {
+        (0..count)
+            .map(|index| Device {
+                index,
+                order: Mutex::new(()),
+                fault: Mutex::new(None),
+                peers: Mutex::new(HashSet::new()),
+            })
+            .collect()
+    }))
+}
+
+/// A device by its index.
+pub(crate) fn device(index: c_int) -> Result<&'static Device, hipError_t> {
+    let devices = devices()?;
+    if devices.is_empty() {
+        return Err(hipErrorNoDevice);
+    }
+    usize::try_from(index).ok().and_then(|index| devices.get(index)).ok_or(hipErrorInvalidDevice)
+}
+
+thread_local! {
+    static CURRENT: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// The calling thread's device.
+pub(super) fn current() -> Result<&'static Device, hipError_t> {
+    device(CURRENT.get())
+}
+
+pub(super) unsafe extern "C" fn hipInit(flags: c_uint) -> hipError_t {
+    api(|| match flags {
+        0 => device(0).map(|_| ()),
+        _ => Err(hipErrorInvalidValue),
+    })
+}
+
+pub(super) unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
+    api(|| {
+        let devices = devices()?.len();
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(count, devices as c_int) }?;
+        if devices == 0 { Err(hipErrorNoDevice) } else { Ok(()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipSetDevice(index: c_int) -> hipError_t {
+    api(|| {
+        device(index)?;
+        CURRENT.set(index);
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn hipGetDevice(index: *mut c_int) -> hipError_t {
+    api(|| {
+        let current = current()?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(index, current.index as c_int) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: hipDeviceAttribute_t,
+    index: c_int,
+) -> hipError_t {
+    api(|| {
+        device(index)?;
+        let shape = shape()?;
+        let number = match attribute {
+            hipDeviceAttributeClockRate => cpu().clock_khz,
+            hipDeviceAttributeIntegrated => 1,
+            hipDeviceAttributeL2CacheSize => cpu().l2_bytes,
+            hipDeviceAttributeMaxGridDimX => c_int::MAX,
+            hipDeviceAttributeMaxThreadsPerBlock => shape.threads_per_block as c_int,
+            hipDeviceAttributeMaxThreadsPerMultiProcessor => shape.threads_per_unit as c_int,
+            hipDeviceAttributeMultiprocessorCount => shape.units as c_int,
+            hipDeviceAttributeMaxSharedMemoryPerBlock => SHARED_BYTES as c_int,
+            hipDeviceAttributeWarpSize => shape.warp as c_int,
+            _ => return Err(hipErrorInvalidValue),
+        };
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(value, number) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipDeviceGetName(
+    name: *mut c_char,
+    len: c_int,
+    index: hipDevice_t,
+) -> hipError_t {
+    api(|| {
+        device(index)?;
+        let len = usize::try_from(len)
+            .ok()
+            .filter(|&len| len > 0 && !name.is_null())
+            .ok_or(hipErrorInvalidValue)?;
+        // SAFETY: the caller has room for `len` characters, by HIP's contract.
+        copy_text(unsafe { std::slice::from_raw_parts_mut(name, len) }, &cpu().name);
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, index: hipDevice_t) -> hipError_t {
+    api(|| {
+        device(index)?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(bytes, total_memory()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
+    api(|| {
+        current()?;
+        let all = total_memory();
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(free, available_memory().min(all)) }?;
+        // SAFETY: as above.
+        unsafe { put(total, all) }
+    })
+}
+
+/// HIP's version scheme: major * 10,000,000 + minor * 100,000 + patch. The API is ROCm 7.2's.
+pub(super) unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> hipError_t {
+    // SAFETY: the caller's, by HIP's contract.
+    api(|| unsafe { put(version, 70_200_000) })
+}
+
+pub(super) unsafe extern "C" fn hipGetDevicePropertiesR0600(
+    properties: *mut hipDeviceProp_tR0600,
+    index: c_int,
+) -> hipError_t {
+    api(|| {
+        device(index)?;
+        let mut value = hipDeviceProp_tR0600 { before: [0; 1160], gcnArchName: [0; 256], after: [0; 56] };
+        copy_text(&mut value.gcnArchName, &arch_name());
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(properties, value) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipGetDeviceProperties(
+    properties: *mut hipDeviceProp_tR0000,
+    index: c_int,
+) -> hipError_t {
+    api(|| {
+        device(index)?;
+        let mut value = hipDeviceProp_tR0000 { before: [0; 396], gcnArchName: [0; 256], after: [0; 140] };
+        copy_text(&mut value.gcnArchName, &arch_name());
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(properties, value) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipDeviceCanAccessPeer(
+    can: *mut c_int,
+    index: c_int,
+    peer: c_int,
+) -> hipError_t {
+    api(|| {
+        let (one, other) = (device(index)?, device(peer)?);
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(can, c_int::from(one.index != other.index)) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
+    api(|| {
+        if flags != 0 {
+            return Err(hipErrorInvalidValue);
+        }
+        let (current, peer) = (current()?, device(peer)?);
+        if current.index == peer.index {
+            return Err(hipErrorInvalidDevice);
+        }
+        let new = current.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.index);
+        if new { Ok(()) } else { Err(hipErrorPeerAccessAlreadyEnabled) }
+    })
+}
+
+struct Cpu {
+    name: String,
+    clock_khz: c_int,
+    l2_bytes: c_int,
+}
+
+/// What Linux says of the processor; where it says nothing, a name and zeros.
+fn cpu() -> &'static Cpu {
+    static CPU: OnceLock<Cpu> = OnceLock::new();
+    CPU.get_or_init(|| {
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let field = |name: &str| {
+            let line = info.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let cache = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size").unwrap_or_default();
+        let kilobytes: c_int = cache.trim().trim_end_matches('K').parse().unwrap_or(0);
+        Cpu {
+            name: field("model name").unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH)),
+            clock_khz: field("cpu MHz")
+                .and_then(|mhz| mhz.parse::<f64>().ok())
+                .map_or(0, |mhz| (mhz * 1e3) as c_int),
+            l2_bytes: kilobytes.saturating_mul(1024),
+        }
+    })
+}
+
+/// Copies what fits, and ends it with a NUL.
+fn copy_text(out: &mut [c_char], text: &str) {
+    let fits = text.len().min(out.len() - 1);
+    for (out, byte) in out.iter_mut().zip(&text.as_bytes()[..fits]) {
+        *out = *byte as c_char;
+    }
+    out[fits] = 0;
+}

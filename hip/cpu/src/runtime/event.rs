@@ -1,0 +1,104 @@
+//! Events: the moment at which they were recorded, since all work is then done.
+
+use super::{
+    Handles, Status,
+    device::current,
+    error::{api, hipErrorContextIsDestroyed, put},
+    stream::on_stream,
+};
+use hip_sys::*;
+use std::{
+    ffi::c_uint,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+struct Event {
+    device: usize,
+    timed: bool,
+    recorded: Mutex<Option<Instant>>,
+}
+
+static EVENTS: Handles<Event> = Handles::new(0xa2);
+
+/// All flags of `hip_runtime_api.h`: blocking, no timing, interprocess, and the three about fences.
+const FLAGS: c_uint = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
+
+fn get(event: hipEvent_t) -> Result<Arc<Event>, hipError_t> {
+    EVENTS.get(event as usize).ok_or(hipErrorInvalidHandle)
+}
+
+/// Whether this is an event.
+pub(super) fn check(event: hipEvent_t) -> Status {
+    get(event).map(|_| ())
+}
+
+pub(super) unsafe extern "C" fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: c_uint) -> hipError_t {
+    api(|| {
+        if event.is_null() || flags & !FLAGS != 0 {
+            return Err(hipErrorInvalidValue);
+        }
+        let handle = EVENTS.insert(Arc::new(Event {
+            device: current()?.index,
+            timed: flags & hipEventDisableTiming == 0,
+            recorded: Mutex::new(None),
+        }));
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(event, handle as hipEvent_t) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipEventDestroy(event: hipEvent_t) -> hipError_t {
+    api(|| {
+        if event.is_null() {
+            return Err(hipErrorInvalidHandle);
+        }
+        EVENTS.remove(event as usize).map(|_| ()).ok_or(hipErrorContextIsDestroyed)
+    })
+}
+
+pub(super) unsafe extern "C" fn hipEventRecord(event: hipEvent_t, stream: hipStream_t) -> hipError_t {
+    api(|| {
+        let event = get(event)?;
+        on_stream(stream, |device| {
+            if device.index != event.device {
+                return Err(hipErrorInvalidHandle);
+            }
+            *event.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            Ok(())
+        })
+    })
+}
+
+pub(super) unsafe extern "C" fn hipEventQuery(event: hipEvent_t) -> hipError_t {
+    api(|| check(event))
+}
+
+pub(super) unsafe extern "C" fn hipEventSynchronize(event: hipEvent_t) -> hipError_t {
+    api(|| check(event))
+}
+
+pub(super) unsafe extern "C" fn hipEventElapsedTime(
+    ms: *mut f32,
+    start: hipEvent_t,
+    stop: hipEvent_t,
+) -> hipError_t {
+    api(|| {
+        if ms.is_null() {
+            return Err(hipErrorInvalidValue);
+        }
+        let time = |event: hipEvent_t| {
+            let event = get(event)?;
+            let recorded = *event.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+            recorded.filter(|_| event.timed).map(|at| (at, event.device)).ok_or(hipErrorInvalidHandle)
+        };
+        let ((start, device), (stop, other)) = (time(start)?, time(stop)?);
+        if device != other {
+            return Err(hipErrorInvalidHandle);
+        }
+        let elapsed =
+            if stop >= start { (stop - start).as_secs_f64() } else { -(start - stop).as_secs_f64() };
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(ms, (elapsed * 1e3) as f32) }
+    })
+}

@@ -1,0 +1,222 @@
+//! Device memory and pinned host memory: the machine's, with a map of what is allocated.
+
+use super::{
+    Status,
+    device::current,
+    error::{api, put},
+    settings,
+};
+use hip_sys::*;
+use std::{
+    alloc::{Layout, alloc, dealloc},
+    collections::BTreeMap,
+    ffi::{c_uint, c_void},
+    fs,
+    sync::{OnceLock, PoisonError, RwLock},
+};
+
+/// What AMD's allocations begin at a multiple of.
+const ALIGN: usize = 256;
+
+/// Allocations from here on begin on a huge page and ask for huge pages: large tensors then cost fewer page
+/// faults and TLB misses.
+const HUGE: usize = 2 << 20;
+
+/// Bytes behind an allocation that lockstep checks after each kernel.
+const FENCE: usize = 256;
+const FENCE_BYTE: u8 = 0xa5;
+
+#[derive(Clone, Copy)]
+struct Allocation {
+    bytes: usize,
+    layout: Layout,
+    /// `None`: pinned host memory.
+    device: Option<usize>,
+}
+
+static LIVE: RwLock<BTreeMap<usize, Allocation>> = RwLock::new(BTreeMap::new());
+
+/// The allocation that holds an address, and where it begins.
+fn find(address: usize) -> Option<(usize, Allocation)> {
+    let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
+    let (&start, &allocation) = live.range(..=address).next_back()?;
+    (address - start < allocation.bytes).then_some((start, allocation))
+}
+
+/// What a range of memory is to the runtime.
+pub(super) enum Place {
+    /// Wholly inside one allocation.
+    Inside,
+    /// Begins in an allocation and runs past its end.
+    Past,
+    /// Begins in none: the host's own memory, as far as can be known.
+    Elsewhere,
+}
+
+pub(super) fn place(pointer: *const c_void, bytes: usize) -> Place {
+    match find(pointer as usize) {
+        Some((start, allocation)) if bytes <= allocation.bytes - (pointer as usize - start) => Place::Inside,
+        Some(_) => Place::Past,
+        None => Place::Elsewhere,
+    }
+}
+
+/// Whether the range lies inside one live allocation.
+#[allow(dead_code, reason = "rocBLAS and MIOpen check their arguments by it")]
+pub(crate) fn check_range(pointer: *const c_void, bytes: usize) -> bool {
+    matches!(place(pointer, bytes), Place::Inside)
+}
+
+/// The first allocation whose fence was written over: its address and size. Its fence is mended.
+#[cfg(feature = "lockstep")]
+pub(super) fn broken_fence() -> Option<(usize, usize)> {
+    let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
+    let broken = live.iter().find(|(start, allocation)| {
+        // SAFETY: the fence belongs to the allocation, which the map's lock keeps alive.
+        let fence = unsafe { std::slice::from_raw_parts((*start + allocation.bytes) as *const u8, FENCE) };
+        allocation.device.is_some() && fence.iter().any(|byte| *byte != FENCE_BYTE)
+    });
+    broken.map(|(start, allocation)| {
+        // SAFETY: as above; kernels, which alone write there, run under the lock that our caller holds.
+        unsafe { ((*start + allocation.bytes) as *mut u8).write_bytes(FENCE_BYTE, FENCE) };
+        (*start, allocation.bytes)
+    })
+}
+
+fn allocate(bytes: usize, device: Option<usize>) -> Result<*mut c_void, hipError_t> {
+    let settings = settings()?;
+    let align = if bytes >= HUGE { HUGE } else { ALIGN };
+    let fence = if settings.wave.is_some() && device.is_some() { FENCE } else { 0 };
+    let layout = bytes
+        .checked_add(fence)
+        .and_then(|bytes| Layout::from_size_align(bytes, align).ok())
+        .ok_or(hipErrorOutOfMemory)?;
+    // Linux promises memory that it does not have, and ends the process that then uses it.
+    if bytes >= HUGE && bytes > available_memory() {
+        return Err(hipErrorOutOfMemory);
+    }
+    // SAFETY: the layout has a size: every caller refuses or answers 0 bytes.
+    let memory = unsafe { alloc(layout) };
+    if memory.is_null() {
+        return Err(hipErrorOutOfMemory);
+    }
+    if bytes >= HUGE {
+        ask_for_huge_pages(memory, bytes);
+    }
+    if settings.poison {
+        // SAFETY: freshly allocated, of this size.
+        unsafe { memory.write_bytes(0xff, bytes) };
+    }
+    // SAFETY: the layout has room for the fence behind the bytes.
+    unsafe { memory.add(bytes).write_bytes(FENCE_BYTE, fence) };
+    let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
+    live.insert(memory as usize, Allocation { bytes, layout, device });
+    Ok(memory.cast())
+}
+
+/// Takes an allocation out of the map and frees it.
+fn release(pointer: *mut c_void, valid: impl Fn(&Allocation) -> bool) -> Status {
+    let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
+    let address = pointer as usize;
+    match live.get(&address) {
+        Some(allocation) if valid(allocation) => {}
+        _ => return Err(hipErrorInvalidValue),
+    }
+    if let Some(allocation) = live.remove(&address) {
+        drop(live);
+        // SAFETY: `allocate` got it with this layout; nobody else finds it in the map any more.
+        unsafe { dealloc(pointer.cast(), allocation.layout) };
+    }
+    Ok(())
+}
+
+pub(super) unsafe extern "C" fn hipMalloc(pointer: *mut *mut c_void, size: usize) -> hipError_t {
+    api(|| {
+        let device = current()?;
+        let memory = if size == 0 || pointer.is_null() {
+            std::ptr::null_mut()
+        } else {
+            allocate(size, Some(device.index))?
+        };
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(pointer, memory) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipFree(pointer: *mut c_void) -> hipError_t {
+    api(|| {
+        let current = current()?;
+        if pointer.is_null() {
+            return Ok(());
+        }
+        // Waits for the device's work, as AMD's does.
+        let owner = match find(pointer as usize) {
+            Some((_, Allocation { device: Some(owner), .. })) => super::device(owner as i32)?,
+            _ => current,
+        };
+        let _order = owner.lock();
+        release(pointer, |allocation| allocation.device.is_some())
+    })
+}
+
+pub(super) unsafe extern "C" fn hipHostMalloc(
+    pointer: *mut *mut c_void,
+    size: usize,
+    _flags: c_uint,
+) -> hipError_t {
+    api(|| {
+        current()?;
+        let memory =
+            if size == 0 || pointer.is_null() { std::ptr::null_mut() } else { allocate(size, None)? };
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(pointer, memory) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipHostFree(pointer: *mut c_void) -> hipError_t {
+    api(|| {
+        current()?;
+        if pointer.is_null() { Ok(()) } else { release(pointer, |allocation| allocation.device.is_none()) }
+    })
+}
+
+/// The machine's memory in bytes, or less where a control group allows less.
+pub(super) fn total_memory() -> usize {
+    static TOTAL: OnceLock<usize> = OnceLock::new();
+    *TOTAL.get_or_init(|| {
+        let machine = meminfo("MemTotal:").unwrap_or(usize::MAX / 2);
+        control_group("memory.max").map_or(machine, |limit| limit.min(machine))
+    })
+}
+
+/// The memory that can still be had, in bytes.
+pub(super) fn available_memory() -> usize {
+    let machine = meminfo("MemAvailable:").unwrap_or(usize::MAX / 2);
+    match (control_group("memory.max"), control_group("memory.current")) {
+        (Some(limit), Some(used)) => limit.saturating_sub(used).min(machine),
+        _ => machine,
+    }
+}
+
+fn meminfo(field: &str) -> Option<usize> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find(|line| line.starts_with(field))?;
+    line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
+}
+
+fn control_group(file: &str) -> Option<usize> {
+    fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse().ok()
+}
+
+#[cfg(target_os = "linux")]
+fn ask_for_huge_pages(memory: *mut u8, bytes: usize) {
+    unsafe extern "C" {
+        fn madvise(address: *mut c_void, length: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
+    }
+    const MADV_HUGEPAGE: std::ffi::c_int = 14;
+    // SAFETY: whole pages of our own allocation; an advice changes no content. Refusal costs nothing but speed.
+    unsafe { madvise(memory.cast(), bytes & !(HUGE - 1), MADV_HUGEPAGE) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask_for_huge_pages(_memory: *mut u8, _bytes: usize) {}

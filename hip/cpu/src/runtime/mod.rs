@@ -1,0 +1,90 @@
+//! The HIP runtime: devices, memory, streams, events, modules and launches, by AMD's C API.
+//!
+//! Work runs in the calling thread when it is issued, under the device's lock: every stream is always idle, and whatever
+//! order AMD's runtime promises holds. Errors are AMD's (checked against its runtime's source, `hipamd` of ROCm 7.1).
+
+mod copy;
+mod device;
+mod error;
+mod event;
+mod handles;
+mod launch;
+mod memory;
+mod module;
+mod pool;
+mod stream;
+
+pub(crate) use device::{arch_name, device};
+#[cfg(feature = "lockstep")]
+pub(crate) use error::Fault;
+pub use error::last_fault;
+pub(crate) use handles::Handles;
+#[allow(unused_imports, reason = "rocBLAS and MIOpen call these")]
+pub(crate) use {
+    memory::check_range,
+    pool::{parallel, threads},
+    stream::on_stream,
+};
+
+use hip_sys::{Hip, hipError_t, hipErrorNotInitialized};
+
+/// What a call of this API comes to.
+pub(crate) type Status = Result<(), hipError_t>;
+
+/// The settings, or the status of a runtime that can't start.
+pub(crate) fn settings() -> Result<&'static crate::settings::Settings, hipError_t> {
+    crate::settings::settings().map_err(|problem| {
+        static SAID: std::sync::Once = std::sync::Once::new();
+        SAID.call_once(|| log::error!("hip-cpu: {problem}"));
+        hipErrorNotInitialized
+    })
+}
+
+/// The CPU device's HIP.
+pub fn hip_table() -> Hip {
+    Hip {
+        hipInit: device::hipInit,
+        hipGetDeviceCount: device::hipGetDeviceCount,
+        hipSetDevice: device::hipSetDevice,
+        hipGetDevice: device::hipGetDevice,
+        hipDeviceGetAttribute: device::hipDeviceGetAttribute,
+        hipDeviceGetName: device::hipDeviceGetName,
+        hipDeviceTotalMem: device::hipDeviceTotalMem,
+        hipMemGetInfo: device::hipMemGetInfo,
+        hipDriverGetVersion: device::hipDriverGetVersion,
+        hipRuntimeGetVersion: device::hipDriverGetVersion,
+        hipMalloc: memory::hipMalloc,
+        hipFree: memory::hipFree,
+        hipHostMalloc: memory::hipHostMalloc,
+        hipHostFree: memory::hipHostFree,
+        hipMemcpyAsync: copy::hipMemcpyAsync,
+        hipMemcpyPeerAsync: copy::hipMemcpyPeerAsync,
+        hipMemsetAsync: copy::hipMemsetAsync,
+        hipMemsetD32Async: copy::hipMemsetD32Async,
+        hipStreamCreateWithFlags: stream::hipStreamCreateWithFlags,
+        hipStreamDestroy: stream::hipStreamDestroy,
+        hipStreamSynchronize: stream::hipStreamSynchronize,
+        hipStreamWaitEvent: stream::hipStreamWaitEvent,
+        hipEventCreateWithFlags: event::hipEventCreateWithFlags,
+        hipEventDestroy: event::hipEventDestroy,
+        hipEventRecord: event::hipEventRecord,
+        hipEventQuery: event::hipEventQuery,
+        hipEventSynchronize: event::hipEventSynchronize,
+        hipEventElapsedTime: event::hipEventElapsedTime,
+        hipModuleLoadData: module::hipModuleLoadData,
+        hipModuleUnload: module::hipModuleUnload,
+        hipModuleGetFunction: module::hipModuleGetFunction,
+        hipModuleLaunchKernel: launch::hipModuleLaunchKernel,
+        hipGetErrorName: error::hipGetErrorName,
+        hipGetErrorString: error::hipGetErrorString,
+        hipGetLastError: error::hipGetLastError,
+        hipDeviceSynchronize: stream::hipDeviceSynchronize,
+        hipDeviceCanAccessPeer: device::hipDeviceCanAccessPeer,
+        hipDeviceEnablePeerAccess: device::hipDeviceEnablePeerAccess,
+        hipGetDevicePropertiesR0600: Some(device::hipGetDevicePropertiesR0600),
+        hipGetDeviceProperties: Some(device::hipGetDeviceProperties),
+        hipModuleOccupancyMaxActiveBlocksPerMultiprocessor: Some(
+            launch::hipModuleOccupancyMaxActiveBlocksPerMultiprocessor,
+        ),
+    }
+}

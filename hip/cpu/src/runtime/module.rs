@@ -1,0 +1,131 @@
+//! Modules: loaded code objects, and the kernels in them.
+
+use super::{
+    Handles,
+    device::{Device, current},
+    error::{api, put},
+};
+use crate::{
+    abi::{Kernel, Table},
+    code_object::{Code, Refused},
+    compiler,
+    kernels::built_in,
+};
+use hip_sys::*;
+use std::{
+    collections::HashMap,
+    ffi::{CStr, c_char, c_void},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+struct Module {
+    device: &'static Device,
+    kernels: HashMap<String, Kernel>,
+    /// Handles that were given out.
+    functions: Mutex<HashMap<String, usize>>,
+    library: Option<Arc<libloading::Library>>,
+}
+
+/// A kernel on a device.
+pub(super) struct Function {
+    pub(super) device: &'static Device,
+    pub(super) kernel: Kernel,
+    /// Keeps the kernel's code loaded, a launch's too that another thread unloads the module under.
+    _library: Option<Arc<libloading::Library>>,
+}
+
+static MODULES: Handles<Module> = Handles::new(0xa3);
+static FUNCTIONS: Handles<Function> = Handles::new(0xa4);
+
+/// The kernel behind a handle.
+pub(super) fn function(function: hipFunction_t) -> Option<Arc<Function>> {
+    FUNCTIONS.get(function as usize)
+}
+
+fn load(code: Code, device: &'static Device) -> Result<Module, hipError_t> {
+    let (kernels, library) = match code {
+        Code::BuiltIn { family, names } => {
+            let kernels = names
+                .into_iter()
+                .map(|name| built_in(&family, &name).map(|kernel| (name, kernel)))
+                .collect::<Option<HashMap<_, _>>>();
+            (kernels.ok_or(hipErrorNoBinaryForGpu)?, None)
+        }
+        Code::Shared(bytes) => {
+            let library = compiler::load(&bytes).map_err(|error| {
+                log::error!("hip-cpu: a compiled program can't be loaded: {error}");
+                hipErrorInvalidImage
+            })?;
+            // SAFETY: `compiler.rs` wrote the symbol with this type.
+            let table = unsafe { library.get::<*const Table>(b"hip_cpu_table\0") }
+                .map_err(|_| hipErrorInvalidImage)?;
+            // SAFETY: what `hip_cpu_table.h` generated; whoever holds a kernel holds the library.
+            let kernels = unsafe { (**table).kernels() };
+            (
+                kernels.into_iter().map(|kernel| (kernel.name.to_owned(), kernel)).collect(),
+                Some(Arc::new(library)),
+            )
+        }
+    };
+    Ok(Module { device, kernels, functions: Mutex::default(), library })
+}
+
+pub(super) unsafe extern "C" fn hipModuleLoadData(
+    module: *mut hipModule_t,
+    image: *const c_void,
+) -> hipError_t {
+    api(|| {
+        if module.is_null() || image.is_null() {
+            return Err(hipErrorInvalidValue);
+        }
+        let device = current()?;
+        // SAFETY: the caller's code object, by HIP's contract.
+        let code = unsafe { Code::read(image) }.map_err(|refused| match refused {
+            Refused::Damaged => hipErrorInvalidImage,
+            Refused::Foreign => hipErrorNoBinaryForGpu,
+        })?;
+        let handle = MODULES.insert(Arc::new(load(code, device)?));
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(module, handle as hipModule_t) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipModuleUnload(module: hipModule_t) -> hipError_t {
+    api(|| {
+        let module = MODULES.remove(module as usize).ok_or(hipErrorInvalidHandle)?;
+        let _order = module.device.lock();
+        for handle in module.functions.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            FUNCTIONS.remove(*handle);
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn hipModuleGetFunction(
+    function: *mut hipFunction_t,
+    module: hipModule_t,
+    name: *const c_char,
+) -> hipError_t {
+    api(|| {
+        if function.is_null() || name.is_null() {
+            return Err(hipErrorInvalidValue);
+        }
+        // SAFETY: not null; the caller's C string, by HIP's contract.
+        let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| hipErrorNotFound)?;
+        if name.is_empty() {
+            return Err(hipErrorInvalidValue);
+        }
+        let module = MODULES.get(module as usize).ok_or(hipErrorInvalidHandle)?;
+        let kernel = *module.kernels.get(name).ok_or(hipErrorNotFound)?;
+        let mut functions = module.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = *functions.entry(name.to_owned()).or_insert_with(|| {
+            FUNCTIONS.insert(Arc::new(Function {
+                device: module.device,
+                kernel,
+                _library: module.library.clone(),
+            }))
+        });
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(function, handle as hipFunction_t) }
+    })
+}

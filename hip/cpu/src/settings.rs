@@ -1,0 +1,115 @@
+//! What the environment asks of the CPU device, read once.
+
+use std::{env, fmt, str::FromStr, sync::OnceLock};
+
+/// A setting that can't be honoured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The environment variable.
+    pub what: String,
+    /// What it may be.
+    pub expected: String,
+    /// What it is.
+    pub found: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: expected {}, found {}", self.what, self.expected, self.found)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+#[cfg_attr(not(feature = "lockstep"), allow(dead_code))]
+pub(crate) struct Settings {
+    pub(crate) devices: usize,
+    pub(crate) threads: usize,
+    pub(crate) isa: Option<String>,
+    pub(crate) poison: bool,
+    /// Lockstep mode and its wave size.
+    pub(crate) wave: Option<u32>,
+    pub(crate) seed: u64,
+}
+
+/// Whether the environment's settings can be honoured. With a problem here every HIP call fails with
+/// `hipErrorNotInitialized`.
+pub fn check_settings() -> Result<(), Problem> {
+    settings().map(|_| ()).map_err(Clone::clone)
+}
+
+pub(crate) fn settings() -> Result<&'static Settings, &'static Problem> {
+    static SETTINGS: OnceLock<Result<Settings, Problem>> = OnceLock::new();
+    SETTINGS.get_or_init(|| read(|name| env::var(name).ok())).as_ref()
+}
+
+fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> {
+    fn number<T: FromStr + PartialOrd>(
+        text: Option<String>,
+        what: &str,
+        expected: &str,
+        valid: impl Fn(&T) -> bool,
+    ) -> Result<Option<T>, Problem> {
+        let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+        let problem = || Problem { what: what.into(), expected: expected.into(), found: format!("{text:?}") };
+        let value = text.trim().parse().map_err(|_| problem())?;
+        if valid(&value) { Ok(Some(value)) } else { Err(problem()) }
+    }
+    let get = |name: &'static str| (variable(name), name);
+
+    let (text, name) = get("BURN_ROCM_CPU_DEVICES");
+    let devices = number(text, name, "a number of devices, 0 to 64", |&n: &usize| n <= 64)?.unwrap_or(1);
+    let (text, name) = get("BURN_ROCM_CPU_THREADS");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = number(text, name, "a number of cores, at least 1", |&n: &usize| n >= 1)?.unwrap_or(cores);
+    let (text, name) = get("BURN_ROCM_CPU_SEED");
+    let seed = number(text, name, "a whole number", |_: &u64| true)?.unwrap_or(0);
+    let (text, name) = get("BURN_ROCM_CPU_POISON");
+    let poison = number(text, name, "0 or 1", |&n: &u8| n <= 1)?.unwrap_or(0) == 1;
+    let (text, name) = get("BURN_ROCM_CPU_WAVE");
+    let wave = number(text, name, "32 or 64", |&n: &u32| n == 32 || n == 64)?;
+    if let Some(wave) = wave
+        && !cfg!(all(feature = "lockstep", any(target_arch = "x86_64", target_arch = "aarch64")))
+    {
+        return Err(Problem {
+            what: name.into(),
+            expected:
+                "unset: this build lacks the lockstep mode (feature `lockstep` of hip-cpu, x86-64 or AArch64)"
+                    .into(),
+            found: wave.to_string(),
+        });
+    }
+    let (text, name) = get("BURN_ROCM_CPU_ISA");
+    let isa = text.filter(|text| !text.is_empty());
+    if let Some(isa) = &isa {
+        let known = crate::flags::isas(env::consts::ARCH);
+        if !known.iter().any(|known| known.name == isa) {
+            let names: Vec<_> = known.iter().map(|known| known.name).collect();
+            return Err(Problem { what: name.into(), expected: names.join(", "), found: format!("{isa:?}") });
+        }
+    }
+    Ok(Settings { devices, threads: threads.min(1024), isa, poison: poison || wave.is_some(), wave, seed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_and_refusals() {
+        let settings = read(|_| None).ok().unwrap();
+        assert_eq!((settings.devices, settings.wave, settings.seed), (1, None, 0));
+        for (name, value) in [
+            ("BURN_ROCM_CPU_DEVICES", "many"),
+            ("BURN_ROCM_CPU_DEVICES", "-1"),
+            ("BURN_ROCM_CPU_THREADS", "0"),
+            ("BURN_ROCM_CPU_WAVE", "48"),
+            ("BURN_ROCM_CPU_ISA", "v9"),
+            ("BURN_ROCM_CPU_POISON", "2"),
+        ] {
+            let problem = read(|asked| (asked == name).then(|| value.into())).err().unwrap();
+            assert_eq!(problem.what, name);
+            assert!(problem.found.contains(value), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The HIP runtime and hipRTC by their C API: built-in and run-time compiled kernels, memory, handles, refusals.
+#![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use hip_kernels::{DType, KernelName, families};
+use hip_sys::*;
+use std::{
+    ffi::{CStr, c_void},
+    ptr::null_mut,
+    sync::Once,
+    time::Instant,
+};
+
+/// Two devices for the whole process.
+fn start() {
+    static START: Once = Once::new();
+    START.call_once(|| unsafe { std::env::set_var("BURN_ROCM_CPU_DEVICES", "2") });
+}
+
+fn binary(names: &[&str]) -> Vec<u8> {
+    let family = families().iter().find(|family| family.name == "binary").unwrap();
+    compile(family.source, hip_kernels::HEADERS, names, &["--offload-arch=cpu", "-O3"]).unwrap()
+}
+
+#[test]
+fn built_in_kernels_run_for_any_grid() {
+    start();
+    let name = KernelName::new("binary_contiguous").name("Add").ty(DType::F32).expression();
+    let code = binary(&[&name]);
+    assert!(code.len() < 1000, "served from the table, not compiled");
+    let function = function(load(&code).unwrap(), &name).unwrap();
+    for n in [0usize, 1, 2, 3, 17, 1000, 4097] {
+        let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        let b: Vec<f32> = (0..n).map(|i| 0.5 * i as f32).collect();
+        for blocks in [1, 2, 3, 8, 1000] {
+            if n == 0 {
+                continue;
+            }
+            let (a, b, out) = (Memory::of(&a), Memory::of(&b), Memory::new(4 * n));
+            let status =
+                launch(function, blocks, 1, &mut [arg(&(n as u64)), arg(&a.0), arg(&b.0), arg(&out.0)]);
+            assert_eq!(status, hipSuccess);
+            let out: Vec<f32> = out.read();
+            assert!(out.iter().enumerate().all(|(i, x)| *x == 1.5 * i as f32), "n {n}, {blocks} blocks");
+        }
+    }
+}
+
+#[test]
+fn packed_arguments() {
+    start();
+    let name = "binary_contiguous<Mul, i32>";
+    let function = function(load(&binary(&[name])).unwrap(), name).unwrap();
+    let (a, b, out) = (Memory::of(&[2i32, 3]), Memory::of(&[5i32, 7]), Memory::new(8));
+    let mut packed = [2usize, a.0 as usize, b.0 as usize, out.0 as usize];
+    for (size, expected) in [(32usize, hipSuccess), (31, hipErrorInvalidValue)] {
+        let mut extra = [
+            1usize as *mut c_void,
+            packed.as_mut_ptr().cast(),
+            2usize as *mut c_void,
+            arg(&size),
+            3usize as *mut c_void,
+        ];
+        let status = call!(
+            HIP,
+            hipModuleLaunchKernel,
+            function,
+            1,
+            1,
+            1,
+            1,
+            1,
+            1,
+            0,
+            null_mut(),
+            null_mut(),
+            extra.as_mut_ptr()
+        );
+        assert_eq!(status, expected);
+    }
+    assert_eq!(out.read::<i32>(), [10, 21]);
+}
+
+#[test]
+fn launches_that_amd_refuses() {
+    start();
+    let name = "binary_contiguous<Add, f32>";
+    let module = load(&binary(&[name])).unwrap();
+    let good = function(module, name).unwrap();
+    assert_eq!(function(module, "binary_contiguous<Sub, f32>"), Err(hipErrorNotFound));
+    assert_eq!(function(module, ""), Err(hipErrorInvalidValue));
+    let n = 0u64;
+    let mut arguments = [arg(&n); 4];
+    let mut run = |function, grid: [u32; 3], block: u32, shared, stream| {
+        call!(
+            HIP,
+            hipModuleLaunchKernel,
+            function,
+            grid[0],
+            grid[1],
+            grid[2],
+            block,
+            1,
+            1,
+            shared,
+            stream,
+            arguments.as_mut_ptr(),
+            null_mut()
+        )
+    };
+    assert_eq!(run(good, [1; 3], 1, 0, null_mut()), hipSuccess);
+    assert_eq!(run(null_mut(), [1; 3], 1, 0, null_mut()), hipErrorInvalidHandle);
+    assert_eq!(run(0x1234usize as hipFunction_t, [1; 3], 1, 0, null_mut()), hipErrorInvalidHandle);
+    assert_eq!(run(good, [0, 1, 1], 1, 0, null_mut()), hipErrorInvalidValue);
+    assert_eq!(run(good, [1 << 31, 1, 1], 1, 0, null_mut()), hipErrorInvalidValue);
+    assert_eq!(run(good, [1, 65537, 1], 1, 0, null_mut()), hipErrorInvalidValue);
+    assert_eq!(run(good, [1; 3], 0, 0, null_mut()), hipErrorInvalidConfiguration);
+    assert_eq!(run(good, [1; 3], 2, 0, null_mut()), hipErrorInvalidValue);
+    assert_eq!(run(good, [1; 3], 1, 65537, null_mut()), hipErrorInvalidValue);
+    assert_eq!(run(good, [1; 3], 1, 0, 0x77usize as hipStream_t), hipErrorInvalidValue);
+    assert_eq!(call!(HIP, hipGetLastError), hipErrorInvalidValue);
+    assert_eq!(call!(HIP, hipGetLastError), hipSuccess);
+    ok!(HIP, hipSetDevice, 1);
+    assert_eq!(run(good, [1; 3], 1, 0, null_mut()), hipErrorInvalidDevice);
+    ok!(HIP, hipSetDevice, 0);
+    ok!(HIP, hipModuleUnload, module);
+    assert_eq!(run(good, [1; 3], 1, 0, null_mut()), hipErrorInvalidHandle);
+    assert_eq!(call!(HIP, hipModuleUnload, module), hipErrorInvalidHandle);
+}
+
+#[test]
+fn memory_is_checked() {
+    start();
+    let memory = Memory::of(&[1u8; 1000]);
+    assert_eq!(memory.0 as usize % 256, 0);
+    let inside = memory.0.wrapping_byte_add(8);
+    assert_eq!(call!(HIP, hipFree, inside), hipErrorInvalidValue);
+    let mut local = [0u8; 2000];
+    let foreign: *mut c_void = local.as_mut_ptr().cast();
+    assert_eq!(call!(HIP, hipFree, foreign), hipErrorInvalidValue);
+    let copy = |to, from: *const c_void, n, kind| call!(HIP, hipMemcpyAsync, to, from, n, kind, null_mut());
+    assert_eq!(copy(foreign, memory.0, 1000, hipMemcpyDeviceToHost), hipSuccess);
+    assert_eq!(copy(foreign, memory.0, 1001, hipMemcpyDeviceToHost), hipErrorInvalidValue);
+    assert_eq!(copy(foreign, inside, 993, hipMemcpyDeviceToHost), hipErrorInvalidValue);
+    assert_eq!(copy(memory.0, foreign, 1001, hipMemcpyHostToDevice), hipErrorInvalidValue);
+    assert_eq!(copy(foreign, memory.0, 8, hipMemcpyHostToDevice), hipErrorInvalidValue);
+    assert_eq!(copy(foreign, null_mut(), 8, hipMemcpyDeviceToHost), hipErrorInvalidValue);
+    assert_eq!(copy(foreign, memory.0, 8, 9), hipErrorInvalidMemcpyDirection);
+    assert_eq!(call!(HIP, hipMemsetAsync, memory.0, 7, 1001, null_mut()), hipErrorInvalidValue);
+    ok!(HIP, hipMemsetAsync, memory.0, 7, 10, null_mut());
+    ok!(HIP, hipMemsetD32Async, memory.0.wrapping_byte_add(12), -1, 2, null_mut());
+    assert_eq!(
+        memory.read::<u8>()[..22],
+        [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 1, 1, 255, 255, 255, 255, 255, 255, 255, 255, 1, 1]
+    );
+    let mut pointer = memory.0;
+    assert_eq!(call!(HIP, hipMalloc, &mut pointer, 1 << 45), hipErrorOutOfMemory);
+    assert_eq!(call!(HIP, hipMalloc, &mut pointer, usize::MAX - 10), hipErrorOutOfMemory);
+    ok!(HIP, hipMalloc, &mut pointer, 0);
+    assert!(pointer.is_null());
+    ok!(HIP, hipFree, pointer);
+    let mut twice = null_mut();
+    ok!(HIP, hipMalloc, &mut twice, 64);
+    ok!(HIP, hipFree, twice);
+    assert_eq!(call!(HIP, hipFree, twice), hipErrorInvalidValue);
+    let mut pinned = null_mut();
+    ok!(HIP, hipHostMalloc, &mut pinned, 64, 0);
+    assert_eq!(call!(HIP, hipFree, pinned), hipErrorInvalidValue);
+    ok!(HIP, hipHostFree, pinned);
+    assert_eq!(call!(HIP, hipHostFree, pinned), hipErrorInvalidValue);
+    let (mut free, mut total) = (0, 0);
+    ok!(HIP, hipMemGetInfo, &mut free, &mut total);
+    assert!(free > 0 && free <= total);
+}
+
+#[test]
+fn large_copies_and_fills() {
+    start();
+    let words = (10 << 20) / 4 + 3;
+    let data: Vec<u32> = (0..words as u32).collect();
+    let one = Memory::of(&data);
+    let two = Memory::new(4 * words);
+    ok!(HIP, hipMemcpyAsync, two.0, one.0, one.1, hipMemcpyDeviceToDevice, null_mut());
+    assert!(two.read::<u32>() == data);
+    ok!(HIP, hipMemcpyPeerAsync, one.0, 0, two.0, 1, 4096, null_mut());
+    assert_eq!(call!(HIP, hipMemcpyPeerAsync, one.0, 0, two.0, 2, 4096, null_mut()), hipErrorInvalidDevice);
+    ok!(HIP, hipMemsetD32Async, two.0, 77, words, null_mut());
+    assert!(two.read::<u32>().iter().all(|x| *x == 77));
+}
+
+#[test]
+fn devices_streams_and_events() {
+    start();
+    ok!(HIP, hipInit, 0);
+    let mut count = 0;
+    ok!(HIP, hipGetDeviceCount, &mut count);
+    assert_eq!(count, 2);
+    assert_eq!(call!(HIP, hipSetDevice, 2), hipErrorInvalidDevice);
+    assert_eq!(call!(HIP, hipSetDevice, -1), hipErrorInvalidDevice);
+    let attribute = |which| {
+        let mut value = 0;
+        ok!(HIP, hipDeviceGetAttribute, &mut value, which, 0);
+        value
+    };
+    assert_eq!(attribute(hipDeviceAttributeWarpSize), 1);
+    assert_eq!(attribute(hipDeviceAttributeMaxThreadsPerBlock), 1);
+    assert!(attribute(hipDeviceAttributeMultiprocessorCount) >= 1);
+    let mut properties = hipDeviceProp_tR0600 { before: [1; 1160], gcnArchName: [1; 256], after: [1; 56] };
+    ok!(HIP.hipGetDevicePropertiesR0600.as_ref().map(|f| Wrap { f: *f }).unwrap(), f, &mut properties, 0);
+    let arch = unsafe { CStr::from_ptr(properties.gcnArchName.as_ptr()) }.to_str().unwrap();
+    assert!(arch.starts_with("cpu-"), "{arch}");
+    let mut can = 0;
+    ok!(HIP, hipDeviceCanAccessPeer, &mut can, 0, 1);
+    assert_eq!(can, 1);
+    ok!(HIP, hipDeviceEnablePeerAccess, 1, 0);
+    assert_eq!(call!(HIP, hipDeviceEnablePeerAccess, 1, 0), hipErrorPeerAccessAlreadyEnabled);
+    assert_eq!(call!(HIP, hipDeviceEnablePeerAccess, 0, 0), hipErrorInvalidDevice);
+
+    let mut stream = null_mut();
+    ok!(HIP, hipStreamCreateWithFlags, &mut stream, hipStreamNonBlocking);
+    assert_eq!(call!(HIP, hipStreamCreateWithFlags, &mut stream.clone(), 9), hipErrorInvalidValue);
+    let event = |flags| {
+        let mut event = null_mut();
+        ok!(HIP, hipEventCreateWithFlags, &mut event, flags);
+        event
+    };
+    let (start, stop, untimed) = (event(0), event(0), event(hipEventDisableTiming));
+    let mut ms = 0.0;
+    assert_eq!(call!(HIP, hipEventElapsedTime, &mut ms, start, stop), hipErrorInvalidHandle);
+    ok!(HIP, hipEventRecord, start, stream);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    ok!(HIP, hipEventRecord, stop, stream);
+    ok!(HIP, hipEventRecord, untimed, stream);
+    ok!(HIP, hipStreamWaitEvent, stream, untimed, 0);
+    ok!(HIP, hipEventQuery, stop);
+    ok!(HIP, hipEventSynchronize, stop);
+    ok!(HIP, hipEventElapsedTime, &mut ms, start, stop);
+    assert!((5.0..1000.0).contains(&ms), "{ms}");
+    assert_eq!(call!(HIP, hipEventElapsedTime, &mut ms, start, untimed), hipErrorInvalidHandle);
+    ok!(HIP, hipEventDestroy, start);
+    assert_ne!(call!(HIP, hipEventRecord, start, stream), hipSuccess);
+    assert_ne!(call!(HIP, hipEventDestroy, start), hipSuccess);
+    ok!(HIP, hipStreamSynchronize, stream);
+    ok!(HIP, hipStreamDestroy, stream);
+    assert_ne!(call!(HIP, hipStreamSynchronize, stream), hipSuccess);
+    assert_ne!(call!(HIP, hipStreamDestroy, stream), hipSuccess);
+    assert_eq!(call!(HIP, hipStreamDestroy, null_mut()), hipErrorInvalidHandle);
+    ok!(HIP, hipDeviceSynchronize);
+    let name = call!(HIP, hipGetErrorName, 719);
+    let name = unsafe { CStr::from_ptr(name) };
+    assert_eq!(name, c"hipErrorLaunchFailure");
+}
+
+struct Wrap {
+    f: unsafe extern "C" fn(*mut hipDeviceProp_tR0600, i32) -> hipError_t,
+}
+
+#[test]
+fn other_sources_go_to_the_hosts_compiler() {
+    start();
+    let source = "#include \"mine.h\"\n\
+        template <class T> __global__ void scale(T *x, int n, T by) {\n\
+            for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) x[i] *= by * FACTOR;\n\
+        }\n\
+        extern \"C\" __global__ void root(float *x) { x[blockIdx.x] = sqrtf(x[blockIdx.x]); }\n\
+        extern \"C\" __global__ void total(float *x, float *sum) { atomicAdd(sum, x[blockIdx.x]); }\n";
+    let header = [("mine.h", "#define FACTOR TWO\n")];
+    let code =
+        compile(source, &header, &["scale<float>", "scale<long long>"], &["-DTWO=2", "--offload-arch=x"])
+            .unwrap();
+    // Another process would read it from a file.
+    let module = load(&code.clone()).unwrap();
+    let x = Memory::of(&[1.0f32, 4.0, 9.0]);
+    let scale = function(module, "scale<float>").unwrap();
+    assert_eq!(launch(scale, 3, 1, &mut [arg(&x.0), arg(&3i32), arg(&0.5f32)]), hipSuccess);
+    assert_eq!(launch(function(module, "root").unwrap(), 3, 1, &mut [arg(&x.0)]), hipSuccess);
+    let sum = Memory::of(&[0.0f32]);
+    assert_eq!(launch(function(module, "total").unwrap(), 3, 1, &mut [arg(&x.0), arg(&sum.0)]), hipSuccess);
+    assert_eq!(x.read::<f32>(), [1.0, 2.0, 3.0]);
+    assert_eq!(sum.read::<f32>(), [6.0]);
+    ok!(HIP, hipModuleUnload, module);
+
+    let log = compile("__global__ void k(int *x) { *x = nowhere; }", &[], &["k"], &[]).unwrap_err();
+    assert!(log.contains("nowhere") && log.contains("test.hip"), "{log}");
+    assert!(
+        compile("__global__ void k() {}", &[], &["k"], &["--no-such-option"])
+            .unwrap_err()
+            .contains("no-such-option")
+    );
+}
+
+#[test]
+fn a_changed_prelude_is_compiled() {
+    start();
+    let family = families().iter().find(|family| family.name == "binary").unwrap();
+    let headers: Vec<_> = hip_kernels::HEADERS.to_vec();
+    let name = "binary_contiguous<Add, f32>";
+    let source = family.source.replace("return a + b;", "return a + b + (T)1;");
+    assert_ne!(source, family.source);
+    let code = compile(&source, &headers, &[name], &[]).unwrap();
+    let function = function(load(&code).unwrap(), name).unwrap();
+    let (a, b, out) = (Memory::of(&[1.0f32]), Memory::of(&[2.0f32]), Memory::new(4));
+    assert_eq!(launch(function, 1, 1, &mut [arg(&1u64), arg(&a.0), arg(&b.0), arg(&out.0)]), hipSuccess);
+    assert_eq!(out.read::<f32>(), [4.0]);
+}
+
+#[test]
+fn damaged_code_is_refused() {
+    start();
+    let code = binary(&["binary_contiguous<Add, f32>"]);
+    for at in (0..code.len()).step_by(7) {
+        let mut damaged = code.clone();
+        damaged[at] = !damaged[at];
+        assert_eq!(load(&damaged), Err(hipErrorInvalidImage));
+    }
+    assert_eq!(load(&[0x7f, b'E', b'L', b'F'].repeat(16)), Err(hipErrorInvalidImage));
+    let mut module = null_mut();
+    assert_eq!(call!(HIP, hipModuleLoadData, &mut module, std::ptr::null()), hipErrorInvalidValue);
+}
+
+#[test]
+fn program_handles_are_checked() {
+    start();
+    let mut program = null_mut();
+    ok!(
+        RTC,
+        hiprtcCreateProgram,
+        &mut program,
+        c"".as_ptr(),
+        std::ptr::null(),
+        0,
+        std::ptr::null(),
+        std::ptr::null()
+    );
+    let mut lowered = std::ptr::null();
+    assert_eq!(
+        call!(RTC, hiprtcGetLoweredName, program, c"k".as_ptr(), &mut lowered),
+        HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION
+    );
+    ok!(RTC, hiprtcCompileProgram, program, 0, std::ptr::null());
+    assert_eq!(
+        call!(RTC, hiprtcAddNameExpression, program, c"k".as_ptr()),
+        HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION
+    );
+    assert_eq!(
+        call!(RTC, hiprtcGetLoweredName, program, c"k".as_ptr(), &mut lowered),
+        HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID
+    );
+    let mut stale = program;
+    ok!(RTC, hiprtcDestroyProgram, &mut program);
+    assert_eq!(call!(RTC, hiprtcDestroyProgram, &mut stale), HIPRTC_ERROR_INVALID_PROGRAM);
+    assert_eq!(call!(RTC, hiprtcCompileProgram, stale, 0, std::ptr::null()), HIPRTC_ERROR_INVALID_PROGRAM);
+}
+
+#[test]
+fn threads_keep_a_devices_order() {
+    start();
+    let source = "extern \"C\" __global__ void add(int *x) { *x += 1; }";
+    let add = function(load(&compile(source, &[], &[], &[]).unwrap()).unwrap(), "add").unwrap() as usize;
+    let x = Memory::of(&[0i32]);
+    let address = x.0 as usize;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(move || {
+                for _ in 0..1000 {
+                    assert_eq!(launch(add as hipFunction_t, 1, 1, &mut [arg(&address)]), hipSuccess);
+                }
+            });
+        }
+    });
+    assert_eq!(x.read::<i32>(), [4000]);
+}
+
+/// Not an assertion: machines differ. `cargo test --release -p hip-cpu --test native -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn launch_cost() {
+    start();
+    let source = "extern \"C\" __global__ void spin(int n, volatile int *x) { for (int i = 0; i < n; ++i) x[64 * blockIdx.x] += 1; }";
+    let spin = function(load(&compile(source, &[], &[], &[]).unwrap()).unwrap(), "spin").unwrap();
+    let x = Memory::of(&[0i32; 64 * 64]);
+    for (blocks, n) in [(1, 0), (2, 0), (8, 0), (2, 1000), (2, 4000), (8, 1000), (8, 10000), (8, 100000)] {
+        let mut arguments = [arg(&n), arg(&x.0)];
+        let rounds = if n > 10000 { 200 } else { 20000 };
+        let mut best = f64::MAX;
+        for _ in 0..5 {
+            let start = Instant::now();
+            for _ in 0..rounds {
+                launch(spin, blocks, 1, &mut arguments);
+            }
+            best = best.min(start.elapsed().as_secs_f64() / f64::from(rounds));
+        }
+        println!("{blocks} blocks of {n} rounds: {:.0} ns a launch", best * 1e9);
+    }
+}
