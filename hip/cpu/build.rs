@@ -1,7 +1,14 @@
 //! Builds every kernel of `hip-kernels` with the host's C++ compiler, once an instruction set, and writes the table
 //! by which `src/kernels.rs` finds them.
 
-use std::{env, fmt::Write as _, fs, path::Path, process::Command};
+use std::{
+    env,
+    fmt::Write as _,
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// The floating-point and linking rules under which kernels are built; the run-time compiler uses the same file.
 mod flags {
@@ -15,8 +22,10 @@ fn main() {
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
-    let include = out.join("include");
-    fs::create_dir_all(&include).expect("OUT_DIR is writable");
+    // Beside the packages' own folders: builds with other features find the objects that they share.
+    let objects = out.ancestors().nth(2).unwrap_or(out).join("hip-cpu-kernels");
+    let include = objects.join("include");
+    fs::create_dir_all(&include).expect("the target folder is writable");
     for (name, text) in hip_kernels::HEADERS {
         write(&include.join(name), text);
     }
@@ -28,31 +37,27 @@ fn main() {
         std::process::exit(1);
     }
 
+    println!("cargo::rustc-check-cfg=cfg(lockstep)");
     let mut isas = flags::isas(&arch).to_vec();
-    if env::var_os("CARGO_FEATURE_LOCKSTEP").is_some() {
+    if env::var_os("CARGO_FEATURE_LOCKSTEP").is_some()
+        && flags::LOCKSTEP_ARCHITECTURES.contains(&arch.as_str())
+    {
+        println!("cargo::rustc-cfg=lockstep");
         isas.push(flags::LOCKSTEP);
     }
     let mut declarations = String::new();
     let mut tables = String::new();
     for isa in &isas {
-        let mut build = cc::Build::new();
-        // Nothing of the C++ library is used.
-        build.cpp(true).cpp_link_stdlib(None).std("c++17").warnings(false).debug(false);
-        build.include("device").flag("-iquote").flag(&include);
-        for flag in flags::COMMON.iter().chain(isa.flags) {
-            build.flag(flag);
-        }
         let _ = writeln!(tables, "    Isa {{ name: {:?}, families: &[", isa.name);
+        let mut units = Vec::new();
         for family in hip_kernels::families() {
             let symbol = format!("hip_cpu_{}_{}", isa.name, family.name);
-            let source = out.join(format!("{symbol}.cpp"));
-            write(&source, &translation_unit(family, &symbol));
-            build.file(source);
+            units.push((objects.join(format!("{symbol}.cpp")), translation_unit(family, &symbol)));
             let _ = writeln!(declarations, "    static {symbol}: Table;");
             let _ = writeln!(tables, "        ({:?}, &raw const {symbol}),", family.name);
         }
         tables.push_str("    ] },\n");
-        build.compile(&format!("hip_cpu_{}", isa.name));
+        compile(isa, units, &objects);
     }
     write(
         &out.join("tables.rs"),
@@ -64,6 +69,53 @@ fn main() {
     if env::var("CARGO_CFG_TARGET_FAMILY").is_ok_and(|family| family.contains("unix")) {
         println!("cargo::rustc-link-lib=m");
     }
+}
+
+/// Builds one instruction set's translation units side by side, those that changed since the last time, into a library.
+fn compile(isa: &flags::IsaFlags, units: Vec<(PathBuf, String)>, objects: &Path) {
+    let mut build = cc::Build::new();
+    // Nothing of the C++ library is used.
+    build.cpp(true).cpp_link_stdlib(None).std("c++17").warnings(false).debug(false);
+    build.include("device").flag("-iquote").flag(objects.join("include")).out_dir(objects);
+    for flag in flags::COMMON.iter().chain(isa.flags) {
+        build.flag(flag);
+    }
+    let mut library = cc::Build::new();
+    let mut stale = Vec::new();
+    for (source, text) in units {
+        let stamp = stamp(&build, &text);
+        let made = fs::read_to_string(source.with_extension("stamp")).unwrap_or_default();
+        match made.split_once('\n') {
+            Some((old, object)) if old == stamp && Path::new(object).exists() => {
+                library.object(object);
+            }
+            _ => {
+                write(&source, &text);
+                build.file(&source);
+                stale.push((source, stamp));
+            }
+        }
+    }
+    if !stale.is_empty() {
+        for ((source, stamp), object) in stale.iter().zip(build.compile_intermediates()) {
+            write(&source.with_extension("stamp"), &format!("{stamp}\n{}", object.display()));
+            library.object(object);
+        }
+    }
+    library.cpp(true).cpp_link_stdlib(None).compile(&format!("hip_cpu_{}", isa.name));
+}
+
+/// What an object is made of, in short: the compiler and its flags, and all the text that it reads.
+fn stamp(build: &cc::Build, text: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hip_kernels::HEADERS.hash(&mut hasher);
+    for header in ["device/hip_cpu.h", "device/hip_cpu_table.h"] {
+        fs::read_to_string(header).unwrap_or_default().hash(&mut hasher);
+    }
+    let compiler = build.get_compiler();
+    (compiler.path(), compiler.args()).hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 /// One family: its kernels in a namespace of their own, since two families, or one family for two instruction sets, may
@@ -102,5 +154,5 @@ fn write(path: &Path, text: &str) {
     if fs::read_to_string(path).is_ok_and(|old| old == text) {
         return;
     }
-    fs::write(path, text).expect("OUT_DIR is writable");
+    fs::write(path, text).expect("the target folder is writable");
 }

@@ -5,7 +5,9 @@
 // device's, which schedules them through the hooks below.
 #pragma once
 
-#define __global__
+// Kept out of the loop over blocks: inlined there, gcc loses track of the pointers. Everything that a kernel calls is
+// inlined into it: a loop with a call in it isn't vectorised.
+#define __global__ __attribute__((noinline, flatten))
 #define __device__
 #define __host__
 #define __constant__ static const

@@ -17,7 +17,7 @@ impl Dim3 {
     }
 
     /// The position that stands at `index` counting x first.
-    #[cfg(feature = "lockstep")]
+    #[cfg(lockstep)]
     pub(crate) fn at(self, index: u64) -> Self {
         let (x, y) = (u64::from(self.x), u64::from(self.y));
         Self { x: (index % x) as u32, y: (index / x % y) as u32, z: (index / x / y) as u32 }

@@ -29,11 +29,26 @@ pub(crate) const COMMON: &[&str] = &[
     "-Wno-unknown-pragmas",
 ];
 
-/// Blocks of coroutines: `-O1` keeps calls apart by their address and builds fast.
+/// Blocks of coroutines. Calls of warp-level operations are told apart by their address, and the lanes at the lowest one go
+/// first: code may be neither duplicated nor moved (gcc's `-O1` already threads jumps).
 pub(crate) const LOCKSTEP: IsaFlags = IsaFlags {
     name: "lockstep",
-    flags: &["-DHIP_CPU_LOCKSTEP=1", "-O1", "-fno-strict-aliasing", "-fno-optimize-sibling-calls"],
+    flags: &[
+        "-DHIP_CPU_LOCKSTEP=1",
+        "-Og",
+        "-fno-tree-vectorize",
+        "-fno-thread-jumps",
+        "-fno-reorder-blocks",
+        "-fno-crossjumping",
+        "-fno-tree-ch",
+        "-fno-strict-aliasing",
+        "-fno-optimize-sibling-calls",
+    ],
 };
+
+/// Where coroutines can be switched (`lockstep/switch.rs`).
+#[allow(dead_code, reason = "the build script's")]
+pub(crate) const LOCKSTEP_ARCHITECTURES: &[&str] = &["x86_64", "aarch64"];
 
 /// The instruction sets of an architecture, the least first.
 pub(crate) fn isas(arch: &str) -> &'static [IsaFlags] {

@@ -19,7 +19,7 @@ mod code_object;
 mod compiler;
 mod hiprtc;
 mod kernels;
-#[cfg(feature = "lockstep")]
+#[cfg(lockstep)]
 mod lockstep;
 mod runtime;
 mod settings;

@@ -21,7 +21,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-#[cfg_attr(not(feature = "lockstep"), allow(dead_code))]
+#[cfg_attr(not(lockstep), allow(dead_code))]
 pub(crate) struct Settings {
     pub(crate) devices: usize,
     pub(crate) threads: usize,
@@ -69,7 +69,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> 
     let (text, name) = get("BURN_ROCM_CPU_WAVE");
     let wave = number(text, name, "32 or 64", |&n: &u32| n == 32 || n == 64)?;
     if let Some(wave) = wave
-        && !cfg!(all(feature = "lockstep", any(target_arch = "x86_64", target_arch = "aarch64")))
+        && !cfg!(lockstep)
     {
         return Err(Problem {
             what: name.into(),

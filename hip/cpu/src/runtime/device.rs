@@ -40,7 +40,7 @@ impl Device {
         fault.map_or(Ok(()), |fault| Err(fault.status))
     }
 
-    #[cfg(feature = "lockstep")]
+    #[cfg(lockstep)]
     pub(super) fn set_fault(&self, fault: Fault) {
         super::error::keep_fault(&fault);
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);

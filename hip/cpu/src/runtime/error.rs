@@ -13,7 +13,7 @@ use std::{
 pub(super) const hipErrorContextIsDestroyed: hipError_t = 709;
 
 /// A kernel's failure, as lockstep found it.
-#[cfg_attr(not(feature = "lockstep"), allow(dead_code))]
+#[cfg_attr(not(lockstep), allow(dead_code))]
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) status: hipError_t,
@@ -31,7 +31,7 @@ pub fn last_fault() -> Option<String> {
     LAST_FAULT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-#[cfg(feature = "lockstep")]
+#[cfg(lockstep)]
 pub(super) fn keep_fault(fault: &Fault) {
     log::error!("hip-cpu: {}", fault.text);
     *LAST_FAULT.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault.text.clone());

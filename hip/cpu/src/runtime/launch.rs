@@ -25,7 +25,7 @@ thread_local! {
 }
 
 /// What a launch needs besides the kernel.
-pub(crate) struct Shape {
+pub(crate) struct LaunchShape {
     pub(crate) grid: Dim3,
     pub(crate) block: Dim3,
     pub(crate) shared_bytes: u32,
@@ -48,7 +48,7 @@ pub(super) unsafe extern "C" fn hipModuleLaunchKernel(
     api(|| {
         let device = stream_device(stream, hipErrorInvalidValue)?;
         let function = function(handle).ok_or(hipErrorInvalidHandle)?;
-        let shape = Shape {
+        let shape = LaunchShape {
             grid: Dim3 { x: grid_x, y: grid_y, z: grid_z },
             block: Dim3 { x: block_x, y: block_y, z: block_z },
             shared_bytes,
@@ -74,8 +74,8 @@ pub(super) unsafe extern "C" fn hipModuleLaunchKernel(
 }
 
 /// AMD's checks, in AMD's order.
-fn check(shape: &Shape, function: &Function, device: &Device) -> Status {
-    let Shape { grid, block, shared_bytes } = shape;
+fn check(shape: &LaunchShape, function: &Function, device: &Device) -> Status {
+    let LaunchShape { grid, block, shared_bytes } = shape;
     if grid.x > i32::MAX as u32 || grid.y > 65536 || grid.z > 65536 {
         return Err(hipErrorInvalidValue);
     }
@@ -128,7 +128,7 @@ unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void, out: &mut [*mut c_voi
 unsafe fn run(
     device: &'static Device,
     kernel: &Kernel,
-    shape: &Shape,
+    shape: &LaunchShape,
     arguments: *mut *mut c_void,
 ) -> Status {
     let _order = device.lock();
@@ -184,11 +184,11 @@ unsafe fn run(
 
 /// # Safety
 /// `arguments` has a pointer to each of the kernel's arguments.
-#[cfg(feature = "lockstep")]
+#[cfg(lockstep)]
 unsafe fn run_in_lockstep(
     device: &'static Device,
     kernel: &Kernel,
-    shape: &Shape,
+    shape: &LaunchShape,
     arguments: *mut *mut c_void,
     wave: u32,
 ) {
@@ -212,8 +212,8 @@ unsafe fn run_in_lockstep(
 }
 
 /// Without the feature, settings refuse lockstep, so that no launch gets here.
-#[cfg(not(feature = "lockstep"))]
-unsafe fn run_in_lockstep(_: &'static Device, _: &Kernel, _: &Shape, _: *mut *mut c_void, _: u32) {}
+#[cfg(not(lockstep))]
+unsafe fn run_in_lockstep(_: &'static Device, _: &Kernel, _: &LaunchShape, _: *mut *mut c_void, _: u32) {}
 
 pub(super) unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
     blocks: *mut c_int,

@@ -68,7 +68,7 @@ pub(crate) fn check_range(pointer: *const c_void, bytes: usize) -> bool {
 }
 
 /// The first allocation whose fence was written over: its address and size. Its fence is mended.
-#[cfg(feature = "lockstep")]
+#[cfg(lockstep)]
 pub(super) fn broken_fence() -> Option<(usize, usize)> {
     let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
     let broken = live.iter().find(|(start, allocation)| {

@@ -15,10 +15,10 @@ mod pool;
 mod stream;
 
 pub(crate) use device::{arch_name, device};
-#[cfg(feature = "lockstep")]
-pub(crate) use error::Fault;
 pub use error::last_fault;
 pub(crate) use handles::Handles;
+#[cfg(lockstep)]
+pub(crate) use {device::SHARED_BYTES, error::Fault, launch::LaunchShape};
 #[allow(unused_imports, reason = "rocBLAS and MIOpen call these")]
 pub(crate) use {
     memory::check_range,

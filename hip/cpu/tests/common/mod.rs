@@ -72,7 +72,7 @@ impl Memory {
     }
 
     pub fn read<T: Copy + Default>(&self) -> Vec<T> {
-        self.try_read().unwrap()
+        self.try_read().unwrap_or_else(|status| panic!("status {status}: {:?}", hip_cpu::last_fault()))
     }
 }
 

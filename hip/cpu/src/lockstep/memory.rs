@@ -1,0 +1,138 @@
+//! A block's shared memory: poisoned when the block begins, each array between fences.
+
+use super::Mistake;
+use crate::runtime::SHARED_BYTES;
+use std::{
+    alloc::{Layout, alloc, handle_alloc_error},
+    ffi::c_void,
+};
+
+/// Bytes between arrays.
+const FENCE: usize = 64;
+const FENCE_BYTE: u8 = 0xc3;
+/// Fresh shared memory on a GPU holds anything; all bits set is a NaN in every float type and -1 in integers.
+const POISON_BYTE: u8 = 0xff;
+
+/// Bytes behind the last array that are checked too.
+const TAIL: usize = 4096;
+/// What the arrays and their fences may take: the arrays' share is checked by itself.
+const ARENA: usize = 4 * SHARED_BYTES as usize;
+
+/// All shared memory of the running block.
+pub(super) struct SharedMemory {
+    arena: *mut u8,
+    arrays: Vec<Array>,
+    /// Bytes that belong to no array or to one: the first that is still free.
+    next: usize,
+    /// Bytes in arrays.
+    used: usize,
+    dynamic: bool,
+}
+
+// SAFETY: plain memory, used by one launch at a time.
+unsafe impl Send for SharedMemory {}
+
+struct Array {
+    key: *const c_void,
+    name: String,
+    start: usize,
+    bytes: usize,
+}
+
+impl SharedMemory {
+    pub(super) fn new() -> Self {
+        let layout = Layout::from_size_align(ARENA, 4096).unwrap_or(Layout::new::<u8>());
+        // SAFETY: the layout has a size. Never freed: it lives as long as the process's only machine.
+        let arena = unsafe { alloc(layout) };
+        if arena.is_null() {
+            handle_alloc_error(layout);
+        }
+        // SAFETY: freshly allocated, of this size.
+        unsafe { arena.write_bytes(FENCE_BYTE, ARENA) };
+        Self { arena, arrays: Vec::new(), next: 0, used: 0, dynamic: false }
+    }
+
+    /// A new block, with so many bytes of shared memory by the launch.
+    pub(super) fn begin(&mut self, dynamic_bytes: u32) {
+        // SAFETY: inside the arena.
+        unsafe { self.arena.write_bytes(FENCE_BYTE, (self.next + TAIL).min(ARENA)) };
+        self.arrays.clear();
+        (self.next, self.used) = (FENCE, 0);
+        self.dynamic = dynamic_bytes > 0;
+        if self.dynamic {
+            let _ = self.array(std::ptr::null(), u64::from(dynamic_bytes), 256, || "of the launch".into());
+        }
+    }
+
+    /// The launch's array.
+    pub(super) fn dynamic(&self) -> *mut c_void {
+        // SAFETY: inside the arena.
+        if self.dynamic {
+            unsafe { self.arena.add(self.arrays[0].start) }.cast()
+        } else {
+            std::ptr::null_mut()
+        }
+    }
+
+    /// The block's array of this key: the first thread that asks makes it.
+    pub(super) fn array(
+        &mut self,
+        key: *const c_void,
+        bytes: u64,
+        align: u64,
+        name: impl FnOnce() -> String,
+    ) -> Result<*mut c_void, Mistake> {
+        let bytes = bytes as usize;
+        if let Some(array) = self.arrays.iter().find(|array| array.key == key) {
+            // SAFETY: inside the arena.
+            return Ok(unsafe { self.arena.add(array.start) }.cast());
+        }
+        let start = self.next.next_multiple_of((align as usize).clamp(16, 4096));
+        self.used += bytes;
+        if self.used > SHARED_BYTES as usize || start + bytes + FENCE + TAIL > ARENA {
+            let used = self.used;
+            return Err(Mistake::Threads(format!(
+                "{used} bytes of shared memory; a block has {SHARED_BYTES}"
+            )));
+        }
+        self.arrays.push(Array { key, name: name(), start, bytes });
+        self.next = start + bytes + FENCE;
+        // SAFETY: inside the arena.
+        Ok(unsafe {
+            let array = self.arena.add(start);
+            array.write_bytes(POISON_BYTE, bytes);
+            array.cast()
+        })
+    }
+
+    /// Whether all fences are whole.
+    pub(super) fn check(&self) -> Result<(), Mistake> {
+        if self.arrays.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the arena up to the fence behind the last array; no thread of the block is running.
+        let arena = unsafe { std::slice::from_raw_parts(self.arena, self.next + TAIL) };
+        let mut from = 0;
+        for (i, array) in self.arrays.iter().enumerate() {
+            if let Some(at) = arena[from..array.start].iter().position(|byte| *byte != FENCE_BYTE) {
+                // Nearer to the array before or to this one?
+                let (after, before) = (at, array.start - from - at);
+                return Err(if i > 0 && after < before {
+                    self.overrun(i - 1, format!("{after} bytes past its end"))
+                } else {
+                    self.overrun(i, format!("{before} bytes before its start"))
+                });
+            }
+            from = array.start + array.bytes;
+        }
+        match arena[from..].iter().position(|byte| *byte != FENCE_BYTE) {
+            Some(at) => Err(self.overrun(self.arrays.len() - 1, format!("{at} bytes past its end"))),
+            None => Ok(()),
+        }
+    }
+
+    fn overrun(&self, array: usize, place: String) -> Mistake {
+        let Array { name, bytes, .. } = &self.arrays[array];
+        Mistake::Memory(format!("a write outside the shared array {name} of {bytes} bytes, {place}"))
+    }
+}

@@ -1,0 +1,145 @@
+//! Lockstep: blocks of many threads on one core, so that what a kernel gets wrong about them shows without a GPU.
+//!
+//! Each thread of a block is a coroutine. A scheduler resumes one of those that can go on, chosen at random by a seed,
+//! and it runs until it meets a barrier or a warp-level operation, or returns. Blocks run one after another, in a random
+//! order too. What a kernel does wrong ends the launch with a fault that says what and where:
+//!
+//! - a barrier that some threads of the block do not reach, because they returned or wait at another one;
+//! - a shuffle from a lane that is not at the same call (divergence within a warp is followed as hardware does:
+//!   the lanes at the lowest address go first);
+//! - a write outside an array in shared memory, which is fenced, and filled with 0xff before a block begins;
+//! - an overrun of a thread's stack, or of the block's shared memory in all.
+
+mod block;
+mod memory;
+mod switch;
+
+use crate::{
+    abi::{Dim3, Kernel, LaunchRecord},
+    runtime::{Fault, LaunchShape},
+};
+use block::Block;
+use hip_sys::{hipErrorIllegalAddress, hipErrorLaunchFailure};
+use memory::SharedMemory;
+use std::{
+    ffi::c_void,
+    sync::{Mutex, PoisonError},
+};
+use switch::Stacks;
+
+/// A kernel's mistake.
+#[derive(Debug)]
+enum Mistake {
+    /// About threads: a launch failure.
+    Threads(String),
+    /// About memory: an illegal address.
+    Memory(String),
+}
+
+/// One launch at a time, over all devices: kernels reach the scheduler through one static of their translation unit.
+static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
+
+/// What launches use again.
+struct Machine {
+    stacks: Stacks,
+    shared: SharedMemory,
+}
+
+/// Runs a launch.
+///
+/// # Safety
+/// `arguments` has a pointer to each of the kernel's arguments, and the accesses that the kernel makes with them, if it is
+/// right, stay inside what they point to.
+pub(crate) unsafe fn run(
+    kernel: &Kernel,
+    shape: &LaunchShape,
+    arguments: *mut *mut c_void,
+    wave: u32,
+    seed: u64,
+) -> Result<(), Fault> {
+    let mut machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let machine =
+        machine.get_or_insert_with(|| Machine { stacks: Stacks::default(), shared: SharedMemory::new() });
+    let threads = shape.block.count() as usize;
+    let result = (|| {
+        machine.stacks.provide(threads).map_err(|()| {
+            Mistake::Threads(format!("no memory for the stacks of a block of {threads} threads"))
+        })?;
+        let mut random = Random::new(seed);
+        let blocks = shape.grid.count();
+        // A random start and an odd stride that shares no factor with the count: each block once, in no plain order.
+        let stride =
+            (0..).map(|_| random.below(blocks) | 1).find(|stride| gcd(*stride, blocks) == 1).unwrap_or(1);
+        let first = random.below(blocks);
+        for i in 0..blocks {
+            let index =
+                ((u128::from(first) + u128::from(i) * u128::from(stride)) % u128::from(blocks)) as u64;
+            machine.shared.begin(shape.shared_bytes);
+            let record = LaunchRecord {
+                grid: shape.grid,
+                block_dim: shape.block,
+                first: index,
+                count: 1,
+                dynamic_shared: machine.shared.dynamic(),
+                thread: Dim3 { x: 0, y: 0, z: 0 },
+                block: shape.grid.at(index),
+                wave: wave as i32,
+                lane: 0,
+                sync: Some(block::sync),
+                shared: Some(block::shared),
+                shuffle: Some(block::shuffle),
+                ballot: Some(block::ballot),
+            };
+            let mut block =
+                Block::new(kernel, arguments, record, &mut machine.shared, &mut machine.stacks, &mut random);
+            // SAFETY: the caller's; the machine is locked, and this block alone runs.
+            unsafe { block.run() }.map_err(|mistake| mistake.in_block(shape.grid.at(index)))?;
+        }
+        Ok(())
+    })();
+    result.map_err(|mistake: Mistake| {
+        let (status, text) = match mistake {
+            Mistake::Threads(text) => (hipErrorLaunchFailure, text),
+            Mistake::Memory(text) => (hipErrorIllegalAddress, text),
+        };
+        Fault {
+            status,
+            text: format!(
+                "kernel {}: {text} (BURN_ROCM_CPU_WAVE={wave} BURN_ROCM_CPU_SEED={seed})",
+                kernel.name
+            ),
+        }
+    })
+}
+
+impl Mistake {
+    fn in_block(self, block: Dim3) -> Self {
+        let place = format!("block ({}, {}, {}): ", block.x, block.y, block.z);
+        match self {
+            Self::Threads(text) => Self::Threads(place + &text),
+            Self::Memory(text) => Self::Memory(place + &text),
+        }
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014): enough to choose threads by.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `n`, which is not 0.
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((u128::from(z ^ (z >> 31)) * u128::from(n)) >> 64) as u64
+    }
+}
