@@ -44,12 +44,17 @@ static const hip_cpu_launch *hip_cpu_now;
 #define warpSize ((int)hip_cpu_now->wave)
 #define hip_cpu_lane (hip_cpu_now->lane)
 
-// Never inlined: the return address tells the calls in a kernel apart.
-__attribute__((noinline, unused)) static void hip_cpu_sync() { hip_cpu_now->sync(__builtin_return_address(0)); }
-__attribute__((noinline, unused)) static void hip_cpu_shuffle(const void *in, void *out, unsigned bytes, int source) {
+// Never inlined, and their calls not duplicated: the return address tells the calls in a kernel apart.
+#ifdef __clang__
+#define HIP_CPU_CALL __attribute__((noinline, noduplicate, unused)) static
+#else
+#define HIP_CPU_CALL __attribute__((noinline, unused)) static
+#endif
+HIP_CPU_CALL void hip_cpu_sync() { hip_cpu_now->sync(__builtin_return_address(0)); }
+HIP_CPU_CALL void hip_cpu_shuffle(const void *in, void *out, unsigned bytes, int source) {
     hip_cpu_now->shuffle(__builtin_return_address(0), in, out, bytes, source);
 }
-__attribute__((noinline, unused)) static unsigned long long hip_cpu_ballot(int predicate) {
+HIP_CPU_CALL unsigned long long hip_cpu_ballot(int predicate) {
     return hip_cpu_now->ballot(__builtin_return_address(0), predicate);
 }
 HIP_CPU_INLINE void __syncthreads() { hip_cpu_sync(); }
