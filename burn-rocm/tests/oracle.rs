@@ -7,8 +7,9 @@ use burn_rocm::Rocm;
 use burn_tensor::activation::{
     gelu, hard_sigmoid, leaky_relu, log_sigmoid, log_softmax, prelu, relu, sigmoid, softmax,
 };
+use burn_tensor::backend::Backend;
 use burn_tensor::module as m;
-use burn_tensor::{DType, IndexingUpdateOp, Tensor, TensorData, Tolerance, s};
+use burn_tensor::{DType, IndexingUpdateOp, Tensor, TensorData, TensorPrimitive, Tolerance, s};
 
 /// Numbers in [-2, 2), the same on every run.
 fn floats<const D: usize>(shape: [usize; D]) -> TensorData {
@@ -28,6 +29,18 @@ fn ints<const D: usize>(shape: [usize; D], below: i32) -> TensorData {
 fn bools<const D: usize>(shape: [usize; D]) -> TensorData {
     let n: usize = shape.iter().product();
     TensorData::new((0..n).map(|i| i % 3 == 0 || i % 7 == 2).collect::<Vec<bool>>(), shape)
+}
+
+/// Burn's tensors have no method for this op of the backends.
+fn layer_norm<B: Backend, const D: usize>(
+    x: Tensor<B, D>,
+    gamma: Tensor<B, 1>,
+    beta: Option<Tensor<B, 1>>,
+    epsilon: f64,
+) -> Tensor<B, D> {
+    let primitive = |t: Tensor<B, 1>| t.into_primitive().tensor();
+    let out = B::layer_norm(x.into_primitive().tensor(), primitive(gamma), beta.map(primitive), epsilon);
+    Tensor::from_primitive(TensorPrimitive::Float(out))
 }
 
 fn compare(name: &str, expected: &[TensorData], found: &[TensorData]) {
@@ -284,12 +297,12 @@ case!(
         T::<2>::from_data(floats([40, 50]), d).sum(),
         T::<2>::from_data(floats([40, 50]), d).mean(),
         T::<1>::from_data(floats([9]), d).prod(),
-        T::<2>::from_data(floats([300, 501]), d).sum(),
-        T::<2>::from_data(floats([300, 501]), d).mean(),
+        T::<2>::from_data(floats([300, 501]), d).exp().sum(),
+        T::<2>::from_data(floats([300, 501]), d).exp().mean(),
         T::<2>::from_data(floats([300, 501]), d).max(),
         T::<2>::from_data(floats([300, 501]), d).min(),
-        T::<2>::from_data(floats([300, 501]), d).sum_dim(0),
-        T::<2>::from_data(floats([300, 501]), d).sum_dim(1),
+        T::<2>::from_data(floats([300, 501]), d).exp().sum_dim(0),
+        T::<2>::from_data(floats([300, 501]), d).exp().sum_dim(1),
         T::<2>::from_data(floats([3000, 3]), d).mean_dim(0),
         T::<3>::from_data(floats([6, 7, 8]), d).sum_dim(1),
         T::<3>::from_data(floats([6, 7, 8]), d).mean_dim(1),
@@ -594,3 +607,82 @@ case!(
         ),
     ]
 );
+
+case!(
+    layer_norms,
+    d,
+    [
+        layer_norm(
+            T::<3>::from_data(floats([3, 5, 70]), d),
+            T::from_data(floats([70]), d),
+            Some(T::from_data(floats([70]), d)),
+            1e-5
+        ),
+        layer_norm(T::<2>::from_data(floats([5, 7]), d), T::from_data(floats([7]), d), None, 1e-5),
+    ]
+);
+
+/// Gradients of every layer's inputs and parameters, through Burn's autodiff.
+macro_rules! gradients {
+    ($name:ident, $device:ident, [$($data:expr),*], |$($input:ident: $rank:literal),*| $body:expr) => {
+        #[test]
+        fn $name() {
+            macro_rules! run {
+                ($backend:ty) => {{
+                    type B = burn_autodiff::Autodiff<$backend>;
+                    let $device = &Default::default();
+                    let mut data = vec![$($data),*].into_iter();
+                    $(let $input = Tensor::<B, $rank>::from_data(data.next().unwrap(), $device).require_grad();)*
+                    let inputs = ($($input.clone(),)*);
+                    let out = $body;
+                    // Weights that differ from element to element, so that no gradient is a plain sum.
+                    let weights = Tensor::from_data(floats(out.dims()), $device);
+                    let grads = (out * weights).sum().backward();
+                    let ($($input,)*) = inputs;
+                    let results: Vec<TensorData> = vec![$($input.grad(&grads).unwrap().into_data()),*];
+                    results
+                }};
+            }
+            let expected = run!(Flex);
+            let found = run!(Rocm);
+            compare(stringify!($name), &expected, &found);
+        }
+    };
+}
+
+gradients!(conv2d_gradients, d, [floats([2, 4, 9, 8]), floats([6, 2, 3, 2]), floats([6])], |x: 4, w: 4, b: 1| {
+    m::conv2d(x, w, Some(b), ConvOptions::new([2, 1], [1, 0], [1, 2], 2))
+});
+gradients!(conv1d_gradients, d, [floats([2, 4, 9]), floats([6, 4, 3]), floats([6])], |x: 3, w: 3, b: 1| {
+    m::conv1d(x, w, Some(b), ConvOptions::new([2], [1], [1], 1))
+});
+gradients!(conv3d_gradients, d, [floats([2, 2, 5, 4, 6]), floats([3, 2, 2, 3, 2]), floats([3])], |x: 5, w: 5, b: 1| {
+    m::conv3d(x, w, Some(b), ConvOptions::new([1, 1, 2], [0, 1, 1], [1, 1, 1], 1))
+});
+gradients!(conv_transpose2d_gradients, d, [floats([2, 4, 5, 6]), floats([4, 3, 3, 3]), floats([3])], |x: 4, w: 4, b: 1| {
+    m::conv_transpose2d(x, w, Some(b), ConvTransposeOptions::new([2, 2], [1, 1], [1, 1], [1, 1], 1))
+});
+gradients!(conv_transpose1d_gradients, d, [floats([2, 4, 5]), floats([4, 3, 3])], |x: 3, w: 3| {
+    m::conv_transpose1d(x, w, None, ConvTransposeOptions::new([2], [1], [1], [1], 1))
+});
+gradients!(max_pool2d_gradients, d, [floats([2, 3, 8, 9])], |x: 4| {
+    m::max_pool2d(x, [3, 3], [2, 1], [1, 1], [1, 1], false)
+});
+gradients!(max_pool2d_dilated_gradients, d, [floats([2, 3, 8, 9])], |x: 4| {
+    m::max_pool2d(x, [2, 2], [2, 2], [0, 0], [2, 2], false)
+});
+gradients!(avg_pool2d_gradients, d, [floats([2, 3, 8, 9])], |x: 4| {
+    m::avg_pool2d(x, [3, 2], [2, 1], [1, 1], false, false)
+});
+gradients!(max_pool1d_gradients, d, [floats([2, 3, 8])], |x: 3| { m::max_pool1d(x, 3, 2, 1, 1, false) });
+gradients!(adaptive_pool_gradients, d, [floats([2, 3, 8, 9])], |x: 4| { m::adaptive_avg_pool2d(x, [3, 4]) });
+gradients!(linear_gradients, d, [floats([2, 5, 7]), floats([7, 3]), floats([3])], |x: 3, w: 2, b: 1| {
+    m::linear(x, w, Some(b))
+});
+gradients!(matmul_gradients, d, [floats([4, 5, 7]), floats([1, 7, 3])], |a: 3, b: 3| { a.matmul(b) });
+gradients!(softmax_gradients, d, [floats([5, 7])], |x: 2| { log_softmax(softmax(x, 0), 1) });
+gradients!(activation_gradients, d, [floats([5, 7])], |x: 2| { relu(x.clone()) + sigmoid(x.clone()) + log_sigmoid(x) });
+gradients!(broadcast_gradients, d, [floats([5, 7]), floats([1, 7])], |a: 2, b: 2| { (a / b.exp()).tanh() });
+gradients!(indexing_gradients, d, [floats([6, 7])], |x: 2| {
+    x.clone().select(0, Tensor::from_data(ints([9], 6), d)).slice(s![1..8, 2..5]) * x.slice(s![0..1, 2..5])
+});

@@ -9,7 +9,7 @@ use burn_backend::ops::{
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::{OrRaise, unsupported};
 use crate::ops::pool::Window;
-use crate::ops::{attention, conv, linear, pool};
+use crate::ops::{attention, conv, linear, norm, pool};
 use crate::tensor::RocmTensor;
 
 /// Burn's options of a convolution as the engine's.
@@ -393,6 +393,15 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         options: AttentionModuleOptions,
     ) -> RocmTensor {
         attention::attention(query, key, value, mask, attn_bias, options).or_raise()
+    }
+
+    fn layer_norm(
+        tensor: RocmTensor,
+        gamma: RocmTensor,
+        beta: Option<RocmTensor>,
+        epsilon: f64,
+    ) -> RocmTensor {
+        norm::layer_norm(tensor, gamma, beta, epsilon).or_raise()
     }
 
     fn ctc_loss(

@@ -77,6 +77,6 @@ fn causal(scores: RocmTensor) -> hip::Result<RocmTensor> {
         let lines = scores.len() / keys;
         let device = scores.hip_device();
         let dims = [Value::U64(lines as u64), Value::U32(queries as u32), Value::U32(keys as u32)];
-        rows(OP, device, kernel, device.grid(scores.len()), &dims, &[scores], &[], &[out])
+        rows(OP, device, kernel, device.grid_rows(lines, keys), &dims, &[scores], &[], &[out])
     })
 }

@@ -12,6 +12,7 @@ mod launch;
 pub(crate) mod linear;
 pub(crate) mod mask;
 pub(crate) mod matmul;
+pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
