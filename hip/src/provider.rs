@@ -371,6 +371,28 @@ pub fn rocm_device_count() -> usize {
 }
 
 /// The CPU provider's tables.
+#[cfg(feature = "cpu")]
+mod cpu {
+    use super::{Error, Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};
+
+    pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
+        match hip_cpu::check_settings() {
+            Ok(()) => Ok((hip_cpu::hip_table(), hip_cpu::hiprtc_table())),
+            Err(problem) => Err(Error::config(problem.what, problem.expected, problem.found)),
+        }
+    }
+
+    pub(super) fn rocblas() -> Result<Rocblas> {
+        Err(not_built(ProviderKind::Cpu))
+    }
+
+    pub(super) fn miopen() -> Result<Miopen> {
+        Err(not_built(ProviderKind::Cpu))
+    }
+}
+
+/// No CPU provider: the feature `cpu` is off.
+#[cfg(not(feature = "cpu"))]
 mod cpu {
     use super::{Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};
 
