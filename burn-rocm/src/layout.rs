@@ -358,16 +358,16 @@ pub(crate) fn collapse<const N: usize>(shape: &[usize], operands: [&[isize]; N])
         match (merges, out.shape.last_mut()) {
             (true, Some(last)) => {
                 *last *= dim;
-                for n in 0..N {
-                    if let Some(stride) = out.strides[n].last_mut() {
-                        *stride = operands[n][axis];
+                for (strides, operand) in out.strides.iter_mut().zip(operands) {
+                    if let Some(stride) = strides.last_mut() {
+                        *stride = operand[axis];
                     }
                 }
             }
             _ => {
                 out.shape.push(dim);
-                for n in 0..N {
-                    out.strides[n].push(operands[n][axis]);
+                for (strides, operand) in out.strides.iter_mut().zip(operands) {
+                    strides.push(operand[axis]);
                 }
             }
         }

@@ -686,3 +686,22 @@ gradients!(broadcast_gradients, d, [floats([5, 7]), floats([1, 7])], |a: 2, b: 2
 gradients!(indexing_gradients, d, [floats([6, 7])], |x: 2| {
     x.clone().select(0, Tensor::from_data(ints([9], 6), d)).slice(s![1..8, 2..5]) * x.slice(s![0..1, 2..5])
 });
+
+#[test]
+fn a_failed_op_keeps_its_error_and_harms_nothing() {
+    use burn_backend::ops::{FloatTensorOps, ModuleOps};
+    use burn_rocm::{RocmError, take_last_error};
+    let device = &Default::default();
+    let a = Tensor::<Rocm, 2>::from_data(floats([3, 4]), device);
+    let primitive = |t: &Tensor<Rocm, 2>| t.clone().into_primitive().tensor();
+    let (left, right) = (primitive(&a), primitive(&a));
+    let caught = std::panic::catch_unwind(|| Rocm::<f32>::float_matmul(left, right));
+    assert!(caught.is_err());
+    assert!(matches!(take_last_error(), Some(RocmError::Invalid { op: "float_matmul", .. })));
+    let signal = primitive(&a);
+    let caught = std::panic::catch_unwind(|| <Rocm as ModuleOps<Rocm>>::rfft(signal, 1, None));
+    assert!(caught.is_err());
+    assert!(matches!(take_last_error(), Some(RocmError::Unsupported { op: "rfft", .. })));
+    let two = Tensor::<Rocm, 2>::from_data(floats([3, 4]), device) + a;
+    compare("after", &[floats([3, 4])], &[(two / 2.0).into_data()]);
+}

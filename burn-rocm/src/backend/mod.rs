@@ -24,8 +24,11 @@ use crate::tensor::RocmTensor;
 /// The backend: `F`, `I` and `B` are the element types that tensors have where nothing else is said. Any tensor may
 /// have any other dtype.
 pub struct Rocm<F = f32, I = i32, B = u8> {
-    types: PhantomData<fn() -> (F, I, B)>,
+    types: PhantomData<Types<F, I, B>>,
 }
+
+/// Send and Sync whatever the elements are: none is stored.
+type Types<F, I, B> = fn() -> (F, I, B);
 
 impl<F, I, B> Clone for Rocm<F, I, B> {
     fn clone(&self) -> Self {

@@ -70,6 +70,6 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F
     }
 
     async fn q_into_data(tensor: RocmQTensor) -> Result<TensorData, ExecutionError> {
-        Err(execution(unsupported::<()>("q_into_data", tensor.dtype_name()).unwrap_err()))
+        unsupported("q_into_data", tensor.dtype_name()).map_err(execution)
     }
 }

@@ -35,7 +35,7 @@ fn dense(op: &'static str, tensor: &RocmTensor) -> hip::Result<usize> {
 
 /// Whether the contiguous kernels take the tensor as it is.
 pub(crate) fn is_packed(tensor: &RocmTensor) -> bool {
-    tensor.is_contiguous() && tensor.byte_offset() % ALIGNMENT == 0
+    tensor.is_contiguous() && tensor.byte_offset().is_multiple_of(ALIGNMENT)
 }
 
 fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {

@@ -171,8 +171,8 @@ fn batches(merged: &crate::layout::Collapsed<3>) -> Vec<Batch> {
     // rocBLAS knows no negative batch stride: those one by one too.
     let each = inner.iter().any(|&stride| stride < 0);
     let mut starts = vec![[0isize; 3]];
-    for axis in 0..at + each as usize {
-        let dim = if axis == at { last } else { outer[axis] };
+    let one_by_one = outer.iter().copied().chain(each.then_some(last));
+    for (axis, dim) in one_by_one.enumerate() {
         starts = starts
             .iter()
             .flat_map(|start| {
