@@ -21,10 +21,15 @@ mod hiprtc;
 mod kernels;
 #[cfg(lockstep)]
 mod lockstep;
+mod miopen;
+mod numeric;
+mod rocblas;
 mod runtime;
 mod settings;
 
 pub use hiprtc::hiprtc_table;
+pub use miopen::miopen_table;
+pub use rocblas::rocblas_table;
 pub use runtime::{hip_table, last_fault};
 pub use settings::{Problem, check_settings};
 

@@ -1,0 +1,180 @@
+//! One convolution call: its checks, its solutions, its run.
+
+use super::super::status::{Outcome, by_float, input, output, require};
+use super::super::tensor::tensor;
+use super::descriptor::convolution;
+use super::direct::{Direction, convolve};
+use super::problem::Problem;
+use super::{direct, weights};
+use core::ffi::c_void;
+use miopen_sys::*;
+
+use crate::numeric::element::Single;
+
+/// What a call computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// `y`
+    Forward,
+    /// `dx`
+    BackwardData,
+    /// `dw`
+    BackwardWeights,
+}
+
+/// The descriptors of a call; of gradients where `kind` says so.
+#[derive(Clone, Copy)]
+pub(super) struct Descriptors {
+    pub(super) kind: Kind,
+    pub(super) x: miopenTensorDescriptor_t,
+    pub(super) w: miopenTensorDescriptor_t,
+    pub(super) conv: miopenConvolutionDescriptor_t,
+    pub(super) y: miopenTensorDescriptor_t,
+}
+
+/// A call whose descriptors agree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Call {
+    pub(super) kind: Kind,
+    pub(super) data: miopenDataType_t,
+    /// With `transposed`, of the convolution that the call is the transpose of.
+    pub(super) problem: Problem,
+    transposed: bool,
+}
+
+/// A convolution that find mode has been run for.
+pub(crate) type Found = FoundCall;
+/// See [`Found`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct FoundCall(pub(super) Call);
+
+/// The buffers of a call; the one that `kind` computes is written.
+#[derive(Clone, Copy)]
+pub(super) struct Buffers {
+    pub(super) x: *mut c_void,
+    pub(super) w: *mut c_void,
+    pub(super) y: *mut c_void,
+    pub(super) workspace: *mut c_void,
+    pub(super) workspace_size: usize,
+}
+
+fn spatial(values: &[usize], default: usize) -> [usize; 3] {
+    if values.len() == 2 { [default, values[0], values[1]] } else { [values[0], values[1], values[2]] }
+}
+
+impl Call {
+    /// Checks the descriptors as MIOpen does.
+    ///
+    /// # Safety
+    /// Each non-null descriptor is live.
+    pub(super) unsafe fn new(descriptors: Descriptors) -> Outcome<Call> {
+        let Descriptors { kind, x, w, conv, y } = descriptors;
+        // SAFETY: the caller vouches for the descriptors.
+        let (x, w, conv, y) = unsafe { (tensor(x)?, tensor(w)?, convolution(conv)?, tensor(y)?) };
+        let rank = conv.pad.len() + 2;
+        let ranks = [x, w, y].iter().all(|tensor| tensor.dims.len() == rank);
+        require(ranks && x.data == w.data && x.data == y.data, miopenStatusBadParm)?;
+        require(matches!(x.data, miopenFloat | miopenHalf | miopenBFloat16), miopenStatusNotImplemented)?;
+        for tensor in [x, w, y] {
+            tensor.require_packed()?;
+        }
+        let transposed = conv.mode == miopenTranspose;
+        // A transposed convolution is the backward direction of the one from y to x.
+        let (input, output) = if transposed { (y, x) } else { (x, y) };
+        let groups = conv.groups;
+        let (channels, filters) = (input.dims[1], output.dims[1]);
+        require(input.dims[0] == output.dims[0], miopenStatusBadParm)?;
+        require(channels.is_multiple_of(groups) && filters.is_multiple_of(groups), miopenStatusBadParm)?;
+        require(w.dims[0] == filters && w.dims[1] * groups == channels, miopenStatusBadParm)?;
+        let problem = Problem {
+            batch: input.dims[0],
+            groups,
+            c: channels / groups,
+            k: filters / groups,
+            input: spatial(&input.dims[2..], 1),
+            output: spatial(&output.dims[2..], 1),
+            filter: spatial(&w.dims[2..], 1),
+            stride: spatial(&conv.stride, 1),
+            pad: spatial(&conv.pad, 0),
+            dilation: spatial(&conv.dilation, 1),
+        };
+        for axis in 0..3 {
+            let reach = (problem.filter[axis] - 1) * problem.dilation[axis] + 1;
+            let padded = problem.input[axis] + 2 * problem.pad[axis];
+            require(padded >= reach, miopenStatusBadParm)?;
+            let expected = (padded - reach) / problem.stride[axis] + 1;
+            // The output of a transposed convolution may be longer than the shortest that gives its input.
+            require(problem.output[axis] == expected, miopenStatusBadParm)?;
+        }
+        // Offsets into the filled planes of one image are 32-bit.
+        let filled: usize = problem.c.max(problem.k)
+            * (0..3)
+                .map(|axis| problem.input[axis] + 2 * problem.pad[axis] + problem.filter[axis])
+                .product::<usize>();
+        require(u32::try_from(filled).is_ok(), miopenStatusNotImplemented)?;
+        Ok(Call { kind, data: x.data, problem, transposed })
+    }
+
+    /// What is computed of [`Call::problem`]; a transposed call swaps forward and backward.
+    fn direction(&self) -> Option<Direction> {
+        match (self.kind, self.transposed) {
+            (Kind::Forward, false) | (Kind::BackwardData, true) => Some(Direction::Forward),
+            (Kind::BackwardData, false) | (Kind::Forward, true) => Some(Direction::Backward),
+            (Kind::BackwardWeights, _) => None,
+        }
+    }
+
+    /// Bytes of workspace.
+    pub(super) fn workspace(&self) -> usize {
+        let floats = match self.direction() {
+            Some(_) => direct::workspace_len(&self.problem),
+            None => weights::workspace_len(&self.problem),
+        };
+        floats * size_of::<f32>()
+    }
+
+    /// An estimate of the time in milliseconds, at 50 GFLOP/s: what a desktop core does.
+    pub(super) fn estimate(&self) -> f32 {
+        let p = &self.problem;
+        let operations = 2.0 * p.w_len() as f64 * p.batch as f64 * p.output_plane() as f64;
+        (operations / 50e6) as f32
+    }
+
+    /// Runs the call.
+    ///
+    /// # Safety
+    /// The buffers are not used by others meanwhile, and the written one overlaps no other.
+    pub(super) unsafe fn run(&self, buffers: Buffers) -> Outcome {
+        let needed = self.workspace();
+        require(buffers.workspace_size >= needed, miopenStatusBadParm)?;
+        // SAFETY: the caller vouches for the buffers.
+        let workspace = unsafe { output::<f32>(buffers.workspace, needed / size_of::<f32>()) }?;
+        by_float!(self.data, run_as(self, buffers, workspace))
+    }
+}
+
+fn run_as<T: Single>(call: &Call, buffers: Buffers, workspace: &mut [f32]) -> Outcome {
+    let p = &call.problem;
+    let (x, y) = if call.transposed { (buffers.y, buffers.x) } else { (buffers.x, buffers.y) };
+    // SAFETY: `Call::run`'s contract for the buffers; their sizes and places are checked here.
+    unsafe {
+        match call.direction() {
+            Some(Direction::Forward) => {
+                let (x, w) = (input::<T>(x, p.x_len())?, input::<T>(buffers.w, p.w_len())?);
+                let y = output::<T>(y, p.y_len())?;
+                convolve(p, Direction::Forward, x.as_ptr(), w.as_ptr(), y.as_mut_ptr(), workspace);
+            }
+            Some(Direction::Backward) => {
+                let (dy, w) = (input::<T>(y, p.y_len())?, input::<T>(buffers.w, p.w_len())?);
+                let dx = output::<T>(x, p.x_len())?;
+                convolve(p, Direction::Backward, dy.as_ptr(), w.as_ptr(), dx.as_mut_ptr(), workspace);
+            }
+            None => {
+                let (dy, x) = (input::<T>(y, p.y_len())?, input::<T>(x, p.x_len())?);
+                let dw = output::<T>(buffers.w, p.w_len())?;
+                weights::backward_weights(p, dy.as_ptr(), x.as_ptr(), dw.as_mut_ptr(), workspace);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! The copy of source planes into scratch memory, with the padding written out.
+
+use super::plan::Fill;
+use crate::numeric::element::Single;
+
+/// Widens one image's planes at `from` into `to`, `fill.len()` floats.
+///
+/// # Safety
+/// `from` is valid for `fill.channels` planes of `fill.source`.
+pub(crate) unsafe fn fill_planes<T: Single>(fill: &Fill, from: *const T, to: &mut [f32]) {
+    let [depth, height, width] = fill.dims;
+    let [source_depth, source_height, source_width] = fill.source;
+    let source_plane = source_depth * source_height * source_width;
+    let mut rows = to.chunks_exact_mut(width);
+    let coordinate = |axis: usize, first: isize, i: usize| {
+        let at = first + (fill.step[axis] * i) as isize;
+        (at >= 0 && (at as usize) < fill.source[axis]).then_some(at as usize)
+    };
+    for channel in 0..fill.channels {
+        for phase in &fill.phases {
+            let step = fill.step[2];
+            // The pixels of a row that the source has: `begin..end`, the first of them at `start`.
+            let begin = ((-phase[2]).max(0) as usize).div_ceil(step).min(width);
+            let start = phase[2] + (begin * step) as isize;
+            let end = begin.max(
+                (begin + (source_width as isize - start).max(0).cast_unsigned().div_ceil(step)).min(width),
+            );
+            for d in 0..depth {
+                let at_d = coordinate(0, phase[0], d);
+                for h in 0..height {
+                    let Some(row) = rows.next() else { return };
+                    let (Some(at_d), Some(at_h)) = (at_d, coordinate(1, phase[1], h)) else {
+                        row.fill(0.0);
+                        continue;
+                    };
+                    row[..begin].fill(0.0);
+                    row[end..].fill(0.0);
+                    if begin == end {
+                        continue;
+                    }
+                    let first = channel * source_plane
+                        + (at_d * source_height + at_h) * source_width
+                        + start as usize;
+                    let count = end - begin;
+                    // SAFETY: the caller vouches for the planes; the coordinates were checked against their size.
+                    let source =
+                        unsafe { core::slice::from_raw_parts(from.add(first), (count - 1) * step + 1) };
+                    if step == 1 {
+                        T::widen_slice(source, &mut row[begin..end]);
+                    } else {
+                        for (to, from) in row[begin..end].iter_mut().zip(source.iter().step_by(step)) {
+                            *to = from.widen();
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Find mode: an algorithm is found once for a shape and then run by name; and the bias of a convolution.
+
+use super::super::handle::in_order;
+use super::super::status::{Outcome, answer, by_float, input, output, plain_scalars, require, scalar};
+use super::super::tensor::tensor;
+use super::call::{Buffers, Call, Descriptors, FoundCall, Kind};
+use crate::numeric::element::{Element, Real, Single};
+use core::ffi::{c_int, c_void};
+use miopen_sys::*;
+use std::sync::PoisonError;
+use std::time::Instant;
+
+unsafe fn workspace(handle: miopenHandle_t, descriptors: Descriptors, size: *mut usize) -> miopenStatus_t {
+    // SAFETY: the caller's handle, descriptors and out-pointer.
+    in_order(handle, |_| unsafe { answer(size, Call::new(descriptors)?.workspace()) })
+}
+
+/// Runs the only algorithm once, to time it.
+unsafe fn find(
+    handle: miopenHandle_t,
+    descriptors: Descriptors,
+    buffers: Buffers,
+    requested: c_int,
+    returned: *mut c_int,
+    results: *mut miopenConvAlgoPerf_t,
+) -> miopenStatus_t {
+    // SAFETY: the caller's handle, descriptors, buffers and out-pointers; `results` has room for `requested`.
+    in_order(handle, |handle| unsafe {
+        require(requested >= 1 && !returned.is_null() && !results.is_null(), miopenStatusBadParm)?;
+        let call = Call::new(descriptors)?;
+        let start = Instant::now();
+        call.run(buffers)?;
+        let time = start.elapsed().as_secs_f32() * 1e3;
+        // The direct algorithm has the same number in each direction's enumeration.
+        let algorithm = miopenConvAlgoPerf_algorithm { fwd_algo: miopenConvolutionFwdAlgoDirect };
+        results.write(miopenConvAlgoPerf_t { algorithm, time, memory: call.workspace() });
+        returned.write(1);
+        let mut found = handle.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let call = FoundCall(call);
+        if !found.contains(&call) {
+            found.push(call);
+        }
+        Ok(())
+    })
+}
+
+/// Runs an algorithm that was found; without a find before it, MIOpen knows no kernel to run.
+unsafe fn run(
+    handle: miopenHandle_t,
+    descriptors: Descriptors,
+    buffers: Buffers,
+    algorithm: i32,
+    alpha: *const c_void,
+    beta: *const c_void,
+) -> miopenStatus_t {
+    // SAFETY: the caller's handle, descriptors, buffers and scalars.
+    in_order(handle, |handle| unsafe {
+        let call = Call::new(descriptors)?;
+        plain_scalars(alpha, beta, call.data)?;
+        require(algorithm == miopenConvolutionFwdAlgoDirect.0, miopenStatusBadParm)?;
+        let call = FoundCall(call);
+        let known = handle.found.lock().unwrap_or_else(PoisonError::into_inner).contains(&call);
+        require(known, miopenStatusUnknownError)?;
+        call.0.run(buffers)
+    })
+}
+
+pub(in super::super) unsafe extern "C" fn miopenConvolutionForwardGetWorkSpaceSize(
+    handle: miopenHandle_t,
+    wDesc: miopenTensorDescriptor_t,
+    xDesc: miopenTensorDescriptor_t,
+    convDesc: miopenConvolutionDescriptor_t,
+    yDesc: miopenTensorDescriptor_t,
+    workSpaceSize: *mut usize,
+) -> miopenStatus_t {
+    // SAFETY: the caller vouches for its arguments, as MIOpen asks.
+    unsafe {
+        workspace(
+            handle,
+            Descriptors { kind: Kind::Forward, x: xDesc, w: wDesc, conv: convDesc, y: yDesc },
+            workSpaceSize,
+        )
+    }
+}
+
+pub(in super::super) unsafe extern "C" fn miopenFindConvolutionForwardAlgorithm(
+    handle: miopenHandle_t,
+    xDesc: miopenTensorDescriptor_t,
+    x: *const c_void,
+    wDesc: miopenTensorDescriptor_t,
+    w: *const c_void,
+    convDesc: miopenConvolutionDescriptor_t,
+    yDesc: miopenTensorDescriptor_t,
+    y: *mut c_void,
+    requestAlgoCount: c_int,
+    returnedAlgoCount: *mut c_int,
+    perfResults: *mut miopenConvAlgoPerf_t,
+    workSpace: *mut c_void,
+    workSpaceSize: usize,
+    _exhaustiveSearch: bool,
+) -> miopenStatus_t {
+    // SAFETY: the caller vouches for its arguments, as MIOpen asks.
+    unsafe {
+        find(
+            handle,
+            Descriptors { kind: Kind::Forward, x: xDesc, w: wDesc, conv: convDesc, y: yDesc },
+            Buffers {
+                x: x.cast_mut(),
+                w: w.cast_mut(),
+                y,
+                workspace: workSpace,
+                workspace_size: workSpaceSize,
+            },
+            requestAlgoCount,
+            returnedAlgoCount,
+            perfResults,
+        )
+    }
+}
+
+pub(in super::super) unsafe extern "C" fn miopenConvolutionForward(
+    handle: miopenHandle_t,
+    alpha: *const c_void,
+    xDesc: miopenTensorDescriptor_t,
+    x: *const c_void,
+    wDesc: miopenTensorDescriptor_t,
+    w: *const c_void,
+    convDesc: miopenConvolutionDescriptor_t,
+    algo: miopenConvFwdAlgorithm_t,
+    beta: *const c_void,
+    yDesc: miopenTensorDescriptor_t,
+    y: *mut c_void,
+    workSpace: *mut c_void,
+    workSpaceSize: usize,
+) -> miopenStatus_t {
+    // SAFETY: the caller vouches for its arguments, as MIOpen asks.
+    unsafe {
+        run(
+            handle,
+            Descriptors { kind: Kind::Forward, x: xDesc, w: wDesc, conv: convDesc, y: yDesc },
+            Buffers {
+                x: x.cast_mut(),
+                w: w.cast_mut(),
+                y,
+                workspace: workSpace,
+                workspace_size: workSpaceSize,
+            },
+            algo.0,
+            alpha,
+            beta,
+        )
+    }
+}
+
+pub(in super::super) unsafe extern "C" fn miopenConvolutionBackwardDataGetWorkSpaceSize(
+    handle: miopenHandle_t,
+    dyDesc: miopenTensorDescriptor_t,
+    wDesc: miopenTensorDescriptor_t,
+    convDesc: miopenConvolutionDescriptor_t,
+    dxDesc: miopenTensorDescriptor_t,
+    workSpaceSize: *mut usize,
+) -> miopenStatus_t {
+    // SAFETY: the caller vouches for its arguments, as MIOpen asks.
+    unsafe {
+        workspace(
+            handle,
+            Descriptors { kind: Kind::BackwardData, x: dxDesc, w: wDesc, conv: convDesc, y: dyDesc },
+            workSpaceSize,
+        )
+    }
+}
+
+pub(in super::super) unsafe extern "C" fn miopenFindConvolutionBackwardDataAlgorithm(
+    handle: miopenHandle_t,
+    dyDesc: miopenTensorDescriptor_t,
+    dy: *const c_void,
+    wDesc: miopenTensorDescriptor_t,
+    w: *const c_void,
+    convDesc: miopenConvolutionDescriptor_t,
+    dxDesc: miopenTensorDescriptor_t,
+    dx: *mut c_void,
+    requestAlgoCount: c_int,
+    returnedAlgoCount: *mut c_int,
+    perfResults: *mut miopenConvAlgoPerf_t,
+    workSpace: *mut c_void,
+    workSpaceSize: usize,
+    _exhaustiveSearch: bool,
+) -> miopenStatus_t {
+    // SAFETY: the caller vouches for its arguments, as MIOpen asks.
+    unsafe {
+        find(
+            handle,
+            Descriptors { kind: Kind::BackwardData, x: dxDesc, w: wDesc, conv: convDesc, y: dyDesc },
+            Buffers {
+                x: dx,
+                w: w.cast_mut(),
+                y: dy.cast_mut(),
+                workspace: workSpace,
+                workspace_size: workSpaceSize,
+            },
+            requestAlgoCount,
+            returnedAlgoCount,
+            perfResults,
+        )
+    }
+}
+
+pub(in super::super) unsafe extern "C" fn miopenConvolutionBackwardData(
+    handle: miopenHandle_t,
+    alpha: *const c_void,
+    dyDesc: miopenTensorDescriptor_t,
+    dy: *const c_void,
+    wDesc: miopenTensorDescriptor_t,
+    w: *const c_void,
+    convDesc: miopenConvolutionDescriptor_t,
+    algo: miopenConvBwdDataAlgorithm_t,
+    beta: *const c_void,
+    dxDesc: miopenTensorDescriptor_t,
+    dx: *mut c_void,
+    workSpace: *mut c_void,
+    workSpaceSize: usize,
+) -> miopenStatus_t {
+    // SAFETY: the caller vouches for its arguments, as MIOpen asks.
+    unsafe {
+        run(
+            handle,
+            Descriptors { kind: Kind::BackwardData, x: dxDesc, w: wDesc, conv: convDesc, y: dyDesc },
+            Buffers {
+                x: dx,
+                w: w.cast_mut(),
+                y: dy.cast_mut(),
+                workspace: workSpace,
+                workspace_size: workSpaceSize,
+            },
+            algo.0,
+            alpha,
+            beta,
+        )
+    }
+}
+
+pub(in super::super) unsafe extern "C" fn miopenConvolutionBackwardWeightsGetWorkSpaceSize(
+    handle: miopenHandle_t,
+    dyDesc: miopenTensorDescriptor_t,
+    xDesc: miopenTensorDescriptor_t,
+    convDesc: miopenConvolutionDescriptor_t,
+    dwDesc: miopenTensorDescriptor_t,
+    workSpaceSize: *mut usize,
+) -> miopenStatus_t {
+    // SAFETY: the caller vouches for its arguments, as MIOpen asks.
+    unsafe {
+        workspace(
+            handle,
+            Descriptors { kind: Kind::BackwardWeights, x: xDesc, w: dwDesc, conv: convDesc, y: dyDesc },
+            workSpaceSize,
+        )
+    }
+}
+
+pub(in super::super) unsafe extern "C" fn miopenFindConvolutionBackwardWeightsAlgorithm(
+    handle: miopenHandle_t,
+    dyDesc: miopenTensorDescriptor_t,
+    dy: *const c_void,
+    xDesc: miopenTensorDescriptor_t,
+    x: *const c_void,
+    convDesc: miopenConvolutionDescriptor_t,
+    dwDesc: miopenTensorDescriptor_t,
+    dw: *mut c_void,
+    requestAlgoCount: c_int,
+    returnedAlgoCount: *mut c_int,
+    perfResults: *mut miopenConvAlgoPerf_t,
+    workSpace: *mut c_void,
+    workSpaceSize: usize,
+    _exhaustiveSearch: bool,
+) -> miopenStatus_t {
+    // SAFETY: the caller vouches for its arguments, as MIOpen asks.
+    unsafe {
+        find(
+            handle,
+            Descriptors { kind: Kind::BackwardWeights, x: xDesc, w: dwDesc, conv: convDesc, y: dyDesc },
+            Buffers {
+                x: x.cast_mut(),
+                w: dw,
+                y: dy.cast_mut(),
+                workspace: workSpace,
+                workspace_size: workSpaceSize,
+            },
+            requestAlgoCount,
+            returnedAlgoCount,
+            perfResults,
+        )
+    }
+}
+
+pub(in super::super) unsafe extern "C" fn miopenConvolutionBackwardWeights(
+    handle: miopenHandle_t,
+    alpha: *const c_void,
+    dyDesc: miopenTensorDescriptor_t,
+    dy: *const c_void,
+    xDesc: miopenTensorDescriptor_t,
+    x: *const c_void,
+    convDesc: miopenConvolutionDescriptor_t,
+    algo: miopenConvBwdWeightsAlgorithm_t,
+    beta: *const c_void,
+    dwDesc: miopenTensorDescriptor_t,
+    dw: *mut c_void,
+    workSpace: *mut c_void,
+    workSpaceSize: usize,
+) -> miopenStatus_t {
+    // SAFETY: the caller vouches for its arguments, as MIOpen asks.
+    unsafe {
+        run(
+            handle,
+            Descriptors { kind: Kind::BackwardWeights, x: xDesc, w: dwDesc, conv: convDesc, y: dyDesc },
+            Buffers {
+                x: x.cast_mut(),
+                w: dw,
+                y: dy.cast_mut(),
+                workspace: workSpace,
+                workspace_size: workSpaceSize,
+            },
+            algo.0,
+            alpha,
+            beta,
+        )
+    }
+}
+
+/// The channels of a bias descriptor `1 x C x 1 ...` for `of`.
+unsafe fn bias_channels(
+    bias: miopenTensorDescriptor_t,
+    of: miopenTensorDescriptor_t,
+) -> Outcome<(usize, usize, usize)> {
+    // SAFETY: the caller's descriptors.
+    let (bias, of) = unsafe { (tensor(bias)?, tensor(of)?) };
+    let (batch, channels, pixels) = of.planes()?;
+    require(
+        bias.data == of.data && bias.count() == channels && bias.dims.get(1) == Some(&channels),
+        miopenStatusBadParm,
+    )?;
+    bias.require_packed()?;
+    of.require_packed()?;
+    Ok((batch, channels, pixels))
+}
+
+fn add_bias<T: Single>(shape: (usize, usize, usize), b: *const c_void, y: *mut c_void) -> Outcome {
+    let (batch, channels, pixels) = shape;
+    // SAFETY: the caller's buffers.
+    let (b, y) = unsafe { (input::<T>(b, channels)?, output::<T>(y, batch * channels * pixels)?) };
+    for (plane, values) in y.chunks_exact_mut(pixels).enumerate() {
+        let bias = b[plane % channels].widen();
+        values.iter_mut().for_each(|value| *value = T::narrow(value.widen() + bias));
+    }
+    Ok(())
+}
+
+pub(in super::super) unsafe extern "C" fn miopenConvolutionForwardBias(
+    handle: miopenHandle_t,
+    alpha: *const c_void,
+    bDesc: miopenTensorDescriptor_t,
+    b: *const c_void,
+    beta: *const c_void,
+    yDesc: miopenTensorDescriptor_t,
+    y: *mut c_void,
+) -> miopenStatus_t {
+    // SAFETY: the caller's handle, descriptors, scalars and buffers.
+    in_order(handle, |_| unsafe {
+        let data = tensor(yDesc)?.data;
+        let shape = bias_channels(bDesc, yDesc)?;
+        plain_scalars(alpha, beta, data)?;
+        by_float!(data, add_bias(shape, b, y))
+    })
+}
+
+fn sum_bias<T: Element>(shape: (usize, usize, usize), dy: *const c_void, db: *mut c_void) -> Outcome {
+    let (batch, channels, pixels) = shape;
+    // SAFETY: the caller's buffers.
+    let (dy, db) = unsafe { (input::<T>(dy, batch * channels * pixels)?, output::<T>(db, channels)?) };
+    for (channel, to) in db.iter_mut().enumerate() {
+        // A row of pixels in its own type, the rows in double: short sums keep the error of either small.
+        let sum: f64 = (0..batch)
+            .map(|image| {
+                let plane = &dy[(image * channels + channel) * pixels..][..pixels];
+                plane.iter().map(|value| value.widen()).sum::<T::Acc>().to_f64()
+            })
+            .sum();
+        *to = T::narrow(T::Acc::from_f64(sum));
+    }
+    Ok(())
+}
+
+pub(in super::super) unsafe extern "C" fn miopenConvolutionBackwardBias(
+    handle: miopenHandle_t,
+    alpha: *const c_void,
+    dyDesc: miopenTensorDescriptor_t,
+    dy: *const c_void,
+    beta: *const c_void,
+    dbDesc: miopenTensorDescriptor_t,
+    db: *mut c_void,
+) -> miopenStatus_t {
+    // SAFETY: the caller's handle, descriptors, scalars and buffers.
+    in_order(handle, |_| unsafe {
+        let data = tensor(dyDesc)?.data;
+        let shape = bias_channels(dbDesc, dyDesc)?;
+        require(scalar(alpha, data)? == 1.0 && scalar(beta, data)? == 0.0, miopenStatusNotImplemented)?;
+        by_float!(data, sum_bias(shape, dy, db))
+    })
+}

@@ -1,0 +1,16 @@
+//! Convolution.
+
+mod call;
+mod descriptor;
+mod direct;
+mod fill;
+mod find;
+mod immediate;
+mod plan;
+mod problem;
+mod weights;
+
+pub(crate) use call::Found;
+pub(super) use descriptor::*;
+pub(super) use find::*;
+pub(super) use immediate::*;

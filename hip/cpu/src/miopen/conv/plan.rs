@@ -1,0 +1,271 @@
+//! How a convolution becomes passes of one kernel.
+//!
+//! A pass computes `dst[oc][pixel] = sum over t of weight[oc][t] * src[pixel + offset[t]]`: the source is copied
+//! once an image into planes with their padding written out, and then every tap of the filter is a constant
+//! offset into them, so that nothing like an im2col matrix exists. A stride is handled by splitting planes into
+//! phases: the forward direction reads from `stride^3` source phases, the backward direction writes `stride^3`
+//! output phases, each with the taps that reach it.
+
+use super::problem::Problem;
+
+/// How source planes are laid out in the scratch memory: `[channel][phase][depth][height][width]`.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    pub(crate) channels: usize,
+    /// Pixels of the source's own planes.
+    pub(crate) source: [usize; 3],
+    /// The source coordinate of each phase's first pixel.
+    pub(crate) phases: Vec<[isize; 3]>,
+    /// Source pixels from one pixel of a phase to the next.
+    pub(crate) step: [usize; 3],
+    pub(crate) dims: [usize; 3],
+}
+
+/// Vectors that start at the last pixel read up to this many floats past it.
+const SLACK: usize = 16;
+
+impl Fill {
+    fn plane(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// Floats of one channel.
+    pub(crate) fn channel(&self) -> usize {
+        self.phases.len() * self.plane()
+    }
+
+    /// Floats of scratch memory.
+    pub(crate) fn len(&self) -> usize {
+        self.channels * self.channel() + SLACK
+    }
+}
+
+/// A run of a vector's lanes that are pixels of one output row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) lane: u32,
+    pub(crate) count: u32,
+    /// Where its first pixel is in the output plane.
+    pub(crate) to: usize,
+}
+
+/// Neighbouring source pixels that are computed together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lanes {
+    /// Where its first lane reads, before the tap's offset.
+    pub(crate) from: u32,
+    /// Its segments: `segments[first..first + count]`.
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+/// One pass.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    /// The filter taps that take part.
+    pub(crate) taps: Vec<usize>,
+    /// For every source channel and tap of `taps`: the offset into the filled planes.
+    pub(crate) offsets: Vec<u32>,
+    pub(crate) vectors: Vec<Lanes>,
+    pub(crate) segments: Vec<Segment>,
+    /// Output elements from one pixel of a row to the next.
+    pub(crate) step: usize,
+}
+
+/// The passes of one direction, and the source they read.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) fill: Fill,
+    pub(crate) passes: Vec<Pass>,
+}
+
+/// Where a pass's output pixels are in an output plane.
+struct Target {
+    /// Pixels of this pass.
+    count: [usize; 3],
+    /// The coordinate of the first.
+    first: [usize; 3],
+    /// From one to the next.
+    step: [usize; 3],
+    /// Of the whole plane.
+    plane: [usize; 3],
+}
+
+/// Covers the pixels of `target` with vectors of `lanes` neighbours in the filled plane `dims`.
+///
+/// A vector may run over the end of a row; the lanes on the padding between rows are computed and dropped. Each
+/// starts at the first pixel that no earlier one covered.
+fn cover(target: &Target, dims: [usize; 3], lanes: usize) -> (Vec<Lanes>, Vec<Segment>) {
+    let [depth, height, width] = target.count;
+    let mut vectors = Vec::new();
+    let mut segments = Vec::new();
+    if width == 0 || height == 0 {
+        return (vectors, segments);
+    }
+    let to = |d: usize, h: usize, w: usize| {
+        let at = |axis: usize, i: usize| target.first[axis] + target.step[axis] * i;
+        (at(0, d) * target.plane[1] + at(1, h)) * target.plane[2] + at(2, w)
+    };
+    for d in 0..depth {
+        let (mut h, mut w) = (0, 0);
+        while h < height {
+            let start = h * dims[2] + w;
+            let first = segments.len();
+            while h < height && h * dims[2] + w < start + lanes {
+                let lane = h * dims[2] + w - start;
+                let count = (width - w).min(lanes - lane);
+                segments.push(Segment { lane: lane as u32, count: count as u32, to: to(d, h, w) });
+                w += count;
+                if w == width {
+                    (h, w) = (h + 1, 0);
+                }
+            }
+            vectors.push(Lanes {
+                from: (d * dims[1] * dims[2] + start) as u32,
+                first: first as u32,
+                count: (segments.len() - first) as u32,
+            });
+        }
+    }
+    (vectors, segments)
+}
+
+fn offset(dims: [usize; 3], at: [usize; 3]) -> usize {
+    (at[0] * dims[1] + at[1]) * dims[2] + at[2]
+}
+
+fn offsets(fill: &Fill, taps: &[usize]) -> Vec<u32> {
+    let channel = fill.channel();
+    (0..fill.channels).flat_map(|c| taps.iter().map(move |tap| (c * channel + tap) as u32)).collect()
+}
+
+impl Plan {
+    /// The source planes and their taps' offsets in the forward direction.
+    pub(crate) fn source(p: &Problem) -> (Fill, Vec<usize>) {
+        // Which phases of each axis any tap reads.
+        let used: [Vec<usize>; 3] = core::array::from_fn(|axis| {
+            let mut used: Vec<usize> =
+                (0..p.filter[axis]).map(|t| t * p.dilation[axis] % p.stride[axis]).collect();
+            used.sort_unstable();
+            used.dedup();
+            used
+        });
+        let dims = core::array::from_fn(|axis| {
+            p.output[axis] + (p.filter[axis] - 1) * p.dilation[axis] / p.stride[axis]
+        });
+        let mut phases = Vec::new();
+        for &d in &used[0] {
+            for &h in &used[1] {
+                for &w in &used[2] {
+                    phases.push([d, h, w]);
+                }
+            }
+        }
+        let plane: usize = dims.iter().product();
+        let taps = p
+            .tap_coordinates()
+            .map(|tap| {
+                let at: [usize; 3] = core::array::from_fn(|axis| tap[axis] * p.dilation[axis]);
+                let phase: [usize; 3] = core::array::from_fn(|axis| at[axis] % p.stride[axis]);
+                let index = phases.iter().position(|&used| used == phase).unwrap_or(0);
+                index * plane + offset(dims, core::array::from_fn(|axis| at[axis] / p.stride[axis]))
+            })
+            .collect();
+        let phases = phases
+            .into_iter()
+            .map(|phase| core::array::from_fn(|axis| phase[axis] as isize - p.pad[axis] as isize))
+            .collect();
+        (Fill { channels: p.c, source: p.input, phases, step: p.stride, dims }, taps)
+    }
+
+    /// The forward direction: `y` from `x`.
+    pub(crate) fn forward(p: &Problem, lanes: usize) -> Plan {
+        let (fill, taps) = Plan::source(p);
+        let target = Target { count: p.output, first: [0; 3], step: [1; 3], plane: p.output };
+        let (vectors, segments) = cover(&target, fill.dims, lanes);
+        let offsets = offsets(&fill, &taps);
+        let taps = (0..p.taps()).collect();
+        Plan { fill, passes: vec![Pass { taps, offsets, vectors, segments, step: 1 }] }
+    }
+
+    /// The backward direction: `dx` from `dy`.
+    pub(crate) fn backward(p: &Problem, lanes: usize) -> Plan {
+        // Axis by axis and phase by phase: input pixels `phase - pad + stride * q` for q from `first`, `count` of
+        // them, reached by the taps `(tap, back)`, which read output pixel `q - back`.
+        struct AxisPhase {
+            at: usize,
+            first: usize,
+            count: usize,
+            taps: Vec<(usize, usize)>,
+        }
+        let axes: [Vec<AxisPhase>; 3] = core::array::from_fn(|axis| {
+            let (stride, pad, input) = (p.stride[axis], p.pad[axis], p.input[axis]);
+            (0..stride)
+                .filter_map(|phase| {
+                    let first = pad.saturating_sub(phase).div_ceil(stride);
+                    let at = (phase + stride * first).checked_sub(pad)?;
+                    let count = input.saturating_sub(at).div_ceil(stride);
+                    let taps = (0..p.filter[axis])
+                        .filter(|t| t * p.dilation[axis] % stride == phase)
+                        .map(|t| (t, t * p.dilation[axis] / stride))
+                        .collect();
+                    (count > 0).then_some(AxisPhase { at, first, count, taps })
+                })
+                .collect()
+        });
+        // The padding in front that the farthest tap needs, and the length that the nearest one reaches.
+        let front: [isize; 3] = core::array::from_fn(|axis| {
+            let need =
+                |phase: &AxisPhase| phase.taps.iter().map(|tap| tap.1 as isize - phase.first as isize).max();
+            axes[axis].iter().filter_map(need).max().unwrap_or(0)
+        });
+        let index = |axis: usize, phase: &AxisPhase, back: usize| {
+            (phase.first as isize - back as isize + front[axis]) as usize
+        };
+        let dims = core::array::from_fn(|axis| {
+            let reach = |phase: &AxisPhase| {
+                phase.taps.iter().map(|tap| index(axis, phase, tap.1) + phase.count).max()
+            };
+            axes[axis].iter().filter_map(reach).max().unwrap_or(1)
+        });
+        let fill = Fill {
+            channels: p.k,
+            source: p.output,
+            phases: vec![core::array::from_fn(|axis| -front[axis])],
+            step: [1; 3],
+            dims,
+        };
+        let mut passes = Vec::new();
+        for d in &axes[0] {
+            for h in &axes[1] {
+                for w in &axes[2] {
+                    let mut taps = Vec::new();
+                    let mut at = Vec::new();
+                    for &(td, bd) in &d.taps {
+                        for &(th, bh) in &h.taps {
+                            for &(tw, bw) in &w.taps {
+                                taps.push((td * p.filter[1] + th) * p.filter[2] + tw);
+                                at.push(offset(dims, [index(0, d, bd), index(1, h, bh), index(2, w, bw)]));
+                            }
+                        }
+                    }
+                    let target = Target {
+                        count: [d.count, h.count, w.count],
+                        first: [d.at, h.at, w.at],
+                        step: p.stride,
+                        plane: p.input,
+                    };
+                    let (vectors, segments) = cover(&target, dims, lanes);
+                    passes.push(Pass {
+                        taps,
+                        offsets: offsets(&fill, &at),
+                        vectors,
+                        segments,
+                        step: p.stride[2],
+                    });
+                }
+            }
+        }
+        Plan { fill, passes }
+    }
+}

@@ -1,0 +1,107 @@
+//! AMD's MIOpen on the host: the C API of `miopen-sys`, computed by this process.
+//!
+//! Tensors are packed in the order of their dimensions; other layouts are `miopenStatusNotImplemented`. Sums are in
+//! `f32`, or better, for every type of data, and in an order that depends on the shapes alone: results are the same
+//! bits on every run, whatever the number of cores.
+#![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
+
+mod activation;
+mod batchnorm;
+mod conv;
+mod handle;
+mod norm;
+mod pool;
+mod reduce;
+mod softmax;
+mod status;
+mod tensor;
+
+use miopen_sys::Miopen;
+
+pub(crate) use crate::numeric::shared::Shared;
+
+/// The CPU device's MIOpen.
+pub fn miopen_table() -> Miopen {
+    Miopen {
+        miopenGetErrorString: handle::miopenGetErrorString,
+        miopenGetVersion: handle::miopenGetVersion,
+        miopenCreateWithStream: handle::miopenCreateWithStream,
+        miopenDestroy: handle::miopenDestroy,
+        miopenSetStream: handle::miopenSetStream,
+        miopenGetStream: handle::miopenGetStream,
+        miopenCreateTensorDescriptor: tensor::miopenCreateTensorDescriptor,
+        miopenSet4dTensorDescriptor: tensor::miopenSet4dTensorDescriptor,
+        miopenSetTensorDescriptor: tensor::miopenSetTensorDescriptor,
+        miopenGetTensorDescriptorSize: tensor::miopenGetTensorDescriptorSize,
+        miopenGetTensorDescriptor: tensor::miopenGetTensorDescriptor,
+        miopenDestroyTensorDescriptor: tensor::miopenDestroyTensorDescriptor,
+        miopenOpTensor: tensor::miopenOpTensor,
+        miopenSetTensor: tensor::miopenSetTensor,
+        miopenCreateConvolutionDescriptor: conv::miopenCreateConvolutionDescriptor,
+        miopenInitConvolutionNdDescriptor: conv::miopenInitConvolutionNdDescriptor,
+        miopenSetConvolutionGroupCount: conv::miopenSetConvolutionGroupCount,
+        miopenSetConvolutionAttribute: conv::miopenSetConvolutionAttribute,
+        miopenDestroyConvolutionDescriptor: conv::miopenDestroyConvolutionDescriptor,
+        miopenConvolutionForwardGetSolutionCount: conv::miopenConvolutionForwardGetSolutionCount,
+        miopenConvolutionForwardGetSolution: conv::miopenConvolutionForwardGetSolution,
+        miopenConvolutionForwardGetSolutionWorkspaceSize:
+            conv::miopenConvolutionForwardGetSolutionWorkspaceSize,
+        miopenConvolutionForwardCompileSolution: conv::miopenConvolutionForwardCompileSolution,
+        miopenConvolutionForwardImmediate: conv::miopenConvolutionForwardImmediate,
+        miopenConvolutionBackwardDataGetSolutionCount: conv::miopenConvolutionBackwardDataGetSolutionCount,
+        miopenConvolutionBackwardDataGetSolution: conv::miopenConvolutionBackwardDataGetSolution,
+        miopenConvolutionBackwardDataGetSolutionWorkspaceSize:
+            conv::miopenConvolutionBackwardDataGetSolutionWorkspaceSize,
+        miopenConvolutionBackwardDataCompileSolution: conv::miopenConvolutionBackwardDataCompileSolution,
+        miopenConvolutionBackwardDataImmediate: conv::miopenConvolutionBackwardDataImmediate,
+        miopenConvolutionBackwardWeightsGetSolutionCount:
+            conv::miopenConvolutionBackwardWeightsGetSolutionCount,
+        miopenConvolutionBackwardWeightsGetSolution: conv::miopenConvolutionBackwardWeightsGetSolution,
+        miopenConvolutionBackwardWeightsGetSolutionWorkspaceSize:
+            conv::miopenConvolutionBackwardWeightsGetSolutionWorkspaceSize,
+        miopenConvolutionBackwardWeightsCompileSolution:
+            conv::miopenConvolutionBackwardWeightsCompileSolution,
+        miopenConvolutionBackwardWeightsImmediate: conv::miopenConvolutionBackwardWeightsImmediate,
+        miopenConvolutionForwardGetWorkSpaceSize: conv::miopenConvolutionForwardGetWorkSpaceSize,
+        miopenFindConvolutionForwardAlgorithm: conv::miopenFindConvolutionForwardAlgorithm,
+        miopenConvolutionForward: conv::miopenConvolutionForward,
+        miopenConvolutionBackwardDataGetWorkSpaceSize: conv::miopenConvolutionBackwardDataGetWorkSpaceSize,
+        miopenFindConvolutionBackwardDataAlgorithm: conv::miopenFindConvolutionBackwardDataAlgorithm,
+        miopenConvolutionBackwardData: conv::miopenConvolutionBackwardData,
+        miopenConvolutionBackwardWeightsGetWorkSpaceSize:
+            conv::miopenConvolutionBackwardWeightsGetWorkSpaceSize,
+        miopenFindConvolutionBackwardWeightsAlgorithm: conv::miopenFindConvolutionBackwardWeightsAlgorithm,
+        miopenConvolutionBackwardWeights: conv::miopenConvolutionBackwardWeights,
+        miopenConvolutionForwardBias: conv::miopenConvolutionForwardBias,
+        miopenConvolutionBackwardBias: conv::miopenConvolutionBackwardBias,
+        miopenCreatePoolingDescriptor: pool::miopenCreatePoolingDescriptor,
+        miopenSet2dPoolingDescriptor: pool::miopenSet2dPoolingDescriptor,
+        miopenSetNdPoolingDescriptor: pool::miopenSetNdPoolingDescriptor,
+        miopenSetPoolingIndexType: pool::miopenSetPoolingIndexType,
+        miopenSetPoolingWorkSpaceIndexMode: pool::miopenSetPoolingWorkSpaceIndexMode,
+        miopenPoolingGetWorkSpaceSizeV2: pool::miopenPoolingGetWorkSpaceSizeV2,
+        miopenPoolingForward: pool::miopenPoolingForward,
+        miopenPoolingBackward: pool::miopenPoolingBackward,
+        miopenDestroyPoolingDescriptor: pool::miopenDestroyPoolingDescriptor,
+        miopenSoftmaxForward_V2: softmax::miopenSoftmaxForward_V2,
+        miopenSoftmaxBackward_V2: softmax::miopenSoftmaxBackward_V2,
+        miopenBatchNormalizationForwardTraining: batchnorm::miopenBatchNormalizationForwardTraining,
+        miopenBatchNormalizationForwardInference: batchnorm::miopenBatchNormalizationForwardInference,
+        miopenBatchNormalizationBackward: batchnorm::miopenBatchNormalizationBackward,
+        miopenCreateActivationDescriptor: activation::miopenCreateActivationDescriptor,
+        miopenSetActivationDescriptor: activation::miopenSetActivationDescriptor,
+        miopenActivationForward: activation::miopenActivationForward,
+        miopenActivationBackward: activation::miopenActivationBackward,
+        miopenDestroyActivationDescriptor: activation::miopenDestroyActivationDescriptor,
+        miopenCreateReduceTensorDescriptor: reduce::miopenCreateReduceTensorDescriptor,
+        miopenSetReduceTensorDescriptor: reduce::miopenSetReduceTensorDescriptor,
+        miopenDestroyReduceTensorDescriptor: reduce::miopenDestroyReduceTensorDescriptor,
+        miopenGetReductionIndicesSize: reduce::miopenGetReductionIndicesSize,
+        miopenGetReductionWorkspaceSize: reduce::miopenGetReductionWorkspaceSize,
+        miopenReduceTensor: reduce::miopenReduceTensor,
+        miopenLayerNormForward: Some(norm::miopenLayerNormForward),
+        miopenLayerNormBackward: Some(norm::miopenLayerNormBackward),
+        miopenGetLayerNormBackwardWorkspaceSize: Some(norm::miopenGetLayerNormBackwardWorkspaceSize),
+        miopenGroupNormForward: Some(norm::miopenGroupNormForward),
+    }
+}

@@ -1,0 +1,183 @@
+//! Softmax.
+
+use super::Shared;
+use super::handle::in_order;
+use super::status::{Outcome, by_float, input, output, require, scalar};
+use super::tensor::{Tensor, tensor};
+use crate::numeric::element::Single;
+use crate::numeric::scratch::with_scratch;
+use crate::runtime::parallel;
+use core::ffi::c_void;
+use miopen_sys::*;
+
+/// A call: `outer` blocks of `count` values that sum to one, `inner` apart.
+struct Shape {
+    outer: usize,
+    count: usize,
+    inner: usize,
+    algorithm: miopenSoftmaxAlgorithm_t,
+    alpha: f32,
+    beta: f32,
+}
+
+impl Shape {
+    fn new(
+        x: &Tensor,
+        others: &[&Tensor],
+        algorithm: miopenSoftmaxAlgorithm_t,
+        mode: miopenSoftmaxMode_t,
+        scalars: (f64, f64),
+    ) -> Outcome<Shape> {
+        require(algorithm.name().is_some() && mode.name().is_some(), miopenStatusBadParm)?;
+        for other in others {
+            require(x.data == other.data && x.dims == other.dims, miopenStatusBadParm)?;
+            other.require_packed()?;
+        }
+        x.require_packed()?;
+        let (batch, channels, pixels) = x.planes()?;
+        let (count, inner) =
+            if mode == MIOPEN_SOFTMAX_MODE_CHANNEL { (channels, pixels) } else { (channels * pixels, 1) };
+        Ok(Shape { outer: batch, count, inner, algorithm, alpha: scalars.0 as f32, beta: scalars.1 as f32 })
+    }
+
+    fn len(&self) -> usize {
+        self.outer * self.count * self.inner
+    }
+
+    /// Runs `compute(first, values)` for every column; `values` is scratch for two columns.
+    fn columns(&self, compute: impl Fn(usize, &mut [f32]) + Sync) {
+        let columns = self.outer * self.inner;
+        let each = (1usize << 12).div_ceil(self.count);
+        parallel(columns.div_ceil(each), |task| {
+            with_scratch(2 * self.count, |values| {
+                for column in task * each..((task + 1) * each).min(columns) {
+                    compute(column / self.inner * self.count * self.inner + column % self.inner, values);
+                }
+            });
+        });
+    }
+}
+
+/// `alpha * value + beta * old`; with beta zero the old value is not read.
+#[inline(always)]
+unsafe fn blend<T: Single>(shape: &Shape, to: *mut T, value: f32) {
+    let mut value = shape.alpha * value;
+    // SAFETY: the caller vouches for the place.
+    unsafe {
+        if shape.beta != 0.0 {
+            value += shape.beta * (*to).widen();
+        }
+        *to = T::narrow(value);
+    }
+}
+
+fn forward<T: Single>(shape: &Shape, x: *const c_void, y: *mut c_void) -> Outcome {
+    // SAFETY: the caller's buffers, which may be one and the same: a column is read before it is written.
+    let (x, y) = unsafe {
+        input::<T>(x, shape.len())?;
+        output::<T>(y, shape.len())?;
+        (Shared(x.cast_mut().cast::<T>()), Shared(y.cast::<T>()))
+    };
+    shape.columns(|first, values| {
+        let values = &mut values[..shape.count];
+        for (i, value) in values.iter_mut().enumerate() {
+            // SAFETY: inside the tensor.
+            *value = unsafe { *x.get().add(first + i * shape.inner) }.widen();
+        }
+        let largest = match shape.algorithm {
+            // Without the shift: what FAST promises, overflow included.
+            MIOPEN_SOFTMAX_FAST => 0.0,
+            _ => {
+                values.iter().copied().fold(f32::NEG_INFINITY, |a, b| if b > a || b.is_nan() { b } else { a })
+            }
+        };
+        if shape.algorithm == MIOPEN_SOFTMAX_LOG {
+            let sum: f32 = values.iter().map(|value| (value - largest).exp()).sum();
+            let shift = largest + sum.ln();
+            values.iter_mut().for_each(|value| *value -= shift);
+        } else {
+            values.iter_mut().for_each(|value| *value = (*value - largest).exp());
+            let sum: f32 = values.iter().sum();
+            values.iter_mut().for_each(|value| *value /= sum);
+        }
+        for (i, value) in values.iter().enumerate() {
+            // SAFETY: inside the tensor; each column is one task's alone.
+            unsafe { blend(shape, y.get().add(first + i * shape.inner), *value) };
+        }
+    });
+    Ok(())
+}
+
+pub(super) unsafe extern "C" fn miopenSoftmaxForward_V2(
+    handle: miopenHandle_t,
+    alpha: *const c_void,
+    xDesc: miopenTensorDescriptor_t,
+    x: *const c_void,
+    beta: *const c_void,
+    yDesc: miopenTensorDescriptor_t,
+    y: *mut c_void,
+    algorithm: miopenSoftmaxAlgorithm_t,
+    mode: miopenSoftmaxMode_t,
+) -> miopenStatus_t {
+    in_order(handle, |_| {
+        // SAFETY: the caller's handle, descriptors and scalars.
+        let (data, shape) = unsafe {
+            let (x, y) = (tensor(xDesc)?, tensor(yDesc)?);
+            let scalars = (scalar(alpha, x.data)?, scalar(beta, x.data)?);
+            (x.data, Shape::new(x, &[y], algorithm, mode, scalars)?)
+        };
+        by_float!(data, forward(&shape, x, y))
+    })
+}
+
+fn backward<T: Single>(shape: &Shape, y: *const c_void, dy: *const c_void, dx: *mut c_void) -> Outcome {
+    // SAFETY: the caller's buffers; dx may be dy: a column is read before it is written.
+    let (y, dy, dx) = unsafe {
+        input::<T>(y, shape.len())?;
+        input::<T>(dy, shape.len())?;
+        output::<T>(dx, shape.len())?;
+        (Shared(y.cast_mut().cast::<T>()), Shared(dy.cast_mut().cast::<T>()), Shared(dx.cast::<T>()))
+    };
+    shape.columns(|first, values| {
+        let (ys, dys) = values.split_at_mut(shape.count);
+        for i in 0..shape.count {
+            // SAFETY: inside the tensors.
+            unsafe {
+                ys[i] = (*y.get().add(first + i * shape.inner)).widen();
+                dys[i] = (*dy.get().add(first + i * shape.inner)).widen();
+            }
+        }
+        let log = shape.algorithm == MIOPEN_SOFTMAX_LOG;
+        let sum: f32 = if log { dys.iter().sum() } else { ys.iter().zip(&*dys).map(|(y, dy)| y * dy).sum() };
+        for i in 0..shape.count {
+            let value = if log { dys[i] - sum * ys[i].exp() } else { (dys[i] - sum) * ys[i] };
+            // SAFETY: inside the tensor; each column is one task's alone.
+            unsafe { blend(shape, dx.get().add(first + i * shape.inner), value) };
+        }
+    });
+    Ok(())
+}
+
+pub(super) unsafe extern "C" fn miopenSoftmaxBackward_V2(
+    handle: miopenHandle_t,
+    alpha: *const c_void,
+    yDesc: miopenTensorDescriptor_t,
+    y: *const c_void,
+    dyDesc: miopenTensorDescriptor_t,
+    dy: *const c_void,
+    beta: *const c_void,
+    dxDesc: miopenTensorDescriptor_t,
+    dx: *mut c_void,
+    algorithm: miopenSoftmaxAlgorithm_t,
+    mode: miopenSoftmaxMode_t,
+) -> miopenStatus_t {
+    in_order(handle, |_| {
+        // SAFETY: the caller's handle, descriptors and scalars.
+        let (data, shape) = unsafe {
+            let (y, dy, dx) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(dxDesc)?);
+            let scalars = (scalar(alpha, y.data)?, scalar(beta, y.data)?);
+            (y.data, Shape::new(y, &[dy, dx], algorithm, mode, scalars)?)
+        };
+        by_float!(data, backward(&shape, y, dy, dx))
+    })
+}

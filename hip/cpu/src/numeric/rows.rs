@@ -1,0 +1,202 @@
+//! Sums and affine maps of rows of `f32`, with this machine's vectors.
+
+use super::element::Single;
+use super::simd::{Vector, by_level};
+
+/// The four sums that a normalisation needs, over the lanes of one vector at a time.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    a: &'a [f32],
+    b: &'a [f32],
+    shift: f32,
+    sums: *mut [f64; 2],
+}
+
+/// Calls `step(sums, i)` over whole vectors and returns the lanes' total in double.
+#[inline(always)]
+unsafe fn total<V: Vector>(sums: [V; 4]) -> f64 {
+    let mut lanes = [0.0f32; 16];
+    // SAFETY: the caller vouches for the level; the buffer has room for the widest vector.
+    unsafe {
+        sums[0].add(sums[1]).add(sums[2].add(sums[3])).store(lanes.as_mut_ptr());
+    }
+    lanes[..V::LANES].iter().map(|&lane| f64::from(lane)).sum()
+}
+
+#[inline(always)]
+unsafe fn deviations_with<V: Vector>(job: Job<'_>) {
+    let (len, at) = (job.a.len(), job.a.as_ptr());
+    // SAFETY: the caller vouches for the level.
+    let mut first = [unsafe { V::zero() }; 4];
+    let mut second = first;
+    let mut i = 0;
+    // SAFETY: the caller vouches for the level; `i` stays inside the row.
+    unsafe {
+        let shift = V::splat(-job.shift);
+        let one = V::splat(1.0);
+        while i + 4 * V::LANES <= len {
+            for v in 0..4 {
+                let x = V::load(at.add(i + v * V::LANES)).mul_add(one, shift);
+                first[v] = first[v].add(x);
+                second[v] = x.mul_add(x, second[v]);
+            }
+            i += 4 * V::LANES;
+        }
+        let mut sums = [total(first), total(second)];
+        for &x in &job.a[i..] {
+            let x = x - job.shift;
+            sums[0] += f64::from(x);
+            sums[1] += f64::from(x) * f64::from(x);
+        }
+        *job.sums = sums;
+    }
+}
+
+#[inline(always)]
+unsafe fn products_with<V: Vector>(job: Job<'_>) {
+    let len = job.a.len().min(job.b.len());
+    let (a, b) = (job.a.as_ptr(), job.b.as_ptr());
+    // SAFETY: the caller vouches for the level.
+    let mut first = [unsafe { V::zero() }; 4];
+    let mut second = first;
+    let mut i = 0;
+    // SAFETY: the caller vouches for the level; `i` stays inside both rows.
+    unsafe {
+        let shift = V::splat(-job.shift);
+        let one = V::splat(1.0);
+        while i + 4 * V::LANES <= len {
+            for v in 0..4 {
+                let a = V::load(a.add(i + v * V::LANES));
+                let b = V::load(b.add(i + v * V::LANES)).mul_add(one, shift);
+                first[v] = first[v].add(a);
+                second[v] = a.mul_add(b, second[v]);
+            }
+            i += 4 * V::LANES;
+        }
+        let mut sums = [total(first), total(second)];
+        for (&a, &b) in job.a[i..].iter().zip(&job.b[i..]) {
+            sums[0] += f64::from(a);
+            sums[1] += f64::from(a) * f64::from(b - job.shift);
+        }
+        *job.sums = sums;
+    }
+}
+
+by_level! {
+    /// # Safety
+    /// None beyond the level's, which is checked.
+    unsafe fn run_deviations(job: Job<'_>) = deviations_with
+}
+by_level! {
+    /// # Safety
+    /// None beyond the level's, which is checked.
+    unsafe fn run_products(job: Job<'_>) = products_with
+}
+
+/// The sums of `x - shift` and of its square.
+pub(crate) fn deviations(x: &[f32], shift: f32) -> [f64; 2] {
+    let mut sums = [0.0; 2];
+    // SAFETY: the job's pointer is that of `sums`.
+    unsafe { run_deviations(Job { a: x, b: &[], shift, sums: &mut sums }) };
+    sums
+}
+
+/// The sums of `a` and of `a * (b - shift)`; both rows have the same length.
+pub(crate) fn products(a: &[f32], b: &[f32], shift: f32) -> [f64; 2] {
+    let mut sums = [0.0; 2];
+    // SAFETY: the job's pointer is that of `sums`.
+    unsafe { run_products(Job { a, b, shift, sums: &mut sums }) };
+    sums
+}
+
+/// `to = (x - center) * scale + y * other + shift`: centred first, so that a large mean costs no digits.
+#[derive(Clone, Copy)]
+struct Affine<'a> {
+    x: &'a [f32],
+    center: f32,
+    scale: f32,
+    y: &'a [f32],
+    other: f32,
+    shift: f32,
+    to: *mut f32,
+}
+
+#[inline(always)]
+unsafe fn affine_with<V: Vector>(job: Affine<'_>) {
+    let len = job.x.len();
+    let mut i = 0;
+    // SAFETY: the caller vouches for the level, and for `len` floats at `to`.
+    unsafe {
+        let (scale, other, shift) = (V::splat(job.scale), V::splat(job.other), V::splat(job.shift));
+        let (center, one) = (V::splat(-job.center), V::splat(1.0));
+        if job.y.is_empty() {
+            while i + V::LANES <= len {
+                V::load(job.x.as_ptr().add(i))
+                    .mul_add(one, center)
+                    .mul_add(scale, shift)
+                    .store(job.to.add(i));
+                i += V::LANES;
+            }
+            for i in i..len {
+                *job.to.add(i) = (job.x[i] - job.center) * job.scale + job.shift;
+            }
+        } else {
+            while i + V::LANES <= len {
+                let y = V::load(job.y.as_ptr().add(i)).mul_add(other, shift);
+                V::load(job.x.as_ptr().add(i)).mul_add(one, center).mul_add(scale, y).store(job.to.add(i));
+                i += V::LANES;
+            }
+            for i in i..len {
+                *job.to.add(i) = (job.x[i] - job.center) * job.scale + (job.y[i] * job.other + job.shift);
+            }
+        }
+    }
+}
+
+by_level! {
+    /// # Safety
+    /// `to` is valid for as many floats as `x` has; `y` is empty or as long.
+    unsafe fn run_affine(job: Affine<'_>) = affine_with
+}
+
+/// `to = (x - center) * scale + shift`; all rows have the same length.
+pub(crate) fn affine(x: &[f32], center: f32, scale: f32, shift: f32, to: &mut [f32]) {
+    assert_eq!(x.len(), to.len());
+    // SAFETY: the lengths agree.
+    unsafe { run_affine(Affine { x, center, scale, y: &[], other: 0.0, shift, to: to.as_mut_ptr() }) };
+}
+
+/// `to = (x - center) * scale + y * other + shift`; all rows have the same length.
+pub(crate) fn affine_pair(
+    (x, center, scale): (&[f32], f32, f32),
+    y: &[f32],
+    other: f32,
+    shift: f32,
+    to: &mut [f32],
+) {
+    assert!(x.len() == to.len() && y.len() == to.len());
+    // SAFETY: the lengths agree.
+    unsafe { run_affine(Affine { x, center, scale, y, other, shift, to: to.as_mut_ptr() }) };
+}
+
+/// A row as `f32`: itself, or widened into `room`, which has its length.
+pub(crate) fn widened<'a, T: Single>(row: &'a [T], room: &'a mut [f32]) -> &'a [f32] {
+    if T::IS_F32 {
+        // SAFETY: `T` is `f32`.
+        unsafe { core::slice::from_raw_parts(row.as_ptr().cast::<f32>(), row.len()) }
+    } else {
+        T::widen_slice(row, room);
+        room
+    }
+}
+
+/// Calls `write` with the row itself where it is `f32`, else with `room`, which is rounded into the row then.
+pub(crate) fn narrowed<T: Single>(row: &mut [T], room: &mut [f32], write: impl FnOnce(&mut [f32])) {
+    if T::IS_F32 {
+        // SAFETY: `T` is `f32`.
+        write(unsafe { core::slice::from_raw_parts_mut(row.as_mut_ptr().cast::<f32>(), row.len()) });
+    } else {
+        write(room);
+        T::narrow_slice(room, row);
+    }
+}

@@ -1,0 +1,330 @@
+//! `rocblas_gemm_ex` and its strided batch: operands in one type, sums in another.
+//!
+//! Low-precision operands are widened whole, multiplied in `f32` and rounded once; 8-bit integers are multiplied in
+//! `f64`, whose 53 bits hold every sum of up to 2^38 products.
+
+use super::gemm::Sizes;
+use super::handle::{Outcome, check, compute, require, span};
+use super::multiply::{Operand, Product, Scalar, multiply};
+use crate::numeric::element::Element;
+use crate::numeric::shared::Shared;
+use crate::runtime::parallel;
+use core::ffi::c_void;
+use half::{bf16, f16};
+use rocblas_sys::*;
+
+/// A type of operands or results, computed in `C`.
+trait Stored<C>: Copy + Send + Sync {
+    fn load(self) -> C;
+    fn store(value: C) -> Self;
+}
+macro_rules! stored {
+    ($($t:ty, $c:ty;)+) => { $(impl Stored<$c> for $t {
+        fn load(self) -> $c { Element::widen(self) }
+        fn store(value: $c) -> Self { Element::narrow(value) }
+    })+ };
+}
+stored! { f32, f32; f16, f32; bf16, f32; f64, f64; }
+impl Stored<f64> for i8 {
+    fn load(self) -> f64 {
+        f64::from(self)
+    }
+    fn store(value: f64) -> i8 {
+        value as i8
+    }
+}
+impl Stored<f64> for i32 {
+    fn load(self) -> f64 {
+        f64::from(self)
+    }
+    fn store(value: f64) -> i32 {
+        // Sums wrap, as the hardware's do.
+        value as i64 as i32
+    }
+}
+
+/// The pointers of a call.
+#[derive(Clone, Copy)]
+struct Pointers {
+    alpha: *const c_void,
+    a: *const c_void,
+    b: *const c_void,
+    beta: *const c_void,
+    c: *const c_void,
+    d: *mut c_void,
+}
+
+/// Copies a matrix of `rows` x `columns` with leading dimension `ld` into packed columns of `C`.
+fn widen<T: Stored<C>, C: Scalar + Default>(
+    from: &Shared<T>,
+    (rows, columns): (i32, i32),
+    ld: i32,
+) -> Vec<C> {
+    let (rows, columns, ld) = (rows as usize, columns as usize, ld as usize);
+    let mut all = vec![C::default(); rows * columns];
+    let to = Shared(all.as_mut_ptr());
+    let each = (1usize << 15).div_ceil(rows.max(1));
+    parallel(columns.div_ceil(each), |task| {
+        for column in task * each..((task + 1) * each).min(columns) {
+            for row in 0..rows {
+                // SAFETY: inside the matrix, which the caller checked, and inside `all`; each column is one task's.
+                unsafe { *to.get().add(column * rows + row) = (*from.get().add(column * ld + row)).load() };
+            }
+        }
+    });
+    all
+}
+
+fn run<I, O, C, S>(sizes: Sizes, p: Pointers, scalar: impl Fn(S) -> C) -> Outcome
+where
+    I: Stored<C>,
+    O: Stored<C>,
+    C: Scalar + Default + core::ops::Add<Output = C>,
+    S: Copy,
+{
+    require((sizes.k == 0 || !p.alpha.is_null()) && !p.beta.is_null(), rocblas_status_invalid_pointer)?;
+    // SAFETY: not null; the caller's scalars, of the compute type.
+    let (alpha, beta) = unsafe {
+        let read = |from: *const c_void| scalar(from.cast::<S>().read_unaligned());
+        (if sizes.k == 0 { C::ZERO } else { read(p.alpha) }, read(p.beta))
+    };
+    let reads = alpha != C::ZERO;
+    let keeps = beta != C::ZERO;
+    let present =
+        (!reads || (!p.a.is_null() && !p.b.is_null())) && (!keeps || !p.c.is_null()) && !p.d.is_null();
+    require(present, rocblas_status_invalid_pointer)?;
+    let (a, b, c, d) = (p.a.cast::<I>(), p.b.cast::<I>(), p.c.cast::<O>(), p.d.cast::<O>());
+    if reads {
+        sizes.check_inputs(a, b)?;
+    }
+    if keeps {
+        check(c, span(sizes.m, sizes.n, sizes.ldc, sizes.stride_c, sizes.batch)?)?;
+    }
+    check(d, span(sizes.m, sizes.n, sizes.ldd, sizes.stride_d, sizes.batch)?)?;
+    let (m, n) = (sizes.m as usize, sizes.n as usize);
+    let mut sums = vec![C::default(); m * n];
+    // Operands that the whole batch shares are widened once.
+    let mut kept: (Vec<C>, Vec<C>) = (Vec::new(), Vec::new());
+    for i in 0..sizes.batch as isize {
+        if reads {
+            let at =
+                |from: *const I, stride: i64| Shared(from.wrapping_offset(i * stride as isize).cast_mut());
+            if i == 0 || sizes.stride_a != 0 {
+                kept.0 = widen(&at(a, sizes.stride_a), sizes.stored_a(), sizes.lda);
+            }
+            if i == 0 || sizes.stride_b != 0 {
+                kept.1 = widen(&at(b, sizes.stride_b), sizes.stored_b(), sizes.ldb);
+            }
+        }
+        let operand = |values: &[C], operation, rows: i32| {
+            let (row, column) = Sizes::strides(operation, rows);
+            (Shared(values.as_ptr().cast_mut()), row, column)
+        };
+        let a = operand(&kept.0, sizes.a, sizes.stored_a().0);
+        let b = operand(&kept.1, sizes.b, sizes.stored_b().0);
+        let to = Shared(sums.as_mut_ptr());
+        // SAFETY: packed copies of the operands, and `sums` for the result.
+        unsafe {
+            multiply(1, |_| Product {
+                m,
+                n,
+                k: sizes.k as usize,
+                a: Operand { at: a.0.get(), row: a.1, column: a.2 },
+                b: Operand { at: b.0.get(), row: b.1, column: b.2 },
+                c: to.get(),
+                c_row: 1,
+                c_column: sizes.m as isize,
+                alpha,
+                beta: C::ZERO,
+            });
+        }
+        let c = Shared(c.wrapping_offset(i * sizes.stride_c as isize).cast_mut());
+        let d = Shared(d.wrapping_offset(i * sizes.stride_d as isize));
+        let sums = &sums;
+        let each = (1usize << 15).div_ceil(m);
+        parallel(n.div_ceil(each), |task| {
+            for column in task * each..((task + 1) * each).min(n) {
+                for row in 0..m {
+                    // SAFETY: inside c and d, which were checked; c may be d: an element is read before it is written.
+                    unsafe {
+                        let mut value = sums[column * m + row];
+                        if keeps {
+                            value = value + beta * (*c.get().add(column * sizes.ldc as usize + row)).load();
+                        }
+                        *d.get().add(column * sizes.ldd as usize + row) = O::store(value);
+                    }
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+/// The types of a call.
+#[derive(Clone, Copy)]
+struct Types {
+    a: rocblas_datatype,
+    b: rocblas_datatype,
+    c: rocblas_datatype,
+    d: rocblas_datatype,
+    compute: rocblas_datatype,
+}
+
+fn dispatch(sizes: Sizes, p: Pointers, types: Types) -> Outcome {
+    if !sizes.check()? {
+        return Ok(());
+    }
+    // In place only where both are laid out alike.
+    let in_place = !p.c.is_null() && core::ptr::eq(p.c, p.d);
+    let alike = sizes.ldc == sizes.ldd && sizes.stride_c == sizes.stride_d;
+    require(!in_place || alike, rocblas_status_invalid_value)?;
+    require(types.a == types.b && types.c == types.d, rocblas_status_not_implemented)?;
+    match (types.a, types.c, types.compute) {
+        (rocblas_datatype_f32_r, rocblas_datatype_f32_r, rocblas_datatype_f32_r) => {
+            run::<f32, f32, f32, f32>(sizes, p, |s| s)
+        }
+        (rocblas_datatype_f64_r, rocblas_datatype_f64_r, rocblas_datatype_f64_r) => {
+            run::<f64, f64, f64, f64>(sizes, p, |s| s)
+        }
+        (rocblas_datatype_f16_r, rocblas_datatype_f16_r, rocblas_datatype_f32_r) => {
+            run::<f16, f16, f32, f32>(sizes, p, |s| s)
+        }
+        (rocblas_datatype_f16_r, rocblas_datatype_f16_r, rocblas_datatype_f16_r) => {
+            run::<f16, f16, f32, f16>(sizes, p, f16::to_f32)
+        }
+        (rocblas_datatype_f16_r, rocblas_datatype_f32_r, rocblas_datatype_f32_r) => {
+            run::<f16, f32, f32, f32>(sizes, p, |s| s)
+        }
+        (rocblas_datatype_bf16_r, rocblas_datatype_bf16_r, rocblas_datatype_f32_r) => {
+            run::<bf16, bf16, f32, f32>(sizes, p, |s| s)
+        }
+        (rocblas_datatype_bf16_r, rocblas_datatype_f32_r, rocblas_datatype_f32_r) => {
+            run::<bf16, f32, f32, f32>(sizes, p, |s| s)
+        }
+        (rocblas_datatype_i8_r, rocblas_datatype_i32_r, rocblas_datatype_i32_r) => {
+            run::<i8, i32, f64, i32>(sizes, p, f64::from)
+        }
+        _ => Err(rocblas_status_not_implemented),
+    }
+}
+
+pub(super) unsafe extern "C" fn rocblas_gemm_ex(
+    handle: rocblas_handle,
+    transA: rocblas_operation,
+    transB: rocblas_operation,
+    m: rocblas_int,
+    n: rocblas_int,
+    k: rocblas_int,
+    alpha: *const c_void,
+    a: *const c_void,
+    a_type: rocblas_datatype,
+    lda: rocblas_int,
+    b: *const c_void,
+    b_type: rocblas_datatype,
+    ldb: rocblas_int,
+    beta: *const c_void,
+    c: *const c_void,
+    c_type: rocblas_datatype,
+    ldc: rocblas_int,
+    d: *mut c_void,
+    d_type: rocblas_datatype,
+    ldd: rocblas_int,
+    compute_type: rocblas_datatype,
+    algo: rocblas_gemm_algo,
+    solution_index: i32,
+    flags: u32,
+) -> rocblas_status {
+    // SAFETY: the caller's handle, scalars and buffers.
+    unsafe {
+        rocblas_gemm_strided_batched_ex(
+            handle,
+            transA,
+            transB,
+            m,
+            n,
+            k,
+            alpha,
+            a,
+            a_type,
+            lda,
+            0,
+            b,
+            b_type,
+            ldb,
+            0,
+            beta,
+            c,
+            c_type,
+            ldc,
+            0,
+            d,
+            d_type,
+            ldd,
+            0,
+            1,
+            compute_type,
+            algo,
+            solution_index,
+            flags,
+        )
+    }
+}
+
+pub(super) unsafe extern "C" fn rocblas_gemm_strided_batched_ex(
+    handle: rocblas_handle,
+    transA: rocblas_operation,
+    transB: rocblas_operation,
+    m: rocblas_int,
+    n: rocblas_int,
+    k: rocblas_int,
+    alpha: *const c_void,
+    a: *const c_void,
+    a_type: rocblas_datatype,
+    lda: rocblas_int,
+    stride_a: rocblas_stride,
+    b: *const c_void,
+    b_type: rocblas_datatype,
+    ldb: rocblas_int,
+    stride_b: rocblas_stride,
+    beta: *const c_void,
+    c: *const c_void,
+    c_type: rocblas_datatype,
+    ldc: rocblas_int,
+    stride_c: rocblas_stride,
+    d: *mut c_void,
+    d_type: rocblas_datatype,
+    ldd: rocblas_int,
+    stride_d: rocblas_stride,
+    batch_count: rocblas_int,
+    compute_type: rocblas_datatype,
+    algo: rocblas_gemm_algo,
+    solution_index: i32,
+    flags: u32,
+) -> rocblas_status {
+    // Solutions and flags choose among kernels; there is one.
+    let _ = (solution_index, flags);
+    let sizes = Sizes {
+        a: transA,
+        b: transB,
+        m,
+        n,
+        k,
+        lda,
+        ldb,
+        ldc,
+        ldd,
+        stride_a,
+        stride_b,
+        stride_c,
+        stride_d,
+        batch: batch_count,
+    };
+    let types = Types { a: a_type, b: b_type, c: c_type, d: d_type, compute: compute_type };
+    // SAFETY: the caller's handle, scalars and buffers.
+    unsafe {
+        compute(handle, || {
+            require(algo.name().is_some(), rocblas_status_invalid_value)?;
+            dispatch(sizes, Pointers { alpha, a, b, beta, c, d }, types)
+        })
+    }
+}

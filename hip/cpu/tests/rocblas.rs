@@ -1,0 +1,557 @@
+//! rocBLAS through its C table, against sums in `f64`.
+
+mod library;
+
+use core::ffi::c_void;
+use half::{bf16, f16};
+use library::{Device, Number, Random, close, wide};
+use rocblas_sys::*;
+
+const NONE: rocblas_operation = rocblas_operation_none;
+const TRANSPOSE: rocblas_operation = rocblas_operation_transpose;
+
+struct Blas {
+    table: Rocblas,
+    handle: rocblas_handle,
+}
+
+impl Blas {
+    fn new() -> Self {
+        let table = hip_cpu::rocblas_table();
+        let mut handle = core::ptr::null_mut();
+        // SAFETY: an out-pointer.
+        assert_eq!(unsafe { (table.rocblas_create_handle)(&mut handle) }, rocblas_status_success);
+        Blas { table, handle }
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        // SAFETY: created above, destroyed once.
+        unsafe { (self.table.rocblas_destroy_handle)(self.handle) };
+    }
+}
+
+struct Case {
+    a: rocblas_operation,
+    b: rocblas_operation,
+    m: usize,
+    n: usize,
+    k: usize,
+    lda: usize,
+    ldb: usize,
+    ldc: usize,
+    stride: [usize; 3],
+    batch: usize,
+    alpha: f64,
+    beta: f64,
+}
+
+impl Case {
+    fn random(random: &mut Random, round: usize) -> Case {
+        let sizes = [1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 64, 70, 129];
+        let (m, n, k) = (random.pick(&sizes), random.pick(&sizes), random.pick(&sizes));
+        let (a, b) = (random.pick(&[NONE, TRANSPOSE]), random.pick(&[NONE, TRANSPOSE]));
+        let pad = |random: &mut Random| random.pick(&[0, 0, 1, 7]);
+        let (rows_a, columns_a) = if a == NONE { (m, k) } else { (k, m) };
+        let (rows_b, columns_b) = if b == NONE { (k, n) } else { (n, k) };
+        let (lda, ldb, ldc) = (rows_a + pad(random), rows_b + pad(random), m + pad(random));
+        let batch = random.pick(&[1, 1, 2, 5]);
+        let mut stride = [lda * columns_a, ldb * columns_b, ldc * n].map(|size| size + random.pick(&[0, 3]));
+        if round.is_multiple_of(3) {
+            stride[random.below(2)] = 0; // A batch that shares one operand.
+        }
+        let (alpha, beta) = (random.pick(&[1.0, 0.5, -2.0, 0.0]), random.pick(&[0.0, 1.0, 0.25]));
+        Case { a, b, m, n, k, lda, ldb, ldc, stride, batch, alpha, beta }
+    }
+
+    fn lengths(&self) -> [usize; 3] {
+        let columns = [
+            if self.a == NONE { self.k } else { self.m },
+            if self.b == NONE { self.n } else { self.k },
+            self.n,
+        ];
+        [0, 1, 2].map(|i| self.stride[i] * (self.batch - 1) + [self.lda, self.ldb, self.ldc][i] * columns[i])
+    }
+
+    /// What `c` should hold afterwards; what lies between columns and matrices stays.
+    fn expected(&self, a: &[f64], b: &[f64], c: &[f64]) -> Vec<f64> {
+        let mut all = c.to_vec();
+        for i in 0..self.batch {
+            for column in 0..self.n {
+                for row in 0..self.m {
+                    let left = |p| if self.a == NONE { row + p * self.lda } else { p + row * self.lda };
+                    let right =
+                        |p| if self.b == NONE { p + column * self.ldb } else { column + p * self.ldb };
+                    let sum: f64 = (0..self.k)
+                        .map(|p| a[i * self.stride[0] + left(p)] * b[i * self.stride[1] + right(p)])
+                        .sum();
+                    let at = i * self.stride[2] + row + column * self.ldc;
+                    let old = if self.beta == 0.0 { 0.0 } else { self.beta * c[at] };
+                    all[at] = if self.alpha == 0.0 { old } else { self.alpha * sum + old };
+                }
+            }
+        }
+        all
+    }
+}
+
+#[test]
+fn gemm_f32_and_f64() {
+    let blas = Blas::new();
+    let mut random = Random::new("gemm");
+    for round in 0..120 {
+        let case = Case::random(&mut random, round);
+        macro_rules! check {
+            ($t:ty, $function:ident) => {{
+                let [a, b, c] = case.lengths().map(|len| random.values::<$t>(len));
+                let (da, db, dc) = (Device::new(&a), Device::new(&b), Device::new(&c));
+                let (alpha, beta) = (case.alpha as $t, case.beta as $t);
+                // SAFETY: buffers of the sizes that the case says.
+                let status = unsafe {
+                    (blas.table.$function)(
+                        blas.handle,
+                        case.a,
+                        case.b,
+                        case.m as i32,
+                        case.n as i32,
+                        case.k as i32,
+                        &alpha,
+                        da.ptr(),
+                        case.lda as i32,
+                        case.stride[0] as i64,
+                        db.ptr(),
+                        case.ldb as i32,
+                        case.stride[1] as i64,
+                        &beta,
+                        dc.ptr(),
+                        case.ldc as i32,
+                        case.stride[2] as i64,
+                        case.batch as i32,
+                    )
+                };
+                assert_eq!(status, rocblas_status_success);
+                close("gemm", &dc.get(), &case.expected(&wide(&a), &wide(&b), &wide(&c)), 1.0);
+            }};
+        }
+        check!(f32, rocblas_sgemm_strided_batched);
+        check!(f64, rocblas_dgemm_strided_batched);
+    }
+}
+
+fn ex<I: Number, O: Number>(random: &mut Random, round: usize, types: [rocblas_datatype; 2]) {
+    let blas = Blas::new();
+    let case = Case::random(random, round);
+    let a = random.values::<I>(case.lengths()[0]);
+    let b = random.values::<I>(case.lengths()[1]);
+    let c = random.values::<O>(case.lengths()[2]);
+    let d: Vec<O> = c.clone();
+    let (da, db, dc, dd) = (Device::new(&a), Device::new(&b), Device::new(&c), Device::new(&d));
+    let (alpha, beta) = (case.alpha as f32, case.beta as f32);
+    let out = if round.is_multiple_of(2) { &dc } else { &dd };
+    let float = |value: &f32| core::ptr::from_ref(value).cast::<c_void>();
+    // SAFETY: buffers of the sizes that the case says.
+    let status = unsafe {
+        (blas.table.rocblas_gemm_strided_batched_ex)(
+            blas.handle,
+            case.a,
+            case.b,
+            case.m as i32,
+            case.n as i32,
+            case.k as i32,
+            float(&alpha),
+            da.void(),
+            types[0],
+            case.lda as i32,
+            case.stride[0] as i64,
+            db.void(),
+            types[0],
+            case.ldb as i32,
+            case.stride[1] as i64,
+            float(&beta),
+            dc.void(),
+            types[1],
+            case.ldc as i32,
+            case.stride[2] as i64,
+            out.void(),
+            types[1],
+            case.ldc as i32,
+            case.stride[2] as i64,
+            case.batch as i32,
+            rocblas_datatype_f32_r,
+            rocblas_gemm_algo_standard,
+            0,
+            rocblas_gemm_flags_none,
+        )
+    };
+    assert_eq!(status, rocblas_status_success);
+    close("gemm_ex", &out.get(), &case.expected(&wide(&a), &wide(&b), &wide(&c)), 1.0);
+}
+
+#[test]
+fn gemm_ex_low_precision() {
+    let mut random = Random::new("gemm_ex");
+    for round in 0..40 {
+        ex::<f16, f16>(&mut random, round, [rocblas_datatype_f16_r; 2]);
+        ex::<f16, f32>(&mut random, round, [rocblas_datatype_f16_r, rocblas_datatype_f32_r]);
+        ex::<bf16, bf16>(&mut random, round, [rocblas_datatype_bf16_r; 2]);
+        ex::<bf16, f32>(&mut random, round, [rocblas_datatype_bf16_r, rocblas_datatype_f32_r]);
+        ex::<f32, f32>(&mut random, round, [rocblas_datatype_f32_r; 2]);
+    }
+}
+
+#[test]
+fn gemm_ex_integers() {
+    let blas = Blas::new();
+    let mut random = Random::new("gemm_ex i8");
+    let (m, n, k) = (7, 9, 300);
+    let a: Vec<i8> = (0..m * k).map(|_| random.next() as i8).collect();
+    let b: Vec<i8> = (0..k * n).map(|_| random.next() as i8).collect();
+    let c: Vec<i32> = (0..m * n).map(|_| random.next() as i32 % 1000).collect();
+    let (da, db, dc) = (Device::new(&a), Device::new(&b), Device::new(&c));
+    let (alpha, beta) = (3i32, -2i32);
+    let int = |value: &i32| core::ptr::from_ref(value).cast::<c_void>();
+    let (i8r, i32r) = (rocblas_datatype_i8_r, rocblas_datatype_i32_r);
+    // SAFETY: buffers of these sizes.
+    let status = unsafe {
+        (blas.table.rocblas_gemm_ex)(
+            blas.handle,
+            NONE,
+            NONE,
+            m as i32,
+            n as i32,
+            k as i32,
+            int(&alpha),
+            da.void(),
+            i8r,
+            m as i32,
+            db.void(),
+            i8r,
+            k as i32,
+            int(&beta),
+            dc.void(),
+            i32r,
+            m as i32,
+            dc.void(),
+            i32r,
+            m as i32,
+            i32r,
+            rocblas_gemm_algo_standard,
+            0,
+            0,
+        )
+    };
+    assert_eq!(status, rocblas_status_success);
+    let found = dc.get();
+    for column in 0..n {
+        for row in 0..m {
+            let sum: i32 = (0..k).map(|p| i32::from(a[row + p * m]) * i32::from(b[p + column * k])).sum();
+            assert_eq!(found[row + column * m], 3 * sum - 2 * c[row + column * m]);
+        }
+    }
+}
+
+#[test]
+fn large_product_is_the_same_bits_every_time() {
+    let blas = Blas::new();
+    let mut random = Random::new("gemm 512");
+    let n = 300usize;
+    let (a, b) = (Device::new(&random.values::<f32>(n * n)), Device::new(&random.values::<f32>(n * n)));
+    let run = || {
+        let c = Device::new(&vec![f32::NAN; n * n]);
+        let size = n as i32;
+        // SAFETY: buffers of these sizes.
+        let status = unsafe {
+            (blas.table.rocblas_sgemm)(
+                blas.handle,
+                NONE,
+                TRANSPOSE,
+                size,
+                size,
+                size,
+                &1.0,
+                a.ptr(),
+                size,
+                b.ptr(),
+                size,
+                &0.0,
+                c.ptr(),
+                size,
+            )
+        };
+        assert_eq!(status, rocblas_status_success);
+        c.get().iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+    };
+    let first = run();
+    assert!(first.iter().all(|bits| !f32::from_bits(*bits).is_nan()), "beta 0 must not read c");
+    assert!((0..5).all(|_| run() == first));
+}
+
+#[test]
+fn gemv_and_geam() {
+    let blas = Blas::new();
+    let mut random = Random::new("gemv, geam");
+    for _ in 0..60 {
+        let (m, n) = (1 + random.below(70), 1 + random.below(70));
+        let lda = m + random.below(3);
+        let trans = random.pick(&[NONE, TRANSPOSE]);
+        let (rows, columns) = if trans == NONE { (m, n) } else { (n, m) };
+        let (incx, incy) = (random.pick(&[1, 2, -1, -3]), random.pick(&[1, 3, -2]));
+        let a = random.values::<f64>(lda * n);
+        let x = random.values::<f64>(1 + (columns - 1) * (incx as i32).unsigned_abs() as usize);
+        let y = random.values::<f64>(1 + (rows - 1) * (incy as i32).unsigned_abs() as usize);
+        let (alpha, beta) = (random.pick(&[1.0, -0.5, 0.0]), random.pick(&[0.0, 1.0, 2.0]));
+        let (da, dx, dy) = (Device::new(&a), Device::new(&x), Device::new(&y));
+        // SAFETY: buffers of these sizes.
+        let status = unsafe {
+            (blas.table.rocblas_dgemv)(
+                blas.handle,
+                trans,
+                m as i32,
+                n as i32,
+                &alpha,
+                da.ptr(),
+                lda as i32,
+                dx.ptr(),
+                incx,
+                &beta,
+                dy.ptr(),
+                incy,
+            )
+        };
+        assert_eq!(status, rocblas_status_success);
+        let place = |i: usize, len: usize, inc: i32| {
+            if inc > 0 { i * inc as usize } else { (len - 1 - i) * inc.unsigned_abs() as usize }
+        };
+        let mut expected = y.clone();
+        for row in 0..rows {
+            let at = |column: usize| if trans == NONE { row + column * lda } else { column + row * lda };
+            let sum: f64 = (0..columns).map(|column| a[at(column)] * x[place(column, columns, incx)]).sum();
+            let to = place(row, rows, incy);
+            expected[to] = alpha * sum + beta * y[to];
+        }
+        close("gemv", &dy.get(), &expected, 1.0);
+
+        let (ta, tb) = (random.pick(&[NONE, TRANSPOSE]), random.pick(&[NONE, TRANSPOSE]));
+        let side = m.max(n) + 1;
+        let ld = side as i32;
+        let (a, b) = (random.values::<f32>(side * side * 3), random.values::<f32>(side * side * 3));
+        let (da, db, dc) = (Device::new(&a), Device::new(&b), Device::new(&vec![f32::NAN; side * side * 3]));
+        let stride = (side * side) as i64;
+        let (alpha, beta) = (alpha as f32, beta as f32);
+        // SAFETY: buffers of these sizes.
+        let status = unsafe {
+            (blas.table.rocblas_sgeam_strided_batched)(
+                blas.handle,
+                ta,
+                tb,
+                m as i32,
+                n as i32,
+                &alpha,
+                da.ptr(),
+                ld,
+                stride,
+                &beta,
+                db.ptr(),
+                ld,
+                stride,
+                dc.ptr(),
+                ld,
+                stride,
+                3,
+            )
+        };
+        assert_eq!(status, rocblas_status_success);
+        let found = dc.get();
+        for i in 0..3 {
+            for column in 0..n {
+                for row in 0..m {
+                    let at = |trans| {
+                        i * side * side
+                            + if trans == NONE { row + column * side } else { column + row * side }
+                    };
+                    let expected = alpha * a[at(ta)] + beta * b[at(tb)];
+                    let found = found[at(NONE)];
+                    assert!((found - expected).abs() < 1e-6, "geam: found {found} expected {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn refusals() {
+    let blas = Blas::new();
+    let (a, b, c) = (Device::new(&[1.0f32; 64]), Device::new(&[1.0f32; 64]), Device::new(&[1.0f32; 64]));
+    let null = core::ptr::null();
+    let host = [0.0f32; 64];
+    type Change = fn(&mut Call);
+    struct Call {
+        handle: rocblas_handle,
+        ta: rocblas_operation,
+        sizes: [i32; 6],
+        alpha: *const f32,
+        a: *const f32,
+        beta: *const f32,
+        c: *mut f32,
+        batch: i32,
+        host: *mut f32,
+    }
+    let (one, two, zero) = (1.0f32, 2.0f32, 0.0f32);
+    let _ = (two, zero);
+    let cases: &[(Change, rocblas_status)] = &[
+        (|_| (), rocblas_status_success),
+        (|call| call.handle = core::ptr::null_mut(), rocblas_status_invalid_handle),
+        (|call| call.ta = rocblas_operation(7), rocblas_status_invalid_value),
+        (|call| call.sizes[0] = -1, rocblas_status_invalid_size),
+        (|call| call.sizes[1] = -1, rocblas_status_invalid_size),
+        (|call| call.sizes[2] = -1, rocblas_status_invalid_size),
+        (|call| call.batch = -1, rocblas_status_invalid_size),
+        (|call| call.sizes[3] = 3, rocblas_status_invalid_size),
+        (|call| call.sizes[4] = 3, rocblas_status_invalid_size),
+        (|call| call.sizes[5] = 3, rocblas_status_invalid_size),
+        (|call| call.alpha = core::ptr::null(), rocblas_status_invalid_pointer),
+        (|call| call.beta = core::ptr::null(), rocblas_status_invalid_pointer),
+        (|call| call.a = core::ptr::null(), rocblas_status_invalid_pointer),
+        (|call| call.c = core::ptr::null_mut(), rocblas_status_invalid_pointer),
+        (|call| call.a = call.host, rocblas_status_invalid_pointer),
+        (|call| call.c = call.host, rocblas_status_invalid_pointer),
+        // Too long for the allocation.
+        (|call| call.sizes[0..3].copy_from_slice(&[4, 4, 400]), rocblas_status_invalid_size),
+        (|call| (call.sizes[1], call.sizes[5]) = (400, 4), rocblas_status_invalid_pointer),
+        // Nothing to compute: pointers are not looked at.
+        (|call| (call.sizes[0], call.a) = (0, core::ptr::null()), rocblas_status_success),
+        (|call| (call.batch, call.alpha) = (0, core::ptr::null()), rocblas_status_success),
+    ];
+    for (index, (change, expected)) in cases.iter().enumerate() {
+        let mut call = Call {
+            handle: blas.handle,
+            ta: NONE,
+            sizes: [4; 6],
+            alpha: &one,
+            a: a.ptr(),
+            beta: &one,
+            c: c.ptr(),
+            batch: 1,
+            host: host.as_ptr().cast_mut(),
+        };
+        change(&mut call);
+        let [m, n, k, lda, ldb, ldc] = call.sizes;
+        // SAFETY: what is wrong with the arguments is what the function must notice.
+        let status = unsafe {
+            (blas.table.rocblas_sgemm_strided_batched)(
+                call.handle,
+                call.ta,
+                NONE,
+                m,
+                n,
+                k,
+                call.alpha,
+                call.a,
+                lda,
+                16,
+                b.ptr(),
+                ldb,
+                16,
+                call.beta,
+                call.c,
+                ldc,
+                16,
+                call.batch,
+            )
+        };
+        assert_eq!(status, *expected, "case {index}");
+    }
+    // SAFETY: as above.
+    unsafe {
+        let f64r = rocblas_datatype_f64_r;
+        let i8r = rocblas_datatype_i8_r;
+        let one = core::ptr::from_ref(&one).cast::<c_void>();
+        let status = (blas.table.rocblas_gemm_ex)(
+            blas.handle,
+            NONE,
+            NONE,
+            1,
+            1,
+            1,
+            one,
+            a.void(),
+            f64r,
+            1,
+            b.void(),
+            i8r,
+            1,
+            one,
+            c.void(),
+            f64r,
+            1,
+            c.void(),
+            f64r,
+            1,
+            f64r,
+            rocblas_gemm_algo_standard,
+            0,
+            0,
+        );
+        assert_eq!(status, rocblas_status_not_implemented);
+        assert_eq!(
+            (blas.table.rocblas_sgemv)(
+                blas.handle,
+                NONE,
+                2,
+                2,
+                &1.0,
+                a.ptr(),
+                2,
+                b.ptr(),
+                0,
+                &1.0,
+                c.ptr(),
+                1
+            ),
+            rocblas_status_invalid_size
+        );
+        assert_eq!(
+            (blas.table.rocblas_sgemv)(blas.handle, NONE, 2, 2, &1.0, null, 2, b.ptr(), 1, &1.0, c.ptr(), 1),
+            rocblas_status_invalid_pointer
+        );
+        // In place with a transpose.
+        assert_eq!(
+            (blas.table.rocblas_sgeam)(
+                blas.handle,
+                TRANSPOSE,
+                NONE,
+                4,
+                4,
+                &1.0,
+                c.ptr(),
+                4,
+                &1.0,
+                b.ptr(),
+                4,
+                c.ptr(),
+                4
+            ),
+            rocblas_status_invalid_size
+        );
+    }
+}
+
+#[test]
+fn version_and_statuses() {
+    let blas = Blas::new();
+    let mut len = 0usize;
+    let mut text = [0i8; 32];
+    // SAFETY: out-pointers and a buffer of its length; statuses are strings that live forever.
+    unsafe {
+        assert_eq!((blas.table.rocblas_get_version_string_size)(&mut len), rocblas_status_success);
+        assert_eq!(
+            (blas.table.rocblas_get_version_string)(text.as_mut_ptr(), len - 1),
+            rocblas_status_invalid_size
+        );
+        assert_eq!((blas.table.rocblas_get_version_string)(text.as_mut_ptr(), len), rocblas_status_success);
+        assert_eq!(core::ffi::CStr::from_ptr(text.as_ptr()).to_bytes().len() + 1, len);
+        let name = (blas.table.rocblas_status_to_string)(rocblas_status_invalid_size);
+        assert_eq!(core::ffi::CStr::from_ptr(name).to_str(), Ok("rocblas_status_invalid_size"));
+    }
+}
