@@ -373,7 +373,7 @@ pub fn rocm_device_count() -> usize {
 /// The CPU provider's tables.
 #[cfg(feature = "cpu")]
 mod cpu {
-    use super::{Error, Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};
+    use super::{Error, Hip, Hiprtc, Miopen, Result, Rocblas};
 
     pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
         match hip_cpu::check_settings() {
@@ -383,11 +383,11 @@ mod cpu {
     }
 
     pub(super) fn rocblas() -> Result<Rocblas> {
-        Err(not_built(ProviderKind::Cpu))
+        Ok(hip_cpu::rocblas_table())
     }
 
     pub(super) fn miopen() -> Result<Miopen> {
-        Err(not_built(ProviderKind::Cpu))
+        Ok(hip_cpu::miopen_table())
     }
 }
 
