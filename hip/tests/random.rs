@@ -45,6 +45,8 @@ fn philox_gives_the_known_answers() {
 /// `random_uniform` or `random_normal`, seed 5, call 6.
 fn random(template: &'static str, dtype: DType, count: usize, a: f64, b: f64, grid: Grid) -> Vec<u8> {
     let device = device();
+    // The CPU device's blocks have one thread.
+    let grid = Grid { threads: grid.threads.min(device.info().max_threads_per_block), ..grid };
     let out = device.alloc(count * dtype.size()).unwrap();
     let launch = device.launch(KernelName::new(template).ty(dtype)).unwrap();
     let launch = launch.value(count as u64).value(5u64).value(6u64).value(a).value(b).buffer(&out, 0);
