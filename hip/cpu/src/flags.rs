@@ -30,7 +30,8 @@ pub(crate) const COMMON: &[&str] = &[
 ];
 
 /// Blocks of coroutines. Calls of warp-level operations are told apart by their address, and the lanes at the lowest one go
-/// first: code may be neither duplicated nor moved (gcc's `-O1` already threads jumps).
+/// first: code may be neither duplicated nor moved (gcc's `-O1` already threads jumps). Stacks end in a page that a large
+/// frame must not step over.
 pub(crate) const LOCKSTEP: IsaFlags = IsaFlags {
     name: "lockstep",
     flags: &[
@@ -42,6 +43,7 @@ pub(crate) const LOCKSTEP: IsaFlags = IsaFlags {
         "-fno-crossjumping",
         "-fno-tree-ch",
         "-fno-strict-aliasing",
+        "-fstack-clash-protection",
         "-fno-optimize-sibling-calls",
     ],
 };

@@ -29,12 +29,8 @@ pub(crate) fn isa() -> &'static Isa {
         }
         let limit = settings.and_then(|settings| settings.isa.as_deref());
         let limit = limit.and_then(|name| ISAS.iter().position(|isa| isa.name == name)).unwrap_or(ISAS.len());
-        ISAS.iter()
-            .enumerate()
-            .filter(|(index, isa)| *index <= limit && cpu_has(isa.name))
-            .map(|(_, isa)| isa)
-            .last()
-            .unwrap_or(&ISAS[0])
+        let allowed = &ISAS[..ISAS.len().min(limit + 1)];
+        allowed.iter().rfind(|isa| cpu_has(isa.name)).unwrap_or(&ISAS[0])
     })
 }
 

@@ -1,5 +1,5 @@
 //! The HIP runtime and hipRTC by their C API: built-in and run-time compiled kernels, memory, handles, refusals.
-#![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+#![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
 mod common;
 
@@ -57,11 +57,11 @@ fn packed_arguments() {
     let mut packed = [2usize, a.0 as usize, b.0 as usize, out.0 as usize];
     for (size, expected) in [(32usize, hipSuccess), (31, hipErrorInvalidValue)] {
         let mut extra = [
-            1usize as *mut c_void,
+            std::ptr::without_provenance_mut(1),
             packed.as_mut_ptr().cast(),
-            2usize as *mut c_void,
+            std::ptr::without_provenance_mut(2),
             arg(&size),
-            3usize as *mut c_void,
+            std::ptr::without_provenance_mut(3),
         ];
         let status = call!(
             HIP,

@@ -48,6 +48,8 @@ pub(super) struct Block<'a> {
     threads: Vec<Thread>,
     scheduler: Context,
     running: usize,
+    /// A coroutine has the core, not the scheduler.
+    inside: bool,
     mistake: Option<Mistake>,
 }
 
@@ -136,6 +138,25 @@ pub(super) unsafe extern "C" fn ballot(site: *const c_void, predicate: c_int) ->
     mask
 }
 
+/// Ends the launch from a signal's handler, if it is a thread of a kernel that the signal stopped; `false` if not.
+///
+/// # Safety
+/// Called by a handler, which may be left without returning.
+pub(super) unsafe fn trap(mistake: impl FnOnce(usize) -> Mistake) -> bool {
+    let block = running();
+    // SAFETY: not null: the block that this thread of the host runs.
+    if block.is_null() || unsafe { !(*block).inside } {
+        return false;
+    }
+    let mut abandoned = null_mut();
+    // SAFETY: a coroutine has the core, so that the scheduler waits in its switch.
+    unsafe {
+        (*block).mistake = Some(mistake((*block).running));
+        switch(&raw mut abandoned, (*block).scheduler);
+    }
+    true
+}
+
 impl<'a> Block<'a> {
     pub(super) fn new(
         kernel: &'a Kernel,
@@ -157,6 +178,7 @@ impl<'a> Block<'a> {
             threads,
             scheduler: null_mut(),
             running: 0,
+            inside: false,
             mistake: None,
         }
     }
@@ -317,15 +339,14 @@ unsafe fn schedule(block: *mut Block<'_>) -> Result<(), Mistake> {
             this.record.thread = this.record.block_dim.at(thread as u64);
             this.record.lane = (thread % this.record.wave as usize) as c_int;
             let to = this.threads[thread].context;
+            this.inside = true;
             // SAFETY: the coroutine was started or has suspended itself.
             unsafe { switch(&raw mut (*block).scheduler, to) };
             // SAFETY: the coroutine has suspended itself.
             let this = unsafe { &mut *block };
+            this.inside = false;
             if let Some(mistake) = this.mistake.take() {
                 return Err(mistake);
-            }
-            if !this.stacks.check(thread) {
-                return Err(Mistake::Memory(format!("thread {thread} ran past the end of its stack")));
             }
         }
     }

@@ -66,11 +66,10 @@ impl SharedMemory {
 
     /// The launch's array.
     pub(super) fn dynamic(&self) -> *mut c_void {
-        // SAFETY: inside the arena.
-        if self.dynamic {
-            unsafe { self.arena.add(self.arrays[0].start) }.cast()
-        } else {
-            std::ptr::null_mut()
+        match self.arrays.first() {
+            // SAFETY: inside the arena.
+            Some(array) if self.dynamic => unsafe { self.arena.add(array.start) }.cast(),
+            _ => std::ptr::null_mut(),
         }
     }
 

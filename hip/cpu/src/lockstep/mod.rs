@@ -8,11 +8,13 @@
 //! - a shuffle from a lane that is not at the same call (divergence within a warp is followed as hardware does:
 //!   the lanes at the lowest address go first);
 //! - a write outside an array in shared memory, which is fenced, and filled with 0xff before a block begins;
-//! - an overrun of a thread's stack, or of the block's shared memory in all.
+//! - an overrun of a thread's stack, or of the block's shared memory in all;
+//! - an access that the processor refuses, such as through an index that was never set.
 
 mod block;
 mod memory;
 mod switch;
+mod trap;
 
 use crate::{
     abi::{Dim3, Kernel, LaunchRecord},
@@ -61,6 +63,7 @@ pub(crate) unsafe fn run(
     let machine =
         machine.get_or_insert_with(|| Machine { stacks: Stacks::default(), shared: SharedMemory::new() });
     let threads = shape.block.count() as usize;
+    trap::install();
     let result = (|| {
         machine.stacks.provide(threads).map_err(|()| {
             Mistake::Threads(format!("no memory for the stacks of a block of {threads} threads"))

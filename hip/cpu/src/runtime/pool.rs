@@ -1,7 +1,9 @@
 //! The compute units: one thread a core, the caller's among them.
 //!
 //! Not rayon's pool: a kernel takes 10 to 100 us, and rayon hands the whole job to its workers and puts the caller to sleep.
-//! Here the caller works at once, workers join if they come in time, and nobody waits for one that does not. POOL_MEASURED
+//! Here the caller works at once, workers join if they come in time, and nobody waits for one that does not. Eight chunks
+//! on 2 cores of an EPYC 9004, median (`against_rayon` below): work of 0 / 1.4 / 6.8 / 27.1 us takes 0.2 / 1.0 / 3.7 / 13.8 us
+//! here and 4.0 / 5.8 / 9.2 / 19.1 us in rayon's pool.
 
 use crate::settings::settings;
 use std::{
@@ -17,7 +19,7 @@ use std::{
 };
 
 /// How long an idle worker watches for work before it sleeps: longer than the host needs between two launches, short
-/// beside a time slice. Waking a sleeper costs the caller about 5 us.
+/// beside a time slice. Waking a sleeper is a system call.
 const WATCH: Duration = Duration::from_micros(50);
 
 /// The gate's low bit: workers may enter. The bits above count those inside; the upper half is the job's number.
@@ -87,7 +89,7 @@ impl Pool {
         unsafe { *self.job.get() = (Some(task), count) };
         self.next.store(0, Ordering::Relaxed);
         let number = self.gate.load(Ordering::Relaxed) / NUMBER;
-        self.gate.store(number.wrapping_add(1) * NUMBER | OPEN, Ordering::SeqCst);
+        self.gate.store(number.wrapping_add(1).wrapping_mul(NUMBER) | OPEN, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             for worker in workers.iter().take(count - 1) {
                 if worker.asleep.swap(false, Ordering::AcqRel) {
@@ -101,7 +103,7 @@ impl Pool {
         self.work(task, count);
         let mut gate = self.gate.fetch_and(!OPEN, Ordering::AcqRel) & !OPEN;
         let mut spins = 0u32;
-        while gate % NUMBER != 0 {
+        while !gate.is_multiple_of(NUMBER) {
             spins += 1;
             // A worker that lost its core needs ours to finish.
             if spins > 10_000 {
@@ -234,6 +236,35 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// Not an assertion: machines differ.
+    #[test]
+    #[ignore = "a measurement"]
+    fn against_rayon() {
+        use rayon::prelude::*;
+        let spin = |rounds: u32| {
+            for i in 0..rounds {
+                std::hint::black_box(i);
+            }
+        };
+        let median = |f: &dyn Fn()| {
+            let mut times: Vec<_> = (0..2001)
+                .map(|_| {
+                    let start = Instant::now();
+                    f();
+                    start.elapsed().as_secs_f64() * 1e6
+                })
+                .collect();
+            times.sort_by(f64::total_cmp);
+            times[1000]
+        };
+        for rounds in [0, 5_000, 25_000, 100_000] {
+            let inline = median(&|| (0..8).for_each(|_| spin(rounds / 8)));
+            let ours = median(&|| parallel(8, |_| spin(rounds / 8)));
+            let rayon = median(&|| (0..8).into_par_iter().for_each(|_| spin(rounds / 8)));
+            println!("{rounds} rounds: inline {inline:.1} us, here {ours:.1} us, rayon {rayon:.1} us");
+        }
     }
 
     #[test]

@@ -189,6 +189,33 @@ fn an_overrun_of_device_memory() {
 }
 
 #[test]
+fn wild_accesses_and_divisions_by_zero() {
+    let _alone = start();
+    let x = Memory::of(&[0i32; 64]);
+    let (status, text) = fault(
+        "__global__ void wild(i32 *x) { SHARED(u32, at, 64); x[(u64)at[threadIdx.x] * 4096] = 1; }",
+        "wild", 1, 64, &mut [arg(&x.0)],
+    );
+    assert_eq!(status, hipErrorIllegalAddress);
+    assert!(text.contains("accesses the address"), "{text}");
+    let (status, text) =
+        fault("__global__ void zero(i32 *x) { x[0] = 7 / x[threadIdx.x]; }", "zero", 1, 64, &mut [arg(&x.0)]);
+    assert_eq!(status, hipErrorLaunchFailure);
+    assert!(text.contains("by zero"), "{text}");
+    // A stack that is too small, too.
+    let (status, text) = fault(
+        "__global__ void deep(i32 *x) {
+            volatile i32 all[32768];
+            for (i32 i = 0; i < 32768; ++i) all[i] = i;
+            x[0] = all[x[1]];
+        }",
+        "deep", 1, 2, &mut [arg(&x.0)],
+    );
+    assert_eq!(status, hipErrorIllegalAddress);
+    assert!(text.contains("accesses the address"), "{text}");
+}
+
+#[test]
 fn dynamic_shared_memory_and_many_blocks() {
     let _alone = start();
     let source = "__global__ void rotate(u32 *x) {
