@@ -1,1 +1,117 @@
-//! Integration tests of the whole
+//! What the integration tests share: the two backends, random inputs and views of them, and the comparison.
+//!
+//! Every op is run on [`R`] (this backend) and on [`O`] (the oracle, `burn-flex`) from the same data. Inputs are drawn
+//! afresh on every run; the seed is printed, and `BURN_ROCM_TEST_SEED` repeats a run.
+
+mod compare;
+mod input;
+mod random;
+
+pub use compare::{Tolerance, assert_close};
+pub use input::{Input, View, float, int, mask};
+pub use random::Random;
+
+/// The backend under test.
+pub type R = burn_rocm::Rocm;
+/// The oracle.
+pub type O = burn_flex::Flex;
+
+pub use burn_backend::backend::ops::*;
+pub use burn_backend::{Backend, DType, Scalar, Shape, Slice, TensorData, TensorMetadata};
+pub use burn_std::{BoolDType, BoolStore, FloatDType, IntDType};
+
+/// The float types every float op is tested in.
+pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+/// The integer types every integer op is tested in.
+pub const INTS: [DType; 8] = [
+    DType::I64,
+    DType::I32,
+    DType::I16,
+    DType::I8,
+    DType::U64,
+    DType::U32,
+    DType::U16,
+    DType::U8,
+];
+
+/// Shapes of ranks 1 to 6: empty, of one element, odd, around 16-byte vectors and block edges.
+pub const SHAPES: &[&[usize]] = &[
+    &[0],
+    &[1],
+    &[3],
+    &[4],
+    &[15],
+    &[16],
+    &[17],
+    &[255],
+    &[257],
+    &[2049],
+    &[5, 7],
+    &[1, 9],
+    &[33, 1],
+    &[0, 4],
+    &[64, 65],
+    &[2, 3, 4],
+    &[3, 1, 17],
+    &[2, 3, 1, 5],
+    &[2, 2, 3, 2, 3],
+    &[2, 1, 3, 2, 2, 3],
+];
+
+/// A float type as Burn's op methods take it.
+pub fn float_dtype(dtype: DType) -> FloatDType {
+    dtype.into()
+}
+
+/// An integer type as Burn's op methods take it.
+pub fn int_dtype(dtype: DType) -> IntDType {
+    dtype.into()
+}
+
+/// Runs one body on both backends and compares what it gives.
+///
+/// The body sees the backend as `B` and its device as `device`, and returns a `Vec<TensorData>`.
+///
+/// ```ignore
+/// differential!("float_add", Tolerance::of(dtype), |B, device| {
+///     let out = B::float_add(a.float::<B>(&device), b.float::<B>(&device));
+///     vec![read_float::<B>(out)]
+/// });
+/// ```
+#[macro_export]
+macro_rules! differential {
+    ($what:expr, $tolerance:expr, |$B:ident, $device:ident| $body:expr) => {{
+        let ours = {
+            #[allow(dead_code)]
+            type $B = $crate::R;
+            let $device = Default::default();
+            $body
+        };
+        let theirs = {
+            #[allow(dead_code)]
+            type $B = $crate::O;
+            let $device = Default::default();
+            $body
+        };
+        $crate::assert_close(&$what, &ours, &theirs, $tolerance);
+    }};
+}
+
+fn wait<T>(future: impl Future<Output = Result<T, burn_backend::ExecutionError>>) -> T {
+    burn_std::future::block_on(future).expect("the data can be read")
+}
+
+/// Reads a float tensor.
+pub fn read_float<B: Backend>(tensor: burn_backend::tensor::FloatTensor<B>) -> TensorData {
+    wait(B::float_into_data(tensor))
+}
+
+/// Reads an integer tensor.
+pub fn read_int<B: Backend>(tensor: burn_backend::tensor::IntTensor<B>) -> TensorData {
+    wait(B::int_into_data(tensor))
+}
+
+/// Reads a bool tensor.
+pub fn read_bool<B: Backend>(tensor: burn_backend::tensor::BoolTensor<B>) -> TensorData {
+    wait(B::bool_into_data(tensor))
+}

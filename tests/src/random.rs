@@ -1,0 +1,53 @@
+//! Random test data from one printed seed.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A small generator (SplitMix64: Steele, Lea and Flood 2014); statistical quality is not at stake here.
+#[derive(Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator of its own stream, from the run's seed (`BURN_ROCM_TEST_SEED`, else the clock), which is printed once.
+    pub fn new() -> Self {
+        static SEED: OnceLock<u64> = OnceLock::new();
+        let seed = *SEED.get_or_init(|| {
+            let seed = match std::env::var("BURN_ROCM_TEST_SEED") {
+                Ok(text) => text.parse().expect("BURN_ROCM_TEST_SEED is a number"),
+                Err(_) => std::time::UNIX_EPOCH.elapsed().expect("the clock is past 1970").as_nanos() as u64,
+            };
+            eprintln!("BURN_ROCM_TEST_SEED={seed}");
+            seed
+        });
+        // Tests run side by side: the thread's name (the test's) keeps each one's numbers its own and repeatable.
+        let name = std::thread::current().name().unwrap_or("").bytes();
+        let test = name.fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        thread_local!(static CALL: AtomicU64 = const { AtomicU64::new(0) });
+        let call = CALL.with(|call| call.fetch_add(1, Ordering::Relaxed));
+        Self(seed ^ test ^ call.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in `low..high`.
+    pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * ((self.bits() >> 11) as f64 / (1u64 << 53) as f64)
+    }
+
+    /// Uniform in `0..n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.bits() % n.max(1) as u64) as usize
+    }
+}
+
+impl Default for Random {
+    fn default() -> Self {
+        Self::new()
+    }
+}
