@@ -61,7 +61,10 @@ fn sliced(shape: &[usize]) -> Vec<Slice> {
 
 impl Input {
     /// Data of `dtype` for a tensor of `shape` seen through `view`; element values come from `value`.
+    ///
+    /// A tensor without elements has nothing to expand: it is made contiguous.
     pub fn new(shape: &[usize], dtype: DType, view: View, mut value: impl FnMut() -> f64) -> Self {
+        let view = if view == View::Expanded && shape.contains(&0) { View::Contiguous } else { view };
         let base: Vec<usize> = match view {
             View::Contiguous | View::Flipped => shape.to_vec(),
             View::Permuted => shape.iter().rev().copied().collect(),

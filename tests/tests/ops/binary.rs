@@ -1,0 +1,216 @@
+//! Element-wise operations of two operands.
+
+use burn_rocm_tests::*;
+
+/// Right-hand shapes that broadcast against `shape`.
+fn broadcasts(shape: &[usize]) -> Vec<Vec<usize>> {
+    let mut shapes = vec![shape.to_vec()];
+    for d in 0..shape.len() {
+        if shape[d] > 1 {
+            let mut other = shape.to_vec();
+            other[d] = 1;
+            shapes.push(other);
+        }
+    }
+    shapes.push(vec![1; shape.len()]);
+    shapes
+}
+
+macro_rules! float_ops {
+    ($($op:ident in $low:literal .. $high:literal within $factor:literal;)*) => {$(
+        #[test]
+        fn $op() {
+            let mut random = Random::new();
+            for dtype in FLOATS {
+                for &shape in SHAPES {
+                    for other in broadcasts(shape) {
+                        for (left, right) in [
+                            (View::Contiguous, View::Contiguous),
+                            (View::ALL[random.below(5)], View::ALL[random.below(5)]),
+                        ] {
+                            let a = float(&mut random, shape, dtype, left, $low, $high);
+                            let b = float(&mut random, &other, dtype, right, $low, $high);
+                            let what = format!("{} {dtype:?} {shape:?} {left:?}, {other:?} {right:?}", stringify!($op));
+                            differential!(what, Tolerance::of(dtype).times($factor), |B, device| {
+                                // Both orders: either operand may be the one that is broadcast.
+                                let there = B::$op(a.float::<B>(&device), b.float::<B>(&device));
+                                let back = B::$op(b.float::<B>(&device), a.float::<B>(&device));
+                                vec![read_float::<B>(there), read_float::<B>(back)]
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    )*};
+}
+
+float_ops! {
+    float_add in -10.0 .. 10.0 within 4.0;
+    float_sub in -10.0 .. 10.0 within 4.0;
+    float_mul in -10.0 .. 10.0 within 4.0;
+    float_div in 0.5 .. 10.0 within 4.0;
+    float_remainder in 0.5 .. 9.0 within 10.0;
+    float_powf in 0.5 .. 2.0 within 4.0;
+    float_atan2 in -3.0 .. 3.0 within 4.0;
+}
+
+macro_rules! float_scalar_ops {
+    ($($op:ident in $low:literal .. $high:literal by $scalar:expr;)*) => {$(
+        #[test]
+        fn $op() {
+            let mut random = Random::new();
+            for dtype in FLOATS {
+                for &shape in SHAPES {
+                    for view in View::ALL {
+                        let a = float(&mut random, shape, dtype, view, $low, $high);
+                        for scalar in $scalar {
+                            let scalar: Scalar = scalar.into();
+                            let what = format!("{} {dtype:?} {shape:?} {view:?} by {scalar:?}", stringify!($op));
+                            differential!(what, Tolerance::of(dtype).times(8.0), |B, device| {
+                                vec![read_float::<B>(B::$op(a.float::<B>(&device), scalar))]
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    )*};
+}
+
+float_scalar_ops! {
+    float_add_scalar in -10.0 .. 10.0 by [1.5f64, -3.0];
+    float_sub_scalar in -10.0 .. 10.0 by [1.5f64, -3.0];
+    float_mul_scalar in -10.0 .. 10.0 by [1.5f64, -3.0];
+    float_div_scalar in -10.0 .. 10.0 by [1.5f64, -3.0];
+    float_remainder_scalar in -10.0 .. 10.0 by [4.0f64, -4.0];
+    float_powf_scalar in 0.5 .. 2.0 by [0.0f64, 0.5, 1.0, 2.0, -1.5];
+    float_powi_scalar in 0.5 .. 2.0 by [0i64, 1, 2, 3, -2];
+    float_clamp_min in -10.0 .. 10.0 by [1.5f64, -3.0];
+    float_clamp_max in -10.0 .. 10.0 by [1.5f64, -3.0];
+}
+
+#[test]
+fn float_clamp() {
+    let mut random = Random::new();
+    for dtype in FLOATS {
+        for &shape in SHAPES {
+            let a = float(&mut random, shape, dtype, View::ALL[random.below(5)], -10.0, 10.0);
+            differential!(format!("float_clamp {dtype:?} {shape:?}"), Tolerance::EXACT, |B, device| {
+                let out = B::float_clamp(a.float::<B>(&device), Scalar::Float(-2.0), Scalar::Float(3.0));
+                vec![read_float::<B>(out)]
+            });
+        }
+    }
+}
+
+macro_rules! int_ops {
+    ($($op:ident in $low:literal .. $high:literal;)*) => {$(
+        #[test]
+        fn $op() {
+            let mut random = Random::new();
+            for dtype in INTS {
+                let low = if format!("{dtype:?}").starts_with('U') { $low.max(0) } else { $low };
+                for &shape in SHAPES {
+                    for other in broadcasts(shape) {
+                        let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
+                        let a = int(&mut random, shape, dtype, left, low, $high);
+                        let b = int(&mut random, &other, dtype, right, low, $high);
+                        let what = format!("{} {dtype:?} {shape:?} {left:?}, {other:?} {right:?}", stringify!($op));
+                        differential!(what, Tolerance::EXACT, |B, device| {
+                            let out = B::$op(a.int::<B>(&device), b.int::<B>(&device));
+                            vec![read_int::<B>(out)]
+                        });
+                    }
+                }
+            }
+        }
+    )*};
+}
+
+int_ops! {
+    int_add in -60i64 .. 60;
+    int_sub in -60i64 .. 60;
+    int_mul in -11i64 .. 11;
+    int_div in 1i64 .. 100;
+    int_remainder in 1i64 .. 100;
+    bitwise_and in -100i64 .. 100;
+    bitwise_or in -100i64 .. 100;
+    bitwise_xor in -100i64 .. 100;
+    bitwise_left_shift in 0i64 .. 4;
+    bitwise_right_shift in 0i64 .. 7;
+}
+
+macro_rules! int_scalar_ops {
+    ($($op:ident in $low:literal .. $high:literal by $scalar:expr;)*) => {$(
+        #[test]
+        fn $op() {
+            let mut random = Random::new();
+            for dtype in INTS {
+                let low = if format!("{dtype:?}").starts_with('U') { $low.max(0) } else { $low };
+                for &shape in SHAPES {
+                    let view = View::ALL[random.below(5)];
+                    let a = int(&mut random, shape, dtype, view, low, $high);
+                    for scalar in $scalar {
+                        let what = format!("{} {dtype:?} {shape:?} {view:?} by {scalar}", stringify!($op));
+                        differential!(what, Tolerance::EXACT, |B, device| {
+                            vec![read_int::<B>(B::$op(a.int::<B>(&device), Scalar::Int(scalar)))]
+                        });
+                    }
+                }
+            }
+        }
+    )*};
+}
+
+int_scalar_ops! {
+    int_add_scalar in -60i64 .. 60 by [3, 17];
+    int_sub_scalar in 20i64 .. 60 by [3, 17];
+    int_mul_scalar in -11i64 .. 11 by [0, 3, 7];
+    int_div_scalar in -100i64 .. 100 by [1, 3, 7];
+    int_remainder_scalar in -100i64 .. 100 by [1, 3, 7];
+    bitwise_and_scalar in -100i64 .. 100 by [0, 85];
+    bitwise_or_scalar in -100i64 .. 100 by [0, 85];
+    bitwise_xor_scalar in -100i64 .. 100 by [0, 85];
+    bitwise_left_shift_scalar in 0i64 .. 8 by [0, 3];
+    bitwise_right_shift_scalar in -100i64 .. 100 by [0, 3];
+    int_clamp_min in -60i64 .. 60 by [3, 17];
+    int_clamp_max in -60i64 .. 60 by [3, 17];
+}
+
+macro_rules! bool_ops {
+    ($($op:ident)*) => {$(
+        #[test]
+        fn $op() {
+            let mut random = Random::new();
+            for &shape in SHAPES {
+                for other in broadcasts(shape) {
+                    let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
+                    let (a, b) = (mask(&mut random, shape, left), mask(&mut random, &other, right));
+                    let what = format!("{} {shape:?} {left:?}, {other:?} {right:?}", stringify!($op));
+                    differential!(what, Tolerance::EXACT, |B, device| {
+                        vec![read_bool::<B>(B::$op(a.bool::<B>(&device), b.bool::<B>(&device)))]
+                    });
+                }
+            }
+        }
+    )*};
+}
+
+bool_ops!(bool_and bool_or bool_xor bool_equal bool_not_equal);
+
+/// An op on a tensor whose buffer a clone shares must leave the clone as it was; one on the only owner may write in place.
+#[test]
+fn in_place_leaves_clones_alone() {
+    let device = Default::default();
+    let data = TensorData::from([1.0f32, 2.0, 3.0, 4.0]);
+    let original = R::float_from_data(data.clone(), &device);
+    let clone = original.clone();
+    let sum = R::float_add_scalar(original, Scalar::Float(1.0));
+    let doubled = R::float_mul(sum.clone(), sum);
+    let view = R::float_slice(clone.clone(), &[Slice::new(1, Some(3), 1)]);
+    let negated = R::float_neg(view);
+    assert_eq!(read_float::<R>(doubled).to_vec::<f32>().unwrap(), [4.0, 9.0, 16.0, 25.0]);
+    assert_eq!(read_float::<R>(negated).to_vec::<f32>().unwrap(), [-2.0, -3.0]);
+    assert_eq!(read_float::<R>(clone).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
+}

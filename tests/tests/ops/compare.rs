@@ -1,0 +1,141 @@
+//! Comparisons and casts.
+
+use burn_rocm_tests::*;
+
+const STORES: [BoolDType; 2] = [BoolDType::Native, BoolDType::U8];
+
+macro_rules! comparisons {
+    ($($float:ident $float_elem:ident $int:ident $int_elem:ident;)*) => {$(
+        #[test]
+        fn $float() {
+            let mut random = Random::new();
+            for dtype in FLOATS {
+                for &shape in SHAPES {
+                    let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
+                    // Whole numbers, so that some are equal.
+                    let a = int(&mut random, shape, dtype, left, -3, 3);
+                    let b = int(&mut random, shape, dtype, right, -3, 3);
+                    let out = STORES[random.below(2)];
+                    differential!(format!("{} {dtype:?} {shape:?} {left:?} {right:?}", stringify!($float)), Tolerance::EXACT, |B, device| {
+                        vec![
+                            read_bool::<B>(B::$float(a.float::<B>(&device), b.float::<B>(&device), out)),
+                            read_bool::<B>(B::$float_elem(a.float::<B>(&device), Scalar::Float(1.0), out)),
+                        ]
+                    });
+                }
+            }
+        }
+        #[test]
+        fn $int() {
+            let mut random = Random::new();
+            for dtype in INTS {
+                for &shape in SHAPES {
+                    let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
+                    let a = int(&mut random, shape, dtype, left, 0, 5);
+                    let b = int(&mut random, shape, dtype, right, 0, 5);
+                    let out = STORES[random.below(2)];
+                    differential!(format!("{} {dtype:?} {shape:?} {left:?} {right:?}", stringify!($int)), Tolerance::EXACT, |B, device| {
+                        vec![
+                            read_bool::<B>(B::$int(a.int::<B>(&device), b.int::<B>(&device), out)),
+                            read_bool::<B>(B::$int_elem(a.int::<B>(&device), Scalar::Int(2), out)),
+                        ]
+                    });
+                }
+            }
+        }
+    )*};
+}
+
+comparisons! {
+    float_equal float_equal_elem int_equal int_equal_elem;
+    float_not_equal float_not_equal_elem int_not_equal int_not_equal_elem;
+    float_greater float_greater_elem int_greater int_greater_elem;
+    float_greater_equal float_greater_equal_elem int_greater_equal int_greater_equal_elem;
+    float_lower float_lower_elem int_lower int_lower_elem;
+    float_lower_equal float_lower_equal_elem int_lower_equal int_lower_equal_elem;
+}
+
+#[test]
+fn comparisons_with_nan_and_infinities() {
+    for dtype in FLOATS {
+        let a = TensorData::from([f64::NAN, f64::NAN, 1.0, f64::INFINITY, f64::NEG_INFINITY, 0.0]).convert_dtype(dtype);
+        let b = TensorData::from([f64::NAN, 1.0, f64::NAN, f64::INFINITY, f64::INFINITY, -0.0]).convert_dtype(dtype);
+        let out = BoolDType::Native;
+        differential!(format!("comparisons of special values {dtype:?}"), Tolerance::EXACT, |B, device| {
+            let (a, b) = (B::float_from_data(a.clone(), &device), B::float_from_data(b.clone(), &device));
+            vec![
+                read_bool::<B>(B::float_equal(a.clone(), b.clone(), out)),
+                read_bool::<B>(B::float_not_equal(a.clone(), b.clone(), out)),
+                read_bool::<B>(B::float_lower(a.clone(), b.clone(), out)),
+                read_bool::<B>(B::float_greater_equal(a.clone(), b.clone(), out)),
+                read_bool::<B>(B::float_is_nan(a.clone(), out)),
+                read_bool::<B>(B::float_is_inf(a, out)),
+            ]
+        });
+    }
+}
+
+#[test]
+fn casts_between_all_types() {
+    let mut random = Random::new();
+    for from in FLOATS {
+        for &shape in SHAPES {
+            let view = View::ALL[random.below(5)];
+            let a = float(&mut random, shape, from, view, 0.0, 100.0);
+            for to in FLOATS {
+                differential!(format!("float_cast {from:?} to {to:?} {shape:?} {view:?}"), Tolerance::of(to), |B, device| {
+                    vec![read_float::<B>(B::float_cast(a.float::<B>(&device), float_dtype(to)))]
+                });
+            }
+            for to in INTS {
+                differential!(format!("float_into_int {from:?} to {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                    vec![read_int::<B>(B::float_into_int(a.float::<B>(&device), int_dtype(to)))]
+                });
+            }
+        }
+    }
+    for from in INTS {
+        for &shape in SHAPES {
+            let view = View::ALL[random.below(5)];
+            let a = int(&mut random, shape, from, view, 0, 100);
+            for to in INTS {
+                differential!(format!("int_cast {from:?} to {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                    vec![read_int::<B>(B::int_cast(a.int::<B>(&device), int_dtype(to)))]
+                });
+            }
+            for to in FLOATS {
+                differential!(format!("int_into_float {from:?} to {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                    vec![read_float::<B>(B::int_into_float(a.int::<B>(&device), float_dtype(to)))]
+                });
+            }
+        }
+    }
+    for &shape in SHAPES {
+        let view = View::ALL[random.below(5)];
+        let a = mask(&mut random, shape, view);
+        for to in INTS {
+            differential!(format!("bool_into_int {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                vec![read_int::<B>(B::bool_into_int(a.bool::<B>(&device), int_dtype(to)))]
+            });
+        }
+        for to in FLOATS {
+            differential!(format!("bool_into_float {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                vec![read_float::<B>(B::bool_into_float(a.bool::<B>(&device), float_dtype(to)))]
+            });
+        }
+    }
+}
+
+/// Rust's `as`: truncates, saturates, NaN to 0.
+#[test]
+fn float_to_int_saturates() {
+    let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3e38, -3e38, 2.9, -2.9, 127.5, 255.5, 65535.5];
+    let data = TensorData::from(values.map(|v| v as f32));
+    let out = |to| read_int::<R>(R::float_into_int(R::float_from_data(data.clone(), &Default::default()), int_dtype(to)));
+    let expect = |got: TensorData, want: Vec<i64>| assert_eq!(got.iter::<i64>().collect::<Vec<_>>(), want, "{:?}", got.dtype);
+    expect(out(DType::I32), values.iter().map(|&v| i64::from(v as f32 as i32)).collect());
+    expect(out(DType::I64), values.iter().map(|&v| v as f32 as i64).collect());
+    expect(out(DType::I8), values.iter().map(|&v| i64::from(v as f32 as i8)).collect());
+    expect(out(DType::U8), values.iter().map(|&v| i64::from(v as f32 as u8)).collect());
+    expect(out(DType::U16), values.iter().map(|&v| i64::from(v as f32 as u16)).collect());
+}

@@ -1,0 +1,172 @@
+//! Element-wise operations of one operand, activations among them.
+
+use burn_rocm_tests::*;
+
+macro_rules! float_ops {
+    ($($op:ident in $low:literal .. $high:literal;)*) => {$(
+        #[test]
+        fn $op() {
+            let mut random = Random::new();
+            for dtype in FLOATS {
+                for &shape in SHAPES {
+                    for view in View::ALL {
+                        let a = float(&mut random, shape, dtype, view, $low, $high);
+                        let what = format!("{} {dtype:?} {shape:?} {view:?}", stringify!($op));
+                        differential!(what, Tolerance::of(dtype).times(8.0), |B, device| {
+                            vec![read_float::<B>(B::$op(a.float::<B>(&device)))]
+                        });
+                    }
+                }
+            }
+        }
+    )*};
+}
+
+float_ops! {
+    float_neg in -10.0 .. 10.0;
+    float_recip in 0.5 .. 10.0;
+    float_exp in -8.0 .. 4.0;
+    float_log in 0.01 .. 100.0;
+    float_log1p in -0.5 .. 100.0;
+    float_sqrt in 0.0 .. 100.0;
+    float_abs in -10.0 .. 10.0;
+    float_cos in -10.0 .. 10.0;
+    float_sin in -10.0 .. 10.0;
+    float_tan in -1.2 .. 1.2;
+    float_cosh in -3.0 .. 3.0;
+    float_sinh in -3.0 .. 3.0;
+    float_tanh in -5.0 .. 5.0;
+    float_acos in -0.9 .. 0.9;
+    float_acosh in 1.1 .. 9.0;
+    float_asin in -0.9 .. 0.9;
+    float_asinh in -9.0 .. 9.0;
+    float_atan in -9.0 .. 9.0;
+    float_atanh in -0.9 .. 0.9;
+    float_round in -10.0 .. 10.0;
+    float_floor in -10.0 .. 10.0;
+    float_ceil in -10.0 .. 10.0;
+    float_trunc in -10.0 .. 10.0;
+    float_erf in -4.0 .. 4.0;
+    float_sign in -10.0 .. 10.0;
+    relu in -10.0 .. 10.0;
+    gelu in -4.0 .. 4.0;
+    sigmoid in -10.0 .. 10.0;
+    log_sigmoid in -10.0 .. 10.0;
+}
+
+#[test]
+fn special_values() {
+    let values = [0.0, -0.0, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1e-41, 3e38, -88.0, 89.5, -104.5];
+    for dtype in FLOATS {
+        let data = TensorData::from(values).convert_dtype(dtype);
+        let tolerance = Tolerance { absolute: 1e-45, relative: Tolerance::of(dtype).relative * 8.0 };
+        macro_rules! each {
+            ($($op:ident)*) => {$(
+                differential!(format!("{} {dtype:?} of special values", stringify!($op)), tolerance, |B, device| {
+                    vec![read_float::<B>(B::$op(B::float_from_data(data.clone(), &device)))]
+                });
+            )*};
+        }
+        each!(float_exp float_sqrt float_tanh float_erf float_abs float_neg float_floor float_round float_recip);
+        each!(float_log relu sigmoid);
+    }
+}
+
+macro_rules! backward_ops {
+    ($($op:ident in $low:literal .. $high:literal;)*) => {$(
+        #[test]
+        fn $op() {
+            let mut random = Random::new();
+            for dtype in FLOATS {
+                for &shape in SHAPES {
+                    let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
+                    let a = float(&mut random, shape, dtype, left, $low, $high);
+                    let b = float(&mut random, shape, dtype, right, -2.0, 2.0);
+                    let what = format!("{} {dtype:?} {shape:?} {left:?}, {right:?}", stringify!($op));
+                    // The oracle rounds low-precision types at every step.
+                    let tolerance = Tolerance::of(dtype).times(16.0);
+                    differential!(what, tolerance, |B, device| {
+                        vec![read_float::<B>(B::$op(a.float::<B>(&device), b.float::<B>(&device)))]
+                    });
+                }
+            }
+        }
+    )*};
+}
+
+backward_ops! {
+    relu_backward in -1.0 .. 1.0;
+    sigmoid_backward in 0.0 .. 1.0;
+    gelu_backward in -4.0 .. 4.0;
+    log_sigmoid_backward in -8.0 .. 8.0;
+}
+
+#[test]
+fn parameterised_activations() {
+    let mut random = Random::new();
+    for dtype in FLOATS {
+        for &shape in SHAPES {
+            let view = View::ALL[random.below(5)];
+            let a = float(&mut random, shape, dtype, view, -5.0, 5.0);
+            differential!(format!("activations {dtype:?} {shape:?} {view:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
+                vec![
+                    read_float::<B>(B::leaky_relu(a.float::<B>(&device), Scalar::Float(0.25))),
+                    read_float::<B>(B::hard_sigmoid(a.float::<B>(&device), Scalar::Float(0.25), Scalar::Float(0.5))),
+                ]
+            });
+        }
+    }
+}
+
+#[test]
+fn softmax_over_each_dim() {
+    let mut random = Random::new();
+    for dtype in FLOATS {
+        for &shape in SHAPES.iter().chain(&[&[3usize, 1000] as &[usize], &[2, 5000], &[40, 300, 2]]) {
+            for dim in 0..shape.len() {
+                let view = View::ALL[random.below(5)];
+                let a = float(&mut random, shape, dtype, view, -5.0, 5.0);
+                differential!(format!("softmax {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::of(dtype).times(8.0), |B, device| {
+                    vec![
+                        read_float::<B>(B::softmax(a.float::<B>(&device), dim)),
+                        read_float::<B>(B::log_softmax(a.float::<B>(&device), dim)),
+                        read_float::<B>(B::softmin(a.float::<B>(&device), dim)),
+                    ]
+                });
+            }
+        }
+    }
+}
+
+macro_rules! int_ops {
+    ($($op:ident)*) => {$(
+        #[test]
+        fn $op() {
+            let mut random = Random::new();
+            for dtype in [DType::I64, DType::I32, DType::I16, DType::I8] {
+                for &shape in SHAPES {
+                    let view = View::ALL[random.below(5)];
+                    let a = int(&mut random, shape, dtype, view, -100, 100);
+                    differential!(format!("{} {dtype:?} {shape:?} {view:?}", stringify!($op)), Tolerance::EXACT, |B, device| {
+                        vec![read_int::<B>(B::$op(a.int::<B>(&device)))]
+                    });
+                }
+            }
+        }
+    )*};
+}
+
+int_ops!(int_neg int_abs int_sign bitwise_not);
+
+#[test]
+fn bool_not() {
+    let mut random = Random::new();
+    for &shape in SHAPES {
+        for view in View::ALL {
+            let a = mask(&mut random, shape, view);
+            differential!(format!("bool_not {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                vec![read_bool::<B>(B::bool_not(a.bool::<B>(&device)))]
+            });
+        }
+    }
+}
