@@ -1,0 +1,84 @@
+//! Creation, reading back, and moves between devices' memory.
+
+use burn_rocm_tests::*;
+
+#[test]
+fn data_comes_back_as_it_went() {
+    let mut random = Random::new();
+    let device = Default::default();
+    for &shape in SHAPES {
+        let count = shape.iter().product::<usize>();
+        let values: Vec<f64> = (0..count).map(|_| random.uniform(0.0, 100.0)).collect();
+        let data = TensorData::new(values, Shape::from(shape.to_vec()));
+        for dtype in FLOATS {
+            let data = data.clone().convert_dtype(dtype);
+            assert_eq!(read_float::<R>(R::float_from_data(data.clone(), &device)), data, "{dtype:?} {shape:?}");
+        }
+        for dtype in INTS {
+            let data = data.clone().convert_dtype(dtype);
+            assert_eq!(read_int::<R>(R::int_from_data(data.clone(), &device)), data, "{dtype:?} {shape:?}");
+        }
+        for store in [BoolStore::Native, BoolStore::U8, BoolStore::U32] {
+            let bools = mask(&mut random, shape, View::Contiguous);
+            let data = read_bool::<O>(bools.bool::<O>(&Default::default())).convert_dtype(DType::Bool(store));
+            assert_eq!(read_bool::<R>(R::bool_from_data(data.clone(), &device)), data, "{store:?} {shape:?}");
+        }
+    }
+}
+
+#[test]
+fn views_read_back_in_their_order() {
+    let mut random = Random::new();
+    for dtype in FLOATS {
+        for &shape in SHAPES {
+            for view in View::ALL {
+                let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
+                differential!(format!("reading {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                    vec![read_float::<B>(a.float::<B>(&device))]
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn constants_and_ranges() {
+    for &shape in SHAPES {
+        let shape = Shape::from(shape.to_vec());
+        for dtype in FLOATS {
+            let d = float_dtype(dtype);
+            differential!(format!("float constants {dtype:?} {shape:?}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_float::<B>(B::float_zeros(shape.clone(), &device, d)),
+                    read_float::<B>(B::float_ones(shape.clone(), &device, d)),
+                    read_float::<B>(B::float_full(shape.clone(), Scalar::Float(-2.5), &device, d)),
+                ]
+            });
+        }
+        for dtype in INTS {
+            let d = int_dtype(dtype);
+            differential!(format!("int constants {dtype:?} {shape:?}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_int::<B>(B::int_zeros(shape.clone(), &device, d)),
+                    read_int::<B>(B::int_ones(shape.clone(), &device, d)),
+                    read_int::<B>(B::int_full(shape.clone(), Scalar::Int(77), &device, d)),
+                ]
+            });
+        }
+        for store in [BoolDType::Native, BoolDType::U8] {
+            differential!(format!("bool constants {store:?} {shape:?}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_bool::<B>(B::bool_zeros(shape.clone(), &device, store)),
+                    read_bool::<B>(B::bool_ones(shape.clone(), &device, store)),
+                ]
+            });
+        }
+    }
+    for dtype in INTS {
+        for (range, step) in [(0..100, 1), (3..50, 7), (0..0, 1), (5..6, 3)] {
+            differential!(format!("int_arange_step {dtype:?} {range:?} {step}"), Tolerance::EXACT, |B, device| {
+                vec![read_int::<B>(B::int_arange_step(range.clone(), step, &device, int_dtype(dtype)))]
+            });
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Ops that move or view data without computing.
+
+use burn_rocm_tests::*;
+
+/// A random split of `count` into `rank` factors.
+fn reshaped(random: &mut Random, count: usize) -> Vec<usize> {
+    let mut shape = vec![];
+    let mut rest = count;
+    for divisor in 2..=count.max(1) {
+        while rest % divisor == 0 && rest > 0 && shape.len() < 5 {
+            shape.push(divisor);
+            rest /= divisor;
+        }
+    }
+    shape.push(rest);
+    for i in (1..shape.len()).rev() {
+        shape.swap(i, random.below(i + 1));
+    }
+    shape
+}
+
+#[test]
+fn reshape_of_every_view() {
+    let mut random = Random::new();
+    for &shape in SHAPES {
+        for view in View::ALL {
+            let to = reshaped(&mut random, shape.iter().product());
+            let (dtype, to) = (FLOATS[random.below(4)], Shape::from(to));
+            let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
+            let i = int(&mut random, shape, DType::I16, view, -9, 9);
+            let m = mask(&mut random, shape, view);
+            differential!(format!("reshape {dtype:?} {shape:?} {view:?} to {to:?}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_float::<B>(B::float_reshape(a.float::<B>(&device), to.clone())),
+                    read_int::<B>(B::int_reshape(i.int::<B>(&device), to.clone())),
+                    read_bool::<B>(B::bool_reshape(m.bool::<B>(&device), to.clone())),
+                ]
+            });
+        }
+    }
+}
+
+#[test]
+fn permute_swap_flip() {
+    let mut random = Random::new();
+    for &shape in SHAPES {
+        for view in View::ALL {
+            let rank = shape.len();
+            let mut axes: Vec<usize> = (0..rank).collect();
+            for i in (1..rank).rev() {
+                axes.swap(i, random.below(i + 1));
+            }
+            let (d1, d2) = (random.below(rank), random.below(rank));
+            let flipped: Vec<usize> = (0..rank).filter(|_| random.below(2) == 0).collect();
+            let dtype = FLOATS[random.below(4)];
+            let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
+            let i = int(&mut random, shape, DType::I64, view, -9, 9);
+            let m = mask(&mut random, shape, view);
+            differential!(format!("permute {axes:?} flip {flipped:?} {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_float::<B>(B::float_permute(a.float::<B>(&device), &axes)),
+                    read_float::<B>(B::float_swap_dims(a.float::<B>(&device), d1, d2)),
+                    read_float::<B>(B::float_flip(a.float::<B>(&device), &flipped)),
+                    read_int::<B>(B::int_permute(i.int::<B>(&device), &axes)),
+                    read_int::<B>(B::int_flip(i.int::<B>(&device), &flipped)),
+                    read_bool::<B>(B::bool_permute(m.bool::<B>(&device), &axes)),
+                    read_bool::<B>(B::bool_flip(m.bool::<B>(&device), &flipped)),
+                ]
+            });
+        }
+    }
+}
+
+/// A slice of each dim, with steps of either sign where the dim has elements.
+fn slices(random: &mut Random, shape: &[usize]) -> Vec<Slice> {
+    let slice = |&n: &usize| {
+        let start = random.below(n);
+        let end = start + random.below(n - start + usize::from(n > start));
+        let end = if n == 0 { 0 } else { end.clamp(start + usize::from(start < n), n) };
+        let step = [1, 1, 2, 3, -1, -2][random.below(6)];
+        Slice::new(start as isize, Some(end as isize), step)
+    };
+    shape.iter().map(slice).collect()
+}
+
+#[test]
+fn slice_and_assign() {
+    let mut random = Random::new();
+    for &shape in SHAPES {
+        for view in View::ALL {
+            let cut = slices(&mut random, shape);
+            let dtype = FLOATS[random.below(4)];
+            let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
+            let i = int(&mut random, shape, DType::I32, view, -9, 9);
+            let m = mask(&mut random, shape, view);
+            differential!(format!("slice {cut:?} {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                let part = B::float_slice(a.float::<B>(&device), &cut);
+                // Written back doubled, into a tensor that is shared and one that is not.
+                let doubled = B::float_mul_scalar(part.clone(), Scalar::Float(2.0));
+                let shared = a.float::<B>(&device);
+                let assigned = B::float_slice_assign(shared.clone(), &cut, doubled.clone());
+                let owned = B::float_slice_assign(shared.clone(), &cut, doubled);
+                let ints = B::int_slice(i.int::<B>(&device), &cut);
+                let int_assigned = B::int_slice_assign(i.int::<B>(&device), &cut, B::int_neg(ints.clone()));
+                let bools = B::bool_slice(m.bool::<B>(&device), &cut);
+                let bool_assigned = B::bool_slice_assign(m.bool::<B>(&device), &cut, B::bool_not(bools.clone()));
+                vec![
+                    read_float::<B>(part),
+                    read_float::<B>(assigned),
+                    read_float::<B>(owned),
+                    read_float::<B>(shared),
+                    read_int::<B>(ints),
+                    read_int::<B>(int_assigned),
+                    read_bool::<B>(bools),
+                    read_bool::<B>(bool_assigned),
+                ]
+            });
+        }
+    }
+}
+
+#[test]
+fn cat_and_repeat() {
+    let mut random = Random::new();
+    for &shape in SHAPES {
+        for dim in 0..shape.len() {
+            let mut other = shape.to_vec();
+            other[dim] = random.below(5);
+            let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
+            let dtype = FLOATS[random.below(4)];
+            let a = float(&mut random, shape, dtype, left, -1.0, 1.0);
+            let b = float(&mut random, &other, dtype, right, -1.0, 1.0);
+            let (i, j) = (int(&mut random, shape, DType::U8, left, 0, 9), int(&mut random, &other, DType::U8, right, 0, 9));
+            let (m, n) = (mask(&mut random, shape, left), mask(&mut random, &other, right));
+            differential!(format!("cat {dtype:?} {shape:?} {left:?} with {other:?} {right:?} dim {dim}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_float::<B>(B::float_cat(vec![a.float::<B>(&device), b.float::<B>(&device), a.float::<B>(&device)], dim)),
+                    read_int::<B>(B::int_cat(vec![i.int::<B>(&device), j.int::<B>(&device)], dim)),
+                    read_bool::<B>(B::bool_cat(vec![m.bool::<B>(&device), n.bool::<B>(&device)], dim)),
+                ]
+            });
+            differential!(format!("repeat {dtype:?} {shape:?} {left:?} dim {dim}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_float::<B>(B::float_repeat_dim(a.float::<B>(&device), dim, 3)),
+                    read_int::<B>(B::int_repeat_dim(i.int::<B>(&device), dim, 2)),
+                    read_bool::<B>(B::bool_repeat_dim(m.bool::<B>(&device), dim, 2)),
+                ]
+            });
+        }
+    }
+}
+
+#[test]
+fn unfold_windows() {
+    let mut random = Random::new();
+    for &shape in SHAPES {
+        for dim in 0..shape.len() {
+            if shape[dim] == 0 {
+                continue;
+            }
+            let (size, step) = (1 + random.below(shape[dim].min(5)), 1 + random.below(3));
+            let view = View::ALL[random.below(5)];
+            let a = float(&mut random, shape, DType::F32, view, -1.0, 1.0);
+            let i = int(&mut random, shape, DType::I32, view, -9, 9);
+            let m = mask(&mut random, shape, view);
+            differential!(format!("unfold {shape:?} {view:?} dim {dim} size {size} step {step}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_float::<B>(B::float_unfold(a.float::<B>(&device), dim, size, step)),
+                    read_int::<B>(B::int_unfold(i.int::<B>(&device), dim, size, step)),
+                    read_bool::<B>(B::bool_unfold(m.bool::<B>(&device), dim, size, step)),
+                ]
+            });
+        }
+    }
+}
+
+/// Transposes large enough for the tiled kernel, at edges of its tiles.
+#[test]
+fn large_transposes() {
+    let mut random = Random::new();
+    for dtype in [DType::F32, DType::F64, DType::F16] {
+        for shape in [&[64usize, 64] as &[usize], &[33, 65], &[3, 100, 31], &[2, 3, 129, 40]] {
+            let a = float(&mut random, shape, dtype, View::Contiguous, -1.0, 1.0);
+            let rank = shape.len();
+            differential!(format!("transpose {dtype:?} {shape:?}"), Tolerance::EXACT, |B, device| {
+                let turned = B::float_swap_dims(a.float::<B>(&device), rank - 2, rank - 1);
+                vec![read_float::<B>(B::float_add_scalar(turned, Scalar::Float(0.0)))]
+            });
+        }
+    }
+}

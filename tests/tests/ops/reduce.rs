@@ -1,0 +1,166 @@
+//! Reductions.
+
+use burn_rocm_tests::*;
+
+const LARGE: &[&[usize]] = &[&[3, 5000], &[5000, 3], &[7, 300, 5], &[100_003]];
+
+fn shapes() -> impl Iterator<Item = &'static [usize]> {
+    SHAPES.iter().chain(LARGE).copied().filter(|shape| !shape.contains(&0))
+}
+
+#[test]
+fn float_reductions() {
+    let mut random = Random::new();
+    for dtype in FLOATS {
+        for shape in shapes() {
+            let view = View::ALL[random.below(5)];
+            let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
+            let n = shape.iter().product();
+            // The oracle sums low-precision types in f32 or in their own precision, depending on the op: the bound is its.
+            differential!(format!("sum, mean {dtype:?} {shape:?} {view:?}"), Tolerance::sum(dtype, n).times(4.0), |B, device| {
+                vec![read_float::<B>(B::float_sum(a.float::<B>(&device))), read_float::<B>(B::float_mean(a.float::<B>(&device)))]
+            });
+            differential!(format!("max, min {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_float::<B>(B::float_max(a.float::<B>(&device))),
+                    read_float::<B>(B::float_min(a.float::<B>(&device))),
+                    read_float::<B>(B::float_max_abs(a.float::<B>(&device))),
+                ]
+            });
+            for dim in 0..shape.len() {
+                differential!(format!("sum_dim {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::sum(dtype, shape[dim]).times(4.0), |B, device| {
+                    vec![
+                        read_float::<B>(B::float_sum_dim(a.float::<B>(&device), dim)),
+                        read_float::<B>(B::float_mean_dim(a.float::<B>(&device), dim)),
+                    ]
+                });
+                for out in [IntDType::I64, IntDType::I32] {
+                    differential!(format!("max_dim {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::EXACT, |B, device| {
+                        let (max, at) = B::float_max_dim_with_indices(a.float::<B>(&device), dim, out);
+                        let (min, low) = B::float_min_dim_with_indices(a.float::<B>(&device), dim, out);
+                        vec![
+                            read_float::<B>(max),
+                            read_int::<B>(at),
+                            read_float::<B>(min),
+                            read_int::<B>(low),
+                            read_float::<B>(B::float_max_dim(a.float::<B>(&device), dim)),
+                            read_float::<B>(B::float_max_abs_dim(a.float::<B>(&device), dim)),
+                            read_int::<B>(B::float_argmax(a.float::<B>(&device), dim, out)),
+                            read_int::<B>(B::float_argmin(a.float::<B>(&device), dim, out)),
+                        ]
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// A long sum in f32 against f64: partial sums keep the error near one unit in the last place.
+#[test]
+fn long_sums_are_precise() {
+    let mut random = Random::new();
+    let values: Vec<f32> = (0..1 << 20).map(|_| random.uniform(0.0, 1.0) as f32).collect();
+    let exact: f64 = values.iter().map(|&v| f64::from(v)).sum();
+    let count = values.len();
+    let tensor = R::float_from_data(TensorData::new(values, [count]), &Default::default());
+    let sum = read_float::<R>(R::float_sum(tensor)).to_vec::<f32>().unwrap()[0];
+    assert!((f64::from(sum) - exact).abs() < 1e-6 * exact, "{sum} instead of {exact}");
+}
+
+#[test]
+fn float_products() {
+    let mut random = Random::new();
+    for dtype in FLOATS {
+        for &shape in SHAPES {
+            let view = View::ALL[random.below(5)];
+            let a = float(&mut random, shape, dtype, view, 0.9, 1.1);
+            for dim in (0..shape.len()).filter(|&d| shape[d] <= 64) {
+                differential!(format!("prod_dim {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::of(dtype).times(64.0), |B, device| {
+                    vec![read_float::<B>(B::float_prod_dim(a.float::<B>(&device), dim))]
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn int_reductions() {
+    let mut random = Random::new();
+    for dtype in INTS {
+        for shape in shapes() {
+            let view = View::ALL[random.below(5)];
+            // Small enough that no sum leaves the type: what happens then is not defined by Burn.
+            let high = if matches!(dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16) { 2 } else { 50 };
+            let count: usize = shape.iter().product();
+            if high == 2 && count > 100 {
+                continue;
+            }
+            let a = int(&mut random, shape, dtype, view, 0, high);
+            differential!(format!("int reductions {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_int::<B>(B::int_sum(a.int::<B>(&device))),
+                    read_int::<B>(B::int_max(a.int::<B>(&device))),
+                    read_int::<B>(B::int_min(a.int::<B>(&device))),
+                ]
+            });
+            for dim in 0..shape.len() {
+                differential!(format!("int reductions {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::EXACT, |B, device| {
+                    vec![
+                        read_int::<B>(B::int_sum_dim(a.int::<B>(&device), dim)),
+                        read_int::<B>(B::int_mean_dim(a.int::<B>(&device), dim)),
+                        read_int::<B>(B::int_max_dim(a.int::<B>(&device), dim)),
+                        read_int::<B>(B::int_min_dim(a.int::<B>(&device), dim)),
+                        read_int::<B>(B::int_argmax(a.int::<B>(&device), dim)),
+                        read_int::<B>(B::int_argmin(a.int::<B>(&device), dim)),
+                    ]
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn any_and_all() {
+    let mut random = Random::new();
+    for &shape in SHAPES {
+        for view in View::ALL {
+            let m = mask(&mut random, shape, view);
+            let f = int(&mut random, shape, DType::F32, view, 0, 2);
+            let i = int(&mut random, shape, DType::I32, view, 0, 2);
+            let out = BoolDType::Native;
+            differential!(format!("any, all {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
+                vec![
+                    read_bool::<B>(B::bool_any(m.bool::<B>(&device))),
+                    read_bool::<B>(B::bool_all(m.bool::<B>(&device))),
+                    read_bool::<B>(B::float_any(f.float::<B>(&device), out)),
+                    read_bool::<B>(B::float_all(f.float::<B>(&device), out)),
+                    read_bool::<B>(B::int_any(i.int::<B>(&device), out)),
+                    read_bool::<B>(B::int_all(i.int::<B>(&device), out)),
+                ]
+            });
+            for dim in 0..shape.len() {
+                differential!(format!("any, all {shape:?} {view:?} dim {dim}"), Tolerance::EXACT, |B, device| {
+                    vec![
+                        read_bool::<B>(B::bool_any_dim(m.bool::<B>(&device), dim)),
+                        read_bool::<B>(B::bool_all_dim(m.bool::<B>(&device), dim)),
+                        read_bool::<B>(B::float_any_dim(f.float::<B>(&device), dim, out)),
+                        read_bool::<B>(B::int_all_dim(i.int::<B>(&device), dim, out)),
+                    ]
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_of_nothing() {
+    for dtype in FLOATS {
+        for (shape, dim) in [(vec![0], 0), (vec![0, 4], 0), (vec![3, 0], 1), (vec![2, 0, 3], 1)] {
+            let data = TensorData::new(Vec::<f64>::new(), Shape::from(shape.clone())).convert_dtype(dtype);
+            differential!(format!("sum of nothing {dtype:?} {shape:?}"), Tolerance::EXACT, |B, device| {
+                let a = B::float_from_data(data.clone(), &device);
+                vec![read_float::<B>(B::float_sum(a.clone())), read_float::<B>(B::float_sum_dim(a, dim))]
+            });
+        }
+    }
+}
