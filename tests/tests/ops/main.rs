@@ -1,13 +1,17 @@
 //! Every op of the backend against `burn-flex`, natively and in lockstep.
 #![allow(missing_docs)]
 
+mod attention;
 mod binary;
 mod compare;
+mod conv;
 mod create;
 mod index;
 mod layout;
 mod lockstep;
 mod mask;
 mod matmul;
+mod pool;
+mod random;
 mod reduce;
 mod unary;

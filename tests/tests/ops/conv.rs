@@ -1,0 +1,122 @@
+//! Convolutions: forward, transposed, and the gradients, in 1, 2 and 3 dims.
+
+use burn_rocm_tests::*;
+
+/// The types that MIOpen convolves.
+const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+struct Case {
+    batch: usize,
+    channels: [usize; 2],
+    size: usize,
+    kernel: usize,
+    stride: usize,
+    padding: usize,
+    dilation: usize,
+    groups: usize,
+}
+
+const fn case(batch: usize, channels: [usize; 2], size: usize, kernel: usize, [stride, padding, dilation, groups]: [usize; 4]) -> Case {
+    Case { batch, channels, size, kernel, stride, padding, dilation, groups }
+}
+
+const CASES: &[Case] = &[
+    case(1, [1, 1], 5, 3, [1, 0, 1, 1]),
+    case(2, [3, 4], 8, 3, [1, 1, 1, 1]),
+    case(3, [4, 6], 9, 3, [2, 1, 1, 2]),
+    case(2, [4, 4], 7, 3, [1, 2, 2, 4]),
+    case(2, [3, 5], 6, 1, [1, 0, 1, 1]),
+    case(1, [2, 2], 7, 2, [3, 0, 1, 1]),
+    case(2, [8, 16], 7, 5, [1, 2, 1, 1]),
+];
+
+impl Case {
+    fn terms(&self, dims: u32) -> usize {
+        self.channels[0] / self.groups * self.kernel.pow(dims)
+    }
+
+    fn name(&self, dims: usize, dtype: DType) -> String {
+        let Self { batch, channels, size, kernel, stride, padding, dilation, groups } = self;
+        format!("conv{dims}d {dtype:?} n{batch} c{channels:?} size {size} k{kernel} s{stride} p{padding} d{dilation} g{groups}")
+    }
+
+    fn out(&self) -> usize {
+        (self.size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) / self.stride + 1
+    }
+}
+
+macro_rules! conv {
+    ($test:ident, $dims:literal, $conv:ident, $x_backward:ident, $w_backward:ident, $b_backward:ident) => {
+        #[test]
+        fn $test() {
+            let mut random = Random::new();
+            for dtype in TYPES {
+                for c in CASES {
+                    let spatial = |n: usize, m: usize, s: usize| [vec![n, m], vec![s; $dims]].concat();
+                    let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
+                    let x = float(&mut random, &spatial(c.batch, c.channels[0], c.size), dtype, view, -1.0, 1.0);
+                    let w = float(&mut random, &spatial(c.channels[1], c.channels[0] / c.groups, c.kernel), dtype, View::Contiguous, -1.0, 1.0);
+                    let b = float(&mut random, &[c.channels[1]], dtype, View::Contiguous, -1.0, 1.0);
+                    let g = float(&mut random, &spatial(c.batch, c.channels[1], c.out()), dtype, view, -1.0, 1.0);
+                    let options = ConvOptions::<$dims>::new([c.stride; $dims], [c.padding; $dims], [c.dilation; $dims], c.groups);
+                    differential!(c.name($dims, dtype), Tolerance::sum(dtype, c.terms($dims)).times(2.0), |B, device| {
+                        vec![
+                            read_float::<B>(B::$conv(x.float::<B>(&device), w.float::<B>(&device), None, options.clone())),
+                            read_float::<B>(B::$conv(x.float::<B>(&device), w.float::<B>(&device), Some(b.float::<B>(&device)), options.clone())),
+                        ]
+                    });
+                    // Sums over a whole batch and plane: the bound grows with their length.
+                    let terms = c.batch * c.out().pow($dims) * c.channels[1] * c.kernel;
+                    differential!(c.name($dims, dtype) + " backward", Tolerance::sum(dtype, terms).times(2.0), |B, device| {
+                        vec![
+                            read_float::<B>(B::$x_backward(x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device), options.clone())),
+                            read_float::<B>(B::$w_backward(x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device), options.clone())),
+                            read_float::<B>(B::$b_backward(x.float::<B>(&device), b.float::<B>(&device), g.float::<B>(&device))),
+                        ]
+                    });
+                }
+            }
+        }
+    };
+}
+
+conv!(conv1d, 1, conv1d, conv1d_x_backward, conv1d_weight_backward, conv1d_bias_backward);
+conv!(conv2d, 2, conv2d, conv2d_x_backward, conv2d_weight_backward, conv2d_bias_backward);
+conv!(conv3d, 3, conv3d, conv3d_x_backward, conv3d_weight_backward, conv3d_bias_backward);
+
+macro_rules! conv_transpose {
+    ($test:ident, $dims:literal, $conv:ident, $x_backward:ident, $w_backward:ident) => {
+        #[test]
+        fn $test() {
+            let mut random = Random::new();
+            for dtype in TYPES {
+                for c in CASES {
+                    let spatial = |n: usize, m: usize, s: usize| [vec![n, m], vec![s; $dims]].concat();
+                    let out_padding = c.stride - 1;
+                    let out = (c.size - 1) * c.stride + c.dilation * (c.kernel - 1) + out_padding + 1;
+                    let Some(out) = out.checked_sub(2 * c.padding) else { continue };
+                    let x = float(&mut random, &spatial(c.batch, c.channels[0], c.size), dtype, View::Contiguous, -1.0, 1.0);
+                    let w = float(&mut random, &spatial(c.channels[0], c.channels[1] / c.groups, c.kernel), dtype, View::Contiguous, -1.0, 1.0);
+                    let b = float(&mut random, &[c.channels[1]], dtype, View::Contiguous, -1.0, 1.0);
+                    let g = float(&mut random, &spatial(c.batch, c.channels[1], out), dtype, View::Contiguous, -1.0, 1.0);
+                    let options = ConvTransposeOptions::<$dims>::new(
+                        [c.stride; $dims], [c.padding; $dims], [out_padding; $dims], [c.dilation; $dims], c.groups,
+                    );
+                    let terms = c.batch * c.size.pow($dims) * c.channels[1] * c.kernel;
+                    differential!(format!("transposed {}", c.name($dims, dtype)), Tolerance::sum(dtype, terms).times(2.0), |B, device| {
+                        vec![
+                            read_float::<B>(B::$conv(x.float::<B>(&device), w.float::<B>(&device), None, options.clone())),
+                            read_float::<B>(B::$conv(x.float::<B>(&device), w.float::<B>(&device), Some(b.float::<B>(&device)), options.clone())),
+                            read_float::<B>(B::$x_backward(w.float::<B>(&device), g.float::<B>(&device), options.clone())),
+                            read_float::<B>(B::$w_backward(x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device), options.clone())),
+                        ]
+                    });
+                }
+            }
+        }
+    };
+}
+
+conv_transpose!(conv_transpose1d, 1, conv_transpose1d, conv_transpose1d_x_backward, conv_transpose1d_weight_backward);
+conv_transpose!(conv_transpose2d, 2, conv_transpose2d, conv_transpose2d_x_backward, conv_transpose2d_weight_backward);
+conv_transpose!(conv_transpose3d, 3, conv_transpose3d, conv_transpose3d_x_backward, conv_transpose3d_weight_backward);

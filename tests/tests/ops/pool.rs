@@ -1,0 +1,98 @@
+//! Pooling both ways.
+
+use burn_rocm_tests::*;
+
+const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+/// Batch, channels, plane; window; stride; padding.
+type Case = ([usize; 4], [usize; 2], [usize; 2], [usize; 2]);
+const CASES: &[Case] = &[
+    ([1, 1, 4, 4], [2, 2], [2, 2], [0, 0]),
+    ([2, 3, 7, 9], [3, 3], [2, 2], [1, 1]),
+    ([2, 2, 8, 5], [2, 3], [1, 2], [1, 0]),
+    ([3, 4, 6, 6], [3, 3], [3, 3], [0, 0]),
+    ([1, 2, 28, 28], [2, 2], [2, 2], [0, 0]),
+];
+
+fn pooled(&(shape, window, stride, padding): &Case) -> [usize; 4] {
+    let out = |d: usize| (shape[2 + d] + 2 * padding[d] - window[d]) / stride[d] + 1;
+    [shape[0], shape[1], out(0), out(1)]
+}
+
+#[test]
+fn max_pool2d_both_ways() {
+    let mut random = Random::new();
+    for dtype in TYPES {
+        for case in CASES {
+            let &(shape, window, stride, padding) = case;
+            let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
+            let x = float(&mut random, &shape, dtype, view, -1.0, 1.0);
+            let g = float(&mut random, &pooled(case), dtype, view, -1.0, 1.0);
+            differential!(format!("max_pool2d {dtype:?} {case:?} {view:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
+                let plain = B::max_pool2d(x.float::<B>(&device), window, stride, padding, [1, 1], false);
+                let found = B::max_pool2d_with_indices(x.float::<B>(&device), window, stride, padding, [1, 1], false);
+                let back = B::max_pool2d_with_indices_backward(
+                    x.float::<B>(&device), window, stride, padding, [1, 1], false, g.float::<B>(&device), found.indices.clone(),
+                );
+                // Index types differ by backend: the values must not.
+                let indices = B::int_cast(found.indices, IntDType::I64);
+                vec![read_float::<B>(plain), read_float::<B>(found.output), read_int::<B>(indices), read_float::<B>(back.x_grad)]
+            });
+        }
+    }
+}
+
+#[test]
+fn avg_pool2d_both_ways() {
+    let mut random = Random::new();
+    for dtype in TYPES {
+        for case in CASES {
+            for include in [true, false] {
+                let &(shape, window, stride, padding) = case;
+                let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
+                let x = float(&mut random, &shape, dtype, view, -1.0, 1.0);
+                let g = float(&mut random, &pooled(case), dtype, view, -1.0, 1.0);
+                differential!(format!("avg_pool2d {dtype:?} {case:?} {view:?} include {include}"), Tolerance::of(dtype).times(8.0), |B, device| {
+                    let there = B::avg_pool2d(x.float::<B>(&device), window, stride, padding, include, false);
+                    let back = B::avg_pool2d_backward(x.float::<B>(&device), g.float::<B>(&device), window, stride, padding, include, false);
+                    vec![read_float::<B>(there), read_float::<B>(back)]
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn pool1d_both_ways() {
+    let mut random = Random::new();
+    for dtype in TYPES {
+        for (shape, window, stride, padding) in [([2, 3, 10], 2, 2, 0), ([1, 2, 7], 3, 2, 1)] {
+            let x = float(&mut random, &shape, dtype, View::Contiguous, -1.0, 1.0);
+            let out = (shape[2] + 2 * padding - window) / stride + 1;
+            let g = float(&mut random, &[shape[0], shape[1], out], dtype, View::Contiguous, -1.0, 1.0);
+            differential!(format!("pool1d {dtype:?} {shape:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
+                vec![
+                    read_float::<B>(B::max_pool1d(x.float::<B>(&device), window, stride, padding, 1, false)),
+                    read_float::<B>(B::avg_pool1d(x.float::<B>(&device), window, stride, padding, true, false)),
+                    read_float::<B>(B::avg_pool1d_backward(x.float::<B>(&device), g.float::<B>(&device), window, stride, padding, true, false)),
+                ]
+            });
+        }
+    }
+}
+
+#[test]
+fn adaptive_avg_pool_both_ways() {
+    let mut random = Random::new();
+    for dtype in FLOATS {
+        for (shape, out) in [([2, 3, 8, 8], [1, 1]), ([1, 2, 7, 9], [3, 4]), ([2, 1, 5, 5], [5, 5]), ([1, 1, 3, 3], [7, 5])] {
+            let x = float(&mut random, &shape, dtype, View::ALL[random.below(5)], -1.0, 1.0);
+            let g = float(&mut random, &[shape[0], shape[1], out[0], out[1]], dtype, View::Contiguous, -1.0, 1.0);
+            differential!(format!("adaptive_avg_pool2d {dtype:?} {shape:?} to {out:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
+                vec![
+                    read_float::<B>(B::adaptive_avg_pool2d(x.float::<B>(&device), out)),
+                    read_float::<B>(B::adaptive_avg_pool2d_backward(x.float::<B>(&device), g.float::<B>(&device))),
+                ]
+            });
+        }
+    }
+}
