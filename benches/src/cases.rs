@@ -1,0 +1,204 @@
+//! The cases, generic over the backend.
+
+use crate::Options;
+use crate::table::Row;
+use burn::backend::Autodiff;
+use burn::module::AutodiffModule;
+use burn::optim::{AdamConfig, GradientsParams, Optimizer};
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{Distribution, Int, Tensor, activation};
+use burn_backend::ops::ConvOptions;
+use burn_backend::{Backend, TensorMetadata};
+use burn_rocm_examples::model::{Cnn, Mlp};
+use std::time::Instant;
+
+type Ours = burn_rocm::Rocm;
+type Peer = burn_flex::Flex;
+
+/// The median seconds of two bodies that take turns.
+fn compare(options: &Options, mut ours: impl FnMut(), mut peer: impl FnMut()) -> (f64, f64) {
+    let mut times = [Vec::new(), Vec::new()];
+    for round in 0..options.warmup + options.iterations {
+        for (side, body) in [&mut ours as &mut dyn FnMut(), &mut peer].into_iter().enumerate() {
+            let start = Instant::now();
+            body();
+            if round >= options.warmup {
+                times[side].push(start.elapsed().as_secs_f64());
+            }
+        }
+    }
+    let median = |mut t: Vec<f64>| {
+        t.sort_by(f64::total_cmp);
+        t[t.len() / 2]
+    };
+    let [a, b] = times;
+    (median(a), median(b))
+}
+
+fn sync<B: Backend>(device: &B::Device) {
+    B::sync(device).expect("the device finishes");
+}
+
+/// A row that runs the same generic body on both backends; `$setup` makes the state, `$body` is timed with a sync.
+macro_rules! row {
+    ($options:expr, $rows:expr, $case:expr, $bar:expr, $setup:ident, $body:ident $(, $arg:expr)*) => {{
+        let (device, peer_device) = (Default::default(), Default::default());
+        let a = $setup::<Ours>(&device $(, $arg)*);
+        let b = $setup::<Peer>(&peer_device $(, $arg)*);
+        let (ours, peer) = compare(
+            $options,
+            || { $body::<Ours>(&a $(, $arg)*); sync::<Ours>(&device) },
+            || { $body::<Peer>(&b $(, $arg)*); sync::<Peer>(&peer_device) },
+        );
+        let row = Row { case: $case.to_string(), ours, peer: Some(peer), bar: $bar };
+        eprintln!("{}: {:.2}", row.case, ours / peer);
+        $rows.push(row);
+    }};
+}
+
+fn pair<B: Backend>(device: &B::Device, n: usize) -> [Tensor<B, 2>; 2] {
+    [(); 2].map(|()| Tensor::random([n, n], Distribution::Uniform(-1.0, 1.0), device))
+}
+
+fn product<B: Backend>([a, b]: &[Tensor<B, 2>; 2], _: usize) {
+    let _ = a.clone().matmul(b.clone());
+}
+
+pub(crate) fn matmul(options: &Options, rows: &mut Vec<Row>) {
+    for n in [512, 1024] {
+        row!(options, rows, format!("matmul {n} f32"), 1.05, pair, product, n);
+    }
+}
+
+/// Elements of the element-wise cases.
+const ELEMENTS: usize = 16 << 20;
+
+fn long<B: Backend>(device: &B::Device) -> [Tensor<B, 1>; 2] {
+    [(); 2].map(|()| Tensor::random([ELEMENTS], Distribution::Uniform(-1.0, 1.0), device))
+}
+
+fn add<B: Backend>([a, b]: &[Tensor<B, 1>; 2]) {
+    let _ = a.clone() + b.clone();
+}
+
+fn gelu<B: Backend>([a, _]: &[Tensor<B, 1>; 2]) {
+    let _ = activation::gelu(a.clone());
+}
+
+fn exp<B: Backend>([a, _]: &[Tensor<B, 1>; 2]) {
+    let _ = a.clone().exp();
+}
+
+pub(crate) fn elementwise(options: &Options, rows: &mut Vec<Row>) {
+    row!(options, rows, "add 16 M f32", 0.8, long, add);
+    row!(options, rows, "gelu 16 M f32", 0.8, long, gelu);
+    row!(options, rows, "exp 16 M f32", 0.8, long, exp);
+}
+
+fn total<B: Backend>([a, _]: &[Tensor<B, 2>; 2], _: usize) {
+    let _ = a.clone().sum();
+}
+
+fn total_rows<B: Backend>([a, _]: &[Tensor<B, 2>; 2], _: usize) {
+    let _ = a.clone().sum_dim(1);
+}
+
+fn total_columns<B: Backend>([a, _]: &[Tensor<B, 2>; 2], _: usize) {
+    let _ = a.clone().sum_dim(0);
+}
+
+pub(crate) fn reduce(options: &Options, rows: &mut Vec<Row>) {
+    row!(options, rows, "sum 4096x4096 f32", 0.8, pair, total, 4096);
+    row!(options, rows, "sum_dim 1 4096x4096 f32", 0.8, pair, total_rows, 4096);
+    row!(options, rows, "sum_dim 0 4096x4096 f32", 0.8, pair, total_columns, 4096);
+}
+
+fn soft<B: Backend>([a, _]: &[Tensor<B, 2>; 2], _: usize) {
+    let _ = activation::softmax(a.clone(), 1);
+}
+
+pub(crate) fn softmax(options: &Options, rows: &mut Vec<Row>) {
+    row!(options, rows, "softmax 4096x4096 f32", 0.8, pair, soft, 4096);
+}
+
+/// A 3x3 convolution of the example CNN at batch 128: input, weights, gradient of the output.
+fn layer<B: Backend>(device: &B::Device, [from, to, size]: [usize; 3]) -> [Tensor<B, 4>; 3] {
+    [[128, from, size, size], [to, from, 3, 3], [128, to, size, size]]
+        .map(|shape| Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device))
+}
+
+fn forward<B: Backend>([x, w, _]: &[Tensor<B, 4>; 3], _: [usize; 3]) {
+    let out = B::conv2d(
+        x.clone().into_primitive().tensor(),
+        w.clone().into_primitive().tensor(),
+        None,
+        ConvOptions::new([1, 1], [1, 1], [1, 1], 1),
+    );
+    assert_eq!(out.shape().num_dims(), 4);
+}
+
+fn backward<B: Backend>([x, w, g]: &[Tensor<B, 4>; 3], _: [usize; 3]) {
+    let [x, w, g] = [x, w, g].map(|t| t.clone().into_primitive().tensor());
+    let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
+    let _ = B::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options.clone());
+    let _ = B::conv2d_weight_backward(x, w, g, options);
+}
+
+pub(crate) fn conv(options: &Options, rows: &mut Vec<Row>) {
+    for [from, to, size] in [[1, 32, 28], [32, 64, 14]] {
+        let case = format!("conv2d {from}->{to} 3x3 on {size}x{size}, batch 128");
+        row!(options, rows, format!("{case}, forward"), 0.5, layer, forward, [from, to, size]);
+        row!(options, rows, format!("{case}, backward"), 0.5, layer, backward, [from, to, size]);
+    }
+}
+
+/// One training step: forward, loss, backward, Adam.
+pub(crate) fn step<B, M>(
+    model: M,
+    optimizer: &mut impl Optimizer<M, B>,
+    forward: impl Fn(&M, Tensor<B, 3>) -> Tensor<B, 2>,
+    batch: (Tensor<B, 3>, Tensor<B, 1, Int>),
+) -> M
+where
+    B: AutodiffBackend,
+    M: AutodiffModule<B>,
+{
+    let (images, labels) = batch;
+    let logits = forward(&model, images);
+    let loss = burn::nn::loss::CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels);
+    let grads = GradientsParams::from_grads(loss.backward(), &model);
+    optimizer.step(1e-3, model, grads)
+}
+
+/// A random batch of 28x28 images with labels.
+pub(crate) fn batch<B: Backend>(device: &B::Device, size: usize) -> (Tensor<B, 3>, Tensor<B, 1, Int>) {
+    let images = Tensor::random([size, 28, 28], Distribution::Normal(0.0, 1.0), device);
+    let labels = Tensor::<B, 1, Int>::arange(0..size as i64, device).remainder_scalar(10);
+    (images, labels)
+}
+
+/// A training loop's state behind one closure: each call is one step and waits for it.
+fn trainer<B: AutodiffBackend>(model: &'static str, size: usize) -> impl FnMut() {
+    let device = B::Device::default();
+    let data = batch::<B>(&device, size);
+    let mut mlp = Some(Mlp::<B>::new(&device));
+    let mut cnn = Some(Cnn::<B>::new(&device));
+    let mut mlp_optimizer = AdamConfig::new().init::<B, Mlp<B>>();
+    let mut cnn_optimizer = AdamConfig::new().init::<B, Cnn<B>>();
+    move || {
+        if model == "MLP" {
+            mlp = mlp.take().map(|m| step(m, &mut mlp_optimizer, Mlp::forward, data.clone()));
+        } else {
+            cnn = cnn.take().map(|m| step(m, &mut cnn_optimizer, Cnn::forward, data.clone()));
+        }
+        sync::<B>(&device);
+    }
+}
+
+pub(crate) fn train(options: &Options, rows: &mut Vec<Row>) {
+    for (model, bar) in [("MLP", 0.8), ("CNN", 0.5)] {
+        let (ours, peer) = compare(options, trainer::<Autodiff<Ours>>(model, 128), trainer::<Autodiff<Peer>>(model, 128));
+        eprintln!("{model}: {:.2}", ours / peer);
+        rows.push(Row { case: format!("{model} Adam step, batch 128"), ours, peer: Some(peer), bar });
+    }
+}

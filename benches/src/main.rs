@@ -1,0 +1,95 @@
+//! Benchmarks of burn-rocm beside its peers, in one run on one machine.
+//!
+//! A row is one case: the median time of this backend, the median time of the peer (`burn-flex`), their ratio, and the bar
+//! the ratio is held to. The two backends take turns, so that a slow spell of the machine meets both.
+
+mod cold;
+mod cases;
+mod table;
+
+use clap::Parser;
+
+/// Which groups of cases to run, and how long.
+#[derive(Parser, Debug, Clone)]
+#[command(name = "benches", about = "Times burn-rocm beside burn-flex; ratios below 1 mean burn-rocm is faster")]
+pub(crate) struct Options {
+    /// Run every group.
+    #[arg(long)]
+    all: bool,
+    /// Matrix products.
+    #[arg(long)]
+    matmul: bool,
+    /// Convolutions of the example CNN, forward and backward.
+    #[arg(long)]
+    conv: bool,
+    /// Element-wise operations over 16 M elements.
+    #[arg(long)]
+    elementwise: bool,
+    /// Reductions over 4096x4096.
+    #[arg(long)]
+    reduce: bool,
+    /// Softmax over 4096x4096.
+    #[arg(long)]
+    softmax: bool,
+    /// One training step of the example models.
+    #[arg(long)]
+    train: bool,
+    /// Process start to the end of the first training step, with empty caches.
+    #[arg(long)]
+    cold_start: bool,
+    /// Measured rounds a case; the median counts.
+    #[arg(long, default_value_t = 5)]
+    iterations: usize,
+    /// Rounds before the measured ones.
+    #[arg(long, default_value_t = 2)]
+    warmup: usize,
+    /// Write the rows as CSV too.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<std::path::PathBuf>,
+    /// Used by `--cold-start` to run itself: one training step, then exit.
+    #[arg(long, hide = true, value_name = "MODEL")]
+    first_step: Option<String>,
+}
+
+fn main() -> std::process::ExitCode {
+    let options = Options::parse();
+    if let Some(model) = &options.first_step {
+        cold::first_step(model);
+        return std::process::ExitCode::SUCCESS;
+    }
+    let mut rows = Vec::new();
+    let wants = |group: bool| options.all || group;
+    if wants(options.matmul) {
+        cases::matmul(&options, &mut rows);
+    }
+    if wants(options.conv) {
+        cases::conv(&options, &mut rows);
+    }
+    if wants(options.elementwise) {
+        cases::elementwise(&options, &mut rows);
+    }
+    if wants(options.reduce) {
+        cases::reduce(&options, &mut rows);
+    }
+    if wants(options.softmax) {
+        cases::softmax(&options, &mut rows);
+    }
+    if wants(options.train) {
+        cases::train(&options, &mut rows);
+    }
+    if wants(options.cold_start) {
+        cold::cold_start(&options, &mut rows);
+    }
+    if rows.is_empty() {
+        eprintln!("nothing to run: name a group (--matmul, --train, ...) or --all; --help lists them");
+        return std::process::ExitCode::from(2);
+    }
+    print!("{}", table::markdown(&rows));
+    if let Some(path) = &options.csv
+        && let Err(error) = std::fs::write(path, table::csv(&rows))
+    {
+        eprintln!("{}: {error}", path.display());
+        return std::process::ExitCode::FAILURE;
+    }
+    std::process::ExitCode::SUCCESS
+}

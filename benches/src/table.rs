@@ -1,0 +1,54 @@
+//! Rows and how they are printed.
+
+use std::fmt::Write;
+
+/// One measured case.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// What was timed.
+    pub(crate) case: String,
+    /// Median seconds on this backend.
+    pub(crate) ours: f64,
+    /// Median seconds on the peer; `None` where the case has none.
+    pub(crate) peer: Option<f64>,
+    /// What the ratio (with a peer) or the seconds (without) may be at most.
+    pub(crate) bar: f64,
+}
+
+impl Row {
+    /// What is held to the bar.
+    fn figure(&self) -> f64 {
+        self.peer.map_or(self.ours, |peer| self.ours / peer)
+    }
+}
+
+/// The rows as a Markdown table.
+pub(crate) fn markdown(rows: &[Row]) -> String {
+    let mut text = String::from("| case | burn-rocm | burn-flex | ratio | bar | |\n|---|---:|---:|---:|---:|---|\n");
+    for row in rows {
+        let peer = row.peer.map_or("-".into(), time);
+        let ratio = row.peer.map_or("-".into(), |_| format!("{:.2}", row.figure()));
+        let bar = if row.peer.is_some() { format!("{:.2}", row.bar) } else { time(row.bar) };
+        let verdict = if row.figure() <= row.bar { "ok" } else { "over" };
+        let _ = writeln!(text, "| {} | {} | {peer} | {ratio} | {bar} | {verdict} |", row.case, time(row.ours));
+    }
+    text
+}
+
+/// The rows as CSV: seconds.
+pub(crate) fn csv(rows: &[Row]) -> String {
+    let mut text = String::from("case,ours_s,peer_s,bar\n");
+    for row in rows {
+        let peer = row.peer.map_or(String::new(), |p| p.to_string());
+        let _ = writeln!(text, "\"{}\",{},{peer},{}", row.case, row.ours, row.bar);
+    }
+    text
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.1} us", s * 1e6),
+        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
+        s => format!("{s:.2} s"),
+    }
+}
