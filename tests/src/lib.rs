@@ -6,6 +6,7 @@
 mod compare;
 mod input;
 mod random;
+pub mod training;
 
 pub use compare::{Tolerance, assert_close};
 pub use input::{Input, View, float, int, mask};

@@ -27,6 +27,11 @@ impl Random {
         Self(seed ^ test ^ call.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
+    /// A generator that gives the same numbers in every run.
+    pub const fn from_seed(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Runs the op tests, and any further test program named, on AMD's real libraries over a virtual gfx1030.
+#
+#   tests/rocm/run.sh ROOT [FILTER...]     the op tests (those whose names contain a FILTER, if any)
+#   tests/rocm/run.sh ROOT --train         20 training steps of the MLP and of the CNN, beside the CPU provider's
+#   tests/rocm/run.sh ROOT --routes        one training step, and AMD's own logs of what reached rocBLAS and MIOpen
+#
+# ROOT is a Debian root that holds the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a machine
+# with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p burn-rocm-tests`.
+set -euo pipefail
+root=$(realpath "${1:?usage: tests/rocm/run.sh ROOT [FILTER... | --train | --routes]}"); shift
+cd "$(dirname "$(realpath "$0")")/../.."
+[ -e "$root/opt/vgpu/libhsa-runtime64.so.1" ] || { echo "$root/opt/vgpu has no libhsa-runtime64.so.1: build the virtual GPU into it first" >&2; exit 2; }
+
+# Runs a program of this machine inside the root, on the rocm provider alone: a fallback would test nothing.
+inside() {
+    local program=$1; shift
+    install -D "$program" "$root/opt/burn-rocm/$(basename "$program")"
+    mkdir -p "$root/opt/vgpu/home"
+    chroot "$root" env -i PATH=/usr/bin:/bin HOME=/opt/vgpu/home LD_LIBRARY_PATH=/opt/vgpu MIOPEN_DEBUG_CONV_WINOGRAD=0 \
+        BURN_ROCM_PROVIDER=rocm RUST_BACKTRACE=1 EMU_POISON="${EMU_POISON:-0}" ${BURN_ROCM_TEST_SEED:+BURN_ROCM_TEST_SEED=$BURN_ROCM_TEST_SEED} \
+        ${ROCM_ENV:-} "/opt/burn-rocm/$(basename "$program")" "$@"
+}
+
+# The path of the program that `cargo test|build` made, from its JSON messages.
+built() { sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1; }
+
+case "${1:-}" in
+--train | --routes)
+    program=$(cargo build --release -p burn-rocm-tests --bin steps --message-format json | built)
+    if [ "$1" = --train ]; then
+        for model in mlp cnn; do
+            BURN_ROCM_PROVIDER=cpu "$program" "$model" 20 >"/tmp/steps-cpu-$model.txt"
+            inside "$program" "$model" 20 >"/tmp/steps-rocm-$model.txt"
+            paste "/tmp/steps-cpu-$model.txt" "/tmp/steps-rocm-$model.txt" | awk -v model="$model" '
+                { d = $2 - $4; if (d < 0) d = -d; if (d > worst) worst = d; print model, "step", $1, "cpu", $2, "rocm", $4 }
+                END { printf "%s: %d steps, losses at most %.2g apart\n", model, NR, worst; exit !(NR == 20 && worst < 1e-3) }'
+        done
+    else
+        ROCM_ENV="ROCBLAS_LAYER=2 MIOPEN_ENABLE_LOGGING_CMD=1" inside "$program" cnn 1 >"/tmp/routes.txt" 2>&1
+        grep -E 'rocblas-bench|MIOpenDriver' /tmp/routes.txt
+    fi
+    ;;
+*)
+    program=$(cargo test --release -p burn-rocm-tests --test ops --no-run --message-format json | built)
+    inside "$program" --test-threads 1 "$@"
+    ;;
+esac
