@@ -1,0 +1,132 @@
+//! Bad input: a typed error, the process and the other tensors whole, the next op fine.
+#![allow(missing_docs)]
+
+use burn_rocm::{RocmDevice, RocmError, take_last_error};
+use burn_rocm_tests::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs a body that must panic, gives the typed error, and checks that the next op works and `bystander` is whole.
+fn error_of<T>(body: impl FnOnce() -> T) -> RocmError {
+    let device = Default::default();
+    let bystander = R::float_from_data(TensorData::from([1.0f32, 2.0, 3.0]), &device);
+    let caught = catch_unwind(AssertUnwindSafe(body)).err().expect("bad input panics");
+    let error = take_last_error().expect("the error is kept");
+    let text = caught.downcast_ref::<String>().cloned().unwrap_or_default();
+    assert!(text.contains(&error.to_string()), "the panic says {text:?}, the error {error}");
+    assert!(take_last_error().is_none(), "an error is taken once");
+    assert_eq!(read_float::<R>(bystander.clone()).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+    let next = R::float_add(bystander.clone(), bystander);
+    assert_eq!(read_float::<R>(next).to_vec::<f32>().unwrap(), [2.0, 4.0, 6.0]);
+    error
+}
+
+fn zeros(shape: &[usize]) -> burn_backend::tensor::FloatTensor<R> {
+    R::float_zeros(Shape::from(shape.to_vec()), &Default::default(), FloatDType::F32)
+}
+
+fn invalid(error: RocmError, op: &str, found: &str) {
+    match &error {
+        RocmError::Invalid { op: of, .. } => assert!(of.contains(op), "{error}"),
+        other => panic!("expected Invalid, found {other:?}"),
+    }
+    assert!(error.to_string().contains(found), "{error} does not name {found}");
+}
+
+#[test]
+fn shapes_that_do_not_fit() {
+    invalid(error_of(|| R::float_add(zeros(&[2, 3]), zeros(&[4, 3]))), "add", "[4, 3]");
+    invalid(error_of(|| R::float_matmul(zeros(&[2, 3]), zeros(&[4, 5]))), "matmul", "[4, 5]");
+    invalid(error_of(|| R::float_reshape(zeros(&[2, 3]), Shape::from(vec![7]))), "reshape", "[7]");
+    invalid(error_of(|| R::float_cat(vec![zeros(&[2, 3]), zeros(&[2, 4])], 0)), "cat", "[2, 4]");
+    invalid(error_of(|| R::float_expand(zeros(&[2, 3]), Shape::from(vec![4, 3]))), "expand", "[4, 3]");
+    let conv = || ConvOptions::<2>::new([1, 1], [0, 0], [1, 1], 1);
+    invalid(error_of(|| R::conv2d(zeros(&[1, 3, 8, 8]), zeros(&[4, 2, 3, 3]), None, conv())), "conv2d", "[4, 2, 3, 3]");
+    invalid(error_of(|| R::conv2d(zeros(&[1, 2, 2, 2]), zeros(&[4, 2, 3, 3]), None, conv())), "conv2d", "[1, 2, 2, 2]");
+}
+
+#[test]
+fn dims_that_do_not_exist() {
+    invalid(error_of(|| R::float_sum_dim(zeros(&[2, 3]), 2)), "sum", "2");
+    invalid(error_of(|| R::float_swap_dims(zeros(&[2, 3]), 0, 5)), "swap", "5");
+}
+
+#[test]
+fn types_that_differ() {
+    let device = Default::default();
+    let half = || R::float_zeros(Shape::from(vec![2, 3]), &device, FloatDType::F16);
+    let error = error_of(|| R::float_add(zeros(&[2, 3]), half()));
+    assert!(matches!(error, RocmError::Invalid { .. }), "{error}");
+}
+
+#[test]
+fn a_device_past_the_end() {
+    let error = error_of(|| R::float_zeros(Shape::from(vec![1]), &RocmDevice::new(9999), FloatDType::F32));
+    assert!(matches!(error, RocmError::Config { .. }), "{error:?}");
+    assert!(error.to_string().contains("9999"), "{error}");
+}
+
+#[test]
+fn more_memory_than_there_is() {
+    let shape = Shape::from(vec![1 << 22, 1 << 22]);
+    let error = error_of(|| R::float_empty(shape, &Default::default(), FloatDType::F32));
+    match error {
+        RocmError::OutOfMemory { requested, total, .. } => {
+            assert_eq!(requested, 1 << 46);
+            assert!(total > 0 && total < requested);
+        }
+        other => panic!("expected OutOfMemory, found {other:?}"),
+    }
+}
+
+#[test]
+fn device_names() {
+    assert_eq!("rocm".parse::<RocmDevice>().unwrap(), RocmDevice::new(0));
+    assert_eq!("rocm:1".parse::<RocmDevice>().unwrap(), RocmDevice::new(1));
+    for bad in ["", "cuda", "rocm:", "rocm:x", "rocm:-1", "rocm:1:2", "rocm:99999999999999999999"] {
+        let error = bad.parse::<RocmDevice>().unwrap_err();
+        assert!(error.to_string().contains("rocm"), "{bad:?}: {error}");
+    }
+}
+
+/// What waits for a later issue says so, with its name.
+#[test]
+fn unsupported_methods_say_so() {
+    let error = error_of(|| R::rfft(zeros(&[4]), 0, None));
+    assert!(matches!(&error, RocmError::Unsupported { op, .. } if op.contains("rfft")), "{error:?}");
+}
+
+/// In processes of their own: the provider is chosen once.
+#[test]
+fn providers_that_cannot_be_had() {
+    const CHILD: &str = "BURN_ROCM_TEST_PROVIDER_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let caught = catch_unwind(|| zeros(&[1])).err();
+        println!("panicked: {}", caught.is_some());
+        println!("error: {:?}", take_last_error());
+        println!("rocm devices: {} available: {}", burn_rocm::rocm_device_count(), burn_rocm::is_available());
+        return;
+    }
+    let run = |provider: &str, more: &[(&str, &str)]| {
+        let output = std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
+            .args(["--exact", "providers_that_cannot_be_had", "--nocapture"])
+            .env(CHILD, "1")
+            .env("BURN_ROCM_PROVIDER", provider)
+            .envs(more.iter().copied())
+            .output()
+            .expect("the test program starts");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    };
+    let text = run("directx", &[]);
+    assert!(text.contains("panicked: true") && text.contains("Config"), "{text}");
+    assert!(text.contains("directx") && text.contains("auto"), "{text}");
+    let text = run("cpu", &[("BURN_ROCM_CPU_THREADS", "many")]);
+    assert!(text.contains("Config") && text.contains("many"), "{text}");
+    if std::env::var("BURN_ROCM_PROVIDER").as_deref() != Ok("rocm") && !std::path::Path::new("/dev/kfd").exists() {
+        let text = run("rocm", &[]);
+        assert!(text.contains("panicked: true") && text.contains("NotAvailable"), "{text}");
+        assert!(text.contains("libamdhip64"), "what was looked for is named: {text}");
+        assert!(text.contains("rocm devices: 0 available: false"), "{text}");
+    }
+}
