@@ -3,13 +3,12 @@
 use crate::Options;
 use crate::table::Row;
 use burn::backend::Autodiff;
-use burn::module::AutodiffModule;
 use burn::optim::{AdamConfig, GradientsParams, Optimizer};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, Int, Tensor, activation};
 use burn_backend::ops::ConvOptions;
 use burn_backend::{Backend, TensorMetadata};
-use burn_rocm_examples::model::{Cnn, Mlp};
+use burn_rocm_examples::model::{Kind, Model};
 use std::time::Instant;
 
 type Ours = burn_rocm::Rocm;
@@ -153,18 +152,12 @@ pub(crate) fn conv(options: &Options, rows: &mut Vec<Row>) {
 }
 
 /// One training step: forward, loss, backward, Adam.
-pub(crate) fn step<B, M>(
-    model: M,
-    optimizer: &mut impl Optimizer<M, B>,
-    forward: impl Fn(&M, Tensor<B, 3>) -> Tensor<B, 2>,
-    batch: (Tensor<B, 3>, Tensor<B, 1, Int>),
-) -> M
-where
-    B: AutodiffBackend,
-    M: AutodiffModule<B>,
-{
-    let (images, labels) = batch;
-    let logits = forward(&model, images);
+pub(crate) fn step<B: AutodiffBackend>(
+    model: Model<B>,
+    optimizer: &mut impl Optimizer<Model<B>, B>,
+    (images, labels): (Tensor<B, 3>, Tensor<B, 1, Int>),
+) -> Model<B> {
+    let logits = model.forward(images);
     let loss = burn::nn::loss::CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels);
     let grads = GradientsParams::from_grads(loss.backward(), &model);
     optimizer.step(1e-3, model, grads)
@@ -178,27 +171,22 @@ pub(crate) fn batch<B: Backend>(device: &B::Device, size: usize) -> (Tensor<B, 3
 }
 
 /// A training loop's state behind one closure: each call is one step and waits for it.
-fn trainer<B: AutodiffBackend>(model: &'static str, size: usize) -> impl FnMut() {
+fn trainer<B: AutodiffBackend>(kind: Kind, size: usize) -> impl FnMut() {
     let device = B::Device::default();
     let data = batch::<B>(&device, size);
-    let mut mlp = Some(Mlp::<B>::new(&device));
-    let mut cnn = Some(Cnn::<B>::new(&device));
-    let mut mlp_optimizer = AdamConfig::new().init::<B, Mlp<B>>();
-    let mut cnn_optimizer = AdamConfig::new().init::<B, Cnn<B>>();
+    let mut model = Some(kind.init::<B>(&device));
+    let mut optimizer = AdamConfig::new().init();
     move || {
-        if model == "MLP" {
-            mlp = mlp.take().map(|m| step(m, &mut mlp_optimizer, Mlp::forward, data.clone()));
-        } else {
-            cnn = cnn.take().map(|m| step(m, &mut cnn_optimizer, Cnn::forward, data.clone()));
-        }
+        model = model.take().map(|model| step(model, &mut optimizer, data.clone()));
         sync::<B>(&device);
     }
 }
 
 pub(crate) fn train(options: &Options, rows: &mut Vec<Row>) {
-    for (model, bar) in [("MLP", 0.8), ("CNN", 0.5)] {
-        let (ours, peer) = compare(options, trainer::<Autodiff<Ours>>(model, 128), trainer::<Autodiff<Peer>>(model, 128));
-        eprintln!("{model}: {:.2}", ours / peer);
-        rows.push(Row { case: format!("{model} Adam step, batch 128"), ours, peer: Some(peer), bar });
+    for (kind, bar) in [(Kind::Mlp, 0.8), (Kind::Cnn, 0.5)] {
+        let (ours, peer) = compare(options, trainer::<Autodiff<Ours>>(kind, 128), trainer::<Autodiff<Peer>>(kind, 128));
+        let case = format!("{} Adam step, batch 128", kind.name());
+        eprintln!("{case}: {:.2}", ours / peer);
+        rows.push(Row { case, ours, peer: Some(peer), bar });
     }
 }

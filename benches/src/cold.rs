@@ -6,30 +6,25 @@ use crate::table::Row;
 use burn::backend::Autodiff;
 use burn::optim::AdamConfig;
 use burn_backend::Backend;
-use burn_rocm_examples::model::{Cnn, Mlp};
+use burn_rocm_examples::model::Kind;
 use std::process::Command;
 use std::time::Instant;
 
 type B = Autodiff<burn_rocm::Rocm>;
 
 /// Builds a model and trains it one step.
-pub(crate) fn first_step(model: &str) {
+pub(crate) fn first_step(kind: Kind) {
     let device = Default::default();
     let data = batch::<B>(&device, 128);
-    if model == "MLP" {
-        let model = Mlp::<B>::new(&device);
-        step(model, &mut AdamConfig::new().init(), Mlp::forward, data);
-    } else {
-        let model = Cnn::<B>::new(&device);
-        step(model, &mut AdamConfig::new().init(), Cnn::forward, data);
-    }
+    step(kind.init::<B>(&device), &mut AdamConfig::new().init(), data);
     B::sync(&device).expect("the device finishes");
 }
 
 /// Times this program started anew with an empty cache folder.
 pub(crate) fn cold_start(options: &Options, rows: &mut Vec<Row>) {
     let program = std::env::current_exe().expect("this program has a path");
-    for model in ["MLP", "CNN"] {
+    for kind in [Kind::Mlp, Kind::Cnn] {
+        let model = kind.name();
         let mut times = Vec::new();
         for round in 0..options.iterations {
             let cache = std::env::temp_dir().join(format!("burn-rocm-cold-{}-{round}", std::process::id()));

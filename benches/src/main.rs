@@ -48,13 +48,13 @@ pub(crate) struct Options {
     csv: Option<std::path::PathBuf>,
     /// Used by `--cold-start` to run itself: one training step, then exit.
     #[arg(long, hide = true, value_name = "MODEL")]
-    first_step: Option<String>,
+    first_step: Option<burn_rocm_examples::model::Kind>,
 }
 
 fn main() -> std::process::ExitCode {
     let options = Options::parse();
-    if let Some(model) = &options.first_step {
-        cold::first_step(model);
+    if let Some(kind) = options.first_step {
+        cold::first_step(kind);
         return std::process::ExitCode::SUCCESS;
     }
     let mut rows = Vec::new();

@@ -1,12 +1,13 @@
 //! A small training loop for tests: fixed initial weights and data, so that runs on different providers compare.
 
-use burn::module::{AutodiffModule, Module, ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::adaptor::OptimizerAdaptor;
 use burn::optim::{Adam, AdamConfig, GradientsParams, Optimizer};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::Random;
+use burn_rocm_examples::model::{Kind, Model};
 
 /// Images `[n, 28, 28]` and their labels `[n]`.
 pub type Batch<B> = (Tensor<B, 3>, Tensor<B, 1, Int>);
@@ -38,24 +39,23 @@ impl<B: Backend> ModuleMapper<B> for Reset {
     }
 }
 
-/// A model, its optimizer (Adam, 1e-3), and how it is called.
-pub struct Trainer<B: AutodiffBackend, M: AutodiffModule<B>> {
-    model: Option<M>,
-    optimizer: OptimizerAdaptor<Adam, M, B>,
-    forward: fn(&M, Tensor<B, 3>) -> Tensor<B, 2>,
+/// One of the example models with its optimizer (Adam, 1e-3).
+pub struct Trainer<B: AutodiffBackend> {
+    model: Option<Model<B>>,
+    optimizer: OptimizerAdaptor<Adam, Model<B>, B>,
 }
 
-impl<B: AutodiffBackend, M: AutodiffModule<B>> Trainer<B, M> {
-    /// A trainer of `model`, its parameters replaced by fixed ones.
-    pub fn new(model: M, forward: fn(&M, Tensor<B, 3>) -> Tensor<B, 2>) -> Self {
-        let model = model.map(&mut Reset(Random::from_seed(1)));
-        Self { model: Some(model), optimizer: AdamConfig::new().init(), forward }
+impl<B: AutodiffBackend> Trainer<B> {
+    /// A trainer of a model whose parameters are the same in every run.
+    pub fn new(kind: Kind, device: &B::Device) -> Self {
+        let model = kind.init::<B>(device).map(&mut Reset(Random::from_seed(1)));
+        Self { model: Some(model), optimizer: AdamConfig::new().init() }
     }
 
     /// One step; the loss is left on the device.
     pub fn step_on_device(&mut self, (images, labels): &Batch<B>) -> Tensor<B, 1> {
         let model = self.model.take().expect("a step ends with the model in place");
-        let logits = (self.forward)(&model, images.clone());
+        let logits = model.forward(images.clone());
         let loss = burn::nn::loss::CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels.clone());
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         self.model = Some(self.optimizer.step(1e-3, model, grads));

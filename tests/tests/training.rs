@@ -2,34 +2,31 @@
 #![allow(missing_docs)]
 
 use burn::backend::Autodiff;
-use burn_rocm_examples::model::{Cnn, Mlp};
+use burn_rocm_examples::model::Kind;
 use burn_rocm_tests::training::{Trainer, batch};
 use burn_rocm_tests::{O, R};
 use serial_test::serial;
 
 type A = Autodiff<R>;
 
-fn losses<B: burn::tensor::backend::AutodiffBackend>(model: &str, steps: usize) -> Vec<f64> {
+const KINDS: [Kind; 2] = [Kind::Mlp, Kind::Cnn];
+
+fn losses<B: burn::tensor::backend::AutodiffBackend>(kind: Kind, steps: usize) -> Vec<f64> {
     let device = Default::default();
     let data = batch::<B>(&device, 16);
-    if model == "mlp" {
-        let mut trainer = Trainer::new(Mlp::<B>::new(&device), Mlp::forward);
-        (0..steps).map(|_| trainer.step(&data)).collect()
-    } else {
-        let mut trainer = Trainer::new(Cnn::<B>::new(&device), Cnn::forward);
-        (0..steps).map(|_| trainer.step(&data)).collect()
-    }
+    let mut trainer = Trainer::<B>::new(kind, &device);
+    (0..steps).map(|_| trainer.step(&data)).collect()
 }
 
 #[test]
 #[serial(device)]
 fn losses_follow_the_oracle() {
-    for model in ["mlp", "cnn"] {
-        let (ours, theirs) = (losses::<A>(model, 10), losses::<Autodiff<O>>(model, 10));
+    for kind in KINDS {
+        let (ours, theirs) = (losses::<A>(kind, 10), losses::<Autodiff<O>>(kind, 10));
         for (step, (a, b)) in ours.iter().zip(&theirs).enumerate() {
-            assert!((a - b).abs() < 1e-3 * b.abs().max(1.0), "{model}, step {step}: {a} instead of {b}\n{ours:?}\n{theirs:?}");
+            assert!((a - b).abs() < 1e-3 * b.abs().max(1.0), "{kind:?}, step {step}: {a} instead of {b}\n{ours:?}\n{theirs:?}");
         }
-        assert!(ours[9] < ours[0], "{model} learns: {ours:?}");
+        assert!(ours[9] < ours[0], "{kind:?} learns: {ours:?}");
     }
 }
 
@@ -39,7 +36,7 @@ fn memory_is_steady_and_steps_do_not_wait() {
     let device = Default::default();
     let hip = hip::Device::get(0).expect("a device");
     let data = batch::<A>(&device, 16);
-    let mut trainer = Trainer::new(Cnn::<A>::new(&device), Cnn::forward);
+    let mut trainer = Trainer::<A>::new(Kind::Cnn, &device);
     for _ in 0..3 {
         trainer.step_on_device(&data);
     }
@@ -62,8 +59,8 @@ fn memory_is_steady_and_steps_do_not_wait() {
 fn deterministic_runs_give_the_same_bits() {
     const CHILD: &str = "BURN_ROCM_TEST_DETERMINISTIC_CHILD";
     if std::env::var_os(CHILD).is_some() {
-        for model in ["mlp", "cnn"] {
-            for loss in losses::<A>(model, 5) {
+        for kind in KINDS {
+            for loss in losses::<A>(kind, 5) {
                 println!("loss {:016x}", loss.to_bits());
             }
         }
