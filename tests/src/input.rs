@@ -91,16 +91,16 @@ impl Input {
 }
 
 /// Uniform floats in `low..high`.
-pub fn float(random: &mut Random, shape: &[usize], dtype: DType, view: View, low: f64, high: f64) -> Input {
+pub fn float(random: &Random, shape: &[usize], dtype: DType, view: View, low: f64, high: f64) -> Input {
     Input::new(shape, dtype, view, || random.uniform(low, high))
 }
 
 /// Uniform integers in `low..high`.
-pub fn int(random: &mut Random, shape: &[usize], dtype: DType, view: View, low: i64, high: i64) -> Input {
+pub fn int(random: &Random, shape: &[usize], dtype: DType, view: View, low: i64, high: i64) -> Input {
     Input::new(shape, dtype, view, || (low + random.below((high - low) as usize) as i64) as f64)
 }
 
 /// Random bools.
-pub fn mask(random: &mut Random, shape: &[usize], view: View) -> Input {
+pub fn mask(random: &Random, shape: &[usize], view: View) -> Input {
     Input::new(shape, DType::Bool(burn_std::BoolStore::Native), view, || random.below(2) as f64)
 }

@@ -1,11 +1,12 @@
 //! Random test data from one printed seed.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A small generator (SplitMix64: Steele, Lea and Flood 2014); statistical quality is not at stake here.
 #[derive(Debug)]
-pub struct Random(u64);
+pub struct Random(Cell<u64>);
 
 impl Random {
     /// A generator of its own stream, from the run's seed (`BURN_ROCM_TEST_SEED`, else the clock), which is printed once.
@@ -24,29 +25,30 @@ impl Random {
         let test = thread.name().unwrap_or("").bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         thread_local!(static CALL: AtomicU64 = const { AtomicU64::new(0) });
         let call = CALL.with(|call| call.fetch_add(1, Ordering::Relaxed));
-        Self(seed ^ test ^ call.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        Self(Cell::new(seed ^ test ^ call.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
     /// A generator that gives the same numbers in every run.
     pub const fn from_seed(seed: u64) -> Self {
-        Self(seed)
+        Self(Cell::new(seed))
     }
 
     /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    pub fn bits(&self) -> u64 {
+        let state = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0.set(state);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
 
     /// Uniform in `low..high`.
-    pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
+    pub fn uniform(&self, low: f64, high: f64) -> f64 {
         low + (high - low) * ((self.bits() >> 11) as f64 / (1u64 << 53) as f64)
     }
 
     /// Uniform in `0..n`.
-    pub fn below(&mut self, n: usize) -> usize {
+    pub fn below(&self, n: usize) -> usize {
         (self.bits() % n.max(1) as u64) as usize
     }
 }

@@ -14,7 +14,7 @@ pub type Batch<B> = (Tensor<B, 3>, Tensor<B, 1, Int>);
 
 /// A batch that is the same on every backend and in every run.
 pub fn batch<B: Backend>(device: &B::Device, size: usize) -> Batch<B> {
-    let mut random = Random::from_seed(2);
+    let random = Random::from_seed(2);
     let pixels: Vec<f32> = (0..size * 784).map(|_| random.uniform(-1.0, 1.0) as f32).collect();
     let labels: Vec<i32> = (0..size).map(|_| random.below(10) as i32).collect();
     (
@@ -28,7 +28,7 @@ struct Reset(Random);
 
 impl<B: Backend> ModuleMapper<B> for Reset {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        let random = &mut self.0;
+        let random = &self.0;
         param.map(|tensor| {
             let shape = tensor.shape();
             // Uniform of a layer's usual scale; vectors (biases, norms) around one half so that none is dead.

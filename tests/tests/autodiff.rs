@@ -24,7 +24,7 @@ macro_rules! gradient_tests {
     ($($name:ident: [$($shape:expr),+] in $low:literal .. $high:literal, |$inputs:ident| $body:expr;)*) => {$(
         #[test]
         fn $name() {
-            let mut random = Random::new();
+            let random = Random::new();
             let inputs = [$($shape),+].map(|shape: [usize; 2]| {
                 let values: Vec<f32> = (0..shape[0] * shape[1]).map(|_| random.uniform($low, $high) as f32).collect();
                 TensorData::new(values, shape)
@@ -91,7 +91,7 @@ fn convolution<B: AutodiffBackend>(data: &[TensorData; 3]) -> Vec<TensorData> {
 
 #[test]
 fn convolution_and_pooling() {
-    let mut random = Random::new();
+    let random = Random::new();
     let data = [vec![2, 3, 8, 8], vec![4, 3, 3, 3], vec![4]].map(|shape| {
         let count: usize = shape.iter().product();
         TensorData::new((0..count).map(|_| random.uniform(-1.0, 1.0) as f32).collect(), shape)

@@ -24,10 +24,10 @@ fn two_devices() {
     }
     let (first, second) = (RocmDevice::new(0), RocmDevice::new(1));
     assert_eq!(Rocm::<f32>::device_count(0), 2);
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES {
         for view in View::ALL {
-            let input = float(&mut random, shape, DType::F32, view, -1.0, 1.0);
+            let input = float(&random, shape, DType::F32, view, -1.0, 1.0);
             let here = input.float::<R>(&first);
             let expected = read_float::<R>(here.clone());
             let there = R::float_to_device(here, &second);

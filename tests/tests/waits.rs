@@ -28,15 +28,15 @@ macro_rules! each_op {
 fn no_op_waits() {
     let d = Default::default();
     let hip = hip::Device::get(0).expect("a device");
-    let mut random = Random::new();
-    let a = float(&mut random, &[2, 3, 8, 8], DType::F32, View::Contiguous, 0.1, 0.9);
-    let i = int(&mut random, &[2, 3, 8, 8], DType::I32, View::Contiguous, 0, 2);
-    let m = mask(&mut random, &[2, 3, 8, 8], View::Contiguous);
+    let random = Random::new();
+    let a = float(&random, &[2, 3, 8, 8], DType::F32, View::Contiguous, 0.1, 0.9);
+    let i = int(&random, &[2, 3, 8, 8], DType::I32, View::Contiguous, 0, 2);
+    let m = mask(&random, &[2, 3, 8, 8], View::Contiguous);
     let (x, n, b) = (a.float::<R>(&d), i.int::<R>(&d), m.bool::<R>(&d));
-    let w = float(&mut random, &[4, 3, 3, 3], DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&d);
-    let g = float(&mut random, &[2, 4, 8, 8], DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&d);
-    let at = int(&mut random, &[3], DType::I32, View::Contiguous, 0, 2).int::<R>(&d);
-    let table = float(&mut random, &[10, 4], DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&d);
+    let w = float(&random, &[4, 3, 3, 3], DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&d);
+    let g = float(&random, &[2, 4, 8, 8], DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&d);
+    let at = int(&random, &[3], DType::I32, View::Contiguous, 0, 2).int::<R>(&d);
+    let table = float(&random, &[10, 4], DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&d);
     let shape = Shape::from(vec![2, 3, 8, 8]);
     let (f32, i32, native, s) = (FloatDType::F32, IntDType::I32, BoolDType::Native, Scalar::Float(0.5));
     let one = Scalar::Int(1);

@@ -20,7 +20,7 @@ macro_rules! float_ops {
     ($($op:ident in $low:literal .. $high:literal within $factor:literal;)*) => {$(
         #[test]
         fn $op() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in FLOATS {
                 for &shape in SHAPES {
                     for other in broadcasts(shape) {
@@ -28,8 +28,8 @@ macro_rules! float_ops {
                             (View::Contiguous, View::Contiguous),
                             (View::ALL[random.below(5)], View::ALL[random.below(5)]),
                         ] {
-                            let a = float(&mut random, shape, dtype, left, $low, $high);
-                            let b = float(&mut random, &other, dtype, right, $low, $high);
+                            let a = float(&random, shape, dtype, left, $low, $high);
+                            let b = float(&random, &other, dtype, right, $low, $high);
                             let what = format!("{} {dtype:?} {shape:?} {left:?}, {other:?} {right:?}", stringify!($op));
                             differential!(what, Tolerance::of(dtype).times($factor), |B, device| {
                                 // Both orders: either operand may be the one that is broadcast.
@@ -59,11 +59,11 @@ macro_rules! float_scalar_ops {
     ($($op:ident in $low:literal .. $high:literal by $scalar:expr;)*) => {$(
         #[test]
         fn $op() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in FLOATS {
                 for &shape in SHAPES {
                     for view in View::ALL {
-                        let a = float(&mut random, shape, dtype, view, $low, $high);
+                        let a = float(&random, shape, dtype, view, $low, $high);
                         for scalar in $scalar {
                             let scalar: Scalar = scalar.into();
                             let what = format!("{} {dtype:?} {shape:?} {view:?} by {scalar:?}", stringify!($op));
@@ -92,10 +92,10 @@ float_scalar_ops! {
 
 #[test]
 fn float_clamp() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in FLOATS {
         for &shape in SHAPES {
-            let a = float(&mut random, shape, dtype, View::ALL[random.below(5)], -10.0, 10.0);
+            let a = float(&random, shape, dtype, View::ALL[random.below(5)], -10.0, 10.0);
             differential!(format!("float_clamp {dtype:?} {shape:?}"), Tolerance::EXACT, |B, device| {
                 let out = B::float_clamp(a.float::<B>(&device), Scalar::Float(-2.0), Scalar::Float(3.0));
                 vec![read_float::<B>(out)]
@@ -108,14 +108,14 @@ macro_rules! int_ops {
     ($($op:ident in $low:literal .. $high:literal;)*) => {$(
         #[test]
         fn $op() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in INTS {
                 let low = if format!("{dtype:?}").starts_with('U') { $low.max(0) } else { $low };
                 for &shape in SHAPES {
                     for other in broadcasts(shape) {
                         let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
-                        let a = int(&mut random, shape, dtype, left, low, $high);
-                        let b = int(&mut random, &other, dtype, right, low, $high);
+                        let a = int(&random, shape, dtype, left, low, $high);
+                        let b = int(&random, &other, dtype, right, low, $high);
                         let what = format!("{} {dtype:?} {shape:?} {left:?}, {other:?} {right:?}", stringify!($op));
                         differential!(what, Tolerance::EXACT, |B, device| {
                             let out = B::$op(a.int::<B>(&device), b.int::<B>(&device));
@@ -145,12 +145,12 @@ macro_rules! int_scalar_ops {
     ($($op:ident in $low:literal .. $high:literal by $scalar:expr;)*) => {$(
         #[test]
         fn $op() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in INTS {
                 let low = if format!("{dtype:?}").starts_with('U') { $low.max(0) } else { $low };
                 for &shape in SHAPES {
                     let view = View::ALL[random.below(5)];
-                    let a = int(&mut random, shape, dtype, view, low, $high);
+                    let a = int(&random, shape, dtype, view, low, $high);
                     for scalar in $scalar {
                         let what = format!("{} {dtype:?} {shape:?} {view:?} by {scalar}", stringify!($op));
                         differential!(what, Tolerance::EXACT, |B, device| {
@@ -182,11 +182,11 @@ macro_rules! bool_ops {
     ($($op:ident)*) => {$(
         #[test]
         fn $op() {
-            let mut random = Random::new();
+            let random = Random::new();
             for &shape in SHAPES {
                 for other in broadcasts(shape) {
                     let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
-                    let (a, b) = (mask(&mut random, shape, left), mask(&mut random, &other, right));
+                    let (a, b) = (mask(&random, shape, left), mask(&random, &other, right));
                     let what = format!("{} {shape:?} {left:?}, {other:?} {right:?}", stringify!($op));
                     differential!(what, Tolerance::EXACT, |B, device| {
                         vec![read_bool::<B>(B::$op(a.bool::<B>(&device), b.bool::<B>(&device)))]

@@ -8,13 +8,13 @@ macro_rules! comparisons {
     ($($float:ident $float_elem:ident $int:ident $int_elem:ident;)*) => {$(
         #[test]
         fn $float() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in FLOATS {
                 for &shape in SHAPES {
                     let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
                     // Whole numbers, so that some are equal.
-                    let a = int(&mut random, shape, dtype, left, -3, 3);
-                    let b = int(&mut random, shape, dtype, right, -3, 3);
+                    let a = int(&random, shape, dtype, left, -3, 3);
+                    let b = int(&random, shape, dtype, right, -3, 3);
                     let out = STORES[random.below(2)];
                     differential!(format!("{} {dtype:?} {shape:?} {left:?} {right:?}", stringify!($float)), Tolerance::EXACT, |B, device| {
                         vec![
@@ -27,12 +27,12 @@ macro_rules! comparisons {
         }
         #[test]
         fn $int() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in INTS {
                 for &shape in SHAPES {
                     let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
-                    let a = int(&mut random, shape, dtype, left, 0, 5);
-                    let b = int(&mut random, shape, dtype, right, 0, 5);
+                    let a = int(&random, shape, dtype, left, 0, 5);
+                    let b = int(&random, shape, dtype, right, 0, 5);
                     let out = STORES[random.below(2)];
                     differential!(format!("{} {dtype:?} {shape:?} {left:?} {right:?}", stringify!($int)), Tolerance::EXACT, |B, device| {
                         vec![
@@ -77,11 +77,11 @@ fn comparisons_with_nan_and_infinities() {
 
 #[test]
 fn casts_between_all_types() {
-    let mut random = Random::new();
+    let random = Random::new();
     for from in FLOATS {
         for &shape in SHAPES {
             let view = View::ALL[random.below(5)];
-            let a = float(&mut random, shape, from, view, 0.0, 100.0);
+            let a = float(&random, shape, from, view, 0.0, 100.0);
             for to in FLOATS {
                 differential!(format!("float_cast {from:?} to {to:?} {shape:?} {view:?}"), Tolerance::of(to), |B, device| {
                     vec![read_float::<B>(B::float_cast(a.float::<B>(&device), float_dtype(to)))]
@@ -97,7 +97,7 @@ fn casts_between_all_types() {
     for from in INTS {
         for &shape in SHAPES {
             let view = View::ALL[random.below(5)];
-            let a = int(&mut random, shape, from, view, 0, 100);
+            let a = int(&random, shape, from, view, 0, 100);
             for to in INTS {
                 differential!(format!("int_cast {from:?} to {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
                     vec![read_int::<B>(B::int_cast(a.int::<B>(&device), int_dtype(to)))]
@@ -112,7 +112,7 @@ fn casts_between_all_types() {
     }
     for &shape in SHAPES {
         let view = View::ALL[random.below(5)];
-        let a = mask(&mut random, shape, view);
+        let a = mask(&random, shape, view);
         for to in INTS {
             differential!(format!("bool_into_int {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
                 vec![read_int::<B>(B::bool_into_int(a.bool::<B>(&device), int_dtype(to)))]

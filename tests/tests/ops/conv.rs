@@ -49,15 +49,15 @@ macro_rules! conv {
     ($test:ident, $dims:literal, $conv:ident, $x_backward:ident, $w_backward:ident, $b_backward:ident) => {
         #[test]
         fn $test() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in TYPES {
                 for c in CASES {
                     let spatial = |n: usize, m: usize, s: usize| [vec![n, m], vec![s; $dims]].concat();
                     let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
-                    let x = float(&mut random, &spatial(c.batch, c.channels[0], c.size), dtype, view, -1.0, 1.0);
-                    let w = float(&mut random, &spatial(c.channels[1], c.channels[0] / c.groups, c.kernel), dtype, View::Contiguous, -1.0, 1.0);
-                    let b = float(&mut random, &[c.channels[1]], dtype, View::Contiguous, -1.0, 1.0);
-                    let g = float(&mut random, &spatial(c.batch, c.channels[1], c.out()), dtype, view, -1.0, 1.0);
+                    let x = float(&random, &spatial(c.batch, c.channels[0], c.size), dtype, view, -1.0, 1.0);
+                    let w = float(&random, &spatial(c.channels[1], c.channels[0] / c.groups, c.kernel), dtype, View::Contiguous, -1.0, 1.0);
+                    let b = float(&random, &[c.channels[1]], dtype, View::Contiguous, -1.0, 1.0);
+                    let g = float(&random, &spatial(c.batch, c.channels[1], c.out()), dtype, view, -1.0, 1.0);
                     let options = ConvOptions::<$dims>::new([c.stride; $dims], [c.padding; $dims], [c.dilation; $dims], c.groups);
                     differential!(c.name($dims, dtype), Tolerance::sum(dtype, c.terms($dims)).times(2.0), |B, device| {
                         vec![
@@ -88,17 +88,17 @@ macro_rules! conv_transpose {
     ($test:ident, $dims:literal, $conv:ident, $x_backward:ident, $w_backward:ident) => {
         #[test]
         fn $test() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in TYPES {
                 for c in CASES {
                     let spatial = |n: usize, m: usize, s: usize| [vec![n, m], vec![s; $dims]].concat();
                     let out_padding = c.stride - 1;
                     let out = (c.size - 1) * c.stride + c.dilation * (c.kernel - 1) + out_padding + 1;
                     let Some(out) = out.checked_sub(2 * c.padding) else { continue };
-                    let x = float(&mut random, &spatial(c.batch, c.channels[0], c.size), dtype, View::Contiguous, -1.0, 1.0);
-                    let w = float(&mut random, &spatial(c.channels[0], c.channels[1] / c.groups, c.kernel), dtype, View::Contiguous, -1.0, 1.0);
-                    let b = float(&mut random, &[c.channels[1]], dtype, View::Contiguous, -1.0, 1.0);
-                    let g = float(&mut random, &spatial(c.batch, c.channels[1], out), dtype, View::Contiguous, -1.0, 1.0);
+                    let x = float(&random, &spatial(c.batch, c.channels[0], c.size), dtype, View::Contiguous, -1.0, 1.0);
+                    let w = float(&random, &spatial(c.channels[0], c.channels[1] / c.groups, c.kernel), dtype, View::Contiguous, -1.0, 1.0);
+                    let b = float(&random, &[c.channels[1]], dtype, View::Contiguous, -1.0, 1.0);
+                    let g = float(&random, &spatial(c.batch, c.channels[1], out), dtype, View::Contiguous, -1.0, 1.0);
                     let options = ConvTransposeOptions::<$dims>::new(
                         [c.stride; $dims], [c.padding; $dims], [out_padding; $dims], [c.dilation; $dims], c.groups,
                     );

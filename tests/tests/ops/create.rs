@@ -4,7 +4,7 @@ use burn_rocm_tests::*;
 
 #[test]
 fn data_comes_back_as_it_went() {
-    let mut random = Random::new();
+    let random = Random::new();
     let device = Default::default();
     for &shape in SHAPES {
         let count = shape.iter().product::<usize>();
@@ -19,7 +19,7 @@ fn data_comes_back_as_it_went() {
             assert_eq!(read_int::<R>(R::int_from_data(data.clone(), &device)), data, "{dtype:?} {shape:?}");
         }
         for store in [BoolStore::Native, BoolStore::U8, BoolStore::U32] {
-            let bools = mask(&mut random, shape, View::Contiguous);
+            let bools = mask(&random, shape, View::Contiguous);
             let data = read_bool::<O>(bools.bool::<O>(&Default::default())).convert_dtype(DType::Bool(store));
             assert_eq!(read_bool::<R>(R::bool_from_data(data.clone(), &device)), data, "{store:?} {shape:?}");
         }
@@ -28,11 +28,11 @@ fn data_comes_back_as_it_went() {
 
 #[test]
 fn views_read_back_in_their_order() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in FLOATS {
         for &shape in SHAPES {
             for view in View::ALL {
-                let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
+                let a = float(&random, shape, dtype, view, -1.0, 1.0);
                 differential!(format!("reading {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
                     vec![read_float::<B>(a.float::<B>(&device))]
                 });

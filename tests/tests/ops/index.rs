@@ -4,17 +4,17 @@ use burn_rocm_tests::*;
 
 #[test]
 fn gather_and_scatter() {
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES.iter().filter(|shape| !shape.contains(&0)) {
         for dim in 0..shape.len() {
             for index in [DType::I64, DType::I32] {
                 let mut at = shape.to_vec();
                 at[dim] = 1 + random.below(2 * shape[dim]);
                 let (view, other) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
-                let places = int(&mut random, &at, index, other, 0, shape[dim] as i64);
+                let places = int(&random, &at, index, other, 0, shape[dim] as i64);
                 for dtype in FLOATS {
-                    let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
-                    let v = float(&mut random, &at, dtype, View::ALL[random.below(5)], -1.0, 1.0);
+                    let a = float(&random, shape, dtype, view, -1.0, 1.0);
+                    let v = float(&random, &at, dtype, View::ALL[random.below(5)], -1.0, 1.0);
                     let what = format!("gather, scatter_add {dtype:?} {shape:?} {view:?} by {index:?} {at:?} {other:?} dim {dim}");
                     differential!(what, Tolerance::sum(dtype, at[dim]).times(2.0), |B, device| {
                         vec![
@@ -24,8 +24,8 @@ fn gather_and_scatter() {
                     });
                 }
                 let dtype = INTS[random.below(8)];
-                let a = int(&mut random, shape, dtype, view, 0, 3);
-                let v = int(&mut random, &at, dtype, View::ALL[random.below(5)], 0, 2);
+                let a = int(&random, shape, dtype, view, 0, 3);
+                let v = int(&random, &at, dtype, View::ALL[random.below(5)], 0, 2);
                 if at[dim] < 40 {
                     differential!(format!("int gather, scatter_add {dtype:?} {shape:?} by {at:?} dim {dim}"), Tolerance::EXACT, |B, device| {
                         vec![
@@ -34,7 +34,7 @@ fn gather_and_scatter() {
                         ]
                     });
                 }
-                let (m, w) = (mask(&mut random, shape, view), mask(&mut random, &at, other));
+                let (m, w) = (mask(&random, shape, view), mask(&random, &at, other));
                 differential!(format!("bool gather, scatter_or {shape:?} by {at:?} dim {dim}"), Tolerance::EXACT, |B, device| {
                     vec![
                         read_bool::<B>(B::bool_gather(dim, m.bool::<B>(&device), places.int::<B>(&device))),
@@ -48,7 +48,7 @@ fn gather_and_scatter() {
 
 #[test]
 fn select_and_select_add() {
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES.iter().filter(|shape| !shape.contains(&0)) {
         for dim in 0..shape.len() {
             for index in [DType::I64, DType::I32] {
@@ -56,10 +56,10 @@ fn select_and_select_add() {
                 let mut picked = shape.to_vec();
                 picked[dim] = count;
                 let view = View::ALL[random.below(5)];
-                let places = int(&mut random, &[count], index, View::Contiguous, 0, shape[dim] as i64);
+                let places = int(&random, &[count], index, View::Contiguous, 0, shape[dim] as i64);
                 for dtype in FLOATS {
-                    let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
-                    let v = float(&mut random, &picked, dtype, View::ALL[random.below(5)], -1.0, 1.0);
+                    let a = float(&random, shape, dtype, view, -1.0, 1.0);
+                    let v = float(&random, &picked, dtype, View::ALL[random.below(5)], -1.0, 1.0);
                     let what = format!("select, select_add {dtype:?} {shape:?} {view:?} by {count} {index:?} dim {dim}");
                     differential!(what, Tolerance::sum(dtype, count).times(2.0), |B, device| {
                         vec![
@@ -69,9 +69,9 @@ fn select_and_select_add() {
                     });
                 }
                 let dtype = INTS[random.below(8)];
-                let a = int(&mut random, shape, dtype, view, 0, 2);
-                let v = int(&mut random, &picked, dtype, View::Contiguous, 0, 2);
-                let (m, w) = (mask(&mut random, shape, view), mask(&mut random, &picked, View::Contiguous));
+                let a = int(&random, shape, dtype, view, 0, 2);
+                let v = int(&random, &picked, dtype, View::Contiguous, 0, 2);
+                let (m, w) = (mask(&random, shape, view), mask(&random, &picked, View::Contiguous));
                 if count < 40 {
                     differential!(format!("int and bool select {dtype:?} {shape:?} by {count} dim {dim}"), Tolerance::EXACT, |B, device| {
                         vec![
@@ -89,13 +89,13 @@ fn select_and_select_add() {
 
 #[test]
 fn embedding_both_ways() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in FLOATS {
         for (rows, width, batch, length) in [(10, 16, 2, 5), (3, 7, 1, 1), (100, 1, 4, 9), (5, 33, 3, 0)] {
             for index in [DType::I64, DType::I32] {
-                let weights = float(&mut random, &[rows, width], dtype, View::Contiguous, -1.0, 1.0);
-                let places = int(&mut random, &[batch, length], index, View::Contiguous, 0, rows as i64);
-                let grad = float(&mut random, &[batch, length, width], dtype, View::Contiguous, -1.0, 1.0);
+                let weights = float(&random, &[rows, width], dtype, View::Contiguous, -1.0, 1.0);
+                let places = int(&random, &[batch, length], index, View::Contiguous, 0, rows as i64);
+                let grad = float(&random, &[batch, length, width], dtype, View::Contiguous, -1.0, 1.0);
                 let what = format!("embedding {dtype:?} [{rows}, {width}] by {index:?} [{batch}, {length}]");
                 differential!(what, Tolerance::sum(dtype, batch * length).times(2.0), |B, device| {
                     let there = B::embedding(weights.float::<B>(&device), places.int::<B>(&device));

@@ -3,7 +3,7 @@
 use burn_rocm_tests::*;
 
 /// A random split of `count` into `rank` factors.
-fn reshaped(random: &mut Random, count: usize) -> Vec<usize> {
+fn reshaped(random: &Random, count: usize) -> Vec<usize> {
     let mut shape = vec![];
     let mut rest = count;
     for divisor in 2..=count.max(1) {
@@ -21,14 +21,14 @@ fn reshaped(random: &mut Random, count: usize) -> Vec<usize> {
 
 #[test]
 fn reshape_of_every_view() {
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES {
         for view in View::ALL {
-            let to = reshaped(&mut random, shape.iter().product());
+            let to = reshaped(&random, shape.iter().product());
             let (dtype, to) = (FLOATS[random.below(4)], Shape::from(to));
-            let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
-            let i = int(&mut random, shape, DType::I16, view, -9, 9);
-            let m = mask(&mut random, shape, view);
+            let a = float(&random, shape, dtype, view, -1.0, 1.0);
+            let i = int(&random, shape, DType::I16, view, -9, 9);
+            let m = mask(&random, shape, view);
             differential!(format!("reshape {dtype:?} {shape:?} {view:?} to {to:?}"), Tolerance::EXACT, |B, device| {
                 vec![
                     read_float::<B>(B::float_reshape(a.float::<B>(&device), to.clone())),
@@ -42,7 +42,7 @@ fn reshape_of_every_view() {
 
 #[test]
 fn permute_swap_flip() {
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES {
         for view in View::ALL {
             let rank = shape.len();
@@ -53,9 +53,9 @@ fn permute_swap_flip() {
             let (d1, d2) = (random.below(rank), random.below(rank));
             let flipped: Vec<usize> = (0..rank).filter(|_| random.below(2) == 0).collect();
             let dtype = FLOATS[random.below(4)];
-            let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
-            let i = int(&mut random, shape, DType::I64, view, -9, 9);
-            let m = mask(&mut random, shape, view);
+            let a = float(&random, shape, dtype, view, -1.0, 1.0);
+            let i = int(&random, shape, DType::I64, view, -9, 9);
+            let m = mask(&random, shape, view);
             differential!(format!("permute {axes:?} flip {flipped:?} {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
                 vec![
                     read_float::<B>(B::float_permute(a.float::<B>(&device), &axes)),
@@ -72,7 +72,7 @@ fn permute_swap_flip() {
 }
 
 /// A slice of each dim, with steps of either sign where the dim has elements.
-fn slices(random: &mut Random, shape: &[usize]) -> Vec<Slice> {
+fn slices(random: &Random, shape: &[usize]) -> Vec<Slice> {
     let slice = |&n: &usize| {
         let start = random.below(n);
         let end = start + random.below(n - start + usize::from(n > start));
@@ -85,14 +85,14 @@ fn slices(random: &mut Random, shape: &[usize]) -> Vec<Slice> {
 
 #[test]
 fn slice_and_assign() {
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES {
         for view in View::ALL {
-            let cut = slices(&mut random, shape);
+            let cut = slices(&random, shape);
             let dtype = FLOATS[random.below(4)];
-            let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
-            let i = int(&mut random, shape, DType::I32, view, -9, 9);
-            let m = mask(&mut random, shape, view);
+            let a = float(&random, shape, dtype, view, -1.0, 1.0);
+            let i = int(&random, shape, DType::I32, view, -9, 9);
+            let m = mask(&random, shape, view);
             differential!(format!("slice {cut:?} {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
                 let part = B::float_slice(a.float::<B>(&device), &cut);
                 // Written back doubled, into a tensor that is shared and one that is not.
@@ -121,17 +121,17 @@ fn slice_and_assign() {
 
 #[test]
 fn cat_and_repeat() {
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES {
         for dim in 0..shape.len() {
             let mut other = shape.to_vec();
             other[dim] = random.below(5);
             let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
             let dtype = FLOATS[random.below(4)];
-            let a = float(&mut random, shape, dtype, left, -1.0, 1.0);
-            let b = float(&mut random, &other, dtype, right, -1.0, 1.0);
-            let (i, j) = (int(&mut random, shape, DType::U8, left, 0, 9), int(&mut random, &other, DType::U8, right, 0, 9));
-            let (m, n) = (mask(&mut random, shape, left), mask(&mut random, &other, right));
+            let a = float(&random, shape, dtype, left, -1.0, 1.0);
+            let b = float(&random, &other, dtype, right, -1.0, 1.0);
+            let (i, j) = (int(&random, shape, DType::U8, left, 0, 9), int(&random, &other, DType::U8, right, 0, 9));
+            let (m, n) = (mask(&random, shape, left), mask(&random, &other, right));
             differential!(format!("cat {dtype:?} {shape:?} {left:?} with {other:?} {right:?} dim {dim}"), Tolerance::EXACT, |B, device| {
                 vec![
                     read_float::<B>(B::float_cat(vec![a.float::<B>(&device), b.float::<B>(&device), a.float::<B>(&device)], dim)),
@@ -152,7 +152,7 @@ fn cat_and_repeat() {
 
 #[test]
 fn unfold_windows() {
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES {
         for dim in 0..shape.len() {
             if shape[dim] == 0 {
@@ -160,9 +160,9 @@ fn unfold_windows() {
             }
             let (size, step) = (1 + random.below(shape[dim].min(5)), 1 + random.below(3));
             let view = View::ALL[random.below(5)];
-            let a = float(&mut random, shape, DType::F32, view, -1.0, 1.0);
-            let i = int(&mut random, shape, DType::I32, view, -9, 9);
-            let m = mask(&mut random, shape, view);
+            let a = float(&random, shape, DType::F32, view, -1.0, 1.0);
+            let i = int(&random, shape, DType::I32, view, -9, 9);
+            let m = mask(&random, shape, view);
             differential!(format!("unfold {shape:?} {view:?} dim {dim} size {size} step {step}"), Tolerance::EXACT, |B, device| {
                 vec![
                     read_float::<B>(B::float_unfold(a.float::<B>(&device), dim, size, step)),
@@ -177,10 +177,10 @@ fn unfold_windows() {
 /// Transposes large enough for the tiled kernel, at edges of its tiles.
 #[test]
 fn large_transposes() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in [DType::F32, DType::F64, DType::F16] {
         for shape in [&[64usize, 64] as &[usize], &[33, 65], &[3, 100, 31], &[2, 3, 129, 40]] {
-            let a = float(&mut random, shape, dtype, View::Contiguous, -1.0, 1.0);
+            let a = float(&random, shape, dtype, View::Contiguous, -1.0, 1.0);
             let rank = shape.len();
             differential!(format!("transpose {dtype:?} {shape:?}"), Tolerance::EXACT, |B, device| {
                 let turned = B::float_swap_dims(a.float::<B>(&device), rank - 2, rank - 1);

@@ -4,14 +4,14 @@ use burn_rocm_tests::*;
 
 #[test]
 fn mask_where_and_fill() {
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES {
         for view in View::ALL {
             let (other, at) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
-            let m = mask(&mut random, shape, at);
+            let m = mask(&random, shape, at);
             for dtype in FLOATS {
-                let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
-                let b = float(&mut random, shape, dtype, other, -1.0, 1.0);
+                let a = float(&random, shape, dtype, view, -1.0, 1.0);
+                let b = float(&random, shape, dtype, other, -1.0, 1.0);
                 differential!(format!("float mask {dtype:?} {shape:?} {view:?} {other:?} {at:?}"), Tolerance::EXACT, |B, device| {
                     vec![
                         read_float::<B>(B::float_mask_where(a.float::<B>(&device), m.bool::<B>(&device), b.float::<B>(&device))),
@@ -20,9 +20,9 @@ fn mask_where_and_fill() {
                 });
             }
             let dtype = INTS[random.below(8)];
-            let a = int(&mut random, shape, dtype, view, 0, 9);
-            let b = int(&mut random, shape, dtype, other, 0, 9);
-            let (p, q) = (mask(&mut random, shape, view), mask(&mut random, shape, other));
+            let a = int(&random, shape, dtype, view, 0, 9);
+            let b = int(&random, shape, dtype, other, 0, 9);
+            let (p, q) = (mask(&random, shape, view), mask(&random, shape, other));
             differential!(format!("int and bool mask {dtype:?} {shape:?} {view:?} {other:?} {at:?}"), Tolerance::EXACT, |B, device| {
                 vec![
                     read_int::<B>(B::int_mask_where(a.int::<B>(&device), m.bool::<B>(&device), b.int::<B>(&device))),

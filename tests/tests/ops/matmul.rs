@@ -4,7 +4,7 @@ use burn_rocm_tests::*;
 
 #[test]
 fn float_matmul() {
-    let mut random = Random::new();
+    let random = Random::new();
     let cases: &[(&[usize], &[usize])] = &[
         (&[1, 1], &[1, 1]),
         (&[2, 3], &[3, 4]),
@@ -28,8 +28,8 @@ fn float_matmul() {
         for &(left, right) in cases {
             for a_view in View::ALL {
                 for b_view in View::ALL {
-                    let a = float(&mut random, left, dtype, a_view, -1.0, 1.0);
-                    let b = float(&mut random, right, dtype, b_view, -1.0, 1.0);
+                    let a = float(&random, left, dtype, a_view, -1.0, 1.0);
+                    let b = float(&random, right, dtype, b_view, -1.0, 1.0);
                     let what = format!("matmul {dtype:?} {left:?} {a_view:?} by {right:?} {b_view:?}");
                     differential!(what, Tolerance::sum(dtype, left[left.len() - 1]).times(2.0), |B, device| {
                         vec![read_float::<B>(B::float_matmul(a.float::<B>(&device), b.float::<B>(&device)))]
@@ -43,13 +43,13 @@ fn float_matmul() {
 /// Transposed in the last two dims, as backward passes do it.
 #[test]
 fn transposed_operands() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in FLOATS {
         for batch in [vec![], vec![4], vec![2, 3]] {
             let with = |m: usize, n: usize| [batch.clone(), vec![m, n]].concat();
             let (a, b) = (with(9, 7), with(5, 9));
-            let a = float(&mut random, &a, dtype, View::Contiguous, -1.0, 1.0);
-            let b = float(&mut random, &b, dtype, View::Contiguous, -1.0, 1.0);
+            let a = float(&random, &a, dtype, View::Contiguous, -1.0, 1.0);
+            let b = float(&random, &b, dtype, View::Contiguous, -1.0, 1.0);
             differential!(format!("transposed matmul {dtype:?} batch {batch:?}"), Tolerance::sum(dtype, 9), |B, device| {
                 let turned = |t| B::float_transpose(t);
                 let out = B::float_matmul(turned(a.float::<B>(&device)), turned(b.float::<B>(&device)));
@@ -61,11 +61,11 @@ fn transposed_operands() {
 
 #[test]
 fn int_matmul() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in INTS {
         for (left, right) in [(vec![3, 4], vec![4, 5]), (vec![2, 17, 9], vec![2, 9, 6]), (vec![1, 1], vec![1, 1])] {
-            let a = int(&mut random, &left, dtype, View::ALL[random.below(5)], 0, 3);
-            let b = int(&mut random, &right, dtype, View::ALL[random.below(5)], 0, 3);
+            let a = int(&random, &left, dtype, View::ALL[random.below(5)], 0, 3);
+            let b = int(&random, &right, dtype, View::ALL[random.below(5)], 0, 3);
             differential!(format!("int_matmul {dtype:?} {left:?} {right:?}"), Tolerance::EXACT, |B, device| {
                 vec![read_int::<B>(B::int_matmul(a.int::<B>(&device), b.int::<B>(&device)))]
             });
@@ -75,13 +75,13 @@ fn int_matmul() {
 
 #[test]
 fn linear_with_its_gradients() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in FLOATS {
         for lead in [vec![5], vec![2, 7], vec![2, 3, 4]] {
-            let x = float(&mut random, &[lead.clone(), vec![9]].concat(), dtype, View::Contiguous, -1.0, 1.0);
-            let g = float(&mut random, &[lead.clone(), vec![6]].concat(), dtype, View::Contiguous, -1.0, 1.0);
-            let w = float(&mut random, &[9, 6], dtype, View::Contiguous, -1.0, 1.0);
-            let b = float(&mut random, &[6], dtype, View::Contiguous, -1.0, 1.0);
+            let x = float(&random, &[lead.clone(), vec![9]].concat(), dtype, View::Contiguous, -1.0, 1.0);
+            let g = float(&random, &[lead.clone(), vec![6]].concat(), dtype, View::Contiguous, -1.0, 1.0);
+            let w = float(&random, &[9, 6], dtype, View::Contiguous, -1.0, 1.0);
+            let b = float(&random, &[6], dtype, View::Contiguous, -1.0, 1.0);
             differential!(format!("linear {dtype:?} {lead:?}"), Tolerance::sum(dtype, 24).times(2.0), |B, device| {
                 vec![
                     read_float::<B>(B::linear(x.float::<B>(&device), w.float::<B>(&device), Some(b.float::<B>(&device)))),

@@ -20,13 +20,13 @@ fn pooled(&(shape, window, stride, padding): &Case) -> [usize; 4] {
 
 #[test]
 fn max_pool2d_both_ways() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in TYPES {
         for case in CASES {
             let &(shape, window, stride, padding) = case;
             let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
-            let x = float(&mut random, &shape, dtype, view, -1.0, 1.0);
-            let g = float(&mut random, &pooled(case), dtype, view, -1.0, 1.0);
+            let x = float(&random, &shape, dtype, view, -1.0, 1.0);
+            let g = float(&random, &pooled(case), dtype, view, -1.0, 1.0);
             differential!(format!("max_pool2d {dtype:?} {case:?} {view:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
                 let plain = B::max_pool2d(x.float::<B>(&device), window, stride, padding, [1, 1], false);
                 let found = B::max_pool2d_with_indices(x.float::<B>(&device), window, stride, padding, [1, 1], false);
@@ -43,14 +43,14 @@ fn max_pool2d_both_ways() {
 
 #[test]
 fn avg_pool2d_both_ways() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in TYPES {
         for case in CASES {
             for include in [true, false] {
                 let &(shape, window, stride, padding) = case;
                 let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
-                let x = float(&mut random, &shape, dtype, view, -1.0, 1.0);
-                let g = float(&mut random, &pooled(case), dtype, view, -1.0, 1.0);
+                let x = float(&random, &shape, dtype, view, -1.0, 1.0);
+                let g = float(&random, &pooled(case), dtype, view, -1.0, 1.0);
                 differential!(format!("avg_pool2d {dtype:?} {case:?} {view:?} include {include}"), Tolerance::of(dtype).times(8.0), |B, device| {
                     let there = B::avg_pool2d(x.float::<B>(&device), window, stride, padding, include, false);
                     let back = B::avg_pool2d_backward(x.float::<B>(&device), g.float::<B>(&device), window, stride, padding, include, false);
@@ -63,12 +63,12 @@ fn avg_pool2d_both_ways() {
 
 #[test]
 fn pool1d_both_ways() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in TYPES {
         for (shape, window, stride, padding) in [([2, 3, 10], 2, 2, 0), ([1, 2, 7], 3, 2, 1)] {
-            let x = float(&mut random, &shape, dtype, View::Contiguous, -1.0, 1.0);
+            let x = float(&random, &shape, dtype, View::Contiguous, -1.0, 1.0);
             let out = (shape[2] + 2 * padding - window) / stride + 1;
-            let g = float(&mut random, &[shape[0], shape[1], out], dtype, View::Contiguous, -1.0, 1.0);
+            let g = float(&random, &[shape[0], shape[1], out], dtype, View::Contiguous, -1.0, 1.0);
             differential!(format!("pool1d {dtype:?} {shape:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
                 vec![
                     read_float::<B>(B::max_pool1d(x.float::<B>(&device), window, stride, padding, 1, false)),
@@ -82,11 +82,11 @@ fn pool1d_both_ways() {
 
 #[test]
 fn adaptive_avg_pool_both_ways() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in FLOATS {
         for (shape, out) in [([2, 3, 8, 8], [1, 1]), ([1, 2, 7, 9], [3, 4]), ([2, 1, 5, 5], [5, 5]), ([1, 1, 3, 3], [7, 5])] {
-            let x = float(&mut random, &shape, dtype, View::ALL[random.below(5)], -1.0, 1.0);
-            let g = float(&mut random, &[shape[0], shape[1], out[0], out[1]], dtype, View::Contiguous, -1.0, 1.0);
+            let x = float(&random, &shape, dtype, View::ALL[random.below(5)], -1.0, 1.0);
+            let g = float(&random, &[shape[0], shape[1], out[0], out[1]], dtype, View::Contiguous, -1.0, 1.0);
             differential!(format!("adaptive_avg_pool2d {dtype:?} {shape:?} to {out:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
                 vec![
                     read_float::<B>(B::adaptive_avg_pool2d(x.float::<B>(&device), out)),

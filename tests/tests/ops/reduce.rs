@@ -10,11 +10,11 @@ fn shapes() -> impl Iterator<Item = &'static [usize]> {
 
 #[test]
 fn float_reductions() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in FLOATS {
         for shape in shapes() {
             let view = View::ALL[random.below(5)];
-            let a = float(&mut random, shape, dtype, view, -1.0, 1.0);
+            let a = float(&random, shape, dtype, view, -1.0, 1.0);
             let n = shape.iter().product();
             // The oracle sums low-precision types in f32 or in their own precision, depending on the op: the bound is its.
             differential!(format!("sum, mean {dtype:?} {shape:?} {view:?}"), Tolerance::sum(dtype, n).times(4.0), |B, device| {
@@ -58,7 +58,7 @@ fn float_reductions() {
 /// A long sum in f32 against f64: partial sums keep the error near one unit in the last place.
 #[test]
 fn long_sums_are_precise() {
-    let mut random = Random::new();
+    let random = Random::new();
     let values: Vec<f32> = (0..1 << 20).map(|_| random.uniform(0.0, 1.0) as f32).collect();
     let exact: f64 = values.iter().map(|&v| f64::from(v)).sum();
     let count = values.len();
@@ -69,11 +69,11 @@ fn long_sums_are_precise() {
 
 #[test]
 fn float_products() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in FLOATS {
         for &shape in SHAPES {
             let view = View::ALL[random.below(5)];
-            let a = float(&mut random, shape, dtype, view, 0.9, 1.1);
+            let a = float(&random, shape, dtype, view, 0.9, 1.1);
             for dim in (0..shape.len()).filter(|&d| shape[d] <= 64) {
                 differential!(format!("prod_dim {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::of(dtype).times(64.0), |B, device| {
                     vec![read_float::<B>(B::float_prod_dim(a.float::<B>(&device), dim))]
@@ -85,7 +85,7 @@ fn float_products() {
 
 #[test]
 fn int_reductions() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in INTS {
         for shape in shapes() {
             let view = View::ALL[random.below(5)];
@@ -95,7 +95,7 @@ fn int_reductions() {
             if high == 2 && count > 100 {
                 continue;
             }
-            let a = int(&mut random, shape, dtype, view, 0, high);
+            let a = int(&random, shape, dtype, view, 0, high);
             differential!(format!("int reductions {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
                 vec![
                     read_int::<B>(B::int_sum(a.int::<B>(&device))),
@@ -121,12 +121,12 @@ fn int_reductions() {
 
 #[test]
 fn any_and_all() {
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES {
         for view in View::ALL {
-            let m = mask(&mut random, shape, view);
-            let f = int(&mut random, shape, DType::F32, view, 0, 2);
-            let i = int(&mut random, shape, DType::I32, view, 0, 2);
+            let m = mask(&random, shape, view);
+            let f = int(&random, shape, DType::F32, view, 0, 2);
+            let i = int(&random, shape, DType::I32, view, 0, 2);
             let out = BoolDType::Native;
             differential!(format!("any, all {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
                 vec![

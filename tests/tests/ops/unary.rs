@@ -6,11 +6,11 @@ macro_rules! float_ops {
     ($($op:ident in $low:literal .. $high:literal;)*) => {$(
         #[test]
         fn $op() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in FLOATS {
                 for &shape in SHAPES {
                     for view in View::ALL {
-                        let a = float(&mut random, shape, dtype, view, $low, $high);
+                        let a = float(&random, shape, dtype, view, $low, $high);
                         let what = format!("{} {dtype:?} {shape:?} {view:?}", stringify!($op));
                         differential!(what, Tolerance::of(dtype).times(8.0), |B, device| {
                             vec![read_float::<B>(B::$op(a.float::<B>(&device)))]
@@ -76,12 +76,12 @@ macro_rules! backward_ops {
     ($($op:ident in $low:literal .. $high:literal;)*) => {$(
         #[test]
         fn $op() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in FLOATS {
                 for &shape in SHAPES {
                     let (left, right) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
-                    let a = float(&mut random, shape, dtype, left, $low, $high);
-                    let b = float(&mut random, shape, dtype, right, -2.0, 2.0);
+                    let a = float(&random, shape, dtype, left, $low, $high);
+                    let b = float(&random, shape, dtype, right, -2.0, 2.0);
                     let what = format!("{} {dtype:?} {shape:?} {left:?}, {right:?}", stringify!($op));
                     // The oracle rounds low-precision types at every step.
                     let tolerance = Tolerance::of(dtype).times(16.0);
@@ -103,11 +103,11 @@ backward_ops! {
 
 #[test]
 fn parameterised_activations() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in FLOATS {
         for &shape in SHAPES {
             let view = View::ALL[random.below(5)];
-            let a = float(&mut random, shape, dtype, view, -5.0, 5.0);
+            let a = float(&random, shape, dtype, view, -5.0, 5.0);
             differential!(format!("activations {dtype:?} {shape:?} {view:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
                 vec![
                     read_float::<B>(B::leaky_relu(a.float::<B>(&device), Scalar::Float(0.25))),
@@ -120,12 +120,12 @@ fn parameterised_activations() {
 
 #[test]
 fn softmax_over_each_dim() {
-    let mut random = Random::new();
+    let random = Random::new();
     for dtype in FLOATS {
         for &shape in SHAPES.iter().chain(&[&[3usize, 1000] as &[usize], &[2, 5000], &[40, 300, 2]]) {
             for dim in 0..shape.len() {
                 let view = View::ALL[random.below(5)];
-                let a = float(&mut random, shape, dtype, view, -5.0, 5.0);
+                let a = float(&random, shape, dtype, view, -5.0, 5.0);
                 differential!(format!("softmax {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::of(dtype).times(8.0), |B, device| {
                     vec![
                         read_float::<B>(B::softmax(a.float::<B>(&device), dim)),
@@ -142,11 +142,11 @@ macro_rules! int_ops {
     ($($op:ident)*) => {$(
         #[test]
         fn $op() {
-            let mut random = Random::new();
+            let random = Random::new();
             for dtype in [DType::I64, DType::I32, DType::I16, DType::I8] {
                 for &shape in SHAPES {
                     let view = View::ALL[random.below(5)];
-                    let a = int(&mut random, shape, dtype, view, -100, 100);
+                    let a = int(&random, shape, dtype, view, -100, 100);
                     differential!(format!("{} {dtype:?} {shape:?} {view:?}", stringify!($op)), Tolerance::EXACT, |B, device| {
                         vec![read_int::<B>(B::$op(a.int::<B>(&device)))]
                     });
@@ -160,10 +160,10 @@ int_ops!(int_neg int_abs int_sign bitwise_not);
 
 #[test]
 fn bool_not() {
-    let mut random = Random::new();
+    let random = Random::new();
     for &shape in SHAPES {
         for view in View::ALL {
-            let a = mask(&mut random, shape, view);
+            let a = mask(&random, shape, view);
             differential!(format!("bool_not {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
                 vec![read_bool::<B>(B::bool_not(a.bool::<B>(&device)))]
             });
