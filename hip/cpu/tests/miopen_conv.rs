@@ -288,6 +288,26 @@ fn the_shapes_that_networks_use() {
 }
 
 #[test]
+fn three_by_three_without_stride() {
+    let mut random = Random::new("convolution, 3x3");
+    for round in 0..40 {
+        let groups = random.pick(&[1, 1, 2]);
+        let (c, k) = (8 + random.below(12), 8 + random.below(20));
+        let side = |random: &mut Random| 3 + random.below(18);
+        let x = [1 + random.below(9), c * groups, side(&mut random), side(&mut random)];
+        let pad = [random.below(4), random.below(4)];
+        let Some(case) = Case::new(&x, &[k * groups, c, 3, 3], &[1; 2], &pad, &[1; 2], groups) else {
+            continue;
+        };
+        match round % 4 {
+            0 => check::<f16>(&case, &mut random),
+            1 => check::<bf16>(&case, &mut random),
+            _ => check::<f32>(&case, &mut random),
+        }
+    }
+}
+
+#[test]
 fn the_same_bits_every_time() {
     let mut random = Random::new("convolution, bits");
     let case = Case::new(&[9, 8, 13, 11], &[24, 8, 3, 3], &[1; 2], &[1; 2], &[1; 2], 1).unwrap();

@@ -19,13 +19,16 @@ pub(crate) enum Level {
     Avx512,
 }
 
-/// The level of this machine, asked once.
+/// The level of this machine, or the lower one that `BURN_ROCM_CPU_ISA` asks for; looked up once.
 pub(crate) fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512f")
+            let limit = crate::settings::settings().ok().and_then(|settings| settings.isa.as_deref());
+            let allowed = |isa: &[&str]| limit.is_none_or(|limit| isa.contains(&limit));
+            if allowed(&["v4"])
+                && is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl")
@@ -33,7 +36,7 @@ pub(crate) fn level() -> Level {
             {
                 return Level::Avx512;
             }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            if allowed(&["v3", "v4"]) && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                 return Level::Avx2;
             }
         }

@@ -3,9 +3,9 @@
 use super::super::status::{Outcome, by_float, input, output, require};
 use super::super::tensor::tensor;
 use super::descriptor::convolution;
-use super::direct::{Direction, convolve};
+use super::direct::Direction;
 use super::problem::Problem;
-use super::{direct, weights};
+use super::{direct, weights, winograd};
 use core::ffi::c_void;
 use miopen_sys::*;
 
@@ -127,6 +127,7 @@ impl Call {
     /// Bytes of workspace.
     pub(super) fn workspace(&self) -> usize {
         let floats = match self.direction() {
+            Some(_) if winograd::applies(&self.problem) => winograd::workspace_len(&self.problem),
             Some(_) => direct::workspace_len(&self.problem),
             None => weights::workspace_len(&self.problem),
         };
@@ -153,6 +154,13 @@ impl Call {
     }
 }
 
+type Algorithm<T> = unsafe fn(&Problem, Direction, *const T, *const T, *mut T, &mut [f32]);
+
+/// The faster algorithm for a shape.
+fn algorithm<T: Single>(p: &Problem) -> Algorithm<T> {
+    if winograd::applies(p) { winograd::convolve } else { direct::convolve }
+}
+
 fn run_as<T: Single>(call: &Call, buffers: Buffers, workspace: &mut [f32]) -> Outcome {
     let p = &call.problem;
     let (x, y) = if call.transposed { (buffers.y, buffers.x) } else { (buffers.x, buffers.y) };
@@ -162,11 +170,13 @@ fn run_as<T: Single>(call: &Call, buffers: Buffers, workspace: &mut [f32]) -> Ou
             Some(Direction::Forward) => {
                 let (x, w) = (input::<T>(x, p.x_len())?, input::<T>(buffers.w, p.w_len())?);
                 let y = output::<T>(y, p.y_len())?;
+                let convolve = algorithm(p);
                 convolve(p, Direction::Forward, x.as_ptr(), w.as_ptr(), y.as_mut_ptr(), workspace);
             }
             Some(Direction::Backward) => {
                 let (dy, w) = (input::<T>(y, p.y_len())?, input::<T>(buffers.w, p.w_len())?);
                 let dx = output::<T>(x, p.x_len())?;
+                let convolve = algorithm(p);
                 convolve(p, Direction::Backward, dy.as_ptr(), w.as_ptr(), dx.as_mut_ptr(), workspace);
             }
             None => {

@@ -47,6 +47,12 @@ pub(crate) unsafe fn fill_planes<T: Single>(fill: &Fill, from: *const T, to: &mu
                         unsafe { core::slice::from_raw_parts(from.add(first), (count - 1) * step + 1) };
                     if step == 1 {
                         T::widen_slice(source, &mut row[begin..end]);
+                    } else if step == 2 {
+                        // Pairs vectorise, a general step does not; the last pixel has no partner.
+                        for (to, from) in row[begin..end].iter_mut().zip(source.chunks_exact(2)) {
+                            *to = from[0].widen();
+                        }
+                        row[end - 1] = source[source.len() - 1].widen();
                     } else {
                         for (to, from) in row[begin..end].iter_mut().zip(source.iter().step_by(step)) {
                             *to = from.widen();

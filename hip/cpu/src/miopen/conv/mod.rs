@@ -9,6 +9,7 @@ mod immediate;
 mod plan;
 mod problem;
 mod weights;
+mod winograd;
 
 pub(crate) use call::Found;
 pub(super) use descriptor::*;
