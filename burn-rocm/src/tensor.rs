@@ -139,9 +139,10 @@ impl RocmTensor {
         self.dtype.size()
     }
 
-    /// The bytes between the buffer's start and the first element.
+    /// The bytes between the buffer's start and the first element; 0 where there is none, since a slice of nothing may
+    /// begin past the buffer's end.
     pub(crate) fn byte_offset(&self) -> usize {
-        self.layout.offset() * self.dtype.size()
+        if self.layout.shape().contains(&0) { 0 } else { self.layout.offset() * self.dtype.size() }
     }
 
     /// The device that holds the buffer.

@@ -1,4 +1,4 @@
-//! Pooling: on MIOpen where it has the op, else (f64, dilation, outputs rounded up) on kernels.
+//! Pooling: on MIOpen where it has the op, else (f64, bf16, dilation, outputs rounded up) on kernels.
 
 use burn_std::DType;
 use hip::{KernelName, PoolDesc, PoolMode};
@@ -45,11 +45,11 @@ impl Window {
         Ok(out)
     }
 
-    /// Whether MIOpen pools so: no dilation, complete windows, padding below the window's size, no f64.
+    /// Whether MIOpen pools so: no dilation, complete windows, padding below the window's size, f32 or f16.
     fn miopen(&self, x: &[usize], out: &[usize], dtype: hip::DType) -> bool {
         let complete = Self { ceil: false, ..*self }.output("pool", x).is_ok_and(|complete| complete == out);
         let padding = self.padding.iter().zip(&self.size).all(|(padding, size)| padding < size);
-        complete && padding && self.dilation == [1, 1] && dtype != hip::DType::F64
+        complete && padding && self.dilation == [1, 1] && PoolDesc::takes(dtype)
     }
 
     fn describe(&self, x: &[usize], y: &[usize], dtype: hip::DType, mode: PoolMode) -> PoolDesc {

@@ -34,8 +34,7 @@ fn max_pool2d_both_ways() {
                     x.float::<B>(&device), window, stride, padding, [1, 1], false, g.float::<B>(&device), found.indices.clone(),
                 );
                 // Index types differ by backend: the values must not.
-                let indices = B::int_cast(found.indices, IntDType::I64);
-                vec![read_float::<B>(plain), read_float::<B>(found.output), read_int::<B>(indices), read_float::<B>(back.x_grad)]
+                vec![read_float::<B>(plain), read_float::<B>(found.output), read_index::<B>(found.indices), read_float::<B>(back.x_grad)]
             });
         }
     }

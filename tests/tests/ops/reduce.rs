@@ -110,10 +110,14 @@ fn int_reductions() {
                         read_int::<B>(B::int_mean_dim(a.int::<B>(&device), dim)),
                         read_int::<B>(B::int_max_dim(a.int::<B>(&device), dim)),
                         read_int::<B>(B::int_min_dim(a.int::<B>(&device), dim)),
-                        read_int::<B>(B::int_argmax(a.int::<B>(&device), dim)),
-                        read_int::<B>(B::int_argmin(a.int::<B>(&device), dim)),
                     ]
                 });
+                // The oracle has no arg reductions of some types: it takes the same small values as I64.
+                let ours = a.int::<R>(&Default::default());
+                let theirs = O::int_cast(a.int::<O>(&Default::default()), IntDType::I64);
+                let places = [R::int_argmax(ours.clone(), dim), R::int_argmin(ours, dim)].map(read_index::<R>);
+                let expected = [O::int_argmax(theirs.clone(), dim), O::int_argmin(theirs, dim)].map(read_index::<O>);
+                assert_close(&format!("int arg reductions {dtype:?} {shape:?} {view:?} dim {dim}"), &places, &expected, Tolerance::EXACT);
             }
         }
     }
@@ -138,7 +142,8 @@ fn any_and_all() {
                     read_bool::<B>(B::int_all(i.int::<B>(&device), out)),
                 ]
             });
-            for dim in 0..shape.len() {
+            // Along a dim of no elements the oracle fails; with none elsewhere, too.
+            for dim in (0..shape.len()).filter(|_| !shape.contains(&0)) {
                 differential!(format!("any, all {shape:?} {view:?} dim {dim}"), Tolerance::EXACT, |B, device| {
                     vec![
                         read_bool::<B>(B::bool_any_dim(m.bool::<B>(&device), dim)),

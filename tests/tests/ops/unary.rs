@@ -68,7 +68,12 @@ fn special_values() {
             )*};
         }
         each!(float_exp float_sqrt float_tanh float_erf float_abs float_neg float_floor float_round float_recip);
-        each!(float_log relu sigmoid);
+        each!(float_log sigmoid);
+        // The oracle's relu drops NaN; Burn's own definition (a mask of what is at most 0) keeps it, and so do we.
+        let relu = read_float::<R>(R::relu(R::float_from_data(data.clone(), &Default::default())));
+        for (x, y) in data.iter::<f64>().zip(relu.iter::<f64>()) {
+            assert!(if x.is_nan() { y.is_nan() } else { y == x.max(0.0) }, "relu {dtype:?} of {x}: {y}");
+        }
     }
 }
 
@@ -123,7 +128,7 @@ fn softmax_over_each_dim() {
     let random = Random::new();
     for dtype in FLOATS {
         for &shape in SHAPES.iter().chain(&[&[3usize, 1000] as &[usize], &[2, 5000], &[40, 300, 2]]) {
-            for dim in 0..shape.len() {
+            for dim in (0..shape.len()).filter(|&dim| shape[dim] > 0) {
                 let view = View::ALL[random.below(5)];
                 let a = float(&random, shape, dtype, view, -5.0, 5.0);
                 differential!(format!("softmax {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::of(dtype).times(8.0), |B, device| {
