@@ -184,7 +184,8 @@ fn trainer<B: AutodiffBackend>(kind: Kind, size: usize) -> impl FnMut() {
 
 pub(crate) fn train(options: &Options, rows: &mut Vec<Row>) {
     for (kind, bar) in [(Kind::Mlp, 0.8), (Kind::Cnn, 0.5)] {
-        let (ours, peer) = compare(options, trainer::<Autodiff<Ours>>(kind, 128), trainer::<Autodiff<Peer>>(kind, 128));
+        let (ours, peer) =
+            compare(options, trainer::<Autodiff<Ours>>(kind, 128), trainer::<Autodiff<Peer>>(kind, 128));
         let case = format!("{} Adam step, batch 128", kind.name());
         eprintln!("{case}: {:.2}", ours / peer);
         rows.push(Row { case, ours, peer: Some(peer), bar });

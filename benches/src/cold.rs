@@ -30,12 +30,18 @@ pub(crate) fn cold_start(options: &Options, rows: &mut Vec<Row>) {
             let cache = std::env::temp_dir().join(format!("burn-rocm-cold-{}-{round}", std::process::id()));
             std::fs::create_dir_all(&cache).expect("a temporary folder can be made");
             let start = Instant::now();
-            let status = Command::new(&program).args(["--first-step", model]).env("XDG_CACHE_HOME", &cache).status();
+            let status =
+                Command::new(&program).args(["--first-step", model]).env("XDG_CACHE_HOME", &cache).status();
             times.push(start.elapsed().as_secs_f64());
             assert!(status.is_ok_and(|status| status.success()), "the first step of the {model} failed");
             let _ = std::fs::remove_dir_all(&cache);
         }
         times.sort_by(f64::total_cmp);
-        rows.push(Row { case: format!("cold start to the end of the first {model} step"), ours: times[times.len() / 2], peer: None, bar: 2.0 });
+        rows.push(Row {
+            case: format!("cold start to the end of the first {model} step"),
+            ours: times[times.len() / 2],
+            peer: None,
+            bar: 2.0,
+        });
     }
 }

@@ -3,15 +3,18 @@
 //! A row is one case: the median time of this backend, the median time of the peer (`burn-flex`), their ratio, and the bar
 //! the ratio is held to. The two backends take turns, so that a slow spell of the machine meets both.
 
-mod cold;
 mod cases;
+mod cold;
 mod table;
 
 use clap::Parser;
 
 /// Which groups of cases to run, and how long.
 #[derive(Parser, Debug, Clone)]
-#[command(name = "benches", about = "Times burn-rocm beside burn-flex; ratios below 1 mean burn-rocm is faster")]
+#[command(
+    name = "benches",
+    about = "Times burn-rocm beside burn-flex; ratios below 1 mean burn-rocm is faster"
+)]
 pub(crate) struct Options {
     /// Run every group.
     #[arg(long)]

@@ -24,13 +24,15 @@ impl Row {
 
 /// The rows as a Markdown table.
 pub(crate) fn markdown(rows: &[Row]) -> String {
-    let mut text = String::from("| case | burn-rocm | burn-flex | ratio | bar | |\n|---|---:|---:|---:|---:|---|\n");
+    let mut text =
+        String::from("| case | burn-rocm | burn-flex | ratio | bar | |\n|---|---:|---:|---:|---:|---|\n");
     for row in rows {
         let peer = row.peer.map_or("-".into(), time);
         let ratio = row.peer.map_or("-".into(), |_| format!("{:.2}", row.figure()));
         let bar = if row.peer.is_some() { format!("{:.2}", row.bar) } else { time(row.bar) };
         let verdict = if row.figure() <= row.bar { "ok" } else { "over" };
-        let _ = writeln!(text, "| {} | {} | {peer} | {ratio} | {bar} | {verdict} |", row.case, time(row.ours));
+        let _ =
+            writeln!(text, "| {} | {} | {peer} | {ratio} | {bar} | {verdict} |", row.case, time(row.ours));
     }
     text
 }

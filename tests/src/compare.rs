@@ -44,7 +44,12 @@ impl Tolerance {
 /// # Panics
 /// With `what`, the first element that differs and both values.
 #[track_caller]
-pub fn assert_close(what: &impl std::fmt::Display, ours: &[TensorData], theirs: &[TensorData], tolerance: Tolerance) {
+pub fn assert_close(
+    what: &impl std::fmt::Display,
+    ours: &[TensorData],
+    theirs: &[TensorData],
+    tolerance: Tolerance,
+) {
     assert_eq!(ours.len(), theirs.len(), "{what}: number of results");
     for (k, (a, b)) in ours.iter().zip(theirs).enumerate() {
         assert_eq!(a.shape, b.shape, "{what}: shape of result {k}");

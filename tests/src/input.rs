@@ -21,7 +21,8 @@ pub enum View {
 
 impl View {
     /// Every view.
-    pub const ALL: [Self; 5] = [Self::Contiguous, Self::Permuted, Self::Sliced, Self::Flipped, Self::Expanded];
+    pub const ALL: [Self; 5] =
+        [Self::Contiguous, Self::Permuted, Self::Sliced, Self::Flipped, Self::Expanded];
 }
 
 /// Data and the view it is to be seen in: the same on both backends.
@@ -54,7 +55,11 @@ fn sliced(shape: &[usize]) -> Vec<Slice> {
     let last = shape.len() - 1;
     let slice = |(d, &n): (usize, &usize)| {
         let (n, start) = (n as isize, 1);
-        if d == last { Slice::new(start, Some(start + 2 * n), 2) } else { Slice::new(start, Some(start + n), 1) }
+        if d == last {
+            Slice::new(start, Some(start + 2 * n), 2)
+        } else {
+            Slice::new(start, Some(start + n), 1)
+        }
     };
     shape.iter().enumerate().map(slice).collect()
 }

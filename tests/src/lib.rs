@@ -24,16 +24,8 @@ pub use burn_std::{BoolDType, BoolStore, FloatDType, IntDType};
 /// The float types every float op is tested in.
 pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 /// The integer types every integer op is tested in.
-pub const INTS: [DType; 8] = [
-    DType::I64,
-    DType::I32,
-    DType::I16,
-    DType::I8,
-    DType::U64,
-    DType::U32,
-    DType::U16,
-    DType::U8,
-];
+pub const INTS: [DType; 8] =
+    [DType::I64, DType::I32, DType::I16, DType::I8, DType::U64, DType::U32, DType::U16, DType::U8];
 
 /// Shapes of ranks 1 to 6: empty, of one element, odd, around 16-byte vectors and block edges.
 pub const SHAPES: &[&[usize]] = &[
@@ -82,12 +74,14 @@ pub fn int_dtype(dtype: DType) -> IntDType {
 #[macro_export]
 macro_rules! differential {
     ($what:expr, $tolerance:expr, |$B:ident, $device:ident| $body:expr) => {{
+        #[allow(unused_braces)] // rustfmt puts them around a one-line body
         let ours = {
             #[allow(dead_code)]
             type $B = $crate::R;
             let $device = Default::default();
             $body
         };
+        #[allow(unused_braces)]
         let theirs = {
             #[allow(dead_code)]
             type $B = $crate::O;

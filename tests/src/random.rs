@@ -22,7 +22,11 @@ impl Random {
         });
         // Tests run side by side: the thread's name (the test's) keeps each one's numbers its own and repeatable.
         let thread = std::thread::current();
-        let test = thread.name().unwrap_or("").bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let test = thread
+            .name()
+            .unwrap_or("")
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         thread_local!(static CALL: AtomicU64 = const { AtomicU64::new(0) });
         let call = CALL.with(|call| call.fetch_add(1, Ordering::Relaxed));
         Self(Cell::new(seed ^ test ^ call.wrapping_mul(0x9e37_79b9_7f4a_7c15)))

@@ -32,8 +32,13 @@ impl<B: Backend> ModuleMapper<B> for Reset {
         param.map(|tensor| {
             let shape = tensor.shape();
             // Uniform of a layer's usual scale; vectors (biases, norms) around one half so that none is dead.
-            let bound = if shape.num_dims() == 1 { 0.5 } else { (shape.num_dims() as f64 * 3.0 / shape.num_elements() as f64).sqrt() * 4.0 };
-            let values: Vec<f32> = (0..shape.num_elements()).map(|_| random.uniform(-bound, bound) as f32).collect();
+            let bound = if shape.num_dims() == 1 {
+                0.5
+            } else {
+                (shape.num_dims() as f64 * 3.0 / shape.num_elements() as f64).sqrt() * 4.0
+            };
+            let values: Vec<f32> =
+                (0..shape.num_elements()).map(|_| random.uniform(-bound, bound) as f32).collect();
             Tensor::from_data(TensorData::new(values, shape), &tensor.device()).require_grad()
         })
     }
@@ -56,7 +61,9 @@ impl<B: AutodiffBackend> Trainer<B> {
     pub fn step_on_device(&mut self, (images, labels): &Batch<B>) -> Tensor<B, 1> {
         let model = self.model.take().expect("a step ends with the model in place");
         let logits = model.forward(images.clone());
-        let loss = burn::nn::loss::CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels.clone());
+        let loss = burn::nn::loss::CrossEntropyLossConfig::new()
+            .init(&logits.device())
+            .forward(logits, labels.clone());
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         self.model = Some(self.optimizer.step(1e-3, model, grads));
         loss

@@ -1,5 +1,5 @@
 //! Gradients through `Autodiff`, against the oracle's.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
 use burn::tensor::{Tensor, activation, backend::AutodiffBackend};
@@ -11,12 +11,15 @@ fn gradients<B: AutodiffBackend, const N: usize>(
     body: impl Fn([Tensor<B, 2>; N]) -> Tensor<B, 2>,
 ) -> Vec<TensorData> {
     let device = Default::default();
-    let inputs = inputs.each_ref().map(|data| Tensor::<B, 2>::from_data(data.clone(), &device).require_grad());
+    let inputs =
+        inputs.each_ref().map(|data| Tensor::<B, 2>::from_data(data.clone(), &device).require_grad());
     let out = body(inputs.clone());
-    let weights = Tensor::arange(0..out.shape().num_elements() as i64, &device).float().sin().reshape(out.shape());
+    let weights =
+        Tensor::arange(0..out.shape().num_elements() as i64, &device).float().sin().reshape(out.shape());
     let grads = (out.clone() * weights).sum().backward();
     let mut results = vec![out.into_data()];
-    results.extend(inputs.iter().map(|input| input.grad(&grads).expect("every input takes part").into_data()));
+    results
+        .extend(inputs.iter().map(|input| input.grad(&grads).expect("every input takes part").into_data()));
     results
 }
 
@@ -76,7 +79,8 @@ fn convolution<B: AutodiffBackend>(data: &[TensorData; 3]) -> Vec<TensorData> {
     let x = Tensor::<B, 4>::from_data(data[0].clone(), &device).require_grad();
     let w = Tensor::<B, 4>::from_data(data[1].clone(), &device).require_grad();
     let b = Tensor::<B, 1>::from_data(data[2].clone(), &device).require_grad();
-    let y = module::conv2d(x.clone(), w.clone(), Some(b.clone()), ConvOptions::new([1, 1], [1, 1], [1, 1], 1));
+    let y =
+        module::conv2d(x.clone(), w.clone(), Some(b.clone()), ConvOptions::new([1, 1], [1, 1], [1, 1], 1));
     let y = module::max_pool2d(activation::relu(y), [2, 2], [2, 2], [0, 0], [1, 1], false);
     let y = module::avg_pool2d(y, [2, 2], [1, 1], [1, 1], true, false);
     let grads = y.clone().powi_scalar(2).sum().backward();

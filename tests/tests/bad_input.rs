@@ -1,5 +1,5 @@
 //! Bad input: a typed error, the process and the other tensors whole, the next op fine.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_rocm::{RocmDevice, RocmError, take_last_error};
 use burn_rocm_tests::*;
@@ -40,8 +40,16 @@ fn shapes_that_do_not_fit() {
     invalid(error_of(|| R::float_cat(vec![zeros(&[2, 3]), zeros(&[2, 4])], 0)), "cat", "[2, 4]");
     invalid(error_of(|| R::float_expand(zeros(&[2, 3]), Shape::from(vec![4, 3]))), "expand", "[4, 3]");
     let conv = || ConvOptions::<2>::new([1, 1], [0, 0], [1, 1], 1);
-    invalid(error_of(|| R::conv2d(zeros(&[1, 3, 8, 8]), zeros(&[4, 2, 3, 3]), None, conv())), "conv2d", "[4, 2, 3, 3]");
-    invalid(error_of(|| R::conv2d(zeros(&[1, 2, 2, 2]), zeros(&[4, 2, 3, 3]), None, conv())), "conv2d", "[1, 2, 2, 2]");
+    invalid(
+        error_of(|| R::conv2d(zeros(&[1, 3, 8, 8]), zeros(&[4, 2, 3, 3]), None, conv())),
+        "conv2d",
+        "[4, 2, 3, 3]",
+    );
+    invalid(
+        error_of(|| R::conv2d(zeros(&[1, 2, 2, 2]), zeros(&[4, 2, 3, 3]), None, conv())),
+        "conv2d",
+        "[1, 2, 2, 2]",
+    );
 }
 
 #[test]
@@ -107,13 +115,14 @@ fn providers_that_cannot_be_had() {
         return;
     }
     let run = |provider: &str, more: &[(&str, &str)]| {
-        let output = std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
-            .args(["--exact", "providers_that_cannot_be_had", "--nocapture"])
-            .env(CHILD, "1")
-            .env("BURN_ROCM_PROVIDER", provider)
-            .envs(more.iter().copied())
-            .output()
-            .expect("the test program starts");
+        let output =
+            std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
+                .args(["--exact", "providers_that_cannot_be_had", "--nocapture"])
+                .env(CHILD, "1")
+                .env("BURN_ROCM_PROVIDER", provider)
+                .envs(more.iter().copied())
+                .output()
+                .expect("the test program starts");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         text
@@ -123,7 +132,9 @@ fn providers_that_cannot_be_had() {
     assert!(text.contains("directx") && text.contains("auto"), "{text}");
     let text = run("cpu", &[("BURN_ROCM_CPU_THREADS", "many")]);
     assert!(text.contains("Config") && text.contains("many"), "{text}");
-    if std::env::var("BURN_ROCM_PROVIDER").as_deref() != Ok("rocm") && !std::path::Path::new("/dev/kfd").exists() {
+    if std::env::var("BURN_ROCM_PROVIDER").as_deref() != Ok("rocm")
+        && !std::path::Path::new("/dev/kfd").exists()
+    {
         let text = run("rocm", &[]);
         assert!(text.contains("panicked: true") && text.contains("NotAvailable"), "{text}");
         assert!(text.contains("libamdhip64"), "what was looked for is named: {text}");

@@ -1,5 +1,5 @@
 //! Several devices, and several threads on one.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_tests::*;
@@ -12,14 +12,20 @@ fn two_devices() {
         if !matches!(std::env::var("BURN_ROCM_PROVIDER").as_deref(), Err(_) | Ok("auto" | "cpu")) {
             return; // a real provider shows the devices there are
         }
-        let output = std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
-            .args(["--exact", "two_devices", "--nocapture"])
-            .env(CHILD, "1")
-            .env("BURN_ROCM_CPU_DEVICES", "2")
-            .env("BURN_ROCM_PROVIDER", "cpu")
-            .output()
-            .expect("the test program starts");
-        assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let output =
+            std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
+                .args(["--exact", "two_devices", "--nocapture"])
+                .env(CHILD, "1")
+                .env("BURN_ROCM_CPU_DEVICES", "2")
+                .env("BURN_ROCM_PROVIDER", "cpu")
+                .output()
+                .expect("the test program starts");
+        assert!(
+            output.status.success(),
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
         return;
     }
     let (first, second) = (RocmDevice::new(0), RocmDevice::new(1));
@@ -42,7 +48,8 @@ fn two_devices() {
     // Operands on different devices are refused, and both stay whole.
     let a = R::float_from_data(TensorData::from([1.0f32, 2.0]), &first);
     let b = R::float_from_data(TensorData::from([3.0f32, 4.0]), &second);
-    let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| R::float_add(a.clone(), b.clone())));
+    let refused =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| R::float_add(a.clone(), b.clone())));
     assert!(refused.is_err());
     let error = burn_rocm::take_last_error().expect("the error is kept");
     assert!(matches!(error, burn_rocm::RocmError::Invalid { .. }), "{error}");

@@ -1,7 +1,7 @@
 //! Lockstep mode finds what it is there for: each of five mistakes, planted in a right kernel, fails.
 //!
 //! Each run is a process of its own: the wave size is read once.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use hip::{Device, Grid, Program};
 use std::process::Command;
@@ -55,13 +55,19 @@ fn row_sums(source: &str) -> hip::Result<Vec<f32>> {
     let (input, output) = (device.upload(&values)?, device.alloc(ROWS * 4)?);
     let program = Program { name: "row_sum.hip", source, headers: &[], options: &[] };
     let kernel = device.kernel(&program, "row_sum<f32>")?;
-    let launch = device.launch_kernel(&kernel)?.value(ROWS as u32).value(LENGTH as u32).buffer(&input, 0).buffer(&output, 0);
+    let launch = device
+        .launch_kernel(&kernel)?
+        .value(ROWS as u32)
+        .value(LENGTH as u32)
+        .buffer(&input, 0)
+        .buffer(&output, 0);
     // SAFETY: the kernel reads ROWS * LENGTH floats of `input` and writes ROWS of `output`; the mutants' overruns are of
     // shared memory, which the lockstep device fences.
     unsafe { launch.submit(Grid { blocks: 3, threads: 128 }, 0)? };
     let mut bytes = vec![0; ROWS * 4];
     device.read(&output, 0, &mut bytes)?;
-    let sums: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let sums: Vec<f32> =
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     let expected: Vec<f32> =
         (0..ROWS).map(|row| (0..LENGTH).map(|i| ((row * LENGTH + i) % 11) as f32).sum()).collect();
     if sums != expected {
@@ -85,8 +91,13 @@ fn outcome(mutant: &str, wave: u32) -> Result<(), String> {
         .output()
         .expect("the test program starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "a mistake is an error, not a crash: {mutant}, waves of {wave}: {text}{}", String::from_utf8_lossy(&output.stderr));
-    let line = text.lines().find_map(|line| line.split_once("outcome: ")).expect("the child prints its outcome");
+    assert!(
+        output.status.success(),
+        "a mistake is an error, not a crash: {mutant}, waves of {wave}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let line =
+        text.lines().find_map(|line| line.split_once("outcome: ")).expect("the child prints its outcome");
     if line.1 == "right" { Ok(()) } else { Err(line.1.to_owned()) }
 }
 

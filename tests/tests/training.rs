@@ -1,5 +1,5 @@
 //! What a training run relies on: the oracle's losses, steady memory, no hidden waits, repeatability.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
 use burn_rocm_examples::model::Kind;
@@ -24,7 +24,10 @@ fn losses_follow_the_oracle() {
     for kind in KINDS {
         let (ours, theirs) = (losses::<A>(kind, 10), losses::<Autodiff<O>>(kind, 10));
         for (step, (a, b)) in ours.iter().zip(&theirs).enumerate() {
-            assert!((a - b).abs() < 1e-3 * b.abs().max(1.0), "{kind:?}, step {step}: {a} instead of {b}\n{ours:?}\n{theirs:?}");
+            assert!(
+                (a - b).abs() < 1e-3 * b.abs().max(1.0),
+                "{kind:?}, step {step}: {a} instead of {b}\n{ours:?}\n{theirs:?}"
+            );
         }
         assert!(ours[9] < ours[0], "{kind:?} learns: {ours:?}");
     }
@@ -46,7 +49,11 @@ fn memory_is_steady_and_steps_do_not_wait() {
         trainer.step_on_device(&data);
         let stats = hip.pool().stats();
         assert!(stats.peak <= peak, "step {step}: the peak grew from {peak} to {} bytes", stats.peak);
-        assert!(stats.reserved <= reserved, "step {step}: reserved memory grew from {reserved} to {} bytes", stats.reserved);
+        assert!(
+            stats.reserved <= reserved,
+            "step {step}: reserved memory grew from {reserved} to {} bytes",
+            stats.reserved
+        );
     }
     let after = hip.counters();
     assert_eq!(after.device_to_host - before.device_to_host, 0, "a training step reads nothing back");
@@ -67,12 +74,13 @@ fn deterministic_runs_give_the_same_bits() {
         return;
     }
     let run = || {
-        let output = std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
-            .args(["--exact", "deterministic_runs_give_the_same_bits", "--nocapture"])
-            .env(CHILD, "1")
-            .env("BURN_ROCM_DETERMINISTIC", "1")
-            .output()
-            .expect("the test program starts");
+        let output =
+            std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
+                .args(["--exact", "deterministic_runs_give_the_same_bits", "--nocapture"])
+                .env(CHILD, "1")
+                .env("BURN_ROCM_DETERMINISTIC", "1")
+                .output()
+                .expect("the test program starts");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         text.lines().filter(|line| line.starts_with("loss ")).map(str::to_owned).collect::<Vec<_>>()

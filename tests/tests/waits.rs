@@ -1,7 +1,7 @@
 //! No op reads back or waits, outside the named list.
 //!
 //! One test in a program of its own: the counters are the device's, and other tests read results.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_backend::Distribution;
 use burn_rocm_tests::*;
@@ -40,7 +40,12 @@ fn no_op_waits() {
     let shape = Shape::from(vec![2, 3, 8, 8]);
     let (f32, i32, native, s) = (FloatDType::F32, IntDType::I32, BoolDType::Native, Scalar::Float(0.5));
     let one = Scalar::Int(1);
-    let cut = [Slice::new(0, Some(1), 1), Slice::new(0, Some(3), 2), Slice::new(1, Some(7), 1), Slice::new(0, None, 1)];
+    let cut = [
+        Slice::new(0, Some(1), 1),
+        Slice::new(0, Some(3), 2),
+        Slice::new(1, Some(7), 1),
+        Slice::new(0, None, 1),
+    ];
     let conv = ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
     let turned = ConvTransposeOptions::<2>::new([1, 1], [1, 1], [0, 0], [1, 1], 1);
     each_op! { hip,

@@ -78,8 +78,26 @@ pub(super) fn arg(tensor: &RocmTensor) -> TensorArg<'_> {
     TensorArg { buffer: tensor.buffer(), offset: tensor.byte_offset() }
 }
 
-fn describe(x: &[usize], w: &[usize], options: &Options, dtype: hip::DType) -> hip::Result<ConvDesc> {
-    ConvDesc::new(dtype, x, w, &options.stride, &options.padding, &options.dilation, options.groups)
+fn describe(
+    op: &'static str,
+    x: &[usize],
+    w: &[usize],
+    options: &Options,
+    dtype: hip::DType,
+) -> hip::Result<ConvDesc> {
+    let groups = options.groups;
+    if w[1] * groups != x[1] || !w[0].is_multiple_of(groups) {
+        let expected = format!("weights of {} / {groups} channels for an input {x:?}", x[1]);
+        return invalid(op, expected, format!("weights {w:?} in {groups} groups"));
+    }
+    let desc = ConvDesc::new(dtype, x, w, &options.stride, &options.padding, &options.dilation, groups);
+    desc.map_err(|error| match error {
+        // In the op's own terms: it was given an input, weights and options.
+        hip::Error::Invalid { expected, .. } => {
+            hip::Error::Invalid { op, expected, found: format!("input {x:?}, weights {w:?}, {options:?}") }
+        }
+        other => other,
+    })
 }
 
 fn add_bias(op: &'static str, out: RocmTensor, bias: Option<RocmTensor>) -> hip::Result<RocmTensor> {
@@ -104,7 +122,7 @@ pub(crate) fn forward(
     if options.stride.len() == 1 {
         return lower(forward(op, lift(x)?, lift(weight)?, bias, &options.lifted())?);
     }
-    let desc = describe(x.dims(), weight.dims(), options, x.kernel_type()?)?;
+    let desc = describe(op, x.dims(), weight.dims(), options, x.kernel_type()?)?;
     let device = x.hip_device().clone();
     if desc.y.contains(&0) || desc.w.contains(&0) || desc.x.contains(&0) {
         return add_bias(op, full_on(&device, desc.y, 0i64.into(), x.dtype_of())?, bias);
@@ -129,7 +147,7 @@ pub(crate) fn x_backward(
         x.insert(2, 1);
         return lower(x_backward(op, &x, lift(weight)?, lift(grad)?, &options.lifted())?);
     }
-    let desc = describe(x, weight.dims(), options, grad.kernel_type()?)?;
+    let desc = describe(op, x, weight.dims(), options, grad.kernel_type()?)?;
     if desc.y != grad.dims() {
         return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
     }
@@ -157,7 +175,7 @@ pub(crate) fn weight_backward(
         weight.insert(2, 1);
         return lower(weight_backward(op, lift(x)?, &weight, lift(grad)?, &options.lifted())?);
     }
-    let desc = describe(x.dims(), weight, options, grad.kernel_type()?)?;
+    let desc = describe(op, x.dims(), weight, options, grad.kernel_type()?)?;
     if desc.y != grad.dims() {
         return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
     }
@@ -222,11 +240,11 @@ pub(crate) fn transposed(
     let lifted = options.stride.len() == 1;
     // Where the output's extra padding passes a step, the plain convolution of it gives more than `x`: zeros.
     let whole = match lifted {
-        false => describe(&dims, weight.dims(), options, x.kernel_type()?)?.y,
+        false => describe(op, &dims, weight.dims(), options, x.kernel_type()?)?.y,
         true => {
             let lift = |dims: &[usize]| [dims[0], dims[1], 1, dims[2]];
             let (dims, weight) = (lift(&dims), lift(weight.dims()));
-            let mut y = describe(&dims, &weight, &options.lifted(), x.kernel_type()?)?.y;
+            let mut y = describe(op, &dims, &weight, &options.lifted(), x.kernel_type()?)?.y;
             y.remove(2);
             y
         }

@@ -77,7 +77,11 @@ impl Lines {
                 ((self.outer * inner).div_ceil(abreast), LEAST_PART[1])
             }
         };
-        if lines == 0 || lines >= units { 1 } else { (4 * units).div_ceil(lines).min(self.len / least).max(1) }
+        if lines == 0 || lines >= units {
+            1
+        } else {
+            (4 * units).div_ceil(lines).min(self.len / least).max(1)
+        }
     }
 
     /// Launches the row kernel, or the column kernel where a line's elements lie apart, `values` after the shape.

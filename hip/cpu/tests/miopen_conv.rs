@@ -1,4 +1,5 @@
 //! MIOpen's convolution through its C table, against sums in `f64`.
+#![allow(clippy::unwrap_used)]
 
 mod library;
 

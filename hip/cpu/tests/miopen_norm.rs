@@ -1,4 +1,5 @@
 //! MIOpen's batch, layer and group norm, against references in `f64`.
+#![allow(clippy::unwrap_used)]
 
 mod library;
 

@@ -1,5 +1,5 @@
 //! MIOpen's pooling, softmax, activations, reductions and plain tensor functions, against references in `f64`.
-
+#![allow(clippy::unwrap_used)]
 #![allow(non_upper_case_globals)] // AMD's names.
 
 mod library;

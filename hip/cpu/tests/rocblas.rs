@@ -1,4 +1,5 @@
 //! rocBLAS through its C table, against sums in `f64`.
+#![allow(clippy::unwrap_used)]
 
 mod library;
 
@@ -298,8 +299,8 @@ fn gemv_and_geam() {
         let (rows, columns) = if trans == NONE { (m, n) } else { (n, m) };
         let (incx, incy) = (random.pick(&[1, 2, -1, -3]), random.pick(&[1, 3, -2]));
         let a = random.values::<f64>(lda * n);
-        let x = random.values::<f64>(1 + (columns - 1) * (incx as i32).unsigned_abs() as usize);
-        let y = random.values::<f64>(1 + (rows - 1) * (incy as i32).unsigned_abs() as usize);
+        let x = random.values::<f64>(1 + (columns - 1) * i32::unsigned_abs(incx) as usize);
+        let y = random.values::<f64>(1 + (rows - 1) * i32::unsigned_abs(incy) as usize);
         let (alpha, beta) = (random.pick(&[1.0, -0.5, 0.0]), random.pick(&[0.0, 1.0, 2.0]));
         let (da, dx, dy) = (Device::new(&a), Device::new(&x), Device::new(&y));
         // SAFETY: buffers of these sizes.

@@ -12,12 +12,26 @@ fn layer_norm() {
             let x = float(&random, shape, dtype, view, -2.0, 2.0);
             let gamma = float(&random, &[width], dtype, View::Contiguous, 0.5, 1.5);
             let beta = float(&random, &[width], dtype, View::Contiguous, -0.5, 0.5);
-            differential!(format!("layer_norm {dtype:?} {shape:?} {view:?}"), Tolerance::of(dtype).times(32.0), |B, device| {
-                vec![
-                    read_float::<B>(B::layer_norm(x.float::<B>(&device), gamma.float::<B>(&device), Some(beta.float::<B>(&device)), 1e-5)),
-                    read_float::<B>(B::layer_norm(x.float::<B>(&device), gamma.float::<B>(&device), None, 1e-5)),
-                ]
-            });
+            differential!(
+                format!("layer_norm {dtype:?} {shape:?} {view:?}"),
+                Tolerance::of(dtype).times(32.0),
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::layer_norm(
+                            x.float::<B>(&device),
+                            gamma.float::<B>(&device),
+                            Some(beta.float::<B>(&device)),
+                            1e-5,
+                        )),
+                        read_float::<B>(B::layer_norm(
+                            x.float::<B>(&device),
+                            gamma.float::<B>(&device),
+                            None,
+                            1e-5,
+                        )),
+                    ]
+                }
+            );
         }
     }
 }
@@ -33,24 +47,41 @@ fn attention() {
             let bias = float(&random, &[batch, heads, queries, keys], dtype, View::Contiguous, -1.0, 1.0);
             // Masked where 1; the first key stays, so that no row is masked whole.
             let mut at = 0;
-            let masked = Input::new(&[batch, heads, queries, keys], DType::Bool(BoolStore::Native), View::Contiguous, || {
-                at += 1;
-                if (at - 1) % keys == 0 { 0.0 } else { random.below(2) as f64 }
-            });
+            let masked = Input::new(
+                &[batch, heads, queries, keys],
+                DType::Bool(BoolStore::Native),
+                View::Contiguous,
+                || {
+                    at += 1;
+                    if (at - 1) % keys == 0 { 0.0 } else { random.below(2) as f64 }
+                },
+            );
             for causal in [false, true] {
                 for scale in [None, Some(0.3)] {
                     for softcap in [None, Some(2.0)] {
                         let options = AttentionModuleOptions { scale, softcap, is_causal: causal };
-                        let what = format!("attention {dtype:?} {batch}x{heads}x{queries}x{keys}x{width} {options:?}");
+                        let what = format!(
+                            "attention {dtype:?} {batch}x{heads}x{queries}x{keys}x{width} {options:?}"
+                        );
                         differential!(what, Tolerance::of(dtype).times(32.0), |B, device| {
                             let run = |mask, bias| {
-                                B::attention(q.float::<B>(&device), k.float::<B>(&device), v.float::<B>(&device), mask, bias, options)
+                                B::attention(
+                                    q.float::<B>(&device),
+                                    k.float::<B>(&device),
+                                    v.float::<B>(&device),
+                                    mask,
+                                    bias,
+                                    options,
+                                )
                             };
                             vec![
                                 read_float::<B>(run(None, None)),
                                 read_float::<B>(run(Some(masked.bool::<B>(&device)), None)),
                                 read_float::<B>(run(None, Some(bias.float::<B>(&device)))),
-                                read_float::<B>(run(Some(masked.bool::<B>(&device)), Some(bias.float::<B>(&device)))),
+                                read_float::<B>(run(
+                                    Some(masked.bool::<B>(&device)),
+                                    Some(bias.float::<B>(&device)),
+                                )),
                             ]
                         });
                     }

@@ -58,8 +58,10 @@ comparisons! {
 #[test]
 fn comparisons_with_nan_and_infinities() {
     for dtype in FLOATS {
-        let a = TensorData::from([f64::NAN, f64::NAN, 1.0, f64::INFINITY, f64::NEG_INFINITY, 0.0]).convert_dtype(dtype);
-        let b = TensorData::from([f64::NAN, 1.0, f64::NAN, f64::INFINITY, f64::INFINITY, -0.0]).convert_dtype(dtype);
+        let a = TensorData::from([f64::NAN, f64::NAN, 1.0, f64::INFINITY, f64::NEG_INFINITY, 0.0])
+            .convert_dtype(dtype);
+        let b = TensorData::from([f64::NAN, 1.0, f64::NAN, f64::INFINITY, f64::INFINITY, -0.0])
+            .convert_dtype(dtype);
         let out = BoolDType::Native;
         differential!(format!("comparisons of special values {dtype:?}"), Tolerance::EXACT, |B, device| {
             let (a, b) = (B::float_from_data(a.clone(), &device), B::float_from_data(b.clone(), &device));
@@ -83,14 +85,22 @@ fn casts_between_all_types() {
             let view = View::ALL[random.below(5)];
             let a = float(&random, shape, from, view, 0.0, 100.0);
             for to in FLOATS {
-                differential!(format!("float_cast {from:?} to {to:?} {shape:?} {view:?}"), Tolerance::of(to), |B, device| {
-                    vec![read_float::<B>(B::float_cast(a.float::<B>(&device), float_dtype(to)))]
-                });
+                differential!(
+                    format!("float_cast {from:?} to {to:?} {shape:?} {view:?}"),
+                    Tolerance::of(to),
+                    |B, device| {
+                        vec![read_float::<B>(B::float_cast(a.float::<B>(&device), float_dtype(to)))]
+                    }
+                );
             }
             for to in INTS {
-                differential!(format!("float_into_int {from:?} to {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
-                    vec![read_int::<B>(B::float_into_int(a.float::<B>(&device), int_dtype(to)))]
-                });
+                differential!(
+                    format!("float_into_int {from:?} to {to:?} {shape:?} {view:?}"),
+                    Tolerance::EXACT,
+                    |B, device| {
+                        vec![read_int::<B>(B::float_into_int(a.float::<B>(&device), int_dtype(to)))]
+                    }
+                );
             }
         }
     }
@@ -99,14 +109,20 @@ fn casts_between_all_types() {
             let view = View::ALL[random.below(5)];
             let a = int(&random, shape, from, view, 0, 100);
             for to in INTS {
-                differential!(format!("int_cast {from:?} to {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
-                    vec![read_int::<B>(B::int_cast(a.int::<B>(&device), int_dtype(to)))]
-                });
+                differential!(
+                    format!("int_cast {from:?} to {to:?} {shape:?} {view:?}"),
+                    Tolerance::EXACT,
+                    |B, device| { vec![read_int::<B>(B::int_cast(a.int::<B>(&device), int_dtype(to)))] }
+                );
             }
             for to in FLOATS {
-                differential!(format!("int_into_float {from:?} to {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
-                    vec![read_float::<B>(B::int_into_float(a.int::<B>(&device), float_dtype(to)))]
-                });
+                differential!(
+                    format!("int_into_float {from:?} to {to:?} {shape:?} {view:?}"),
+                    Tolerance::EXACT,
+                    |B, device| {
+                        vec![read_float::<B>(B::int_into_float(a.int::<B>(&device), float_dtype(to)))]
+                    }
+                );
             }
         }
     }
@@ -114,14 +130,20 @@ fn casts_between_all_types() {
         let view = View::ALL[random.below(5)];
         let a = mask(&random, shape, view);
         for to in INTS {
-            differential!(format!("bool_into_int {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
-                vec![read_int::<B>(B::bool_into_int(a.bool::<B>(&device), int_dtype(to)))]
-            });
+            differential!(
+                format!("bool_into_int {to:?} {shape:?} {view:?}"),
+                Tolerance::EXACT,
+                |B, device| { vec![read_int::<B>(B::bool_into_int(a.bool::<B>(&device), int_dtype(to)))] }
+            );
         }
         for to in FLOATS {
-            differential!(format!("bool_into_float {to:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
-                vec![read_float::<B>(B::bool_into_float(a.bool::<B>(&device), float_dtype(to)))]
-            });
+            differential!(
+                format!("bool_into_float {to:?} {shape:?} {view:?}"),
+                Tolerance::EXACT,
+                |B, device| {
+                    vec![read_float::<B>(B::bool_into_float(a.bool::<B>(&device), float_dtype(to)))]
+                }
+            );
         }
     }
 }
@@ -131,8 +153,12 @@ fn casts_between_all_types() {
 fn float_to_int_saturates() {
     let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3e38, -3e38, 2.9, -2.9, 127.5, 255.5, 65535.5];
     let data = TensorData::from(values.map(|v| v as f32));
-    let out = |to| read_int::<R>(R::float_into_int(R::float_from_data(data.clone(), &Default::default()), int_dtype(to)));
-    let expect = |got: TensorData, want: Vec<i64>| assert_eq!(got.iter::<i64>().collect::<Vec<_>>(), want, "{:?}", got.dtype);
+    let out = |to| {
+        read_int::<R>(R::float_into_int(R::float_from_data(data.clone(), &Default::default()), int_dtype(to)))
+    };
+    let expect = |got: TensorData, want: Vec<i64>| {
+        assert_eq!(got.iter::<i64>().collect::<Vec<_>>(), want, "{:?}", got.dtype)
+    };
     expect(out(DType::I32), values.iter().map(|&v| i64::from(v as f32 as i32)).collect());
     expect(out(DType::I64), values.iter().map(|&v| v as f32 as i64).collect());
     expect(out(DType::I8), values.iter().map(|&v| i64::from(v as f32 as i8)).collect());

@@ -16,7 +16,13 @@ struct Case {
     groups: usize,
 }
 
-const fn case(batch: usize, channels: [usize; 2], size: usize, kernel: usize, [stride, padding, dilation, groups]: [usize; 4]) -> Case {
+const fn case(
+    batch: usize,
+    channels: [usize; 2],
+    size: usize,
+    kernel: usize,
+    [stride, padding, dilation, groups]: [usize; 4],
+) -> Case {
     Case { batch, channels, size, kernel, stride, padding, dilation, groups }
 }
 
@@ -37,7 +43,9 @@ impl Case {
 
     fn name(&self, dims: usize, dtype: DType) -> String {
         let Self { batch, channels, size, kernel, stride, padding, dilation, groups } = self;
-        format!("conv{dims}d {dtype:?} n{batch} c{channels:?} size {size} k{kernel} s{stride} p{padding} d{dilation} g{groups}")
+        format!(
+            "conv{dims}d {dtype:?} n{batch} c{channels:?} size {size} k{kernel} s{stride} p{padding} d{dilation} g{groups}"
+        )
     }
 
     fn out(&self) -> usize {
@@ -55,25 +63,69 @@ macro_rules! conv {
                     let spatial = |n: usize, m: usize, s: usize| [vec![n, m], vec![s; $dims]].concat();
                     let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
                     let x = float(&random, &spatial(c.batch, c.channels[0], c.size), dtype, view, -1.0, 1.0);
-                    let w = float(&random, &spatial(c.channels[1], c.channels[0] / c.groups, c.kernel), dtype, View::Contiguous, -1.0, 1.0);
+                    let w = float(
+                        &random,
+                        &spatial(c.channels[1], c.channels[0] / c.groups, c.kernel),
+                        dtype,
+                        View::Contiguous,
+                        -1.0,
+                        1.0,
+                    );
                     let b = float(&random, &[c.channels[1]], dtype, View::Contiguous, -1.0, 1.0);
                     let g = float(&random, &spatial(c.batch, c.channels[1], c.out()), dtype, view, -1.0, 1.0);
-                    let options = ConvOptions::<$dims>::new([c.stride; $dims], [c.padding; $dims], [c.dilation; $dims], c.groups);
-                    differential!(c.name($dims, dtype), Tolerance::sum(dtype, c.terms($dims)).times(2.0), |B, device| {
-                        vec![
-                            read_float::<B>(B::$conv(x.float::<B>(&device), w.float::<B>(&device), None, options.clone())),
-                            read_float::<B>(B::$conv(x.float::<B>(&device), w.float::<B>(&device), Some(b.float::<B>(&device)), options.clone())),
-                        ]
-                    });
+                    let options = ConvOptions::<$dims>::new(
+                        [c.stride; $dims],
+                        [c.padding; $dims],
+                        [c.dilation; $dims],
+                        c.groups,
+                    );
+                    differential!(
+                        c.name($dims, dtype),
+                        Tolerance::sum(dtype, c.terms($dims)).times(2.0),
+                        |B, device| {
+                            vec![
+                                read_float::<B>(B::$conv(
+                                    x.float::<B>(&device),
+                                    w.float::<B>(&device),
+                                    None,
+                                    options.clone(),
+                                )),
+                                read_float::<B>(B::$conv(
+                                    x.float::<B>(&device),
+                                    w.float::<B>(&device),
+                                    Some(b.float::<B>(&device)),
+                                    options.clone(),
+                                )),
+                            ]
+                        }
+                    );
                     // Sums over a whole batch and plane: the bound grows with their length.
                     let terms = c.batch * c.out().pow($dims) * c.channels[1] * c.kernel;
-                    differential!(c.name($dims, dtype) + " backward", Tolerance::sum(dtype, terms).times(2.0), |B, device| {
-                        vec![
-                            read_float::<B>(B::$x_backward(x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device), options.clone())),
-                            read_float::<B>(B::$w_backward(x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device), options.clone())),
-                            read_float::<B>(B::$b_backward(x.float::<B>(&device), b.float::<B>(&device), g.float::<B>(&device))),
-                        ]
-                    });
+                    differential!(
+                        c.name($dims, dtype) + " backward",
+                        Tolerance::sum(dtype, terms).times(2.0),
+                        |B, device| {
+                            vec![
+                                read_float::<B>(B::$x_backward(
+                                    x.float::<B>(&device),
+                                    w.float::<B>(&device),
+                                    g.float::<B>(&device),
+                                    options.clone(),
+                                )),
+                                read_float::<B>(B::$w_backward(
+                                    x.float::<B>(&device),
+                                    w.float::<B>(&device),
+                                    g.float::<B>(&device),
+                                    options.clone(),
+                                )),
+                                read_float::<B>(B::$b_backward(
+                                    x.float::<B>(&device),
+                                    b.float::<B>(&device),
+                                    g.float::<B>(&device),
+                                )),
+                            ]
+                        }
+                    );
                 }
             }
         }
@@ -95,28 +147,94 @@ macro_rules! conv_transpose {
                     let out_padding = c.stride - 1;
                     let out = (c.size - 1) * c.stride + c.dilation * (c.kernel - 1) + out_padding + 1;
                     let Some(out) = out.checked_sub(2 * c.padding) else { continue };
-                    let x = float(&random, &spatial(c.batch, c.channels[0], c.size), dtype, View::Contiguous, -1.0, 1.0);
-                    let w = float(&random, &spatial(c.channels[0], c.channels[1] / c.groups, c.kernel), dtype, View::Contiguous, -1.0, 1.0);
+                    let x = float(
+                        &random,
+                        &spatial(c.batch, c.channels[0], c.size),
+                        dtype,
+                        View::Contiguous,
+                        -1.0,
+                        1.0,
+                    );
+                    let w = float(
+                        &random,
+                        &spatial(c.channels[0], c.channels[1] / c.groups, c.kernel),
+                        dtype,
+                        View::Contiguous,
+                        -1.0,
+                        1.0,
+                    );
                     let b = float(&random, &[c.channels[1]], dtype, View::Contiguous, -1.0, 1.0);
-                    let g = float(&random, &spatial(c.batch, c.channels[1], out), dtype, View::Contiguous, -1.0, 1.0);
+                    let g = float(
+                        &random,
+                        &spatial(c.batch, c.channels[1], out),
+                        dtype,
+                        View::Contiguous,
+                        -1.0,
+                        1.0,
+                    );
                     let options = ConvTransposeOptions::<$dims>::new(
-                        [c.stride; $dims], [c.padding; $dims], [out_padding; $dims], [c.dilation; $dims], c.groups,
+                        [c.stride; $dims],
+                        [c.padding; $dims],
+                        [out_padding; $dims],
+                        [c.dilation; $dims],
+                        c.groups,
                     );
                     let terms = c.batch * c.size.pow($dims) * c.channels[1] * c.kernel;
-                    differential!(format!("transposed {}", c.name($dims, dtype)), Tolerance::sum(dtype, terms).times(2.0), |B, device| {
-                        vec![
-                            read_float::<B>(B::$conv(x.float::<B>(&device), w.float::<B>(&device), None, options.clone())),
-                            read_float::<B>(B::$conv(x.float::<B>(&device), w.float::<B>(&device), Some(b.float::<B>(&device)), options.clone())),
-                            read_float::<B>(B::$x_backward(w.float::<B>(&device), g.float::<B>(&device), options.clone())),
-                            read_float::<B>(B::$w_backward(x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device), options.clone())),
-                        ]
-                    });
+                    differential!(
+                        format!("transposed {}", c.name($dims, dtype)),
+                        Tolerance::sum(dtype, terms).times(2.0),
+                        |B, device| {
+                            vec![
+                                read_float::<B>(B::$conv(
+                                    x.float::<B>(&device),
+                                    w.float::<B>(&device),
+                                    None,
+                                    options.clone(),
+                                )),
+                                read_float::<B>(B::$conv(
+                                    x.float::<B>(&device),
+                                    w.float::<B>(&device),
+                                    Some(b.float::<B>(&device)),
+                                    options.clone(),
+                                )),
+                                read_float::<B>(B::$x_backward(
+                                    w.float::<B>(&device),
+                                    g.float::<B>(&device),
+                                    options.clone(),
+                                )),
+                                read_float::<B>(B::$w_backward(
+                                    x.float::<B>(&device),
+                                    w.float::<B>(&device),
+                                    g.float::<B>(&device),
+                                    options.clone(),
+                                )),
+                            ]
+                        }
+                    );
                 }
             }
         }
     };
 }
 
-conv_transpose!(conv_transpose1d, 1, conv_transpose1d, conv_transpose1d_x_backward, conv_transpose1d_weight_backward);
-conv_transpose!(conv_transpose2d, 2, conv_transpose2d, conv_transpose2d_x_backward, conv_transpose2d_weight_backward);
-conv_transpose!(conv_transpose3d, 3, conv_transpose3d, conv_transpose3d_x_backward, conv_transpose3d_weight_backward);
+conv_transpose!(
+    conv_transpose1d,
+    1,
+    conv_transpose1d,
+    conv_transpose1d_x_backward,
+    conv_transpose1d_weight_backward
+);
+conv_transpose!(
+    conv_transpose2d,
+    2,
+    conv_transpose2d,
+    conv_transpose2d_x_backward,
+    conv_transpose2d_weight_backward
+);
+conv_transpose!(
+    conv_transpose3d,
+    3,
+    conv_transpose3d,
+    conv_transpose3d_x_backward,
+    conv_transpose3d_weight_backward
+);

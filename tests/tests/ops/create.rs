@@ -12,7 +12,11 @@ fn data_comes_back_as_it_went() {
         let data = TensorData::new(values, Shape::from(shape.to_vec()));
         for dtype in FLOATS {
             let data = data.clone().convert_dtype(dtype);
-            assert_eq!(read_float::<R>(R::float_from_data(data.clone(), &device)), data, "{dtype:?} {shape:?}");
+            assert_eq!(
+                read_float::<R>(R::float_from_data(data.clone(), &device)),
+                data,
+                "{dtype:?} {shape:?}"
+            );
         }
         for dtype in INTS {
             let data = data.clone().convert_dtype(dtype);
@@ -33,9 +37,11 @@ fn views_read_back_in_their_order() {
         for &shape in SHAPES {
             for view in View::ALL {
                 let a = float(&random, shape, dtype, view, -1.0, 1.0);
-                differential!(format!("reading {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
-                    vec![read_float::<B>(a.float::<B>(&device))]
-                });
+                differential!(
+                    format!("reading {dtype:?} {shape:?} {view:?}"),
+                    Tolerance::EXACT,
+                    |B, device| { vec![read_float::<B>(a.float::<B>(&device))] }
+                );
             }
         }
     }
@@ -76,9 +82,13 @@ fn constants_and_ranges() {
     }
     for dtype in INTS {
         for (range, step) in [(0..100, 1), (3..50, 7), (0..0, 1), (5..6, 3)] {
-            differential!(format!("int_arange_step {dtype:?} {range:?} {step}"), Tolerance::EXACT, |B, device| {
-                vec![read_int::<B>(B::int_arange_step(range.clone(), step, &device, int_dtype(dtype)))]
-            });
+            differential!(
+                format!("int_arange_step {dtype:?} {range:?} {step}"),
+                Tolerance::EXACT,
+                |B, device| {
+                    vec![read_int::<B>(B::int_arange_step(range.clone(), step, &device, int_dtype(dtype)))]
+                }
+            );
         }
     }
 }

@@ -15,11 +15,22 @@ fn gather_and_scatter() {
                 for dtype in FLOATS {
                     let a = float(&random, shape, dtype, view, -1.0, 1.0);
                     let v = float(&random, &at, dtype, View::ALL[random.below(5)], -1.0, 1.0);
-                    let what = format!("gather, scatter_add {dtype:?} {shape:?} {view:?} by {index:?} {at:?} {other:?} dim {dim}");
+                    let what = format!(
+                        "gather, scatter_add {dtype:?} {shape:?} {view:?} by {index:?} {at:?} {other:?} dim {dim}"
+                    );
                     differential!(what, Tolerance::sum(dtype, at[dim]).times(2.0), |B, device| {
                         vec![
-                            read_float::<B>(B::float_gather(dim, a.float::<B>(&device), places.int::<B>(&device))),
-                            read_float::<B>(B::float_scatter_add(dim, a.float::<B>(&device), places.int::<B>(&device), v.float::<B>(&device))),
+                            read_float::<B>(B::float_gather(
+                                dim,
+                                a.float::<B>(&device),
+                                places.int::<B>(&device),
+                            )),
+                            read_float::<B>(B::float_scatter_add(
+                                dim,
+                                a.float::<B>(&device),
+                                places.int::<B>(&device),
+                                v.float::<B>(&device),
+                            )),
                         ]
                     });
                 }
@@ -27,20 +38,46 @@ fn gather_and_scatter() {
                 let a = int(&random, shape, dtype, view, 0, 3);
                 let v = int(&random, &at, dtype, View::ALL[random.below(5)], 0, 2);
                 if at[dim] < 40 {
-                    differential!(format!("int gather, scatter_add {dtype:?} {shape:?} by {at:?} dim {dim}"), Tolerance::EXACT, |B, device| {
-                        vec![
-                            read_int::<B>(B::int_gather(dim, a.int::<B>(&device), places.int::<B>(&device))),
-                            read_int::<B>(B::int_scatter_add(dim, a.int::<B>(&device), places.int::<B>(&device), v.int::<B>(&device))),
-                        ]
-                    });
+                    differential!(
+                        format!("int gather, scatter_add {dtype:?} {shape:?} by {at:?} dim {dim}"),
+                        Tolerance::EXACT,
+                        |B, device| {
+                            vec![
+                                read_int::<B>(B::int_gather(
+                                    dim,
+                                    a.int::<B>(&device),
+                                    places.int::<B>(&device),
+                                )),
+                                read_int::<B>(B::int_scatter_add(
+                                    dim,
+                                    a.int::<B>(&device),
+                                    places.int::<B>(&device),
+                                    v.int::<B>(&device),
+                                )),
+                            ]
+                        }
+                    );
                 }
                 let (m, w) = (mask(&random, shape, view), mask(&random, &at, other));
-                differential!(format!("bool gather, scatter_or {shape:?} by {at:?} dim {dim}"), Tolerance::EXACT, |B, device| {
-                    vec![
-                        read_bool::<B>(B::bool_gather(dim, m.bool::<B>(&device), places.int::<B>(&device))),
-                        read_bool::<B>(B::bool_scatter_or(dim, m.bool::<B>(&device), places.int::<B>(&device), w.bool::<B>(&device))),
-                    ]
-                });
+                differential!(
+                    format!("bool gather, scatter_or {shape:?} by {at:?} dim {dim}"),
+                    Tolerance::EXACT,
+                    |B, device| {
+                        vec![
+                            read_bool::<B>(B::bool_gather(
+                                dim,
+                                m.bool::<B>(&device),
+                                places.int::<B>(&device),
+                            )),
+                            read_bool::<B>(B::bool_scatter_or(
+                                dim,
+                                m.bool::<B>(&device),
+                                places.int::<B>(&device),
+                                w.bool::<B>(&device),
+                            )),
+                        ]
+                    }
+                );
             }
         }
     }
@@ -60,11 +97,22 @@ fn select_and_select_add() {
                 for dtype in FLOATS {
                     let a = float(&random, shape, dtype, view, -1.0, 1.0);
                     let v = float(&random, &picked, dtype, View::ALL[random.below(5)], -1.0, 1.0);
-                    let what = format!("select, select_add {dtype:?} {shape:?} {view:?} by {count} {index:?} dim {dim}");
+                    let what = format!(
+                        "select, select_add {dtype:?} {shape:?} {view:?} by {count} {index:?} dim {dim}"
+                    );
                     differential!(what, Tolerance::sum(dtype, count).times(2.0), |B, device| {
                         vec![
-                            read_float::<B>(B::float_select(a.float::<B>(&device), dim, places.int::<B>(&device))),
-                            read_float::<B>(B::float_select_add(a.float::<B>(&device), dim, places.int::<B>(&device), v.float::<B>(&device))),
+                            read_float::<B>(B::float_select(
+                                a.float::<B>(&device),
+                                dim,
+                                places.int::<B>(&device),
+                            )),
+                            read_float::<B>(B::float_select_add(
+                                a.float::<B>(&device),
+                                dim,
+                                places.int::<B>(&device),
+                                v.float::<B>(&device),
+                            )),
                         ]
                     });
                 }
@@ -73,14 +121,36 @@ fn select_and_select_add() {
                 let v = int(&random, &picked, dtype, View::Contiguous, 0, 2);
                 let (m, w) = (mask(&random, shape, view), mask(&random, &picked, View::Contiguous));
                 if count < 40 {
-                    differential!(format!("int and bool select {dtype:?} {shape:?} by {count} dim {dim}"), Tolerance::EXACT, |B, device| {
-                        vec![
-                            read_int::<B>(B::int_select(a.int::<B>(&device), dim, places.int::<B>(&device))),
-                            read_int::<B>(B::int_select_add(a.int::<B>(&device), dim, places.int::<B>(&device), v.int::<B>(&device))),
-                            read_bool::<B>(B::bool_select(m.bool::<B>(&device), dim, places.int::<B>(&device))),
-                            read_bool::<B>(B::bool_select_or(m.bool::<B>(&device), dim, places.int::<B>(&device), w.bool::<B>(&device))),
-                        ]
-                    });
+                    differential!(
+                        format!("int and bool select {dtype:?} {shape:?} by {count} dim {dim}"),
+                        Tolerance::EXACT,
+                        |B, device| {
+                            vec![
+                                read_int::<B>(B::int_select(
+                                    a.int::<B>(&device),
+                                    dim,
+                                    places.int::<B>(&device),
+                                )),
+                                read_int::<B>(B::int_select_add(
+                                    a.int::<B>(&device),
+                                    dim,
+                                    places.int::<B>(&device),
+                                    v.int::<B>(&device),
+                                )),
+                                read_bool::<B>(B::bool_select(
+                                    m.bool::<B>(&device),
+                                    dim,
+                                    places.int::<B>(&device),
+                                )),
+                                read_bool::<B>(B::bool_select_or(
+                                    m.bool::<B>(&device),
+                                    dim,
+                                    places.int::<B>(&device),
+                                    w.bool::<B>(&device),
+                                )),
+                            ]
+                        }
+                    );
                 }
             }
         }
@@ -99,7 +169,11 @@ fn embedding_both_ways() {
                 let what = format!("embedding {dtype:?} [{rows}, {width}] by {index:?} [{batch}, {length}]");
                 differential!(what, Tolerance::sum(dtype, batch * length).times(2.0), |B, device| {
                     let there = B::embedding(weights.float::<B>(&device), places.int::<B>(&device));
-                    let back = B::embedding_backward(weights.float::<B>(&device), grad.float::<B>(&device), places.int::<B>(&device));
+                    let back = B::embedding_backward(
+                        weights.float::<B>(&device),
+                        grad.float::<B>(&device),
+                        places.int::<B>(&device),
+                    );
                     vec![read_float::<B>(there), read_float::<B>(back)]
                 });
             }

@@ -7,7 +7,7 @@ fn reshaped(random: &Random, count: usize) -> Vec<usize> {
     let mut shape = vec![];
     let mut rest = count;
     for divisor in 2..=count.max(1) {
-        while rest % divisor == 0 && rest > 0 && shape.len() < 5 {
+        while rest.is_multiple_of(divisor) && rest > 0 && shape.len() < 5 {
             shape.push(divisor);
             rest /= divisor;
         }
@@ -29,13 +29,17 @@ fn reshape_of_every_view() {
             let a = float(&random, shape, dtype, view, -1.0, 1.0);
             let i = int(&random, shape, DType::I16, view, -9, 9);
             let m = mask(&random, shape, view);
-            differential!(format!("reshape {dtype:?} {shape:?} {view:?} to {to:?}"), Tolerance::EXACT, |B, device| {
-                vec![
-                    read_float::<B>(B::float_reshape(a.float::<B>(&device), to.clone())),
-                    read_int::<B>(B::int_reshape(i.int::<B>(&device), to.clone())),
-                    read_bool::<B>(B::bool_reshape(m.bool::<B>(&device), to.clone())),
-                ]
-            });
+            differential!(
+                format!("reshape {dtype:?} {shape:?} {view:?} to {to:?}"),
+                Tolerance::EXACT,
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::float_reshape(a.float::<B>(&device), to.clone())),
+                        read_int::<B>(B::int_reshape(i.int::<B>(&device), to.clone())),
+                        read_bool::<B>(B::bool_reshape(m.bool::<B>(&device), to.clone())),
+                    ]
+                }
+            );
         }
     }
 }
@@ -56,17 +60,21 @@ fn permute_swap_flip() {
             let a = float(&random, shape, dtype, view, -1.0, 1.0);
             let i = int(&random, shape, DType::I64, view, -9, 9);
             let m = mask(&random, shape, view);
-            differential!(format!("permute {axes:?} flip {flipped:?} {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
-                vec![
-                    read_float::<B>(B::float_permute(a.float::<B>(&device), &axes)),
-                    read_float::<B>(B::float_swap_dims(a.float::<B>(&device), d1, d2)),
-                    read_float::<B>(B::float_flip(a.float::<B>(&device), &flipped)),
-                    read_int::<B>(B::int_permute(i.int::<B>(&device), &axes)),
-                    read_int::<B>(B::int_flip(i.int::<B>(&device), &flipped)),
-                    read_bool::<B>(B::bool_permute(m.bool::<B>(&device), &axes)),
-                    read_bool::<B>(B::bool_flip(m.bool::<B>(&device), &flipped)),
-                ]
-            });
+            differential!(
+                format!("permute {axes:?} flip {flipped:?} {dtype:?} {shape:?} {view:?}"),
+                Tolerance::EXACT,
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::float_permute(a.float::<B>(&device), &axes)),
+                        read_float::<B>(B::float_swap_dims(a.float::<B>(&device), d1, d2)),
+                        read_float::<B>(B::float_flip(a.float::<B>(&device), &flipped)),
+                        read_int::<B>(B::int_permute(i.int::<B>(&device), &axes)),
+                        read_int::<B>(B::int_flip(i.int::<B>(&device), &flipped)),
+                        read_bool::<B>(B::bool_permute(m.bool::<B>(&device), &axes)),
+                        read_bool::<B>(B::bool_flip(m.bool::<B>(&device), &flipped)),
+                    ]
+                }
+            );
         }
     }
 }
@@ -93,28 +101,34 @@ fn slice_and_assign() {
             let a = float(&random, shape, dtype, view, -1.0, 1.0);
             let i = int(&random, shape, DType::I32, view, -9, 9);
             let m = mask(&random, shape, view);
-            differential!(format!("slice {cut:?} {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
-                let part = B::float_slice(a.float::<B>(&device), &cut);
-                // Written back doubled, into a tensor that is shared and one that is not.
-                let doubled = B::float_mul_scalar(part.clone(), Scalar::Float(2.0));
-                let shared = a.float::<B>(&device);
-                let assigned = B::float_slice_assign(shared.clone(), &cut, doubled.clone());
-                let owned = B::float_slice_assign(shared.clone(), &cut, doubled);
-                let ints = B::int_slice(i.int::<B>(&device), &cut);
-                let int_assigned = B::int_slice_assign(i.int::<B>(&device), &cut, B::int_neg(ints.clone()));
-                let bools = B::bool_slice(m.bool::<B>(&device), &cut);
-                let bool_assigned = B::bool_slice_assign(m.bool::<B>(&device), &cut, B::bool_not(bools.clone()));
-                vec![
-                    read_float::<B>(part),
-                    read_float::<B>(assigned),
-                    read_float::<B>(owned),
-                    read_float::<B>(shared),
-                    read_int::<B>(ints),
-                    read_int::<B>(int_assigned),
-                    read_bool::<B>(bools),
-                    read_bool::<B>(bool_assigned),
-                ]
-            });
+            differential!(
+                format!("slice {cut:?} {dtype:?} {shape:?} {view:?}"),
+                Tolerance::EXACT,
+                |B, device| {
+                    let part = B::float_slice(a.float::<B>(&device), &cut);
+                    // Written back doubled, into a tensor that is shared and one that is not.
+                    let doubled = B::float_mul_scalar(part.clone(), Scalar::Float(2.0));
+                    let shared = a.float::<B>(&device);
+                    let assigned = B::float_slice_assign(shared.clone(), &cut, doubled.clone());
+                    let owned = B::float_slice_assign(shared.clone(), &cut, doubled);
+                    let ints = B::int_slice(i.int::<B>(&device), &cut);
+                    let int_assigned =
+                        B::int_slice_assign(i.int::<B>(&device), &cut, B::int_neg(ints.clone()));
+                    let bools = B::bool_slice(m.bool::<B>(&device), &cut);
+                    let bool_assigned =
+                        B::bool_slice_assign(m.bool::<B>(&device), &cut, B::bool_not(bools.clone()));
+                    vec![
+                        read_float::<B>(part),
+                        read_float::<B>(assigned),
+                        read_float::<B>(owned),
+                        read_float::<B>(shared),
+                        read_int::<B>(ints),
+                        read_int::<B>(int_assigned),
+                        read_bool::<B>(bools),
+                        read_bool::<B>(bool_assigned),
+                    ]
+                }
+            );
         }
     }
 }
@@ -130,22 +144,34 @@ fn cat_and_repeat() {
             let dtype = FLOATS[random.below(4)];
             let a = float(&random, shape, dtype, left, -1.0, 1.0);
             let b = float(&random, &other, dtype, right, -1.0, 1.0);
-            let (i, j) = (int(&random, shape, DType::U8, left, 0, 9), int(&random, &other, DType::U8, right, 0, 9));
+            let (i, j) =
+                (int(&random, shape, DType::U8, left, 0, 9), int(&random, &other, DType::U8, right, 0, 9));
             let (m, n) = (mask(&random, shape, left), mask(&random, &other, right));
-            differential!(format!("cat {dtype:?} {shape:?} {left:?} with {other:?} {right:?} dim {dim}"), Tolerance::EXACT, |B, device| {
-                vec![
-                    read_float::<B>(B::float_cat(vec![a.float::<B>(&device), b.float::<B>(&device), a.float::<B>(&device)], dim)),
-                    read_int::<B>(B::int_cat(vec![i.int::<B>(&device), j.int::<B>(&device)], dim)),
-                    read_bool::<B>(B::bool_cat(vec![m.bool::<B>(&device), n.bool::<B>(&device)], dim)),
-                ]
-            });
-            differential!(format!("repeat {dtype:?} {shape:?} {left:?} dim {dim}"), Tolerance::EXACT, |B, device| {
-                vec![
-                    read_float::<B>(B::float_repeat_dim(a.float::<B>(&device), dim, 3)),
-                    read_int::<B>(B::int_repeat_dim(i.int::<B>(&device), dim, 2)),
-                    read_bool::<B>(B::bool_repeat_dim(m.bool::<B>(&device), dim, 2)),
-                ]
-            });
+            differential!(
+                format!("cat {dtype:?} {shape:?} {left:?} with {other:?} {right:?} dim {dim}"),
+                Tolerance::EXACT,
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::float_cat(
+                            vec![a.float::<B>(&device), b.float::<B>(&device), a.float::<B>(&device)],
+                            dim,
+                        )),
+                        read_int::<B>(B::int_cat(vec![i.int::<B>(&device), j.int::<B>(&device)], dim)),
+                        read_bool::<B>(B::bool_cat(vec![m.bool::<B>(&device), n.bool::<B>(&device)], dim)),
+                    ]
+                }
+            );
+            differential!(
+                format!("repeat {dtype:?} {shape:?} {left:?} dim {dim}"),
+                Tolerance::EXACT,
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::float_repeat_dim(a.float::<B>(&device), dim, 3)),
+                        read_int::<B>(B::int_repeat_dim(i.int::<B>(&device), dim, 2)),
+                        read_bool::<B>(B::bool_repeat_dim(m.bool::<B>(&device), dim, 2)),
+                    ]
+                }
+            );
         }
     }
 }
@@ -163,13 +189,17 @@ fn unfold_windows() {
             let a = float(&random, shape, DType::F32, view, -1.0, 1.0);
             let i = int(&random, shape, DType::I32, view, -9, 9);
             let m = mask(&random, shape, view);
-            differential!(format!("unfold {shape:?} {view:?} dim {dim} size {size} step {step}"), Tolerance::EXACT, |B, device| {
-                vec![
-                    read_float::<B>(B::float_unfold(a.float::<B>(&device), dim, size, step)),
-                    read_int::<B>(B::int_unfold(i.int::<B>(&device), dim, size, step)),
-                    read_bool::<B>(B::bool_unfold(m.bool::<B>(&device), dim, size, step)),
-                ]
-            });
+            differential!(
+                format!("unfold {shape:?} {view:?} dim {dim} size {size} step {step}"),
+                Tolerance::EXACT,
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::float_unfold(a.float::<B>(&device), dim, size, step)),
+                        read_int::<B>(B::int_unfold(i.int::<B>(&device), dim, size, step)),
+                        read_bool::<B>(B::bool_unfold(m.bool::<B>(&device), dim, size, step)),
+                    ]
+                }
+            );
         }
     }
 }

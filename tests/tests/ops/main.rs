@@ -1,5 +1,5 @@
 //! Every op of the backend against `burn-flex`, natively and in lockstep.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod attention;
 mod binary;

@@ -31,9 +31,16 @@ fn float_matmul() {
                     let a = float(&random, left, dtype, a_view, -1.0, 1.0);
                     let b = float(&random, right, dtype, b_view, -1.0, 1.0);
                     let what = format!("matmul {dtype:?} {left:?} {a_view:?} by {right:?} {b_view:?}");
-                    differential!(what, Tolerance::sum(dtype, left[left.len() - 1]).times(2.0), |B, device| {
-                        vec![read_float::<B>(B::float_matmul(a.float::<B>(&device), b.float::<B>(&device)))]
-                    });
+                    differential!(
+                        what,
+                        Tolerance::sum(dtype, left[left.len() - 1]).times(2.0),
+                        |B, device| {
+                            vec![read_float::<B>(B::float_matmul(
+                                a.float::<B>(&device),
+                                b.float::<B>(&device),
+                            ))]
+                        }
+                    );
                 }
             }
         }
@@ -50,11 +57,15 @@ fn transposed_operands() {
             let (a, b) = (with(9, 7), with(5, 9));
             let a = float(&random, &a, dtype, View::Contiguous, -1.0, 1.0);
             let b = float(&random, &b, dtype, View::Contiguous, -1.0, 1.0);
-            differential!(format!("transposed matmul {dtype:?} batch {batch:?}"), Tolerance::sum(dtype, 9), |B, device| {
-                let turned = |t| B::float_transpose(t);
-                let out = B::float_matmul(turned(a.float::<B>(&device)), turned(b.float::<B>(&device)));
-                vec![read_float::<B>(out)]
-            });
+            differential!(
+                format!("transposed matmul {dtype:?} batch {batch:?}"),
+                Tolerance::sum(dtype, 9),
+                |B, device| {
+                    let turned = |t| B::float_transpose(t);
+                    let out = B::float_matmul(turned(a.float::<B>(&device)), turned(b.float::<B>(&device)));
+                    vec![read_float::<B>(out)]
+                }
+            );
         }
     }
 }
@@ -63,7 +74,9 @@ fn transposed_operands() {
 fn int_matmul() {
     let random = Random::new();
     for dtype in INTS {
-        for (left, right) in [(vec![3, 4], vec![4, 5]), (vec![2, 17, 9], vec![2, 9, 6]), (vec![1, 1], vec![1, 1])] {
+        for (left, right) in
+            [(vec![3, 4], vec![4, 5]), (vec![2, 17, 9], vec![2, 9, 6]), (vec![1, 1], vec![1, 1])]
+        {
             let a = int(&random, &left, dtype, View::ALL[random.below(5)], 0, 3);
             let b = int(&random, &right, dtype, View::ALL[random.below(5)], 0, 3);
             // The oracle multiplies the two larger types only: the values stay small, so it may do so for all.
@@ -86,14 +99,25 @@ fn linear_with_its_gradients() {
             let g = float(&random, &[lead.clone(), vec![6]].concat(), dtype, View::Contiguous, -1.0, 1.0);
             let w = float(&random, &[9, 6], dtype, View::Contiguous, -1.0, 1.0);
             let b = float(&random, &[6], dtype, View::Contiguous, -1.0, 1.0);
-            differential!(format!("linear {dtype:?} {lead:?}"), Tolerance::sum(dtype, 24).times(2.0), |B, device| {
-                vec![
-                    read_float::<B>(B::linear(x.float::<B>(&device), w.float::<B>(&device), Some(b.float::<B>(&device)))),
-                    read_float::<B>(B::linear_x_backward(w.float::<B>(&device), g.float::<B>(&device))),
-                    read_float::<B>(B::linear_weight_backward(x.float::<B>(&device), g.float::<B>(&device))),
-                    read_float::<B>(B::linear_bias_backward(g.float::<B>(&device))),
-                ]
-            });
+            differential!(
+                format!("linear {dtype:?} {lead:?}"),
+                Tolerance::sum(dtype, 24).times(2.0),
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::linear(
+                            x.float::<B>(&device),
+                            w.float::<B>(&device),
+                            Some(b.float::<B>(&device)),
+                        )),
+                        read_float::<B>(B::linear_x_backward(w.float::<B>(&device), g.float::<B>(&device))),
+                        read_float::<B>(B::linear_weight_backward(
+                            x.float::<B>(&device),
+                            g.float::<B>(&device),
+                        )),
+                        read_float::<B>(B::linear_bias_backward(g.float::<B>(&device))),
+                    ]
+                }
+            );
         }
     }
 }

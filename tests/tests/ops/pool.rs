@@ -27,15 +27,38 @@ fn max_pool2d_both_ways() {
             let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
             let x = float(&random, &shape, dtype, view, -1.0, 1.0);
             let g = float(&random, &pooled(case), dtype, view, -1.0, 1.0);
-            differential!(format!("max_pool2d {dtype:?} {case:?} {view:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
-                let plain = B::max_pool2d(x.float::<B>(&device), window, stride, padding, [1, 1], false);
-                let found = B::max_pool2d_with_indices(x.float::<B>(&device), window, stride, padding, [1, 1], false);
-                let back = B::max_pool2d_with_indices_backward(
-                    x.float::<B>(&device), window, stride, padding, [1, 1], false, g.float::<B>(&device), found.indices.clone(),
-                );
-                // Index types differ by backend: the values must not.
-                vec![read_float::<B>(plain), read_float::<B>(found.output), read_index::<B>(found.indices), read_float::<B>(back.x_grad)]
-            });
+            differential!(
+                format!("max_pool2d {dtype:?} {case:?} {view:?}"),
+                Tolerance::of(dtype).times(8.0),
+                |B, device| {
+                    let plain = B::max_pool2d(x.float::<B>(&device), window, stride, padding, [1, 1], false);
+                    let found = B::max_pool2d_with_indices(
+                        x.float::<B>(&device),
+                        window,
+                        stride,
+                        padding,
+                        [1, 1],
+                        false,
+                    );
+                    let back = B::max_pool2d_with_indices_backward(
+                        x.float::<B>(&device),
+                        window,
+                        stride,
+                        padding,
+                        [1, 1],
+                        false,
+                        g.float::<B>(&device),
+                        found.indices.clone(),
+                    );
+                    // Index types differ by backend: the values must not.
+                    vec![
+                        read_float::<B>(plain),
+                        read_float::<B>(found.output),
+                        read_index::<B>(found.indices),
+                        read_float::<B>(back.x_grad),
+                    ]
+                }
+            );
         }
     }
 }
@@ -50,11 +73,24 @@ fn avg_pool2d_both_ways() {
                 let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
                 let x = float(&random, &shape, dtype, view, -1.0, 1.0);
                 let g = float(&random, &pooled(case), dtype, view, -1.0, 1.0);
-                differential!(format!("avg_pool2d {dtype:?} {case:?} {view:?} include {include}"), Tolerance::of(dtype).times(8.0), |B, device| {
-                    let there = B::avg_pool2d(x.float::<B>(&device), window, stride, padding, include, false);
-                    let back = B::avg_pool2d_backward(x.float::<B>(&device), g.float::<B>(&device), window, stride, padding, include, false);
-                    vec![read_float::<B>(there), read_float::<B>(back)]
-                });
+                differential!(
+                    format!("avg_pool2d {dtype:?} {case:?} {view:?} include {include}"),
+                    Tolerance::of(dtype).times(8.0),
+                    |B, device| {
+                        let there =
+                            B::avg_pool2d(x.float::<B>(&device), window, stride, padding, include, false);
+                        let back = B::avg_pool2d_backward(
+                            x.float::<B>(&device),
+                            g.float::<B>(&device),
+                            window,
+                            stride,
+                            padding,
+                            include,
+                            false,
+                        );
+                        vec![read_float::<B>(there), read_float::<B>(back)]
+                    }
+                );
             }
         }
     }
@@ -68,13 +104,39 @@ fn pool1d_both_ways() {
             let x = float(&random, &shape, dtype, View::Contiguous, -1.0, 1.0);
             let out = (shape[2] + 2 * padding - window) / stride + 1;
             let g = float(&random, &[shape[0], shape[1], out], dtype, View::Contiguous, -1.0, 1.0);
-            differential!(format!("pool1d {dtype:?} {shape:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
-                vec![
-                    read_float::<B>(B::max_pool1d(x.float::<B>(&device), window, stride, padding, 1, false)),
-                    read_float::<B>(B::avg_pool1d(x.float::<B>(&device), window, stride, padding, true, false)),
-                    read_float::<B>(B::avg_pool1d_backward(x.float::<B>(&device), g.float::<B>(&device), window, stride, padding, true, false)),
-                ]
-            });
+            differential!(
+                format!("pool1d {dtype:?} {shape:?}"),
+                Tolerance::of(dtype).times(8.0),
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::max_pool1d(
+                            x.float::<B>(&device),
+                            window,
+                            stride,
+                            padding,
+                            1,
+                            false,
+                        )),
+                        read_float::<B>(B::avg_pool1d(
+                            x.float::<B>(&device),
+                            window,
+                            stride,
+                            padding,
+                            true,
+                            false,
+                        )),
+                        read_float::<B>(B::avg_pool1d_backward(
+                            x.float::<B>(&device),
+                            g.float::<B>(&device),
+                            window,
+                            stride,
+                            padding,
+                            true,
+                            false,
+                        )),
+                    ]
+                }
+            );
         }
     }
 }
@@ -83,15 +145,24 @@ fn pool1d_both_ways() {
 fn adaptive_avg_pool_both_ways() {
     let random = Random::new();
     for dtype in FLOATS {
-        for (shape, out) in [([2, 3, 8, 8], [1, 1]), ([1, 2, 7, 9], [3, 4]), ([2, 1, 5, 5], [5, 5]), ([1, 1, 3, 3], [7, 5])] {
+        for (shape, out) in
+            [([2, 3, 8, 8], [1, 1]), ([1, 2, 7, 9], [3, 4]), ([2, 1, 5, 5], [5, 5]), ([1, 1, 3, 3], [7, 5])]
+        {
             let x = float(&random, &shape, dtype, View::ALL[random.below(5)], -1.0, 1.0);
             let g = float(&random, &[shape[0], shape[1], out[0], out[1]], dtype, View::Contiguous, -1.0, 1.0);
-            differential!(format!("adaptive_avg_pool2d {dtype:?} {shape:?} to {out:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
-                vec![
-                    read_float::<B>(B::adaptive_avg_pool2d(x.float::<B>(&device), out)),
-                    read_float::<B>(B::adaptive_avg_pool2d_backward(x.float::<B>(&device), g.float::<B>(&device))),
-                ]
-            });
+            differential!(
+                format!("adaptive_avg_pool2d {dtype:?} {shape:?} to {out:?}"),
+                Tolerance::of(dtype).times(8.0),
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::adaptive_avg_pool2d(x.float::<B>(&device), out)),
+                        read_float::<B>(B::adaptive_avg_pool2d_backward(
+                            x.float::<B>(&device),
+                            g.float::<B>(&device),
+                        )),
+                    ]
+                }
+            );
         }
     }
 }

@@ -28,9 +28,15 @@ fn distributions_have_their_moments() {
         let values = draw(&[n], Distribution::Uniform(-1.0, 3.0), dtype);
         assert!(values.iter().all(|&v| (-1.0..3.0).contains(&v)), "{dtype:?}: uniform stays in [low, high)");
         let (mean, variance) = moments(&values);
-        assert!((mean - 1.0).abs() < bound(1.16) && (variance - 16.0 / 12.0).abs() < 2.0 * bound(1.4), "{dtype:?}: {mean} {variance}");
+        assert!(
+            (mean - 1.0).abs() < bound(1.16) && (variance - 16.0 / 12.0).abs() < 2.0 * bound(1.4),
+            "{dtype:?}: {mean} {variance}"
+        );
         let (mean, variance) = moments(&draw(&[n], Distribution::Normal(2.0, 0.5), dtype));
-        assert!((mean - 2.0).abs() < bound(0.5) && (variance - 0.25).abs() < bound(0.36), "{dtype:?}: {mean} {variance}");
+        assert!(
+            (mean - 2.0).abs() < bound(0.5) && (variance - 0.25).abs() < bound(0.36),
+            "{dtype:?}: {mean} {variance}"
+        );
         let values = draw(&[n], Distribution::Bernoulli(0.3), dtype);
         assert!(values.iter().all(|&v| v == 0.0 || v == 1.0));
         let (mean, _) = moments(&values);
@@ -72,7 +78,8 @@ fn integers_cover_their_range() {
     R::seed(&Default::default(), Random::new().bits());
     for dtype in INTS {
         let shape = Shape::from(vec![10_000]);
-        let tensor = R::int_random(shape, Distribution::Uniform(3.0, 9.0), &Default::default(), int_dtype(dtype));
+        let tensor =
+            R::int_random(shape, Distribution::Uniform(3.0, 9.0), &Default::default(), int_dtype(dtype));
         let values: Vec<i64> = read_int::<R>(tensor).iter::<i64>().collect();
         for expected in 3..9 {
             assert!(values.contains(&expected), "{dtype:?} never gave {expected}");

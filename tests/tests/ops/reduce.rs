@@ -17,9 +17,16 @@ fn float_reductions() {
             let a = float(&random, shape, dtype, view, -1.0, 1.0);
             let n = shape.iter().product();
             // The oracle sums low-precision types in f32 or in their own precision, depending on the op: the bound is its.
-            differential!(format!("sum, mean {dtype:?} {shape:?} {view:?}"), Tolerance::sum(dtype, n).times(4.0), |B, device| {
-                vec![read_float::<B>(B::float_sum(a.float::<B>(&device))), read_float::<B>(B::float_mean(a.float::<B>(&device)))]
-            });
+            differential!(
+                format!("sum, mean {dtype:?} {shape:?} {view:?}"),
+                Tolerance::sum(dtype, n).times(4.0),
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::float_sum(a.float::<B>(&device))),
+                        read_float::<B>(B::float_mean(a.float::<B>(&device))),
+                    ]
+                }
+            );
             differential!(format!("max, min {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
                 vec![
                     read_float::<B>(B::float_max(a.float::<B>(&device))),
@@ -28,27 +35,35 @@ fn float_reductions() {
                 ]
             });
             for dim in 0..shape.len() {
-                differential!(format!("sum_dim {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::sum(dtype, shape[dim]).times(4.0), |B, device| {
-                    vec![
-                        read_float::<B>(B::float_sum_dim(a.float::<B>(&device), dim)),
-                        read_float::<B>(B::float_mean_dim(a.float::<B>(&device), dim)),
-                    ]
-                });
-                for out in [IntDType::I64, IntDType::I32] {
-                    differential!(format!("max_dim {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::EXACT, |B, device| {
-                        let (max, at) = B::float_max_dim_with_indices(a.float::<B>(&device), dim, out);
-                        let (min, low) = B::float_min_dim_with_indices(a.float::<B>(&device), dim, out);
+                differential!(
+                    format!("sum_dim {dtype:?} {shape:?} {view:?} dim {dim}"),
+                    Tolerance::sum(dtype, shape[dim]).times(4.0),
+                    |B, device| {
                         vec![
-                            read_float::<B>(max),
-                            read_int::<B>(at),
-                            read_float::<B>(min),
-                            read_int::<B>(low),
-                            read_float::<B>(B::float_max_dim(a.float::<B>(&device), dim)),
-                            read_float::<B>(B::float_max_abs_dim(a.float::<B>(&device), dim)),
-                            read_int::<B>(B::float_argmax(a.float::<B>(&device), dim, out)),
-                            read_int::<B>(B::float_argmin(a.float::<B>(&device), dim, out)),
+                            read_float::<B>(B::float_sum_dim(a.float::<B>(&device), dim)),
+                            read_float::<B>(B::float_mean_dim(a.float::<B>(&device), dim)),
                         ]
-                    });
+                    }
+                );
+                for out in [IntDType::I64, IntDType::I32] {
+                    differential!(
+                        format!("max_dim {dtype:?} {shape:?} {view:?} dim {dim}"),
+                        Tolerance::EXACT,
+                        |B, device| {
+                            let (max, at) = B::float_max_dim_with_indices(a.float::<B>(&device), dim, out);
+                            let (min, low) = B::float_min_dim_with_indices(a.float::<B>(&device), dim, out);
+                            vec![
+                                read_float::<B>(max),
+                                read_int::<B>(at),
+                                read_float::<B>(min),
+                                read_int::<B>(low),
+                                read_float::<B>(B::float_max_dim(a.float::<B>(&device), dim)),
+                                read_float::<B>(B::float_max_abs_dim(a.float::<B>(&device), dim)),
+                                read_int::<B>(B::float_argmax(a.float::<B>(&device), dim, out)),
+                                read_int::<B>(B::float_argmin(a.float::<B>(&device), dim, out)),
+                            ]
+                        }
+                    );
                 }
             }
         }
@@ -75,9 +90,11 @@ fn float_products() {
             let view = View::ALL[random.below(5)];
             let a = float(&random, shape, dtype, view, 0.9, 1.1);
             for dim in (0..shape.len()).filter(|&d| shape[d] <= 64) {
-                differential!(format!("prod_dim {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::of(dtype).times(64.0), |B, device| {
-                    vec![read_float::<B>(B::float_prod_dim(a.float::<B>(&device), dim))]
-                });
+                differential!(
+                    format!("prod_dim {dtype:?} {shape:?} {view:?} dim {dim}"),
+                    Tolerance::of(dtype).times(64.0),
+                    |B, device| { vec![read_float::<B>(B::float_prod_dim(a.float::<B>(&device), dim))] }
+                );
             }
         }
     }
@@ -96,28 +113,43 @@ fn int_reductions() {
                 continue;
             }
             let a = int(&random, shape, dtype, view, 0, high);
-            differential!(format!("int reductions {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
-                vec![
-                    read_int::<B>(B::int_sum(a.int::<B>(&device))),
-                    read_int::<B>(B::int_max(a.int::<B>(&device))),
-                    read_int::<B>(B::int_min(a.int::<B>(&device))),
-                ]
-            });
-            for dim in 0..shape.len() {
-                differential!(format!("int reductions {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::EXACT, |B, device| {
+            differential!(
+                format!("int reductions {dtype:?} {shape:?} {view:?}"),
+                Tolerance::EXACT,
+                |B, device| {
                     vec![
-                        read_int::<B>(B::int_sum_dim(a.int::<B>(&device), dim)),
-                        read_int::<B>(B::int_mean_dim(a.int::<B>(&device), dim)),
-                        read_int::<B>(B::int_max_dim(a.int::<B>(&device), dim)),
-                        read_int::<B>(B::int_min_dim(a.int::<B>(&device), dim)),
+                        read_int::<B>(B::int_sum(a.int::<B>(&device))),
+                        read_int::<B>(B::int_max(a.int::<B>(&device))),
+                        read_int::<B>(B::int_min(a.int::<B>(&device))),
                     ]
-                });
+                }
+            );
+            for dim in 0..shape.len() {
+                differential!(
+                    format!("int reductions {dtype:?} {shape:?} {view:?} dim {dim}"),
+                    Tolerance::EXACT,
+                    |B, device| {
+                        vec![
+                            read_int::<B>(B::int_sum_dim(a.int::<B>(&device), dim)),
+                            read_int::<B>(B::int_mean_dim(a.int::<B>(&device), dim)),
+                            read_int::<B>(B::int_max_dim(a.int::<B>(&device), dim)),
+                            read_int::<B>(B::int_min_dim(a.int::<B>(&device), dim)),
+                        ]
+                    }
+                );
                 // The oracle has no arg reductions of some types: it takes the same small values as I64.
                 let ours = a.int::<R>(&Default::default());
                 let theirs = O::int_cast(a.int::<O>(&Default::default()), IntDType::I64);
-                let places = [R::int_argmax(ours.clone(), dim), R::int_argmin(ours, dim)].map(read_index::<R>);
-                let expected = [O::int_argmax(theirs.clone(), dim), O::int_argmin(theirs, dim)].map(read_index::<O>);
-                assert_close(&format!("int arg reductions {dtype:?} {shape:?} {view:?} dim {dim}"), &places, &expected, Tolerance::EXACT);
+                let places =
+                    [R::int_argmax(ours.clone(), dim), R::int_argmin(ours, dim)].map(read_index::<R>);
+                let expected =
+                    [O::int_argmax(theirs.clone(), dim), O::int_argmin(theirs, dim)].map(read_index::<O>);
+                assert_close(
+                    &format!("int arg reductions {dtype:?} {shape:?} {view:?} dim {dim}"),
+                    &places,
+                    &expected,
+                    Tolerance::EXACT,
+                );
             }
         }
     }
@@ -144,14 +176,18 @@ fn any_and_all() {
             });
             // Along a dim of no elements the oracle fails; with none elsewhere, too.
             for dim in (0..shape.len()).filter(|_| !shape.contains(&0)) {
-                differential!(format!("any, all {shape:?} {view:?} dim {dim}"), Tolerance::EXACT, |B, device| {
-                    vec![
-                        read_bool::<B>(B::bool_any_dim(m.bool::<B>(&device), dim)),
-                        read_bool::<B>(B::bool_all_dim(m.bool::<B>(&device), dim)),
-                        read_bool::<B>(B::float_any_dim(f.float::<B>(&device), dim, out)),
-                        read_bool::<B>(B::int_all_dim(i.int::<B>(&device), dim, out)),
-                    ]
-                });
+                differential!(
+                    format!("any, all {shape:?} {view:?} dim {dim}"),
+                    Tolerance::EXACT,
+                    |B, device| {
+                        vec![
+                            read_bool::<B>(B::bool_any_dim(m.bool::<B>(&device), dim)),
+                            read_bool::<B>(B::bool_all_dim(m.bool::<B>(&device), dim)),
+                            read_bool::<B>(B::float_any_dim(f.float::<B>(&device), dim, out)),
+                            read_bool::<B>(B::int_all_dim(i.int::<B>(&device), dim, out)),
+                        ]
+                    }
+                );
             }
         }
     }

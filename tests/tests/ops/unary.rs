@@ -56,7 +56,8 @@ float_ops! {
 
 #[test]
 fn special_values() {
-    let values = [0.0, -0.0, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1e-41, 3e38, -88.0, 89.5, -104.5];
+    let values =
+        [0.0, -0.0, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1e-41, 3e38, -88.0, 89.5, -104.5];
     for dtype in FLOATS {
         let data = TensorData::from(values).convert_dtype(dtype);
         let tolerance = Tolerance { absolute: 1e-45, relative: Tolerance::of(dtype).relative * 8.0 };
@@ -113,12 +114,20 @@ fn parameterised_activations() {
         for &shape in SHAPES {
             let view = View::ALL[random.below(5)];
             let a = float(&random, shape, dtype, view, -5.0, 5.0);
-            differential!(format!("activations {dtype:?} {shape:?} {view:?}"), Tolerance::of(dtype).times(8.0), |B, device| {
-                vec![
-                    read_float::<B>(B::leaky_relu(a.float::<B>(&device), Scalar::Float(0.25))),
-                    read_float::<B>(B::hard_sigmoid(a.float::<B>(&device), Scalar::Float(0.25), Scalar::Float(0.5))),
-                ]
-            });
+            differential!(
+                format!("activations {dtype:?} {shape:?} {view:?}"),
+                Tolerance::of(dtype).times(8.0),
+                |B, device| {
+                    vec![
+                        read_float::<B>(B::leaky_relu(a.float::<B>(&device), Scalar::Float(0.25))),
+                        read_float::<B>(B::hard_sigmoid(
+                            a.float::<B>(&device),
+                            Scalar::Float(0.25),
+                            Scalar::Float(0.5),
+                        )),
+                    ]
+                }
+            );
         }
     }
 }
@@ -131,13 +140,17 @@ fn softmax_over_each_dim() {
             for dim in (0..shape.len()).filter(|&dim| shape[dim] > 0) {
                 let view = View::ALL[random.below(5)];
                 let a = float(&random, shape, dtype, view, -5.0, 5.0);
-                differential!(format!("softmax {dtype:?} {shape:?} {view:?} dim {dim}"), Tolerance::of(dtype).times(8.0), |B, device| {
-                    vec![
-                        read_float::<B>(B::softmax(a.float::<B>(&device), dim)),
-                        read_float::<B>(B::log_softmax(a.float::<B>(&device), dim)),
-                        read_float::<B>(B::softmin(a.float::<B>(&device), dim)),
-                    ]
-                });
+                differential!(
+                    format!("softmax {dtype:?} {shape:?} {view:?} dim {dim}"),
+                    Tolerance::of(dtype).times(8.0),
+                    |B, device| {
+                        vec![
+                            read_float::<B>(B::softmax(a.float::<B>(&device), dim)),
+                            read_float::<B>(B::log_softmax(a.float::<B>(&device), dim)),
+                            read_float::<B>(B::softmin(a.float::<B>(&device), dim)),
+                        ]
+                    }
+                );
             }
         }
     }

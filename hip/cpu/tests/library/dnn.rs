@@ -14,10 +14,8 @@ impl Dnn {
         let table = hip_cpu::miopen_table();
         let mut handle = core::ptr::null_mut();
         // SAFETY: an out-pointer.
-        assert_eq!(
-            unsafe { (table.miopenCreateWithStream)(&mut handle, core::ptr::null_mut()) },
-            miopenStatusSuccess
-        );
+        let status = unsafe { (table.miopenCreateWithStream)(&mut handle, core::ptr::null_mut()) };
+        assert_eq!(status, miopenStatusSuccess);
         Dnn { table, handle }
     }
 
