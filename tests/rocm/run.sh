@@ -3,7 +3,8 @@
 #
 #   tests/rocm/run.sh ROOT [FILTER...]     the op tests (those whose names contain a FILTER, if any)
 #   tests/rocm/run.sh ROOT --train         20 training steps of the MLP and of the CNN, beside the CPU provider's
-#   tests/rocm/run.sh ROOT --routes        one training step, and AMD's own logs of what reached rocBLAS and MIOpen
+#   tests/rocm/run.sh ROOT --routes        one training step of each: AMD's own logs must show every product in rocBLAS, every
+#                                          convolution and pooling in MIOpen
 #
 # ROOT is a Debian root that holds the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a machine
 # with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p burn-rocm-tests`.
@@ -37,8 +38,18 @@ case "${1:-}" in
                 END { printf "%s: %d steps, losses at most %.2g apart\n", model, NR, worst; exit !(NR == 20 && worst < 1e-3) }'
         done
     else
-        ROCM_ENV="ROCBLAS_LAYER=2 MIOPEN_ENABLE_LOGGING_CMD=1" inside "$program" cnn 1 >"/tmp/routes.txt" 2>&1
-        grep -E 'rocblas-bench|MIOpenDriver' /tmp/routes.txt
+        # What one step must log. The MLP's three layers: a product forward, one for each weight's gradient, one for each hidden
+        # input's. The CNN: the same of its two linear layers with an input's gradient each; its convolutions forward, by
+        # weights, and by the second's input; its pools both ways.
+        for expected in mlp:8:0:0 cnn:6:5:4; do
+            IFS=: read -r model gemms convs pools <<<"$expected"
+            ROCM_ENV="ROCBLAS_LAYER=2 MIOPEN_ENABLE_LOGGING_CMD=1" inside "$program" "$model" 1 >"/tmp/routes-$model.txt" 2>&1
+            count() { grep -cE "$1" "/tmp/routes-$model.txt" || true; }
+            # gemm_ex is MIOpen's own use of rocBLAS.
+            found=$(count 'rocblas-bench -f gemm(_strided_batched)? '):$(count 'MIOpenDriver conv '):$(count 'MIOpenDriver pool ')
+            echo "$model: rocBLAS products : MIOpen convolutions : MIOpen poolings = $found"
+            [ "$found" = "$gemms:$convs:$pools" ] || { echo "expected $gemms:$convs:$pools; see /tmp/routes-$model.txt" >&2; exit 1; }
+        done
     fi
     ;;
 *)
