@@ -3,6 +3,11 @@
 //! Every op is run on [`R`] (this backend) and on [`O`] (the oracle, `burn-flex`) from the same data. Inputs are drawn
 //! afresh on every run; the seed is printed, and `BURN_ROCM_TEST_SEED` repeats a run.
 
+/// The README's programs compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+mod readme {}
+
 mod compare;
 mod input;
 mod random;
