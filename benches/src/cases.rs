@@ -120,6 +120,18 @@ pub(crate) fn softmax(options: &Options, rows: &mut Vec<Row>) {
     row!(options, rows, "softmax 4096x4096 f32", 0.8, pair, soft, 4096);
 }
 
+fn chain<B: Backend>([a, b]: &[Tensor<B, 2>; 2], _: usize) {
+    let mut kept = vec![a.clone()];
+    for i in 0..1000 {
+        kept.push(kept[i].clone() + b.clone());
+    }
+}
+
+pub(crate) fn overhead(options: &Options, rows: &mut Vec<Row>) {
+    // No bar yet: what is small beside a GPU's launch is to be seen on a GPU.
+    row!(options, rows, "1000 additions of 32x32 f32, results kept", f64::INFINITY, pair, chain, 32);
+}
+
 /// A 3x3 convolution of the example CNN at batch 128: input, weights, gradient of the output.
 fn layer<B: Backend>(device: &B::Device, [from, to, size]: [usize; 3]) -> [Tensor<B, 4>; 3] {
     [[128, from, size, size], [to, from, 3, 3], [128, to, size, size]]

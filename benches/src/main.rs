@@ -34,6 +34,9 @@ pub(crate) struct Options {
     /// Softmax over 4096x4096.
     #[arg(long)]
     softmax: bool,
+    /// What small ops cost: a chain of 1000 additions of 32x32.
+    #[arg(long)]
+    overhead: bool,
     /// One training step of the example models.
     #[arg(long)]
     train: bool,
@@ -76,6 +79,9 @@ fn main() -> std::process::ExitCode {
     }
     if wants(options.softmax) {
         cases::softmax(&options, &mut rows);
+    }
+    if wants(options.overhead) {
+        cases::overhead(&options, &mut rows);
     }
     if wants(options.train) {
         cases::train(&options, &mut rows);

@@ -29,7 +29,11 @@ pub(crate) fn markdown(rows: &[Row]) -> String {
     for row in rows {
         let peer = row.peer.map_or("-".into(), time);
         let ratio = row.peer.map_or("-".into(), |_| format!("{:.2}", row.figure()));
-        let bar = if row.peer.is_some() { format!("{:.2}", row.bar) } else { time(row.bar) };
+        let bar = match row.peer {
+            _ if row.bar.is_infinite() => "-".into(),
+            Some(_) => format!("{:.2}", row.bar),
+            None => time(row.bar),
+        };
         let verdict = if row.figure() <= row.bar { "ok" } else { "over" };
         let _ =
             writeln!(text, "| {} | {} | {peer} | {ratio} | {bar} | {verdict} |", row.case, time(row.ours));

@@ -372,26 +372,3 @@ fn threads_keep_a_devices_order() {
     });
     assert_eq!(x.read::<i32>(), [4000]);
 }
-
-/// Not an assertion: machines differ. `cargo test --release -p hip-cpu --test native -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn launch_cost() {
-    start();
-    let source = "extern \"C\" __global__ void spin(int n, volatile int *x) { for (int i = 0; i < n; ++i) x[64 * blockIdx.x] += 1; }";
-    let spin = function(load(&compile(source, &[], &[], &[]).unwrap()).unwrap(), "spin").unwrap();
-    let x = Memory::of(&[0i32; 64 * 64]);
-    for (blocks, n) in [(1, 0), (2, 0), (8, 0), (2, 1000), (2, 4000), (8, 1000), (8, 10000), (8, 100000)] {
-        let mut arguments = [arg(&n), arg(&x.0)];
-        let rounds = if n > 10000 { 200 } else { 20000 };
-        let mut best = f64::MAX;
-        for _ in 0..5 {
-            let start = Instant::now();
-            for _ in 0..rounds {
-                launch(spin, blocks, 1, &mut arguments);
-            }
-            best = best.min(start.elapsed().as_secs_f64() / f64::from(rounds));
-        }
-        println!("{blocks} blocks of {n} rounds: {:.0} ns a launch", best * 1e9);
-    }
-}

@@ -2,7 +2,7 @@
 //!
 //! Not rayon's pool: a kernel takes 10 to 100 us, and rayon hands the whole job to its workers and puts the caller to sleep.
 //! Here the caller works at once, workers join if they come in time, and nobody waits for one that does not. Eight chunks
-//! on 2 cores of an EPYC 9004, median (`against_rayon` below): work of 0 / 1.4 / 6.8 / 27.1 us takes 0.2 / 1.0 / 3.7 / 13.8 us
+//! on 2 cores of an EPYC 9004, median of 2001: work of 0 / 1.4 / 6.8 / 27.1 us takes 0.2 / 1.0 / 3.7 / 13.8 us
 //! here and 4.0 / 5.8 / 9.2 / 19.1 us in rayon's pool.
 
 use crate::settings::settings;
@@ -236,35 +236,6 @@ mod tests {
                 });
             }
         });
-    }
-
-    /// Not an assertion: machines differ.
-    #[test]
-    #[ignore = "a measurement"]
-    fn against_rayon() {
-        use rayon::prelude::*;
-        let spin = |rounds: u32| {
-            for i in 0..rounds {
-                std::hint::black_box(i);
-            }
-        };
-        let median = |f: &dyn Fn()| {
-            let mut times: Vec<_> = (0..2001)
-                .map(|_| {
-                    let start = Instant::now();
-                    f();
-                    start.elapsed().as_secs_f64() * 1e6
-                })
-                .collect();
-            times.sort_by(f64::total_cmp);
-            times[1000]
-        };
-        for rounds in [0, 5_000, 25_000, 100_000] {
-            let inline = median(&|| (0..8).for_each(|_| spin(rounds / 8)));
-            let ours = median(&|| parallel(8, |_| spin(rounds / 8)));
-            let rayon = median(&|| (0..8).into_par_iter().for_each(|_| spin(rounds / 8)));
-            println!("{rounds} rounds: inline {inline:.1} us, here {ours:.1} us, rayon {rayon:.1} us");
-        }
     }
 
     #[test]
