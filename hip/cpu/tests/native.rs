@@ -10,7 +10,6 @@ use std::{
     ffi::{CStr, c_void},
     ptr::null_mut,
     sync::Once,
-    time::Instant,
 };
 
 /// Two devices for the whole process.
