@@ -13,7 +13,7 @@
 //!
 //! - float and int: `sort`, `sort_with_indices`, `argsort`, `topk`, `argtopk`, `gather_nd`, `scatter_nd`; float:
 //!   `grid_sample_2d`;
-//! - module: `deform_conv2d` and its gradient, `interpolate` and its gradient, `ctc_loss`, `rfft`, `irfft`;
+//! - module: `deform_conv2d` and its gradient, `interpolate` and its gradient, `ctc_loss`;
 //!   convolutions of f64, which MIOpen has not;
 //! - every quantised op.
 //!

@@ -99,8 +99,10 @@ fn device_names() {
 /// What waits for a later issue says so, with its name.
 #[test]
 fn unsupported_methods_say_so() {
-    let error = error_of(|| R::rfft(zeros(&[4]), 0, None));
-    assert!(matches!(&error, RocmError::Unsupported { op, .. } if op.contains("rfft")), "{error:?}");
+    let ints =
+        |shape: &[usize]| R::int_zeros(Shape::from(shape.to_vec()), &Default::default(), IntDType::I32);
+    let error = error_of(|| R::ctc_loss(zeros(&[4, 1, 2]), ints(&[1, 1]), ints(&[1]), ints(&[1]), 0));
+    assert!(matches!(&error, RocmError::Unsupported { op, .. } if op.contains("ctc_loss")), "{error:?}");
 }
 
 /// In processes of their own: the provider is chosen once.

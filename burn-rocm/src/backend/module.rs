@@ -9,7 +9,7 @@ use burn_backend::ops::{
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::{OrRaise, unsupported};
 use crate::ops::pool::Window;
-use crate::ops::{attention, conv, linear, norm, pool};
+use crate::ops::{attention, conv, fft, linear, norm, pool};
 use crate::tensor::RocmTensor;
 
 /// Burn's options of a convolution as the engine's.
@@ -414,16 +414,11 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         unsupported("ctc_loss", log_probs.dtype_of().name()).or_raise()
     }
 
-    fn rfft(signal: RocmTensor, _dim: usize, _n: Option<usize>) -> (RocmTensor, RocmTensor) {
-        unsupported("rfft", signal.dtype_of().name()).or_raise()
+    fn rfft(signal: RocmTensor, dim: usize, n: Option<usize>) -> (RocmTensor, RocmTensor) {
+        fft::rfft(signal, dim, n).or_raise()
     }
 
-    fn irfft(
-        spectrum_re: RocmTensor,
-        _spectrum_im: RocmTensor,
-        _dim: usize,
-        _n: Option<usize>,
-    ) -> RocmTensor {
-        unsupported("irfft", spectrum_re.dtype_of().name()).or_raise()
+    fn irfft(spectrum_re: RocmTensor, spectrum_im: RocmTensor, dim: usize, n: Option<usize>) -> RocmTensor {
+        fft::irfft(spectrum_re, spectrum_im, dim, n).or_raise()
     }
 }

@@ -107,7 +107,7 @@ macro_rules! family {
     };
 }
 
-use Param::{Names, Types};
+use Param::{Ints, Names, Types};
 
 /// Functors for every number type.
 const ARITHMETIC: &[&str] = &["Add", "Sub", "Mul", "Div", "Rem", "Pow", "Max", "Min"];
@@ -129,6 +129,8 @@ const COMPARE: &[&str] = &["Equal", "NotEqual", "Less", "LessEqual"];
 const REDUCE: &[&str] = &["Sum", "Prod", "Mean", "Max", "Min", "MaxAbs"];
 const REDUCE_BOOL: &[&str] = &["Any", "All"];
 const ARG: &[&str] = &["ArgMax", "ArgMin"];
+/// The floats that are computed in as they are stored.
+const WIDE: &[DType] = &[DType::F32, DType::F64];
 const HALVES: &[DType] = &[DType::F16, DType::BF16];
 /// How bools are stored: in one byte, or as Burn's four.
 const BOOLS: &[DType] = &[DType::Bool, DType::U32];
@@ -250,6 +252,18 @@ const FAMILIES: &[Family] = &[
     family!("norm", [
         "layer_norm_rows" [Types(FLOATS)],
         "rms_norm_rows" [Types(FLOATS)],
+    ]),
+    family!("fft", [
+        "fft_twiddles" [Types(WIDE)],
+        "fft_load" [Types(FLOATS)],
+        "fft_load_half" [Types(FLOATS)],
+        "fft_store" [Types(FLOATS)],
+        "fft_stage" [Ints(&[2, 3, 4, 5]), Types(WIDE)],
+        "fft_stage_any" [Types(WIDE)],
+        "fft_chirp" [Types(WIDE)],
+        "fft_chirp_filter" [Types(WIDE)],
+        "fft_filter" [Types(WIDE)],
+        "fft_unchirp" [Types(WIDE)],
     ]),
     family!("scan", [
         "scan" [Names(&["CumSum", "CumProd", "CumMin", "CumMax"]), Types(NUMBERS)],

@@ -6,6 +6,7 @@ mod binary;
 mod compare;
 mod conv;
 mod create;
+mod fft;
 mod index;
 mod layout;
 mod lockstep;

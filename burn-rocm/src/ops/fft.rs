@@ -1,0 +1,291 @@
+//! Fourier transforms of real signals, of any length: one launch a prime factor (fours together), Bluestein's form where a
+//! factor is large.
+
+use std::sync::Arc;
+
+use burn_backend::DType;
+use hip::{Device, KernelName};
+
+use super::data::packed;
+use super::launch::rows;
+use crate::dtype::Value;
+use crate::error::invalid;
+use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
+
+/// Prime factors up to this are summed directly; beyond it Bluestein's three transforms of four to eight times the length cost
+/// less.
+const LARGEST_RADIX: usize = 61;
+
+/// Lengths stay below this: `fft.hip` squares indices and multiplies them by eight in 64 bits.
+const LONGEST: usize = 1 << 31;
+
+/// Real and imaginary parts, each a flat tensor of the computed type.
+struct Complex {
+    re: RocmTensor,
+    im: RocmTensor,
+}
+
+/// Lines of `len` along the middle axis of `[outer, len, inner]`, and the type they are computed in.
+struct Lines {
+    op: &'static str,
+    device: Arc<Device>,
+    dtype: DType,
+    outer: usize,
+    len: usize,
+    inner: usize,
+}
+
+impl Lines {
+    fn new(op: &'static str, x: &RocmTensor, axis: usize, len: usize) -> hip::Result<Self> {
+        let dims = x.dims();
+        if len == 0 || len >= LONGEST {
+            return invalid(op, format!("a length from 1 to {}", LONGEST - 1), format!("{len}"));
+        }
+        let dtype = if x.dtype_of() == DType::F64 { DType::F64 } else { DType::F32 };
+        let device = Arc::clone(x.hip_device());
+        let (outer, inner) = (dims[..axis].iter().product(), dims[axis + 1..].iter().product());
+        Ok(Self { op, device, dtype, outer, len, inner })
+    }
+
+    fn one(&self) -> Self {
+        Self {
+            op: self.op,
+            device: Arc::clone(&self.device),
+            dtype: self.dtype,
+            outer: 1,
+            len: self.len,
+            inner: 1,
+        }
+    }
+
+    fn with_len(&self, len: usize) -> Self {
+        Self { len, device: Arc::clone(&self.device), ..*self }
+    }
+
+    fn complex(&self, elements: usize) -> hip::Result<Complex> {
+        let part = || RocmTensor::empty(&self.device, [elements], self.dtype);
+        Ok(Complex { re: part()?, im: part()? })
+    }
+
+    fn whole(&self) -> hip::Result<Complex> {
+        self.complex(self.outer * self.len * self.inner)
+    }
+
+    fn launch(
+        &self,
+        kernel: KernelName,
+        items: usize,
+        dims: &[usize],
+        inputs: &[&RocmTensor],
+        scalars: &[Value],
+        outputs: &[&RocmTensor],
+    ) -> hip::Result<()> {
+        let dims: Vec<Value> = dims.iter().map(|&dim| Value::U64(dim as u64)).collect();
+        rows(self.op, &self.device, kernel, self.device.grid(items), &dims, inputs, scalars, outputs)
+    }
+
+    /// The kernel in the computed type.
+    fn kernel(&self, name: &'static str) -> hip::Result<KernelName> {
+        Ok(KernelName::new(name).ty(crate::dtype::kernel_type(self.dtype)?))
+    }
+
+    /// `exp(-2 pi i k / n)`.
+    fn table(&self, n: usize) -> hip::Result<Complex> {
+        let table = self.complex(n)?;
+        self.launch(self.kernel("fft_twiddles")?, n, &[n], &[], &[], &[&table.re, &table.im])?;
+        Ok(table)
+    }
+
+    /// The transform of every line.
+    fn transform(&self, x: Complex) -> hip::Result<Complex> {
+        let radices = radices(self.len);
+        if radices.last().is_some_and(|&radix| radix > LARGEST_RADIX) {
+            return self.bluestein(x);
+        }
+        if radices.is_empty() {
+            return Ok(x);
+        }
+        self.passes(x, &radices, &self.table(self.len)?)
+    }
+
+    /// Stockham's passes, one a radix.
+    fn passes(&self, mut x: Complex, radices: &[usize], table: &Complex) -> hip::Result<Complex> {
+        let mut out = self.whole()?;
+        let (mut left, mut done) = (self.len, 1);
+        for &radix in radices {
+            let m = left / radix;
+            let stride = done * self.inner;
+            let inputs = [&table.re, &table.im, &x.re, &x.im];
+            let outputs = [&out.re, &out.im];
+            let ty = crate::dtype::kernel_type(self.dtype)?;
+            if radix <= 5 {
+                let kernel = KernelName::new("fft_stage").int(radix as i32).ty(ty);
+                let items = self.outer * m * stride;
+                self.launch(kernel, items, &[self.outer, m, stride, done], &inputs, &[], &outputs)?;
+            } else {
+                let kernel = KernelName::new("fft_stage_any").ty(ty);
+                let items = self.outer * self.len * self.inner;
+                self.launch(kernel, items, &[self.outer, radix, m, stride, done], &inputs, &[], &outputs)?;
+            }
+            std::mem::swap(&mut x, &mut out);
+            left = m;
+            done *= radix;
+        }
+        Ok(x)
+    }
+
+    /// The transform as a convolution, by transforms of a power of two.
+    fn bluestein(&self, x: Complex) -> hip::Result<Complex> {
+        let (outer, len, inner) = (self.outer, self.len, self.inner);
+        let padded = self.with_len((2 * len - 1).next_power_of_two());
+        let (size, radices) = (padded.len, radices(padded.len));
+        let (table, chirp) = (self.table(size)?, self.table(2 * len)?);
+
+        let one = padded.one();
+        let filter = one.whole()?;
+        let kernel = self.kernel("fft_chirp_filter")?;
+        one.launch(kernel, size, &[len, size], &[&chirp.re, &chirp.im], &[], &[&filter.re, &filter.im])?;
+        let filter = one.passes(filter, &radices, &table)?;
+
+        let items = outer * size * inner;
+        let wide = padded.whole()?;
+        let inputs = [&chirp.re, &chirp.im, &x.re, &x.im];
+        let dims = [outer, len, size, inner];
+        self.launch(self.kernel("fft_chirp")?, items, &dims, &inputs, &[], &[&wide.re, &wide.im])?;
+        let wide = padded.passes(wide, &radices, &table)?;
+        let product = padded.whole()?;
+        let inputs = [&filter.re, &filter.im, &wide.re, &wide.im];
+        let outputs = [&product.re, &product.im];
+        self.launch(self.kernel("fft_filter")?, items, &[outer, size, inner], &inputs, &[], &outputs)?;
+        let product = padded.passes(product, &radices, &table)?;
+
+        let inputs = [&chirp.re, &chirp.im, &product.re, &product.im];
+        let outputs = [&x.re, &x.im];
+        self.launch(self.kernel("fft_unchirp")?, outer * len * inner, &dims, &inputs, &[], &outputs)?;
+        Ok(x)
+    }
+
+    /// The first `count` elements of each line, times `scale`, as a tensor of the shape.
+    fn store(
+        &self,
+        x: &RocmTensor,
+        shape: &[usize],
+        count: usize,
+        scale: f64,
+        dtype: DType,
+    ) -> hip::Result<RocmTensor> {
+        let out = RocmTensor::empty(&self.device, shape.to_vec(), dtype)?;
+        let kernel = KernelName::new("fft_store").ty(out.kernel_type()?);
+        let dims = [self.outer, self.len, self.inner, count];
+        self.launch(kernel, out.len(), &dims, &[x], &[Value::F64(scale)], &[&out])?;
+        Ok(out)
+    }
+}
+
+/// The factors of a length by which it is transformed, small ones first.
+fn radices(mut len: usize) -> Vec<usize> {
+    let mut radices = Vec::new();
+    while len.is_multiple_of(4) {
+        radices.push(4);
+        len /= 4;
+    }
+    let mut factor = 2;
+    while factor * factor <= len {
+        while len.is_multiple_of(factor) {
+            radices.push(factor);
+            len /= factor;
+        }
+        factor += 1;
+    }
+    if len > 1 {
+        radices.push(len);
+    }
+    radices
+}
+
+fn with_axis(x: &RocmTensor, axis: usize, len: usize) -> Vec<usize> {
+    let mut dims = x.dims().to_vec();
+    dims[axis] = len;
+    dims
+}
+
+/// The `n / 2 + 1` bins of the signal along the axis, cut or filled with zeros to `n` samples.
+pub(crate) fn rfft(x: RocmTensor, axis: usize, n: Option<usize>) -> hip::Result<(RocmTensor, RocmTensor)> {
+    const OP: &str = "rfft";
+    check_axis(OP, &x, axis)?;
+    let stored = x.dims()[axis];
+    let len = n.unwrap_or(stored);
+    let lines = Lines::new(OP, &x, axis, len)?;
+    let (dtype, ty) = (x.dtype_of(), x.kernel_type()?);
+    let bins = len / 2 + 1;
+    let shape = with_axis(&x, axis, bins);
+    if lines.outer * lines.inner == 0 {
+        let empty = || RocmTensor::empty(&lines.device, shape.clone(), dtype);
+        return Ok((empty()?, empty()?));
+    }
+    let x = packed(x)?;
+    let signal = lines.whole()?;
+    let dims = [lines.outer, len, lines.inner, stored, len.min(stored)];
+    let items = lines.outer * len * lines.inner;
+    let kernel = KernelName::new("fft_load").ty(ty);
+    lines.launch(kernel, items, &dims, &[&x], &[], &[&signal.re, &signal.im])?;
+    let spectrum = lines.transform(signal)?;
+    let part = |part| lines.store(part, &shape, bins, 1.0, dtype);
+    Ok((part(&spectrum.re)?, part(&spectrum.im)?))
+}
+
+/// The `n` samples of the real signal that has these bins along the axis, cut or filled with zeros to `n / 2 + 1`; without `n`,
+/// twice as many samples as bins less two.
+pub(crate) fn irfft(
+    re: RocmTensor,
+    im: RocmTensor,
+    axis: usize,
+    n: Option<usize>,
+) -> hip::Result<RocmTensor> {
+    const OP: &str = "irfft";
+    check_axis(OP, &re, axis)?;
+    one_device(OP, &[&re, &im])?;
+    let dtype = one_dtype(OP, &[&re, &im])?;
+    if re.dims() != im.dims() {
+        return invalid(
+            OP,
+            format!("an imaginary part of shape {:?}", re.dims()),
+            format!("{:?}", im.dims()),
+        );
+    }
+    let stored = re.dims()[axis];
+    if stored == 0 {
+        return invalid(OP, "at least one bin", "none");
+    }
+    let len = n.unwrap_or(2 * (stored - 1));
+    let lines = Lines::new(OP, &re, axis, len)?;
+    let shape = with_axis(&re, axis, len);
+    if lines.outer * lines.inner == 0 {
+        return RocmTensor::empty(&lines.device, shape, dtype);
+    }
+    let ty = re.kernel_type()?;
+    let (re, im) = (packed(re)?, packed(im)?);
+    let spectrum = lines.whole()?;
+    let dims = [lines.outer, len, lines.inner, stored, stored.min(len / 2 + 1)];
+    let items = lines.outer * len * lines.inner;
+    let kernel = KernelName::new("fft_load_half").ty(ty);
+    lines.launch(kernel, items, &dims, &[&re, &im], &[], &[&spectrum.re, &spectrum.im])?;
+    let signal = lines.transform(spectrum)?;
+    lines.store(&signal.re, &shape, len, 1.0 / len as f64, dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::radices;
+
+    #[test]
+    fn radices_multiply_to_the_length() {
+        for len in 1..2000 {
+            let radices = radices(len);
+            assert_eq!(radices.iter().product::<usize>(), len);
+            assert!(radices.iter().all(|&radix| radix > 1));
+        }
+        assert_eq!(radices(1000), [4, 2, 5, 5, 5]);
+        assert_eq!(radices(2 * 1009), [2, 1009]);
+    }
+}

@@ -1,0 +1,216 @@
+// Fourier transforms along the middle axis of [outer, len, inner], contiguous, real and imaginary parts apart. One kernel is one
+// pass over memory: Stockham's form, which needs no reordering, a radix a pass, and Bluestein's for lengths with large prime
+// factors. Every transform is forward; the inverse is the conjugate of the conjugate's. f16 and bf16 are computed in f32.
+#include "prelude.h"
+
+// exp(-2 pi i k / n) for k in 0..n. The angle is brought into an eighth of the circle while it is an integer, and its sine and
+// cosine are taken in f64: each entry is right to half a unit in the last place of f32.
+template <class C> __global__ void fft_twiddles(u64 n, C *re, C *im) {
+    for_each(n, [=](u64 k) {
+        u64 at = 8 * k, octant = at / n; // k / n of a turn
+        // To the nearest quarter turn: at most an eighth away.
+        u64 quarter = (octant + 1) / 2;
+        i64 away = (i64)at - (i64)(quarter * 2 * n);
+        f64 angle = (f64)away / (f64)n * 0.78539816339744830962;
+        f64 c = math::cos(angle), s = math::sin(angle);
+        quarter %= 4;
+        f64 x = quarter == 0 ? c : quarter == 1 ? -s : quarter == 2 ? -c : s;
+        f64 y = quarter == 0 ? s : quarter == 1 ? c : quarter == 2 ? -s : -c;
+        re[k] = (C)x;
+        im[k] = (C)-y;
+    });
+}
+
+// A real signal of which `have` elements (of `stored` along the axis) count; zeros follow.
+template <class T> __global__ void fft_load(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x, compute_t<T> *re, compute_t<T> *im) {
+    using C = compute_t<T>;
+    for_each_column_group(outer * len, inner, [=](u64 row, u64 first, u32 width) {
+        u64 o = row / len, k = row % len;
+        C *to_re = re + row * inner + first, *to_im = im + row * inner + first;
+        bool inside = k < have;
+        const T *from = x + (inside ? (o * stored + k) * inner + first : 0);
+        INDEPENDENT
+        for (u32 c = 0; c < width; ++c) {
+            to_re[c] = inside ? load(from[c]) : (C)0;
+            to_im[c] = (C)0;
+        }
+    });
+}
+
+// The conjugate of the whole spectrum of a real signal of `len` samples, from the `have` bins (of `stored` along the axis) of its
+// first half; zeros for those that are missing. What is imaginary in bins that a real signal has real does not count.
+template <class T>
+__global__ void fft_load_half(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x_re, const T *x_im, compute_t<T> *re, compute_t<T> *im) {
+    using C = compute_t<T>;
+    for_each_column_group(outer * len, inner, [=](u64 row, u64 first, u32 width) {
+        u64 o = row / len, k = row % len;
+        bool mirrored = k > len / 2;
+        u64 bin = mirrored ? len - k : k;
+        bool inside = bin < have;
+        C sign = bin == 0 || 2 * bin == len ? (C)0 : mirrored ? (C)1 : (C)-1;
+        u64 at = inside ? (o * stored + bin) * inner + first : 0;
+        C *to_re = re + row * inner + first, *to_im = im + row * inner + first;
+        INDEPENDENT
+        for (u32 c = 0; c < width; ++c) {
+            to_re[c] = inside ? load(x_re[at + c]) : (C)0;
+            to_im[c] = inside && sign != (C)0 ? load(x_im[at + c]) * sign : (C)0;
+        }
+    });
+}
+
+// The first `count` elements of `len` along the axis, times `scale`.
+template <class T> __global__ void fft_store(u64 outer, u64 len, u64 inner, u64 count, const compute_t<T> *x, f64 scale, T *out) {
+    using C = compute_t<T>;
+    for_each_column_group(outer * count, inner, [=](u64 row, u64 first, u32 width) {
+        const C *from = x + ((row / count) * len + row % count) * inner + first;
+        T *to = out + row * inner + first;
+        INDEPENDENT
+        for (u32 c = 0; c < width; ++c) to[c] = store<T>::from(from[c] * (C)scale);
+    });
+}
+
+// The transform of R values; root[j] is exp(-2 pi i j / R).
+template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C (&root_re)[R], const C (&root_im)[R]) {
+    if constexpr (R == 2) {
+        C r = re[0], i = im[0];
+        re[0] = r + re[1], im[0] = i + im[1];
+        re[1] = r - re[1], im[1] = i - im[1];
+    } else if constexpr (R == 4) {
+        C even_re = re[0] + re[2], even_im = im[0] + im[2], back_re = re[0] - re[2], back_im = im[0] - im[2];
+        C odd_re = re[1] + re[3], odd_im = im[1] + im[3], turn_re = re[1] - re[3], turn_im = im[1] - im[3];
+        re[0] = even_re + odd_re, im[0] = even_im + odd_im;
+        re[2] = even_re - odd_re, im[2] = even_im - odd_im;
+        re[1] = back_re + turn_im, im[1] = back_im - turn_re;
+        re[3] = back_re - turn_im, im[3] = back_im + turn_re;
+    } else {
+        // Odd R: x[j] and x[R - j] share their products.
+        constexpr u32 H = R / 2;
+        C sum_re[H], sum_im[H], difference_re[H], difference_im[H];
+        C zero_re = re[0], zero_im = im[0];
+        for (u32 j = 1; j <= H; ++j) {
+            sum_re[j - 1] = re[j] + re[R - j], sum_im[j - 1] = im[j] + im[R - j];
+            difference_re[j - 1] = re[j] - re[R - j], difference_im[j - 1] = im[j] - im[R - j];
+        }
+        for (u32 j = 0; j < H; ++j) re[0] += sum_re[j], im[0] += sum_im[j];
+        for (u32 k = 1; k <= H; ++k) {
+            C a_re = zero_re, a_im = zero_im, b_re = (C)0, b_im = (C)0;
+            for (u32 j = 1; j <= H; ++j) {
+                a_re += sum_re[j - 1] * root_re[j * k % R], a_im += sum_im[j - 1] * root_re[j * k % R];
+                b_re += difference_im[j - 1] * root_im[j * k % R], b_im += difference_re[j - 1] * root_im[j * k % R];
+            }
+            re[k] = a_re - b_re, im[k] = a_im + b_im;
+            re[R - k] = a_re + b_re, im[R - k] = a_im - b_im;
+        }
+    }
+}
+
+// One pass of radix R: outer x [R, m, stride] -> outer x [m, R, stride]. The table has `step` entries for each of the R * m steps
+// of this pass's circle. `stride` has the inner axes and the radices done.
+template <u32 R, class C>
+__global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+    for_each_column_group(outer * m, stride, [=](u64 row, u64 first, u32 width) {
+        u64 p = row % m, from = (row / m) * R * m * stride + p * stride + first, to = row * R * stride + first;
+        C w_re[R], w_im[R], root_re[R], root_im[R];
+        for (u32 k = 0; k < R; ++k) {
+            w_re[k] = table_re[p * k * step], w_im[k] = table_im[p * k * step];
+            root_re[k] = table_re[m * k * step], root_im[k] = table_im[m * k * step];
+        }
+        u64 hop = m * stride;
+        INDEPENDENT
+        for (u32 c = 0; c < width; ++c) {
+            C re[R], im[R];
+            for (u32 j = 0; j < R; ++j) re[j] = in_re[from + j * hop + c], im[j] = in_im[from + j * hop + c];
+            butterfly<R>(re, im, root_re, root_im);
+            for (u32 k = 0; k < R; ++k) {
+                out_re[to + k * stride + c] = re[k] * w_re[k] - im[k] * w_im[k];
+                out_im[to + k * stride + c] = re[k] * w_im[k] + im[k] * w_re[k];
+            }
+        }
+    });
+}
+
+// The same of any radix, each result a sum of its own.
+template <class C>
+__global__ void fft_stage_any(u64 outer, u64 radix, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+    for_each_column_group(outer * m * radix, stride, [=](u64 row, u64 first, u32 width) {
+        u64 k = row % radix, group = row / radix, p = group % m;
+        u64 from = (group / m) * radix * m * stride + p * stride + first, to = row * stride + first;
+        C w_re = table_re[p * k * step], w_im = table_im[p * k * step];
+        for (u32 c = 0; c < width; ++c) {
+            C re = (C)0, im = (C)0;
+            u64 turn = 0;
+            for (u64 j = 0; j < radix; ++j) {
+                C root_re = table_re[turn * m * step], root_im = table_im[turn * m * step];
+                C x_re = in_re[from + j * m * stride + c], x_im = in_im[from + j * m * stride + c];
+                re += x_re * root_re - x_im * root_im;
+                im += x_re * root_im + x_im * root_re;
+                turn += k;
+                if (turn >= radix) turn -= radix;
+            }
+            out_re[to + c] = re * w_re - im * w_im;
+            out_im[to + c] = re * w_im + im * w_re;
+        }
+    });
+}
+
+// Bluestein's form: jk = (j^2 + k^2 - (j - k)^2) / 2 makes the transform a convolution with the chirp exp(pi i k^2 / len), done by
+// transforms of `padded` >= 2 len - 1 elements. The table is of 2 len.
+
+// The input times the conjugate chirp, then zeros.
+template <class C>
+__global__ void fft_chirp(u64 outer, u64 len, u64 padded, u64 inner, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+    for_each_column_group(outer * padded, inner, [=](u64 row, u64 first, u32 width) {
+        u64 k = row % padded, to = row * inner + first;
+        bool inside = k < len;
+        u64 at = inside ? k * k % (2 * len) : 0, from = inside ? ((row / padded) * len + k) * inner + first : 0;
+        C w_re = table_re[at], w_im = table_im[at];
+        INDEPENDENT
+        for (u32 c = 0; c < width; ++c) {
+            C re = in_re[from + c], im = in_im[from + c];
+            out_re[to + c] = inside ? re * w_re - im * w_im : (C)0;
+            out_im[to + c] = inside ? re * w_im + im * w_re : (C)0;
+        }
+    });
+}
+
+// The chirp itself, at k and at padded - k.
+template <class C> __global__ void fft_chirp_filter(u64 len, u64 padded, const C *table_re, const C *table_im, C *out_re, C *out_im) {
+    for_each(padded, [=](u64 at) {
+        u64 k = at < len ? at : padded - at;
+        bool inside = k < len;
+        u64 turn = inside ? k * k % (2 * len) : 0;
+        out_re[at] = inside ? table_re[turn] : (C)0;
+        out_im[at] = inside ? -table_im[turn] : (C)0;
+    });
+}
+
+// The conjugate of the product with the filter's transform.
+template <class C>
+__global__ void fft_filter(u64 outer, u64 padded, u64 inner, const C *filter_re, const C *filter_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+    for_each_column_group(outer * padded, inner, [=](u64 row, u64 first, u32 width) {
+        u64 k = row % padded, at = row * inner + first;
+        C w_re = filter_re[k], w_im = filter_im[k];
+        INDEPENDENT
+        for (u32 c = 0; c < width; ++c) {
+            C re = in_re[at + c], im = in_im[at + c];
+            out_re[at + c] = re * w_re - im * w_im;
+            out_im[at + c] = -(re * w_im + im * w_re);
+        }
+    });
+}
+
+// The conjugate of the convolution's first `len` elements, over `padded`, times the conjugate chirp.
+template <class C>
+__global__ void fft_unchirp(u64 outer, u64 len, u64 padded, u64 inner, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+    for_each_column_group(outer * len, inner, [=](u64 row, u64 first, u32 width) {
+        u64 k = row % len, at = k * k % (2 * len), to = row * inner + first;
+        u64 from = ((row / len) * padded + k) * inner + first;
+        C w_re = table_re[at] / (C)padded, w_im = table_im[at] / (C)padded;
+        INDEPENDENT
+        for (u32 c = 0; c < width; ++c) {
+            C re = in_re[from + c], im = -in_im[from + c];
+            out_re[to + c] = re * w_re - im * w_im;
+            out_im[to + c] = re * w_im + im * w_re;
+        }
+    });
+}

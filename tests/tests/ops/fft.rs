@@ -1,0 +1,177 @@
+//! Fourier transforms: against the oracle where it has them (powers of two), and against the defining sum in f64 for every length.
+
+use burn_rocm_tests::*;
+use std::f64::consts::TAU;
+
+/// `exp(-2 pi i k / n)` for k in 0..n.
+fn roots(n: usize) -> Vec<(f64, f64)> {
+    (0..n).map(|k| (TAU * k as f64 / n as f64).sin_cos()).map(|(sin, cos)| (cos, -sin)).collect()
+}
+
+/// The first `n / 2 + 1` bins of the signal, cut or filled with zeros to `n`.
+fn bins(signal: &[f64], n: usize) -> Vec<(f64, f64)> {
+    let roots = roots(n);
+    let bin = |k: usize| {
+        let terms = signal.iter().take(n).enumerate().map(|(j, x)| (x, roots[j * k % n]));
+        terms.fold((0.0, 0.0), |sum, (x, root)| (sum.0 + x * root.0, sum.1 + x * root.1))
+    };
+    (0..n / 2 + 1).map(bin).collect()
+}
+
+/// The `n` samples of the real signal with these bins.
+fn samples(bins: &[(f64, f64)], n: usize) -> Vec<f64> {
+    let roots = roots(n);
+    let sample = |j: usize| {
+        let mut sum = 0.0;
+        for (k, &(re, im)) in bins.iter().enumerate().take(n / 2 + 1) {
+            let root = roots[j * k % n];
+            sum += if k == 0 || 2 * k == n { re * root.0 } else { 2.0 * (re * root.0 + im * root.1) };
+        }
+        sum / n as f64
+    };
+    (0..n).map(sample).collect()
+}
+
+/// The greatest distance as a share of the expected values' norm.
+#[track_caller]
+fn near(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}: length");
+    let norm = expected.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let apart = found.iter().zip(expected).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
+    assert!(apart <= tolerance * norm + f64::MIN_POSITIVE, "{what}: {} of the norm", apart / norm);
+}
+
+fn values(data: &TensorData) -> Vec<f64> {
+    data.iter::<f64>().collect()
+}
+
+/// Both transforms of lines along the axis of `[outer, len, inner]`, with `n` samples.
+fn against_the_sum(random: &Random, shape: [usize; 3], n: Option<usize>, dtype: DType, view: View) {
+    let device = Default::default();
+    let what = format!("{dtype:?} {shape:?} n {n:?} {view:?}");
+    let tolerance = match dtype {
+        DType::F64 => 2e-14,
+        DType::F32 => 1e-6,
+        DType::F16 => 1e-3,
+        _ => 1e-2,
+    };
+    let line = |data: &[f64], len: usize, o: usize, i: usize| -> Vec<f64> {
+        (0..len).map(|k| data[(o * len + k) * shape[2] + i]).collect()
+    };
+
+    let x = float(random, &shape, dtype, view, -1.0, 1.0);
+    let signal = values(&read_float::<R>(x.float::<R>(&device)));
+    let len = n.unwrap_or(shape[1]);
+    let (re, im) = R::rfft(x.float::<R>(&device), 1, n);
+    let (re, im) = (read_float::<R>(re), read_float::<R>(im));
+    assert_eq!((re.dtype, im.dtype), (dtype, dtype), "{what}");
+    assert_eq!(re.shape, Shape::from([shape[0], len / 2 + 1, shape[2]]), "{what}");
+    let (re, im) = (values(&re), values(&im));
+    for o in 0..shape[0] {
+        for i in 0..shape[2] {
+            let expected = bins(&line(&signal, shape[1], o, i), len);
+            let found = line(&re, len / 2 + 1, o, i).into_iter().chain(line(&im, len / 2 + 1, o, i));
+            let expected = expected.iter().map(|bin| bin.0).chain(expected.iter().map(|bin| bin.1));
+            near(
+                &format!("rfft {what}"),
+                &found.collect::<Vec<_>>(),
+                &expected.collect::<Vec<_>>(),
+                tolerance,
+            );
+        }
+    }
+
+    let (re, im) = (x, float(random, &shape, dtype, view, -1.0, 1.0));
+    let len = n.unwrap_or(2 * (shape[1] - 1));
+    if len == 0 {
+        return;
+    }
+    let out = read_float::<R>(R::irfft(re.float::<R>(&device), im.float::<R>(&device), 1, n));
+    assert_eq!(out.dtype, dtype, "{what}");
+    assert_eq!(out.shape, Shape::from([shape[0], len, shape[2]]), "{what}");
+    let out = values(&out);
+    let imaginary = values(&read_float::<R>(im.float::<R>(&device)));
+    for o in 0..shape[0] {
+        for i in 0..shape[2] {
+            let bins: Vec<_> =
+                std::iter::zip(line(&signal, shape[1], o, i), line(&imaginary, shape[1], o, i)).collect();
+            near(&format!("irfft {what}"), &line(&out, len, o, i), &samples(&bins, len), tolerance);
+        }
+    }
+}
+
+#[test]
+fn fft_of_any_length() {
+    let random = Random::new();
+    for len in (1..=64).chain([97, 100, 127, 128, 134, 1000, 1009, 4096]) {
+        for dtype in [DType::F32, DType::F64] {
+            let shape = if len > 64 { [1, len, 1] } else { [2, len, 3] };
+            against_the_sum(&random, shape, Some(len), dtype, View::Contiguous);
+        }
+    }
+}
+
+#[test]
+fn fft_cut_and_filled() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for view in View::ALL {
+            for (len, n) in [
+                (8, None),
+                (9, None),
+                (5, Some(16)),
+                (16, Some(5)),
+                (7, Some(1)),
+                (3, Some(67)),
+                (70, Some(67)),
+            ] {
+                against_the_sum(&random, [3, len, 2], n, dtype, view);
+            }
+        }
+    }
+}
+
+#[test]
+fn fft_of_powers_of_two() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        // The oracle computes its inverse of f64 in f32.
+        let computed = if dtype == DType::F64 { DType::F32 } else { dtype };
+        for (shape, n) in [
+            (&[1] as &[usize], None),
+            (&[2], None),
+            (&[64], None),
+            (&[1024], None),
+            (&[4, 16], Some(32)),
+            (&[8, 4, 2], None),
+            (&[8, 32, 4], Some(8)),
+        ] {
+            for dim in 0..shape.len() {
+                let view = View::ALL[random.below(5)];
+                let x = float(&random, shape, dtype, view, -1.0, 1.0);
+                let what = format!("rfft {dtype:?} {shape:?} dim {dim} n {n:?} {view:?}");
+                let tolerance = Tolerance::sum(computed, shape[dim]).times(4.0);
+                differential!(what, tolerance, |B, device| {
+                    let (re, im) = B::rfft(x.float::<B>(&device), dim, n);
+                    vec![read_float::<B>(re.clone()), read_float::<B>(im.clone())]
+                });
+                differential!(format!("i{what}"), tolerance, |B, device| {
+                    let (re, im) = B::rfft(x.float::<B>(&device), dim, n);
+                    vec![read_float::<B>(B::irfft(re, im, dim, Some(n.unwrap_or(shape[dim]))))]
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn fft_without_lines() {
+    let device = Default::default();
+    let x = || R::float_zeros(Shape::from([0, 6]), &device, FloatDType::F32);
+    let (re, im) = R::rfft(x(), 1, None);
+    assert_eq!((re.shape(), im.shape()), (Shape::from([0, 4]), Shape::from([0, 4])));
+    assert_eq!(R::irfft(x(), x(), 1, None).shape(), Shape::from([0, 10]));
+    // No sample at all, filled with zeros.
+    let none = R::float_zeros(Shape::from([2, 0]), &device, FloatDType::F32);
+    assert_eq!(values(&read_float::<R>(R::rfft(none, 1, Some(4)).0)), [0.0; 6]);
+}
