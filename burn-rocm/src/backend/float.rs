@@ -9,7 +9,7 @@ use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
 use crate::error::{OrRaise, execution, unsupported};
 use crate::ops::index::Join;
-use crate::ops::{binary, cast, compare, data, index, mask, matmul, random, reduce, scan, unary, view};
+use crate::ops::{binary, cast, compare, data, index, mask, matmul, random, reduce, scan, sort, unary, view};
 use crate::tensor::RocmTensor;
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Rocm<F, I, B> {
@@ -488,29 +488,30 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         reduce::test_dim("float_all_dim", "All", tensor, dim, out_dtype).or_raise()
     }
 
-    fn float_argtopk(tensor: RocmTensor, _dim: usize, _k: usize, _out_dtype: IntDType) -> RocmTensor {
-        unsupported("float_argtopk", tensor.dtype_of().name()).or_raise()
+    fn float_argtopk(tensor: RocmTensor, dim: usize, k: usize, out_dtype: IntDType) -> RocmTensor {
+        sort::argtopk("float_argtopk", tensor, dim, k, out_dtype.into()).or_raise()
     }
 
-    fn float_topk(tensor: RocmTensor, _dim: usize, _k: usize) -> RocmTensor {
-        unsupported("float_topk", tensor.dtype_of().name()).or_raise()
+    fn float_topk(tensor: RocmTensor, dim: usize, k: usize) -> RocmTensor {
+        sort::topk("float_topk", tensor, dim, k).or_raise()
     }
 
-    fn float_sort(tensor: RocmTensor, _dim: usize, _descending: bool) -> RocmTensor {
-        unsupported("float_sort", tensor.dtype_of().name()).or_raise()
+    fn float_sort(tensor: RocmTensor, dim: usize, descending: bool) -> RocmTensor {
+        sort::sort("float_sort", tensor, dim, descending).or_raise()
     }
 
-    fn float_argsort(tensor: RocmTensor, _dim: usize, _descending: bool, _out_dtype: IntDType) -> RocmTensor {
-        unsupported("float_argsort", tensor.dtype_of().name()).or_raise()
+    fn float_argsort(tensor: RocmTensor, dim: usize, descending: bool, out_dtype: IntDType) -> RocmTensor {
+        sort::argsort("float_argsort", tensor, dim, descending, out_dtype.into()).or_raise()
     }
 
     fn float_sort_with_indices(
         tensor: RocmTensor,
-        _dim: usize,
-        _descending: bool,
-        _indices_dtype: IntDType,
+        dim: usize,
+        descending: bool,
+        indices_dtype: IntDType,
     ) -> (RocmTensor, RocmTensor) {
-        unsupported("float_sort_with_indices", tensor.dtype_of().name()).or_raise()
+        let index = indices_dtype.into();
+        sort::sort_with_indices("float_sort_with_indices", tensor, dim, descending, index).or_raise()
     }
 
     fn float_grid_sample_2d(

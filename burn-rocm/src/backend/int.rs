@@ -11,7 +11,7 @@ use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
 use crate::error::{OrRaise, execution, unsupported};
 use crate::ops::index::Join;
-use crate::ops::{binary, cast, compare, data, index, mask, matmul, random, reduce, scan, unary, view};
+use crate::ops::{binary, cast, compare, data, index, mask, matmul, random, reduce, scan, sort, unary, view};
 use crate::tensor::RocmTensor;
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm<F, I, B> {
@@ -356,24 +356,27 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
         reduce::test_dim("int_all_dim", "All", tensor, dim, out_dtype).or_raise()
     }
 
-    fn int_argtopk(tensor: RocmTensor, _dim: usize, _k: usize) -> RocmTensor {
-        unsupported("int_argtopk", tensor.dtype_of().name()).or_raise()
+    fn int_argtopk(tensor: RocmTensor, dim: usize, k: usize) -> RocmTensor {
+        let index = sort::index_dtype(&tensor);
+        sort::argtopk("int_argtopk", tensor, dim, k, index).or_raise()
     }
 
-    fn int_topk(tensor: RocmTensor, _dim: usize, _k: usize) -> RocmTensor {
-        unsupported("int_topk", tensor.dtype_of().name()).or_raise()
+    fn int_topk(tensor: RocmTensor, dim: usize, k: usize) -> RocmTensor {
+        sort::topk("int_topk", tensor, dim, k).or_raise()
     }
 
-    fn int_sort(tensor: RocmTensor, _dim: usize, _descending: bool) -> RocmTensor {
-        unsupported("int_sort", tensor.dtype_of().name()).or_raise()
+    fn int_sort(tensor: RocmTensor, dim: usize, descending: bool) -> RocmTensor {
+        sort::sort("int_sort", tensor, dim, descending).or_raise()
     }
 
-    fn int_argsort(tensor: RocmTensor, _dim: usize, _descending: bool) -> RocmTensor {
-        unsupported("int_argsort", tensor.dtype_of().name()).or_raise()
+    fn int_argsort(tensor: RocmTensor, dim: usize, descending: bool) -> RocmTensor {
+        let index = sort::index_dtype(&tensor);
+        sort::argsort("int_argsort", tensor, dim, descending, index).or_raise()
     }
 
-    fn int_sort_with_indices(tensor: RocmTensor, _dim: usize, _descending: bool) -> (RocmTensor, RocmTensor) {
-        unsupported("int_sort_with_indices", tensor.dtype_of().name()).or_raise()
+    fn int_sort_with_indices(tensor: RocmTensor, dim: usize, descending: bool) -> (RocmTensor, RocmTensor) {
+        let index = sort::index_dtype(&tensor);
+        sort::sort_with_indices("int_sort_with_indices", tensor, dim, descending, index).or_raise()
     }
 
     fn int_random(

@@ -19,5 +19,6 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod scan;
 pub(crate) mod softmax;
+pub(crate) mod sort;
 pub(crate) mod unary;
 pub(crate) mod view;

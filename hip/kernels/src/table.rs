@@ -268,6 +268,12 @@ const FAMILIES: &[Family] = &[
     family!("scan", [
         "scan" [Names(&["CumSum", "CumProd", "CumMin", "CumMax"]), Types(NUMBERS)],
     ]),
+    family!("sort", [
+        "sort_rows" [Types(RAW)],
+        "sort_tiles" [Types(RAW)],
+        "sort_merge" [Types(RAW)],
+        "sort_finish" [Types(RAW)],
+    ]),
 ];
 
 #[cfg(test)]

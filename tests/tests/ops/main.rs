@@ -15,4 +15,5 @@ mod matmul;
 mod pool;
 mod random;
 mod reduce;
+mod sort;
 mod unary;
