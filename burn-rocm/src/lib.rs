@@ -11,8 +11,8 @@
 //! Not computed yet, but for the default methods of Burn that need them: each raises [`RocmError::Unsupported`] with
 //! the method's name.
 //!
-//! - float and int: `gather_nd`, `scatter_nd`; float: `grid_sample_2d`;
-//! - module: `deform_conv2d` and its gradient, `interpolate` and its gradient, `ctc_loss`;
+//! - float and int: `gather_nd`, `scatter_nd`;
+//! - module: `deform_conv2d` and its gradient, `ctc_loss`;
 //!   convolutions of f64, which MIOpen has not;
 //! - every quantised op.
 //!

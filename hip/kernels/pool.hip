@@ -12,22 +12,6 @@ struct Range {
     i32 first, last; // not included
 };
 
-// Calls f(plane, y, x) for each of planes * height * width elements, with the element's index.
-template <class F> DEVICE void for_each_pixel(u64 planes, u32 height, u32 width, F f) {
-    if constexpr (ONE_THREAD) {
-        for_each(planes * height, [=](u64 row) {
-            u64 plane = row / height;
-            i32 y = (i32)(row - plane * height);
-            for (u32 x = 0; x < width; ++x) f(plane, y, (i32)x, row * width + x);
-        });
-    } else {
-        for_each(planes * height * width, [=](u64 at) {
-            u64 row = at / width, plane = row / height;
-            f(plane, (i32)(row - plane * height), (i32)(at - row * width), at);
-        });
-    }
-}
-
 // The kernel positions k for which o * stride + k * dilation - padding lies in 0..size.
 DEVICE Range taps(i32 o, u32 size, u32 kernel, u32 stride, u32 padding, u32 dilation) {
     i32 start = o * (i32)stride - (i32)padding;

@@ -249,6 +249,22 @@ template <class F> DEVICE void for_each(u64 n, F f) {
 #endif
 }
 
+// Calls f(plane, y, x) for each of planes * height * width elements, with the element's index.
+template <class F> DEVICE void for_each_pixel(u64 planes, u32 height, u32 width, F f) {
+    if constexpr (ONE_THREAD) {
+        for_each(planes * height, [=](u64 row) {
+            u64 plane = row / height;
+            i32 y = (i32)(row - plane * height);
+            for (u32 x = 0; x < width; ++x) f(plane, y, (i32)x, row * width + x);
+        });
+    } else {
+        for_each(planes * height * width, [=](u64 at) {
+            u64 row = at / width, plane = row / height;
+            f(plane, (i32)(row - plane * height), (i32)(at - row * width), at);
+        });
+    }
+}
+
 // Calls f(row) for each row in 0..rows, one block a row at a time: all threads of a block see the same rows.
 template <class F> DEVICE void for_each_row(u64 rows, F f) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP

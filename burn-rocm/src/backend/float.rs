@@ -1,6 +1,6 @@
 //! Float tensor ops.
 
-use burn_backend::ops::{FloatTensorOps, GridSampleOptions};
+use burn_backend::ops::{FloatTensorOps, GridSampleOptions, GridSamplePaddingMode};
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_backend::{Distribution, ExecutionError, Scalar, TensorData};
 use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
@@ -9,7 +9,10 @@ use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
 use crate::error::{OrRaise, execution, unsupported};
 use crate::ops::index::Join;
-use crate::ops::{binary, cast, compare, data, index, mask, matmul, random, reduce, scan, sort, unary, view};
+use crate::ops::interpolate::Padding;
+use crate::ops::{
+    binary, cast, compare, data, index, interpolate, mask, matmul, random, reduce, scan, sort, unary, view,
+};
 use crate::tensor::RocmTensor;
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Rocm<F, I, B> {
@@ -514,12 +517,14 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         sort::sort_with_indices("float_sort_with_indices", tensor, dim, descending, index).or_raise()
     }
 
-    fn float_grid_sample_2d(
-        tensor: RocmTensor,
-        _grid: RocmTensor,
-        _options: GridSampleOptions,
-    ) -> RocmTensor {
-        unsupported("float_grid_sample_2d", tensor.dtype_of().name()).or_raise()
+    fn float_grid_sample_2d(tensor: RocmTensor, grid: RocmTensor, options: GridSampleOptions) -> RocmTensor {
+        let padding = match options.padding_mode {
+            GridSamplePaddingMode::Zeros => Padding::Zeros,
+            GridSamplePaddingMode::Border => Padding::Border,
+            GridSamplePaddingMode::Reflection => Padding::Reflection,
+        };
+        let mode = super::module::mode(options.mode);
+        interpolate::grid_sample(tensor, grid, mode, padding, options.align_corners).or_raise()
     }
 
     fn float_is_nan(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {

@@ -3,13 +3,14 @@
 use burn_backend::get_device_settings;
 use burn_backend::ops::{
     AttentionModuleOptions, ConvOptions, ConvTransposeOptions, DeformConv2dBackward, DeformConvOptions,
-    InterpolateOptions, MaxPool2dBackward, MaxPool2dWithIndices, ModuleOps,
+    InterpolateMode, InterpolateOptions, MaxPool2dBackward, MaxPool2dWithIndices, ModuleOps,
 };
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::{OrRaise, unsupported};
+use crate::ops::interpolate::Mode;
 use crate::ops::pool::Window;
-use crate::ops::{attention, conv, fft, linear, norm, pool};
+use crate::ops::{attention, conv, fft, interpolate, linear, norm, pool};
 use crate::tensor::RocmTensor;
 
 /// Burn's options of a convolution as the engine's.
@@ -31,6 +32,16 @@ fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::Options
         dilation: options.dilation.to_vec(),
         groups: options.groups,
         padding_out: options.padding_out.to_vec(),
+    }
+}
+
+/// Burn's interpolation as the engine's.
+pub(super) fn mode(mode: InterpolateMode) -> Mode {
+    match mode {
+        InterpolateMode::Nearest => Mode::Nearest,
+        InterpolateMode::Bilinear => Mode::Bilinear,
+        InterpolateMode::Bicubic => Mode::Bicubic,
+        InterpolateMode::Lanczos3 => Mode::Lanczos3,
     }
 }
 
@@ -371,17 +382,18 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         MaxPool2dBackward::new(grad.or_raise())
     }
 
-    fn interpolate(x: RocmTensor, _output_size: [usize; 2], _options: InterpolateOptions) -> RocmTensor {
-        unsupported("interpolate", x.dtype_of().name()).or_raise()
+    fn interpolate(x: RocmTensor, output_size: [usize; 2], options: InterpolateOptions) -> RocmTensor {
+        interpolate::interpolate(x, output_size, mode(options.mode), options.align_corners).or_raise()
     }
 
     fn interpolate_backward(
         x: RocmTensor,
-        _grad: RocmTensor,
-        _output_size: [usize; 2],
-        _options: InterpolateOptions,
+        grad: RocmTensor,
+        output_size: [usize; 2],
+        options: InterpolateOptions,
     ) -> RocmTensor {
-        unsupported("interpolate_backward", x.dtype_of().name()).or_raise()
+        interpolate::interpolate_backward(x, grad, output_size, mode(options.mode), options.align_corners)
+            .or_raise()
     }
 
     fn attention(

@@ -9,6 +9,7 @@ pub(crate) mod conv;
 pub(crate) mod data;
 pub(crate) mod fft;
 pub(crate) mod index;
+pub(crate) mod interpolate;
 mod launch;
 pub(crate) mod linear;
 pub(crate) mod mask;

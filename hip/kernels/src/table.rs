@@ -243,6 +243,13 @@ const FAMILIES: &[Family] = &[
         "adaptive_avg_pool2d" [Types(FLOATS)],
         "adaptive_avg_pool2d_backward" [Types(FLOATS)],
     ]),
+    family!("interpolate", [
+        "interpolate_table" [Types(&[DType::F32, DType::F64])],
+        "interpolate_reach" [],
+        "interpolate" [Types(FLOATS)],
+        "interpolate_backward" [Types(FLOATS)],
+        "grid_sample_2d" [Types(FLOATS)],
+    ]),
     family!("matmul", [
         "matmul" [Types(NUMBERS)],
     ]),

@@ -8,6 +8,7 @@ mod conv;
 mod create;
 mod fft;
 mod index;
+mod interpolate;
 mod layout;
 mod lockstep;
 mod mask;

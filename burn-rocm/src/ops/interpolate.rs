@@ -1,0 +1,190 @@
+//! Resizing of images, its gradient, and sampling at given points.
+
+use burn_std::DType;
+use hip::KernelName;
+
+use super::data::{full_on, packed};
+use super::launch::rows;
+use crate::dtype::Value;
+use crate::error::invalid;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// The numbers of `interpolate.hip`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Nearest = 0,
+    Bilinear = 1,
+    Bicubic = 2,
+    Lanczos3 = 3,
+}
+
+/// What a sample past the image's ends is; the numbers of `interpolate.hip`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Padding {
+    Zeros = 0,
+    Border = 1,
+    Reflection = 2,
+}
+
+/// Weights a row of the tables (`TAPS` of `interpolate.hip`).
+const TAPS: usize = 6;
+
+/// The kernels' indices keep within this.
+const MAX_SIZE: usize = 1 << 30;
+
+/// The four sizes of an image with pixels.
+fn image(op: &'static str, x: &[usize]) -> hip::Result<[usize; 4]> {
+    match *x {
+        [batch, channels, height, width] if [height, width].iter().all(|n| (1..MAX_SIZE).contains(n)) => {
+            Ok([batch, channels, height, width])
+        }
+        _ => invalid(op, "an input [batch, channels, height, width] with pixels", format!("{x:?}")),
+    }
+}
+
+fn sized(op: &'static str, size: [usize; 2]) -> hip::Result<()> {
+    match size.iter().all(|&n| n < MAX_SIZE) {
+        true => Ok(()),
+        false => invalid(op, format!("a size below {MAX_SIZE}"), format!("{size:?}")),
+    }
+}
+
+fn u(value: usize) -> Value {
+    Value::U32(value as u32)
+}
+
+/// Input steps an output step.
+fn ratio(mode: Mode, input: usize, output: usize, align_corners: bool) -> f64 {
+    match align_corners && mode != Mode::Nearest {
+        true => (input - 1) as f64 / output.saturating_sub(1).max(1) as f64,
+        false => input as f64 / output as f64,
+    }
+}
+
+/// Of each output row and then column: its weights, and which inputs they are for.
+fn tables(
+    op: &'static str,
+    like: &RocmTensor,
+    from: [usize; 2],
+    to: [usize; 2],
+    mode: Mode,
+    align_corners: bool,
+) -> hip::Result<(RocmTensor, RocmTensor)> {
+    let device = like.hip_device();
+    let count = to[0] + to[1];
+    let dtype = if like.dtype_of() == DType::F64 { DType::F64 } else { DType::F32 };
+    let weights = RocmTensor::empty(device, vec![count, TAPS], dtype)?;
+    let spans = RocmTensor::empty(device, vec![count, 2], DType::I32)?;
+    let [y, x] = [0, 1].map(|axis| Value::F64(ratio(mode, from[axis], to[axis], align_corners)));
+    let sizes = [u(from[0]), u(from[1]), u(to[0]), u(to[1])];
+    let options = [Value::I32(mode as i32), Value::I32(align_corners as i32), y, x];
+    let name = KernelName::new("interpolate_table").ty(weights.kernel_type()?);
+    rows(op, device, name, device.grid(count), &[sizes, options].concat(), &[], &[], &[&weights, &spans])?;
+    Ok((weights, spans))
+}
+
+/// `x` resized to `size`.
+pub(crate) fn interpolate(
+    x: RocmTensor,
+    size: [usize; 2],
+    mode: Mode,
+    align_corners: bool,
+) -> hip::Result<RocmTensor> {
+    let op = "interpolate";
+    let [batch, channels, height, width] = image(op, x.dims())?;
+    sized(op, size)?;
+    let x = packed(x)?;
+    let device = x.hip_device();
+    let out = RocmTensor::empty(device, vec![batch, channels, size[0], size[1]], x.dtype_of())?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let (weights, spans) = tables(op, &x, [height, width], size, mode, align_corners)?;
+    let dims = [Value::U64((batch * channels) as u64), u(height), u(width), u(size[0]), u(size[1])];
+    let name = KernelName::new(op).ty(x.kernel_type()?);
+    rows(op, device, name, device.grid(out.len()), &dims, &[&x, &weights, &spans], &[], &[&out])?;
+    Ok(out)
+}
+
+/// The gradient of the input of [`interpolate`].
+pub(crate) fn interpolate_backward(
+    x: RocmTensor,
+    grad: RocmTensor,
+    size: [usize; 2],
+    mode: Mode,
+    align_corners: bool,
+) -> hip::Result<RocmTensor> {
+    let op = "interpolate_backward";
+    one_device(op, &[&x, &grad])?;
+    one_dtype(op, &[&x, &grad])?;
+    let [batch, channels, height, width] = image(op, x.dims())?;
+    sized(op, size)?;
+    let expected = [batch, channels, size[0], size[1]];
+    if grad.dims() != expected {
+        return invalid(op, format!("a gradient of shape {expected:?}"), format!("{:?}", grad.dims()));
+    }
+    let device = grad.hip_device();
+    if grad.is_empty() {
+        return full_on(device, x.dims().to_vec(), 0i64.into(), x.dtype_of());
+    }
+    let grad = packed(grad)?;
+    let device = grad.hip_device();
+    let out = RocmTensor::empty(device, x.dims().to_vec(), x.dtype_of())?;
+    let (weights, spans) = tables(op, &grad, [height, width], size, mode, align_corners)?;
+    let reach = RocmTensor::empty(device, vec![height + width, 2], DType::I32)?;
+    let sizes = [u(height), u(width), u(size[0]), u(size[1])];
+    let name = KernelName::new("interpolate_reach");
+    rows(op, device, name, device.grid(height + width), &sizes, &[&spans], &[], &[&reach])?;
+    let dims = [&[Value::U64((batch * channels) as u64)], &sizes[..]].concat();
+    let name = KernelName::new(op).ty(grad.kernel_type()?);
+    let inputs = [&grad, &weights, &spans, &reach];
+    rows(op, device, name, device.grid(out.len()), &dims, &inputs, &[], &[&out])?;
+    Ok(out)
+}
+
+/// Each plane of `x` at the points `grid` `[batch, height, width, 2]`, of which -1 and 1 are the image's ends.
+pub(crate) fn grid_sample(
+    x: RocmTensor,
+    grid: RocmTensor,
+    mode: Mode,
+    padding: Padding,
+    align_corners: bool,
+) -> hip::Result<RocmTensor> {
+    let op = "grid_sample_2d";
+    one_device(op, &[&x, &grid])?;
+    one_dtype(op, &[&x, &grid])?;
+    let [batch, channels, height, width] = image(op, x.dims())?;
+    let &[of, out_height, out_width, 2] = grid.dims() else {
+        return invalid(op, "a grid [batch, height, width, 2]", format!("{:?}", grid.dims()));
+    };
+    if of != batch {
+        return invalid(op, format!("a grid of batch {batch}"), format!("{:?}", grid.dims()));
+    }
+    let (x, grid) = (packed(x)?, packed(grid)?);
+    let device = x.hip_device();
+    let out = RocmTensor::empty(device, vec![batch, channels, out_height, out_width], x.dtype_of())?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    // One thread takes a point for many channels, but not so many that the device is left idle.
+    let points = out_height * out_width;
+    let groups = ENOUGH_ITEMS.div_ceil(batch * points).min(channels);
+    let dims = [
+        Value::U64(batch as u64),
+        u(channels),
+        u(groups),
+        u(height),
+        u(width),
+        Value::U64(points as u64),
+        Value::I32(mode as i32),
+        Value::I32(padding as i32),
+        Value::I32(align_corners as i32),
+    ];
+    let name = KernelName::new(op).ty(x.kernel_type()?);
+    let launch = device.grid(batch * groups * points);
+    rows(op, device, name, launch, &dims, &[&x, &grid], &[], &[&out])?;
+    Ok(out)
+}
+
+/// Items of work with which the largest devices are busy.
+const ENOUGH_ITEMS: usize = 1 << 16;

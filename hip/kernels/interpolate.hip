@@ -1,0 +1,241 @@
+// Resizing of planes ([planes, height, width], contiguous) and sampling of them at given points.
+//
+// Resizing is linear and separable: each output row and column has a span of input rows or columns and a weight for each. The spans
+// are tables, made once a call for both axes (rows first, then columns), so that the mode's arithmetic, in f64, is done once a row
+// and column and not once a pixel. Gradients read the same tables the other way: an input element sums the outputs that read it,
+// without atomics, the same bits on every run. f16 and bf16 are summed in f32.
+#include "prelude.h"
+
+constexpr i32 NEAREST = 0, BILINEAR = 1, BICUBIC = 2; // and 3: Lanczos
+constexpr i32 ZEROS = 0, BORDER = 1, REFLECTION = 2;
+
+// The most inputs along one axis that an output reads.
+constexpr i32 TAPS = 6;
+
+// Neighbouring indices.
+struct Span {
+    i32 first, count;
+};
+
+// Keys' cubic convolution with a = -3/4.
+DEVICE f64 cubic(f64 t) {
+    t = math::abs(t);
+    if (t < 1.0) return (1.25 * t - 2.25) * t * t + 1.0;
+    return t < 2.0 ? -0.75 * (((t - 5.0) * t + 8.0) * t - 4.0) : 0.0;
+}
+
+// sinc(t) sinc(t / 3) within 3 of 0.
+DEVICE f64 lanczos(f64 t) {
+    if (t == 0.0) return 1.0;
+    if (math::abs(t) >= 3.0) return 0.0;
+    f64 a = 3.141592653589793 * t, b = a / 3.0;
+    return math::sin(a) * math::sin(b) / (a * b);
+}
+
+// The inputs that the point `at` reads in a mode that weighs, without regard to the ends: how many, and each one's weight; `first`
+// is the first one's position, in f64 since it may be anywhere.
+DEVICE i32 weigh(i32 mode, f64 at, f64 &first, f64 *weights) {
+    f64 base = math::floor(at), part = at - base;
+    if (mode == BILINEAR) {
+        first = base;
+        weights[0] = 1.0 - part;
+        weights[1] = part;
+        return 2;
+    }
+    i32 before = mode == BICUBIC ? 1 : 2, count = 2 * (before + 1);
+    first = base - (f64)before;
+    for (i32 k = 0; k < count; ++k) {
+        f64 t = part - (f64)(k - before);
+        weights[k] = mode == BICUBIC ? cubic(t) : lanczos(t);
+    }
+    return count;
+}
+
+// A position as an index, at most 2^30 from 0 (no plane is as large); NaN is 0.
+DEVICE i32 index_of(f64 at) {
+    if (!(at > -1073741824.0)) return math::is_nan(at) ? 0 : -1073741824;
+    return at < 1073741824.0 ? (i32)at : 1073741824;
+}
+
+DEVICE i32 inside(i32 i, i32 size) { return i < 0 ? 0 : i < size ? i : size - 1; }
+
+// spans[o] and weights[o * TAPS ..] for each output row o and, after them, each output column. `y_ratio` and `x_ratio` are input
+// steps an output step.
+template <class C>
+__global__ void interpolate_table(u32 ih, u32 iw, u32 oh, u32 ow, i32 mode, i32 align_corners, f64 y_ratio, f64 x_ratio, C *weights,
+                                  Span *spans) {
+    for_each(oh + ow, [=](u64 at) {
+        bool row = at < oh;
+        i32 size = (i32)(row ? ih : iw);
+        f64 o = (f64)(row ? at : at - oh), ratio = row ? y_ratio : x_ratio;
+        C *to = weights + at * TAPS;
+        if (mode == NEAREST) {
+            to[0] = (C)1;
+            spans[at] = Span{inside(index_of(math::floor(o * ratio)), size), 1};
+            return;
+        }
+        f64 position = align_corners ? o * ratio : (o + 0.5) * ratio - 0.5;
+        f64 weight[TAPS], merged[TAPS] = {}, start, sum = 0.0;
+        i32 count = weigh(mode, position, start, weight);
+        i32 first = index_of(start), low = inside(first, size), high = inside(first + count - 1, size);
+        for (i32 k = 0; k < count; ++k) {
+            // Lanczos leaves out what is past the ends; the others repeat the border.
+            bool counts = mode <= BICUBIC || (first + k >= 0 && first + k < size);
+            if (!counts) continue;
+            merged[inside(first + k, size) - low] += weight[k];
+            sum += weight[k];
+        }
+        f64 scale = mode <= BICUBIC || sum == 0.0 ? 1.0 : 1.0 / sum;
+        for (i32 k = 0; k < TAPS; ++k) to[k] = (C)(merged[k] * scale);
+        spans[at] = Span{low, high - low + 1};
+    });
+}
+
+// How many of `count` spans, whose ends do not fall, begin (or, with `ends`, end) at or before i.
+DEVICE i32 spans_until(const Span *spans, u32 count, i32 i, bool ends) {
+    u32 low = 0, high = count;
+    while (low < high) {
+        u32 middle = (low + high) / 2;
+        Span s = spans[middle];
+        if (s.first + (ends ? s.count : 0) <= i) low = middle + 1;
+        else high = middle;
+    }
+    return (i32)low;
+}
+
+// reach[i]: the outputs whose spans hold input row i and, after the rows, input column i.
+__global__ void interpolate_reach(u32 ih, u32 iw, u32 oh, u32 ow, const Span *spans, Span *reach) {
+    for_each(ih + iw, [=](u64 at) {
+        bool row = at < ih;
+        i32 i = (i32)(row ? at : at - ih);
+        const Span *of = row ? spans : spans + oh;
+        u32 outputs = row ? oh : ow;
+        i32 first = spans_until(of, outputs, i, true);
+        reach[at] = Span{first, spans_until(of, outputs, i, false) - first};
+    });
+}
+
+template <class T>
+__global__ void interpolate(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T *x, const compute_t<T> *weights, const Span *spans,
+                            T *out) {
+    using C = compute_t<T>;
+    for_each_pixel(planes, oh, ow, [=](u64 plane, i32 oy, i32 ox, u64 at) {
+        Span rows = spans[oy], columns = spans[oh + (u32)ox];
+        const C *y_weights = weights + (u64)oy * TAPS, *x_weights = weights + (u64)(oh + (u32)ox) * TAPS;
+        const T *from = x + (plane * ih + (u32)rows.first) * iw + (u32)columns.first;
+        C sum = (C)0;
+        for (i32 r = 0; r < rows.count; ++r) {
+            C part = (C)0;
+            for (i32 c = 0; c < columns.count; ++c) part += load(from[(u64)r * iw + (u32)c]) * x_weights[c];
+            sum += part * y_weights[r];
+        }
+        out[at] = store<T>::from(sum);
+    });
+}
+
+template <class T>
+__global__ void interpolate_backward(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T *grad, const compute_t<T> *weights,
+                                     const Span *spans, const Span *reach, T *out) {
+    using C = compute_t<T>;
+    for_each_pixel(planes, ih, iw, [=](u64 plane, i32 iy, i32 ix, u64 at) {
+        Span rows = reach[iy], columns = reach[ih + (u32)ix];
+        C sum = (C)0;
+        for (i32 r = 0; r < rows.count; ++r) {
+            u32 oy = (u32)(rows.first + r);
+            const T *from = grad + (plane * oh + oy) * ow;
+            C part = (C)0;
+            for (i32 c = 0; c < columns.count; ++c) {
+                u32 ox = (u32)(columns.first + c);
+                part += load(from[ox]) * weights[(u64)(oh + ox) * TAPS + (u32)(ix - spans[oh + ox].first)];
+            }
+            sum += part * weights[(u64)oy * TAPS + (u32)(iy - spans[oy].first)];
+        }
+        out[at] = store<T>::from(sum);
+    });
+}
+
+// ---------------------------------------------------------------- sampling at points
+
+// A triangle wave between the first and last pixels' centres (align_corners) or outer edges.
+DEVICE f64 reflected(f64 at, i32 size, bool align_corners) {
+    f64 low = align_corners ? 0.0 : -0.5, span = align_corners ? (f64)(size - 1) : (f64)size;
+    if (span <= 0.0) return low;
+    f64 x = math::abs(at - low), period = 2.0 * span;
+    x -= math::floor(x / period) * period;
+    return span - math::abs(x - span) + low;
+}
+
+// The inputs that a point reads along one axis; -1: a zero.
+template <class C> struct Taps {
+    i32 count;
+    i32 index[TAPS];
+    C weight[TAPS];
+};
+
+template <class C> DEVICE Taps<C> taps_at(f64 at, i32 size, i32 mode, i32 padding, bool align_corners) {
+    f64 weight[TAPS], first;
+    Taps<C> taps;
+    if (mode == NEAREST) {
+        f64 whole = math::trunc(at); // ties away from zero
+        first = math::abs(at - whole) >= 0.5 ? whole + math::copysign(1.0, at) : whole;
+        weight[0] = 1.0;
+        taps.count = 1;
+    } else {
+        taps.count = weigh(mode, at, first, weight);
+    }
+    f64 sum = 1.0;
+    if (mode > BICUBIC) {
+        sum = 0.0;
+        for (i32 k = 0; k < taps.count; ++k) sum += weight[k];
+    }
+    for (i32 k = 0; k < taps.count; ++k) {
+        f64 position = first + (f64)k;
+        // Of the other modes the point itself was reflected.
+        if (padding == REFLECTION && mode >= BICUBIC) position = reflected(position, size, align_corners);
+        i32 i = index_of(position), near = inside(i, size);
+        taps.index[k] = padding == ZEROS && i != near ? -1 : near;
+        taps.weight[k] = (C)(weight[k] / sum);
+    }
+    return taps;
+}
+
+// out[n, c, p] = plane [n, c] of x at the point grid[n, p] = (x, y), of which -1 and 1 are the plane's ends: the centres of its
+// outer pixels (align_corners) or their edges. Modes of up to two taps pad the point, the wider ones each tap. One item of work is a
+// point and each `groups`-th channel. Positions are f64: in f32 a point of a wide plane is off by a visible part of a pixel.
+template <class T>
+__global__ void grid_sample_2d(u64 batch, u32 channels, u32 groups, u32 ih, u32 iw, u64 points, i32 mode, i32 padding,
+                               i32 align_corners, const T *x, const T *grid, T *out) {
+    using C = compute_t<T>;
+    for_each(batch * groups * points, [=](u64 item) {
+        u64 rest = item / points, point = item - rest * points, n = rest / groups;
+        const T *at = grid + (n * points + point) * 2;
+        f64 px = ((f64)load(at[0]) + 1.0) * 0.5, py = ((f64)load(at[1]) + 1.0) * 0.5;
+        px = align_corners ? px * (f64)(iw - 1) : px * (f64)iw - 0.5;
+        py = align_corners ? py * (f64)(ih - 1) : py * (f64)ih - 0.5;
+        bool finite = !(math::is_nan(px) || math::is_inf(px) || math::is_nan(py) || math::is_inf(py));
+        if (mode <= BILINEAR && padding == BORDER) {
+            f64 right = (f64)(iw - 1), bottom = (f64)(ih - 1);
+            px = !finite ? right * 0.5 : px < 0.0 ? 0.0 : px > right ? right : px;
+            py = !finite ? bottom * 0.5 : py < 0.0 ? 0.0 : py > bottom ? bottom : py;
+        } else if (mode <= BILINEAR && padding == REFLECTION && finite) {
+            px = reflected(px, (i32)iw, align_corners != 0);
+            py = reflected(py, (i32)ih, align_corners != 0);
+        }
+        Taps<C> columns = taps_at<C>(px, (i32)iw, mode, padding, align_corners != 0);
+        Taps<C> rows = taps_at<C>(py, (i32)ih, mode, padding, align_corners != 0);
+        for (u64 channel = rest - n * groups; channel < channels; channel += groups) {
+            u64 plane = n * channels + channel;
+            C sum = (C)0;
+            for (i32 r = 0; r < rows.count; ++r) {
+                C part = (C)0;
+                for (i32 c = 0; c < columns.count; ++c) {
+                    bool zero = rows.index[r] < 0 || columns.index[c] < 0;
+                    C value = zero ? (C)0 : (C)load(x[(plane * ih + (u32)rows.index[r]) * iw + (u32)columns.index[c]]);
+                    part += value * columns.weight[c];
+                }
+                sum += part * rows.weight[r];
+            }
+            out[plane * points + point] = store<T>::from(sum);
+        }
+    });
+}
