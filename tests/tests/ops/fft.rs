@@ -138,7 +138,7 @@ fn fft_of_powers_of_two() {
         // The oracle computes its inverse of f64 in f32.
         let computed = if dtype == DType::F64 { DType::F32 } else { dtype };
         for (shape, n) in [
-            (&[1] as &[usize], None),
+            (&[1usize] as &[usize], None),
             (&[2], None),
             (&[64], None),
             (&[1024], None),
