@@ -78,27 +78,7 @@ impl core::fmt::Display for DType {
     }
 }
 
-/// The floating-point types.
-pub const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
-/// The integer types.
-pub const INTS: &[DType] =
-    &[DType::I64, DType::I32, DType::I16, DType::I8, DType::U64, DType::U32, DType::U16, DType::U8];
-/// Floats and integers.
-pub const NUMBERS: &[DType] = &[
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::BF16,
-    DType::I64,
-    DType::I32,
-    DType::I16,
-    DType::I8,
-    DType::U64,
-    DType::U32,
-    DType::U16,
-    DType::U8,
-];
-/// Every type.
+/// Every type: the floats, then the integers, then bool.
 pub const ALL: &[DType] = &[
     DType::F32,
     DType::F64,
@@ -114,3 +94,21 @@ pub const ALL: &[DType] = &[
     DType::U8,
     DType::Bool,
 ];
+/// Floats and integers.
+pub const NUMBERS: &[DType] = ALL.split_at(12).0;
+/// The floating-point types.
+pub const FLOATS: &[DType] = NUMBERS.split_at(4).0;
+/// The integer types.
+pub const INTS: &[DType] = NUMBERS.split_at(4).1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lists_are_what_their_names_say() {
+        assert!(FLOATS.len() == 4 && FLOATS.iter().all(|dtype| dtype.is_float()));
+        assert!(INTS.len() == 8 && INTS.iter().all(|dtype| dtype.is_int()));
+        assert_eq!(ALL.split_last(), Some((&DType::Bool, NUMBERS)));
+    }
+}
