@@ -57,6 +57,8 @@ pub(crate) enum Value {
     I64x6([i64; 6]),
     /// A struct of twelve 32-bit integers (the window of a pooling).
     U32x12([u32; 12]),
+    /// A struct of twenty-one 32-bit integers (a convolution).
+    U32x21([u32; 21]),
 }
 
 /// `value` in the type that kernels over `dtype` compute in (`compute_t` in `prelude.h`), with the conversions of

@@ -13,7 +13,6 @@
 //!
 //! - float and int: `gather_nd`, `scatter_nd`;
 //! - module: `deform_conv2d` and its gradient, `ctc_loss`;
-//!   convolutions of f64, which MIOpen has not;
 //! - every quantised op.
 //!
 //! `bool_argwhere` reads the tensor on the host: the size of its result is data.

@@ -28,10 +28,61 @@ DEVICE Range reached(i32 i, u32 outputs, u32 kernel, u32 stride, u32 padding, u3
     return Range{first, last < (i32)outputs ? last : (i32)outputs};
 }
 
-// out = the greatest element of each window, indices = its place in the plane. The first of equals; an element replaces the first
-// one seen only if greater, so NaN stays where it came first. A window that holds nothing gives -inf and -1.
-template <class T, class I> __global__ void max_pool2d(u64 planes, Window w, const T *x, T *out, I *indices) {
+// The pixels of a line that a thread takes at once: on the CPU loops over them are vectorised.
+constexpr i32 SPAN = ONE_THREAD ? 64 : 1;
+
+// best[i], place[i] become what lies at in[i * step] where that is greater or the first seen, for i in 0..count.
+template <u32 STEP, class T, class C> DEVICE void take_greater(C *best, i32 *place, const T *in, u32 step, i32 at, i32 count) {
+    u32 s = STEP == 0 ? step : STEP;
+    INDEPENDENT
+    for (i32 i = 0; i < count; ++i) {
+        C value = load(in[(u32)i * s]);
+        bool take = (place[i] < 0) | (value > best[i]);
+        best[i] = take ? value : best[i];
+        place[i] = take ? at + i * (i32)s : place[i];
+    }
+}
+
+// out = the greatest element of each window, indices = its place in the plane if `indexed`. The first of equals; an element
+// replaces the first one seen only if greater, so NaN stays where it came first. A window that holds nothing gives -inf and -1.
+template <class T, class I> __global__ void max_pool2d(u64 planes, Window w, i32 indexed, const T *x, T *out, I *indices) {
     using C = compute_t<T>;
+    if constexpr (ONE_THREAD) {
+        u32 pieces = (w.ow + (u32)SPAN - 1) / (u32)SPAN;
+        for_each(planes * w.oh * pieces, [=](u64 piece) {
+            u64 line = piece / pieces, plane = line / w.oh;
+            i32 oy = (i32)(line - plane * w.oh), first = (i32)(piece - line * pieces) * SPAN;
+            i32 count = (i32)w.ow - first < SPAN ? (i32)w.ow - first : SPAN;
+            const T *in = x + plane * w.ih * w.iw;
+            Range rows = taps(oy, w.ih, w.kh, w.sh, w.ph, w.dh);
+            C best[SPAN];
+            i32 place[SPAN];
+            for (i32 i = 0; i < SPAN; ++i) {
+                best[i] = (C)-__builtin_inff();
+                place[i] = -1;
+            }
+            for (i32 ky = rows.first; ky < rows.last; ++ky) {
+                i32 row = (oy * (i32)w.sh - (i32)w.ph + ky * (i32)w.dh) * (i32)w.iw;
+                for (i32 kx = 0; kx < (i32)w.kw; ++kx) {
+                    i32 shift = kx * (i32)w.dw - (i32)w.pw, end = (i32)w.iw - shift; // o * sw < end
+                    i32 begin = shift < 0 ? (-shift + (i32)w.sw - 1) / (i32)w.sw : 0;
+                    i32 last = end <= 0 ? 0 : (end + (i32)w.sw - 1) / (i32)w.sw;
+                    begin = begin > first ? begin : first;
+                    last = last < first + count ? last : first + count;
+                    if (begin >= last) continue;
+                    i32 at = row + begin * (i32)w.sw + shift, o = begin - first;
+                    if (w.sw == 1) take_greater<1>(best + o, place + o, in + at, 1, at, last - begin);
+                    else if (w.sw == 2) take_greater<2>(best + o, place + o, in + at, 2, at, last - begin);
+                    else take_greater<0>(best + o, place + o, in + at, w.sw, at, last - begin);
+                }
+            }
+            u64 to = line * w.ow + (u64)first;
+            for (i32 i = 0; i < count; ++i) out[to + i] = store<T>::from(best[i]);
+            if (!indexed) return;
+            for (i32 i = 0; i < count; ++i) indices[to + i] = (I)place[i];
+        });
+        return;
+    }
     for_each_pixel(planes, w.oh, w.ow, [=](u64 plane, i32 oy, i32 ox, u64 at) {
         Range rows = taps(oy, w.ih, w.kh, w.sh, w.ph, w.dh), columns = taps(ox, w.iw, w.kw, w.sw, w.pw, w.dw);
         const T *in = x + plane * w.ih * w.iw;
@@ -48,7 +99,7 @@ template <class T, class I> __global__ void max_pool2d(u64 planes, Window w, con
             }
         }
         out[at] = store<T>::from(best);
-        if (indices != nullptr) indices[at] = (I)place;
+        if (indexed) indices[at] = (I)place;
     });
 }
 

@@ -19,6 +19,7 @@
 //! | `BURN_ROCM_CACHE` | `0`: no code objects on disk | `1` |
 //! | `BURN_ROCM_CACHE_DIR` | where they are kept | `$XDG_CACHE_HOME/burn-rocm`, else `~/.cache/burn-rocm` |
 //! | `BURN_ROCM_CACHE_LIMIT` | bytes on disk; the files used longest ago go first | `512M` |
+//! | `BURN_ROCM_CONV` | `miopen`: MIOpen alone convolves, `own`: kernels of this crate alone; `auto`: MIOpen what it takes | `auto` |
 //! | `BURN_ROCM_CONV_FIND` | `find`: MIOpen times a convolution's solutions at first use; `immediate`: it asks the database | `immediate` |
 //! | `ROCM_PATH` | where AMD's libraries are looked for first, in `lib` and `lib64` | `/opt/rocm`, then the loader's path |
 
@@ -69,6 +70,6 @@ pub use pool::{MemoryPool, PoolStats};
 pub use provider::{
     Provider, ProviderKind, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
-pub use settings::deterministic;
+pub use settings::{Route, conv_route, deterministic};
 pub use stream::Stream;
 pub use survey::{ProviderReport, survey};

@@ -19,6 +19,30 @@ pub(crate) struct Settings {
     pub(crate) cache_dir: Option<PathBuf>,
     /// `BURN_ROCM_CACHE_LIMIT`: bytes on disk.
     pub(crate) cache_limit: u64,
+    /// `BURN_ROCM_CONV`.
+    pub(crate) conv: Route,
+    /// `BURN_ROCM_CONV_FIND`.
+    pub(crate) conv_find: FindMode,
+}
+
+/// Who serves an op that both a library and a kernel of this crate's know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// The library wherever it takes the dtype and options, the kernel elsewhere.
+    Auto,
+    /// The library alone: what it does not take is an error.
+    Library,
+    /// The kernel alone.
+    Own,
+}
+
+/// How a convolution's solution is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FindMode {
+    /// By MIOpen's database.
+    Immediate,
+    /// By timing.
+    Find,
 }
 
 /// Bytes of code objects on disk unless told otherwise: some 10,000 kernels of 50 KB.
@@ -34,6 +58,14 @@ pub(crate) fn settings() -> Result<&'static Settings> {
 pub fn deterministic() -> bool {
     static VALUE: OnceLock<bool> = OnceLock::new();
     *VALUE.get_or_init(|| settings().is_ok_and(|settings| settings.deterministic))
+}
+
+/// `BURN_ROCM_CONV`: who convolves.
+///
+/// # Errors
+/// `Config` for a variable that makes no sense.
+pub fn conv_route() -> Result<Route> {
+    settings().map(|settings| settings.conv)
 }
 
 fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
@@ -58,11 +90,28 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
             .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
         cache_dir,
         cache_limit: bytes("BURN_ROCM_CACHE_LIMIT", set("BURN_ROCM_CACHE_LIMIT"))?.unwrap_or(CACHE_LIMIT),
+        conv: route("BURN_ROCM_CONV", "auto, miopen or own", "miopen", set("BURN_ROCM_CONV"))?,
+        conv_find: match set("BURN_ROCM_CONV_FIND").as_deref() {
+            None | Some("immediate") => FindMode::Immediate,
+            Some("find") => FindMode::Find,
+            Some(other) => {
+                return Err(Error::config("BURN_ROCM_CONV_FIND", "immediate or find", format!("`{other}`")));
+            }
+        },
     })
 }
 
 fn under(caches: PathBuf) -> PathBuf {
     caches.join("burn-rocm")
+}
+
+fn route(name: &str, choices: &str, library: &str, value: Option<String>) -> Result<Route> {
+    match value.as_deref() {
+        None | Some("auto") => Ok(Route::Auto),
+        Some("own") => Ok(Route::Own),
+        Some(other) if other == library => Ok(Route::Library),
+        Some(other) => Err(Error::config(name, choices, format!("`{other}`"))),
+    }
 }
 
 fn flag(name: &str, value: Option<String>, default: bool) -> Result<bool> {
@@ -119,6 +168,8 @@ mod tests {
             ("BURN_ROCM_MEMORY_LIMIT", "99999999999G"),
             ("BURN_ROCM_CACHE_LIMIT", "-1"),
             ("BURN_ROCM_CACHE", "maybe"),
+            ("BURN_ROCM_CONV", "rocblas"),
+            ("BURN_ROCM_CONV_FIND", "fast"),
         ] {
             match with(&[(name, value)]).unwrap_err() {
                 Error::Config { what, found, .. } => {
@@ -127,6 +178,15 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn who_convolves_and_how() {
+        let settings = with(&[]).unwrap();
+        assert_eq!((settings.conv, settings.conv_find), (Route::Auto, FindMode::Immediate));
+        let settings = with(&[("BURN_ROCM_CONV", "own"), ("BURN_ROCM_CONV_FIND", "find")]).unwrap();
+        assert_eq!((settings.conv, settings.conv_find), (Route::Own, FindMode::Find));
+        assert_eq!(with(&[("BURN_ROCM_CONV", "miopen")]).unwrap().conv, Route::Library);
     }
 
     #[test]

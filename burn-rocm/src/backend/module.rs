@@ -3,14 +3,15 @@
 use burn_backend::get_device_settings;
 use burn_backend::ops::{
     AttentionModuleOptions, ConvOptions, ConvTransposeOptions, DeformConv2dBackward, DeformConvOptions,
-    InterpolateMode, InterpolateOptions, MaxPool2dBackward, MaxPool2dWithIndices, ModuleOps,
+    InterpolateMode, InterpolateOptions, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward,
+    MaxPool2dWithIndices, ModuleOps, UnfoldOptions,
 };
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::{OrRaise, unsupported};
 use crate::ops::interpolate::Mode;
 use crate::ops::pool::Window;
-use crate::ops::{attention, conv, fft, interpolate, linear, norm, pool};
+use crate::ops::{attention, conv, conv_direct, fft, interpolate, linear, norm, pool, pool1d};
 use crate::tensor::RocmTensor;
 
 /// Burn's options of a convolution as the engine's.
@@ -307,6 +308,37 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         unsupported("deform_conv2d_backward", x.dtype_of().name()).or_raise()
     }
 
+    fn unfold4d(x: RocmTensor, kernel_size: [usize; 2], options: UnfoldOptions) -> RocmTensor {
+        let UnfoldOptions { stride, padding, dilation } = options;
+        let options = plain(ConvOptions { stride, padding, dilation, groups: 1 });
+        conv_direct::unfold4d(x, kernel_size, &options).or_raise()
+    }
+
+    fn avg_pool1d(
+        x: RocmTensor,
+        kernel_size: usize,
+        stride: usize,
+        padding: usize,
+        count_include_pad: bool,
+        ceil_mode: bool,
+    ) -> RocmTensor {
+        let window = Window::line(kernel_size, stride, padding, 1, ceil_mode);
+        pool1d::average("avg_pool1d", x, window, count_include_pad).or_raise()
+    }
+
+    fn avg_pool1d_backward(
+        x: RocmTensor,
+        grad: RocmTensor,
+        kernel_size: usize,
+        stride: usize,
+        padding: usize,
+        count_include_pad: bool,
+        ceil_mode: bool,
+    ) -> RocmTensor {
+        let window = Window::line(kernel_size, stride, padding, 1, ceil_mode);
+        pool1d::average_backward("avg_pool1d_backward", x, grad, window, count_include_pad).or_raise()
+    }
+
     fn avg_pool2d(
         x: RocmTensor,
         kernel_size: [usize; 2],
@@ -338,6 +370,56 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
 
     fn adaptive_avg_pool2d_backward(x: RocmTensor, grad: RocmTensor) -> RocmTensor {
         pool::adaptive_backward("adaptive_avg_pool2d_backward", x, grad).or_raise()
+    }
+
+    fn adaptive_avg_pool1d(x: RocmTensor, output_size: usize) -> RocmTensor {
+        pool1d::adaptive("adaptive_avg_pool1d", x, output_size).or_raise()
+    }
+
+    fn adaptive_avg_pool1d_backward(x: RocmTensor, grad: RocmTensor) -> RocmTensor {
+        pool1d::adaptive_backward("adaptive_avg_pool1d_backward", x, grad).or_raise()
+    }
+
+    fn max_pool1d(
+        x: RocmTensor,
+        kernel_size: usize,
+        stride: usize,
+        padding: usize,
+        dilation: usize,
+        ceil_mode: bool,
+    ) -> RocmTensor {
+        let window = Window::line(kernel_size, stride, padding, dilation, ceil_mode);
+        pool1d::max("max_pool1d", x, window).or_raise()
+    }
+
+    fn max_pool1d_with_indices(
+        x: RocmTensor,
+        kernel_size: usize,
+        stride: usize,
+        padding: usize,
+        dilation: usize,
+        ceil_mode: bool,
+    ) -> MaxPool1dWithIndices<Self> {
+        let window = Window::line(kernel_size, stride, padding, dilation, ceil_mode);
+        let index = get_device_settings::<Self>(&x.device()).int_dtype;
+        let (out, indices) =
+            pool1d::max_with_indices("max_pool1d_with_indices", x, window, index.into()).or_raise();
+        MaxPool1dWithIndices::new(out, indices)
+    }
+
+    fn max_pool1d_with_indices_backward(
+        x: RocmTensor,
+        kernel_size: usize,
+        stride: usize,
+        padding: usize,
+        dilation: usize,
+        ceil_mode: bool,
+        output_grad: RocmTensor,
+        indices: RocmTensor,
+    ) -> MaxPool1dBackward<Self> {
+        let window = Window::line(kernel_size, stride, padding, dilation, ceil_mode);
+        let grad = pool1d::max_backward("max_pool1d_with_indices_backward", x, window, output_grad, indices);
+        MaxPool1dBackward::new(grad.or_raise())
     }
 
     fn max_pool2d(

@@ -1,13 +1,18 @@
-//! Convolutions on MIOpen. A transposed convolution is the gradient of a plain one with respect to its input; one
+//! Convolutions: on MIOpen, or on kernels of this crate ([`conv_direct`](super::conv_direct)) where it does not take them
+//! or `BURN_ROCM_CONV` says so. A transposed convolution is the gradient of a plain one with respect to its input; one
 //! dimension is two of which the first has size 1.
 
-use hip::{ConvDesc, TensorArg};
+use std::sync::Once;
+
+use hip::{ConvDesc, Dnn, Route, TensorArg, conv_route};
 
 use super::binary::binary;
+use super::conv_direct;
 use super::data::{assign, full_on, packed};
+use super::launch::MAX_REACH;
 use super::reduce::reduce_dim;
 use super::view::{narrow, reshape};
-use crate::error::invalid;
+use crate::error::{invalid, unsupported};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// The options of a convolution, one entry a spatial axis.
@@ -34,29 +39,37 @@ impl Options {
         }
     }
 
+    /// What a window and the output's extra padding reach over along an axis.
+    fn reach(&self, axis: usize, window: usize) -> Option<usize> {
+        self.dilation[axis]
+            .checked_mul(window.checked_sub(1)?)?
+            .checked_add(1)?
+            .checked_add(self.padding_out[axis])
+    }
+
     /// The size along an axis of what a transposed convolution gives for `size`.
     fn transposed_size(&self, axis: usize, window: usize, size: usize) -> Option<usize> {
-        let reach = self.dilation[axis] * window.checked_sub(1)? + 1;
-        let whole = size.checked_sub(1)? * self.stride[axis] + reach + self.padding_out[axis];
-        whole.checked_sub(2 * self.padding[axis])
+        let whole =
+            size.checked_sub(1)?.checked_mul(self.stride[axis])?.checked_add(self.reach(axis, window)?)?;
+        whole.checked_sub(self.padding[axis].checked_mul(2)?)
     }
 
     /// The size along an axis that a transposed convolution makes `size` of.
     fn transposed_input(&self, axis: usize, window: usize, size: usize) -> Option<usize> {
-        let reach = self.dilation[axis] * window.checked_sub(1)? + 1 + self.padding_out[axis];
-        Some((size + 2 * self.padding[axis]).checked_sub(reach)? / self.stride[axis] + 1)
+        let padded = self.padding[axis].checked_mul(2)?.checked_add(size)?;
+        Some(padded.checked_sub(self.reach(axis, window)?)?.checked_div(self.stride[axis])? + 1)
     }
 }
 
 /// `[N, C, L]` as `[N, C, 1, L]`.
-fn lift(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+pub(super) fn lift(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     let mut dims = tensor.dims().to_vec();
     dims.insert(2, 1);
     reshape(tensor, &dims)
 }
 
 /// `[N, C, 1, L]` as `[N, C, L]`.
-fn lower(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+pub(super) fn lower(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     let mut dims = tensor.dims().to_vec();
     dims.remove(2);
     reshape(tensor, &dims)
@@ -65,12 +78,14 @@ fn lower(tensor: RocmTensor) -> hip::Result<RocmTensor> {
 fn check_rank(op: &'static str, tensors: &[&RocmTensor], rank: usize) -> hip::Result<()> {
     one_device(op, tensors)?;
     one_dtype(op, tensors)?;
-    for tensor in tensors {
-        if tensor.dims().len() != rank {
-            return invalid(op, format!("tensors of rank {rank}"), format!("{:?}", tensor.dims()));
-        }
+    tensors.iter().try_for_each(|tensor| check_shape(op, tensor.dims(), rank))
+}
+
+fn check_shape(op: &'static str, shape: &[usize], rank: usize) -> hip::Result<()> {
+    match shape.len() == rank {
+        true => Ok(()),
+        false => invalid(op, format!("tensors of rank {rank}"), format!("{shape:?}")),
     }
-    Ok(())
 }
 
 /// The whole of a packed tensor as MIOpen takes it.
@@ -98,6 +113,42 @@ fn describe(
         }
         other => other,
     })
+}
+
+/// MIOpen, where it is to convolve this.
+fn library<'a>(op: &'static str, desc: &ConvDesc, like: &'a RocmTensor) -> hip::Result<Option<&'a Dnn>> {
+    // Its kernels count a tensor's elements in 31 bits.
+    let small = |shape: &[usize]| shape.iter().product::<usize>() <= MAX_REACH;
+    let takes = ConvDesc::takes(desc.dtype) && small(&desc.x) && small(&desc.w) && small(&desc.y);
+    match conv_route()? {
+        Route::Own => Ok(None),
+        Route::Auto if !takes => Ok(None),
+        Route::Auto => match like.hip_device().dnn() {
+            Ok(dnn) => Ok(Some(dnn)),
+            Err(error) => fallen_back(error).map(|()| None),
+        },
+        Route::Library if !takes => {
+            unsupported(op, format!("{:?} of {:?} by MIOpen (BURN_ROCM_CONV=miopen)", desc.dtype, desc.x))
+        }
+        Route::Library => like.hip_device().dnn().map(Some),
+    }
+}
+
+/// `Ok` where what went wrong is MIOpen's affair and a kernel of this crate may take its place. Said once.
+fn fallen_back(error: hip::Error) -> hip::Result<()> {
+    static ONCE: Once = Once::new();
+    match (&error, conv_route()?) {
+        (
+            hip::Error::Unsupported { .. } | hip::Error::Miopen { .. } | hip::Error::NotAvailable { .. },
+            Route::Auto,
+        ) => {
+            ONCE.call_once(|| {
+                log::warn!("convolutions run on kernels of this crate where MIOpen fails: {error}")
+            });
+            Ok(())
+        }
+        _ => Err(error),
+    }
 }
 
 fn add_bias(op: &'static str, out: RocmTensor, bias: Option<RocmTensor>) -> hip::Result<RocmTensor> {
@@ -128,9 +179,14 @@ pub(crate) fn forward(
         return add_bias(op, full_on(&device, desc.y, 0i64.into(), x.dtype_of())?, bias);
     }
     let (x, weight) = (packed(x)?, packed(weight)?);
-    let out = RocmTensor::empty(&device, desc.y.clone(), x.dtype_of())?;
-    device.dnn()?.conv_forward(&desc, arg(&x), arg(&weight), arg(&out))?;
-    add_bias(op, out, bias)
+    if let Some(dnn) = library(op, &desc, &x)? {
+        let out = RocmTensor::empty(&device, desc.y.clone(), x.dtype_of())?;
+        match dnn.conv_forward(&desc, arg(&x), arg(&weight), arg(&out)) {
+            Ok(()) => return add_bias(op, out, bias),
+            Err(error) => fallen_back(error)?,
+        }
+    }
+    add_bias(op, conv_direct::forward(op, &desc, &x, &weight)?, bias)
 }
 
 /// The gradient of a convolution's input, which has the shape `x`.
@@ -142,6 +198,7 @@ pub(crate) fn x_backward(
     options: &Options,
 ) -> hip::Result<RocmTensor> {
     check_rank(op, &[&weight, &grad], options.stride.len() + 2)?;
+    check_shape(op, x, options.stride.len() + 2)?;
     if options.stride.len() == 1 {
         let mut x = x.to_vec();
         x.insert(2, 1);
@@ -156,9 +213,14 @@ pub(crate) fn x_backward(
         return full_on(&device, desc.x, 0i64.into(), grad.dtype_of());
     }
     let (weight, grad) = (packed(weight)?, packed(grad)?);
-    let out = RocmTensor::empty(&device, x.to_vec(), grad.dtype_of())?;
-    device.dnn()?.conv_backward_data(&desc, arg(&grad), arg(&weight), arg(&out))?;
-    Ok(out)
+    if let Some(dnn) = library(op, &desc, &grad)? {
+        let out = RocmTensor::empty(&device, x.to_vec(), grad.dtype_of())?;
+        match dnn.conv_backward_data(&desc, arg(&grad), arg(&weight), arg(&out)) {
+            Ok(()) => return Ok(out),
+            Err(error) => fallen_back(error)?,
+        }
+    }
+    conv_direct::x_backward(op, &desc, &weight, &grad)
 }
 
 /// The gradient of a convolution's weight, which has the shape `weight`.
@@ -170,6 +232,7 @@ pub(crate) fn weight_backward(
     options: &Options,
 ) -> hip::Result<RocmTensor> {
     check_rank(op, &[&x, &grad], options.stride.len() + 2)?;
+    check_shape(op, weight, options.stride.len() + 2)?;
     if options.stride.len() == 1 {
         let mut weight = weight.to_vec();
         weight.insert(2, 1);
@@ -184,9 +247,14 @@ pub(crate) fn weight_backward(
         return full_on(&device, desc.w, 0i64.into(), grad.dtype_of());
     }
     let (x, grad) = (packed(x)?, packed(grad)?);
-    let out = RocmTensor::empty(&device, weight.to_vec(), grad.dtype_of())?;
-    device.dnn()?.conv_backward_weights(&desc, arg(&grad), arg(&x), arg(&out))?;
-    Ok(out)
+    if let Some(dnn) = library(op, &desc, &grad)? {
+        let out = RocmTensor::empty(&device, weight.to_vec(), grad.dtype_of())?;
+        match dnn.conv_backward_weights(&desc, arg(&grad), arg(&x), arg(&out)) {
+            Ok(()) => return Ok(out),
+            Err(error) => fallen_back(error)?,
+        }
+    }
+    conv_direct::weight_backward(op, &desc, &x, &grad)
 }
 
 /// The gradient of the bias: the sum over the batch and the spatial axes.
@@ -281,11 +349,14 @@ pub(crate) fn transposed_weight_backward(
 ) -> hip::Result<RocmTensor> {
     let spatial = options.stride.len();
     check_rank(op, &[&x, &grad], spatial + 2)?;
+    check_shape(op, weight, spatial + 2)?;
+    let window = Options { padding_out: vec![0; spatial], ..options.clone() };
     let mut dims = x.dims().to_vec();
     for axis in 0..spatial {
-        let reach = options.dilation[axis] * (weight[axis + 2].max(1) - 1) + 1;
-        let padded = grad.dims()[axis + 2] + 2 * options.padding[axis];
-        dims[axis + 2] = padded.saturating_sub(reach) / options.stride[axis] + 1;
+        match window.transposed_input(axis, weight[axis + 2], grad.dims()[axis + 2]) {
+            Some(size) => dims[axis + 2] = size,
+            None => return invalid(op, "a gradient as large as the window", format!("{:?}", grad.dims())),
+        }
     }
     let x = extend(op, x, &dims)?;
     weight_backward(op, grad, weight, x, options)

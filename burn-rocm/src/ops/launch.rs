@@ -52,6 +52,7 @@ fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
         Value::U8(v) => launch.value(v),
         Value::I64x6(v) => launch.value(v),
         Value::U32x12(v) => launch.value(v),
+        Value::U32x21(v) => launch.value(v),
     }
 }
 

@@ -1,4 +1,9 @@
-//! Pooling: on MIOpen where it has the op, else (f64, bf16, dilation, outputs rounded up) on kernels.
+//! Pooling, in one dimension that of a plane of one row.
+//!
+//! Maxima are found by a kernel: MIOpen starts each window from the lowest finite number and takes what is greater, so that
+//! windows of -inf and windows that begin with NaN come out different from Burn's, and nothing tells of them beforehand. Their
+//! gradient, and averages, are MIOpen's where it has the dtype and the options, else (f64, bf16, dilation, outputs rounded
+//! up, tensors past 2^31 elements) a kernel's.
 
 use burn_std::DType;
 use hip::{KernelName, PoolDesc, PoolMode};
@@ -6,10 +11,13 @@ use hip::{KernelName, PoolDesc, PoolMode};
 use super::cast::cast;
 use super::conv::arg;
 use super::data::{full_on, packed};
-use super::launch::rows;
+use super::launch::{MAX_REACH, rows};
 use crate::dtype::{Value, is_index};
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// The kernels' places along an axis keep within this.
+const MAX_SIZE: usize = 1 << 30;
 
 /// A pooling's window and how it moves.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +31,11 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// A window over `[N, C, L]` as one over `[N, C, 1, L]`.
+    pub(crate) fn line(size: usize, stride: usize, padding: usize, dilation: usize, ceil: bool) -> Self {
+        Self { size: [1, size], stride: [1, stride], padding: [0, padding], dilation: [1, dilation], ceil }
+    }
+
     /// The output's shape for an input `[N, C, H, W]`.
     fn output(&self, op: &'static str, x: &[usize]) -> hip::Result<[usize; 4]> {
         let &[batch, channels, height, width] = x else {
@@ -31,8 +44,10 @@ impl Window {
         let mut out = [batch, channels, height, width];
         for axis in 0..2 {
             let fits = self.size[axis] > 0 && self.stride[axis] > 0 && self.dilation[axis] > 0;
-            let reach = self.dilation[axis] * self.size[axis].saturating_sub(1) + 1;
-            let steps = (x[axis + 2] + 2 * self.padding[axis]).checked_sub(reach);
+            let reach = self.dilation[axis].checked_mul(self.size[axis].saturating_sub(1));
+            let padded = self.padding[axis].checked_mul(2).and_then(|both| both.checked_add(x[axis + 2]));
+            let steps =
+                padded.zip(reach).and_then(|(padded, reach)| padded.checked_sub(reach)?.checked_sub(1));
             let (true, Some(steps)) = (fits, steps) else {
                 return invalid(op, "a window that fits the padded input", format!("{self:?} over {x:?}"));
             };
@@ -42,14 +57,25 @@ impl Window {
             };
             out[axis + 2] = steps + 1;
         }
+        // The kernels' places along an axis, and within a plane, are counted in 31 bits.
+        let beyond = |axis: usize| {
+            let last = (out[axis + 2] - 1).checked_mul(self.stride[axis]).is_none_or(|last| last >= MAX_SIZE);
+            last || x[axis + 2] + 2 * self.padding[axis] >= MAX_SIZE || self.dilation[axis] >= MAX_SIZE
+        };
+        if height.checked_mul(width).is_none_or(|pixels| pixels > MAX_REACH) || beyond(0) || beyond(1) {
+            let expected = format!("axes below {MAX_SIZE} and planes below {MAX_REACH}");
+            return invalid(op, expected, format!("{self:?} over {x:?}"));
+        }
         Ok(out)
     }
 
-    /// Whether MIOpen pools so: no dilation, complete windows, padding below the window's size, f32 or f16.
+    /// Whether MIOpen pools so: no dilation, complete windows, padding below the window's size, f32 or f16, elements that it
+    /// can count in 31 bits.
     fn miopen(&self, x: &[usize], out: &[usize], dtype: hip::DType) -> bool {
         let complete = Self { ceil: false, ..*self }.output("pool", x).is_ok_and(|complete| complete == out);
         let padding = self.padding.iter().zip(&self.size).all(|(padding, size)| padding < size);
-        complete && padding && self.dilation == [1, 1] && PoolDesc::takes(dtype)
+        let small = [x, out].iter().all(|shape| shape.iter().product::<usize>() <= MAX_REACH);
+        complete && padding && small && self.dilation == [1, 1] && PoolDesc::takes(dtype)
     }
 
     fn describe(&self, x: &[usize], y: &[usize], dtype: hip::DType, mode: PoolMode) -> PoolDesc {
@@ -68,22 +94,23 @@ impl Window {
     /// The kernels' `Window`.
     fn value(&self, x: &[usize], y: &[usize]) -> Value {
         let pairs = [[x[2], x[3]], [y[2], y[3]], self.size, self.stride, self.padding, self.dilation];
-        Value::U32x12(std::array::from_fn(|i| pairs[i / 2][i % 2] as u32))
+        // A step that is never taken may be any size.
+        Value::U32x12(std::array::from_fn(|i| pairs[i / 2][i % 2].min(MAX_SIZE) as u32))
     }
 }
 
-/// Launches a pooling kernel over `planes` and the window.
+/// Launches a pooling kernel over `planes` and the window, with its one flag where it has one.
 fn kernel(
     op: &'static str,
     kernel: KernelName,
     shapes: (&[usize], &[usize], Value),
-    mode: Option<bool>,
+    flag: Option<bool>,
     inputs: &[&RocmTensor],
     outputs: &[&RocmTensor],
 ) -> hip::Result<()> {
     let (x, _, window) = shapes;
     let planes = Value::U64((x[0] * x[1]) as u64);
-    let dims = [Some(planes), Some(window), mode.map(|count| Value::I32(count as i32))];
+    let dims = [Some(planes), Some(window), flag.map(|flag| Value::I32(flag as i32))];
     let dims: Vec<Value> = dims.into_iter().flatten().collect();
     let device = outputs[0].hip_device();
     rows(op, device, kernel, device.grid(outputs[0].len()), &dims, inputs, &[], outputs)
@@ -91,47 +118,62 @@ fn kernel(
 
 /// Largest elements of each window.
 pub(crate) fn max(op: &'static str, x: RocmTensor, window: Window) -> hip::Result<RocmTensor> {
-    let y = window.output(op, x.dims())?;
-    let ty = x.kernel_type()?;
-    if !window.miopen(x.dims(), &y, ty) {
-        return Ok(max_with_indices(op, x, window, DType::I64)?.0);
-    }
-    let x = packed(x)?;
-    let out = RocmTensor::empty(x.hip_device(), y.to_vec(), x.dtype_of())?;
-    if !out.is_empty() {
-        let desc = window.describe(x.dims(), &y, ty, PoolMode::Max);
-        x.hip_device().dnn()?.pool_forward(&desc, arg(&x), arg(&out), None)?;
-    }
-    Ok(out)
+    Ok(maxima(op, x, window, None)?.0)
 }
 
 /// Largest elements of each window, and where in its plane each is (`row * width + column`).
+///
+/// # Errors
+/// `Invalid` also where `index` cannot tell the places of such a plane apart.
 pub(crate) fn max_with_indices(
     op: &'static str,
     x: RocmTensor,
     window: Window,
     index: DType,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
+    window.output(op, x.dims())?;
+    let (pixels, most) = (x.dims()[2] * x.dims()[3], greatest_index(index));
+    if pixels.saturating_sub(1) > most {
+        return invalid(
+            op,
+            format!("planes of at most {most} pixels for indices of {}", index.name()),
+            format!("{:?}", x.dims()),
+        );
+    }
+    let (out, indices) = maxima(op, x, window, Some(if is_index(index) { index } else { DType::I64 }))?;
+    Ok((out, cast(indices, index)?))
+}
+
+/// The greatest place that an index type holds.
+fn greatest_index(dtype: DType) -> usize {
+    match dtype {
+        DType::I8 => i8::MAX as usize,
+        DType::U8 => u8::MAX.into(),
+        DType::I16 => i16::MAX as usize,
+        DType::U16 => u16::MAX.into(),
+        _ => MAX_REACH,
+    }
+}
+
+/// The maxima, and their places as `index` where one is named; else the second tensor is empty.
+fn maxima(
+    op: &'static str,
+    x: RocmTensor,
+    window: Window,
+    index: Option<DType>,
+) -> hip::Result<(RocmTensor, RocmTensor)> {
     let y = window.output(op, x.dims())?;
-    let ty = x.kernel_type()?;
     let x = packed(x)?;
     let device = x.hip_device();
     let out = RocmTensor::empty(device, y.to_vec(), x.dtype_of())?;
-    let stored = if is_index(index) { index } else { DType::I64 };
-    let indices = RocmTensor::empty(device, y.to_vec(), stored)?;
-    if out.is_empty() {
-        return Ok((out, cast(indices, index)?));
-    }
-    let stored = indices.kernel_type()?;
-    if window.miopen(x.dims(), &y, ty) {
-        let desc = PoolDesc { index: stored, ..window.describe(x.dims(), &y, ty, PoolMode::Max) };
-        device.dnn()?.pool_forward(&desc, arg(&x), arg(&out), Some(arg(&indices)))?;
-    } else {
-        let name = KernelName::new("max_pool2d").ty(ty).ty(stored);
+    let shape = if index.is_some() { y.to_vec() } else { vec![0] };
+    let indices = RocmTensor::empty(device, shape, index.unwrap_or(DType::I32))?;
+    if !out.is_empty() {
+        let name = KernelName::new("max_pool2d").ty(x.kernel_type()?).ty(indices.kernel_type()?);
         let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
-        kernel(op, name, shapes, None, &[&x], &[&out, &indices])?;
+        kernel(op, name, shapes, Some(index.is_some()), &[&x], &[&out, &indices])?;
     }
-    Ok((out, cast(indices, index)?))
+    Ok((out, indices))
 }
 
 /// The gradient of the input of a max pooling.
@@ -238,11 +280,24 @@ fn adaptive_dims(x: &[usize], y: [usize; 2]) -> [Value; 5] {
     [Value::U64((x[0] * x[1]) as u64), u(x[2]), u(x[3]), u(y[0]), u(y[1])]
 }
 
+/// That the adaptive kernels can count the planes' pixels.
+fn check_planes(op: &'static str, x: &[usize], y: [usize; 2]) -> hip::Result<()> {
+    let small = |a: usize, b: usize| {
+        a < MAX_SIZE && b < MAX_SIZE && a.checked_mul(b).is_some_and(|pixels| pixels <= MAX_REACH)
+    };
+    if !small(x[2], x[3]) || !small(y[0], y[1]) {
+        let expected = format!("axes below {MAX_SIZE} and planes of at most {MAX_REACH} pixels");
+        return invalid(op, expected, format!("{x:?} to {y:?}"));
+    }
+    Ok(())
+}
+
 /// Means of windows that share the input out evenly among `size` outputs.
 pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: [usize; 2]) -> hip::Result<RocmTensor> {
     let &[batch, channels, height, width] = x.dims() else {
         return invalid(op, "an input of rank 4", format!("{:?}", x.dims()));
     };
+    check_planes(op, x.dims(), size)?;
     let x = packed(x)?;
     let dims = vec![batch, channels, size[0], size[1]];
     if height * width == 0 {
@@ -270,6 +325,7 @@ pub(crate) fn adaptive_backward(
     if x.len() != 4 || y.len() != 4 || x[..2] != y[..2] {
         return invalid(op, format!("a gradient for an input of shape {x:?}"), format!("{y:?}"));
     }
+    check_planes(op, &x, [y[2], y[3]])?;
     let grad = packed(grad)?;
     if grad.is_empty() {
         return full_on(grad.hip_device(), x, 0i64.into(), grad.dtype_of());

@@ -83,13 +83,8 @@ fn pool<T: Typed>(case: &Pool, random: &mut Random) {
         let t = &dnn.table;
         assert_eq!((t.miopenCreatePoolingDescriptor)(&mut desc), miopenStatusSuccess);
         let (window, pad, stride) = (ints(case.window), ints(case.pad), ints(case.stride));
-        let status = (t.miopenSetNdPoolingDescriptor)(
-            desc,
-            case.mode,
-            2,
-            window.as_ptr(),
-            pad.as_ptr(),
-            stride.as_ptr(),
+        let status = (t.miopenSet2dPoolingDescriptor)(
+            desc, case.mode, window[0], window[1], pad[0], pad[1], stride[0], stride[1],
         );
         assert_eq!(status, miopenStatusSuccess);
         assert_eq!((t.miopenSetPoolingIndexType)(desc, case.index), miopenStatusSuccess);
@@ -166,9 +161,8 @@ fn pooling() {
             pad: if round % 4 == 0 { [0, 0] } else { window.map(|window| random.below(window)) },
             stride: if round % 4 == 0 { [2, 2] } else { [1 + random.below(3), 1 + random.below(3)] },
         };
-        match round % 3 {
+        match round % 2 {
             0 => pool::<f16>(&case, &mut random),
-            1 => pool::<bf16>(&case, &mut random),
             _ => pool::<f32>(&case, &mut random),
         }
     }
@@ -311,7 +305,6 @@ fn softmax_in_every_mode() {
     for _ in 0..60 {
         softmax::<f32>(&mut random);
         softmax::<f16>(&mut random);
-        softmax::<bf16>(&mut random);
     }
 }
 
@@ -505,60 +498,83 @@ fn reductions() {
     }
 }
 
+/// What MIOpen 3.5 answers for bf16, for which it finds no solver, and what its ReLU makes of the numbers that a selection
+/// would keep.
 #[test]
-fn plain_tensor_functions() {
-    let mut random = Random::new("tensors");
+fn no_bf16_and_relu_by_multiplication() {
     let dnn = Dnn::new();
     let t = &dnn.table;
-    let (c, b) = (dnn.tensor(miopenFloat, &[2, 3, 4, 5]), dnn.tensor(miopenFloat, &[1, 3, 1, 5]));
-    let (x, y, z) = (random.values::<f32>(120), random.values::<f32>(15), random.values::<f32>(120));
-    let (bx, by) = (Device::new(&x), Device::new(&y));
-    let (alpha, alpha2, beta) = (2.0f32, -1.0f32, 0.5f32);
-    for op in [miopenTensorOpAdd, miopenTensorOpMul, miopenTensorOpMin, miopenTensorOpMax] {
-        let bz = Device::new(&z);
-        // SAFETY: live descriptors, buffers of their sizes.
-        let status = unsafe {
-            (t.miopenOpTensor)(
+    let x = [f32::NEG_INFINITY, -1.0, -0.0, 0.0, 1.0, f32::INFINITY, f32::NAN, 2.0];
+    let (bx, by) = (Device::new(&x), Device::new(&[0.0f32; 8]));
+    let (single, half) = (dnn.tensor(miopenFloat, &[1, 1, 1, 8]), dnn.tensor(miopenBFloat16, &[1, 1, 1, 8]));
+    let (mut relu, mut pool) = (core::ptr::null_mut(), core::ptr::null_mut());
+    // SAFETY: live descriptors, out-pointers, buffers of the descriptors' sizes.
+    unsafe {
+        assert_eq!((t.miopenCreateActivationDescriptor)(&mut relu), miopenStatusSuccess);
+        let mode = miopenActivationRELU;
+        assert_eq!((t.miopenSetActivationDescriptor)(relu, mode, 1.0, 1.0, 1.0), miopenStatusSuccess);
+        let activate = |d: &Tensor| {
+            (t.miopenActivationForward)(
                 dnn.handle,
-                op,
-                float(&alpha),
-                c.get(),
+                relu,
+                float(&ONE),
+                d.get(),
                 bx.void(),
-                float(&alpha2),
-                b.get(),
+                float(&ZERO),
+                d.get(),
                 by.void(),
-                float(&beta),
-                c.get(),
-                bz.void(),
             )
         };
-        assert_eq!(status, miopenStatusSuccess);
-        let expected: Vec<f64> = (0..120)
-            .map(|i| {
-                let (left, right) = (2.0 * f64::from(x[i]), -f64::from(y[i / 20 % 3 * 5 + i % 5]));
-                let value = match op {
-                    miopenTensorOpAdd => left + right,
-                    miopenTensorOpMul => left * right,
-                    miopenTensorOpMin => left.min(right),
-                    _ => left.max(right),
-                };
-                value + 0.5 * f64::from(z[i])
-            })
-            .collect();
-        close(&format!("{op:?}"), &bz.get(), &expected, 1.0);
+        assert_eq!(activate(&half), miopenStatusNotImplemented);
+        assert_eq!(activate(&single), miopenStatusSuccess);
+        let y = by.get();
+        assert!(y[0].is_nan() && y[6].is_nan());
+        assert_eq!(y[1].to_bits(), (-0.0f32).to_bits());
+        assert_eq!(y[2..6], [0.0, 0.0, 1.0, f32::INFINITY]);
+        assert_eq!((t.miopenDestroyActivationDescriptor)(relu), miopenStatusSuccess);
+
+        assert_eq!((t.miopenCreatePoolingDescriptor)(&mut pool), miopenStatusSuccess);
+        for mode in [miopenPoolingMax, miopenPoolingAverage] {
+            assert_eq!((t.miopenSet2dPoolingDescriptor)(pool, mode, 1, 1, 0, 0, 1, 1), miopenStatusSuccess);
+            let status = (t.miopenPoolingForward)(
+                dnn.handle,
+                pool,
+                float(&ONE),
+                half.get(),
+                bx.void(),
+                float(&ZERO),
+                half.get(),
+                by.void(),
+                false,
+                core::ptr::null_mut(),
+                0,
+            );
+            assert_eq!(status, miopenStatusNotImplemented);
+        }
+        assert_eq!((t.miopenDestroyPoolingDescriptor)(pool), miopenStatusSuccess);
+
+        let status = (t.miopenSoftmaxForward_V2)(
+            dnn.handle,
+            float(&ONE),
+            half.get(),
+            bx.void(),
+            float(&ZERO),
+            half.get(),
+            by.void(),
+            MIOPEN_SOFTMAX_ACCURATE,
+            MIOPEN_SOFTMAX_MODE_INSTANCE,
+        );
+        assert_eq!(status, miopenStatusNotImplemented);
     }
+}
+
+#[test]
+fn descriptors_and_names() {
+    let dnn = Dnn::new();
+    let t = &dnn.table;
+    let c = dnn.tensor(miopenFloat, &[2, 3, 4, 5]);
     // SAFETY: live descriptors, buffers of their sizes, out-pointers.
     unsafe {
-        let value = 2.5f32;
-        assert_eq!((t.miopenSetTensor)(dnn.handle, c.get(), bx.void(), float(&value)), miopenStatusSuccess);
-        assert_eq!(bx.get(), vec![2.5; 120]);
-        let (mut rank, mut data, mut dims, mut strides) = (0, miopenHalf, [0; 4], [0; 4]);
-        assert_eq!((t.miopenGetTensorDescriptorSize)(c.get(), &mut rank), miopenStatusSuccess);
-        let status =
-            (t.miopenGetTensorDescriptor)(c.get(), &mut data, dims.as_mut_ptr(), strides.as_mut_ptr());
-        assert_eq!((status, rank, data), (miopenStatusSuccess, 4, miopenFloat));
-        assert_eq!((dims, strides), ([2, 3, 4, 5], [60, 20, 5, 1]));
-        assert_eq!((t.miopenSet4dTensorDescriptor)(c.get(), miopenFloat, 1, -1, 1, 1), miopenStatusBadParm);
         let none = core::ptr::null();
         assert_eq!((t.miopenSetTensorDescriptor)(c.get(), miopenFloat, 4, none, none), miopenStatusBadParm);
         assert_eq!((t.miopenSetTensorDescriptor)(c.get(), miopenFloat, -1, none, none), miopenStatusBadParm);

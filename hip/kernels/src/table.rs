@@ -243,6 +243,12 @@ const FAMILIES: &[Family] = &[
         "adaptive_avg_pool2d" [Types(FLOATS)],
         "adaptive_avg_pool2d_backward" [Types(FLOATS)],
     ]),
+    family!("conv", [
+        "conv_forward" [Types(FLOATS)],
+        "conv_backward_data" [Types(FLOATS)],
+        "conv_backward_weights" [Types(FLOATS)],
+        "unfold_patches" [Types(RAW)],
+    ]),
     family!("interpolate", [
         "interpolate_table" [Types(&[DType::F32, DType::F64])],
         "interpolate_reach" [],

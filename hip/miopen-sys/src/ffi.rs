@@ -12,32 +12,12 @@ hip_sys::function_table! {
             fn miopenGetVersion(major: *mut usize, minor: *mut usize, patch: *mut usize) -> miopenStatus_t;
             fn miopenCreateWithStream(handle: *mut miopenHandle_t, stream: miopenAcceleratorQueue_t) -> miopenStatus_t;
             fn miopenDestroy(handle: miopenHandle_t) -> miopenStatus_t;
-            fn miopenSetStream(handle: miopenHandle_t, streamID: miopenAcceleratorQueue_t) -> miopenStatus_t;
-            fn miopenGetStream(handle: miopenHandle_t, streamID: *mut miopenAcceleratorQueue_t) -> miopenStatus_t;
             fn miopenCreateTensorDescriptor(tensorDesc: *mut miopenTensorDescriptor_t) -> miopenStatus_t;
-            fn miopenSet4dTensorDescriptor(
-                tensorDesc: miopenTensorDescriptor_t, dataType: miopenDataType_t, n: c_int, c: c_int, h: c_int,
-                w: c_int,
-            ) -> miopenStatus_t;
             fn miopenSetTensorDescriptor(
                 tensorDesc: miopenTensorDescriptor_t, dataType: miopenDataType_t, nbDims: c_int, dimsA: *const c_int,
                 stridesA: *const c_int,
             ) -> miopenStatus_t;
-            fn miopenGetTensorDescriptorSize(tensorDesc: miopenTensorDescriptor_t, size: *mut c_int) -> miopenStatus_t;
-            fn miopenGetTensorDescriptor(
-                tensorDesc: miopenTensorDescriptor_t, dataType: *mut miopenDataType_t, dimsA: *mut c_int,
-                stridesA: *mut c_int,
-            ) -> miopenStatus_t;
             fn miopenDestroyTensorDescriptor(tensorDesc: miopenTensorDescriptor_t) -> miopenStatus_t;
-            fn miopenOpTensor(
-                handle: miopenHandle_t, tensorOp: miopenTensorOp_t, alpha1: *const c_void,
-                aDesc: miopenTensorDescriptor_t, A: *const c_void, alpha2: *const c_void,
-                bDesc: miopenTensorDescriptor_t, B: *const c_void, beta: *const c_void,
-                cDesc: miopenTensorDescriptor_t, C: *mut c_void,
-            ) -> miopenStatus_t;
-            fn miopenSetTensor(
-                handle: miopenHandle_t, yDesc: miopenTensorDescriptor_t, y: *mut c_void, alpha: *const c_void,
-            ) -> miopenStatus_t;
             fn miopenCreateConvolutionDescriptor(convDesc: *mut miopenConvolutionDescriptor_t) -> miopenStatus_t;
             fn miopenInitConvolutionNdDescriptor(
                 convDesc: miopenConvolutionDescriptor_t, spatialDim: c_int, padA: *const c_int, strideA: *const c_int,
@@ -173,22 +153,10 @@ hip_sys::function_table! {
                 algo: miopenConvBwdWeightsAlgorithm_t, beta: *const c_void, dwDesc: miopenTensorDescriptor_t,
                 dw: *mut c_void, workSpace: *mut c_void, workSpaceSize: usize,
             ) -> miopenStatus_t;
-            fn miopenConvolutionForwardBias(
-                handle: miopenHandle_t, alpha: *const c_void, bDesc: miopenTensorDescriptor_t, b: *const c_void,
-                beta: *const c_void, yDesc: miopenTensorDescriptor_t, y: *mut c_void,
-            ) -> miopenStatus_t;
-            fn miopenConvolutionBackwardBias(
-                handle: miopenHandle_t, alpha: *const c_void, dyDesc: miopenTensorDescriptor_t, dy: *const c_void,
-                beta: *const c_void, dbDesc: miopenTensorDescriptor_t, db: *mut c_void,
-            ) -> miopenStatus_t;
             fn miopenCreatePoolingDescriptor(poolDesc: *mut miopenPoolingDescriptor_t) -> miopenStatus_t;
             fn miopenSet2dPoolingDescriptor(
                 poolDesc: miopenPoolingDescriptor_t, mode: miopenPoolingMode_t, windowHeight: c_int,
                 windowWidth: c_int, pad_h: c_int, pad_w: c_int, stride_h: c_int, stride_w: c_int,
-            ) -> miopenStatus_t;
-            fn miopenSetNdPoolingDescriptor(
-                poolDesc: miopenPoolingDescriptor_t, mode: miopenPoolingMode_t, nbDims: c_int,
-                windowDimA: *const c_int, padA: *const c_int, stridesA: *const c_int,
             ) -> miopenStatus_t;
             fn miopenSetPoolingIndexType(
                 poolDesc: miopenPoolingDescriptor_t, index_type: miopenIndexType_t,

@@ -86,16 +86,6 @@ hip_sys::c_enum! {
 }
 
 hip_sys::c_enum! {
-    /// What `miopenOpTensor` does.
-    pub enum miopenTensorOp_t {
-        miopenTensorOpAdd = 0,
-        miopenTensorOpMul = 1,
-        miopenTensorOpMin = 2,
-        miopenTensorOpMax = 3,
-    }
-}
-
-hip_sys::c_enum! {
     /// Convolution or transposed convolution.
     pub enum miopenConvolutionMode_t {
         miopenConvolution = 0,

@@ -7,10 +7,9 @@
 
 mod calls;
 
-use std::sync::OnceLock;
-
 use super::descriptor::{ConvolutionDesc, TensorDesc, ints};
 use super::{Dnn, FLOATS, Handle, TensorArg, check, data_type, elements};
+use crate::settings::{FindMode, settings};
 use crate::span::Span;
 use crate::{Buffer, DType, Error, Result};
 use calls::Operands;
@@ -279,7 +278,7 @@ impl Dnn {
             y: TensorDesc::packed(table, OP, data_type, &desc.y)?,
             choices: Vec::new(),
         };
-        prepared.choices = match find_mode()? {
+        prepared.choices = match settings()?.conv_find {
             FindMode::Immediate => {
                 let handle = self.begin(at)?;
                 prepared.operands(&handle, direction, spans).solutions(desc)?
@@ -317,31 +316,6 @@ impl Prepared {
 /// The workspace as MIOpen takes it: null where none is needed.
 fn workspace_span(buffer: &Buffer, bytes: usize) -> Span {
     if bytes == 0 { Span::NULL } else { Span { ptr: buffer.as_ptr(), bytes } }
-}
-
-/// How a shape's solution is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FindMode {
-    Immediate,
-    Find,
-}
-
-/// What `BURN_ROCM_CONV_FIND` asks for.
-fn find_mode() -> Result<FindMode> {
-    static MODE: OnceLock<Result<FindMode>> = OnceLock::new();
-    MODE.get_or_init(|| parse_find_mode(std::env::var("BURN_ROCM_CONV_FIND").ok().as_deref())).clone()
-}
-
-fn parse_find_mode(value: Option<&str>) -> Result<FindMode> {
-    match value {
-        None | Some("" | "immediate") => Ok(FindMode::Immediate),
-        Some("find") => Ok(FindMode::Find),
-        Some(other) => Err(Error::Config {
-            what: "BURN_ROCM_CONV_FIND".into(),
-            expected: "immediate or find".into(),
-            found: format!("`{other}`"),
-        }),
-    }
 }
 
 #[cfg(test)]
@@ -401,12 +375,5 @@ mod tests {
             assert_ne!(a, &base);
             assert!(others[i + 1..].iter().all(|b| a != b));
         }
-    }
-
-    #[test]
-    fn find_modes() {
-        assert_eq!(parse_find_mode(None).unwrap(), FindMode::Immediate);
-        assert_eq!(parse_find_mode(Some("find")).unwrap(), FindMode::Find);
-        assert!(matches!(parse_find_mode(Some("fast")), Err(Error::Config { .. })));
     }
 }

@@ -2,9 +2,6 @@
 
 use burn_rocm_tests::*;
 
-/// The types that MIOpen convolves.
-const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
-
 struct Case {
     batch: usize,
     channels: [usize; 2],
@@ -58,7 +55,7 @@ macro_rules! conv {
         #[test]
         fn $test() {
             let random = Random::new();
-            for dtype in TYPES {
+            for dtype in FLOATS {
                 for c in CASES {
                     let spatial = |n: usize, m: usize, s: usize| [vec![n, m], vec![s; $dims]].concat();
                     let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
@@ -141,7 +138,7 @@ macro_rules! conv_transpose {
         #[test]
         fn $test() {
             let random = Random::new();
-            for dtype in TYPES {
+            for dtype in FLOATS {
                 for c in CASES {
                     let spatial = |n: usize, m: usize, s: usize| [vec![n, m], vec![s; $dims]].concat();
                     let out_padding = c.stride - 1;

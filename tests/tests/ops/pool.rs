@@ -2,7 +2,6 @@
 
 use burn_rocm_tests::*;
 
-const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 /// Batch, channels, plane; window; stride; padding.
 type Case = ([usize; 4], [usize; 2], [usize; 2], [usize; 2]);
 const CASES: &[Case] = &[
@@ -21,7 +20,7 @@ fn pooled(&(shape, window, stride, padding): &Case) -> [usize; 4] {
 #[test]
 fn max_pool2d_both_ways() {
     let random = Random::new();
-    for dtype in TYPES {
+    for dtype in FLOATS {
         for case in CASES {
             let &(shape, window, stride, padding) = case;
             let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
@@ -66,7 +65,7 @@ fn max_pool2d_both_ways() {
 #[test]
 fn avg_pool2d_both_ways() {
     let random = Random::new();
-    for dtype in TYPES {
+    for dtype in FLOATS {
         for case in CASES {
             for include in [true, false] {
                 let &(shape, window, stride, padding) = case;
@@ -99,7 +98,7 @@ fn avg_pool2d_both_ways() {
 #[test]
 fn pool1d_both_ways() {
     let random = Random::new();
-    for dtype in TYPES {
+    for dtype in FLOATS {
         for (shape, window, stride, padding) in [([2, 3, 10], 2, 2, 0), ([1, 2, 7], 3, 2, 1)] {
             let x = float(&random, &shape, dtype, View::Contiguous, -1.0, 1.0);
             let out = (shape[2] + 2 * padding - window) / stride + 1;

@@ -3,7 +3,7 @@
 use super::Shared;
 use super::handle::in_order;
 use super::status::{
-    Outcome, by_float, give, input, object, object_mut, output, plain_scalars, require, status, take,
+    Outcome, by_single, give, input, object, object_mut, output, plain_scalars, require, status, take,
 };
 use super::tensor::tensor;
 use crate::numeric::element::Single;
@@ -58,7 +58,8 @@ impl Activation {
         match mode {
             miopenActivationLOGISTIC => 1.0 / (1.0 + (-x).exp()),
             miopenActivationTANH => beta * (alpha * x).tanh(),
-            miopenActivationRELU => x.max(0.0),
+            // As MIOpen multiplies: of -inf it is NaN, of negative numbers -0.
+            miopenActivationRELU => x * f32::from(x > 0.0),
             // ln(1 + e^x), without overflow for large x.
             miopenActivationSOFTRELU => x.max(0.0) + (-x.abs()).exp().ln_1p(),
             miopenActivationABS => x.abs(),
@@ -91,7 +92,13 @@ impl Activation {
             miopenActivationTANH => alpha * (beta - y * y / beta),
             miopenActivationRELU => f32::from(x > 0.0),
             miopenActivationSOFTRELU => 1.0 / (1.0 + (-x).exp()),
-            miopenActivationABS => f32::from(x > 0.0) - f32::from(x < 0.0),
+            miopenActivationABS => {
+                if x > 0.0 {
+                    1.0
+                } else {
+                    -1.0
+                }
+            }
             miopenActivationPOWER => {
                 let base = alpha + beta * x;
                 if base.abs() <= f32::EPSILON { 0.0 } else { gamma * beta * y / base }
@@ -161,7 +168,7 @@ pub(super) unsafe extern "C" fn miopenActivationForward(
             plain_scalars(alpha, beta, x.data)?;
             (activation, x)
         };
-        by_float!(shape.data, forward(activation, shape.count(), x, y))
+        by_single!(shape.data, forward(activation, shape.count(), x, y))
     })
 }
 
@@ -215,6 +222,6 @@ pub(super) unsafe extern "C" fn miopenActivationBackward(
             plain_scalars(alpha, beta, all[0].data)?;
             (activation, all[0])
         };
-        by_float!(shape.data, backward(activation, shape.count(), (y, dy, x, dx)))
+        by_single!(shape.data, backward(activation, shape.count(), (y, dy, x, dx)))
     })
 }

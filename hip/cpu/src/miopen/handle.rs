@@ -1,7 +1,7 @@
 //! The handle, the version, the status strings.
 
 use super::conv::Found;
-use super::status::{Outcome, answer, give, object, object_mut, status, take};
+use super::status::{Outcome, give, object, status, take};
 use crate::numeric::device::in_stream;
 use core::ffi::c_char;
 use miopen_sys::*;
@@ -60,26 +60,6 @@ pub(super) unsafe extern "C" fn miopenCreateWithStream(
 pub(super) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenStatus_t {
     // SAFETY: the caller's handle, from `miopenCreateWithStream`.
     status(|| unsafe { take::<Handle, _>(handle) })
-}
-
-pub(super) unsafe extern "C" fn miopenSetStream(
-    handle: miopenHandle_t,
-    streamID: miopenAcceleratorQueue_t,
-) -> miopenStatus_t {
-    status(|| {
-        // SAFETY: the caller's handle.
-        let handle = unsafe { object_mut::<Handle, _>(handle) }?;
-        handle.stream = streamID;
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn miopenGetStream(
-    handle: miopenHandle_t,
-    streamID: *mut miopenAcceleratorQueue_t,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle and out-pointer.
-    status(|| unsafe { answer(streamID, valid(handle)?.stream) })
 }
 
 /// Runs the body of a call in its handle's stream: the device's other work waits.

@@ -2,7 +2,8 @@
 
 use super::handle::in_order;
 use super::status::{
-    Outcome, answer, by_float, give, input, object, object_mut, output, plain_scalars, require, status, take,
+    Outcome, answer, by_float, by_single, give, input, object, object_mut, output, plain_scalars, require,
+    status, take,
 };
 use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
@@ -87,31 +88,6 @@ pub(super) unsafe extern "C" fn miopenSet2dPoolingDescriptor(
             &[windowHeight, windowWidth],
             &[pad_h, pad_w],
             &[stride_h, stride_w],
-        )
-    })
-}
-
-pub(super) unsafe extern "C" fn miopenSetNdPoolingDescriptor(
-    poolDesc: miopenPoolingDescriptor_t,
-    mode: miopenPoolingMode_t,
-    nbDims: c_int,
-    windowDimA: *const c_int,
-    padA: *const c_int,
-    stridesA: *const c_int,
-) -> miopenStatus_t {
-    status(|| {
-        require(nbDims == 2 || nbDims == 3, miopenStatusBadParm)?;
-        let read = |from: *const c_int| {
-            require(!from.is_null(), miopenStatusBadParm)?;
-            // SAFETY: the caller's array of `nbDims` values.
-            Ok(unsafe { core::slice::from_raw_parts(from, nbDims as usize) })
-        };
-        // SAFETY: the caller's descriptor.
-        unsafe { object_mut::<Pooling, _>(poolDesc) }?.set(
-            mode,
-            read(windowDimA)?,
-            read(padA)?,
-            read(stridesA)?,
         )
     })
 }
@@ -404,17 +380,17 @@ pub(super) unsafe extern "C" fn miopenPoolingForward(
             (pooling, x.data, Shape::new(pooling, x, y)?)
         };
         if pooling.mode != miopenPoolingMax {
-            return by_float!(data, average_forward(&shape, x, y));
+            return by_single!(data, average_forward(&shape, x, y));
         }
         let indices = do_backward.then_some((workSpace, workSpaceSize));
         if indices.is_some() {
             check_index(pooling, &shape)?;
         }
         match pooling.index {
-            miopenIndexUint8 => by_float!(data, max_u8(&shape, x, y, indices)),
-            miopenIndexUint16 => by_float!(data, max_u16(&shape, x, y, indices)),
-            miopenIndexUint32 => by_float!(data, max_u32(&shape, x, y, indices)),
-            _ => by_float!(data, max_u64(&shape, x, y, indices)),
+            miopenIndexUint8 => by_single!(data, max_u8(&shape, x, y, indices)),
+            miopenIndexUint16 => by_single!(data, max_u16(&shape, x, y, indices)),
+            miopenIndexUint32 => by_single!(data, max_u32(&shape, x, y, indices)),
+            _ => by_single!(data, max_u64(&shape, x, y, indices)),
         }
     })
 }

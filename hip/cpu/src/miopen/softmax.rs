@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::handle::in_order;
-use super::status::{Outcome, by_float, input, output, require, scalar};
+use super::status::{Outcome, by_single, input, output, require, scalar};
 use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
@@ -126,7 +126,7 @@ pub(super) unsafe extern "C" fn miopenSoftmaxForward_V2(
             let scalars = (scalar(alpha, x.data)?, scalar(beta, x.data)?);
             (x.data, Shape::new(x, &[y], algorithm, mode, scalars)?)
         };
-        by_float!(data, forward(&shape, x, y))
+        by_single!(data, forward(&shape, x, y))
     })
 }
 
@@ -178,6 +178,6 @@ pub(super) unsafe extern "C" fn miopenSoftmaxBackward_V2(
             let scalars = (scalar(alpha, y.data)?, scalar(beta, y.data)?);
             (y.data, Shape::new(y, &[dy, dx], algorithm, mode, scalars)?)
         };
-        by_float!(data, backward(&shape, y, dy, dx))
+        by_single!(data, backward(&shape, y, dy, dx))
     })
 }

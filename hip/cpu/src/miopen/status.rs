@@ -145,3 +145,16 @@ macro_rules! by_float {
     };
 }
 pub(crate) use by_float;
+
+/// As [`by_float`], for the functions that have no bf16: MIOpen 3.5 finds no solver for it in the forward pass of pooling, in
+/// activations and in softmax.
+macro_rules! by_single {
+    ($data:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        match $data {
+            miopenFloat => $function::<f32>($($arg),*),
+            miopenHalf => $function::<half::f16>($($arg),*),
+            _ => Err(miopenStatusNotImplemented),
+        }
+    };
+}
+pub(crate) use by_single;

@@ -1,12 +1,7 @@
-//! Tensor descriptors, and the functions on plain tensors: set and broadcast arithmetic.
+//! Tensor descriptors.
 
-use super::handle::in_order;
-use super::status::{
-    Outcome, answer, give, input, object, object_mut, output, require, scalar, status, take,
-};
-use crate::numeric::element::{Element, Real};
-use core::ffi::{c_int, c_void};
-use half::{bf16, f16};
+use super::status::{Outcome, give, object, object_mut, require, status, take};
+use core::ffi::c_int;
 use miopen_sys::*;
 
 /// What a `miopenTensorDescriptor_t` points to.
@@ -101,18 +96,6 @@ pub(super) unsafe extern "C" fn miopenDestroyTensorDescriptor(
     status(|| unsafe { take::<Tensor, _>(tensorDesc) })
 }
 
-pub(super) unsafe extern "C" fn miopenSet4dTensorDescriptor(
-    tensorDesc: miopenTensorDescriptor_t,
-    dataType: miopenDataType_t,
-    n: c_int,
-    c: c_int,
-    h: c_int,
-    w: c_int,
-) -> miopenStatus_t {
-    // SAFETY: the caller's descriptor.
-    status(|| unsafe { object_mut::<Tensor, _>(tensorDesc) }?.set(dataType, &[n, c, h, w], None))
-}
-
 pub(super) unsafe extern "C" fn miopenSetTensorDescriptor(
     tensorDesc: miopenTensorDescriptor_t,
     dataType: miopenDataType_t,
@@ -132,40 +115,6 @@ pub(super) unsafe extern "C" fn miopenSetTensorDescriptor(
             )
         };
         tensor.set(dataType, dims, strides)
-    })
-}
-
-pub(super) unsafe extern "C" fn miopenGetTensorDescriptorSize(
-    tensorDesc: miopenTensorDescriptor_t,
-    size: *mut c_int,
-) -> miopenStatus_t {
-    // SAFETY: the caller's descriptor and out-pointer.
-    status(|| unsafe { answer(size, object::<Tensor, _>(tensorDesc)?.dims.len() as c_int) })
-}
-
-pub(super) unsafe extern "C" fn miopenGetTensorDescriptor(
-    tensorDesc: miopenTensorDescriptor_t,
-    dataType: *mut miopenDataType_t,
-    dimsA: *mut c_int,
-    stridesA: *mut c_int,
-) -> miopenStatus_t {
-    status(|| {
-        // SAFETY: the caller's descriptor; each out-pointer may be null, and else holds as many values as the
-        // descriptor has dimensions.
-        unsafe {
-            let tensor = object::<Tensor, _>(tensorDesc)?;
-            if !dataType.is_null() {
-                dataType.write(tensor.data);
-            }
-            for (to, values) in [(dimsA, &tensor.dims), (stridesA, &tensor.strides)] {
-                if !to.is_null() {
-                    for (axis, &value) in values.iter().enumerate() {
-                        to.add(axis).write(value as c_int);
-                    }
-                }
-            }
-        }
-        Ok(())
     })
 }
 
@@ -197,114 +146,4 @@ pub(super) fn at(tensor: &Tensor, index: &[usize]) -> usize {
     (0..index.len())
         .map(|axis| if tensor.dims[axis] == 1 { 0 } else { index[axis] * tensor.strides[axis] })
         .sum()
-}
-
-unsafe fn fill<T: Copy>(tensor: &Tensor, y: *mut c_void, value: T) -> Outcome {
-    // SAFETY: the caller's buffer.
-    let y = unsafe { output::<T>(y, tensor.span()) }?;
-    if tensor.is_packed() {
-        y.fill(value);
-    } else {
-        for_each_index(&tensor.dims, |index| y[at(tensor, index)] = value);
-    }
-    Ok(())
-}
-
-pub(super) unsafe extern "C" fn miopenSetTensor(
-    handle: miopenHandle_t,
-    yDesc: miopenTensorDescriptor_t,
-    y: *mut c_void,
-    alpha: *const c_void,
-) -> miopenStatus_t {
-    in_order(handle, |_| {
-        // SAFETY: the caller's handle, descriptor, buffer, and a host scalar of the tensor's type.
-        unsafe {
-            let tensor = tensor(yDesc)?;
-            require(!alpha.is_null(), miopenStatusBadParm)?;
-            match tensor.data {
-                miopenDouble => fill(tensor, y, alpha.cast::<f64>().read_unaligned()),
-                miopenFloat => fill(tensor, y, alpha.cast::<f32>().read_unaligned()),
-                miopenInt32 => fill(tensor, y, alpha.cast::<i32>().read_unaligned()),
-                miopenHalf | miopenBFloat16 => fill(tensor, y, alpha.cast::<u16>().read_unaligned()),
-                miopenInt8 => fill(tensor, y, alpha.cast::<i8>().read_unaligned()),
-                _ => Err(miopenStatusNotImplemented),
-            }
-        }
-    })
-}
-
-/// The tensors and scalars of [`miopenOpTensor`].
-struct Operation<'a> {
-    op: miopenTensorOp_t,
-    a: (&'a Tensor, *const c_void, f64),
-    b: (&'a Tensor, *const c_void, f64),
-    c: (&'a Tensor, *mut c_void, f64),
-}
-
-unsafe fn operate<T: Element>(o: &Operation<'_>) -> Outcome {
-    // SAFETY: the caller's buffers; `c` may be `a` or `b` itself, so elements are read and written through pointers.
-    let (a, b, c) = unsafe {
-        input::<T>(o.a.1, o.a.0.span())?;
-        input::<T>(o.b.1, o.b.0.span())?;
-        output::<T>(o.c.1, o.c.0.span())?;
-        (o.a.1.cast::<T>(), o.b.1.cast::<T>(), o.c.1.cast::<T>())
-    };
-    let (alpha, alpha2, beta) = (T::Acc::from_f64(o.a.2), T::Acc::from_f64(o.b.2), T::Acc::from_f64(o.c.2));
-    for_each_index(&o.c.0.dims, |index| {
-        // SAFETY: coordinates are inside the descriptors, whose spans were checked above.
-        unsafe {
-            let left = (*a.add(at(o.a.0, index))).widen() * alpha;
-            let right = (*b.add(at(o.b.0, index))).widen() * alpha2;
-            let mut value = match o.op {
-                miopenTensorOpAdd => left + right,
-                miopenTensorOpMul => left * right,
-                miopenTensorOpMin => left.min(right),
-                _ => left.max(right),
-            };
-            let to = c.add(at(o.c.0, index));
-            if o.c.2 != 0.0 {
-                value += (*to).widen() * beta;
-            }
-            *to = T::narrow(value);
-        }
-    });
-    Ok(())
-}
-
-pub(super) unsafe extern "C" fn miopenOpTensor(
-    handle: miopenHandle_t,
-    tensorOp: miopenTensorOp_t,
-    alpha1: *const c_void,
-    aDesc: miopenTensorDescriptor_t,
-    A: *const c_void,
-    alpha2: *const c_void,
-    bDesc: miopenTensorDescriptor_t,
-    B: *const c_void,
-    beta: *const c_void,
-    cDesc: miopenTensorDescriptor_t,
-    C: *mut c_void,
-) -> miopenStatus_t {
-    in_order(handle, |_| {
-        // SAFETY: the caller's handle, descriptors, scalars and buffers.
-        unsafe {
-            let (a, b, c) = (tensor(aDesc)?, tensor(bDesc)?, tensor(cDesc)?);
-            require(tensorOp.name().is_some(), miopenStatusBadParm)?;
-            require(a.data == c.data && b.data == c.data, miopenStatusBadParm)?;
-            require(a.dims == c.dims && b.dims.len() == c.dims.len(), miopenStatusBadParm)?;
-            require(b.dims.iter().zip(&c.dims).all(|(b, c)| b == c || *b == 1), miopenStatusBadParm)?;
-            let operation = Operation {
-                op: tensorOp,
-                a: (a, A, scalar(alpha1, a.data)?),
-                b: (b, B, scalar(alpha2, a.data)?),
-                c: (c, C, scalar(beta, a.data)?),
-            };
-            match c.data {
-                miopenFloat => operate::<f32>(&operation),
-                miopenHalf => operate::<f16>(&operation),
-                miopenBFloat16 => operate::<bf16>(&operation),
-                miopenDouble => operate::<f64>(&operation),
-                _ => Err(miopenStatusNotImplemented),
-            }
-        }
-    })
 }

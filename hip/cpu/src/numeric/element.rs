@@ -36,8 +36,6 @@ pub(crate) trait Real:
     fn to_f64(self) -> f64;
     fn sqrt(self) -> Self;
     fn abs(self) -> Self;
-    fn max(self, other: Self) -> Self;
-    fn min(self, other: Self) -> Self;
     fn is_nan(self) -> bool;
 }
 
@@ -58,12 +56,6 @@ macro_rules! real {
             }
             fn abs(self) -> Self {
                 self.abs()
-            }
-            fn max(self, other: Self) -> Self {
-                self.max(other)
-            }
-            fn min(self, other: Self) -> Self {
-                self.min(other)
             }
             fn is_nan(self) -> bool {
                 self.is_nan()

@@ -1,10 +1,8 @@
 //! Find mode: an algorithm is found once for a shape and then run by name; and the bias of a convolution.
 
 use super::super::handle::in_order;
-use super::super::status::{Outcome, answer, by_float, input, output, plain_scalars, require, scalar};
-use super::super::tensor::tensor;
+use super::super::status::{answer, plain_scalars, require};
 use super::call::{Buffers, Call, Descriptors, FoundCall, Kind};
-use crate::numeric::element::{Element, Real, Single};
 use core::ffi::{c_int, c_void};
 use miopen_sys::*;
 use std::sync::PoisonError;
@@ -324,85 +322,4 @@ pub(in super::super) unsafe extern "C" fn miopenConvolutionBackwardWeights(
             beta,
         )
     }
-}
-
-/// The channels of a bias descriptor `1 x C x 1 ...` for `of`.
-unsafe fn bias_channels(
-    bias: miopenTensorDescriptor_t,
-    of: miopenTensorDescriptor_t,
-) -> Outcome<(usize, usize, usize)> {
-    // SAFETY: the caller's descriptors.
-    let (bias, of) = unsafe { (tensor(bias)?, tensor(of)?) };
-    let (batch, channels, pixels) = of.planes()?;
-    require(
-        bias.data == of.data && bias.count() == channels && bias.dims.get(1) == Some(&channels),
-        miopenStatusBadParm,
-    )?;
-    bias.require_packed()?;
-    of.require_packed()?;
-    Ok((batch, channels, pixels))
-}
-
-fn add_bias<T: Single>(shape: (usize, usize, usize), b: *const c_void, y: *mut c_void) -> Outcome {
-    let (batch, channels, pixels) = shape;
-    // SAFETY: the caller's buffers.
-    let (b, y) = unsafe { (input::<T>(b, channels)?, output::<T>(y, batch * channels * pixels)?) };
-    for (plane, values) in y.chunks_exact_mut(pixels).enumerate() {
-        let bias = b[plane % channels].widen();
-        values.iter_mut().for_each(|value| *value = T::narrow(value.widen() + bias));
-    }
-    Ok(())
-}
-
-pub(in super::super) unsafe extern "C" fn miopenConvolutionForwardBias(
-    handle: miopenHandle_t,
-    alpha: *const c_void,
-    bDesc: miopenTensorDescriptor_t,
-    b: *const c_void,
-    beta: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *mut c_void,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors, scalars and buffers.
-    in_order(handle, |_| unsafe {
-        let data = tensor(yDesc)?.data;
-        let shape = bias_channels(bDesc, yDesc)?;
-        plain_scalars(alpha, beta, data)?;
-        by_float!(data, add_bias(shape, b, y))
-    })
-}
-
-fn sum_bias<T: Element>(shape: (usize, usize, usize), dy: *const c_void, db: *mut c_void) -> Outcome {
-    let (batch, channels, pixels) = shape;
-    // SAFETY: the caller's buffers.
-    let (dy, db) = unsafe { (input::<T>(dy, batch * channels * pixels)?, output::<T>(db, channels)?) };
-    for (channel, to) in db.iter_mut().enumerate() {
-        // A row of pixels in its own type, the rows in double: short sums keep the error of either small.
-        let sum: f64 = (0..batch)
-            .map(|image| {
-                let plane = &dy[(image * channels + channel) * pixels..][..pixels];
-                plane.iter().map(|value| value.widen()).sum::<T::Acc>().to_f64()
-            })
-            .sum();
-        *to = T::narrow(T::Acc::from_f64(sum));
-    }
-    Ok(())
-}
-
-pub(in super::super) unsafe extern "C" fn miopenConvolutionBackwardBias(
-    handle: miopenHandle_t,
-    alpha: *const c_void,
-    dyDesc: miopenTensorDescriptor_t,
-    dy: *const c_void,
-    beta: *const c_void,
-    dbDesc: miopenTensorDescriptor_t,
-    db: *mut c_void,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors, scalars and buffers.
-    in_order(handle, |_| unsafe {
-        let data = tensor(dyDesc)?.data;
-        let shape = bias_channels(dbDesc, dyDesc)?;
-        require(scalar(alpha, data)? == 1.0 && scalar(beta, data)? == 0.0, miopenStatusNotImplemented)?;
-        by_float!(data, sum_bias(shape, dy, db))
-    })
 }

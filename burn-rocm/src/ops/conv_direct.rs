@@ -1,0 +1,141 @@
+//! Convolutions and patches of images on kernels of this crate: what MIOpen does not take.
+
+use burn_std::DType;
+use hip::{ConvDesc, KernelName};
+
+use super::cast::cast;
+use super::conv::Options;
+use super::data::packed;
+use super::launch::rows;
+use super::reduce::reduce_dim;
+use super::view::reshape;
+use crate::dtype::{Value, raw_type};
+use crate::error::invalid;
+use crate::tensor::RocmTensor;
+
+/// The kernels' places along an axis keep within this.
+const MAX_SIZE: usize = 1 << 30;
+
+/// Output channels that a thread sums (`CHANNELS` of `conv.hip`).
+const CHANNELS: usize = 4;
+
+/// The least that one of several parts of a sum has, so that what it saves is more than its own cost: as for reductions.
+const LEAST_PART: usize = 1024;
+
+/// The kernels' `Convolution`: three axes whatever the rank, the outer ones of size 1 where there are fewer.
+fn value(op: &'static str, desc: &ConvDesc) -> hip::Result<Value> {
+    let axes = desc.stride.len();
+    let (x, w, y) = (&desc.x[2..], &desc.w[2..], &desc.y[2..]);
+    let padded =
+        x.iter().zip(&desc.padding).all(|(&x, &p)| p < MAX_SIZE && x < MAX_SIZE && x + 2 * p < MAX_SIZE);
+    if !padded || [desc.x[1], desc.w[0], desc.w[1]].iter().any(|&channels| channels >= MAX_SIZE) {
+        return invalid(op, format!("channels and padded axes below {MAX_SIZE}"), format!("{desc:?}"));
+    }
+    // With windows that fit the padded input, larger steps are never taken.
+    let step = |values: &[usize]| values.iter().map(|&v| v.min(MAX_SIZE)).collect::<Vec<_>>();
+    let (stride, dilation) = (step(&desc.stride), step(&desc.dilation));
+    let groups = [desc.groups, desc.w[1], desc.w[0] / desc.groups];
+    let mut values = [0u32; 21];
+    for (to, from) in values.iter_mut().zip(groups) {
+        *to = from as u32;
+    }
+    let rows: [(&[usize], usize); 6] =
+        [(x, 1), (y, 1), (w, 1), (&stride, 1), (&desc.padding, 0), (&dilation, 1)];
+    for (row, (from, absent)) in rows.into_iter().enumerate() {
+        for axis in 0..3 {
+            let given = (axis + axes).checked_sub(3).map_or(absent, |axis| from[axis]);
+            values[3 + row * 3 + axis] = given as u32;
+        }
+    }
+    Ok(Value::U32x21(values))
+}
+
+/// `x * weight` into `out`.
+pub(super) fn forward(
+    op: &'static str,
+    desc: &ConvDesc,
+    x: &RocmTensor,
+    weight: &RocmTensor,
+) -> hip::Result<RocmTensor> {
+    let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
+    let dims = [Value::U64(desc.x[0] as u64), value(op, desc)?];
+    let name = KernelName::new("conv_forward").ty(x.kernel_type()?);
+    let device = out.hip_device();
+    rows(op, device, name, device.grid(out.len()), &dims, &[x, weight], &[], &[&out])?;
+    Ok(out)
+}
+
+/// The gradient of the input.
+pub(super) fn x_backward(
+    op: &'static str,
+    desc: &ConvDesc,
+    weight: &RocmTensor,
+    grad: &RocmTensor,
+) -> hip::Result<RocmTensor> {
+    let out = RocmTensor::empty(grad.hip_device(), desc.x.clone(), grad.dtype_of())?;
+    let dims = [Value::U64(desc.x[0] as u64), value(op, desc)?];
+    let name = KernelName::new("conv_backward_data").ty(grad.kernel_type()?);
+    let device = out.hip_device();
+    rows(op, device, name, device.grid(out.len()), &dims, &[grad, weight], &[], &[&out])?;
+    Ok(out)
+}
+
+/// The gradient of the weight.
+pub(super) fn weight_backward(
+    op: &'static str,
+    desc: &ConvDesc,
+    x: &RocmTensor,
+    grad: &RocmTensor,
+) -> hip::Result<RocmTensor> {
+    let device = grad.hip_device();
+    let sizes = value(op, desc)?;
+    let width = *desc.y.last().unwrap_or(&1);
+    let lines = desc.y[0] * desc.y[2..desc.y.len() - 1].iter().product::<usize>();
+    let blocks = desc.w.iter().product::<usize>().div_ceil(CHANNELS);
+    let busy = 2 * device.info().compute_units as usize;
+    let parts = busy.div_ceil(blocks).min(lines * width / LEAST_PART);
+    // What a part has is counted in 31 bits.
+    let parts = parts.max((lines * width).div_ceil(MAX_SIZE / 2)).clamp(1, lines);
+    // Partial sums keep the precision they are made in.
+    let halves = matches!(grad.dtype_of(), DType::F16 | DType::BF16);
+    let summed = if halves { DType::F32 } else { grad.dtype_of() };
+    let mut shape = vec![parts];
+    shape.extend(&desc.w);
+    let sums = RocmTensor::empty(device, shape, summed)?;
+    let dims = [Value::U64(desc.y[0] as u64), Value::U32(parts as u32), sizes];
+    let name = KernelName::new("conv_backward_weights").ty(grad.kernel_type()?);
+    let grid = device.grid_rows(blocks * parts, (lines / parts) * width);
+    rows(op, device, name, grid, &dims, &[grad, x], &[], &[&sums])?;
+    let sum = if parts > 1 { reduce_dim(op, "Sum", sums, 0)? } else { sums };
+    cast(reshape(sum, &desc.w)?, grad.dtype_of())
+}
+
+/// The patches of `x` `[batch, channels, height, width]` under a window: `[batch, channels * window, patches]`.
+pub(crate) fn unfold4d(x: RocmTensor, window: [usize; 2], options: &Options) -> hip::Result<RocmTensor> {
+    let op = "unfold4d";
+    let &[batch, channels, height, width] = x.dims() else {
+        return invalid(op, "an input of rank 4", format!("{:?}", x.dims()));
+    };
+    let dims = [1, 1, height, width];
+    let window = [1, 1, window[0], window[1]];
+    let Options { stride, padding, dilation, .. } = options;
+    let desc = ConvDesc::new(hip::DType::F32, &dims, &window, stride, padding, dilation, 1);
+    let desc = desc.map_err(|error| match error {
+        hip::Error::Invalid { expected, .. } => hip::Error::Invalid {
+            op,
+            expected,
+            found: format!("input {:?}, window {:?}, {options:?}", x.dims(), &window[2..]),
+        },
+        other => other,
+    })?;
+    let shape = vec![batch, channels * window[2] * window[3], desc.y[2] * desc.y[3]];
+    let x = packed(x)?;
+    let device = x.hip_device();
+    let out = RocmTensor::empty(device, shape, x.dtype_of())?;
+    if !out.is_empty() {
+        let dims = [Value::U64((batch * channels) as u64), value(op, &desc)?];
+        let name = KernelName::new("unfold_patches").ty(raw_type(x.kernel_type()?));
+        rows(op, device, name, device.grid(out.len()), &dims, &[&x], &[], &[&out])?;
+    }
+    Ok(out)
+}

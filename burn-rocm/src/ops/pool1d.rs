@@ -1,0 +1,78 @@
+//! Pooling of lines `[N, C, L]`: that of planes of one row, so that a line's elements are neighbours there too. Views alone; each is
+//! one launch.
+
+use burn_std::DType;
+
+use super::conv;
+use super::pool::{self, Window};
+use crate::error::invalid;
+use crate::tensor::RocmTensor;
+
+fn lift(op: &'static str, lines: RocmTensor) -> hip::Result<RocmTensor> {
+    match lines.dims().len() {
+        3 => conv::lift(lines),
+        _ => invalid(op, "tensors of rank 3", format!("{:?}", lines.dims())),
+    }
+}
+
+/// As [`pool::max`].
+pub(crate) fn max(op: &'static str, x: RocmTensor, window: Window) -> hip::Result<RocmTensor> {
+    conv::lower(pool::max(op, lift(op, x)?, window)?)
+}
+
+/// As [`pool::max_with_indices`].
+pub(crate) fn max_with_indices(
+    op: &'static str,
+    x: RocmTensor,
+    window: Window,
+    index: DType,
+) -> hip::Result<(RocmTensor, RocmTensor)> {
+    let (out, indices) = pool::max_with_indices(op, lift(op, x)?, window, index)?;
+    Ok((conv::lower(out)?, conv::lower(indices)?))
+}
+
+/// As [`pool::max_backward`].
+pub(crate) fn max_backward(
+    op: &'static str,
+    x: RocmTensor,
+    window: Window,
+    grad: RocmTensor,
+    indices: RocmTensor,
+) -> hip::Result<RocmTensor> {
+    conv::lower(pool::max_backward(op, lift(op, x)?, window, lift(op, grad)?, lift(op, indices)?)?)
+}
+
+/// As [`pool::average`].
+pub(crate) fn average(
+    op: &'static str,
+    x: RocmTensor,
+    window: Window,
+    count_include_pad: bool,
+) -> hip::Result<RocmTensor> {
+    conv::lower(pool::average(op, lift(op, x)?, window, count_include_pad)?)
+}
+
+/// As [`pool::average_backward`].
+pub(crate) fn average_backward(
+    op: &'static str,
+    x: RocmTensor,
+    grad: RocmTensor,
+    window: Window,
+    count_include_pad: bool,
+) -> hip::Result<RocmTensor> {
+    conv::lower(pool::average_backward(op, lift(op, x)?, lift(op, grad)?, window, count_include_pad)?)
+}
+
+/// As [`pool::adaptive`].
+pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: usize) -> hip::Result<RocmTensor> {
+    conv::lower(pool::adaptive(op, lift(op, x)?, [1, size])?)
+}
+
+/// As [`pool::adaptive_backward`].
+pub(crate) fn adaptive_backward(
+    op: &'static str,
+    x: RocmTensor,
+    grad: RocmTensor,
+) -> hip::Result<RocmTensor> {
+    conv::lower(pool::adaptive_backward(op, lift(op, x)?, lift(op, grad)?)?)
+}
