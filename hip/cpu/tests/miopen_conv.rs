@@ -326,7 +326,7 @@ fn the_same_bits_every_time() {
 }
 
 #[test]
-fn find_mode_and_bias() {
+fn find_mode() {
     let mut random = Random::new("convolution, find");
     let case = Case::new(&[2, 3, 8, 8], &[4, 3, 3, 3], &[1; 2], &[1; 2], &[1; 2], 1).unwrap();
     let (x, w) = (random.values::<f32>(2 * 3 * 64), random.values::<f32>(4 * 27));

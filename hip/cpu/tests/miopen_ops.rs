@@ -513,7 +513,7 @@ fn no_bf16_and_relu_by_multiplication() {
         assert_eq!((t.miopenCreateActivationDescriptor)(&mut relu), miopenStatusSuccess);
         let mode = miopenActivationRELU;
         assert_eq!((t.miopenSetActivationDescriptor)(relu, mode, 1.0, 1.0, 1.0), miopenStatusSuccess);
-        let activate = |d: &Tensor| {
+        let activate = |d: &library::dnn::Tensor| {
             (t.miopenActivationForward)(
                 dnn.handle,
                 relu,
