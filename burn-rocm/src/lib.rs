@@ -29,6 +29,7 @@ mod tensor;
 pub use backend::{BoolElement, FloatElement, IntElement, Rocm};
 pub use device::RocmDevice;
 pub use error::take_last_error;
+pub use hip::trace;
 pub use hip::{Error as RocmError, is_available, rocm_device_count};
 pub use layout::Layout;
 pub use qtensor::RocmQTensor;

@@ -10,7 +10,7 @@ use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
 use crate::span::Span;
-use crate::{Buffer, DType, Error, Result, workarounds};
+use crate::{Buffer, DType, Error, Result, trace, workarounds};
 use layout::{Operand, Plan, Strided};
 
 /// A batch of matrices in device memory; offset and strides in elements.
@@ -353,7 +353,9 @@ impl Handle {
                 }
             }
         };
-        check(t, call, status, || format!("{:?}, {plan:?}", kind.input))
+        check(t, call, status, || format!("{:?}, {plan:?}", kind.input))?;
+        trace::served(|| format!("{call} {:?} {m}x{n}, k {k}, batch {batch}", kind.input));
+        Ok(())
     }
 
     /// # Safety
@@ -403,7 +405,9 @@ impl Handle {
             DType::F32 => typed!(f32, rocblas_sgeam_strided_batched),
             _ => typed!(f64, rocblas_dgeam_strided_batched),
         };
-        check(self.table, call, status, || format!("{dtype:?}, {plan:?}"))
+        check(self.table, call, status, || format!("{dtype:?}, {plan:?}"))?;
+        trace::served(|| format!("{call} {dtype:?} {m}x{n}, batch {batch}"));
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use crate::context::count;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::module::Kernel;
+use crate::trace;
 
 /// The arguments that a kernel may have.
 pub const MAX_ARGUMENTS: usize = 16;
@@ -177,6 +178,8 @@ impl<'d> Launch<'d> {
                 std::ptr::null_mut(),
             )
         };
-        context.check("hipModuleLaunchKernel", status)
+        context.check("hipModuleLaunchKernel", status)?;
+        trace::served(|| format!("kernel {}", self.kernel.name()));
+        Ok(())
     }
 }

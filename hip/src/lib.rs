@@ -21,6 +21,7 @@
 //! | `BURN_ROCM_CACHE_LIMIT` | bytes on disk; the files used longest ago go first | `512M` |
 //! | `BURN_ROCM_CONV` | `miopen`: MIOpen alone convolves, `own`: kernels of this crate alone; `auto`: MIOpen what it takes | `auto` |
 //! | `BURN_ROCM_CONV_FIND` | `find`: MIOpen times a convolution's solutions at first use; `immediate`: it asks the database | `immediate` |
+//! | `BURN_ROCM_TRACE` | `1`: says through `log` which library call or kernel served each op ([`trace`]) | `0` |
 //! | `ROCM_PATH` | where AMD's libraries are looked for first, in `lib` and `lib64` | `/opt/rocm`, then the loader's path |
 
 mod arena;
@@ -47,6 +48,7 @@ mod settings;
 mod span;
 mod stream;
 mod survey;
+pub mod trace;
 mod transfer;
 mod workarounds;
 

@@ -44,6 +44,8 @@ pub struct Kernel {
     /// HIP may read the code object for as long as the module is loaded.
     code: Option<Box<[u8]>>,
     last_use: AtomicU64,
+    /// Its C++ name, as the trace gives it.
+    name: Box<str>,
 }
 
 // SAFETY: "HIP APIs are thread safe" (HIP programming guide); the handles are plain values, unloaded by the one owner.
@@ -58,6 +60,10 @@ impl Kernel {
 
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 }
 
@@ -209,7 +215,7 @@ impl Kernels {
     ) -> Result<Kernel> {
         let cache = code_cache();
         if let Some(object) = cache.get(key) {
-            match self.instantiate(object) {
+            match self.instantiate(expression, object) {
                 Ok(kernel) => return Ok(kernel),
                 // Whole, but not what the driver takes: compiled once more.
                 Err(why) => cache.discard(key, &why.to_string()),
@@ -223,10 +229,10 @@ impl Kernels {
         if time > WORTH_STORING {
             cache.put(key, &object);
         }
-        self.instantiate(object)
+        self.instantiate(expression, object)
     }
 
-    fn instantiate(&self, object: CodeObject) -> Result<Kernel> {
+    fn instantiate(&self, name: &str, object: CodeObject) -> Result<Kernel> {
         let context = &self.context;
         let symbol = c_text("kernel symbol", &object.symbol)?;
         context.bind()?;
@@ -237,6 +243,7 @@ impl Kernels {
             module: std::ptr::null_mut(),
             code: None,
             last_use: AtomicU64::new(0),
+            name: name.into(),
         };
         // SAFETY: the functions are HIP's; the code object comes from hipRTC (or a file with its checksum) and stays in
         // `kernel`, which owns the module from the moment it exists.

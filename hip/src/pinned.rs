@@ -8,6 +8,7 @@ use crate::context::{Context, count};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::stream::Stream;
+use crate::trace;
 
 /// Uploads and reads up to this many bytes go through the compute stream: shorter than the events that another stream would need.
 pub(crate) const SMALL: usize = 64 << 10;
@@ -191,6 +192,7 @@ impl Staging {
         bytes: usize,
     ) -> Result<()> {
         count(&self.context.counters.host_to_device);
+        trace::served(|| "copy to the device");
         // SAFETY: the function is HIP's; the caller vouches for the addresses.
         let status = unsafe {
             (self.context.hip().hipMemcpyAsync)(

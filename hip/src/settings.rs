@@ -13,6 +13,8 @@ pub(crate) struct Settings {
     pub(crate) provider: Option<ProviderKind>,
     /// `BURN_ROCM_DETERMINISTIC`.
     pub(crate) deterministic: bool,
+    /// `BURN_ROCM_TRACE`.
+    pub(crate) trace: bool,
     /// `BURN_ROCM_MEMORY_LIMIT`: bytes that the pool of a device may hold.
     pub(crate) memory_limit: Option<usize>,
     /// Where code objects are kept on disk; `None` where there is no place, or `BURN_ROCM_CACHE=0`.
@@ -86,6 +88,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
     Ok(Settings {
         provider,
         deterministic: flag("BURN_ROCM_DETERMINISTIC", set("BURN_ROCM_DETERMINISTIC"), false)?,
+        trace: flag("BURN_ROCM_TRACE", set("BURN_ROCM_TRACE"), false)?,
         memory_limit: bytes("BURN_ROCM_MEMORY_LIMIT", set("BURN_ROCM_MEMORY_LIMIT"))?
             .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
         cache_dir,

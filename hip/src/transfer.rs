@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::pinned::{CHUNK, PinnedBlock, SMALL};
 use crate::pool::Purpose;
+use crate::trace;
 
 impl Device {
     /// Copies bytes into a new buffer through pinned memory, without waiting for the device. Large uploads go on the copy
@@ -39,6 +40,7 @@ impl Device {
     pub fn read(&self, buffer: &Buffer, byte_offset: usize, out: &mut [u8]) -> Result<()> {
         self.check_range("read", buffer, byte_offset, out.len())?;
         count(&self.context.counters.device_to_host);
+        trace::served(|| "copy to the host");
         if out.len() <= SMALL {
             if !out.is_empty() {
                 let mut block = self.staging.take_chunk()?;

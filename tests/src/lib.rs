@@ -11,6 +11,7 @@ mod readme {}
 mod compare;
 mod input;
 mod random;
+pub mod trace;
 pub mod training;
 
 pub use compare::{Tolerance, assert_close};
@@ -79,6 +80,7 @@ pub fn int_dtype(dtype: DType) -> IntDType {
 #[macro_export]
 macro_rules! differential {
     ($what:expr, $tolerance:expr, |$B:ident, $device:ident| $body:expr) => {{
+        $crate::trace::to_file();
         #[allow(unused_braces)] // rustfmt puts them around a one-line body
         let ours = {
             #[allow(dead_code)]

@@ -2,12 +2,14 @@
 
 use burn_backend::Scalar;
 use burn_backend::ops::ActivationOps;
+use burn_rocm_macros::traced;
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::OrRaise;
 use crate::ops::{binary, softmax, unary};
 use crate::tensor::RocmTensor;
 
+#[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> ActivationOps<Self> for Rocm<F, I, B> {
     fn leaky_relu(tensor: RocmTensor, negative_slope: Scalar) -> RocmTensor {
         unary::unary2("leaky_relu", "LeakyRelu", tensor, negative_slope, 0.0.into()).or_raise()

@@ -2,6 +2,7 @@
 
 use burn_backend::ops::BoolTensorOps;
 use burn_backend::{ExecutionError, Scalar, TensorData};
+use burn_rocm_macros::traced;
 use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
@@ -12,6 +13,7 @@ use crate::ops::index::Join;
 use crate::ops::{binary, cast, compare, data, index, mask, reduce, unary, view};
 use crate::tensor::RocmTensor;
 
+#[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Rocm<F, I, B> {
     fn bool_empty(shape: Shape, device: &RocmDevice, dtype: BoolDType) -> RocmTensor {
         data::empty(device, shape, dtype.into()).or_raise()

@@ -3,6 +3,7 @@
 use burn_backend::ops::{FloatTensorOps, GridSampleOptions, GridSamplePaddingMode};
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_backend::{Distribution, ExecutionError, Scalar, TensorData};
+use burn_rocm_macros::traced;
 use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
@@ -15,6 +16,7 @@ use crate::ops::{
 };
 use crate::tensor::RocmTensor;
 
+#[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Rocm<F, I, B> {
     fn float_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
         data::upload(&data, data.dtype, device).or_raise()

@@ -5,6 +5,7 @@ use core::ops::Range;
 use burn_backend::ops::IntTensorOps;
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_backend::{Distribution, ExecutionError, Scalar, TensorData};
+use burn_rocm_macros::traced;
 use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
@@ -14,6 +15,7 @@ use crate::ops::index::Join;
 use crate::ops::{binary, cast, compare, data, index, mask, matmul, random, reduce, scan, sort, unary, view};
 use crate::tensor::RocmTensor;
 
+#[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm<F, I, B> {
     fn int_empty(shape: Shape, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
         data::empty(device, shape, dtype.into()).or_raise()

@@ -13,6 +13,7 @@ use core::marker::PhantomData;
 
 use burn_backend::{Backend, BackendTypes, DTypeUsage, DTypeUsageSet, Element, ExecutionError};
 use burn_ir::{BackendIr, HandleKind, TensorHandle};
+use burn_rocm_macros::traced;
 use burn_std::{DType, bf16, f16};
 
 use crate::device::RocmDevice;
@@ -77,6 +78,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BackendTypes for Rocm<F, I,
     type QuantizedTensorPrimitive = RocmQTensor;
 }
 
+#[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
     fn name(_device: &RocmDevice) -> String {
         "rocm".into()

@@ -6,6 +6,7 @@ use burn_backend::ops::{
     InterpolateMode, InterpolateOptions, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward,
     MaxPool2dWithIndices, ModuleOps, UnfoldOptions,
 };
+use burn_rocm_macros::traced;
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::{OrRaise, unsupported};
@@ -46,6 +47,7 @@ pub(super) fn mode(mode: InterpolateMode) -> Mode {
     }
 }
 
+#[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F, I, B> {
     fn linear(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>) -> RocmTensor {
         linear::linear(x, weight, bias).or_raise()

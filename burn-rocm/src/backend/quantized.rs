@@ -4,6 +4,7 @@
 use burn_backend::ops::QTensorOps;
 use burn_backend::quantization::{QuantScheme, QuantizationParametersPrimitive};
 use burn_backend::{ExecutionError, TensorData};
+use burn_rocm_macros::traced;
 use burn_std::{FloatDType, Shape, Slice};
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
@@ -12,6 +13,7 @@ use crate::error::{OrRaise, execution, unsupported};
 use crate::qtensor::RocmQTensor;
 use crate::tensor::RocmTensor;
 
+#[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F, I, B> {
     fn q_from_data(data: TensorData, _device: &RocmDevice) -> RocmQTensor {
         unsupported("q_from_data", data.dtype.name()).or_raise()

@@ -79,7 +79,7 @@ impl Dnn {
                 ys.ptr,
             )
         };
-        self.check("miopenActivationForward", status, || format!("{activation:?}, {dtype:?}, {len}"))
+        self.served("miopenActivationForward", status, || format!("{activation:?}, {dtype:?}, {len}"))
     }
 
     /// `dx`, the gradient of `x`, from that of `y`, with `x` and `y` as the forward pass had them.
@@ -119,7 +119,7 @@ impl Dnn {
                 dxs.ptr,
             )
         };
-        self.check("miopenActivationBackward", status, || format!("{activation:?}, {dtype:?}, {len}"))
+        self.served("miopenActivationBackward", status, || format!("{activation:?}, {dtype:?}, {len}"))
     }
 
     fn activation<const N: usize>(

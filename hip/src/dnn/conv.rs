@@ -250,7 +250,7 @@ impl Dnn {
                     Solution::Found(algorithm) => operands.found(space, algorithm),
                 }
             };
-            return self.check(call, status, || format!("{desc:?}, {choice:?}"));
+            return self.served(call, status, || format!("{desc:?}, {choice:?}"));
         }
         Err(failed.unwrap_or(Error::Unsupported {
             op: OP,

@@ -18,7 +18,7 @@ use hip_sys::hipStream_t;
 use miopen_sys::*;
 
 use crate::span::Span;
-use crate::{Buffer, DType, Error, Result};
+use crate::{Buffer, DType, Error, Result, trace};
 
 pub use activation::Activation;
 pub use conv::ConvDesc;
@@ -111,13 +111,11 @@ impl Dnn {
         tensor.map_or(Ok(Span::NULL), |tensor| self.span(op, tensor, dtype, elements))
     }
 
-    fn check(
-        &self,
-        call: &'static str,
-        status: miopenStatus_t,
-        detail: impl FnOnce() -> String,
-    ) -> Result<()> {
-        check(self.table, call, status, detail)
+    /// What a call that computes answered; the trace has it where it did.
+    fn served(&self, call: &'static str, status: miopenStatus_t, detail: impl Fn() -> String) -> Result<()> {
+        check(self.table, call, status, &detail)?;
+        trace::served(|| format!("{call} {}", detail()));
+        Ok(())
     }
 }
 

@@ -115,7 +115,7 @@ impl Dnn {
                 inv.ptr,
             )
         };
-        self.check("miopenBatchNormalizationForwardTraining", status, || format!("{desc:?}"))
+        self.served("miopenBatchNormalizationForwardTraining", status, || format!("{desc:?}"))
     }
 
     /// Normalises with given statistics: `y = (x - mean) / sqrt(variance + epsilon) * scale + bias`.
@@ -160,7 +160,7 @@ impl Dnn {
                 epsilon,
             )
         };
-        self.check("miopenBatchNormalizationForwardInference", status, || format!("{desc:?}"))
+        self.served("miopenBatchNormalizationForwardInference", status, || format!("{desc:?}"))
     }
 
     /// The gradients of `x`, scale and bias from that of `y`; `saved` as the forward pass left it.
@@ -214,7 +214,7 @@ impl Dnn {
                 inv.ptr,
             )
         };
-        self.check("miopenBatchNormalizationBackward", status, || format!("{desc:?}"))
+        self.served("miopenBatchNormalizationBackward", status, || format!("{desc:?}"))
     }
 
     fn batch_norm<const N: usize>(
@@ -307,7 +307,7 @@ impl Dnn {
                 rs.ptr,
             )
         };
-        self.check("miopenLayerNormForward", status, || format!("{desc:?}"))
+        self.served("miopenLayerNormForward", status, || format!("{desc:?}"))
     }
 
     /// `y = (x - mean) * rstd * weight + bias` with each group's mean and `rstd = 1 / sqrt(var + epsilon)`.
@@ -369,7 +369,7 @@ impl Dnn {
                 rs.ptr,
             )
         };
-        self.check("miopenGroupNormForward", status, || format!("{desc:?}"))
+        self.served("miopenGroupNormForward", status, || format!("{desc:?}"))
     }
 }
 

@@ -3,7 +3,7 @@
 use miopen_sys::*;
 
 use super::descriptor::{PoolingDesc, TensorDesc, ints};
-use super::{Dnn, NO_BF16, TensorArg, data_type, elements, one, zero};
+use super::{Dnn, NO_BF16, TensorArg, check, data_type, elements, one, zero};
 use crate::span::Span;
 use crate::{DType, Error, Result};
 
@@ -121,7 +121,7 @@ impl Dnn {
                 kept.bytes,
             )
         };
-        self.check("miopenPoolingForward", status, || format!("{desc:?}"))
+        self.served("miopenPoolingForward", status, || format!("{desc:?}"))
     }
 
     /// `dx`, the gradient of `x`, from `dy`, that of `y`; `indices` as the forward pass of [`PoolMode::Max`] left it.
@@ -166,7 +166,7 @@ impl Dnn {
                 kept.ptr,
             )
         };
-        self.check("miopenPoolingBackward", status, || format!("{desc:?}"))
+        self.served("miopenPoolingBackward", status, || format!("{desc:?}"))
     }
 
     fn pool_spans(&self, desc: &PoolDesc, x: TensorArg<'_>, y: TensorArg<'_>) -> Result<[Span; 2]> {
@@ -214,7 +214,7 @@ impl Dnn {
             // SAFETY: the descriptors are valid; `indices` outlives the call.
             let status =
                 unsafe { (table.miopenPoolingGetWorkSpaceSizeV2)(pool.raw(), y.raw(), &mut indices) };
-            self.check("miopenPoolingGetWorkSpaceSizeV2", status, || format!("{desc:?}"))?;
+            check(self.table, "miopenPoolingGetWorkSpaceSizeV2", status, || format!("{desc:?}"))?;
         }
         Ok(Prepared { pool, x, y, indices })
     }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use miopen_sys::*;
 
 use super::descriptor::{ReduceTensorDesc, TensorDesc};
-use super::{Dnn, TensorArg, data_type, elements, one, zero};
+use super::{Dnn, TensorArg, check, data_type, elements, one, zero};
 use crate::span::Span;
 use crate::{DType, Error, Result};
 
@@ -119,7 +119,7 @@ impl Dnn {
                     &mut bytes,
                 )
             };
-            self.check("miopenGetReductionWorkspaceSize", status, || format!("{desc:?}"))?;
+            check(self.table, "miopenGetReductionWorkspaceSize", status, || format!("{desc:?}"))?;
             // SAFETY: as above.
             let status = unsafe {
                 (table.miopenGetReductionIndicesSize)(
@@ -130,7 +130,7 @@ impl Dnn {
                     &mut index_bytes,
                 )
             };
-            self.check("miopenGetReductionIndicesSize", status, || format!("{desc:?}"))?;
+            check(self.table, "miopenGetReductionIndicesSize", status, || format!("{desc:?}"))?;
         }
         if indices.is_some() && index_bytes != is.bytes {
             return Err(Error::invalid(OP, format!("{index_bytes} bytes of indices"), is.bytes.to_string()));
@@ -158,7 +158,7 @@ impl Dnn {
                 ys.ptr,
             )
         };
-        self.check("miopenReduceTensor", status, || format!("{desc:?}"))
+        self.served("miopenReduceTensor", status, || format!("{desc:?}"))
     }
 }
 

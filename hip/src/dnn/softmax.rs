@@ -65,7 +65,7 @@ impl Dnn {
                 MIOPEN_SOFTMAX_MODE_CHANNEL,
             )
         };
-        self.check("miopenSoftmaxForward_V2", status, || format!("{desc:?}"))
+        self.served("miopenSoftmaxForward_V2", status, || format!("{desc:?}"))
     }
 
     /// `dx`, the gradient of `x`, from that of `y` and `y` itself.
@@ -100,7 +100,7 @@ impl Dnn {
                 MIOPEN_SOFTMAX_MODE_CHANNEL,
             )
         };
-        self.check("miopenSoftmaxBackward_V2", status, || format!("{desc:?}"))
+        self.served("miopenSoftmaxBackward_V2", status, || format!("{desc:?}"))
     }
 
     fn softmax<const N: usize>(

@@ -1,0 +1,64 @@
+//! The attribute by which the op methods name themselves in the trace.
+//!
+//! A macro and not a first line in each of some 400 methods: none can be forgotten or misnamed, and the methods stay
+//! the one-line delegations that they are.
+
+use proc_macro::TokenStream;
+use quote::{ToTokens, quote};
+use syn::{Expr, FnArg, ImplItem, ItemImpl, Pat, Type, parse_macro_input, parse_quote};
+
+/// On an `impl` block: each of its functions begins with `hip::trace::op("its name", || the dtype)`, whose result lives
+/// until it returns. The dtype is that of the first tensor argument, or an argument that says so where there is none.
+#[proc_macro_attribute]
+pub fn traced(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    if !arguments.is_empty() {
+        return quote!(compile_error!("`traced` takes no arguments");).into();
+    }
+    let mut block = parse_macro_input!(item as ItemImpl);
+    for item in &mut block.items {
+        if let ImplItem::Fn(function) = item {
+            let name = function.sig.ident.to_string();
+            let inputs = function.sig.inputs.iter();
+            let dtype: Expr = inputs
+                .clone()
+                .find_map(of_tensor)
+                .or_else(|| inputs.clone().find_map(named))
+                .unwrap_or_else(|| parse_quote!(""));
+            function.block.stmts.insert(0, parse_quote!(let _op = ::hip::trace::op(#name, || #dtype);));
+        }
+    }
+    block.into_token_stream().into()
+}
+
+/// The dtype of an argument that is a tensor or a reference to one.
+fn of_tensor(argument: &FnArg) -> Option<Expr> {
+    let FnArg::Typed(argument) = argument else { return None };
+    let Pat::Ident(name) = &*argument.pat else { return None };
+    let name = &name.ident;
+    match &*argument.ty {
+        ty if is(ty, &["RocmTensor", "RocmQTensor"]) => {
+            Some(parse_quote!(::burn_backend::TensorMetadata::dtype(&#name).name()))
+        }
+        Type::Reference(ty) if is(&ty.elem, &["RocmTensor", "RocmQTensor"]) => {
+            Some(parse_quote!(::burn_backend::TensorMetadata::dtype(#name).name()))
+        }
+        _ => None,
+    }
+}
+
+/// The dtype that an argument says.
+fn named(argument: &FnArg) -> Option<Expr> {
+    let FnArg::Typed(argument) = argument else { return None };
+    let Pat::Ident(name) = &*argument.pat else { return None };
+    let name = &name.ident;
+    if is(&argument.ty, &["DType", "FloatDType", "IntDType", "BoolDType"]) {
+        return Some(parse_quote!(::burn_std::DType::from(#name).name()));
+    }
+    is(&argument.ty, &["TensorData"]).then(|| parse_quote!(#name.dtype.name()))
+}
+
+/// Whether a type is one of these, whatever its path.
+fn is(ty: &Type, names: &[&str]) -> bool {
+    let Type::Path(ty) = ty else { return false };
+    ty.path.segments.last().is_some_and(|last| names.iter().any(|name| last.ident == name))
+}

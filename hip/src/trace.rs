@@ -1,0 +1,124 @@
+//! What served each op, told through `log` where `BURN_ROCM_TRACE=1` is set.
+//!
+//! Whoever implements ops says which one runs by [`op`], and on what dtype; launches and library calls then say under
+//! its name what they are. The records have the target [`TARGET`] and the level `Info`:
+//!
+//! ```text
+//! float_matmul f32: rocblas_sgemm F32 128x10, k 784, batch 1
+//! float_add f32: kernel binary_strided<Add, f32>
+//! ```
+//!
+//! An op that gets by without the device, such as a reshape of a contiguous tensor, says `nothing launched` at the
+//! level `Debug`.
+
+use std::cell::Cell;
+use std::fmt::{self, Display};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::settings::settings;
+
+/// The target of the trace's records.
+pub const TARGET: &str = "burn_rocm::trace";
+
+thread_local! {
+    static RUNNING: Cell<Running> = const { Cell::new(NONE) };
+}
+
+/// The op that the thread is in, outermost first come, and what has served it so far.
+#[derive(Clone, Copy)]
+struct Running {
+    /// Empty outside any op.
+    op: &'static str,
+    /// Of its first tensor; empty where it takes none.
+    dtype: &'static str,
+    served: u32,
+}
+
+const NONE: Running = Running { op: "", dtype: "", served: 0 };
+
+impl Display for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self { op: "", .. } => f.write_str("outside an op"),
+            Self { op, dtype: "", .. } => f.write_str(op),
+            Self { op, dtype, .. } => write!(f, "{op} {dtype}"),
+        }
+    }
+}
+
+/// `ASK` until somebody does, then `OFF` or `ON`.
+static STATE: AtomicU8 = AtomicU8::new(ASK);
+const ASK: u8 = 0;
+const OFF: u8 = 1;
+const ON: u8 = 2;
+
+/// Whether ops are traced: as `BURN_ROCM_TRACE` says, or the last [`enable`].
+#[inline]
+pub fn enabled() -> bool {
+    // Relaxed: nothing else is published by it.
+    match STATE.load(Ordering::Relaxed) {
+        ASK => ask(),
+        state => state == ON,
+    }
+}
+
+#[cold]
+fn ask() -> bool {
+    let on = settings().is_ok_and(|settings| settings.trace);
+    enable(on);
+    on
+}
+
+/// Traces the ops of every thread from now on, or no longer.
+pub fn enable(on: bool) {
+    STATE.store(if on { ON } else { OFF }, Ordering::Relaxed);
+}
+
+/// Names the op that the thread runs until the result is dropped, and the dtype of what it runs on. Inside another op
+/// the outer one keeps the name.
+#[inline]
+#[must_use = "the op ends where this is dropped"]
+pub fn op(name: &'static str, dtype: impl FnOnce() -> &'static str) -> Op {
+    Op(enabled() && RUNNING.get().op.is_empty() && begin(name, dtype()))
+}
+
+#[cold]
+fn begin(op: &'static str, dtype: &'static str) -> bool {
+    RUNNING.set(Running { op, dtype, served: 0 });
+    true
+}
+
+/// An op that runs; see [`op`].
+pub struct Op(bool);
+
+impl Drop for Op {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0 {
+            end();
+        }
+    }
+}
+
+#[cold]
+fn end() {
+    let running = RUNNING.replace(NONE);
+    if running.served == 0 && !std::thread::panicking() {
+        log::debug!(target: TARGET, "{running}: nothing launched");
+    }
+}
+
+/// Says what serves the running op.
+#[inline]
+pub(crate) fn served<D: Display>(by: impl FnOnce() -> D) {
+    if enabled() {
+        say(&by());
+    }
+}
+
+#[cold]
+fn say(by: &dyn Display) {
+    let running = RUNNING.get();
+    RUNNING.set(Running { served: running.served + 1, ..running });
+    log::info!(target: TARGET, "{running}: {by}");
+}

@@ -1,0 +1,148 @@
+//! Where the ops go: asserted by the backend's trace.
+
+use burn_backend::TensorMetadata;
+use burn_backend::ops::{ConvOptions, ConvTransposeOptions};
+use burn_rocm_tests::trace::during;
+use burn_rocm_tests::*;
+use burn_std::Slice;
+
+/// The lines of the trace while `body` runs, its tensors made beforehand.
+fn routes<T>(body: impl FnOnce() -> T) -> Vec<String> {
+    during(body).1
+}
+
+/// That the lines begin as told, one each.
+#[track_caller]
+fn assert_routes(lines: &[String], expected: &[&str]) {
+    let agree = lines.len() == expected.len()
+        && lines.iter().zip(expected).all(|(line, start)| line.starts_with(start));
+    assert!(agree, "expected {expected:#?}\nfound {lines:#?}");
+}
+
+fn tensor(shape: &[usize], dtype: DType) -> burn_rocm::RocmTensor {
+    float(&Random::new(), shape, dtype, View::Contiguous, -1.0, 1.0).float::<R>(&Default::default())
+}
+
+fn integers(shape: &[usize]) -> Input {
+    int(&Random::new(), shape, DType::I32, View::Contiguous, -9, 9)
+}
+
+#[test]
+fn an_elementwise_op_is_one_kernel() {
+    let (a, b) = (tensor(&[8, 16], DType::F32), tensor(&[8, 16], DType::F32));
+    assert_routes(&routes(|| R::float_add(a, b)), &["float_add f32: kernel binary_contiguous<Add, f32>"]);
+    let (a, b) = (tensor(&[8, 16], DType::BF16), tensor(&[16], DType::BF16));
+    let b = R::float_reshape(b, [1, 16].into());
+    assert_routes(&routes(|| R::float_mul(a, b)), &["float_mul bf16: kernel binary_strided<Mul, bf16>"]);
+}
+
+#[test]
+fn views_launch_nothing() {
+    let a = tensor(&[4, 6, 8], DType::F32);
+    let lines = routes(|| {
+        let a = R::float_permute(a, &[2, 0, 1]);
+        let a = R::float_slice(a, &[Slice::from(1..7), Slice::from(0..4), Slice::new(1, Some(6), 2)]);
+        let a = R::float_expand(R::float_reshape(a, [6, 4, 1, 3].into()), [6, 4, 5, 3].into());
+        R::float_swap_dims(a, 0, 3)
+    });
+    assert!(lines.iter().all(|line| line.ends_with(": nothing launched")), "{lines:#?}");
+    assert_eq!(lines.len(), 5);
+}
+
+#[test]
+fn products_are_one_rocblas_call_without_a_copy() {
+    for (dtype, single, batched) in [
+        (DType::F32, "rocblas_sgemm F32", "rocblas_sgemm_strided_batched F32"),
+        (DType::F64, "rocblas_dgemm F64", "rocblas_dgemm_strided_batched F64"),
+        (DType::F16, "rocblas_gemm_ex F16", "rocblas_gemm_strided_batched_ex F16"),
+        (DType::BF16, "rocblas_gemm_ex BF16", "rocblas_gemm_strided_batched_ex BF16"),
+    ] {
+        let (single, batched) = (
+            format!("float_matmul {}: {single}", dtype.name()),
+            format!("float_matmul {}: {batched}", dtype.name()),
+        );
+        let (a, b) = (tensor(&[8, 16], dtype), tensor(&[16, 4], dtype));
+        assert_routes(&routes(|| R::float_matmul(a, b)), &[&single]);
+        // A transposed view is read in place.
+        let (a, b) = (R::float_transpose(tensor(&[16, 8], dtype)), tensor(&[16, 4], dtype));
+        assert_routes(&routes(|| R::float_matmul(a, b)), &[&single]);
+        // A batch of products, the second operand of each the same: stride 0.
+        let (a, b) = (tensor(&[3, 8, 16], dtype), R::float_transpose(tensor(&[1, 4, 16], dtype)));
+        let b = R::float_expand(b, [3, 16, 4].into());
+        let lines = routes(|| R::float_matmul(a, b));
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        assert!(lines[0].starts_with(&batched) || lines[0].starts_with(&single), "{lines:#?}");
+    }
+}
+
+#[test]
+fn integers_multiply_in_an_own_kernel() {
+    let a = integers(&[8, 16]).int::<R>(&Default::default());
+    let b = integers(&[16, 4]).int::<R>(&Default::default());
+    assert_routes(&routes(|| R::int_matmul(a, b)), &["int_matmul i32: kernel matmul<i32>"]);
+}
+
+#[test]
+fn convolutions_are_miopens_in_every_direction() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let (x, w) = (tensor(&[2, 3, 9, 9], dtype), tensor(&[4, 3, 3, 3], dtype));
+        let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
+        let grad = tensor(&[2, 4, 9, 9], dtype);
+        let forward = routes(|| R::conv2d(x.clone(), w.clone(), None, options.clone()));
+        assert_routes(&forward, &[&format!("conv2d {}: miopenConvolutionForward", dtype.name())]);
+        let by_input = routes(|| R::conv2d_x_backward(x.clone(), w.clone(), grad.clone(), options.clone()));
+        assert_routes(
+            &by_input,
+            &[&format!("conv2d_x_backward {}: miopenConvolutionBackwardData", dtype.name())],
+        );
+        let by_weight =
+            routes(|| R::conv2d_weight_backward(x.clone(), w.clone(), grad.clone(), options.clone()));
+        assert_routes(
+            &by_weight,
+            &[&format!("conv2d_weight_backward {}: miopenConvolutionBackwardWeights", dtype.name())],
+        );
+        // One dim is two of which one is 1.
+        let (x, w) = (tensor(&[2, 3, 9], dtype), tensor(&[4, 3, 3], dtype));
+        let forward = routes(|| R::conv1d(x, w, None, ConvOptions::new([1], [1], [1], 1)));
+        assert_routes(&forward, &[&format!("conv1d {}: miopenConvolutionForward", dtype.name())]);
+        let (x, w) = (tensor(&[2, 3, 5, 5], dtype), tensor(&[3, 4, 3, 3], dtype));
+        let options = ConvTransposeOptions::new([2, 2], [1, 1], [1, 1], [1, 1], 1);
+        let forward = routes(|| R::conv_transpose2d(x, w, None, options));
+        assert_routes(&forward, &[&format!("conv_transpose2d {}: miopenConvolution", dtype.name())]);
+    }
+}
+
+#[test]
+fn poolings_are_miopens_where_it_takes_them() {
+    let x = tensor(&[2, 3, 8, 8], DType::F32);
+    let lines = routes(|| R::max_pool2d(x.clone(), [2, 2], [2, 2], [0, 0], [1, 1], false));
+    assert_routes(&lines, &["max_pool2d f32: miopenPoolingForward"]);
+    let lines = routes(|| R::avg_pool2d(x.clone(), [3, 3], [1, 1], [1, 1], true, false));
+    assert_routes(&lines, &["avg_pool2d f32: miopenPoolingForward"]);
+    // It has neither dilation nor Burn's ceil mode, nor f64.
+    let lines = routes(|| R::max_pool2d(x.clone(), [2, 2], [2, 2], [0, 0], [2, 2], false));
+    assert_routes(&lines, &["max_pool2d f32: kernel max_pool2d<f32"]);
+    let x = tensor(&[2, 3, 8, 8], DType::F64);
+    let lines = routes(|| R::max_pool2d(x, [2, 2], [2, 2], [0, 0], [1, 1], false));
+    assert_routes(&lines, &["max_pool2d f64: kernel max_pool2d<f64"]);
+}
+
+#[test]
+fn softmax_is_one_kernel() {
+    let x = tensor(&[8, 16], DType::F32);
+    assert_routes(&routes(|| R::softmax(x.clone(), 1)), &["softmax f32: kernel softmax_rows<f32>"]);
+    assert_routes(
+        &routes(|| R::log_softmax(x.clone(), 0)),
+        &["log_softmax f32: kernel log_softmax_columns<f32>"],
+    );
+    assert_eq!(x.shape().dims::<2>(), [8, 16]);
+}
+
+#[test]
+fn reads_and_uploads_are_named() {
+    let x = float(&Random::new(), &[4], DType::F32, View::Contiguous, -1.0, 1.0);
+    let (tensor, up) = during(|| x.float::<R>(&Default::default()));
+    assert_routes(&up, &["float_from_data f32: copy to the device"]);
+    let (_, down) = during(|| read_float::<R>(tensor));
+    assert_routes(&down, &["float_into_data f32: copy to the host"]);
+}
