@@ -99,7 +99,8 @@ macro_rules! differential {
     }};
 }
 
-fn wait<T>(future: impl Future<Output = Result<T, burn_backend::ExecutionError>>) -> T {
+/// What a read gives.
+pub fn wait<T>(future: impl Future<Output = Result<T, burn_backend::ExecutionError>>) -> T {
     burn_std::future::block_on(future).expect("the data can be read")
 }
 

@@ -18,5 +18,7 @@ mod pool;
 mod pool_edges;
 mod random;
 mod reduce;
+mod rest;
+mod scan;
 mod sort;
 mod unary;
