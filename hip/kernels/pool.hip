@@ -31,6 +31,16 @@ DEVICE Range reached(i32 i, u32 outputs, u32 kernel, u32 stride, u32 padding, u3
 // The pixels of a line that a thread takes at once: on the CPU loops over them are vectorised.
 constexpr i32 SPAN = ONE_THREAD ? 64 : 1;
 
+// Calls f(line, plane, y, first, count) for the pieces of at most SPAN columns of each line of planes.
+template <class F> DEVICE void for_each_piece(u64 planes, u32 height, u32 width, F f) {
+    u32 pieces = (width + (u32)SPAN - 1) / (u32)SPAN;
+    for_each(planes * height * pieces, [=](u64 piece) {
+        u64 line = piece / pieces, plane = line / height;
+        i32 first = (i32)(piece - line * pieces) * SPAN, rest = (i32)width - first;
+        f(line, plane, (i32)(line - plane * height), first, rest < SPAN ? rest : SPAN);
+    });
+}
+
 // best[i], place[i] become what lies at in[i * step] where that is greater or the first seen, for i in 0..count.
 template <u32 STEP, class T, class C> DEVICE void take_greater(C *best, i32 *place, const T *in, u32 step, i32 at, i32 count) {
     u32 s = STEP == 0 ? step : STEP;
@@ -48,11 +58,7 @@ template <u32 STEP, class T, class C> DEVICE void take_greater(C *best, i32 *pla
 template <class T, class I> __global__ void max_pool2d(u64 planes, Window w, i32 indexed, const T *x, T *out, I *indices) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) {
-        u32 pieces = (w.ow + (u32)SPAN - 1) / (u32)SPAN;
-        for_each(planes * w.oh * pieces, [=](u64 piece) {
-            u64 line = piece / pieces, plane = line / w.oh;
-            i32 oy = (i32)(line - plane * w.oh), first = (i32)(piece - line * pieces) * SPAN;
-            i32 count = (i32)w.ow - first < SPAN ? (i32)w.ow - first : SPAN;
+        for_each_piece(planes, w.oh, w.ow, [=](u64 line, u64 plane, i32 oy, i32 first, i32 count) {
             const T *in = x + plane * w.ih * w.iw;
             Range rows = taps(oy, w.ih, w.kh, w.sh, w.ph, w.dh);
             C best[SPAN];
@@ -106,6 +112,36 @@ template <class T, class I> __global__ void max_pool2d(u64 planes, Window w, i32
 // Each input's gradient: the sum over the windows that chose it.
 template <class T, class I> __global__ void max_pool2d_backward(u64 planes, Window w, const T *grad, const I *indices, T *out) {
     using C = compute_t<T>;
+    // In one thread, outputs are sent to where they came from: by planes into the result itself, which must not be rounded
+    // between two of them, else by lines.
+    if constexpr (ONE_THREAD && is_same<T, C>::value) {
+        u64 pixels = (u64)w.ih * w.iw, outputs = (u64)w.oh * w.ow;
+        for_each(planes, [=](u64 plane) {
+            T *to = out + plane * pixels;
+            for (u64 i = 0; i < pixels; ++i) to[i] = (T)0;
+            for (u64 o = plane * outputs; o < (plane + 1) * outputs; ++o) {
+                if ((u64)indices[o] < pixels) to[indices[o]] += grad[o];
+            }
+        });
+        return;
+    } else if constexpr (ONE_THREAD) {
+        for_each_piece(planes, w.ih, w.iw, [=](u64 line, u64 plane, i32 iy, i32 first, i32 count) {
+            Range rows = reached(iy, w.oh, w.kh, w.sh, w.ph, w.dh);
+            i32 begin = reached(first, w.ow, w.kw, w.sw, w.pw, w.dw).first;
+            i32 end = reached(first + count - 1, w.ow, w.kw, w.sw, w.pw, w.dw).last;
+            C sum[SPAN + 1] = {}; // the last: for those that come from elsewhere
+            u64 from = (u64)iy * w.iw + (u64)first;
+            for (i32 oy = rows.first; oy < rows.last; ++oy) {
+                u64 o = (plane * w.oh + (u64)oy) * w.ow;
+                for (i32 ox = begin; ox < end; ++ox) {
+                    u64 at = (u64)indices[o + (u64)ox] - from;
+                    sum[at < (u64)count ? at : SPAN] += load(grad[o + (u64)ox]);
+                }
+            }
+            for (i32 i = 0; i < count; ++i) out[line * w.iw + (u64)(first + i)] = store<T>::from(sum[i]);
+        });
+        return;
+    }
     for_each_pixel(planes, w.ih, w.iw, [=](u64 plane, i32 iy, i32 ix, u64 at) {
         Range rows = reached(iy, w.oh, w.kh, w.sh, w.ph, w.dh), columns = reached(ix, w.ow, w.kw, w.sw, w.pw, w.dw);
         u64 base = plane * w.oh * w.ow;
@@ -155,6 +191,45 @@ template <class T> __global__ void avg_pool2d(u64 planes, Window w, i32 count_in
 // Each input's gradient: the sum over the windows that hold it of their gradients, divided as the output was.
 template <class T> __global__ void avg_pool2d_backward(u64 planes, Window w, i32 count_include_pad, const T *grad, T *out) {
     using C = compute_t<T>;
+    if constexpr (ONE_THREAD) {
+        // Averages have no dilation.
+        for_each_piece(planes, w.ih, w.iw, [=](u64 line, u64 plane, i32 iy, i32 first, i32 count) {
+            Range rows = reached(iy, w.oh, w.kh, w.sh, w.ph, 1);
+            i32 begin = reached(first, w.ow, w.kw, w.sw, w.pw, 1).first;
+            i32 end = reached(first + count - 1, w.ow, w.kw, w.sw, w.pw, 1).last;
+            i32 pad = (i32)w.pw, step = (i32)w.sw, low = count_include_pad ? -pad : 0, high = (i32)w.iw - low;
+            C sum[SPAN] = {}, share[SPAN];
+            for (i32 oy = rows.first; oy < rows.last; ++oy) {
+                i32 y0 = oy * (i32)w.sh - (i32)w.ph, bottom = count_include_pad ? (i32)w.ih + (i32)w.ph : (i32)w.ih;
+                i32 top = count_include_pad || y0 > 0 ? y0 : 0;
+                C height = (C)((y0 + (i32)w.kh < bottom ? y0 + (i32)w.kh : bottom) - top);
+                const T *from = grad + (plane * w.oh + (u64)oy) * w.ow;
+                for (i32 o = begin; o < end; o += SPAN) {
+                    i32 outputs = end - o < SPAN ? end - o : SPAN;
+                    INDEPENDENT
+                    for (i32 i = 0; i < outputs; ++i) {
+                        i32 x0 = (o + i) * step - pad, x1 = x0 + (i32)w.kw;
+                        i32 width = (x1 < high ? x1 : high) - (x0 > low ? x0 : low);
+                        share[i] = load(from[o + i]) / (height * (C)width);
+                    }
+                    for (i32 kx = 0; kx < (i32)w.kw; ++kx) {
+                        // Output o + i's pixel under kx is at + i * step of the piece.
+                        i32 at = o * step - pad + kx - first;
+                        i32 i = at < 0 ? (-at + step - 1) / step : 0, last = at >= count ? 0 : (count - at + step - 1) / step;
+                        last = last < outputs ? last : outputs;
+                        if (step == 1) {
+                            INDEPENDENT
+                            for (i32 k = i; k < last; ++k) sum[at + k] += share[k];
+                        } else {
+                            for (; i < last; ++i) sum[at + i * step] += share[i];
+                        }
+                    }
+                }
+            }
+            for (i32 i = 0; i < count; ++i) out[line * w.iw + (u64)(first + i)] = store<T>::from(sum[i]);
+        });
+        return;
+    }
     for_each_pixel(planes, w.ih, w.iw, [=](u64 plane, i32 iy, i32 ix, u64 at) {
         Range rows = reached(iy, w.oh, w.kh, w.sh, w.ph, w.dh), columns = reached(ix, w.ow, w.kw, w.sw, w.pw, w.dw);
         u64 base = plane * w.oh * w.ow;

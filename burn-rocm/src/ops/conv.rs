@@ -136,15 +136,18 @@ fn library<'a>(op: &'static str, desc: &ConvDesc, like: &'a RocmTensor) -> hip::
 
 /// `Ok` where what went wrong is MIOpen's affair and a kernel of this crate may take its place. Said once.
 fn fallen_back(error: hip::Error) -> hip::Result<()> {
+    match conv_route()? {
+        Route::Auto => without_library(error),
+        _ => Err(error),
+    }
+}
+
+/// [`fallen_back`] whatever `BURN_ROCM_CONV` says.
+pub(super) fn without_library(error: hip::Error) -> hip::Result<()> {
     static ONCE: Once = Once::new();
-    match (&error, conv_route()?) {
-        (
-            hip::Error::Unsupported { .. } | hip::Error::Miopen { .. } | hip::Error::NotAvailable { .. },
-            Route::Auto,
-        ) => {
-            ONCE.call_once(|| {
-                log::warn!("convolutions run on kernels of this crate where MIOpen fails: {error}")
-            });
+    match error {
+        hip::Error::Unsupported { .. } | hip::Error::Miopen { .. } | hip::Error::NotAvailable { .. } => {
+            ONCE.call_once(|| log::warn!("kernels of this crate take the place of MIOpen where it fails: {error}"));
             Ok(())
         }
         _ => Err(error),

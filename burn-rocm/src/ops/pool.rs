@@ -6,10 +6,10 @@
 //! up, tensors past 2^31 elements) a kernel's.
 
 use burn_std::DType;
-use hip::{KernelName, PoolDesc, PoolMode};
+use hip::{Dnn, KernelName, PoolDesc, PoolMode};
 
 use super::cast::cast;
-use super::conv::arg;
+use super::conv::{arg, without_library};
 use super::data::{full_on, packed};
 use super::launch::{MAX_REACH, rows};
 use crate::dtype::{Value, is_index};
@@ -96,6 +96,14 @@ impl Window {
         let pairs = [[x[2], x[3]], [y[2], y[3]], self.size, self.stride, self.padding, self.dilation];
         // A step that is never taken may be any size.
         Value::U32x12(std::array::from_fn(|i| pairs[i / 2][i % 2].min(MAX_SIZE) as u32))
+    }
+}
+
+/// Whether MIOpen served a call; where it fails, a kernel is to.
+fn served(out: &RocmTensor, call: impl FnOnce(&Dnn) -> hip::Result<()>) -> hip::Result<bool> {
+    match out.hip_device().dnn().and_then(call) {
+        Ok(()) => Ok(true),
+        Err(error) => without_library(error).map(|()| false),
     }
 }
 
@@ -199,16 +207,17 @@ pub(crate) fn max_backward(
     let indices = packed(if is_index(indices.dtype_of()) { indices } else { cast(indices, DType::I64)? })?;
     let grad = packed(grad)?;
     let name = KernelName::new("max_pool2d_backward").ty(ty).ty(indices.kernel_type()?);
-    if !window.miopen(x.dims(), &y, ty) {
-        let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
-        kernel(op, name, shapes, None, &[&grad, &indices], &[&out])?;
-        return Ok(out);
+    if window.miopen(x.dims(), &y, ty) {
+        // MIOpen names the input and the output but reads the indices and the output's gradient alone.
+        let (x, index) = (packed(x.clone())?, indices.kernel_type()?);
+        let desc = PoolDesc { index, ..window.describe(x.dims(), &y, ty, PoolMode::Max) };
+        let (there, kept) = (arg(&grad), Some(arg(&indices)));
+        if served(&out, |dnn| dnn.pool_backward(&desc, arg(&x), there, there, arg(&out), kept))? {
+            return Ok(out);
+        }
     }
-    // MIOpen names the input and the output but reads the indices and the output's gradient alone.
-    let x = packed(x)?;
-    let desc = PoolDesc { index: indices.kernel_type()?, ..window.describe(x.dims(), &y, ty, PoolMode::Max) };
-    let dnn = out.hip_device().dnn()?;
-    dnn.pool_backward(&desc, arg(&x), arg(&grad), arg(&grad), arg(&out), Some(arg(&indices)))?;
+    let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
+    kernel(op, name, shapes, None, &[&grad, &indices], &[&out])?;
     Ok(out)
 }
 
@@ -232,12 +241,13 @@ pub(crate) fn average(
     }
     if window.miopen(x.dims(), &y, ty) {
         let desc = window.describe(x.dims(), &y, ty, average_mode(count_include_pad));
-        x.hip_device().dnn()?.pool_forward(&desc, arg(&x), arg(&out), None)?;
-    } else {
-        let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
-        let name = KernelName::new("avg_pool2d").ty(ty);
-        kernel(op, name, shapes, Some(count_include_pad), &[&x], &[&out])?;
+        if served(&out, |dnn| dnn.pool_forward(&desc, arg(&x), arg(&out), None))? {
+            return Ok(out);
+        }
     }
+    let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
+    let name = KernelName::new("avg_pool2d").ty(ty);
+    kernel(op, name, shapes, Some(count_include_pad), &[&x], &[&out])?;
     Ok(out)
 }
 
@@ -262,15 +272,15 @@ pub(crate) fn average_backward(
     let ty = x.kernel_type()?;
     let grad = packed(grad)?;
     if window.miopen(x.dims(), &y, ty) {
-        let x = packed(x)?;
+        let (x, there) = (packed(x.clone())?, arg(&grad));
         let desc = window.describe(x.dims(), &y, ty, average_mode(count_include_pad));
-        let dnn = out.hip_device().dnn()?;
-        dnn.pool_backward(&desc, arg(&x), arg(&grad), arg(&grad), arg(&out), None)?;
-    } else {
-        let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
-        let name = KernelName::new("avg_pool2d_backward").ty(ty);
-        kernel(op, name, shapes, Some(count_include_pad), &[&grad], &[&out])?;
+        if served(&out, |dnn| dnn.pool_backward(&desc, arg(&x), there, there, arg(&out), None))? {
+            return Ok(out);
+        }
     }
+    let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
+    let name = KernelName::new("avg_pool2d_backward").ty(ty);
+    kernel(op, name, shapes, Some(count_include_pad), &[&grad], &[&out])?;
     Ok(out)
 }
 

@@ -53,6 +53,8 @@ pub(super) struct Prepared {
     y: TensorDesc,
     /// The chosen solution, then those to fall back to when there is no memory for its workspace.
     choices: Vec<Choice>,
+    /// Why there is none. Kept, since MIOpen takes its time to find that out.
+    refused: Option<Error>,
 }
 
 /// One way to compute a convolution.
@@ -229,7 +231,7 @@ impl Dnn {
         let prepared = self.convolutions[direction as usize]
             .get(desc, || self.prepare(direction, desc, spans, out.buffer))?;
         let device = out.buffer.device();
-        let mut failed = None;
+        let mut failed = prepared.refused.clone();
         for choice in &prepared.choices {
             let workspace = match device.alloc(choice.workspace) {
                 Ok(workspace) => workspace,
@@ -277,11 +279,21 @@ impl Dnn {
             w: TensorDesc::packed(table, OP, data_type, &desc.w)?,
             y: TensorDesc::packed(table, OP, data_type, &desc.y)?,
             choices: Vec::new(),
+            refused: None,
         };
         prepared.choices = match settings()?.conv_find {
             FindMode::Immediate => {
                 let handle = self.begin(at)?;
-                prepared.operands(&handle, direction, spans).solutions(desc)?
+                let found = prepared.operands(&handle, direction, spans).solutions(desc);
+                drop(handle);
+                match found {
+                    Ok(choices) => choices,
+                    Err(error @ (Error::Miopen { .. } | Error::Unsupported { .. })) => {
+                        prepared.refused = Some(error);
+                        Vec::new()
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             FindMode::Find => {
                 let bytes = {
