@@ -1,4 +1,4 @@
-// Convolution in 3-D, forward and both gradients, and the patches of images; a line and a plane are volumes of which the outer
+// Convolution in 3-D, forward and both gradients, and the patches of images both ways; a line and a plane are volumes of which the outer
 // axes have size 1. For what MIOpen does not take: f64, tensors of 2^31 elements. Every kernel sums an output element from its
 // inputs: no atomics, the same bits on every run. f16 and bf16 are summed in f32.
 #include "prelude.h"
@@ -271,24 +271,65 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
     });
 }
 
-// The patches of planes [batch * channels, ih, iw] under a moving window: out is [batch * channels, kh, kw, oh, ow], zeros where the
-// window is on padding. Of `p` the planes' axes count.
-template <class T> __global__ void unfold_patches(u64 planes, Convolution p, const T *x, T *out) {
-    u64 rows = planes * p.kh * p.kw * p.oh;
+// The patches of volumes under a moving window: out is [volumes, window, outputs], zeros where the window is on padding. Of `p` the
+// sizes count; `volumes` are batch * channels.
+template <class T> __global__ void conv_patches(u64 volumes, Convolution p, const T *x, T *out) {
+    u64 rows = volumes * p.kd * p.kh * p.kw * p.od * p.oh;
     for_each_piece(rows, p.ow, [=](u64 row, i32 first, i32 count) {
         u64 rest = row / p.oh;
         i32 y = (i32)((u32)(row - rest * p.oh) * p.sh) - (i32)p.ph;
-        u64 above = rest / p.kw;
-        i32 shift = (i32)((u32)(rest - above * p.kw) * p.dw) - (i32)p.pw;
-        u64 plane = above / p.kh;
-        y += (i32)((u32)(above - plane * p.kh) * p.dh);
+        u64 above = rest / p.od;
+        i32 z = (i32)((u32)(rest - above * p.od) * p.sd) - (i32)p.pd;
+        rest = above / p.kw;
+        i32 shift = (i32)((u32)(above - rest * p.kw) * p.dw) - (i32)p.pw;
+        above = rest / p.kh;
+        y += (i32)((u32)(rest - above * p.kh) * p.dh);
+        u64 volume = above / p.kd;
+        z += (i32)((u32)(above - volume * p.kd) * p.dd);
         T *to = out + row * p.ow + (u32)first;
-        bool within = y >= 0 && y < (i32)p.ih;
-        const T *line = x + plane * p.ih * p.iw + (u64)(within ? (u32)y : 0u) * p.iw;
+        bool within = y >= 0 && y < (i32)p.ih && z >= 0 && z < (i32)p.id;
+        const T *line = x + ((volume * p.id + (within ? (u32)z : 0u)) * p.ih + (within ? (u32)y : 0u)) * p.iw;
         Range inside = within ? reaching(0, (i32)p.iw, shift, p.ow, p.sw) : Range{0, 0};
         for (i32 i = 0; i < count; ++i) {
             i32 o = first + i;
             to[i] = o >= inside.first && o < inside.last ? line[o * (i32)p.sw + shift] : (T)0;
         }
+    });
+}
+
+// The other way: each element of a volume sums those of the patches [volumes, window, outputs] that it was put into.
+template <class T> __global__ void conv_unpatch(u64 volumes, Convolution p, const T *patches, T *out) {
+    u64 plane = (u64)p.od * p.oh * p.ow;
+    for_each_piece(volumes * p.id * p.ih, p.iw, [=](u64 row, i32 first, i32 count) {
+        u64 above = row / p.ih, volume = above / p.id;
+        i32 y = (i32)(row - above * p.ih), z = (i32)(above - volume * p.id);
+        const T *of = patches + volume * p.kd * p.kh * p.kw * plane;
+        T sum[SPAN] = {};
+        for (i32 kz = 0; kz < (i32)p.kd; ++kz) {
+            i32 oz = source(z, kz, p.od, p.sd, p.pd, p.dd);
+            if (oz < 0) continue;
+            for (i32 ky = 0; ky < (i32)p.kh; ++ky) {
+                i32 oy = source(y, ky, p.oh, p.sh, p.ph, p.dh);
+                if (oy < 0) continue;
+                const T *line = of + ((u32)kz * p.kh + (u32)ky) * (u64)p.kw * plane + ((u64)(u32)oz * p.oh + (u32)oy) * p.ow;
+                for (i32 kx = 0; kx < (i32)p.kw; ++kx) {
+                    if constexpr (ONE_THREAD) {
+                        i32 shift = kx * (i32)p.dw - (i32)p.pw;
+                        Range o = reaching(first, first + count, shift, p.ow, p.sw);
+                        i32 at = o.first * (i32)p.sw + shift - first;
+                        if (p.sw == 1) {
+                            INDEPENDENT
+                            for (i32 i = 0; i < o.last - o.first; ++i) sum[at + i] += line[(u32)kx * plane + (u32)(o.first + i)];
+                        } else {
+                            for (i32 i = o.first; i < o.last; ++i, at += (i32)p.sw) sum[at] += line[(u32)kx * plane + (u32)i];
+                        }
+                    } else {
+                        i32 o = source(first, kx, p.ow, p.sw, p.pw, p.dw);
+                        if (o >= 0) sum[0] += line[(u32)kx * plane + (u32)o];
+                    }
+                }
+            }
+        }
+        for (i32 i = 0; i < count; ++i) out[row * p.iw + (u32)(first + i)] = sum[i];
     });
 }

@@ -1,5 +1,5 @@
-//! Convolutions: on MIOpen, or on kernels of this crate ([`conv_direct`](super::conv_direct)) where it does not take them
-//! or `BURN_ROCM_CONV` says so. A transposed convolution is the gradient of a plain one with respect to its input; one
+//! Convolutions: on MIOpen, or where it does not take them or `BURN_ROCM_CONV` says so, on kernels of this crate
+//! ([`conv_direct`]) and products ([`conv_gemm`]). A transposed convolution is the gradient of a plain one with respect to its input; one
 //! dimension is two of which the first has size 1.
 
 use std::sync::Once;
@@ -7,11 +7,11 @@ use std::sync::Once;
 use hip::{ConvDesc, Dnn, Route, TensorArg, conv_route};
 
 use super::binary::binary;
-use super::conv_direct;
 use super::data::{assign, full_on, packed};
 use super::launch::MAX_REACH;
 use super::reduce::reduce_dim;
 use super::view::{narrow, reshape};
+use super::{conv_direct, conv_gemm};
 use crate::error::{invalid, unsupported};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
@@ -147,7 +147,9 @@ pub(super) fn without_library(error: hip::Error) -> hip::Result<()> {
     static ONCE: Once = Once::new();
     match error {
         hip::Error::Unsupported { .. } | hip::Error::Miopen { .. } | hip::Error::NotAvailable { .. } => {
-            ONCE.call_once(|| log::warn!("kernels of this crate take the place of MIOpen where it fails: {error}"));
+            ONCE.call_once(|| {
+                log::warn!("kernels of this crate take the place of MIOpen where it fails: {error}")
+            });
             Ok(())
         }
         _ => Err(error),
@@ -189,7 +191,11 @@ pub(crate) fn forward(
             Err(error) => fallen_back(error)?,
         }
     }
-    add_bias(op, conv_direct::forward(op, &desc, &x, &weight)?, bias)
+    let out = match conv_gemm::takes(&desc, x.dtype_of()) {
+        true => conv_gemm::forward(op, &desc, &x, &weight)?,
+        false => conv_direct::forward(op, &desc, &x, &weight)?,
+    };
+    add_bias(op, out, bias)
 }
 
 /// The gradient of a convolution's input, which has the shape `x`.
@@ -223,7 +229,10 @@ pub(crate) fn x_backward(
             Err(error) => fallen_back(error)?,
         }
     }
-    conv_direct::x_backward(op, &desc, &weight, &grad)
+    match conv_gemm::takes(&desc, grad.dtype_of()) {
+        true => conv_gemm::x_backward(op, &desc, &weight, &grad),
+        false => conv_direct::x_backward(op, &desc, &weight, &grad),
+    }
 }
 
 /// The gradient of a convolution's weight, which has the shape `weight`.
@@ -257,7 +266,10 @@ pub(crate) fn weight_backward(
             Err(error) => fallen_back(error)?,
         }
     }
-    conv_direct::weight_backward(op, &desc, &x, &grad)
+    match conv_gemm::takes(&desc, grad.dtype_of()) {
+        true => conv_gemm::weight_backward(op, &desc, &x, &grad),
+        false => conv_direct::weight_backward(op, &desc, &x, &grad),
+    }
 }
 
 /// The gradient of the bias: the sum over the batch and the spatial axes.

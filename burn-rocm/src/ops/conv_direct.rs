@@ -23,7 +23,7 @@ const CHANNELS: usize = 4;
 const LEAST_PART: usize = 1024;
 
 /// The kernels' `Convolution`: three axes whatever the rank, the outer ones of size 1 where there are fewer.
-fn value(op: &'static str, desc: &ConvDesc) -> hip::Result<Value> {
+pub(super) fn value(op: &'static str, desc: &ConvDesc) -> hip::Result<Value> {
     let axes = desc.stride.len();
     let (x, w, y) = (&desc.x[2..], &desc.w[2..], &desc.y[2..]);
     let padded =
@@ -134,7 +134,7 @@ pub(crate) fn unfold4d(x: RocmTensor, window: [usize; 2], options: &Options) -> 
     let out = RocmTensor::empty(device, shape, x.dtype_of())?;
     if !out.is_empty() {
         let dims = [Value::U64((batch * channels) as u64), value(op, &desc)?];
-        let name = KernelName::new("unfold_patches").ty(raw_type(x.kernel_type()?));
+        let name = KernelName::new("conv_patches").ty(raw_type(x.kernel_type()?));
         rows(op, device, name, device.grid(out.len()), &dims, &[&x], &[], &[&out])?;
     }
     Ok(out)

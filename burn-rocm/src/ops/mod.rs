@@ -7,6 +7,7 @@ pub(crate) mod cast;
 pub(crate) mod compare;
 pub(crate) mod conv;
 pub(crate) mod conv_direct;
+mod conv_gemm;
 pub(crate) mod data;
 pub(crate) mod fft;
 pub(crate) mod index;

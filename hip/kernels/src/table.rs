@@ -247,7 +247,8 @@ const FAMILIES: &[Family] = &[
         "conv_forward" [Types(FLOATS)],
         "conv_backward_data" [Types(FLOATS)],
         "conv_backward_weights" [Types(FLOATS)],
-        "unfold_patches" [Types(RAW)],
+        "conv_patches" [Types(RAW)],
+        "conv_unpatch" [Types(WIDE)],
     ]),
     family!("interpolate", [
         "interpolate_table" [Types(&[DType::F32, DType::F64])],

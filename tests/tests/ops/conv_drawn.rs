@@ -230,6 +230,53 @@ fn lines_longer_than_a_piece() {
     }
 }
 
+/// More patches than are written out at once. Natively only: lockstep and a virtual GPU take minutes.
+#[test]
+fn a_batch_in_parts() {
+    let native = std::env::var_os("BURN_ROCM_CPU_WAVE").is_none()
+        && matches!(std::env::var("BURN_ROCM_PROVIDER").as_deref(), Err(_) | Ok("auto" | "cpu"));
+    if !native {
+        return;
+    }
+    let random = Random::new();
+    let draw = |shape: &[usize]| float(&random, shape, DType::F64, View::Contiguous, -1.0, 1.0);
+    // 3.2 MB of patches an image.
+    let (x, w, g) = (draw(&[43, 16, 32, 32]), draw(&[8, 16, 5, 5]), draw(&[43, 8, 32, 32]));
+    let options = ConvOptions::<2>::new([1, 1], [2, 2], [1, 1], 1);
+    differential!("parts", Tolerance::sum(DType::F64, 43 * 1024).times(2.0), |B, device| {
+        let (x, w, g) = (x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device));
+        vec![
+            read_float::<B>(B::conv2d(x.clone(), w.clone(), None, options.clone())),
+            read_float::<B>(B::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options.clone())),
+            read_float::<B>(B::conv2d_weight_backward(x, w, g, options.clone())),
+        ]
+    });
+}
+
+/// Padding past what the kernels count is refused before anything is launched.
+#[test]
+fn axes_beyond_the_kernels_count_are_refused() {
+    let zeros =
+        |shape: &[usize]| R::float_zeros(Shape::from(shape.to_vec()), &Default::default(), FloatDType::F64);
+    for padding in [1 << 29, usize::MAX / 2, usize::MAX] {
+        let options = ConvOptions::<1>::new([1 << 29], [padding], [1], 1);
+        assert!(
+            std::panic::catch_unwind(|| R::conv1d(zeros(&[1, 1, 8]), zeros(&[1, 1, 1]), None, options))
+                .is_err()
+        );
+        let error = burn_rocm::take_last_error();
+        assert!(matches!(error, Some(burn_rocm::RocmError::Invalid { op: "conv1d", .. })), "{error:?}");
+        let options = ConvTransposeOptions::<1>::new([usize::MAX], [padding], [0], [1], 1);
+        let transposed = || R::conv_transpose1d(zeros(&[1, 1, 8]), zeros(&[1, 1, 1]), None, options.clone());
+        assert!(std::panic::catch_unwind(transposed).is_err());
+        let error = burn_rocm::take_last_error();
+        assert!(
+            matches!(error, Some(burn_rocm::RocmError::Invalid { op: "conv_transpose1d", .. })),
+            "{error:?}"
+        );
+    }
+}
+
 #[test]
 fn nothing_to_convolve() {
     for dtype in FLOATS {

@@ -1,0 +1,196 @@
+//! Convolutions as products: every patch of the input is written out, and the weights, as one matrix a group, multiply them.
+//! For f64 (and f32, where MIOpen does not serve), which rocBLAS multiplies at the device's speed. f16 and bf16 stay with the
+//! direct kernels, which round a sum once.
+
+use burn_std::DType;
+use hip::{ConvDesc, KernelName};
+
+use super::binary::binary;
+use super::conv_direct::value;
+use super::launch::rows;
+use super::matmul::matmul;
+use super::reduce::reduce_dim;
+use super::view::{cat, narrow, reshape, transpose};
+use crate::dtype::{Value, raw_type};
+use crate::tensor::RocmTensor;
+
+/// Bytes of patches that are written out at once, one image's at least: so many keep any device busy, and the pool finds the
+/// same block again for each part of a batch.
+const PATCH_BYTES: usize = 64 << 20;
+
+/// Bytes of one image's patches from which the direct kernels serve rather.
+const MOST_BYTES: usize = 1 << 30;
+
+/// Rows and inner dimension from which a product beats the direct kernel: below, patches cost more than they save.
+const LEAST: usize = 4;
+
+/// The numbers that a convolution is made of.
+struct Sizes {
+    batch: usize,
+    groups: usize,
+    /// Output channels of a group.
+    rows: usize,
+    /// Input channels of a group times the window.
+    inner: usize,
+    /// Outputs of a channel.
+    columns: usize,
+}
+
+impl Sizes {
+    fn of(desc: &ConvDesc) -> Self {
+        Self {
+            batch: desc.x[0],
+            groups: desc.groups,
+            rows: desc.w[0] / desc.groups,
+            inner: desc.w[1..].iter().product(),
+            columns: desc.y[2..].iter().product(),
+        }
+    }
+
+    /// Bytes that the patches of one image take, if they can be counted.
+    fn image(&self, dtype: DType) -> Option<usize> {
+        self.groups.checked_mul(self.inner)?.checked_mul(self.columns)?.checked_mul(dtype.size())
+    }
+
+    /// Images at a time, as starts and counts.
+    fn parts(&self, dtype: DType) -> impl Iterator<Item = (usize, usize)> {
+        let each = (PATCH_BYTES / self.image(dtype).unwrap_or(1).max(1)).clamp(1, self.batch);
+        let batch = self.batch;
+        (0..batch).step_by(each).map(move |start| (start, each.min(batch - start)))
+    }
+}
+
+/// Whether products serve the convolution best.
+pub(super) fn takes(desc: &ConvDesc, dtype: DType) -> bool {
+    let sizes = Sizes::of(desc);
+    matches!(dtype, DType::F64 | DType::F32)
+        && sizes.rows >= LEAST
+        && sizes.inner >= LEAST
+        && sizes.image(dtype).is_some_and(|bytes| bytes <= MOST_BYTES)
+}
+
+/// Whether each output comes from one input alone, the one of its own place: the input is its own patches.
+fn pointwise(desc: &ConvDesc) -> bool {
+    desc.w[2..].iter().chain(&desc.stride).all(|&n| n == 1) && desc.padding.iter().all(|&n| n == 0)
+}
+
+/// The patches of `images` of the input, `[images, groups, inner, columns]`.
+fn patches(
+    op: &'static str,
+    desc: &ConvDesc,
+    x: &RocmTensor,
+    start: usize,
+    images: usize,
+) -> hip::Result<RocmTensor> {
+    let sizes = Sizes::of(desc);
+    let shape = [images, sizes.groups, sizes.inner, sizes.columns];
+    let x = narrow(x.clone(), 0, start, images)?;
+    if pointwise(desc) {
+        return reshape(x, &shape);
+    }
+    let out = RocmTensor::empty(x.hip_device(), shape.to_vec(), x.dtype_of())?;
+    let dims = [Value::U64((images * desc.x[1]) as u64), value(op, desc)?];
+    let name = KernelName::new("conv_patches").ty(raw_type(x.kernel_type()?));
+    let device = out.hip_device();
+    rows(op, device, name, device.grid(out.len()), &dims, &[&x], &[], &[&out])?;
+    Ok(out)
+}
+
+/// The weights as `[1, groups, rows, inner]`.
+fn matrices(desc: &ConvDesc, weight: &RocmTensor) -> hip::Result<RocmTensor> {
+    let sizes = Sizes::of(desc);
+    reshape(weight.clone(), &[1, sizes.groups, sizes.rows, sizes.inner])
+}
+
+/// `images` of the output's gradient as `[images, groups, rows, columns]`.
+fn gradients(desc: &ConvDesc, grad: &RocmTensor, start: usize, images: usize) -> hip::Result<RocmTensor> {
+    let sizes = Sizes::of(desc);
+    let grad = narrow(grad.clone(), 0, start, images)?;
+    reshape(grad, &[images, sizes.groups, sizes.rows, sizes.columns])
+}
+
+/// What was computed in parts of the batch, together.
+fn together(mut parts: Vec<RocmTensor>) -> hip::Result<RocmTensor> {
+    match parts.len() {
+        1 => Ok(parts.remove(0)),
+        _ => cat(parts, 0),
+    }
+}
+
+/// `x * weight`.
+pub(super) fn forward(
+    op: &'static str,
+    desc: &ConvDesc,
+    x: &RocmTensor,
+    weight: &RocmTensor,
+) -> hip::Result<RocmTensor> {
+    let weight = matrices(desc, weight)?;
+    let part = |(start, images)| matmul(op, weight.clone(), patches(op, desc, x, start, images)?);
+    let parts = Sizes::of(desc).parts(x.dtype_of()).map(part).collect::<hip::Result<_>>()?;
+    reshape(together(parts)?, &desc.y)
+}
+
+/// The gradient of the input.
+pub(super) fn x_backward(
+    op: &'static str,
+    desc: &ConvDesc,
+    weight: &RocmTensor,
+    grad: &RocmTensor,
+) -> hip::Result<RocmTensor> {
+    let weight = transpose(matrices(desc, weight)?)?;
+    let sizes = value(op, desc)?;
+    let part = |(start, images)| {
+        let patches = matmul(op, weight.clone(), gradients(desc, grad, start, images)?)?;
+        let mut shape = desc.x.clone();
+        shape[0] = images;
+        if pointwise(desc) {
+            return reshape(patches, &shape);
+        }
+        let out = RocmTensor::empty(grad.hip_device(), shape, grad.dtype_of())?;
+        let dims = [Value::U64((images * desc.x[1]) as u64), sizes];
+        let name = KernelName::new("conv_unpatch").ty(grad.kernel_type()?);
+        let device = out.hip_device();
+        rows(op, device, name, device.grid(out.len()), &dims, &[&patches], &[], &[&out])?;
+        Ok(out)
+    };
+    together(Sizes::of(desc).parts(grad.dtype_of()).map(part).collect::<hip::Result<_>>()?)
+}
+
+/// The gradient of the weight.
+pub(super) fn weight_backward(
+    op: &'static str,
+    desc: &ConvDesc,
+    x: &RocmTensor,
+    grad: &RocmTensor,
+) -> hip::Result<RocmTensor> {
+    let mut sum: Option<RocmTensor> = None;
+    for (start, images) in Sizes::of(desc).parts(x.dtype_of()) {
+        let patches = transpose(patches(op, desc, x, start, images)?)?;
+        let each = matmul(op, gradients(desc, grad, start, images)?, patches)?;
+        let part = if images > 1 { reduce_dim(op, "Sum", each, 0)? } else { each };
+        sum = Some(match sum {
+            Some(sum) => binary(op, "Add", sum, part)?,
+            None => part,
+        });
+    }
+    match sum {
+        Some(sum) => reshape(sum, &desc.w),
+        None => crate::error::invalid(op, "a batch that is not empty", format!("{:?}", desc.x)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_cut_into_parts_of_some_megabytes() {
+        let parts = |batch, groups, inner| {
+            let sizes = Sizes { batch, groups, rows: 8, inner, columns: 1 << 20 };
+            sizes.parts(DType::F64).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(5, 1, 4), [(0, 2), (2, 2), (4, 1)]);
+        assert_eq!(parts(2, 2, 1 << 10), [(0, 1), (1, 1)]);
+        assert_eq!(parts(3, 1, 1), [(0, 3)]);
+    }
+}
