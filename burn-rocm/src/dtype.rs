@@ -53,8 +53,12 @@ pub(crate) enum Value {
     U32(u32),
     U16(u16),
     U8(u8),
+    /// The flag of an op, raised where its values have that fault.
+    Flag(&'static str, hip::Fault),
     /// A struct of six 64-bit integers (strides of a matrix product).
     I64x6([i64; 6]),
+    /// A struct of eight 64-bit integers (sizes of dims).
+    U64x8([u64; 8]),
     /// A struct of twelve 32-bit integers (the window of a pooling).
     U32x12([u32; 12]),
     /// A struct of twenty-one 32-bit integers (a convolution).

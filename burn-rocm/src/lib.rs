@@ -11,11 +11,12 @@
 //! Not computed yet, but for the default methods of Burn that need them: each raises [`RocmError::Unsupported`] with
 //! the method's name.
 //!
-//! - float and int: `gather_nd`, `scatter_nd`;
 //! - module: `deform_conv2d` and its gradient, `ctc_loss`;
 //! - every quantised op.
 //!
-//! `bool_argwhere` reads the tensor on the host: the size of its result is data.
+//! An index out of range or an integer division by zero in a tensor is found by the kernel: it touches no memory, gives 0 there, and
+//! the next read or [`Backend::sync`](burn_backend::Backend::sync) of the device returns the error, with the op's name.
+//! `bool_argwhere` is the only op that waits for the device: the size of its result is data, and is read.
 
 mod backend;
 mod device;
@@ -24,6 +25,7 @@ mod error;
 mod layout;
 mod ops;
 mod qtensor;
+mod staging;
 mod tensor;
 
 pub use backend::{BoolElement, FloatElement, IntElement, Rocm};

@@ -9,7 +9,7 @@ use hip::{Buffer, Device};
 use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
 use crate::error::invalid;
-use crate::layout::Layout;
+use crate::layout::{Layout, broadcast_shape};
 
 /// A view of a device buffer: its elements' type and how they lie in it.
 #[derive(Clone)]
@@ -183,6 +183,22 @@ pub(crate) fn one_device<'a>(op: &'static str, operands: &[&'a RocmTensor]) -> h
         }
     }
     Ok(device)
+}
+
+/// The shape to which operands broadcast.
+///
+/// # Errors
+/// `Invalid` with the shapes and the first operand's dtype where they do not.
+pub(crate) fn one_shape(op: &'static str, operands: &[&RocmTensor]) -> hip::Result<Shape> {
+    let mut shape = operands[0].layout.shape().clone();
+    for other in &operands[1..] {
+        shape = broadcast_shape(op, shape.as_slice(), other.dims()).map_err(|_| hip::Error::Invalid {
+            op,
+            expected: format!("shapes that broadcast, of {}", operands[0].dtype.name()),
+            found: operands.iter().map(|t| format!("{:?}", t.dims())).collect::<Vec<_>>().join(" and "),
+        })?;
+    }
+    Ok(shape)
 }
 
 /// One dtype of several operands.

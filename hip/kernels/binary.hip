@@ -23,7 +23,7 @@ struct Mul {
     template <class T> static DEVICE T apply(T a, T b) { return ring<T>::product(a, b); }
 };
 
-// Integer division by zero gives 0 rather than a trap: the host raises the error where it knows the divisor.
+// Integer division by zero gives 0 rather than a trap: the host refuses a scalar 0, and the kernels over tensors raise a flag.
 template <class T, bool FLOAT = is_float<T>::value> struct division {
     static DEVICE T quotient(T a, T b) { return a / b; }
     // Python's sign: the remainder has the divisor's.
@@ -135,6 +135,18 @@ template <class Op, class T> __global__ void binary_contiguous(u64 n, const T *a
 // out[i] = op(a[..], b[..]): `out` contiguous.
 template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, const T *a, const T *b, T *out) {
     for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = store<T>::from(Op::apply(load(a[at.at[0]]), load(b[at.at[1]]))); });
+}
+
+// The same two for Div and Rem of integers: a divisor of 0 gives 0 and raises the flag.
+template <class Op, class T> DEVICE T divided(T x, T y, u64 *flag) {
+    if (y == (T)0) raise(flag, 1);
+    return Op::apply(x, y);
+}
+template <class Op, class T> __global__ void divide_contiguous(u64 n, const T *a, const T *b, u64 *flag, T *out) {
+    map_contiguous(n, out, [=](T x, T y) { return divided<Op>(x, y, flag); }, a, b);
+}
+template <class Op, class T> __global__ void divide_strided(u32 n, Strided<2> m, const T *a, const T *b, u64 *flag, T *out) {
+    for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = divided<Op>(a[at.at[0]], b[at.at[1]], flag); });
 }
 
 // out = op(a, scalar): contiguous; the scalar in the compute type, so that a low-precision tensor loses none of it.

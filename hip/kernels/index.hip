@@ -1,17 +1,16 @@
-// Elements chosen by index tensors: gather and scatter along a dim, selection of rows. An index is read as unsigned, so a
-// negative one is out of range too. An index out of range touches no memory: a read gives 0, a write is dropped.
+// Elements chosen by index tensors: gather and scatter along a dim, selection of rows. An index out of range touches no memory: a
+// read gives 0, a write is dropped, and the op's flag is raised.
 #include "prelude.h"
-
-template <class I> DEVICE bool in_range(I index, u32 size) { return (u64)(i64)index < (u64)size; }
 
 // out[i] = x[.. index ..]: over the output's shape, m.stride[0] are x's strides with the gathered dim's set to 0, m.stride[1]
 // the indices'. `dim_stride` and `dim_size` are x's along the gathered dim. select is this with index strides 0 off the dim.
 template <class T, class I>
-__global__ void gather(u32 n, Strided<2> m, const T *x, const I *indices, i32 dim_stride, u32 dim_size, T *out) {
+__global__ void gather(u32 n, Strided<2> m, const T *x, const I *indices, i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
     for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) {
         I index = indices[at.at[1]];
         T value = {};
-        if (in_range(index, dim_size)) value = x[at.at[0] + (i32)index * dim_stride];
+        if (in_range(index, dim_size)) value = x[at.at[0] + (i64)index * dim_stride];
+        else raise_index(flag, index, dim_size);
         out[i] = value;
     });
 }
@@ -31,11 +30,12 @@ template <class Unit> DEVICE void copy_row(u64 bytes, bool inside, const u8 *fro
 // Row r of out is row indices[r] of x: select on the first dim of contiguous tensors, embedding. `rows` indices; x has
 // `dim_size` rows of `row_bytes`. 16 bytes a thread where rows are so aligned. Launched as rows of row_bytes / 16.
 template <class I>
-__global__ void select_rows(u64 rows, u64 row_bytes, const u8 *x, const I *indices, u32 dim_size, u8 *out) {
+__global__ void select_rows(u64 rows, u64 row_bytes, const u8 *x, const I *indices, u64 dim_size, u64 *flag, u8 *out) {
     u64 alignment = row_bytes | (u64)x | (u64)out;
     for_each_row(rows, [=](u64 row) {
         I index = indices[row];
         bool inside = in_range(index, dim_size);
+        if (!inside && threadIdx.x == 0) raise_index(flag, index, dim_size);
         const u8 *from = x + (inside ? (u64)index * row_bytes : 0);
         u8 *to = out + row * row_bytes;
         if (alignment % 16 == 0) copy_row<Bytes16>(row_bytes, inside, from, to);
@@ -59,13 +59,19 @@ struct Or {
     }
 };
 
+// Of several that name one element, any one stays.
+struct Assign {
+    template <class T> static DEVICE void atomic(T *target, T value) { *target = value; }
+};
+
 // out[.. index ..] op= value, in any order (atomics): over the value's shape, m.stride[0] are out's strides with the
 // scattered dim's set to 0, [1] the indices', [2] the value's.
 template <class Op, class T, class I>
-__global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i32 dim_stride, u32 dim_size, T *out) {
+__global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
     for_each_strided<3>(m, n, [=](u32, Offsets<3> at) {
         I index = indices[at.at[1]];
-        if (in_range(index, dim_size)) Op::atomic(out + (at.at[0] + (i32)index * dim_stride), value[at.at[2]]);
+        if (in_range(index, dim_size)) Op::atomic(out + (at.at[0] + (i64)index * dim_stride), value[at.at[2]]);
+        else raise_index(flag, index, dim_size);
     });
 }
 
@@ -73,12 +79,13 @@ __global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i
 // types without atomics. m is over the value's shape without the dim (its product is `lines`), `len` the value's size along
 // it, `index_step` and `value_step` the strides of indices and value along it. Lines of out must not overlap.
 template <class Op, class T, class I>
-__global__ void scatter_ordered(u32 lines, u32 len, Strided<3> m, i32 index_step, i32 value_step, const I *indices, const T *value,
-                                i32 dim_stride, u32 dim_size, T *out) {
+__global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step, i64 value_step, const I *indices, const T *value,
+                                i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
     for_each_strided<3>(m, lines, [=](u32, Offsets<3> at) {
-        for (u32 k = 0; k < len; ++k) {
-            I index = indices[at.at[1] + (i32)k * index_step];
-            if (in_range(index, dim_size)) Op::apply(out + (at.at[0] + (i32)index * dim_stride), value[at.at[2] + (i32)k * value_step]);
+        for (u64 k = 0; k < len; ++k) {
+            I index = indices[at.at[1] + (i64)k * index_step];
+            if (in_range(index, dim_size)) Op::apply(out + (at.at[0] + (i64)index * dim_stride), value[at.at[2] + (i64)k * value_step]);
+            else raise_index(flag, index, dim_size);
         }
     });
 }

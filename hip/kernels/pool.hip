@@ -109,18 +109,26 @@ template <class T, class I> __global__ void max_pool2d(u64 planes, Window w, i32
     });
 }
 
+// An index that is neither in the plane nor the -1 of an empty window raises the flag.
+template <class I> DEVICE void check_place(I index, u64 pixels, u64 *flag) {
+    if (!in_range((u64)(i64)index + 1, pixels + 1)) raise_index(flag, index, pixels);
+}
+
 // Each input's gradient: the sum over the windows that chose it.
-template <class T, class I> __global__ void max_pool2d_backward(u64 planes, Window w, const T *grad, const I *indices, T *out) {
+template <class T, class I>
+__global__ void max_pool2d_backward(u64 planes, Window w, const T *grad, const I *indices, u64 *flag, T *out) {
     using C = compute_t<T>;
+    u64 pixels = (u64)w.ih * w.iw;
     // In one thread, outputs are sent to where they came from: by planes into the result itself, which must not be rounded
     // between two of them, else by lines.
     if constexpr (ONE_THREAD && is_same<T, C>::value) {
-        u64 pixels = (u64)w.ih * w.iw, outputs = (u64)w.oh * w.ow;
+        u64 outputs = (u64)w.oh * w.ow;
         for_each(planes, [=](u64 plane) {
             T *to = out + plane * pixels;
             for (u64 i = 0; i < pixels; ++i) to[i] = (T)0;
             for (u64 o = plane * outputs; o < (plane + 1) * outputs; ++o) {
                 if ((u64)indices[o] < pixels) to[indices[o]] += grad[o];
+                else check_place(indices[o], pixels, flag);
             }
         });
         return;
@@ -135,6 +143,7 @@ template <class T, class I> __global__ void max_pool2d_backward(u64 planes, Wind
                 u64 o = (plane * w.oh + (u64)oy) * w.ow;
                 for (i32 ox = begin; ox < end; ++ox) {
                     u64 at = (u64)indices[o + (u64)ox] - from;
+                    check_place(indices[o + (u64)ox], pixels, flag);
                     sum[at < (u64)count ? at : SPAN] += load(grad[o + (u64)ox]);
                 }
             }
@@ -151,6 +160,7 @@ template <class T, class I> __global__ void max_pool2d_backward(u64 planes, Wind
             for (i32 ox = columns.first; ox < columns.last; ++ox) {
                 u64 o = base + (u64)oy * w.ow + (u64)ox;
                 if (indices[o] == place) sum += load(grad[o]);
+                else check_place(indices[o], pixels, flag);
             }
         }
         out[at] = store<T>::from(sum);

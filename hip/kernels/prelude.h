@@ -234,6 +234,25 @@ constexpr bool ONE_THREAD = true;
 constexpr bool ONE_THREAD = false;
 #endif
 
+// ---------------------------------------------------------------- faults
+
+// What is wrong with the values that a kernel reads is stored into its op's word in host memory, which the host looks at when
+// it next reads or waits. A plain store: whichever thread's comes last is reported.
+// Without a flag, nothing.
+DEVICE void raise(u64 *flag, u64 word) {
+    if (flag != nullptr) *(volatile u64 *)flag = word;
+}
+// Bit 63, the axis' size in bits 32 to 62, the index in the lower 32; each at its type's end where it is past it.
+template <class I> DEVICE void raise_index(u64 *flag, I index, u64 size) {
+    i64 near = (i64)index;
+    if (near > 0x7fffffff) near = 0x7fffffff;
+    if (near < -0x7fffffff - 1) near = -0x7fffffff - 1;
+    if (size > 0x7fffffff) size = 0x7fffffff;
+    raise(flag, 1ull << 63 | size << 32 | (u64)(u32)(i32)near);
+}
+// An index is read as unsigned, so a negative one is out of range too.
+template <class I> DEVICE bool in_range(I index, u64 size) { return (u64)(i64)index < size; }
+
 // ---------------------------------------------------------------- ranges
 
 // Calls f(i) once for each i in 0..n, over the whole launch: grid-stride on GPUs, so that neighbouring threads
@@ -359,7 +378,7 @@ template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out
 
 // ---------------------------------------------------------------- strided operands
 
-// The dims left after the host has merged what can be merged; a tensor of more is refused there.
+// The dims left after the host has merged what can be merged; where more are left it launches once for each index of the outer ones.
 constexpr u32 MAX_DIMS = 8;
 
 // The common shape of N operands and each one's strides in elements (0: broadcast; negative: flipped). The host

@@ -1,7 +1,7 @@
 //! Devices: memory, copies, launches and waits on one GPU.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hip_kernels::KernelName;
@@ -12,12 +12,13 @@ use crate::context::{Context, Counters};
 use crate::dnn::Dnn;
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::fault::Faults;
 use crate::info::DeviceInfo;
 use crate::launch::{Grid, Launch};
 use crate::memory::{Driver, TransferFences};
 use crate::module::{Kernel, Kernels, Program};
 use crate::once::Once;
-use crate::pinned::{PinnedBlock, Staging};
+use crate::pinned::Staging;
 use crate::pool::{MemoryPool, PoolBlock, Purpose};
 use crate::provider::{Provider, provider};
 use crate::settings::{deterministic, settings};
@@ -41,7 +42,7 @@ pub struct Device {
     pub(crate) staging: Staging,
     pub(crate) fences: TransferFences,
     kernels: Kernels,
-    flag: PinnedBlock,
+    pub(crate) faults: Faults,
     pub(crate) peers: Mutex<Vec<usize>>,
 }
 
@@ -93,7 +94,7 @@ impl Device {
             pool: MemoryPool::new(Box::new(driver), settings()?.memory_limit),
             staging: Staging::new(&context),
             fences: TransferFences::default(),
-            flag: PinnedBlock::new(&context, size_of::<u32>())?,
+            faults: Faults::new(&context)?,
             peers: Mutex::new(Vec::new()),
             kernels,
             copies,
@@ -192,10 +193,10 @@ impl Device {
 
     /// Takes back a buffer's block.
     pub(crate) fn give_back(&self, block: PoolBlock) {
-        let fence = match block.purpose {
+        let fence = match block.fenced() {
             // The compute stream is in order: what uses the block next comes behind what used it.
-            Purpose::Compute => 0,
-            Purpose::Transfer => self.fences.behind(&self.compute, &self.context),
+            false => 0,
+            true => self.fences.behind(&self.compute, &self.context),
         };
         self.pool.free(block, fence);
     }
@@ -212,16 +213,8 @@ impl Device {
 
     /// Reports, once, what was recorded since the last time.
     pub(crate) fn report(&self) -> Result<()> {
-        // SAFETY: the block holds 4 bytes aligned to far more; the device and the host access them atomically.
-        let flag = unsafe { AtomicU32::from_ptr(self.flag.address().cast()) };
-        let code = flag.load(Ordering::Acquire);
-        if code != 0 {
-            flag.store(0, Ordering::Release);
-            self.context.record(Error::invalid(
-                "kernel",
-                "indices and values in range",
-                format!("device error flag {code}"),
-            ));
+        if let Some(error) = self.faults.take() {
+            self.context.record(error);
         }
         self.context.take_error()
     }
@@ -229,11 +222,6 @@ impl Device {
     /// Keeps an error for the next read or sync, for where none can be returned. The first one counts.
     pub fn record(&self, error: Error) {
         self.context.record(error);
-    }
-
-    /// The address of the device's error flag: host memory that the device reaches.
-    pub(crate) fn flag_address(&self) -> usize {
-        self.flag.address() as usize
     }
 
     /// A launch of a built-in kernel, compiled when it is first asked for.

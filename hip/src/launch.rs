@@ -11,6 +11,7 @@ use crate::buffer::Buffer;
 use crate::context::count;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::fault::Fault;
 use crate::module::Kernel;
 use crate::trace;
 
@@ -95,11 +96,11 @@ impl<'d> Launch<'d> {
         self
     }
 
-    /// Adds a pointer to the device's error flag: a `u32` that a kernel may set to a value other than 0. The next read or sync
-    /// then reports [`Error::Invalid`].
+    /// Adds a pointer to the op's flag: a `u64` in host memory that the kernel sets to a value other than 0 where it meets the
+    /// fault. The next read or sync of the device then reports [`Error::Invalid`] with the op's name.
     #[inline]
-    pub fn flag(mut self) -> Self {
-        self.push(self.device.flag_address() as u64);
+    pub fn flag(mut self, op: &'static str, fault: Fault) -> Self {
+        self.push(self.device.faults.address(op, fault) as u64);
         self
     }
 

@@ -22,6 +22,7 @@
 //! | `BURN_ROCM_CONV` | `miopen`: MIOpen alone convolves, `own`: kernels of this crate alone; `auto`: MIOpen what it takes | `auto` |
 //! | `BURN_ROCM_CONV_FIND` | `find`: MIOpen times a convolution's solutions at first use; `immediate`: it asks the database | `immediate` |
 //! | `BURN_ROCM_TRACE` | `1`: says through `log` which library call or kernel served each op ([`trace`]) | `0` |
+//! | `BURN_ROCM_LAUNCH_REACH` | for tests: elements above which a launch of a strided kernel is split | `2147483647` |
 //! | `ROCM_PATH` | where AMD's libraries are looked for first, in `lib` and `lib64` | `/opt/rocm`, then the loader's path |
 
 mod arena;
@@ -34,7 +35,9 @@ mod diagnosis;
 mod dnn;
 mod error;
 mod event;
+mod fault;
 mod hash;
+mod host;
 mod info;
 mod launch;
 mod library;
@@ -64,7 +67,9 @@ pub use dnn::{
 };
 pub use error::{Error, Result};
 pub use event::Event;
+pub use fault::Fault;
 pub use hip_kernels::{DType, KernelName};
+pub use host::HostBuffer;
 pub use info::DeviceInfo;
 pub use launch::{Grid, Launch, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
 pub use module::{Kernel, Program};
@@ -72,6 +77,7 @@ pub use pool::{MemoryPool, PoolStats};
 pub use provider::{
     Provider, ProviderKind, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
-pub use settings::{Route, conv_route, deterministic};
+pub use settings::{Route, conv_route, deterministic, launch_reach};
 pub use stream::Stream;
 pub use survey::{ProviderReport, survey};
+pub use transfer::Read;

@@ -16,6 +16,8 @@ pub(crate) const SMALL: usize = 64 << 10;
 const PAGE: usize = 1 << 20;
 /// Larger copies go in chunks, so that filling one overlaps copying the one before.
 pub(crate) const CHUNK: usize = 4 << 20;
+/// Bytes of callers' blocks that are kept for the next caller.
+const MOST_HOST: usize = 256 << 20;
 /// Above this many pinned bytes a large upload waits for a chunk of its own to come back.
 const MOST: usize = 64 << 20;
 
@@ -58,6 +60,12 @@ impl PinnedBlock {
         self.address.as_ptr()
     }
 
+    /// The bytes, to be read.
+    pub(crate) fn shared(&self) -> &[u8] {
+        // SAFETY: the block owns `size` initialised bytes.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.size) }
+    }
+
     /// The bytes, while no copy uses them.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the block owns `size` initialised bytes.
@@ -90,6 +98,11 @@ struct State {
     free_pages: Vec<PinnedBlock>,
     free_chunks: Vec<PinnedBlock>,
     chunks: usize,
+    /// Blocks that callers gave back, and the addresses and sizes of those that they have.
+    free_host: Vec<PinnedBlock>,
+    used_host: Vec<(usize, usize)>,
+    /// What copies read that did not go through a block of ours, and the events behind them, oldest first.
+    kept: VecDeque<(Box<dyn Send>, Event)>,
 }
 
 impl Staging {
@@ -103,6 +116,9 @@ impl Staging {
                 free_pages: Vec::new(),
                 free_chunks: Vec::new(),
                 chunks: 0,
+                free_host: Vec::new(),
+                used_host: Vec::new(),
+                kept: VecDeque::new(),
             }),
         }
     }
@@ -184,7 +200,7 @@ impl Staging {
 
     /// # Safety
     /// Both addresses hold as many bytes; the source stays until the copy is over.
-    unsafe fn copy_to_device(
+    pub(crate) unsafe fn copy_to_device(
         &self,
         stream: &Stream,
         destination: usize,
@@ -238,14 +254,72 @@ impl Staging {
         self.state().free_chunks.push(block);
     }
 
+    /// A block of at least so many bytes for a caller.
+    pub(crate) fn take_host_block(&self, bytes: usize) -> Result<PinnedBlock> {
+        self.drop_kept();
+        // Few sizes, so that a block fits the next request too.
+        let size = bytes.max(SMALL).checked_next_power_of_two().unwrap_or(bytes);
+        let found = {
+            let mut state = self.state();
+            let at = state.free_host.iter().position(|block| block.size == size);
+            at.map(|at| state.free_host.swap_remove(at))
+        };
+        let block = match found {
+            Some(block) => block,
+            None => PinnedBlock::new(&self.context, size)?,
+        };
+        self.state().used_host.push((block.address() as usize, block.size));
+        Ok(block)
+    }
+
+    /// Takes back a caller's block.
+    pub(crate) fn give_host_block(&self, block: PinnedBlock) {
+        let mut state = self.state();
+        state.used_host.retain(|&(address, _)| address != block.address() as usize);
+        let held: usize = state.free_host.iter().map(|block| block.size).sum();
+        if held + block.size <= MOST_HOST {
+            state.free_host.push(block);
+            return;
+        }
+        // hipHostFree may wait for the device: not under the lock.
+        drop(state);
+        drop(block);
+    }
+
+    /// Whether the bytes lie in a caller's block.
+    pub(crate) fn holds(&self, bytes: &[u8]) -> bool {
+        let start = bytes.as_ptr() as usize;
+        let blocks = &self.state().used_host;
+        blocks.iter().any(|&(address, size)| start >= address && start + bytes.len() <= address + size)
+    }
+
+    /// Keeps what a copy reads until the event behind it has passed.
+    pub(crate) fn keep(&self, owner: Box<dyn Send>, event: Event) {
+        self.state().kept.push_back((owner, event));
+        self.drop_kept();
+    }
+
+    /// Drops what no copy reads any more.
+    fn drop_kept(&self) {
+        let mut over = Vec::new();
+        let mut state = self.state();
+        while state.kept.front().is_some_and(|(_, event)| event.query().unwrap_or(false)) {
+            over.extend(state.kept.pop_front());
+        }
+        // Owners may give blocks back.
+        drop(state);
+    }
+
     /// Frees the blocks that no copy uses.
     pub(crate) fn clear(&self) {
+        self.drop_kept();
         let mut state = self.state();
+        let host = std::mem::take(&mut state.free_host);
         let chunks = std::mem::take(&mut state.free_chunks);
         let pages = std::mem::take(&mut state.free_pages);
         state.chunks -= chunks.len();
         drop(state);
-        drop((chunks, pages));
+        drop((chunks, pages, host));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -3,6 +3,7 @@
 //! Not `hipMallocAsync`: its ordering bugs are still open (ROCm/rocm-systems#10943, #11690). A device has one compute stream,
 //! so a freed block can be given out again at once: whatever still reads it comes earlier in the same stream.
 
+use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::arena::{Arena, BlockId, rounded};
@@ -33,6 +34,10 @@ pub struct PoolStats {
     pub hits: u64,
     /// Allocations that asked the driver.
     pub misses: u64,
+    /// Bytes of the blocks in use that were allocated by [`MemoryPool::persistently`], a part of `allocated`.
+    pub persistent: usize,
+    /// Bytes held from the driver for such blocks, a part of `reserved`.
+    pub persistent_reserved: usize,
 }
 
 /// What a block is for.
@@ -51,19 +56,33 @@ pub(crate) struct PoolBlock {
     pub(crate) address: usize,
     /// As passed to [`MemoryPool::free`] when the memory was last in use.
     pub(crate) fence: u64,
-    pub(crate) purpose: Purpose,
     arena: usize,
     id: BlockId,
+}
+
+impl PoolBlock {
+    /// Whether the memory may next be written by the copy stream, which must then know what used it.
+    pub(crate) fn fenced(&self) -> bool {
+        self.arena >= TRANSFER
+    }
 }
 
 /// Requests up to this size share segments of [`SEGMENTS`]`[0]`: most tensors of a model are small, and one that
 /// stays for the whole run must not keep a large segment from merging.
 const SMALL: usize = 1 << 20;
-/// Bytes asked from the driver at once, by arena: small, large, transfer. Larger requests get a segment of their own.
-const SEGMENTS: [usize; 3] = [8 << 20, 64 << 20, 32 << 20];
+/// Bytes asked from the driver at once, by arena: small, large, transfer, persistent. Larger requests get a segment of their own.
+const SEGMENTS: [usize; ARENAS] = [8 << 20, 64 << 20, 32 << 20, 8 << 20];
+const ARENAS: usize = 4;
+const TRANSFER: usize = 2;
+const PERSISTENT: usize = 3;
+
+thread_local! {
+    /// The pools, by their addresses, from which this thread allocates persistently.
+    static PERSISTENTLY: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
 
 struct State {
-    arenas: [Arena; 3],
+    arenas: [Arena; ARENAS],
     stats: PoolStats,
     limit: Option<usize>,
 }
@@ -76,7 +95,7 @@ pub struct MemoryPool {
 
 impl MemoryPool {
     pub(crate) fn new(backing: Box<dyn Backing>, limit: Option<usize>) -> Self {
-        let arenas = [Arena::new(), Arena::new(), Arena::new()];
+        let arenas = std::array::from_fn(|_| Arena::new());
         Self { backing, state: Mutex::new(State { arenas, stats: PoolStats::default(), limit }) }
     }
 
@@ -100,7 +119,11 @@ impl MemoryPool {
     pub fn clear(&self) -> Result<usize> {
         // Removed under the lock, freed outside it: waiting and hipFree may take long.
         let mut state = self.state();
-        let removed: Vec<_> = state.arenas.iter_mut().flat_map(Arena::remove_free_segments).collect();
+        let mut removed: Vec<_> =
+            state.arenas[..PERSISTENT].iter_mut().flat_map(Arena::remove_free_segments).collect();
+        let persistent = state.arenas[PERSISTENT].remove_free_segments();
+        state.stats.persistent_reserved -= persistent.iter().map(|(_, size)| size).sum::<usize>();
+        removed.extend(persistent);
         drop(state);
         if removed.is_empty() {
             return Ok(0);
@@ -116,16 +139,38 @@ impl MemoryPool {
         Ok(bytes)
     }
 
+    /// What `body` allocates on this thread stays apart from all else: memory of its own, which only such allocations are given
+    /// again when it is freed, so that what lives long does not lie among what comes and goes.
+    pub fn persistently<T>(&self, body: impl FnOnce() -> T) -> T {
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                PERSISTENTLY.with_borrow_mut(|pools| pools.pop());
+            }
+        }
+        PERSISTENTLY.with_borrow_mut(|pools| pools.push(std::ptr::from_ref(self).addr()));
+        let _leave = Leave;
+        body()
+    }
+
+    fn is_persistent(&self) -> bool {
+        // Not where the thread is ending and its values are gone.
+        PERSISTENTLY
+            .try_with(|pools| pools.borrow().contains(&std::ptr::from_ref(self).addr()))
+            .unwrap_or(false)
+    }
+
     pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
         let Some(size) = rounded(bytes) else { return Err(self.out_of_memory(bytes)) };
         let arena = match purpose {
+            _ if self.is_persistent() => PERSISTENT,
             Purpose::Compute => usize::from(size > SMALL),
-            Purpose::Transfer => 2,
+            Purpose::Transfer => TRANSFER,
         };
         let mut state = self.state();
         if let Some(taken) = state.arenas[arena].take(size) {
             state.stats.hits += 1;
-            return Ok(state.hand_out(taken, arena, purpose));
+            return Ok(state.hand_out(taken, arena));
         }
         state.stats.misses += 1;
         drop(state);
@@ -135,8 +180,11 @@ impl MemoryPool {
             None => self.squeeze(bytes, size)?,
         };
         let mut state = self.state();
+        if arena == PERSISTENT {
+            state.stats.persistent_reserved += segment;
+        }
         let taken = state.arenas[arena].add_segment(address, segment, size);
-        Ok(state.hand_out(taken, arena, purpose))
+        Ok(state.hand_out(taken, arena))
     }
 
     /// Frees a block; `fence` comes back with the next block from the same memory.
@@ -144,6 +192,9 @@ impl MemoryPool {
         let mut state = self.state();
         let size = state.arenas[block.arena].free(block.id, fence);
         state.stats.allocated -= size;
+        if block.arena == PERSISTENT {
+            state.stats.persistent -= size;
+        }
     }
 
     /// Asks the driver; `None` where it has too little or the limit forbids it. The lock is not held meanwhile, so that
@@ -196,10 +247,13 @@ impl MemoryPool {
 }
 
 impl State {
-    fn hand_out(&mut self, taken: crate::arena::Taken, arena: usize, purpose: Purpose) -> PoolBlock {
+    fn hand_out(&mut self, taken: crate::arena::Taken, arena: usize) -> PoolBlock {
         self.stats.allocated += taken.size;
         self.stats.peak = self.stats.peak.max(self.stats.allocated);
-        PoolBlock { address: taken.address, fence: taken.fence, purpose, arena, id: taken.id }
+        if arena == PERSISTENT {
+            self.stats.persistent += taken.size;
+        }
+        PoolBlock { address: taken.address, fence: taken.fence, arena, id: taken.id }
     }
 }
 
@@ -337,6 +391,47 @@ mod tests {
         assert_ne!(take(&pool, 1 << 20).unwrap().address, address);
         let again = pool.allocate(1 << 20, Purpose::Transfer).unwrap();
         assert_eq!((again.address, again.fence), (address, 42));
+    }
+
+    #[test]
+    fn persistent_blocks_are_apart() {
+        let (pool, _) = pool(1 << 30);
+        let (transient, other) = (take(&pool, 1000).unwrap(), super::tests::pool(1 << 30).0);
+        let kept = pool.persistently(|| {
+            // Another pool's are as ever, and so is this one's on another thread.
+            let block = take(&other, 1000).unwrap();
+            assert_eq!(other.stats().persistent, 0);
+            other.free(block, 0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| pool.free(take(&pool, 5000).unwrap(), 0));
+            });
+            assert_eq!(pool.stats().persistent_reserved, 0);
+            pool.persistently(|| take(&pool, 3000).unwrap())
+        });
+        let stats = pool.stats();
+        assert_eq!((stats.persistent, stats.persistent_reserved), (3072, 8 << 20));
+        assert_eq!((stats.allocated, stats.reserved), (4096, 16 << 20));
+        let address = kept.address;
+        pool.free(kept, 7);
+        assert_eq!(pool.stats().persistent, 0);
+        // Its memory is given to nothing else, but to the next of its kind, whatever that is for.
+        let next = take(&pool, 3000).unwrap();
+        assert_ne!(next.address, address);
+        let again = pool.persistently(|| pool.allocate(3000, Purpose::Transfer).unwrap());
+        assert_eq!((again.address, again.fence, again.fenced()), (address, 7, true));
+        for block in [transient, next, again] {
+            pool.free(block, 0);
+        }
+        pool.clear().unwrap();
+        let stats = pool.stats();
+        assert_eq!((stats.reserved, stats.persistent_reserved), (0, 0));
+        // A panic ends it too.
+        let caught =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.persistently(|| panic!())));
+        assert!(caught.is_err());
+        let block = take(&pool, 100).unwrap();
+        assert_eq!(pool.stats().persistent, 0);
+        pool.free(block, 0);
     }
 
     #[test]

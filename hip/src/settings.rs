@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) conv: Route,
     /// `BURN_ROCM_CONV_FIND`.
     pub(crate) conv_find: FindMode,
+    /// `BURN_ROCM_LAUNCH_REACH`.
+    pub(crate) launch_reach: usize,
 }
 
 /// Who serves an op that both a library and a kernel of this crate's know.
@@ -50,6 +52,9 @@ pub(crate) enum FindMode {
 /// Bytes of code objects on disk unless told otherwise: some 10,000 kernels of 50 KB.
 const CACHE_LIMIT: u64 = 512 << 20;
 
+/// Kernels have element counts and offsets in 32 bits.
+const LAUNCH_REACH: usize = i32::MAX as usize;
+
 /// The process's settings.
 pub(crate) fn settings() -> Result<&'static Settings> {
     static SETTINGS: OnceLock<Result<Settings>> = OnceLock::new();
@@ -68,6 +73,13 @@ pub fn deterministic() -> bool {
 /// `Config` for a variable that makes no sense.
 pub fn conv_route() -> Result<Route> {
     settings().map(|settings| settings.conv)
+}
+
+/// The most elements, and the widest offset, of one launch of a strided kernel: 2^31 - 1, or less where
+/// `BURN_ROCM_LAUNCH_REACH` says so.
+pub fn launch_reach() -> usize {
+    static VALUE: OnceLock<usize> = OnceLock::new();
+    *VALUE.get_or_init(|| settings().map_or(LAUNCH_REACH, |settings| settings.launch_reach))
 }
 
 fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
@@ -101,6 +113,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
                 return Err(Error::config("BURN_ROCM_CONV_FIND", "immediate or find", format!("`{other}`")));
             }
         },
+        launch_reach: bytes("BURN_ROCM_LAUNCH_REACH", set("BURN_ROCM_LAUNCH_REACH"))?
+            .map_or(LAUNCH_REACH, |reach| (reach as usize).clamp(2, LAUNCH_REACH)),
     })
 }
 

@@ -10,6 +10,50 @@ use crate::pinned::{CHUNK, PinnedBlock, SMALL};
 use crate::pool::Purpose;
 use crate::trace;
 
+/// Blocks that a read of many ranges fills before it waits.
+const WAVE: usize = (64 << 20) / CHUNK;
+
+/// One of several reads: bytes of a buffer from an offset on, as many as `out` has.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// What is read.
+    pub buffer: &'a Buffer,
+    /// From where.
+    pub byte_offset: usize,
+    /// To where.
+    pub out: &'a mut [u8],
+}
+
+/// A part of a read that lies in one pinned block.
+struct Piece {
+    read: usize,
+    at: usize,
+    bytes: usize,
+    block: usize,
+    offset: usize,
+}
+
+impl Piece {
+    /// The reads one after the other in blocks of [`CHUNK`], cut where a block ends.
+    fn cut(reads: &[Read<'_>]) -> Vec<Self> {
+        let mut pieces = Vec::new();
+        let mut filled = 0;
+        for (read, Read { out, .. }) in reads.iter().enumerate() {
+            let mut at = 0;
+            while at < out.len() {
+                let offset = filled % CHUNK;
+                let bytes = (out.len() - at).min(CHUNK - offset);
+                pieces.push(Self { read, at, bytes, block: filled / CHUNK, offset });
+                at += bytes;
+                filled += bytes;
+            }
+            // The next copy starts on a boundary that every copy engine likes; `CHUNK` is a multiple of it.
+            filled = filled.next_multiple_of(64);
+        }
+        pieces
+    }
+}
+
 impl Device {
     /// Copies bytes into a new buffer through pinned memory, without waiting for the device. Large uploads go on the copy
     /// stream and overlap what is being computed.
@@ -122,6 +166,66 @@ impl Device {
             if let Some(next) = next {
                 event = next;
             }
+        }
+        Ok(())
+    }
+
+    /// Copies several ranges to the host and waits once for all of them (once each 64 MiB), as [`Device::read`] does for one.
+    ///
+    /// # Errors
+    /// `Invalid` for a range past the end or a buffer of another device; nothing is read then.
+    pub fn read_all(&self, mut reads: Vec<Read<'_>>) -> Result<()> {
+        for read in &reads {
+            self.check_range("read", read.buffer, read.byte_offset, read.out.len())?;
+        }
+        for _ in &reads {
+            count(&self.context.counters.device_to_host);
+        }
+        let pieces = Piece::cut(&reads);
+        for wave in pieces.chunk_by(|a, b| a.block / WAVE == b.block / WAVE) {
+            let blocks = wave.last().map_or(0, |piece| piece.block % WAVE + 1);
+            let mut chunks = Vec::with_capacity(blocks);
+            for _ in 0..blocks {
+                chunks.push(self.staging.take_chunk()?);
+            }
+            let result = self.read_pieces(wave, &mut reads, &mut chunks);
+            if result.is_err() {
+                // A copy may still be in flight, and the blocks are about to be used again.
+                let _ = self.compute.synchronize();
+            }
+            for chunk in chunks {
+                self.staging.give_chunk(chunk);
+            }
+            result?;
+        }
+        self.report()
+    }
+
+    fn read_pieces(
+        &self,
+        pieces: &[Piece],
+        reads: &mut [Read<'_>],
+        chunks: &mut [PinnedBlock],
+    ) -> Result<()> {
+        self.context.bind()?;
+        for piece in pieces {
+            let read = &reads[piece.read];
+            // SAFETY: the source was checked by `read_all`, the piece lies inside its block; both stay until the wait below.
+            let status = unsafe {
+                (self.context.hip().hipMemcpyAsync)(
+                    chunks[piece.block % WAVE].address().add(piece.offset).cast(),
+                    (read.buffer.address() + read.byte_offset + piece.at) as *const _,
+                    piece.bytes,
+                    hip_sys::hipMemcpyDeviceToHost,
+                    self.compute.raw(),
+                )
+            };
+            self.context.check("hipMemcpyAsync", status)?;
+        }
+        self.compute.mark()?.synchronize()?;
+        for piece in pieces {
+            let from = &chunks[piece.block % WAVE].bytes()[piece.offset..][..piece.bytes];
+            reads[piece.read].out[piece.at..][..piece.bytes].copy_from_slice(from);
         }
         Ok(())
     }

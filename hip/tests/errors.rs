@@ -2,15 +2,17 @@
 //! belongs to the device that all tests of a process share.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use hip::{Device, Error, Grid, Program};
+use hip::{Device, Error, Fault, Grid, Program};
 use serial_test::serial;
 
 const PROGRAM: Program<'static> = Program {
     name: "flag.hip",
     source: r#"
 #include "prelude.h"
-__global__ void raise_flag(u32 code, u32 *flag) {
-    for_each(1, [=](u64) { *flag = code; });
+__global__ void raise_flag(i32 index, u64 *flag) {
+    for_each(1, [=](u64) {
+        if (index != 0) raise_index(flag, index, 2u);
+    });
 }
 "#,
     headers: &[],
@@ -64,11 +66,11 @@ fn kernels_used_longest_ago_are_unloaded() {
     let (count, one) = device.loaded_kernels();
     assert_eq!(count, 1);
     device.set_loaded_kernels_limit(one * 3);
-    let buffer = device.upload(&[0; 4]).unwrap();
+    let buffer = device.upload(&[0; 8]).unwrap();
     for options in [&["-DTEST=1"], &["-DTEST=2"], &["-DTEST=3"], &["-DTEST=4"], &["-DTEST=5"]] {
         let kernel = device.kernel(&Program { options, ..PROGRAM }, "raise_flag").unwrap();
-        let launch = device.launch_kernel(&kernel).unwrap().value(0u32).buffer(&buffer, 0);
-        // SAFETY: the parameters are a u32 and a pointer to one.
+        let launch = device.launch_kernel(&kernel).unwrap().value(0i32).buffer(&buffer, 0);
+        // SAFETY: the parameters are an i32 and a pointer to a u64.
         unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0).unwrap() };
         assert!(device.loaded_kernels().0 <= 3, "{:?}", device.loaded_kernels());
     }
@@ -85,11 +87,11 @@ fn errors_are_reported_once_and_only_reads_wait() {
     let buffer = device.upload(&[7; 4]).unwrap();
     let mut out = [0; 4];
 
-    let launch = device.launch_kernel(&kernel).unwrap().value(3u32).flag();
-    // SAFETY: the parameters are a u32 and a pointer to one.
+    let launch = device.launch_kernel(&kernel).unwrap().value(3i32).flag("pick", Fault::Index);
+    // SAFETY: the parameters are an i32 and a pointer to a u64.
     unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0).unwrap() };
     match device.read(&buffer, 0, &mut out) {
-        Err(Error::Invalid { found, .. }) => assert_eq!(found, "device error flag 3"),
+        Err(Error::Invalid { op, found, .. }) => assert_eq!((op, found.as_str()), ("pick", "index 3")),
         other => panic!("{other:?}"),
     }
     device.read(&buffer, 0, &mut out).expect("reported once");
@@ -104,7 +106,7 @@ fn errors_are_reported_once_and_only_reads_wait() {
     let before = device.counters();
     let large = device.upload(&vec![1; 10 << 20]).unwrap();
     for _ in 0..10 {
-        let launch = device.launch_kernel(&kernel).unwrap().value(0u32).flag();
+        let launch = device.launch_kernel(&kernel).unwrap().value(0i32).flag("pick", Fault::Index);
         // SAFETY: as above.
         unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0).unwrap() };
         device.fill_bytes(&large, 0, 1, 100).unwrap();

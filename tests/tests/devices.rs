@@ -45,16 +45,59 @@ fn two_devices() {
             assert_eq!(read_float::<R>(back), expected, "{shape:?} {view:?}");
         }
     }
-    // Operands on different devices are refused, and both stay whole.
-    let a = R::float_from_data(TensorData::from([1.0f32, 2.0]), &first);
-    let b = R::float_from_data(TensorData::from([3.0f32, 4.0]), &second);
-    let refused =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| R::float_add(a.clone(), b.clone())));
-    assert!(refused.is_err());
-    let error = burn_rocm::take_last_error().expect("the error is kept");
-    assert!(matches!(error, burn_rocm::RocmError::Invalid { .. }), "{error}");
-    assert_eq!(read_float::<R>(a).to_vec::<f32>().unwrap(), [1.0, 2.0]);
-    assert_eq!(read_float::<R>(b).to_vec::<f32>().unwrap(), [3.0, 4.0]);
+    operands_on_two_devices(&first, &second);
+}
+
+/// Operands on different devices are refused, and all stay whole.
+fn operands_on_two_devices(first: &RocmDevice, second: &RocmDevice) {
+    let floats = |device: &RocmDevice, shape: &[usize]| {
+        R::float_ones(Shape::from(shape.to_vec()), device, FloatDType::F32)
+    };
+    let (a, b) = (floats(first, &[2, 2]), floats(second, &[2, 2]));
+    let at = |device: &RocmDevice| R::int_zeros(Shape::from(vec![2, 2]), device, IntDType::I32);
+    let list = |device: &RocmDevice| R::int_zeros(Shape::from(vec![2]), device, IntDType::I32);
+    let mask = |device: &RocmDevice| R::bool_ones(Shape::from(vec![2, 2]), device, BoolDType::Native);
+    let image = |device: &RocmDevice| floats(device, &[1, 1, 4, 4]);
+    let native = BoolDType::Native;
+    macro_rules! refused {
+        ($($name:ident: $body:expr;)*) => {$(
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop($body)));
+            assert!(caught.is_err(), "{} takes operands of two devices", stringify!($name));
+            let error = burn_rocm::take_last_error().expect("the error is kept");
+            assert!(matches!(error, burn_rocm::RocmError::Invalid { .. }), "{}: {error}", stringify!($name));
+            let text = error.to_string();
+            assert!(text.contains("rocm:0") && text.contains("rocm:1"), "{}: {text}", stringify!($name));
+        )*};
+    }
+    refused! {
+        float_add: R::float_add(a.clone(), b.clone());
+        float_powf: R::float_powf(b.clone(), a.clone());
+        float_equal: R::float_equal(a.clone(), b.clone(), native);
+        float_matmul: R::float_matmul(a.clone(), b.clone());
+        float_cross: R::float_cross(floats(first, &[3]), floats(second, &[3]), 0);
+        float_cat: R::float_cat(vec![a.clone(), b.clone()], 0);
+        float_slice_assign: R::float_slice_assign(a.clone(), &[], b.clone());
+        float_mask_where: R::float_mask_where(a.clone(), mask(first), b.clone());
+        float_mask_fill: R::float_mask_fill(a.clone(), mask(second), Scalar::Int(1));
+        float_gather: R::float_gather(0, a.clone(), at(second));
+        float_scatter_add: R::float_scatter_add(0, a.clone(), at(first), b.clone());
+        float_select: R::float_select(a.clone(), 0, list(second));
+        float_select_add: R::float_select_add(a.clone(), 0, list(first), b.clone());
+        float_gather_nd: R::float_gather_nd(a.clone(), at(second));
+        float_scatter_nd: R::float_scatter_nd(
+            a.clone(),
+            at(second),
+            floats(first, &[2]),
+            burn_backend::tensor::IndexingUpdateOp::Add
+        );
+        bool_and: R::bool_and(mask(first), mask(second));
+        int_div: R::int_div(list(first), list(second));
+        embedding: R::embedding(a.clone(), at(second));
+        conv2d: R::conv2d(image(first), floats(second, &[1, 1, 3, 3]), None, ConvOptions::new([1, 1], [0, 0], [1, 1], 1));
+        layer_norm: R::layer_norm(a.clone(), floats(second, &[2]), None, 1e-5);
+    }
+    assert_eq!(read_float::<R>(a).to_vec::<f32>().unwrap(), [1.0; 4]);
+    assert_eq!(read_float::<R>(b).to_vec::<f32>().unwrap(), [1.0; 4]);
 }
 
 #[test]

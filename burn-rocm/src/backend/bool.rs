@@ -10,7 +10,7 @@ use crate::device::RocmDevice;
 use crate::dtype::truth;
 use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
-use crate::ops::{binary, cast, compare, data, index, mask, reduce, unary, view};
+use crate::ops::{argwhere, binary, cast, compare, data, index, mask, reduce, unary, view};
 use crate::tensor::RocmTensor;
 
 #[traced]
@@ -32,7 +32,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Roc
     }
 
     fn bool_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
-        data::upload(&data, data::bool_dtype(data.dtype), device).or_raise()
+        let dtype = data::bool_dtype(data.dtype);
+        data::upload(data, dtype, device).or_raise()
     }
 
     fn bool_into_int(tensor: RocmTensor, out_dtype: IntDType) -> RocmTensor {
@@ -149,6 +150,10 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Roc
 
     fn bool_xor(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
         binary::logic("bool_xor", "LogicXor", lhs, rhs).or_raise()
+    }
+
+    async fn bool_argwhere(tensor: RocmTensor, out_dtype: IntDType) -> RocmTensor {
+        argwhere::argwhere(tensor, out_dtype).or_raise()
     }
 
     fn bool_any(tensor: RocmTensor) -> RocmTensor {

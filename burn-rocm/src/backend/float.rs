@@ -8,18 +8,20 @@ use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
-use crate::error::{OrRaise, execution, unsupported};
+use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::interpolate::Padding;
 use crate::ops::{
-    binary, cast, compare, data, index, interpolate, mask, matmul, random, reduce, scan, sort, unary, view,
+    binary, cast, compare, data, index, index_nd, interpolate, mask, matmul, random, reduce, scan, sort,
+    unary, view,
 };
 use crate::tensor::RocmTensor;
 
 #[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Rocm<F, I, B> {
     fn float_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
-        data::upload(&data, data.dtype, device).or_raise()
+        let dtype = data.dtype;
+        data::upload(data, dtype, device).or_raise()
     }
 
     fn float_random(
@@ -182,15 +184,15 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
 
     fn float_scatter_nd(
         data: RocmTensor,
-        _indices: RocmTensor,
-        _values: RocmTensor,
-        _reduction: IndexingUpdateOp,
+        indices: RocmTensor,
+        values: RocmTensor,
+        reduction: IndexingUpdateOp,
     ) -> RocmTensor {
-        unsupported("float_scatter_nd", data.dtype_of().name()).or_raise()
+        index_nd::scatter("float_scatter_nd", data, indices, values, reduction).or_raise()
     }
 
-    fn float_gather_nd(data: RocmTensor, _indices: RocmTensor) -> RocmTensor {
-        unsupported("float_gather_nd", data.dtype_of().name()).or_raise()
+    fn float_gather_nd(data: RocmTensor, indices: RocmTensor) -> RocmTensor {
+        index_nd::gather("float_gather_nd", data, indices).or_raise()
     }
 
     fn float_select(tensor: RocmTensor, dim: usize, indices: RocmTensor) -> RocmTensor {

@@ -10,9 +10,11 @@ use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
-use crate::error::{OrRaise, execution, unsupported};
+use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
-use crate::ops::{binary, cast, compare, data, index, mask, matmul, random, reduce, scan, sort, unary, view};
+use crate::ops::{
+    binary, cast, compare, data, index, index_nd, mask, matmul, random, reduce, scan, sort, unary, view,
+};
 use crate::tensor::RocmTensor;
 
 #[traced]
@@ -26,7 +28,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn int_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
-        data::upload(&data, data.dtype, device).or_raise()
+        let dtype = data.dtype;
+        data::upload(data, dtype, device).or_raise()
     }
 
     fn int_device(tensor: &RocmTensor) -> RocmDevice {
@@ -103,15 +106,15 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
 
     fn int_scatter_nd(
         data: RocmTensor,
-        _indices: RocmTensor,
-        _values: RocmTensor,
-        _reduction: IndexingUpdateOp,
+        indices: RocmTensor,
+        values: RocmTensor,
+        reduction: IndexingUpdateOp,
     ) -> RocmTensor {
-        unsupported("int_scatter_nd", data.dtype_of().name()).or_raise()
+        index_nd::scatter("int_scatter_nd", data, indices, values, reduction).or_raise()
     }
 
-    fn int_gather_nd(data: RocmTensor, _indices: RocmTensor) -> RocmTensor {
-        unsupported("int_gather_nd", data.dtype_of().name()).or_raise()
+    fn int_gather_nd(data: RocmTensor, indices: RocmTensor) -> RocmTensor {
+        index_nd::gather("int_gather_nd", data, indices).or_raise()
     }
 
     fn int_select(tensor: RocmTensor, dim: usize, indices: RocmTensor) -> RocmTensor {

@@ -11,7 +11,7 @@ mod transaction;
 use core::fmt;
 use core::marker::PhantomData;
 
-use burn_backend::{Backend, BackendTypes, DTypeUsage, DTypeUsageSet, Element, ExecutionError};
+use burn_backend::{Backend, BackendTypes, DTypeUsage, DTypeUsageSet, Element, ExecutionError, TensorData};
 use burn_ir::{BackendIr, HandleKind, TensorHandle};
 use burn_rocm_macros::traced;
 use burn_std::{DType, bf16, f16};
@@ -20,6 +20,7 @@ use crate::device::RocmDevice;
 use crate::error::{execution, raise};
 use crate::ops::random;
 use crate::qtensor::RocmQTensor;
+use crate::staging;
 use crate::tensor::RocmTensor;
 
 /// The backend: `F`, `I` and `B` are the element types that tensors have where nothing else is said. Any tensor may
@@ -92,10 +93,33 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
         device.open().and_then(|device| device.sync()).map_err(execution)
     }
 
-    /// Gives what the device's memory pool holds in reserve back to the driver.
+    /// What `func` allocates comes from memory of its own, which only such allocations share.
+    fn memory_persistent_allocations<Output: Send, Input: Send, Func: Fn(Input) -> Output + Send>(
+        device: &RocmDevice,
+        input: Input,
+        func: Func,
+    ) -> Output {
+        match device.open() {
+            Ok(device) => device.pool().persistently(|| func(input)),
+            Err(error) => raise(error),
+        }
+    }
+
+    /// Gives what the device's memory pool holds in reserve back to the driver, pinned host memory too.
     fn memory_cleanup(device: &RocmDevice) {
-        if let Err(error) = device.open().and_then(|device| device.pool().clear()) {
+        if let Err(error) = device.open().and_then(|device| device.memory_cleanup()) {
             raise(error);
+        }
+    }
+
+    /// Moves the data into pinned memory, from which `from_data` on that device uploads without another copy.
+    fn staging<'a, Iter>(data: Iter, device: &RocmDevice)
+    where
+        Iter: Iterator<Item = &'a mut TensorData>,
+    {
+        match device.open() {
+            Ok(device) => data.for_each(|data| staging::pin(&device, data)),
+            Err(error) => raise(error),
         }
     }
 

@@ -12,7 +12,7 @@ use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::{OrRaise, unsupported};
 use crate::ops::interpolate::Mode;
 use crate::ops::pool::Window;
-use crate::ops::{attention, conv, conv_direct, fft, interpolate, linear, norm, pool, pool1d};
+use crate::ops::{attention, conv, conv_direct, embedding, fft, interpolate, linear, norm, pool, pool1d};
 use crate::tensor::RocmTensor;
 
 /// Burn's options of a convolution as the engine's.
@@ -49,6 +49,14 @@ pub(super) fn mode(mode: InterpolateMode) -> Mode {
 
 #[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F, I, B> {
+    fn embedding(weights: RocmTensor, indices: RocmTensor) -> RocmTensor {
+        embedding::embedding(weights, indices).or_raise()
+    }
+
+    fn embedding_backward(weights: RocmTensor, output_grad: RocmTensor, indices: RocmTensor) -> RocmTensor {
+        embedding::embedding_backward(weights, output_grad, indices).or_raise()
+    }
+
     fn linear(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>) -> RocmTensor {
         linear::linear(x, weight, bias).or_raise()
     }

@@ -2,14 +2,13 @@
 
 use burn_backend::Scalar;
 use burn_std::DType;
-use hip::KernelName;
+use hip::{Fault, KernelName};
 
 use super::data::packed;
 use super::launch::{Operand, Output, Walk, flat, is_packed};
 use crate::dtype::{Value, compute};
 use crate::error::invalid;
-use crate::layout::broadcast_shape;
-use crate::tensor::{RocmTensor, one_device, one_dtype};
+use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
 /// The functor's result of two tensors, broadcast to one shape. Written over an operand that has no other owner.
 pub(crate) fn binary(
@@ -20,7 +19,7 @@ pub(crate) fn binary(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[&lhs, &rhs])?;
     let dtype = one_dtype(op, &[&lhs, &rhs])?;
-    let shape = broadcast_shape(op, lhs.dims(), rhs.dims())?;
+    let shape = one_shape(op, &[&lhs, &rhs])?;
     if lhs.layout() == rhs.layout()
         && let Some(order) = lhs.layout().dense_order()
         && !lhs.is_contiguous()
@@ -42,19 +41,28 @@ pub(crate) fn binary(
     if out.is_empty() {
         return Ok(out);
     }
+    // Integers are divided by kernels that raise the op's flag at a zero.
+    let flag = [Value::Flag(op, Fault::Division)];
+    let divides = matches!(functor, "Div" | "Rem") && !ty.is_float();
+    let [contiguous, strided] = match divides {
+        true => ["divide_contiguous", "divide_strided"],
+        false => ["binary_contiguous", "binary_strided"],
+    };
+    let scalars: &[Value] = if divides { &flag } else { &[] };
     if same && is_packed(&lhs) && is_packed(&rhs) {
-        let kernel = KernelName::new("binary_contiguous").name(functor).ty(ty);
-        flat(op, kernel, out.len(), &[&lhs, &rhs], &[], &[&out])?;
+        let kernel = KernelName::new(contiguous).name(functor).ty(ty);
+        flat(op, kernel, out.len(), &[&lhs, &rhs], scalars, &[&out])?;
         return Ok(out);
     }
     let (l, r) = (lhs.layout().expand(op, shape.as_slice())?, rhs.layout().expand(op, shape.as_slice())?);
     Walk::new(
         op,
-        KernelName::new("binary_strided").name(functor).ty(ty),
+        KernelName::new(strided).name(functor).ty(ty),
         shape.as_slice(),
         &[Operand::new(&lhs, l.strides()), Operand::new(&rhs, r.strides())],
         Output::Row(&out),
     )
+    .scalars(scalars)
     .launch()?;
     Ok(out)
 }
@@ -153,7 +161,7 @@ pub(crate) fn logic(
 /// The cross product of 3-vectors along an axis.
 pub(crate) fn cross(lhs: RocmTensor, rhs: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
     const OP: &str = "float_cross";
-    let shape = broadcast_shape(OP, lhs.dims(), rhs.dims())?;
+    let shape = one_shape(OP, &[&lhs, &rhs])?;
     if shape.as_slice().get(axis) != Some(&3) {
         return invalid(OP, "an axis of size 3", format!("axis {axis} of {:?}", shape.as_slice()));
     }

@@ -10,8 +10,7 @@ use super::cast::cast;
 use super::data::packed;
 use super::launch::{Operand, Output, Walk, flat, is_packed};
 use crate::dtype::compute;
-use crate::layout::broadcast_shape;
-use crate::tensor::{RocmTensor, one_device, one_dtype};
+use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
 /// A new one-byte bool tensor: what the kernels answer in.
 fn answer(device: &Arc<Device>, shape: Shape) -> hip::Result<RocmTensor> {
@@ -34,7 +33,7 @@ pub(crate) fn compare(
         "GreaterEqual" => ("LessEqual", rhs, lhs),
         _ => (functor, lhs, rhs),
     };
-    let shape = broadcast_shape(op, lhs.dims(), rhs.dims())?;
+    let shape = one_shape(op, &[&lhs, &rhs])?;
     let ty = lhs.kernel_type()?;
     let out = answer(lhs.hip_device(), shape.clone())?;
     let kernel = |template| KernelName::new(template).name(functor).ty(ty);

@@ -11,6 +11,7 @@ use crate::device::RocmDevice;
 use crate::dtype::{Value, bits, kernel_type, raw_type};
 use crate::error::invalid;
 use crate::layout::collapse;
+use crate::staging;
 use crate::tensor::RocmTensor;
 
 /// A tensor of unspecified elements.
@@ -75,19 +76,23 @@ pub(crate) fn arange(
 }
 
 /// The host's data on the device.
-pub(crate) fn upload(data: &TensorData, dtype: DType, device: &RocmDevice) -> hip::Result<RocmTensor> {
+pub(crate) fn upload(data: TensorData, dtype: DType, device: &RocmDevice) -> hip::Result<RocmTensor> {
     kernel_type(dtype)?;
-    let count: usize = data.shape.as_slice().iter().product();
-    let bytes: &[u8] = &data.bytes;
-    let Some(bytes) = bytes.get(..count * dtype.size()) else {
+    let TensorData { bytes, shape, .. } = data;
+    let size = shape.as_slice().iter().product::<usize>() * dtype.size();
+    if bytes.len() < size {
         return invalid(
             "from_data",
-            format!("{} bytes for {:?} of {}", count * dtype.size(), data.shape.as_slice(), dtype.name()),
+            format!("{size} bytes for {:?} of {}", shape.as_slice(), dtype.name()),
             format!("{} bytes", bytes.len()),
         );
+    }
+    let device = device.open()?;
+    let buffer = match staging::upload(&device, bytes) {
+        Ok(buffer) => buffer?,
+        Err(bytes) => device.upload(&bytes[..size])?,
     };
-    let buffer = device.open()?.upload(bytes)?;
-    RocmTensor::new(buffer, data.shape.clone(), dtype)
+    RocmTensor::new(buffer, shape, dtype)
 }
 
 /// The dtype of a bool tensor made of host data: bytes and words count as bools stored so.
@@ -99,25 +104,70 @@ pub(crate) fn bool_dtype(dtype: DType) -> DType {
     }
 }
 
+/// Elements on the host. A vector of the element's own size gives the bytes its alignment.
+enum Elements {
+    Bytes(Vec<u8>),
+    Halves(Vec<u16>),
+    Words(Vec<u32>),
+    Doubles(Vec<u64>),
+}
+
+impl Elements {
+    fn new(tensor: &RocmTensor) -> Self {
+        let n = tensor.len();
+        match tensor.dtype_size() {
+            1 => Self::Bytes(vec![0; n]),
+            2 => Self::Halves(vec![0; n]),
+            4 => Self::Words(vec![0; n]),
+            _ => Self::Doubles(vec![0; n]),
+        }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Bytes(elements) => elements,
+            Self::Halves(elements) => bytemuck::cast_slice_mut(elements),
+            Self::Words(elements) => bytemuck::cast_slice_mut(elements),
+            Self::Doubles(elements) => bytemuck::cast_slice_mut(elements),
+        }
+    }
+
+    fn of(self, tensor: &RocmTensor) -> TensorData {
+        let bytes = match self {
+            Self::Bytes(elements) => Bytes::from_elems(elements),
+            Self::Halves(elements) => Bytes::from_elems(elements),
+            Self::Words(elements) => Bytes::from_elems(elements),
+            Self::Doubles(elements) => Bytes::from_elems(elements),
+        };
+        TensorData::from_bytes(bytes, tensor.layout().shape().clone(), tensor.dtype_of())
+    }
+}
+
 /// The tensor's elements on the host. Waits for the device.
 pub(crate) fn read(tensor: RocmTensor) -> hip::Result<TensorData> {
     let tensor = contiguous(tensor)?;
-    let (shape, dtype) = (tensor.layout().shape().clone(), tensor.dtype_of());
-    // A vector of the element's own size gives the bytes its alignment.
-    let bytes = match dtype.size() {
-        1 => read_as::<u8>(&tensor),
-        2 => read_as::<u16>(&tensor),
-        4 => read_as::<u32>(&tensor),
-        _ => read_as::<u64>(&tensor),
-    }?;
-    Ok(TensorData::from_bytes(bytes, shape, dtype))
+    let mut elements = Elements::new(&tensor);
+    tensor.hip_device().read(tensor.buffer(), tensor.byte_offset(), elements.bytes())?;
+    Ok(elements.of(&tensor))
 }
 
-fn read_as<E: bytemuck::Pod + Send + Sync>(tensor: &RocmTensor) -> hip::Result<Bytes> {
-    let mut elements = vec![E::zeroed(); tensor.len()];
-    let bytes = bytemuck::cast_slice_mut(&mut elements);
-    tensor.hip_device().read(tensor.buffer(), tensor.byte_offset(), bytes)?;
-    Ok(Bytes::from_elems(elements))
+/// Several tensors' elements on the host, with one wait for each device that holds some.
+pub(crate) fn read_all(tensors: Vec<RocmTensor>) -> hip::Result<Vec<TensorData>> {
+    let tensors = tensors.into_iter().map(contiguous).collect::<hip::Result<Vec<_>>>()?;
+    let mut elements: Vec<Elements> = tensors.iter().map(Elements::new).collect();
+    let mut devices: Vec<(&Arc<Device>, Vec<hip::Read<'_>>)> = Vec::new();
+    for (tensor, elements) in tensors.iter().zip(&mut elements) {
+        let (buffer, byte_offset) = (tensor.buffer(), tensor.byte_offset());
+        let read = hip::Read { buffer, byte_offset, out: elements.bytes() };
+        match devices.iter_mut().find(|(device, _)| Arc::ptr_eq(device, tensor.hip_device())) {
+            Some((_, reads)) => reads.push(read),
+            None => devices.push((tensor.hip_device(), vec![read])),
+        }
+    }
+    for (device, reads) in devices {
+        device.read_all(reads)?;
+    }
+    Ok(elements.into_iter().zip(&tensors).map(|(elements, tensor)| elements.of(tensor)).collect())
 }
 
 /// The tensor on `device`: itself, or a copy that the two devices order between themselves.

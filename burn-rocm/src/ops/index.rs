@@ -1,17 +1,17 @@
 //! Ops that read or write where an int tensor says.
 
 use burn_std::DType;
-use hip::KernelName;
+use hip::{Fault, KernelName};
 
 use super::cast::cast;
 use super::data::writable;
-use super::launch::{MAX_REACH, Operand, Output, Walk, rows};
+use super::launch::{Operand, Output, Walk, rows};
 use crate::dtype::{Value, is_index, raw_type};
-use crate::error::{invalid, unsupported};
+use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
 /// Indices as the kernels read them: 32 or 64 bits, signed.
-fn index(op: &'static str, indices: RocmTensor) -> hip::Result<RocmTensor> {
+pub(super) fn index(op: &'static str, indices: RocmTensor) -> hip::Result<RocmTensor> {
     let dtype = indices.dtype_of();
     if is_index(dtype) {
         return Ok(indices);
@@ -34,19 +34,33 @@ fn check_within(op: &'static str, tensor: &RocmTensor, shape: &[usize], axis: us
 }
 
 /// The strides of `tensor` with the axis' own taken out, and that one with the axis' size as the kernels take them.
-fn without_axis(op: &'static str, tensor: &RocmTensor, axis: usize) -> hip::Result<(Vec<isize>, [Value; 2])> {
-    let span = tensor.layout().span().map_or(0, |(low, high)| high - low);
-    if span > MAX_REACH {
-        return unsupported(op, format!("{} of more than {MAX_REACH} elements", tensor.dtype_of().name()));
-    }
+fn without_axis(tensor: &RocmTensor, axis: usize) -> (Vec<isize>, [Value; 2]) {
     let mut strides = tensor.layout().strides().to_vec();
     let step = core::mem::replace(&mut strides[axis], 0);
-    Ok((strides, [Value::I32(step as i32), Value::U32(tensor.dims()[axis] as u32)]))
+    let size = tensor.dims()[axis] as u64;
+    (strides, [Value::I64(step as i64), Value::U64(size)])
 }
+
+/// What raises the op's flag at an index out of range.
+fn flag(op: &'static str) -> Value {
+    Value::Flag(op, Fault::Index)
+}
+
+/// An axis without elements has no index at all; the host knows that before any kernel.
+pub(super) fn check_size(op: &'static str, size: usize) -> hip::Result<()> {
+    match size {
+        0 => invalid(op, "indices from 0 to below the axis' size", "an axis of size 0"),
+        _ => Ok(()),
+    }
+}
+
+/// For indices that have been looked at before: whatever is wrong with them has been reported.
+const NO_FLAG: Value = Value::U64(0);
 
 /// Element `[.., indices[..], ..]` of the tensor, over `shape`, the indices read with the strides given.
 fn pick(
     op: &'static str,
+    flag: Value,
     axis: usize,
     tensor: &RocmTensor,
     indices: &RocmTensor,
@@ -57,7 +71,8 @@ fn pick(
     if out.is_empty() {
         return Ok(out);
     }
-    let (strides, axis) = without_axis(op, tensor, axis)?;
+    check_size(op, tensor.dims()[axis])?;
+    let (strides, [step, size]) = without_axis(tensor, axis);
     Walk::new(
         op,
         KernelName::new("gather").ty(raw_type(tensor.kernel_type()?)).ty(indices.kernel_type()?),
@@ -65,7 +80,7 @@ fn pick(
         &[Operand::new(tensor, &strides), Operand::new(indices, index_strides)],
         Output::Row(&out),
     )
-    .scalars(&axis)
+    .scalars(&[step, size, flag])
     .launch()?;
     Ok(out)
 }
@@ -80,7 +95,7 @@ pub(crate) fn gather(
     one_device(op, &[&tensor, &indices])?;
     check_within(op, &tensor, indices.dims(), axis)?;
     let indices = index(op, indices)?;
-    pick(op, axis, &tensor, &indices, indices.layout().strides(), indices.dims())
+    pick(op, flag(op), axis, &tensor, &indices, indices.layout().strides(), indices.dims())
 }
 
 /// The strides with which a list of indices is read along one axis of a shape.
@@ -97,6 +112,9 @@ fn check_list(op: &'static str, indices: &RocmTensor) -> hip::Result<()> {
     }
 }
 
+/// Bytes from which a row is copied by a block: below, its threads would stand idle.
+const LEAST_ROW: usize = 64;
+
 /// The slices of the tensor along an axis that a list of indices names.
 pub(crate) fn select(
     op: &'static str,
@@ -110,15 +128,39 @@ pub(crate) fn select(
     let indices = index(op, indices)?;
     let mut shape = tensor.dims().to_vec();
     shape[axis] = indices.len();
-    if axis == 0 && tensor.is_contiguous() && indices.is_contiguous() {
-        return select_rows(op, &tensor, &indices, &shape);
+    select_along(op, flag(op), &tensor, axis, &indices, &shape)
+}
+
+/// The slices of the tensor along an axis, a result of `shape`.
+fn select_along(
+    op: &'static str,
+    flag: Value,
+    tensor: &RocmTensor,
+    axis: usize,
+    indices: &RocmTensor,
+    shape: &[usize],
+) -> hip::Result<RocmTensor> {
+    let row = shape[axis + 1..].iter().product::<usize>() * tensor.dtype_size();
+    if axis == 0 && row >= LEAST_ROW && tensor.is_contiguous() && indices.is_contiguous() {
+        return select_rows(op, flag, tensor, indices, shape);
     }
-    pick(op, axis, &tensor, &indices, &along(&indices, shape.len(), axis), &shape)
+    pick(op, flag, axis, tensor, indices, &along(indices, shape.len(), axis), shape)
+}
+
+/// [`select`] on the first of two axes, of places that are known to be right or have been reported.
+pub(super) fn pick_rows(
+    op: &'static str,
+    table: &RocmTensor,
+    places: &RocmTensor,
+) -> hip::Result<RocmTensor> {
+    let shape = [places.len(), table.dims()[1]];
+    select_along(op, NO_FLAG, table, 0, places, &shape)
 }
 
 /// Whole rows of a contiguous tensor.
 fn select_rows(
     op: &'static str,
+    flag: Value,
     tensor: &RocmTensor,
     indices: &RocmTensor,
     shape: &[usize],
@@ -127,10 +169,8 @@ fn select_rows(
     if out.is_empty() {
         return Ok(out);
     }
+    check_size(op, tensor.dims()[0])?;
     let bytes = shape[1..].iter().product::<usize>() * tensor.dtype_size();
-    let Ok(size) = u32::try_from(tensor.dims()[0]) else {
-        return unsupported(op, format!("{} of more than {} rows", tensor.dtype_of().name(), u32::MAX));
-    };
     let device = out.hip_device();
     rows(
         op,
@@ -139,7 +179,7 @@ fn select_rows(
         device.grid_rows(indices.len(), bytes.div_ceil(16)),
         &[Value::U64(indices.len() as u64), Value::U64(bytes as u64)],
         &[tensor, indices],
-        &[Value::U32(size)],
+        &[Value::U64(tensor.dims()[0] as u64), flag],
         &[&out],
     )?;
     Ok(out)
@@ -150,6 +190,19 @@ fn select_rows(
 pub(crate) enum Join {
     Add,
     Or,
+    Assign,
+}
+
+impl Join {
+    /// Whether the values that meet in one element may do so in any order: or is the same in each; sums of floats are not,
+    /// and which assignment stays is not either; and not every type is added to atomically.
+    pub(super) fn any_order(self, ty: hip::DType) -> bool {
+        match self {
+            Self::Or => true,
+            Self::Add => has_atomic_add(ty) && !(hip::deterministic() && ty.is_float()),
+            Self::Assign => !hip::deterministic(),
+        }
+    }
 }
 
 /// `tensor[indices[i][j]][j] += value[i][j]` for axis 0, and so for the others (or `|=` for bools).
@@ -169,7 +222,7 @@ pub(crate) fn scatter(
     }
     let indices = index(op, indices)?;
     let out = writable(tensor)?;
-    put(op, axis, &out, &indices, indices.layout().strides(), &value, join)?;
+    put(op, flag(op), axis, &out, &indices, indices.layout().strides(), &value, join)?;
     Ok(out)
 }
 
@@ -193,7 +246,7 @@ pub(crate) fn select_into(
     }
     let indices = index(op, indices)?;
     let out = writable(tensor)?;
-    put(op, axis, &out, &indices, &along(&indices, shape.len(), axis), &value, join)?;
+    put(op, flag(op), axis, &out, &indices, &along(&indices, shape.len(), axis), &value, join)?;
     Ok(out)
 }
 
@@ -203,8 +256,21 @@ fn has_atomic_add(ty: hip::DType) -> bool {
     matches!(ty, D::F32 | D::F64 | D::I32 | D::U32 | D::I64 | D::U64)
 }
 
+/// Joins each row of `value` with the row of `out` that its place names, in any order; the places have been looked at.
+pub(super) fn put_rows(
+    op: &'static str,
+    out: &RocmTensor,
+    places: &RocmTensor,
+    value: &RocmTensor,
+    join: Join,
+) -> hip::Result<()> {
+    put(op, NO_FLAG, 0, out, places, &along(places, 2, 0), value, join)
+}
+
+#[allow(clippy::too_many_arguments)]
 fn put(
     op: &'static str,
+    flag: Value,
     axis: usize,
     out: &RocmTensor,
     indices: &RocmTensor,
@@ -215,18 +281,22 @@ fn put(
     if value.is_empty() {
         return Ok(());
     }
-    let ty = out.kernel_type()?;
-    let (out_strides, along_axis) = without_axis(op, out, axis)?;
+    let ty = match join {
+        Join::Assign => raw_type(out.kernel_type()?),
+        Join::Add | Join::Or => out.kernel_type()?,
+    };
+    check_size(op, out.dims()[axis])?;
+    let (out_strides, [step, size]) = without_axis(out, axis);
+    let along_axis = [step, size, flag];
     let functor = match join {
         Join::Add => "Add",
         Join::Or => "Or",
+        Join::Assign => "Assign",
     };
     let name = |template| -> hip::Result<KernelName> {
         Ok(KernelName::new(template).name(functor).ty(ty).ty(indices.kernel_type()?))
     };
-    // Or is the same whatever the order; sums of floats are not, and atomic ones come in any.
-    let unordered = join == Join::Or || (has_atomic_add(ty) && !(hip::deterministic() && ty.is_float()));
-    if unordered {
+    if join.any_order(ty) {
         return Walk::new(
             op,
             name("scatter")?,
@@ -244,10 +314,10 @@ fn put(
         value.dims().iter().enumerate().filter(|&(d, _)| d != axis).map(|(_, &dim)| dim).collect();
     let (i, v, o) = (drop_axis(index_strides), drop_axis(value.layout().strides()), drop_axis(&out_strides));
     // One thread a line adds its elements in order.
-    let steps = [Value::I32(index_strides[axis] as i32), Value::I32(value.layout().strides()[axis] as i32)];
+    let steps = [index_strides[axis], value.layout().strides()[axis]].map(|step| Value::I64(step as i64));
     let inputs = [Operand::new(indices, &i), Operand::new(value, &v)];
     Walk::new(op, name("scatter_ordered")?, &lines, &inputs, Output::First(Operand::new(out, &o)))
-        .around_metadata(&[Value::U32(value.dims()[axis] as u32)], &steps)
+        .around_metadata(&[Value::U64(value.dims()[axis] as u64)], &steps)
         .scalars(&along_axis)
         .launch()
 }

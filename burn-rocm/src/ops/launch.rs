@@ -17,8 +17,14 @@ use crate::tensor::RocmTensor;
 /// `MAX_DIMS` of `prelude.h`.
 const MAX_DIMS: usize = 8;
 
-/// Element counts and offsets of one strided launch stay below this: `prelude.h` has them in 32 bits.
+/// What `prelude.h` has in 32 bits stays at or below this.
 pub(crate) const MAX_REACH: usize = i32::MAX as usize;
+
+/// Element counts and offsets of one strided launch stay at or below this: [`MAX_REACH`], or less where a setting says so, so that
+/// tests see launches split without tensors of that size.
+pub(crate) fn max_reach() -> usize {
+    hip::launch_reach()
+}
 
 /// The vector accesses of contiguous kernels need pointers at multiples of this.
 const ALIGNMENT: usize = 16;
@@ -50,7 +56,9 @@ fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
         Value::U32(v) => launch.value(v),
         Value::U16(v) => launch.value(v),
         Value::U8(v) => launch.value(v),
+        Value::Flag(op, fault) => launch.flag(op, fault),
         Value::I64x6(v) => launch.value(v),
+        Value::U64x8(v) => launch.value(v),
         Value::U32x12(v) => launch.value(v),
         Value::U32x21(v) => launch.value(v),
     }
@@ -273,13 +281,6 @@ fn walk_of<const N: usize>(walk: &Walk<'_>) -> hip::Result<()> {
         }
     }
     let merged = collapse(walk.shape, operands.map(|operand| operand.strides));
-    if merged.shape.len() > MAX_DIMS {
-        return invalid(
-            walk.op,
-            format!("at most {MAX_DIMS} dimensions that do not merge"),
-            format!("{:?}", walk.shape),
-        );
-    }
     let strides: [&[isize]; N] = std::array::from_fn(|n| merged.strides[n].as_slice());
     part(walk, &merged.shape, strides, operands.map(|operand| operand.offset), 0)
 }
@@ -302,7 +303,8 @@ fn inside(walk: &Walk<'_>, operand: &Operand<'_>) -> hip::Result<()> {
     Ok(())
 }
 
-/// One launch, or two halves along the outermost dimension.
+/// One launch; one for each index of the outermost dimension where there are more than the kernels take, or two halves along it
+/// where they reach too far.
 fn part<const N: usize>(
     walk: &Walk<'_>,
     shape: &[usize],
@@ -311,10 +313,18 @@ fn part<const N: usize>(
     done: usize,
 ) -> hip::Result<()> {
     let n: usize = shape.iter().product();
+    if shape.len() > MAX_DIMS {
+        for at in 0..shape[0] {
+            let moved = std::array::from_fn(|n| offsets[n] + at as isize * strides[n][0]);
+            part(walk, &shape[1..], strides.map(|strides| &strides[1..]), moved, done + at * (n / shape[0]))?;
+        }
+        return Ok(());
+    }
     let reach = |strides: &[isize]| -> usize {
         shape.iter().zip(strides).map(|(&dim, &stride)| (dim - 1) * stride.unsigned_abs()).sum()
     };
-    if n <= MAX_REACH && strides.iter().all(|strides| reach(strides) <= MAX_REACH) {
+    let most = max_reach();
+    if n <= most && strides.iter().all(|strides| reach(strides) <= most) {
         return match N {
             1 => launch_part::<N, Strided1>(walk, shape, strides, offsets, done, n),
             2 => launch_part::<N, Strided2>(walk, shape, strides, offsets, done, n),

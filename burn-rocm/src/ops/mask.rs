@@ -6,8 +6,7 @@ use hip::KernelName;
 use super::launch::{Operand, Output, Walk, flat, is_packed};
 use crate::dtype::{bits, raw_type};
 use crate::error::invalid;
-use crate::layout::broadcast_shape;
-use crate::tensor::{RocmTensor, one_device, one_dtype};
+use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
 fn check_mask(op: &'static str, mask: &RocmTensor) -> hip::Result<()> {
     match mask.dtype_of() {
@@ -34,8 +33,7 @@ pub(crate) fn mask_where(
     one_device(op, &[&tensor, &mask, &value])?;
     one_dtype(op, &[&tensor, &value])?;
     check_mask(op, &mask)?;
-    let shape = broadcast_shape(op, tensor.dims(), mask.dims())?;
-    let shape = broadcast_shape(op, shape.as_slice(), value.dims())?;
+    let shape = one_shape(op, &[&tensor, &mask, &value])?;
     let shape = shape.as_slice();
     let out = target(&mut tensor, shape)?;
     let ty = |template| -> hip::Result<KernelName> {
@@ -69,7 +67,7 @@ pub(crate) fn mask_fill(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[&tensor, &mask])?;
     check_mask(op, &mask)?;
-    let shape = broadcast_shape(op, tensor.dims(), mask.dims())?;
+    let shape = one_shape(op, &[&tensor, &mask])?;
     let shape = shape.as_slice();
     let value = bits(value, tensor.dtype_of())?;
     let out = target(&mut tensor, shape)?;

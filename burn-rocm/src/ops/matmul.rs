@@ -32,15 +32,17 @@ pub(crate) fn scaled(
     let device = one_device(op, &[&lhs, &rhs])?.clone();
     let dtype = one_dtype(op, &[&lhs, &rhs])?;
     let (l, r) = (lhs.dims(), rhs.dims());
+    let found = || format!("{l:?} and {r:?} of {}", dtype.name());
     let (Some((&[m, k], left)), Some((&[inner, n], right))) =
         (l.split_last_chunk::<2>().map(|(b, m)| (m, b)), r.split_last_chunk::<2>().map(|(b, m)| (m, b)))
     else {
-        return invalid(op, "matrices", format!("{l:?} and {r:?}"));
+        return invalid(op, "matrices", found());
     };
     if k != inner {
-        return invalid(op, format!("a right side of {k} rows"), format!("{l:?} and {r:?}"));
+        return invalid(op, format!("a right side of {k} rows"), found());
     }
-    let batch = broadcast_shape(op, left, right)?;
+    let batch =
+        broadcast_shape(op, left, right).or_else(|_| invalid(op, "batches that broadcast", found()))?;
     let batch = batch.as_slice().to_vec();
     let dims: Vec<usize> = batch.iter().copied().chain([m, n]).collect();
     if dims.contains(&0) || k == 0 {

@@ -1,6 +1,8 @@
 //! The ops, one file a family. They know tensors, layouts and the `hip` crate; of Burn only shapes, dtypes and
-//! scalars. Each checks its inputs, then launches; none waits for the device but `data::read`.
+//! scalars. Each checks its inputs, then launches; none waits for the device but
+//! `data::read` and `argwhere`.
 
+pub(crate) mod argwhere;
 pub(crate) mod attention;
 pub(crate) mod binary;
 pub(crate) mod cast;
@@ -9,8 +11,10 @@ pub(crate) mod conv;
 pub(crate) mod conv_direct;
 mod conv_gemm;
 pub(crate) mod data;
+pub(crate) mod embedding;
 pub(crate) mod fft;
 pub(crate) mod index;
+pub(crate) mod index_nd;
 pub(crate) mod interpolate;
 mod launch;
 pub(crate) mod linear;

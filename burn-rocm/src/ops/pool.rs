@@ -6,7 +6,7 @@
 //! up, tensors past 2^31 elements) a kernel's.
 
 use burn_std::DType;
-use hip::{Dnn, KernelName, PoolDesc, PoolMode};
+use hip::{Dnn, Fault, KernelName, PoolDesc, PoolMode};
 
 use super::cast::cast;
 use super::conv::{arg, without_library};
@@ -107,21 +107,22 @@ fn served(out: &RocmTensor, call: impl FnOnce(&Dnn) -> hip::Result<()>) -> hip::
     }
 }
 
-/// Launches a pooling kernel over `planes` and the window, with its one flag where it has one.
+/// Launches a pooling kernel over `planes` and the window, with its one switch and what raises its fault where it has them.
 fn kernel(
     op: &'static str,
     kernel: KernelName,
     shapes: (&[usize], &[usize], Value),
-    flag: Option<bool>,
+    switch: Option<bool>,
     inputs: &[&RocmTensor],
+    fault: &[Value],
     outputs: &[&RocmTensor],
 ) -> hip::Result<()> {
     let (x, _, window) = shapes;
     let planes = Value::U64((x[0] * x[1]) as u64);
-    let dims = [Some(planes), Some(window), flag.map(|flag| Value::I32(flag as i32))];
+    let dims = [Some(planes), Some(window), switch.map(|on| Value::I32(on as i32))];
     let dims: Vec<Value> = dims.into_iter().flatten().collect();
     let device = outputs[0].hip_device();
-    rows(op, device, kernel, device.grid(outputs[0].len()), &dims, inputs, &[], outputs)
+    rows(op, device, kernel, device.grid(outputs[0].len()), &dims, inputs, fault, outputs)
 }
 
 /// Largest elements of each window.
@@ -179,7 +180,7 @@ fn maxima(
     if !out.is_empty() {
         let name = KernelName::new("max_pool2d").ty(x.kernel_type()?).ty(indices.kernel_type()?);
         let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
-        kernel(op, name, shapes, Some(index.is_some()), &[&x], &[&out, &indices])?;
+        kernel(op, name, shapes, Some(index.is_some()), &[&x], &[], &[&out, &indices])?;
     }
     Ok((out, indices))
 }
@@ -217,7 +218,8 @@ pub(crate) fn max_backward(
         }
     }
     let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
-    kernel(op, name, shapes, None, &[&grad, &indices], &[&out])?;
+    let fault = [Value::Flag(op, Fault::Index)];
+    kernel(op, name, shapes, None, &[&grad, &indices], &fault, &[&out])?;
     Ok(out)
 }
 
@@ -247,7 +249,7 @@ pub(crate) fn average(
     }
     let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
     let name = KernelName::new("avg_pool2d").ty(ty);
-    kernel(op, name, shapes, Some(count_include_pad), &[&x], &[&out])?;
+    kernel(op, name, shapes, Some(count_include_pad), &[&x], &[], &[&out])?;
     Ok(out)
 }
 
@@ -280,7 +282,7 @@ pub(crate) fn average_backward(
     }
     let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
     let name = KernelName::new("avg_pool2d_backward").ty(ty);
-    kernel(op, name, shapes, Some(count_include_pad), &[&grad], &[&out])?;
+    kernel(op, name, shapes, Some(count_include_pad), &[&grad], &[], &[&out])?;
     Ok(out)
 }
 

@@ -9,10 +9,10 @@ use hip::{Device, Grid, KernelName};
 use super::binary::inverse;
 use super::cast::cast;
 use super::data::{full_on, packed};
-use super::launch::{MAX_REACH, rows};
-use super::view::{permute, reshape};
+use super::launch::{max_reach, rows};
+use super::view::{cat, narrow, permute, reshape};
 use crate::dtype::Value;
-use crate::error::{invalid, unsupported};
+use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis};
 
 /// The least that a part of a line has, so that what it saves is more than its own cost: elements of a row, and of a
@@ -211,6 +211,17 @@ fn one_row(tensor: RocmTensor) -> hip::Result<RocmTensor> {
 
 /// The functor's result over all elements, of shape `[1]`.
 pub(crate) fn reduce(op: &'static str, functor: &'static str, tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    if tensor.is_empty() && tensor.kernel_type()?.is_float() {
+        // Of no float, as burn-flex has it; along an axis it refuses too, and integers have no such ends.
+        let end = match functor {
+            "Max" | "MaxAbs" => Some(f64::NEG_INFINITY),
+            "Min" => Some(f64::INFINITY),
+            _ => None,
+        };
+        if let Some(end) = end {
+            return full_on(tensor.hip_device(), [1], end.into(), tensor.dtype_of());
+        }
+    }
     reduce_dim(op, functor, one_row(tensor)?, 0)
 }
 
@@ -257,11 +268,15 @@ pub(crate) fn extreme_with_index(
     let dtype = tensor.dtype_of();
     let lines = Lines::new(op, tensor, axis)?;
     let index: DType = index.into();
+    if lines.outer * lines.inner == 0 {
+        return Ok((lines.restore(lines.output(dtype)?)?, lines.restore(lines.output(index)?)?));
+    }
     if lines.len == 0 {
         return invalid(op, "at least one element along the axis", "none");
     }
-    if lines.len > MAX_REACH {
-        return unsupported(op, format!("an axis of more than {MAX_REACH} elements"));
+    if lines.len > max_reach() {
+        let (values, at) = extreme_in_parts(op, functor, &lines)?;
+        return Ok((lines.restore(values)?, lines.restore(cast(at, index)?)?));
     }
     let (values, indices) = (lines.output(dtype)?, lines.output(DType::I32)?);
     let name = |template| KernelName::new(template).name(functor).ty(ty);
@@ -269,13 +284,38 @@ pub(crate) fn extreme_with_index(
     Ok((lines.restore(values)?, lines.restore(cast(indices, index)?)?))
 }
 
-/// [`extreme_with_index`] of an int tensor, whose indices have the tensor's own dtype.
+/// Along an axis longer than the kernels' 32-bit indices reach: the extremes of parts of it, and the extreme of those. The first
+/// of equals is in the first of equal parts.
+fn extreme_in_parts(
+    op: &'static str,
+    functor: &'static str,
+    lines: &Lines,
+) -> hip::Result<(RocmTensor, RocmTensor)> {
+    let whole = reshape(lines.tensor.clone(), &[lines.outer, lines.len, lines.inner])?;
+    let most = max_reach();
+    let (mut values, mut places) = (Vec::new(), Vec::new());
+    for start in (0..lines.len).step_by(most) {
+        let part = narrow(whole.clone(), 1, start, most.min(lines.len - start))?;
+        let (value, at) = extreme_with_index(op, functor, part, 1, IntDType::I64)?;
+        values.push(value);
+        places.push(super::binary::scalar(op, "Add", at, (start as i64).into())?);
+    }
+    let (values, places) = (cat(values, 1)?, cat(places, 1)?);
+    let (value, part) = extreme_with_index(op, functor, values, 1, IntDType::I64)?;
+    let place = super::index::gather(op, 1, places, part)?;
+    Ok((reshape(value, &lines.dims)?, reshape(place, &lines.dims)?))
+}
+
+/// [`extreme_with_index`] of an int tensor, whose indices have the type that its sorts give them.
 pub(crate) fn int_extreme(
     op: &'static str,
     functor: &'static str,
     tensor: RocmTensor,
     axis: usize,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
-    let index = tensor.dtype_of().into();
+    let index = match tensor.dims().get(axis) {
+        Some(&len) if len > i32::MAX as usize => IntDType::I64,
+        _ => super::sort::index_dtype(&tensor).into(),
+    };
     extreme_with_index(op, functor, tensor, axis, index)
 }

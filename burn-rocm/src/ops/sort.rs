@@ -6,7 +6,7 @@ use hip::KernelName;
 use super::binary::inverse;
 use super::cast::cast;
 use super::data::packed;
-use super::launch::{MAX_REACH, rows};
+use super::launch::rows;
 use super::view::{narrow, permute};
 use crate::dtype::{Value, raw_type};
 use crate::error::invalid;
@@ -61,8 +61,8 @@ fn sorted(
     let back = inverse(&order);
     let x = packed(permute(tensor, &order)?)?;
     let len = x.dims()[last];
-    if len > MAX_REACH {
-        return invalid(op, format!("an axis of at most {MAX_REACH}"), len.to_string());
+    if len > i32::MAX as usize {
+        return invalid(op, format!("an axis of at most {}", i32::MAX), len.to_string());
     }
     let device = x.hip_device();
     let out = RocmTensor::empty(device, x.layout().shape().clone(), x.dtype_of())?;

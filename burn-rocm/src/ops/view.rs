@@ -21,11 +21,11 @@ pub(crate) fn swap_dims(tensor: RocmTensor, a: usize, b: usize) -> hip::Result<R
     Ok(tensor.view(layout))
 }
 
-/// The last two axes exchanged.
+/// The last two axes exchanged; fewer than two stay as they are.
 pub(crate) fn transpose(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     match tensor.layout().rank() {
         rank @ 2.. => swap_dims(tensor, rank - 2, rank - 1),
-        rank => invalid("transpose", "at least two axes", rank.to_string()),
+        _ => Ok(tensor),
     }
 }
 

@@ -110,7 +110,9 @@ macro_rules! family {
 use Param::{Ints, Names, Types};
 
 /// Functors for every number type.
-const ARITHMETIC: &[&str] = &["Add", "Sub", "Mul", "Div", "Rem", "Pow", "Max", "Min"];
+const ARITHMETIC: &[&str] = &["Add", "Sub", "Mul", "Pow", "Max", "Min"];
+/// Functors that integer tensors have in kernels of their own, which look for zeros.
+const DIVISION: &[&str] = &["Div", "Rem"];
 const BITWISE: &[&str] = &["BitAnd", "BitOr", "BitXor", "Shl", "Shr"];
 /// Functors of two floats beyond the arithmetic ones.
 const FLOAT_BINARY: &[&str] =
@@ -146,14 +148,19 @@ const ATOMIC: &[DType] = &[DType::F32, DType::F64, DType::I32, DType::U32, DType
 const FAMILIES: &[Family] = &[
     family!("binary", [
         "binary_contiguous" [Names(ARITHMETIC), Types(NUMBERS)],
+        "binary_contiguous" [Names(DIVISION), Types(FLOATS)],
         "binary_contiguous" [Names(BITWISE), Types(INTS)],
         "binary_contiguous" [Names(FLOAT_BINARY), Types(FLOATS)],
         "binary_strided" [Names(ARITHMETIC), Types(NUMBERS)],
+        "binary_strided" [Names(DIVISION), Types(FLOATS)],
         "binary_strided" [Names(BITWISE), Types(INTS)],
         "binary_strided" [Names(FLOAT_BINARY), Types(FLOATS)],
         "binary_contiguous" [Names(LOGIC), Types(BOOLS)],
         "binary_strided" [Names(LOGIC), Types(BOOLS)],
+        "divide_contiguous" [Names(DIVISION), Types(INTS)],
+        "divide_strided" [Names(DIVISION), Types(INTS)],
         "binary_scalar" [Names(ARITHMETIC), Types(NUMBERS)],
+        "binary_scalar" [Names(DIVISION), Types(NUMBERS)],
         "binary_scalar" [Names(BITWISE), Types(INTS)],
     ]),
     family!("cast", [
@@ -221,8 +228,19 @@ const FAMILIES: &[Family] = &[
         "select_rows" [Types(INDEX)],
         "scatter" [Names(&["Add"]), Types(ATOMIC), Types(INDEX)],
         "scatter" [Names(&["Or"]), Types(BOOLS), Types(INDEX)],
+        "scatter" [Names(&["Assign"]), Types(RAW), Types(INDEX)],
         "scatter_ordered" [Names(&["Add"]), Types(NUMBERS), Types(INDEX)],
         "scatter_ordered" [Names(&["Or"]), Types(BOOLS), Types(INDEX)],
+    ]),
+    family!("index_nd", [
+        "tuple_places" [Types(INDEX), Types(INDEX)],
+        "scatter_sorted" [Names(&["Assign"]), Types(RAW)],
+        "scatter_sorted" [Names(&["Add", "Mul", "Min", "Max"]), Types(NUMBERS)],
+    ]),
+    family!("argwhere", [
+        "argwhere_count" [Types(BOOLS)],
+        "argwhere_places" [Types(BOOLS)],
+        "place_coordinates" [Types(INDEX)],
     ]),
     family!("softmax", [
         "softmax_rows" [Types(FLOATS)],

@@ -1,6 +1,9 @@
 //! Bad input: a typed error, the process and the other tensors whole, the next op fine.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod empty;
+mod shapes;
+
 use burn_rocm::{RocmDevice, RocmError, take_last_error};
 use burn_rocm_tests::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};

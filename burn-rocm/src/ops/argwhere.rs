@@ -1,0 +1,72 @@
+//! Where bools are true. The one op whose result's size is data: the count is read, and nothing else.
+
+use burn_std::{DType, IntDType};
+use hip::KernelName;
+
+use super::cast::cast;
+use super::data::packed;
+use super::launch::rows;
+use super::scan::scan;
+use super::view::reshape;
+use crate::dtype::{Value, is_index};
+use crate::tensor::RocmTensor;
+
+/// Elements that one thread counts: a cache line of one-byte bools; where a block has one thread, as many as keep the sums short.
+const CHUNK: usize = 64;
+const SERIAL_CHUNK: usize = 4096;
+/// Dims of which one launch writes the coordinates: `Sizes` in the kernel.
+const DIMS: usize = 8;
+
+/// The coordinates of each true element, a row each, in row-major order.
+pub(crate) fn argwhere(tensor: RocmTensor, dtype: IntDType) -> hip::Result<RocmTensor> {
+    const OP: &str = "bool_argwhere";
+    let dtype: DType = dtype.into();
+    let stored = if is_index(dtype) { dtype } else { DType::I64 };
+    let tensor = packed(tensor)?;
+    let (device, dims, n) = (tensor.hip_device().clone(), tensor.dims().to_vec(), tensor.len());
+    let rank = dims.len();
+    if n == 0 {
+        return RocmTensor::empty(&device, [0, rank], dtype);
+    }
+    let tensor = reshape(tensor, &[n])?;
+    let ty = tensor.kernel_type()?;
+    let serial = device.grid(usize::MAX).threads == 1;
+    let chunk = if serial { SERIAL_CHUNK } else { CHUNK };
+    let chunks = n.div_ceil(chunk);
+    let counts = RocmTensor::empty(&device, [chunks], DType::I64)?;
+    let head = [n, chunk].map(|v| Value::U64(v as u64));
+    let grid = device.grid(n);
+    let kernel = KernelName::new("argwhere_count").ty(ty);
+    rows(OP, &device, kernel, grid, &head, &[&tensor], &[], &[&counts])?;
+    let ends = packed(scan(OP, "CumSum", counts, 0)?)?;
+    let mut last = [0; size_of::<i64>()];
+    device.read(ends.buffer(), ends.byte_offset() + (chunks - 1) * last.len(), &mut last)?;
+    let found = i64::from_ne_bytes(last) as usize;
+    let out = RocmTensor::empty(&device, [found, rank], stored)?;
+    if found == 0 {
+        return cast(out, dtype);
+    }
+    let places = RocmTensor::empty(&device, [found], DType::I64)?;
+    let head = [n, chunk, found].map(|v| Value::U64(v as u64));
+    let kernel = KernelName::new("argwhere_places").ty(ty);
+    rows(OP, &device, kernel, grid, &head, &[&tensor, &ends], &[], &[&places])?;
+    let kernel = KernelName::new("place_coordinates").ty(out.kernel_type()?);
+    for (part, sizes) in dims.chunks(DIMS).enumerate() {
+        let mut padded = [1; DIMS];
+        for (to, &from) in padded.iter_mut().zip(sizes) {
+            *to = from as u64;
+        }
+        let inner: usize = dims[part * DIMS + sizes.len()..].iter().product();
+        let u = |v: usize| Value::U32(v as u32);
+        let head = [
+            Value::U64(found as u64),
+            u(rank),
+            u(part * DIMS),
+            u(sizes.len()),
+            Value::U64(inner as u64),
+            Value::U64x8(padded),
+        ];
+        rows(OP, &device, kernel, device.grid(found), &head, &[&places], &[], &[&out])?;
+    }
+    cast(out, dtype)
+}

@@ -1,0 +1,166 @@
+//! Gather and scatter by tuples of indices: each tuple becomes one place in the leading dims, seen as one.
+
+use burn_backend::tensor::IndexingUpdateOp;
+use burn_std::DType;
+use hip::{Fault, KernelName};
+
+use super::cast::cast;
+use super::data::{contiguous, full_on, packed, writable};
+use super::index::{Join, check_size, index, pick_rows, put_rows};
+use super::launch::rows;
+use super::sort::sort_with_indices;
+use super::view::reshape;
+use crate::dtype::{Value, raw_type};
+use crate::error::invalid;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// Dims of which one launch reads the indices: `Sizes` in the kernels.
+const DIMS: usize = 8;
+
+/// How a tensor is seen by tuples of `length` indices: `slices` slices of the shape `rest`.
+struct Slices {
+    length: usize,
+    tuples: Vec<usize>,
+    slices: usize,
+    rest: Vec<usize>,
+}
+
+impl Slices {
+    fn new(op: &'static str, tensor: &RocmTensor, indices: &RocmTensor) -> hip::Result<Self> {
+        let dims = tensor.dims();
+        match indices.dims().split_last() {
+            Some((&length, tuples)) if length <= dims.len() => Ok(Self {
+                length,
+                tuples: tuples.to_vec(),
+                slices: dims[..length].iter().product(),
+                rest: dims[length..].to_vec(),
+            }),
+            _ => invalid(
+                op,
+                format!("indices whose last dim is at most the rank of {dims:?}"),
+                format!("{:?}", indices.dims()),
+            ),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.tuples.iter().product()
+    }
+
+    fn slice(&self) -> usize {
+        self.rest.iter().product()
+    }
+
+    /// The tuples' shape with a slice's behind it.
+    fn shape(&self) -> Vec<usize> {
+        [&self.tuples[..], &self.rest[..]].concat()
+    }
+
+    /// The slice that each tuple names, -1 for one that is out of range.
+    fn places(
+        &self,
+        op: &'static str,
+        tensor: &RocmTensor,
+        indices: RocmTensor,
+        dtype: DType,
+    ) -> hip::Result<RocmTensor> {
+        let (device, count) = (tensor.hip_device(), self.count());
+        if self.length == 0 {
+            return full_on(device, [count], 0i64.into(), dtype);
+        }
+        let out = RocmTensor::empty(device, [count], dtype)?;
+        if count == 0 {
+            return Ok(out);
+        }
+        if self.slice() > 0 {
+            check_size(op, self.slices)?;
+        }
+        let indices = contiguous(index(op, indices)?)?;
+        let kernel = KernelName::new("tuple_places").ty(indices.kernel_type()?).ty(out.kernel_type()?);
+        for (part, sizes) in tensor.dims()[..self.length].chunks(DIMS).enumerate() {
+            let mut dims = [1; DIMS];
+            for (to, &from) in dims.iter_mut().zip(sizes) {
+                *to = from as u64;
+            }
+            let u = |v: usize| Value::U32(v as u32);
+            let head = [
+                Value::U64(count as u64),
+                u(self.length),
+                u(part * DIMS),
+                u(sizes.len()),
+                Value::U64x8(dims),
+            ];
+            let flag = [Value::Flag(op, Fault::Index)];
+            rows(op, device, kernel, device.grid(count), &head, &[&indices], &flag, &[&out])?;
+        }
+        Ok(out)
+    }
+
+    /// The type of places that need not be sorted: the shorter one that holds them.
+    fn place_type(&self) -> DType {
+        if self.slices <= i32::MAX as usize { DType::I32 } else { DType::I64 }
+    }
+}
+
+/// The slices of the tensor that tuples along the last dim of the indices name.
+pub(crate) fn gather(op: &'static str, tensor: RocmTensor, indices: RocmTensor) -> hip::Result<RocmTensor> {
+    one_device(op, &[&tensor, &indices])?;
+    let slices = Slices::new(op, &tensor, &indices)?;
+    let places = slices.places(op, &tensor, indices, slices.place_type())?;
+    let table = reshape(contiguous(tensor)?, &[slices.slices, slices.slice()])?;
+    reshape(pick_rows(op, &table, &places)?, &slices.shape())
+}
+
+/// Joins each slice of `value` with the slice of the tensor that its tuple of indices names. Where several tuples name one slice,
+/// sums of floats and what is assigned depend on an order that only `BURN_ROCM_DETERMINISTIC` fixes: the tuples' own.
+pub(crate) fn scatter(
+    op: &'static str,
+    tensor: RocmTensor,
+    indices: RocmTensor,
+    value: RocmTensor,
+    update: IndexingUpdateOp,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&tensor, &indices, &value])?;
+    one_dtype(op, &[&tensor, &value])?;
+    let slices = Slices::new(op, &tensor, &indices)?;
+    let shape = slices.shape();
+    if value.dims() != shape {
+        return invalid(op, format!("values of shape {shape:?}"), format!("{:?}", value.dims()));
+    }
+    let dims = tensor.dims().to_vec();
+    let (count, slice) = (slices.count(), slices.slice());
+    let join = match update {
+        IndexingUpdateOp::Assign => Some(Join::Assign),
+        IndexingUpdateOp::Add => Some(Join::Add),
+        IndexingUpdateOp::Mul | IndexingUpdateOp::Min | IndexingUpdateOp::Max => None,
+    };
+    let ty = tensor.kernel_type()?;
+    let value = reshape(value, &[count, slice])?;
+    if let Some(join) = join.filter(|join| join.any_order(ty)) {
+        let places = slices.places(op, &tensor, indices, slices.place_type())?;
+        let out = reshape(writable(tensor)?, &[slices.slices, slice])?;
+        put_rows(op, &out, &places, &value, join)?;
+        return reshape(out, &dims);
+    }
+    let places = slices.places(op, &tensor, indices, slices.place_type())?;
+    let out = writable(tensor)?;
+    if value.is_empty() {
+        return Ok(out);
+    }
+    // Stable: updates of one place stay in their order.
+    let (places, order) = sort_with_indices(op, places, 0, false, DType::I32)?;
+    let places = cast(places, DType::I64)?;
+    let value = packed(value)?;
+    let kernel = KernelName::new("scatter_sorted");
+    let kernel = match update {
+        IndexingUpdateOp::Assign => kernel.name("Assign").ty(raw_type(ty)),
+        IndexingUpdateOp::Add => kernel.name("Add").ty(ty),
+        IndexingUpdateOp::Mul => kernel.name("Mul").ty(ty),
+        IndexingUpdateOp::Min => kernel.name("Min").ty(ty),
+        IndexingUpdateOp::Max => kernel.name("Max").ty(ty),
+    };
+    let device = out.hip_device();
+    let head = [count, slice].map(|v| Value::U64(v as u64));
+    rows(op, device, kernel, device.grid(count * slice), &head, &[&places, &order, &value], &[], &[&out])?;
+    Ok(out)
+}

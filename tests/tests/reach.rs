@@ -1,0 +1,99 @@
+//! Tensors with more elements, or wider offsets, than a kernel's 32 bits: with the limit lowered by the environment, so that small
+//! tensors are split, and (ignored, for its 2.2 GB) a tensor that truly is so large.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use burn_rocm_tests::*;
+
+/// The ops that split launches or lines, in a process whose limit is low.
+#[test]
+fn small_tensors_under_a_low_limit() {
+    const LIMIT: &str = "BURN_ROCM_LAUNCH_REACH";
+    if std::env::var_os(LIMIT).is_none() {
+        for limit in ["2", "7", "100", "1000"] {
+            let output =
+                std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
+                    .args(["--exact", "small_tensors_under_a_low_limit", "--nocapture"])
+                    .env(LIMIT, limit)
+                    .output()
+                    .expect("the test program starts");
+            assert!(
+                output.status.success(),
+                "under a limit of {limit}:\n{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        return;
+    }
+    let random = Random::new();
+    for shape in [&[300][..], &[40, 9], &[3, 50, 2], &[2, 3, 4, 5], &[1, 200]] {
+        for view in View::ALL {
+            let dim = random.below(shape.len());
+            let dtype = FLOATS[random.below(4)];
+            let a = float(&random, shape, dtype, view, -1.0, 1.0);
+            let b = float(&random, shape, dtype, View::Permuted, -1.0, 1.0);
+            let n = int(&random, shape, DType::I8, view, -5, 5);
+            let mut at = shape.to_vec();
+            at[dim] = 1 + random.below(2 * shape[dim]);
+            let places = int(&random, &at, DType::I32, View::Permuted, 0, shape[dim] as i64);
+            let v = float(&random, &at, dtype, View::Permuted, -1.0, 1.0);
+            let w = int(&random, &at, DType::I8, View::Permuted, 0, 2);
+            let list = int(&random, &[5], DType::I64, View::Contiguous, 0, shape[dim] as i64);
+            let m = mask(&random, shape, View::Permuted);
+            let what = format!("{dtype:?} {shape:?} {view:?} dim {dim}");
+            differential!(what.clone(), Tolerance::sum(dtype, 2 * at[dim]).times(4.0), |B, device| {
+                let (x, y) = (|| a.float::<B>(&device), || b.float::<B>(&device));
+                let at = || places.int::<B>(&device);
+                vec![
+                    read_float::<B>(B::float_add(x(), y())),
+                    read_float::<B>(B::float_slice_assign(
+                        x(),
+                        &[Slice::new(1, None, 2)],
+                        B::float_slice(y(), &[Slice::new(1, None, 2)]),
+                    )),
+                    read_float::<B>(B::float_mask_where(x(), m.bool::<B>(&device), y())),
+                    read_float::<B>(B::float_gather(dim, x(), at())),
+                    read_float::<B>(B::float_scatter_add(dim, x(), at(), v.float::<B>(&device))),
+                    read_float::<B>(B::float_select(x(), dim, list.int::<B>(&device))),
+                    read_float::<B>(B::float_max_dim(x(), dim)),
+                ]
+            });
+            differential!(format!("{what}, ints"), Tolerance::EXACT, |B, device| {
+                let x = || n.int::<B>(&device);
+                let at = || places.int::<B>(&device);
+                vec![
+                    read_int::<B>(B::int_gather(dim, x(), at())),
+                    // One thread a line adds what has no atomics.
+                    read_int::<B>(B::int_scatter_add(dim, x(), at(), w.int::<B>(&device))),
+                    read_index::<B>(B::int_argmax(x(), dim)),
+                    read_index::<B>(B::int_argmin(x(), dim)),
+                    read_index::<B>(B::float_argmax(a.float::<B>(&device), dim, IntDType::I64)),
+                ]
+            });
+        }
+    }
+}
+
+/// An axis of more than 2^31 elements: 2.2 GB of bytes.
+#[test]
+#[ignore = "takes 2.2 GB of memory, twice for a moment, and some seconds"]
+fn an_axis_past_31_bits() {
+    let device = Default::default();
+    let n = (1usize << 31) + 1001;
+    let x = R::int_zeros(Shape::from(vec![n]), &device, IntDType::U8);
+    let far = [5i64, n as i64 - 1, 1 << 31, (1 << 31) - 1];
+    let at = || R::int_from_data(TensorData::from(far), &device);
+    let values = R::int_from_data(TensorData::from([1u8, 9, 3, 4]), &device);
+    // u8 has no atomics: one thread walks.
+    let x = R::int_scatter_add(0, x, at(), values);
+    let got = read_int::<R>(R::int_gather(0, x.clone(), at())).to_vec::<u8>().unwrap();
+    assert_eq!(got, [1, 9, 3, 4]);
+    let got = read_int::<R>(R::int_select(x.clone(), 0, at())).to_vec::<u8>().unwrap();
+    assert_eq!(got, [1, 9, 3, 4]);
+    let wide = R::int_reshape(x, Shape::from(vec![1, n]));
+    let (value, place) = R::int_max_dim_with_indices(wide.clone(), 1);
+    assert_eq!(read_int::<R>(value).to_vec::<u8>().unwrap(), [9]);
+    let place = read_int::<R>(place);
+    assert_eq!(place.iter::<i64>().collect::<Vec<_>>(), [n as i64 - 1]);
+    assert_eq!(read_index::<R>(R::int_argmin(wide, 1)).to_vec::<i64>().unwrap(), [0]);
+}
