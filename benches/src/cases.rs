@@ -11,11 +11,11 @@ use burn_backend::{Backend, TensorMetadata};
 use burn_rocm_examples::model::{Kind, Model};
 use std::time::Instant;
 
-type Ours = burn_rocm::Rocm;
-type Peer = burn_flex::Flex;
+pub(crate) type Ours = burn_rocm::Rocm;
+pub(crate) type Peer = burn_flex::Flex;
 
 /// The median seconds of two bodies that take turns.
-fn compare(options: &Options, mut ours: impl FnMut(), mut peer: impl FnMut()) -> (f64, f64) {
+pub(crate) fn compare(options: &Options, mut ours: impl FnMut(), mut peer: impl FnMut()) -> (f64, f64) {
     let mut times = [Vec::new(), Vec::new()];
     for round in 0..options.warmup + options.iterations {
         for (side, body) in [&mut ours as &mut dyn FnMut(), &mut peer].into_iter().enumerate() {
@@ -34,7 +34,7 @@ fn compare(options: &Options, mut ours: impl FnMut(), mut peer: impl FnMut()) ->
     (median(a), median(b))
 }
 
-fn sync<B: Backend>(device: &B::Device) {
+pub(crate) fn sync<B: Backend>(device: &B::Device) {
     B::sync(device).expect("the device finishes");
 }
 

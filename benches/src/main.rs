@@ -5,6 +5,7 @@
 
 mod cases;
 mod cold;
+mod families;
 mod table;
 
 use clap::Parser;
@@ -40,6 +41,12 @@ pub(crate) struct Options {
     /// One training step of the example models.
     #[arg(long)]
     train: bool,
+    /// Every family of ops: the geometric mean of its cases' ratios.
+    #[arg(long)]
+    families: bool,
+    /// With `--families`, a row for each case too.
+    #[arg(long)]
+    verbose: bool,
     /// Process start to the end of the first training step, with empty caches.
     #[arg(long)]
     cold_start: bool,
@@ -85,6 +92,9 @@ fn main() -> std::process::ExitCode {
     }
     if wants(options.train) {
         cases::train(&options, &mut rows);
+    }
+    if wants(options.families) {
+        families::families(&options, &mut rows);
     }
     if wants(options.cold_start) {
         cold::cold_start(&options, &mut rows);
