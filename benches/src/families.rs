@@ -93,11 +93,13 @@ macro_rules! case {
 /// Runs every family.
 pub(crate) fn families(options: &Options, rows: &mut Vec<Row>) {
     macro_rules! family {
-        ($name:literal, |$family:ident| $body:expr) => {{
-            let mut family = Family { name: $name, options, rows: &mut *rows, cases: Vec::new() };
-            let $family = &mut family;
-            $body;
-        }};
+        ($name:literal, |$family:ident| $body:expr) => {
+            if options.families.as_deref().is_none_or(|named| named.is_empty() || named == $name) {
+                let mut family = Family { name: $name, options, rows: &mut *rows, cases: Vec::new() };
+                let $family = &mut family;
+                $body;
+            }
+        };
     }
     family!("binary", |family| binary(family));
     family!("unary", |family| unary(family));

@@ -41,9 +41,9 @@ pub(crate) struct Options {
     /// One training step of the example models.
     #[arg(long)]
     train: bool,
-    /// Every family of ops: the geometric mean of its cases' ratios.
-    #[arg(long)]
-    families: bool,
+    /// Every family of ops, or the one named: the geometric mean of its cases' ratios.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    families: Option<String>,
     /// With `--families`, a row for each case too.
     #[arg(long)]
     verbose: bool,
@@ -93,7 +93,7 @@ fn main() -> std::process::ExitCode {
     if wants(options.train) {
         cases::train(&options, &mut rows);
     }
-    if wants(options.families) {
+    if wants(options.families.is_some()) {
         families::families(&options, &mut rows);
     }
     if wants(options.cold_start) {

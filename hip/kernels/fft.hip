@@ -21,19 +21,89 @@ template <class C> __global__ void fft_twiddles(u64 n, C *re, C *im) {
     });
 }
 
+// Calls f(o, k, i) for each point of outer x len x inner: the innermost axis that there is in a loop that can vectorise.
+template <class F> DEVICE void for_each_point(u64 outer, u64 len, u64 inner, F f) {
+    if (inner == 1) {
+        for_each_column_group(outer, len, [=](u64 o, u64 first, u32 width) {
+            INDEPENDENT
+            for (u32 c = 0; c < width; ++c) f(o, first + c, (u64)0);
+        });
+    } else {
+        for_each_column_group(outer * len, inner, [=](u64 row, u64 first, u32 width) {
+            u64 o = row / len, k = row % len;
+            INDEPENDENT
+            for (u32 c = 0; c < width; ++c) f(o, k, first + c);
+        });
+    }
+}
+
 // A real signal of which `have` elements (of `stored` along the axis) count; zeros follow.
 template <class T> __global__ void fft_load(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x, compute_t<T> *re, compute_t<T> *im) {
     using C = compute_t<T>;
-    for_each_column_group(outer * len, inner, [=](u64 row, u64 first, u32 width) {
-        u64 o = row / len, k = row % len;
-        C *to_re = re + row * inner + first, *to_im = im + row * inner + first;
-        bool inside = k < have;
-        const T *from = x + (inside ? (o * stored + k) * inner + first : 0);
-        INDEPENDENT
-        for (u32 c = 0; c < width; ++c) {
-            to_re[c] = inside ? load(from[c]) : (C)0;
-            to_im[c] = (C)0;
-        }
+    for_each_point(outer, len, inner, [=](u64 o, u64 k, u64 i) {
+        u64 to = (o * len + k) * inner + i;
+        re[to] = k < have ? load(x[(o * stored + k) * inner + i]) : (C)0;
+        im[to] = (C)0;
+    });
+}
+
+// A signal of an even number of samples is transformed as half as many complex ones: its even samples are their real parts, its
+// odd ones their imaginary parts (Numerical Recipes, 12.3). `half` of them here.
+template <class T> __global__ void fft_load_pairs(u64 outer, u64 half, u64 inner, u64 stored, u64 have, const T *x, compute_t<T> *re, compute_t<T> *im) {
+    using C = compute_t<T>;
+    for_each_point(outer, half, inner, [=](u64 o, u64 k, u64 i) {
+        u64 to = (o * half + k) * inner + i, from = (o * stored + 2 * k) * inner + i;
+        re[to] = 2 * k < have ? load(x[from]) : (C)0;
+        im[to] = 2 * k + 1 < have ? load(x[from + inner]) : (C)0;
+    });
+}
+
+// The half + 1 bins of such a signal, from the transform of its pairs. The table is of 2 half.
+template <class T>
+__global__ void fft_unpack(u64 outer, u64 half, u64 inner, const compute_t<T> *table_re, const compute_t<T> *table_im, const compute_t<T> *re,
+                           const compute_t<T> *im, T *out_re, T *out_im) {
+    using C = compute_t<T>;
+    for_each_point(outer, half + 1, inner, [=](u64 o, u64 k, u64 i) {
+        u64 here = k == half ? 0 : k, there = k == 0 ? 0 : half - k;
+        u64 a = (o * half + here) * inner + i, b = (o * half + there) * inner + i;
+        C even_re = (re[a] + re[b]) * (C)0.5, even_im = (im[a] - im[b]) * (C)0.5;
+        C odd_re = (im[a] + im[b]) * (C)0.5, odd_im = (re[b] - re[a]) * (C)0.5;
+        C w_re = table_re[k], w_im = table_im[k];
+        u64 to = (o * (half + 1) + k) * inner + i;
+        out_re[to] = store<T>::from(even_re + w_re * odd_re - w_im * odd_im);
+        out_im[to] = store<T>::from(even_im + w_re * odd_im + w_im * odd_re);
+    });
+}
+
+// The conjugate of the pairs' spectrum, from the `have` bins (of `stored` along the axis) of a real signal of 2 half samples.
+// What is imaginary in bins that a real signal has real does not count.
+template <class T>
+__global__ void fft_pack(u64 outer, u64 half, u64 inner, u64 stored, u64 have, const compute_t<T> *table_re, const compute_t<T> *table_im, const T *x_re,
+                         const T *x_im, compute_t<T> *re, compute_t<T> *im) {
+    using C = compute_t<T>;
+    for_each_point(outer, half, inner, [=](u64 o, u64 k, u64 i) {
+        u64 a = (o * stored + k) * inner + i, b = (o * stored + half - k) * inner + i;
+        bool has_a = k < have, has_b = half - k < have;
+        C a_re = has_a ? load(x_re[a]) : (C)0, a_im = has_a && k > 0 ? load(x_im[a]) : (C)0;
+        C b_re = has_b ? load(x_re[b]) : (C)0, b_im = has_b && k > 0 ? load(x_im[b]) : (C)0;
+        C even_re = (a_re + b_re) * (C)0.5, even_im = (a_im - b_im) * (C)0.5;
+        C apart_re = (a_re - b_re) * (C)0.5, apart_im = (a_im + b_im) * (C)0.5;
+        C w_re = table_re[k], w_im = table_im[k];
+        C odd_re = apart_re * w_re + apart_im * w_im, odd_im = apart_im * w_re - apart_re * w_im;
+        u64 to = (o * half + k) * inner + i;
+        re[to] = even_re - odd_im;
+        im[to] = -(even_im + odd_re);
+    });
+}
+
+// The samples of conjugate pairs, times `scale`.
+template <class T>
+__global__ void fft_store_pairs(u64 outer, u64 half, u64 inner, const compute_t<T> *re, const compute_t<T> *im, f64 scale, T *out) {
+    using C = compute_t<T>;
+    for_each_point(outer, half, inner, [=](u64 o, u64 k, u64 i) {
+        u64 from = (o * half + k) * inner + i, to = (o * 2 * half + 2 * k) * inner + i;
+        out[to] = store<T>::from(re[from] * (C)scale);
+        out[to + inner] = store<T>::from(-im[from] * (C)scale);
     });
 }
 
@@ -42,30 +112,22 @@ template <class T> __global__ void fft_load(u64 outer, u64 len, u64 inner, u64 s
 template <class T>
 __global__ void fft_load_half(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x_re, const T *x_im, compute_t<T> *re, compute_t<T> *im) {
     using C = compute_t<T>;
-    for_each_column_group(outer * len, inner, [=](u64 row, u64 first, u32 width) {
-        u64 o = row / len, k = row % len;
+    for_each_point(outer, len, inner, [=](u64 o, u64 k, u64 i) {
         bool mirrored = k > len / 2;
         u64 bin = mirrored ? len - k : k;
         bool inside = bin < have;
         C sign = bin == 0 || 2 * bin == len ? (C)0 : mirrored ? (C)1 : (C)-1;
-        u64 at = inside ? (o * stored + bin) * inner + first : 0;
-        C *to_re = re + row * inner + first, *to_im = im + row * inner + first;
-        INDEPENDENT
-        for (u32 c = 0; c < width; ++c) {
-            to_re[c] = inside ? load(x_re[at + c]) : (C)0;
-            to_im[c] = inside && sign != (C)0 ? load(x_im[at + c]) * sign : (C)0;
-        }
+        u64 at = inside ? (o * stored + bin) * inner + i : 0, to = (o * len + k) * inner + i;
+        re[to] = inside ? load(x_re[at]) : (C)0;
+        im[to] = inside && sign != (C)0 ? load(x_im[at]) * sign : (C)0;
     });
 }
 
 // The first `count` elements of `len` along the axis, times `scale`.
 template <class T> __global__ void fft_store(u64 outer, u64 len, u64 inner, u64 count, const compute_t<T> *x, f64 scale, T *out) {
     using C = compute_t<T>;
-    for_each_column_group(outer * count, inner, [=](u64 row, u64 first, u32 width) {
-        const C *from = x + ((row / count) * len + row % count) * inner + first;
-        T *to = out + row * inner + first;
-        INDEPENDENT
-        for (u32 c = 0; c < width; ++c) to[c] = store<T>::from(from[c] * (C)scale);
+    for_each_point(outer, count, inner, [=](u64 o, u64 k, u64 i) {
+        out[(o * count + k) * inner + i] = store<T>::from(x[(o * len + k) * inner + i] * (C)scale);
     });
 }
 
@@ -108,24 +170,41 @@ template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C 
 // of this pass's circle. `stride` has the inner axes and the radices done.
 template <u32 R, class C>
 __global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
-    for_each_column_group(outer * m, stride, [=](u64 row, u64 first, u32 width) {
-        u64 p = row % m, from = (row / m) * R * m * stride + p * stride + first, to = row * R * stride + first;
-        C w_re[R], w_im[R], root_re[R], root_im[R];
-        for (u32 k = 0; k < R; ++k) {
-            w_re[k] = table_re[p * k * step], w_im[k] = table_im[p * k * step];
-            root_re[k] = table_re[m * k * step], root_im[k] = table_im[m * k * step];
+    C root_re[R], root_im[R];
+    for (u32 k = 0; k < R; ++k) root_re[k] = table_re[m * k * step], root_im[k] = table_im[m * k * step];
+    u64 hop = m * stride;
+    auto one = [&](u64 from, u64 to, const C(&w_re)[R], const C(&w_im)[R]) {
+        C re[R], im[R];
+        for (u32 j = 0; j < R; ++j) re[j] = in_re[from + j * hop], im[j] = in_im[from + j * hop];
+        butterfly<R>(re, im, root_re, root_im);
+        out_re[to] = re[0], out_im[to] = im[0];
+        for (u32 k = 1; k < R; ++k) {
+            out_re[to + k * stride] = re[k] * w_re[k] - im[k] * w_im[k];
+            out_im[to + k * stride] = re[k] * w_im[k] + im[k] * w_re[k];
         }
-        u64 hop = m * stride;
-        INDEPENDENT
-        for (u32 c = 0; c < width; ++c) {
-            C re[R], im[R];
-            for (u32 j = 0; j < R; ++j) re[j] = in_re[from + j * hop + c], im[j] = in_im[from + j * hop + c];
-            butterfly<R>(re, im, root_re, root_im);
-            for (u32 k = 0; k < R; ++k) {
-                out_re[to + k * stride + c] = re[k] * w_re[k] - im[k] * w_im[k];
-                out_im[to + k * stride + c] = re[k] * w_im[k] + im[k] * w_re[k];
+    };
+    if (ONE_THREAD && stride < 8) {
+        // The first passes have too short a stride to vectorise along: along m instead.
+        for_each_column_group(outer, m, [&](u64 o, u64 first, u32 width) {
+            for (u64 s = 0; s < stride; ++s) {
+                u64 from = o * R * hop + s, to = o * m * R * stride + s;
+                INDEPENDENT
+                for (u32 c = 0; c < width; ++c) {
+                    u64 p = first + c;
+                    C w_re[R], w_im[R];
+                    for (u32 k = 1; k < R; ++k) w_re[k] = table_re[p * k * step], w_im[k] = table_im[p * k * step];
+                    one(from + p * stride, to + p * R * stride, w_re, w_im);
+                }
             }
-        }
+        });
+        return;
+    }
+    for_each_column_group(outer * m, stride, [&](u64 row, u64 first, u32 width) {
+        u64 p = row % m, from = (row / m) * R * hop + p * stride + first, to = row * R * stride + first;
+        C w_re[R], w_im[R];
+        for (u32 k = 1; k < R; ++k) w_re[k] = table_re[p * k * step], w_im[k] = table_im[p * k * step];
+        INDEPENDENT
+        for (u32 c = 0; c < width; ++c) one(from + c, to + c, w_re, w_im);
     });
 }
 

@@ -18,7 +18,7 @@ use burn_std::{DType, bf16, f16};
 
 use crate::device::RocmDevice;
 use crate::error::{execution, raise};
-use crate::ops::random;
+use crate::ops::{fft, random};
 use crate::qtensor::RocmQTensor;
 use crate::staging;
 use crate::tensor::RocmTensor;
@@ -107,7 +107,11 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
 
     /// Gives what the device's memory pool holds in reserve back to the driver, pinned host memory too.
     fn memory_cleanup(device: &RocmDevice) {
-        if let Err(error) = device.open().and_then(|device| device.memory_cleanup()) {
+        let cleared = device.open().and_then(|device| {
+            fft::forget_tables(&device);
+            device.memory_cleanup()
+        });
+        if let Err(error) = cleared {
             raise(error);
         }
     }

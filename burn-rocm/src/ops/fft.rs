@@ -1,7 +1,8 @@
 //! Fourier transforms of real signals, of any length: one launch a prime factor (fours together), Bluestein's form where a
 //! factor is large.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn_backend::DType;
 use hip::{Device, KernelName};
@@ -19,7 +20,28 @@ const LARGEST_RADIX: usize = 61;
 /// Lengths stay below this: `fft.hip` squares indices and multiplies them by eight in 64 bits.
 const LONGEST: usize = 1 << 31;
 
+/// Entries that the kept twiddle tables may have together: 16 MiB of f64.
+const MOST_KEPT: usize = 1 << 20;
+
+/// The tables used last, latest first: making one takes the sines and cosines of all its angles in f64, which is more work
+/// than the transform.
+static TABLES: Mutex<VecDeque<Table>> = Mutex::new(VecDeque::new());
+
+struct Table {
+    device: usize,
+    dtype: DType,
+    len: usize,
+    entries: Complex,
+}
+
+/// Gives up a device's tables.
+pub(crate) fn forget_tables(device: &Device) {
+    let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    tables.retain(|table| table.device != device.info().index);
+}
+
 /// Real and imaginary parts, each a flat tensor of the computed type.
+#[derive(Clone)]
 struct Complex {
     re: RocmTensor,
     im: RocmTensor,
@@ -89,15 +111,29 @@ impl Lines {
         Ok(KernelName::new(name).ty(crate::dtype::kernel_type(self.dtype)?))
     }
 
-    /// `exp(-2 pi i k / n)`.
+    /// `exp(-2 pi i k / n)`, kept for the next transform.
     fn table(&self, n: usize) -> hip::Result<Complex> {
-        let table = self.complex(n)?;
-        self.launch(self.kernel("fft_twiddles")?, n, &[n], &[], &[], &[&table.re, &table.im])?;
-        Ok(table)
+        let device = self.device.info().index;
+        let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = tables.iter().position(|t| (t.device, t.dtype, t.len) == (device, self.dtype, n));
+        if let Some(table) = kept.and_then(|at| tables.remove(at)) {
+            let entries = table.entries.clone();
+            tables.push_front(table);
+            return Ok(entries);
+        }
+        let entries = self.complex(n)?;
+        self.launch(self.kernel("fft_twiddles")?, n, &[n], &[], &[], &[&entries.re, &entries.im])?;
+        tables.push_front(Table { device, dtype: self.dtype, len: n, entries: entries.clone() });
+        let mut total = 0;
+        tables.retain(|table| {
+            total += table.len;
+            total <= MOST_KEPT
+        });
+        Ok(entries)
     }
 
-    /// The transform of every line.
-    fn transform(&self, x: Complex) -> hip::Result<Complex> {
+    /// The transform of every line. `table` may have several entries for each element of a line.
+    fn transform(&self, x: Complex, table: Option<&Complex>) -> hip::Result<Complex> {
         let radices = radices(self.len);
         if radices.last().is_some_and(|&radix| radix > LARGEST_RADIX) {
             return self.bluestein(x);
@@ -105,13 +141,17 @@ impl Lines {
         if radices.is_empty() {
             return Ok(x);
         }
-        self.passes(x, &radices, &self.table(self.len)?)
+        match table {
+            Some(table) => self.passes(x, &radices, table),
+            None => self.passes(x, &radices, &self.table(self.len)?),
+        }
     }
 
     /// Stockham's passes, one a radix.
     fn passes(&self, mut x: Complex, radices: &[usize], table: &Complex) -> hip::Result<Complex> {
         let mut out = self.whole()?;
         let (mut left, mut done) = (self.len, 1);
+        let finer = table.re.len() / self.len;
         for &radix in radices {
             let m = left / radix;
             let stride = done * self.inner;
@@ -121,11 +161,18 @@ impl Lines {
             if radix <= 5 {
                 let kernel = KernelName::new("fft_stage").int(radix as i32).ty(ty);
                 let items = self.outer * m * stride;
-                self.launch(kernel, items, &[self.outer, m, stride, done], &inputs, &[], &outputs)?;
+                self.launch(kernel, items, &[self.outer, m, stride, done * finer], &inputs, &[], &outputs)?;
             } else {
                 let kernel = KernelName::new("fft_stage_any").ty(ty);
                 let items = self.outer * self.len * self.inner;
-                self.launch(kernel, items, &[self.outer, radix, m, stride, done], &inputs, &[], &outputs)?;
+                self.launch(
+                    kernel,
+                    items,
+                    &[self.outer, radix, m, stride, done * finer],
+                    &inputs,
+                    &[],
+                    &outputs,
+                )?;
             }
             std::mem::swap(&mut x, &mut out);
             left = m;
@@ -224,12 +271,29 @@ pub(crate) fn rfft(x: RocmTensor, axis: usize, n: Option<usize>) -> hip::Result<
         return Ok((empty()?, empty()?));
     }
     let x = packed(x)?;
+    let have = len.min(stored);
+    if len.is_multiple_of(2) {
+        let (pairs, table) = (lines.with_len(len / 2), lines.table(len)?);
+        let signal = pairs.whole()?;
+        let dims = [lines.outer, pairs.len, lines.inner, stored, have];
+        let kernel = KernelName::new("fft_load_pairs").ty(ty);
+        pairs.launch(kernel, signal.re.len(), &dims, &[&x], &[], &[&signal.re, &signal.im])?;
+        let spectrum = pairs.transform(signal, Some(&table))?;
+        let (re, im) = (
+            RocmTensor::empty(&lines.device, shape.clone(), dtype)?,
+            RocmTensor::empty(&lines.device, shape, dtype)?,
+        );
+        let inputs = [&table.re, &table.im, &spectrum.re, &spectrum.im];
+        let dims = [lines.outer, pairs.len, lines.inner];
+        let kernel = KernelName::new("fft_unpack").ty(ty);
+        pairs.launch(kernel, re.len(), &dims, &inputs, &[], &[&re, &im])?;
+        return Ok((re, im));
+    }
     let signal = lines.whole()?;
-    let dims = [lines.outer, len, lines.inner, stored, len.min(stored)];
-    let items = lines.outer * len * lines.inner;
+    let dims = [lines.outer, len, lines.inner, stored, have];
     let kernel = KernelName::new("fft_load").ty(ty);
-    lines.launch(kernel, items, &dims, &[&x], &[], &[&signal.re, &signal.im])?;
-    let spectrum = lines.transform(signal)?;
+    lines.launch(kernel, signal.re.len(), &dims, &[&x], &[], &[&signal.re, &signal.im])?;
+    let spectrum = lines.transform(signal, None)?;
     let part = |part| lines.store(part, &shape, bins, 1.0, dtype);
     Ok((part(&spectrum.re)?, part(&spectrum.im)?))
 }
@@ -265,12 +329,27 @@ pub(crate) fn irfft(
     }
     let ty = re.kernel_type()?;
     let (re, im) = (packed(re)?, packed(im)?);
+    let have = stored.min(len / 2 + 1);
+    if len.is_multiple_of(2) {
+        let (pairs, table) = (lines.with_len(len / 2), lines.table(len)?);
+        let spectrum = pairs.whole()?;
+        let dims = [lines.outer, pairs.len, lines.inner, stored, have];
+        let inputs = [&table.re, &table.im, &re, &im];
+        let kernel = KernelName::new("fft_pack").ty(ty);
+        pairs.launch(kernel, spectrum.re.len(), &dims, &inputs, &[], &[&spectrum.re, &spectrum.im])?;
+        let signal = pairs.transform(spectrum, Some(&table))?;
+        let out = RocmTensor::empty(&lines.device, shape, dtype)?;
+        let kernel = KernelName::new("fft_store_pairs").ty(ty);
+        let scale = [Value::F64(1.0 / pairs.len as f64)];
+        let dims = [lines.outer, pairs.len, lines.inner];
+        pairs.launch(kernel, signal.re.len(), &dims, &[&signal.re, &signal.im], &scale, &[&out])?;
+        return Ok(out);
+    }
     let spectrum = lines.whole()?;
-    let dims = [lines.outer, len, lines.inner, stored, stored.min(len / 2 + 1)];
-    let items = lines.outer * len * lines.inner;
+    let dims = [lines.outer, len, lines.inner, stored, have];
     let kernel = KernelName::new("fft_load_half").ty(ty);
-    lines.launch(kernel, items, &dims, &[&re, &im], &[], &[&spectrum.re, &spectrum.im])?;
-    let signal = lines.transform(spectrum)?;
+    lines.launch(kernel, spectrum.re.len(), &dims, &[&re, &im], &[], &[&spectrum.re, &spectrum.im])?;
+    let signal = lines.transform(spectrum, None)?;
     lines.store(&signal.re, &shape, len, 1.0 / len as f64, dtype)
 }
 
