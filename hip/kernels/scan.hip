@@ -37,15 +37,26 @@ template <class Op, class C> DEVICE C warp_scan(C value) {
     return value;
 }
 
+// Rows that one thread takes side by side: each step of a scan waits for the one before, but not for those of other rows.
+constexpr u32 ROWS = 8;
+
+template <class Op, u32 COUNT, class T> DEVICE void scan_rows(u64 len, const T *x, T *out) {
+    using C = compute_t<T>;
+    C sum[COUNT];
+    for (u32 j = 0; j < COUNT; ++j) sum[j] = Op::template identity<C>();
+    for (u64 i = 0; i < len; ++i) {
+        for (u32 j = 0; j < COUNT; ++j) {
+            sum[j] = Op::apply(sum[j], load(x[j * len + i]));
+            out[j * len + i] = store<T>::from(sum[j]);
+        }
+    }
+}
+
 // One row by the threads of a block: a step takes blockDim.x * PER elements; each thread scans PER neighbours, the block their totals.
 template <class Op, class T> DEVICE void scan_row(u64 len, const T *x, T *out) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) {
-        C sum = Op::template identity<C>();
-        for (u64 i = 0; i < len; ++i) {
-            sum = Op::apply(sum, load(x[i]));
-            out[i] = store<T>::from(sum);
-        }
+        scan_rows<Op, 1>(len, x, out);
     } else {
         constexpr u32 PER = 4;
         SHARED(C, totals, 32); // a block has at most 1024 threads, a warp at least 32
@@ -84,7 +95,10 @@ constexpr u32 TILE = ONE_THREAD ? 64 : 1;
 template <class Op, class T> __global__ void scan(u64 outer, u64 len, u64 inner, const T *x, T *out) {
     using C = compute_t<T>;
     if (inner == 1) {
-        for_each_row(outer, [=](u64 row) { scan_row<Op>(len, x + row * len, out + row * len); });
+        u64 groups = ONE_THREAD ? outer / ROWS : 0;
+        if (ONE_THREAD) for_each_row(groups, [=](u64 g) { scan_rows<Op, ROWS>(len, x + g * ROWS * len, out + g * ROWS * len); });
+        x += groups * ROWS * len, out += groups * ROWS * len;
+        for_each_row(outer - groups * ROWS, [=](u64 row) { scan_row<Op>(len, x + row * len, out + row * len); });
         return;
     }
     u64 tiles = (inner + TILE - 1) / TILE;

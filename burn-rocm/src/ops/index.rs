@@ -296,7 +296,9 @@ fn put(
     let name = |template| -> hip::Result<KernelName> {
         Ok(KernelName::new(template).name(functor).ty(ty).ty(indices.kernel_type()?))
     };
-    if join.any_order(ty) {
+    // Where a block has one thread, adding in order costs less than adding atomically.
+    let in_order = join == Join::Add && out.hip_device().info().max_threads_per_block == 1;
+    if join.any_order(ty) && !in_order {
         return Walk::new(
             op,
             name("scatter")?,
@@ -318,6 +320,7 @@ fn put(
     let inputs = [Operand::new(indices, &i), Operand::new(value, &v)];
     Walk::new(op, name("scatter_ordered")?, &lines, &inputs, Output::First(Operand::new(out, &o)))
         .around_metadata(&[Value::U64(value.dims()[axis] as u64)], &steps)
+        .work(value.dims()[axis])
         .scalars(&along_axis)
         .launch()
 }

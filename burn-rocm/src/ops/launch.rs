@@ -201,6 +201,7 @@ pub(crate) struct Walk<'a> {
     before: &'a [Value],
     after: &'a [Value],
     scalars: &'a [Value],
+    work: usize,
 }
 
 impl<'a> Walk<'a> {
@@ -212,7 +213,7 @@ impl<'a> Walk<'a> {
         inputs: &'a [Operand<'a>],
         output: Output<'a>,
     ) -> Self {
-        Self { op, kernel, shape, inputs, output, before: &[], after: &[], scalars: &[] }
+        Self { op, kernel, shape, inputs, output, before: &[], after: &[], scalars: &[], work: 1 }
     }
 
     /// Scalars between the inputs and the output.
@@ -223,6 +224,11 @@ impl<'a> Walk<'a> {
     /// Scalars before and after the metadata.
     pub(crate) fn around_metadata(self, before: &'a [Value], after: &'a [Value]) -> Self {
         Self { before, after, ..self }
+    }
+
+    /// How many elements the kernel works on at each index, where that is not one.
+    pub(crate) fn work(self, work: usize) -> Self {
+        Self { work, ..self }
     }
 
     /// Launches over the shape, merged to the fewest dimensions and split where 32 bits would not do.
@@ -386,5 +392,7 @@ fn launch_part<const N: usize, M: Metadata>(
         Output::Last(operand) => launch.buffer(operand.buffer, offsets[N - 1] as usize * operand.size),
         Output::First(operand) => launch.buffer(operand.buffer, offsets[0] as usize * operand.size),
     };
-    submit(launch, device.grid(n))
+    let mut grid = device.grid(n.saturating_mul(walk.work));
+    grid.blocks = grid.blocks.min(n as u32);
+    submit(launch, grid)
 }
