@@ -86,12 +86,36 @@ __global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step
         if (in_range(index, dim_size)) Op::apply(out + (at.at[0] + (i64)index * dim_stride), value[at.at[2] + (i64)k * value_step]);
         else raise_index(flag, index, dim_size);
     };
-    if (ONE_THREAD && value_step != 1 && lines >= 8) {
-        // Lines that lie side by side: one element of each in turn, along memory.
-        for (u64 k = 0; k < len; ++k) for_each_strided<3>(m, lines, [=](u32, Offsets<3> at) { add(at, k); });
-        return;
-    }
     for_each_strided<3>(m, lines, [=](u32, Offsets<3> at) {
         for (u64 k = 0; k < len; ++k) add(at, k);
+    });
+}
+
+// The same over contiguous out [outer, size, inner] and value [outer, len, inner], along memory: a thread takes columns side by
+// side. `shared`: one list of `len` indices for all columns; else they lie as value does.
+template <class Op, class T, class I>
+__global__ void scatter_columns(u64 outer, u64 len, u64 inner, u64 size, u32 shared, const I *indices, const T *value, u64 *flag, T *out) {
+    for_each_column_group(outer, inner, [=](u64 o, u64 first, u32 width) {
+        T *to = out + o * size * inner + first;
+        for (u64 k = 0; k < len; ++k) {
+            u64 row = (o * len + k) * inner + first;
+            const T *from = value + row;
+            if (shared) {
+                I index = indices[k];
+                if (!in_range(index, size)) {
+                    raise_index(flag, index, size);
+                    continue;
+                }
+                T *line = to + (u64)index * inner;
+                INDEPENDENT
+                for (u32 c = 0; c < width; ++c) Op::apply(line + c, from[c]);
+            } else {
+                for (u32 c = 0; c < width; ++c) {
+                    I index = indices[row + c];
+                    if (in_range(index, size)) Op::apply(to + (u64)index * inner + c, from[c]);
+                    else raise_index(flag, index, size);
+                }
+            }
+        }
     });
 }

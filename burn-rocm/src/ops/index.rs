@@ -309,6 +309,18 @@ fn put(
         .scalars(&along_axis)
         .launch();
     }
+    let shared = indices.layout().rank() == 1 && value.layout().rank() > 1;
+    if join == Join::Add && out.is_contiguous() && value.is_contiguous() && indices.is_contiguous() {
+        let dims = value.dims();
+        let (outer, inner): (usize, usize) =
+            (dims[..axis].iter().product(), dims[axis + 1..].iter().product());
+        let device = out.hip_device();
+        let mut grid = device.grid(value.len());
+        grid.blocks = grid.blocks.min(u32::try_from(outer * inner).unwrap_or(u32::MAX));
+        let sizes = [outer, dims[axis], inner, out.dims()[axis]].map(|v| Value::U64(v as u64));
+        let dims = [sizes[0], sizes[1], sizes[2], sizes[3], Value::U32(shared.into())];
+        return rows(op, device, name("scatter_columns")?, grid, &dims, &[indices, value], &[flag], &[out]);
+    }
     let drop_axis = |strides: &[isize]| -> Vec<isize> {
         strides.iter().enumerate().filter(|&(d, _)| d != axis).map(|(_, &stride)| stride).collect()
     };

@@ -230,6 +230,7 @@ const FAMILIES: &[Family] = &[
         "scatter" [Names(&["Or"]), Types(BOOLS), Types(INDEX)],
         "scatter" [Names(&["Assign"]), Types(RAW), Types(INDEX)],
         "scatter_ordered" [Names(&["Add"]), Types(NUMBERS), Types(INDEX)],
+        "scatter_columns" [Names(&["Add"]), Types(NUMBERS), Types(INDEX)],
         "scatter_ordered" [Names(&["Or"]), Types(BOOLS), Types(INDEX)],
     ]),
     family!("index_nd", [
