@@ -12,7 +12,7 @@
 //! the method's name.
 //!
 //! - module: `deform_conv2d` and its gradient, `ctc_loss`;
-//! - every quantised op.
+//! - quantised values of E5M2, E4M3 and E2M1, and those packed along another dim than the last.
 //!
 //! An index out of range or an integer division by zero in a tensor is found by the kernel: it touches no memory, gives 0 there, and
 //! the next read or [`Backend::sync`](burn_backend::Backend::sync) of the device returns the error, with the op's name.

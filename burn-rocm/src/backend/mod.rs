@@ -19,7 +19,7 @@ use burn_std::{DType, bf16, f16};
 use crate::device::RocmDevice;
 use crate::error::{execution, raise};
 use crate::ops::{fft, random};
-use crate::qtensor::RocmQTensor;
+use crate::qtensor::{Format, RocmQTensor};
 use crate::staging;
 use crate::tensor::RocmTensor;
 
@@ -129,8 +129,9 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
 
     fn dtype_usage(_device: &RocmDevice, dtype: DType) -> DTypeUsageSet {
         match dtype {
-            // Every other type is stored and computed with; none is promised a matrix unit, which not every GPU has.
-            DType::QFloat(_) => DTypeUsageSet::empty(),
+            // A quantised type's arithmetic is its own products, and floats' for the rest.
+            DType::QFloat(scheme) if Format::of("dtype_usage", &scheme).is_err() => DTypeUsageSet::empty(),
+            // None is promised a matrix unit, which not every GPU has.
             _ => DTypeUsage::Storage | DTypeUsage::Arithmetic,
         }
     }

@@ -1,77 +1,125 @@
-//! Quantised tensor ops: none is computed yet, each says so. The other methods of the trait are Burn's, composed
-//! of these.
+//! Quantised tensor ops. The element-wise ones that are not here are Burn's, composed of these: float ops on dequantised values.
 
-use burn_backend::ops::QTensorOps;
-use burn_backend::quantization::{QuantScheme, QuantizationParametersPrimitive};
-use burn_backend::{ExecutionError, TensorData};
+use burn_backend::ops::{FloatTensorOps, QTensorOps};
+use burn_backend::quantization::{QuantPropagation, QuantScheme, QuantizationParametersPrimitive};
+use burn_backend::{
+    Backend, ExecutionError, QTensorPrimitive, TensorData, TensorPrimitive, get_device_settings,
+};
 use burn_rocm_macros::traced;
 use burn_std::{FloatDType, Shape, Slice};
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
-use crate::error::{OrRaise, execution, unsupported};
+use crate::error::{OrRaise, execution};
+use crate::ops::{qlayout, qmatmul, quantize};
 use crate::qtensor::RocmQTensor;
 use crate::tensor::RocmTensor;
 
+fn side<B>(tensor: TensorPrimitive<B>) -> qmatmul::Side
+where
+    B: Backend<FloatTensorPrimitive = RocmTensor, QuantizedTensorPrimitive = RocmQTensor>,
+{
+    match tensor {
+        TensorPrimitive::Float(tensor) => qmatmul::Side::Float(tensor),
+        TensorPrimitive::QFloat(tensor) => qmatmul::Side::Quantized(tensor),
+    }
+}
+
 #[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F, I, B> {
-    fn q_from_data(data: TensorData, _device: &RocmDevice) -> RocmQTensor {
-        unsupported("q_from_data", data.dtype.name()).or_raise()
+    fn q_from_data(data: TensorData, device: &RocmDevice) -> RocmQTensor {
+        quantize::upload("q_from_data", &data, device).or_raise()
     }
 
     fn quantize(
         tensor: RocmTensor,
-        _scheme: &QuantScheme,
-        _qparams: QuantizationParametersPrimitive<Self>,
+        scheme: &QuantScheme,
+        qparams: QuantizationParametersPrimitive<Self>,
     ) -> RocmQTensor {
-        unsupported("quantize", tensor.dtype_of().name()).or_raise()
+        quantize::quantize("quantize", tensor, scheme, Some(qparams.scales)).or_raise()
     }
 
-    fn quantize_dynamic(tensor: RocmTensor, _scheme: &QuantScheme) -> RocmQTensor {
-        unsupported("quantize_dynamic", tensor.dtype_of().name()).or_raise()
+    fn quantize_dynamic(tensor: RocmTensor, scheme: &QuantScheme) -> RocmQTensor {
+        quantize::quantize("quantize_dynamic", tensor, scheme, None).or_raise()
     }
 
-    fn dequantize(tensor: RocmQTensor, _dtype: FloatDType) -> RocmTensor {
-        unsupported("dequantize", tensor.dtype_name()).or_raise()
-    }
-
-    fn q_to_device(tensor: RocmQTensor, _device: &RocmDevice) -> RocmQTensor {
-        unsupported("q_to_device", tensor.dtype_name()).or_raise()
-    }
-
-    fn q_reshape(tensor: RocmQTensor, _shape: Shape) -> RocmQTensor {
-        unsupported("q_reshape", tensor.dtype_name()).or_raise()
-    }
-
-    fn q_expand(tensor: RocmQTensor, _shape: Shape) -> RocmQTensor {
-        unsupported("q_expand", tensor.dtype_name()).or_raise()
-    }
-
-    fn q_swap_dims(tensor: RocmQTensor, _dim1: usize, _dim2: usize) -> RocmQTensor {
-        unsupported("q_swap_dims", tensor.dtype_name()).or_raise()
-    }
-
-    fn q_permute(tensor: RocmQTensor, _axes: &[usize]) -> RocmQTensor {
-        unsupported("q_permute", tensor.dtype_name()).or_raise()
-    }
-
-    fn q_flip(tensor: RocmQTensor, _axes: &[usize]) -> RocmQTensor {
-        unsupported("q_flip", tensor.dtype_name()).or_raise()
-    }
-
-    fn q_select(tensor: RocmQTensor, _dim: usize, _indices: RocmTensor) -> RocmQTensor {
-        unsupported("q_select", tensor.dtype_name()).or_raise()
-    }
-
-    fn q_slice(tensor: RocmQTensor, _slices: &[Slice]) -> RocmQTensor {
-        unsupported("q_slice", tensor.dtype_name()).or_raise()
+    fn dequantize(tensor: RocmQTensor, dtype: FloatDType) -> RocmTensor {
+        quantize::dequantize("dequantize", &tensor, dtype).or_raise()
     }
 
     fn q_device(tensor: &RocmQTensor) -> RocmDevice {
-        tensor.values.device()
+        tensor.values().device()
+    }
+
+    fn q_to_device(tensor: RocmQTensor, device: &RocmDevice) -> RocmQTensor {
+        quantize::move_to(tensor, device).or_raise()
+    }
+
+    fn q_reshape(tensor: RocmQTensor, shape: Shape) -> RocmQTensor {
+        qlayout::reshape("q_reshape", tensor, shape.as_slice()).or_raise()
     }
 
     async fn q_into_data(tensor: RocmQTensor) -> Result<TensorData, ExecutionError> {
-        unsupported("q_into_data", tensor.dtype_name()).map_err(execution)
+        quantize::read("q_into_data", tensor).map_err(execution)
+    }
+
+    fn q_expand(tensor: RocmQTensor, shape: Shape) -> RocmQTensor {
+        qlayout::expand(tensor, shape.as_slice()).or_raise()
+    }
+
+    fn q_transpose(tensor: RocmQTensor) -> RocmQTensor {
+        qlayout::transpose(tensor).or_raise()
+    }
+
+    fn q_swap_dims(tensor: RocmQTensor, dim1: usize, dim2: usize) -> RocmQTensor {
+        qlayout::swap_dims(tensor, dim1, dim2).or_raise()
+    }
+
+    fn q_permute(tensor: RocmQTensor, axes: &[usize]) -> RocmQTensor {
+        qlayout::permute(tensor, axes).or_raise()
+    }
+
+    fn q_flip(tensor: RocmQTensor, axes: &[usize]) -> RocmQTensor {
+        qlayout::flip(tensor, axes).or_raise()
+    }
+
+    fn q_select(tensor: RocmQTensor, dim: usize, indices: RocmTensor) -> RocmQTensor {
+        qlayout::select(tensor, dim, indices).or_raise()
+    }
+
+    fn q_slice(tensor: RocmQTensor, slices: &[Slice]) -> RocmQTensor {
+        qlayout::slice(tensor, slices).or_raise()
+    }
+
+    fn q_gather(dim: usize, tensor: RocmQTensor, indices: RocmTensor) -> RocmQTensor {
+        qlayout::gather(dim, tensor, indices).or_raise()
+    }
+
+    fn q_repeat_dim(tensor: RocmQTensor, dim: usize, times: usize) -> RocmQTensor {
+        qlayout::repeat_dim(tensor, dim, times).or_raise()
+    }
+
+    fn q_matmul(lhs: TensorPrimitive<Self>, rhs: TensorPrimitive<Self>) -> TensorPrimitive<Self> {
+        // As Burn's default has it: the dtype of an operand of floats, the right side's scheme if both have one.
+        let (dtype, quantized) = match (&lhs, &rhs) {
+            (TensorPrimitive::Float(lhs), TensorPrimitive::Float(_)) => (lhs.dtype_of().into(), None),
+            (TensorPrimitive::Float(float), TensorPrimitive::QFloat(q))
+            | (TensorPrimitive::QFloat(q), TensorPrimitive::Float(float)) => {
+                (float.dtype_of().into(), Some(q))
+            }
+            (TensorPrimitive::QFloat(_), TensorPrimitive::QFloat(q)) => {
+                (get_device_settings::<Self>(&q.values().device()).float_dtype, Some(q))
+            }
+        };
+        let propagated =
+            quantized.filter(|q| matches!(q.propagation(), QuantPropagation::Propagate)).map(|q| *q.scheme());
+        let out = match (lhs, rhs) {
+            (TensorPrimitive::Float(lhs), TensorPrimitive::Float(rhs)) => Self::float_matmul(lhs, rhs),
+            (lhs, rhs) => qmatmul::qmatmul(side(lhs), side(rhs), dtype).or_raise(),
+        };
+        match propagated {
+            Some(scheme) => TensorPrimitive::QFloat(Self::quantize_dynamic(out, &scheme)),
+            None => TensorPrimitive::Float(out),
+        }
     }
 }

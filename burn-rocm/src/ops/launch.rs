@@ -11,7 +11,7 @@ use hip::{Buffer, Device, Grid, KernelName, Launch};
 
 use crate::dtype::Value;
 use crate::error::invalid;
-use crate::layout::collapse;
+use crate::layout::{Layout, collapse};
 use crate::tensor::RocmTensor;
 
 /// `MAX_DIMS` of `prelude.h`.
@@ -150,6 +150,8 @@ pub(crate) struct Operand<'a> {
     /// Of the first element, in elements.
     offset: isize,
     size: usize,
+    /// Of elements smaller than a byte, how many one holds: the kernel gets the buffer's start, and `offset` before it.
+    packed: Option<usize>,
     strides: &'a [isize],
 }
 
@@ -160,7 +162,27 @@ impl<'a> Operand<'a> {
             buffer: tensor.buffer(),
             offset: tensor.layout().offset() as isize,
             size: tensor.dtype_size(),
+            packed: None,
             strides,
+        }
+    }
+
+    /// Values of `bits` each in the bytes of `storage`, which lie as `layout` says.
+    pub(crate) fn packed(storage: &'a RocmTensor, layout: &'a Layout, bits: usize) -> Self {
+        Self {
+            buffer: storage.buffer(),
+            offset: layout.offset() as isize,
+            size: 1,
+            packed: Some(8 / bits),
+            strides: layout.strides(),
+        }
+    }
+
+    /// The bytes that end with element `last`.
+    fn bytes_to(&self, last: usize) -> usize {
+        match self.packed {
+            Some(per_byte) => last / per_byte + 1,
+            None => (last + 1) * self.size,
         }
     }
 
@@ -299,7 +321,7 @@ fn inside(walk: &Walk<'_>, operand: &Operand<'_>) -> hip::Result<()> {
         if reach < 0 { low += reach } else { high += reach }
     }
     let ranks = walk.shape.len() == operand.strides.len();
-    if !ranks || low < 0 || (high as usize + 1) * operand.size > operand.buffer.len() {
+    if !ranks || low < 0 || operand.bytes_to(high as usize) > operand.buffer.len() {
         return invalid(
             walk.op,
             format!("elements inside a buffer of {} bytes", operand.buffer.len()),
@@ -382,7 +404,10 @@ fn launch_part<const N: usize, M: Metadata>(
     }
     let first_input = matches!(walk.output, Output::First(_)) as usize;
     for (operand, offset) in walk.inputs.iter().zip(&offsets[first_input..]) {
-        launch = launch.buffer(operand.buffer, *offset as usize * operand.size);
+        launch = match operand.packed {
+            Some(_) => launch.value(*offset as u64).buffer(operand.buffer, 0),
+            None => launch.buffer(operand.buffer, *offset as usize * operand.size),
+        };
     }
     for &scalar in walk.scalars {
         launch = push(launch, scalar);

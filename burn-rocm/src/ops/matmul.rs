@@ -1,5 +1,6 @@
 //! Matrix products: floats on rocBLAS, which takes transposed and broadcast views as they are; integers on a kernel.
 
+use burn_std::DType;
 use hip::{KernelName, MatrixView};
 
 use super::data::{contiguous, copy, full_on};
@@ -29,8 +30,24 @@ pub(crate) fn scaled(
     rhs: RocmTensor,
     alpha: f64,
 ) -> hip::Result<RocmTensor> {
-    let device = one_device(op, &[&lhs, &rhs])?.clone();
     let dtype = one_dtype(op, &[&lhs, &rhs])?;
+    product(op, lhs, rhs, alpha, dtype)
+}
+
+/// `lhs x rhs` of 8-bit integers by rocBLAS, as 32-bit ones.
+pub(crate) fn bytes(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
+    product(op, lhs, rhs, 1.0, DType::I32)
+}
+
+/// `alpha * (lhs x rhs)` as `dtype`: that of the operands, or i32 for i8.
+fn product(
+    op: &'static str,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
+    alpha: f64,
+    dtype: DType,
+) -> hip::Result<RocmTensor> {
+    let device = one_device(op, &[&lhs, &rhs])?.clone();
     let (l, r) = (lhs.dims(), rhs.dims());
     let found = || format!("{l:?} and {r:?} of {}", dtype.name());
     let (Some((&[m, k], left)), Some((&[inner, n], right))) =
@@ -54,7 +71,7 @@ pub(crate) fn scaled(
     };
     let (lhs, rhs) = (whole(lhs, m, k)?, whole(rhs, k, n)?);
     let out = RocmTensor::empty(&device, dims, dtype)?;
-    if !lhs.kernel_type()?.is_float() {
+    if !lhs.kernel_type()?.is_float() && lhs.dtype_of() == dtype {
         integers(op, &lhs, &rhs, &out)?;
     } else {
         floats(&lhs, &rhs, &out, alpha)?;
@@ -198,6 +215,7 @@ fn gemm(
     [m, n, k]: [usize; 3],
     alpha: f64,
 ) -> hip::Result<()> {
+    let input = a.kernel_type()?;
     let operands = [(a, left, m, k), (b, right, k, n), (out, Strides { row: n, col: 1 }, m, n)];
     let mut views = operands.into_iter().enumerate().map(|(i, (tensor, strides, rows, cols))| MatrixView {
         buffer: tensor.buffer(),
@@ -209,7 +227,7 @@ fn gemm(
         batch_stride: batch.stride[i] as usize,
     });
     let (Some(a), Some(b), Some(c)) = (views.next(), views.next(), views.next()) else { return Ok(()) };
-    out.hip_device().blas()?.gemm(out.kernel_type()?, batch.count, a, b, c, alpha, 0.0)
+    out.hip_device().blas()?.gemm(input, batch.count, a, b, c, alpha, 0.0)
 }
 
 fn integers(op: &'static str, lhs: &RocmTensor, rhs: &RocmTensor, out: &RocmTensor) -> hip::Result<()> {

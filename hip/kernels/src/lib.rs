@@ -12,9 +12,12 @@ pub use dtype::*;
 pub use name::{Arg, KernelName, MAX_ARGS};
 pub use table::{Family, Param, Rule, families, family_of};
 
-/// What every kernel source includes: the file names and texts of the headers.
-pub const HEADERS: &[(&str, &str)] =
-    &[("prelude.h", include_str!("../prelude.h")), ("prelude_math.h", include_str!("../prelude_math.h"))];
+/// What the kernel sources include: the file names and texts of the headers.
+pub const HEADERS: &[(&str, &str)] = &[
+    ("prelude.h", include_str!("../prelude.h")),
+    ("prelude_math.h", include_str!("../prelude_math.h")),
+    ("packed.h", include_str!("../packed.h")),
+];
 
 /// The dims that a kernel's strided operands may have, after merging (`MAX_DIMS` in `prelude.h`).
 pub const MAX_DIMS: usize = 8;

@@ -133,6 +133,8 @@ const REDUCE_BOOL: &[&str] = &["Any", "All"];
 const ARG: &[&str] = &["ArgMax", "ArgMin"];
 /// The floats that are computed in as they are stored.
 const WIDE: &[DType] = &[DType::F32, DType::F64];
+/// The floats that are computed in f32.
+const NARROW: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 const HALVES: &[DType] = &[DType::F16, DType::BF16];
 /// How bools are stored: in one byte, or as Burn's four.
 const BOOLS: &[DType] = &[DType::Bool, DType::U32];
@@ -304,6 +306,26 @@ const FAMILIES: &[Family] = &[
     ]),
     family!("scan", [
         "scan" [Names(&["CumSum", "CumProd", "CumMin", "CumMax"]), Types(NUMBERS)],
+    ]),
+    family!("quantize", [
+        "quantize_extent" [Types(FLOATS)],
+        "quantize_scales" [Types(FLOATS)],
+        "quantize_params" [],
+        "quantize" [Types(FLOATS), Ints(&[8, 4, 2])],
+        "dequantize" [Types(FLOATS), Ints(&[8, 4, 2])],
+        "dequantize_strided" [Types(FLOATS)],
+        "unpack_strided" [],
+        "pack" [Ints(&[4, 2])],
+    ]),
+    family!("qmatmul", [
+        "qmatmul" [Types(&[DType::I8]), Types(&[DType::I8]), Types(NARROW)],
+        "qmatmul" [Types(&[DType::I8]), Types(&[DType::F32]), Types(&[DType::F32])],
+        "qmatmul" [Types(&[DType::I8]), Types(&[DType::F16]), Types(&[DType::F16])],
+        "qmatmul" [Types(&[DType::I8]), Types(&[DType::BF16]), Types(&[DType::BF16])],
+        "qmatmul" [Types(&[DType::F32]), Types(&[DType::I8]), Types(&[DType::F32])],
+        "qmatmul" [Types(&[DType::F16]), Types(&[DType::I8]), Types(&[DType::F16])],
+        "qmatmul" [Types(&[DType::BF16]), Types(&[DType::I8]), Types(&[DType::BF16])],
+        "scale_product" [Types(FLOATS)],
     ]),
     family!("sort", [
         "sort_rows" [Types(RAW)],

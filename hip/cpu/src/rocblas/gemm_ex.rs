@@ -1,7 +1,7 @@
 //! `rocblas_gemm_ex` and its strided batch: operands in one type, sums in another.
 //!
-//! Low-precision operands are widened whole, multiplied in `f32` and rounded once; 8-bit integers are multiplied in
-//! `f64`, whose 53 bits hold every sum of up to 2^38 products.
+//! Low-precision operands are widened whole, multiplied in `f32` and rounded once. So are 8-bit integers, as many terms at a
+//! time as `f32` sums exactly; those sums are added up in `f64`, whose 53 bits hold every sum of up to 2^38 products.
 
 use super::gemm::Sizes;
 use super::handle::{Outcome, check, compute, require, span};
@@ -25,14 +25,16 @@ macro_rules! stored {
     })+ };
 }
 stored! { f32, f32; f16, f32; bf16, f32; f64, f64; }
-impl Stored<f64> for i8 {
-    fn load(self) -> f64 {
-        f64::from(self)
+impl Stored<f32> for i8 {
+    fn load(self) -> f32 {
+        f32::from(self)
     }
-    fn store(value: f64) -> i8 {
+    fn store(value: f32) -> i8 {
         value as i8
     }
 }
+/// Products of 8-bit integers whose sum `f32` holds exactly, all of them -128 squared: 2^24 in all.
+const EXACT_TERMS: usize = 1 << 10;
 impl Stored<f64> for i32 {
     fn load(self) -> f64 {
         f64::from(self)
@@ -75,10 +77,12 @@ fn widen<T: Stored<C>, C: Scalar + Default>(
     all
 }
 
-fn run<I, O, C, S>(sizes: Sizes, p: Pointers, scalar: impl Fn(S) -> C) -> Outcome
+/// Operands of `I` multiplied in `W`, at most `terms` products in one sum; the sums and the scalars, in memory `S`, are `C`.
+fn run<I, O, W, C, S>(sizes: Sizes, p: Pointers, terms: usize, scalar: impl Fn(S) -> C) -> Outcome
 where
-    I: Stored<C>,
+    I: Stored<W>,
     O: Stored<C>,
+    W: Scalar + Default + Into<C>,
     C: Scalar + Default + core::ops::Add<Output = C>,
     S: Copy,
 {
@@ -102,9 +106,13 @@ where
     }
     check(d, span(sizes.m, sizes.n, sizes.ldd, sizes.stride_d, sizes.batch)?)?;
     let (m, n) = (sizes.m as usize, sizes.n as usize);
-    let mut sums = vec![C::default(); m * n];
+    let k = sizes.k as usize;
+    let mut part = vec![W::default(); m * n];
+    // What more than one part adds up to.
+    let whole = k <= terms;
+    let mut sums = vec![C::default(); if whole { 0 } else { m * n }];
     // Operands that the whole batch shares are widened once.
-    let mut kept: (Vec<C>, Vec<C>) = (Vec::new(), Vec::new());
+    let mut kept: (Vec<W>, Vec<W>) = (Vec::new(), Vec::new());
     for i in 0..sizes.batch as isize {
         if reads {
             let at =
@@ -116,38 +124,45 @@ where
                 kept.1 = widen(&at(b, sizes.stride_b), sizes.stored_b(), sizes.ldb);
             }
         }
-        let operand = |values: &[C], operation, rows: i32| {
+        let operand = |values: &[W], operation, rows: i32| {
             let (row, column) = Sizes::strides(operation, rows);
             (Shared(values.as_ptr().cast_mut()), row, column)
         };
         let a = operand(&kept.0, sizes.a, sizes.stored_a().0);
         let b = operand(&kept.1, sizes.b, sizes.stored_b().0);
-        let to = Shared(sums.as_mut_ptr());
-        // SAFETY: packed copies of the operands, and `sums` for the result.
-        unsafe {
-            multiply(1, |_| Product {
-                m,
-                n,
-                k: sizes.k as usize,
-                a: Operand { at: a.0.get(), row: a.1, column: a.2 },
-                b: Operand { at: b.0.get(), row: b.1, column: b.2 },
-                c: to.get(),
-                c_row: 1,
-                c_column: sizes.m as isize,
-                alpha,
-                beta: C::ZERO,
-            });
+        sums.fill(C::ZERO);
+        for first in (0..k.max(1)).step_by(terms.min(k.max(1))) {
+            let to = Shared(part.as_mut_ptr());
+            // SAFETY: packed copies of the operands, and `part` for the result; the terms from `first` on are inside both.
+            unsafe {
+                multiply(1, |_| Product {
+                    m,
+                    n,
+                    k: terms.min(k - first),
+                    a: Operand { at: a.0.get().wrapping_offset(first as isize * a.2), row: a.1, column: a.2 },
+                    b: Operand { at: b.0.get().wrapping_offset(first as isize * b.1), row: b.1, column: b.2 },
+                    c: to.get(),
+                    c_row: 1,
+                    c_column: sizes.m as isize,
+                    alpha: if reads { W::ONE } else { W::ZERO },
+                    beta: W::ZERO,
+                });
+            }
+            for (sum, part) in sums.iter_mut().zip(&part) {
+                *sum = *sum + (*part).into();
+            }
         }
         let c = Shared(c.wrapping_offset(i * sizes.stride_c as isize).cast_mut());
         let d = Shared(d.wrapping_offset(i * sizes.stride_d as isize));
-        let sums = &sums;
+        let (part, sums) = (&part, &sums);
         let each = (1usize << 15).div_ceil(m);
         parallel(n.div_ceil(each), |task| {
             for column in task * each..((task + 1) * each).min(n) {
                 for row in 0..m {
                     // SAFETY: inside c and d, which were checked; c may be d: an element is read before it is written.
                     unsafe {
-                        let mut value = sums[column * m + row];
+                        let at = column * m + row;
+                        let mut value = alpha * if whole { part[at].into() } else { sums[at] };
                         if keeps {
                             value = value + beta * (*c.get().add(column * sizes.ldc as usize + row)).load();
                         }
@@ -170,6 +185,9 @@ struct Types {
     compute: rocblas_datatype,
 }
 
+/// No limit to a sum's terms.
+const ALL: usize = usize::MAX;
+
 fn dispatch(sizes: Sizes, p: Pointers, types: Types) -> Outcome {
     if !sizes.check()? {
         return Ok(());
@@ -181,28 +199,28 @@ fn dispatch(sizes: Sizes, p: Pointers, types: Types) -> Outcome {
     require(types.a == types.b && types.c == types.d, rocblas_status_not_implemented)?;
     match (types.a, types.c, types.compute) {
         (rocblas_datatype_f32_r, rocblas_datatype_f32_r, rocblas_datatype_f32_r) => {
-            run::<f32, f32, f32, f32>(sizes, p, |s| s)
+            run::<f32, f32, f32, f32, f32>(sizes, p, ALL, |s| s)
         }
         (rocblas_datatype_f64_r, rocblas_datatype_f64_r, rocblas_datatype_f64_r) => {
-            run::<f64, f64, f64, f64>(sizes, p, |s| s)
+            run::<f64, f64, f64, f64, f64>(sizes, p, ALL, |s| s)
         }
         (rocblas_datatype_f16_r, rocblas_datatype_f16_r, rocblas_datatype_f32_r) => {
-            run::<f16, f16, f32, f32>(sizes, p, |s| s)
+            run::<f16, f16, f32, f32, f32>(sizes, p, ALL, |s| s)
         }
         (rocblas_datatype_f16_r, rocblas_datatype_f16_r, rocblas_datatype_f16_r) => {
-            run::<f16, f16, f32, f16>(sizes, p, f16::to_f32)
+            run::<f16, f16, f32, f32, f16>(sizes, p, ALL, f16::to_f32)
         }
         (rocblas_datatype_f16_r, rocblas_datatype_f32_r, rocblas_datatype_f32_r) => {
-            run::<f16, f32, f32, f32>(sizes, p, |s| s)
+            run::<f16, f32, f32, f32, f32>(sizes, p, ALL, |s| s)
         }
         (rocblas_datatype_bf16_r, rocblas_datatype_bf16_r, rocblas_datatype_f32_r) => {
-            run::<bf16, bf16, f32, f32>(sizes, p, |s| s)
+            run::<bf16, bf16, f32, f32, f32>(sizes, p, ALL, |s| s)
         }
         (rocblas_datatype_bf16_r, rocblas_datatype_f32_r, rocblas_datatype_f32_r) => {
-            run::<bf16, f32, f32, f32>(sizes, p, |s| s)
+            run::<bf16, f32, f32, f32, f32>(sizes, p, ALL, |s| s)
         }
         (rocblas_datatype_i8_r, rocblas_datatype_i32_r, rocblas_datatype_i32_r) => {
-            run::<i8, i32, f64, i32>(sizes, p, f64::from)
+            run::<i8, i32, f32, f64, i32>(sizes, p, EXACT_TERMS, f64::from)
         }
         _ => Err(rocblas_status_not_implemented),
     }

@@ -1,0 +1,128 @@
+//! Layout ops on quantised tensors. Views move nothing, blocks or not: a value's block is where it is stored. What has to be stored
+//! anew keeps its values where they share a scale or whole blocks move, and is quantised again where not, as `burn-flex` does.
+
+use burn_std::{DType, FloatDType, Slice};
+
+use super::index;
+use super::quantize::{dense, dequantize, pack, quantize, unpacked};
+use super::view;
+use crate::error::invalid;
+use crate::qtensor::RocmQTensor;
+use crate::tensor::RocmTensor;
+
+/// The same elements in row-major order under another shape.
+pub(crate) fn reshape(op: &'static str, tensor: RocmQTensor, shape: &[usize]) -> hip::Result<RocmQTensor> {
+    match tensor.layout().reshape(op, shape)? {
+        Some(layout) => Ok(tensor.view(layout)),
+        None => reshape(op, dense(op, tensor)?, shape),
+    }
+}
+
+/// Two axes exchanged.
+pub(crate) fn swap_dims(tensor: RocmQTensor, a: usize, b: usize) -> hip::Result<RocmQTensor> {
+    let layout = tensor.layout().swap_dims("q_swap_dims", a, b)?;
+    Ok(tensor.view(layout))
+}
+
+/// The last two axes exchanged.
+pub(crate) fn transpose(tensor: RocmQTensor) -> hip::Result<RocmQTensor> {
+    match tensor.layout().rank() {
+        rank @ 2.. => swap_dims(tensor, rank - 2, rank - 1),
+        rank => invalid("q_transpose", "at least two axes", rank.to_string()),
+    }
+}
+
+/// The axes in the order given.
+pub(crate) fn permute(tensor: RocmQTensor, axes: &[usize]) -> hip::Result<RocmQTensor> {
+    let layout = tensor.layout().permute("q_permute", axes)?;
+    Ok(tensor.view(layout))
+}
+
+/// The axes given, backwards.
+pub(crate) fn flip(tensor: RocmQTensor, axes: &[usize]) -> hip::Result<RocmQTensor> {
+    let layout = tensor.layout().flip("q_flip", axes)?;
+    Ok(tensor.view(layout))
+}
+
+/// Sizes of 1 and missing leading axes repeated.
+pub(crate) fn expand(tensor: RocmQTensor, shape: &[usize]) -> hip::Result<RocmQTensor> {
+    let layout = tensor.layout().expand("q_expand", shape)?;
+    Ok(tensor.view(layout))
+}
+
+/// A range of every axis.
+pub(crate) fn slice(tensor: RocmQTensor, slices: &[Slice]) -> hip::Result<RocmQTensor> {
+    let layout = tensor.layout().slice("q_slice", slices)?;
+    Ok(tensor.view(layout))
+}
+
+/// The tensor `times` over along an axis.
+pub(crate) fn repeat_dim(tensor: RocmQTensor, axis: usize, times: usize) -> hip::Result<RocmQTensor> {
+    const OP: &str = "q_repeat_dim";
+    let mut target = tensor.dims().to_vec();
+    let Some(&size) = target.get(axis) else {
+        return invalid(OP, format!("an axis below {}", target.len()), axis.to_string());
+    };
+    if size == 1 {
+        target[axis] = times;
+        return expand(tensor, &target);
+    }
+    let mut apart = target.clone();
+    apart.insert(axis, 1);
+    let tensor = reshape(OP, tensor, &apart)?;
+    apart[axis] = times;
+    target[axis] *= times;
+    reshape(OP, expand(tensor, &apart)?, &target)
+}
+
+/// What `pick` takes out of the tensor, stored anew: the values themselves where all share a scale, else floats that are quantised
+/// again.
+fn picked(
+    op: &'static str,
+    tensor: RocmQTensor,
+    pick: impl FnOnce(RocmTensor) -> hip::Result<RocmTensor>,
+) -> hip::Result<RocmQTensor> {
+    let scheme = tensor.scheme_of();
+    if tensor.format().block.is_some() {
+        return quantize(op, pick(dequantize(op, &tensor, FloatDType::F32)?)?, &scheme, None);
+    }
+    let values = pick(unpacked(op, &tensor)?)?;
+    let shape = values.layout().shape().clone();
+    RocmQTensor::new(op, pack(op, values, tensor.format())?, tensor.scales().clone(), shape, scheme)
+}
+
+/// `out[i][j] = tensor[indices[i][j]][j]` for axis 0, and so for the others.
+pub(crate) fn gather(axis: usize, tensor: RocmQTensor, indices: RocmTensor) -> hip::Result<RocmQTensor> {
+    picked("q_gather", tensor, |values| index::gather("q_gather", axis, values, indices))
+}
+
+/// The slices of the tensor along an axis that a list of indices names.
+pub(crate) fn select(tensor: RocmQTensor, axis: usize, indices: RocmTensor) -> hip::Result<RocmQTensor> {
+    const OP: &str = "q_select";
+    let format = tensor.format();
+    let inner: usize = tensor.dims().iter().skip(axis + 1).product();
+    let bytes = inner * format.bits / 8;
+    let movable = format.block.is_some_and(|block| block > 0 && inner > 0 && inner.is_multiple_of(block))
+        && axis < tensor.dims().len()
+        && (format.bits == 8 || inner.is_multiple_of(format.per_word()))
+        && tensor.layout().is_contiguous()
+        && format.scales(OP, tensor.dims()).is_ok();
+    let Some(block) = format.block.filter(|_| movable) else {
+        return picked(OP, tensor, |values| index::select(OP, values, axis, indices));
+    };
+    // Each slice is whole blocks: rows of bytes, and rows of scales.
+    let tensor = dense(OP, tensor)?;
+    let mut shape = tensor.dims().to_vec();
+    shape.truncate(axis + 1);
+    let with = |last: usize| [shape.as_slice(), &[last]].concat();
+    let values = view::reshape(tensor.values().clone(), &with(bytes))?;
+    let scales = view::reshape(tensor.scales().clone(), &with(inner / block))?;
+    let values = index::select(OP, values, axis, indices.clone())?;
+    let scales = index::select(OP, scales, axis, indices)?;
+    let mut shape = tensor.dims().to_vec();
+    shape[axis] = values.dims()[axis];
+    let (bytes, count) = (values.len(), scales.len());
+    debug_assert_eq!(values.dtype_of(), DType::I8);
+    let (values, scales) = (view::reshape(values, &[bytes])?, view::reshape(scales, &[count])?);
+    RocmQTensor::new(OP, values, scales, shape, tensor.scheme_of())
+}

@@ -1,0 +1,285 @@
+//! Floats to quantised values and back, and quantised tensors to and from the host. All is computed on the device; the one thing that
+//! the host does is to lay scales behind values, as Burn's data has them.
+
+use burn_backend::TensorData;
+use burn_backend::quantization::QuantScheme;
+use burn_std::{Bytes, DType, FloatDType};
+use hip::KernelName;
+
+use super::binary::inverse;
+use super::cast::cast;
+use super::data::{contiguous, copy, packed, to_device};
+use super::launch::{Operand, Output, Walk, rows};
+use super::view;
+use crate::device::RocmDevice;
+use crate::dtype::Value;
+use crate::error::{invalid, unsupported};
+use crate::qtensor::{Format, RocmQTensor};
+use crate::tensor::{RocmTensor, one_device};
+
+/// Elements below which one group of threads finds the range alone.
+const SMALL: usize = 1024;
+
+/// A float tensor, checked.
+fn float(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
+    match tensor.kernel_type()? {
+        ty if ty.is_float() => Ok(ty),
+        ty => unsupported(op, ty),
+    }
+}
+
+/// `tensor` by the scheme, with the scales given (one a block), or with those of its own range: that of `burn-flex`'s
+/// `quantize_dynamic`, `scale = 2 * max |x| / (high - low)` over the numbers of each block.
+pub(crate) fn quantize(
+    op: &'static str,
+    tensor: RocmTensor,
+    scheme: &QuantScheme,
+    scales: Option<RocmTensor>,
+) -> hip::Result<RocmQTensor> {
+    let format = Format::of(op, scheme)?;
+    let ty = float(op, &tensor)?;
+    let shape = tensor.layout().shape().clone();
+    let count = format.scales(op, tensor.dims())?;
+    let tensor = packed(tensor)?;
+    let scales = match scales {
+        Some(scales) => given(op, &tensor, scales, count, format)?,
+        None => measured(op, &tensor, count, format)?,
+    };
+    let device = tensor.hip_device();
+    let n = tensor.len();
+    let out = RocmTensor::empty(device, [format.bytes(n)], DType::I8)?;
+    if n > 0 {
+        let [block, shift] = format.block_values();
+        let (low, high) = format.range;
+        let dims = [Value::U64(n as u64), Value::F32(low), Value::F32(high), block, shift];
+        let kernel = KernelName::new("quantize").ty(ty).int(format.bits as i32);
+        rows(op, device, kernel, device.grid(n), &dims, &[&tensor, &scales], &[], &[&out])?;
+    }
+    RocmQTensor::new(op, out, scales, shape, *scheme)
+}
+
+/// The caller's scales in the scheme's precision, none of them 0 or infinite.
+fn given(
+    op: &'static str,
+    tensor: &RocmTensor,
+    scales: RocmTensor,
+    count: usize,
+    format: Format,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[tensor, &scales])?;
+    float(op, &scales)?;
+    if scales.len() != count {
+        return invalid(op, format!("{count} scales for {:?}", tensor.dims()), format!("{}", scales.len()));
+    }
+    let scales = packed(cast(scales, DType::F32)?)?;
+    let device = tensor.hip_device();
+    let out = RocmTensor::empty(device, [count], DType::F32)?;
+    if count > 0 {
+        let dims = [Value::U64(count as u64), Value::U32(format.param)];
+        let kernel = KernelName::new("quantize_params");
+        rows(op, device, kernel, device.grid(count), &dims, &[&scales], &[], &[&out])?;
+    }
+    Ok(out)
+}
+
+/// The scales of a packed tensor's own range.
+fn measured(op: &'static str, tensor: &RocmTensor, count: usize, format: Format) -> hip::Result<RocmTensor> {
+    let device = tensor.hip_device();
+    let n = tensor.len();
+    let out = RocmTensor::empty(device, [count], DType::F32)?;
+    if count == 0 {
+        return Ok(out);
+    }
+    if format.block.is_none() && n > SMALL {
+        let parts = (4 * device.info().compute_units as usize).clamp(1, n / SMALL);
+        let extents = RocmTensor::empty(device, [parts], DType::F32)?;
+        let dims = [Value::U64(parts as u64), Value::U64(n as u64)];
+        let kernel = KernelName::new("quantize_extent").ty(tensor.kernel_type()?);
+        rows(op, device, kernel, device.grid_rows(parts, n / parts), &dims, &[tensor], &[], &[&extents])?;
+        scales_of(op, &extents, 1, parts, format, &out)?;
+    } else {
+        scales_of(op, tensor, count, n / count, format, &out)?;
+    }
+    Ok(out)
+}
+
+fn scales_of(
+    op: &'static str,
+    tensor: &RocmTensor,
+    count: usize,
+    len: usize,
+    format: Format,
+    out: &RocmTensor,
+) -> hip::Result<()> {
+    let device = tensor.hip_device();
+    let (low, high) = format.range;
+    let dims =
+        [Value::U64(count as u64), Value::U64(len as u64), Value::F32(high - low), Value::U32(format.param)];
+    let kernel = KernelName::new("quantize_scales").ty(tensor.kernel_type()?);
+    rows(op, device, kernel, device.grid(count * len), &dims, &[tensor], &[], &[out])
+}
+
+/// The tensor's values as floats.
+pub(crate) fn dequantize(
+    op: &'static str,
+    tensor: &RocmQTensor,
+    dtype: FloatDType,
+) -> hip::Result<RocmTensor> {
+    let layout = tensor.layout();
+    if !layout.is_contiguous()
+        && let Some(order) = layout.dense_order()
+    {
+        let stored = tensor.clone().view(layout.permute(op, &order)?);
+        return view::permute(dequantize(op, &stored, dtype)?, &inverse(&order));
+    }
+    let device = tensor.hip_device();
+    let out = RocmTensor::empty(device, layout.shape().clone(), dtype.into())?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let format = tensor.format();
+    let [block, shift] = format.block_values();
+    let ty = out.kernel_type()?;
+    if layout.is_contiguous() {
+        let n = out.len();
+        let dims = [Value::U64(n as u64), Value::U64(layout.offset() as u64), block, shift];
+        let kernel = KernelName::new("dequantize").ty(ty).int(format.bits as i32);
+        let inputs = [tensor.values(), tensor.scales()];
+        rows(op, device, kernel, device.grid(n), &dims, &inputs, &[], &[&out])?;
+        return Ok(out);
+    }
+    let still = vec![0; layout.rank()];
+    let values = Operand::packed(tensor.values(), layout, format.bits);
+    let scalars = [Value::U32(format.bits as u32), block, shift];
+    Walk::new(
+        op,
+        KernelName::new("dequantize_strided").ty(ty),
+        layout.dims(),
+        &[values, Operand::new(tensor.scales(), &still)],
+        Output::Row(&out),
+    )
+    .scalars(&scalars)
+    .launch()?;
+    Ok(out)
+}
+
+/// The values of the view, one a byte, in row-major order. They say nothing of scales.
+pub(super) fn unpacked(op: &'static str, tensor: &RocmQTensor) -> hip::Result<RocmTensor> {
+    if tensor.format().bits == 8 {
+        return Ok(tensor.values().clone().view(tensor.layout().clone()));
+    }
+    let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), DType::I8)?;
+    if !out.is_empty() {
+        let bits = tensor.format().bits;
+        Walk::new(
+            op,
+            KernelName::new("unpack_strided"),
+            tensor.dims(),
+            &[Operand::packed(tensor.values(), tensor.layout(), bits)],
+            Output::Row(&out),
+        )
+        .scalars(&[Value::U32(bits as u32)])
+        .launch()?;
+    }
+    Ok(out)
+}
+
+/// Values, one a byte, stored as the format says.
+pub(super) fn pack(op: &'static str, values: RocmTensor, format: Format) -> hip::Result<RocmTensor> {
+    let n = values.len();
+    let values = view::reshape(packed(values)?, &[n])?;
+    if format.bits == 8 {
+        return Ok(values);
+    }
+    let device = values.hip_device();
+    let out = RocmTensor::empty(device, [format.bytes(n)], DType::I8)?;
+    if n > 0 {
+        let kernel = KernelName::new("pack").int(format.bits as i32);
+        rows(op, device, kernel, device.grid(n), &[Value::U64(n as u64)], &[&values], &[], &[&out])?;
+    }
+    Ok(out)
+}
+
+/// The tensor stored in the row-major order of its shape, from the buffer's start, nothing else in it.
+///
+/// Where all values share a scale they are moved as they are; so are whole blocks. Other views of blocks get new ones of their new
+/// neighbours' range, as `burn-flex` does.
+pub(crate) fn dense(op: &'static str, tensor: RocmQTensor) -> hip::Result<RocmQTensor> {
+    let format = tensor.format();
+    let (layout, n) = (tensor.layout().clone(), tensor.len());
+    let count = format.scales(op, tensor.dims())?;
+    let whole = layout.is_contiguous()
+        && layout.offset() == 0
+        && tensor.values().len() == format.bytes(n)
+        && tensor.scales().len() == count;
+    if whole {
+        return Ok(tensor);
+    }
+    let scheme = tensor.scheme_of();
+    let scales = match format.block {
+        None => tensor.scales().clone(),
+        Some(block) if n == 0 || (layout.is_contiguous() && layout.offset().is_multiple_of(block)) => {
+            let first = if n == 0 { 0 } else { layout.offset() / block };
+            copy(&view::narrow(tensor.scales().clone(), 0, first, count)?)?
+        }
+        Some(_) => return quantize(op, dequantize(op, &tensor, FloatDType::F32)?, &scheme, None),
+    };
+    let values = pack(op, unpacked(op, &tensor)?, format)?;
+    // A view of bytes may have been passed on as it is.
+    let values = if values.layout().offset() == 0 { values } else { copy(&values)? };
+    RocmQTensor::new(op, values, scales, layout.shape().clone(), scheme)
+}
+
+/// The host's quantised data on the device: values as the scheme stores them, and f32 scales behind them.
+pub(crate) fn upload(op: &'static str, data: &TensorData, device: &RocmDevice) -> hip::Result<RocmQTensor> {
+    let DType::QFloat(scheme) = data.dtype else {
+        return invalid(op, "quantised data", data.dtype.name());
+    };
+    let format = Format::of(op, &scheme)?;
+    let dims = data.shape.as_slice();
+    let (values, count) = (format.bytes(dims.iter().product()), format.scales(op, dims)?);
+    let bytes: &[u8] = &data.bytes;
+    if bytes.len() != values + 4 * count {
+        return invalid(
+            op,
+            format!("{values} bytes of values and {count} f32 scales for {dims:?}"),
+            format!("{} bytes", bytes.len()),
+        );
+    }
+    let device = device.open()?;
+    let (values, scales) = bytes.split_at(values);
+    let values = RocmTensor::new(device.upload(values)?, [values.len()].into(), DType::I8)?;
+    let scales = RocmTensor::new(device.upload(scales)?, [count].into(), DType::F32)?;
+    RocmQTensor::new(op, values, scales, data.shape.clone(), scheme)
+}
+
+/// The tensor's values and scales on the host, as [`upload`] takes them. Waits for the device.
+pub(crate) fn read(op: &'static str, tensor: RocmQTensor) -> hip::Result<TensorData> {
+    let tensor = dense(op, tensor)?;
+    let (values, scales) = (tensor.values(), tensor.scales());
+    let [first, second] = [values.len(), 4 * scales.len()];
+    let device = tensor.hip_device();
+    let fill = |out: &mut [u8]| {
+        let (to, rest) = out.split_at_mut(first);
+        device.read(values.buffer(), values.byte_offset(), to)?;
+        device.read(scales.buffer(), scales.byte_offset(), rest)
+    };
+    // Burn reads words of small values, and bytes of the others: the vector's element gives the alignment.
+    let bytes = if tensor.format().bits == 8 {
+        let mut bytes = vec![0i8; first + second];
+        fill(bytemuck::cast_slice_mut(&mut bytes))?;
+        Bytes::from_elems(bytes)
+    } else {
+        let mut words = vec![0u32; (first + second) / 4];
+        fill(bytemuck::cast_slice_mut(&mut words))?;
+        Bytes::from_elems(words)
+    };
+    Ok(TensorData::from_bytes(bytes, tensor.layout().shape().clone(), DType::QFloat(tensor.scheme_of())))
+}
+
+/// The tensor on another device: values and scales as they are, and the view of them.
+pub(crate) fn move_to(tensor: RocmQTensor, device: &RocmDevice) -> hip::Result<RocmQTensor> {
+    let values = to_device(tensor.values().clone(), device)?;
+    let scales = to_device(contiguous(tensor.scales().clone())?, device)?;
+    Ok(tensor.with_storage(values, scales))
+}
