@@ -1,0 +1,78 @@
+//! Where convolutions and poolings go that MIOpen does not take: asserted by the backend's trace.
+
+use burn_rocm_tests::trace::during;
+use burn_rocm_tests::*;
+
+/// What served `body`, without the op's name and what follows the kernel's or call's.
+fn served<T>(body: impl FnOnce() -> T) -> Vec<String> {
+    let lines = during(body).1;
+    let name = |line: &String| {
+        let (_, by) = line.split_once(": ").expect("an op and what serves it");
+        by.strip_prefix("kernel ").unwrap_or(by).split([' ', ',']).next().unwrap_or("").to_owned()
+    };
+    lines.iter().map(name).collect()
+}
+
+fn tensor(shape: &[usize], dtype: DType) -> burn_rocm::RocmTensor {
+    float(&Random::new(), shape, dtype, View::Contiguous, -1.0, 1.0).float::<R>(&Default::default())
+}
+
+#[test]
+fn f64_is_convolved_by_products_or_by_direct_sums() {
+    let (x, w, g) = (
+        tensor(&[2, 3, 9, 9], DType::F64),
+        tensor(&[4, 3, 3, 3], DType::F64),
+        tensor(&[2, 4, 9, 9], DType::F64),
+    );
+    let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
+    let by = served(|| R::conv2d(x.clone(), w.clone(), None, options()));
+    assert_eq!(by, ["conv_patches<u64>", "rocblas_dgemm_strided_batched"]);
+    let by = served(|| R::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options()));
+    assert_eq!(by, ["rocblas_dgemm_strided_batched", "conv_unpatch<f64>"]);
+    let by = served(|| R::conv2d_weight_backward(x.clone(), w, g, options()));
+    assert_eq!(by[..2], ["conv_patches<u64>", "rocblas_dgemm_strided_batched"]);
+    assert!(by[2..].iter().all(|by| by.starts_with("reduce_")), "{by:?}");
+    // A channel a group has no matrices to multiply.
+    let w = tensor(&[3, 1, 3, 3], DType::F64);
+    let by = served(|| R::conv2d(x.clone(), w, None, ConvOptions::new([1, 1], [1, 1], [1, 1], 3)));
+    assert_eq!(by, ["conv_forward<f64>"]);
+    // A window of one pixel needs no patches.
+    let w = tensor(&[4, 3, 1, 1], DType::F64);
+    let w = R::float_cat(vec![w.clone(), w], 1);
+    let x = R::float_cat(vec![x.clone(), x], 1);
+    let by = served(|| R::conv2d(x, w, None, ConvOptions::new([1, 1], [0, 0], [1, 1], 1)));
+    assert_eq!(by, ["rocblas_dgemm_strided_batched"]);
+}
+
+/// The gradient of maxima is MIOpen's, in one dimension too; what it has not is one kernel each, as are lines and patches.
+#[test]
+fn one_launch_a_pool() {
+    for (dtype, gradient) in [(DType::F32, "miopenPoolingBackward"), (DType::F64, "max_pool2d_backward<f64")]
+    {
+        let x = tensor(&[2, 3, 10], dtype);
+        let found = R::max_pool1d_with_indices(x.clone(), 2, 2, 0, 1, false);
+        let (x, g) = (x, tensor(&[2, 3, 5], dtype));
+        let by = served(|| R::max_pool1d(x.clone(), 2, 2, 0, 1, true));
+        assert!(by.len() == 1 && by[0].starts_with("max_pool2d<"), "{by:?}");
+        let by = served(|| {
+            R::max_pool1d_with_indices_backward(
+                x.clone(),
+                2,
+                2,
+                0,
+                1,
+                false,
+                g.clone(),
+                found.indices.clone(),
+            )
+        });
+        assert!(by.len() == 1 && by[0].starts_with(gradient), "{by:?}");
+        let by = served(|| R::avg_pool1d(x.clone(), 2, 2, 0, true, true));
+        assert_eq!(by.len(), 1, "{by:?}");
+        let by = served(|| R::adaptive_avg_pool1d(x.clone(), 3));
+        assert!(by.len() == 1 && by[0].starts_with("adaptive_avg_pool2d<"), "{by:?}");
+        let x = R::float_reshape(x, Shape::new([2, 3, 5, 2]));
+        let by = served(|| R::unfold4d(x.clone(), [2, 2], UnfoldOptions::new([1, 1], [1, 1], [1, 1])));
+        assert!(by.len() == 1 && by[0].starts_with("conv_patches<"), "{by:?}");
+    }
+}
