@@ -21,7 +21,7 @@ where
 {
     match tensor {
         TensorPrimitive::Float(tensor) => qmatmul::Side::Float(tensor),
-        TensorPrimitive::QFloat(tensor) => qmatmul::Side::Quantized(tensor),
+        TensorPrimitive::QFloat(tensor) => qmatmul::Side::Quantized(Box::new(tensor)),
     }
 }
 

@@ -28,7 +28,7 @@ const MOST_TERMS: usize = i32::MAX as usize / (128 * 128);
 #[derive(Clone)]
 pub(crate) enum Side {
     Float(RocmTensor),
-    Quantized(RocmQTensor),
+    Quantized(Box<RocmQTensor>),
 }
 
 impl Side {
@@ -50,7 +50,7 @@ impl Side {
     fn expand(self, dims: &[usize]) -> hip::Result<Self> {
         Ok(match self {
             Self::Float(tensor) => Self::Float(view::expand(tensor, dims)?),
-            Self::Quantized(tensor) => Self::Quantized(qlayout::expand(tensor, dims)?),
+            Self::Quantized(tensor) => Self::Quantized(Box::new(qlayout::expand(*tensor, dims)?)),
         })
     }
 

@@ -108,12 +108,12 @@ fn values_keep_their_scale() {
                     let expected = read_float::<R>(on_floats::<R>(name, floats.clone()));
                     let back = read_float::<R>(R::dequantize(ours.clone(), FloatDType::F32));
                     if level == QuantLevel::Tensor || !stores(name, level) {
-                        assert_close(&what, &[back.clone()], &[expected], Tolerance::EXACT);
+                        assert_close(&what, std::slice::from_ref(&back), &[expected], Tolerance::EXACT);
                     } else {
                         // Once more by the range of the new neighbours, which half a step has widened: half a step of that.
                         let steps = f64::from(value.range().1 - value.range().0);
                         let step = Tolerance { absolute: (3.0 + 3.0 / steps) / steps * 1.01, relative: 0.0 };
-                        assert_close(&what, &[back.clone()], &[expected], step);
+                        assert_close(&what, std::slice::from_ref(&back), &[expected], step);
                     }
                     // Stored anew as data, for all that views may say.
                     let data = read_q::<R>(ours);
