@@ -1,0 +1,444 @@
+//! What a case is drawn from, and the operands that ops make of it.
+
+use burn_rocm_tests::*;
+use proptest::prelude::*;
+use std::cell::RefCell;
+
+/// The operands that a case lays out on its own; further ones lie as the first ones do.
+const OPERANDS: usize = 3;
+
+/// How one axis of an operand comes out of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Axis {
+    /// As it lies.
+    Whole,
+    /// Cut out of a longer one, every `step`-th element; backwards for a negative step.
+    Slice(isize),
+    /// Flipped.
+    Flip,
+    /// One element, repeated by stride 0.
+    Expand,
+}
+
+/// How one operand lies in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Lie {
+    /// A drawn permutation of the axes (0: none).
+    order: usize,
+    axes: [Axis; 6],
+}
+
+/// A case. Each op reads of it what it needs, numbers modulo what is possible; everything shrinks to the plainest.
+#[derive(Clone, Debug)]
+pub(crate) struct Draw {
+    pub(crate) op: usize,
+    pub(crate) dims: Vec<usize>,
+    pub(crate) dtype: usize,
+    pub(crate) lies: [Lie; OPERANDS],
+    /// For each operand the axes along which it is broadcast, as bits.
+    pub(crate) broadcast: [u8; OPERANDS],
+    /// How wild the values are: 0 small whole numbers, 1 in a range, 2 with NaN and infinities, 3 with extremes.
+    pub(crate) wild: usize,
+    pub(crate) knobs: [usize; 12],
+    /// Whether clones of the operands live on, so that the op must not write in place; they are compared too.
+    pub(crate) keep: bool,
+    /// Of the operands' values.
+    pub(crate) seed: u64,
+}
+
+impl Lie {
+    /// Whether any axis repeats one element.
+    pub(crate) fn repeats(&self) -> bool {
+        self.axes.contains(&Axis::Expand)
+    }
+}
+
+fn lie() -> impl Strategy<Value = Lie> {
+    // Numbers, not a choice of strategies: those of a case lie on the stack side by side.
+    let axis = (0usize..20).prop_map(|n| match n {
+        10 | 11 => Axis::Slice(1),
+        12 => Axis::Slice(2),
+        13 => Axis::Slice(3),
+        14 => Axis::Slice(-1),
+        15 => Axis::Slice(-2),
+        16 => Axis::Flip,
+        17 | 18 => Axis::Expand,
+        _ => Axis::Whole,
+    });
+    let plain = Lie { order: 0, axes: [Axis::Whole; 6] };
+    let any = (prop_oneof![2 => Just(0usize), 1 => 1usize..720], prop::array::uniform6(axis));
+    prop_oneof![2 => Just(plain), 3 => any.prop_map(|(order, axes)| Lie { order, axes })].boxed()
+}
+
+/// Draws a case for one of `ops` ops.
+pub(crate) fn draw(ops: usize) -> impl Strategy<Value = Draw> {
+    let dim =
+        prop_oneof![14 => 1usize..8, 4 => 8usize..40, 1 => Just(0), 1 => 60usize..70, 1 => 250usize..520];
+    let dims =
+        prop_oneof![12 => prop::collection::vec(dim, 1..=6), 1 => prop::collection::vec(500usize..5000, 1)]
+            .boxed();
+    let mask = prop_oneof![3 => Just(0u8), 1 => any::<u8>()];
+    (
+        (0..ops).no_shrink(),
+        dims,
+        0usize..8,
+        prop::array::uniform3(lie()),
+        prop::array::uniform3(mask),
+        prop_oneof![2 => Just(0usize), 3 => Just(1), 2 => Just(2), 2 => Just(3)],
+        prop::array::uniform12(0usize..1000),
+        any::<bool>(),
+        any::<u64>().no_shrink(),
+    )
+        .prop_map(|(op, dims, dtype, lies, broadcast, wild, knobs, keep, seed)| Draw {
+            op,
+            dims,
+            dtype,
+            lies,
+            broadcast,
+            wild,
+            knobs,
+            keep,
+            seed,
+        })
+}
+
+impl Draw {
+    /// The drawn shape, its largest dims halved until it has at most `most` elements.
+    pub(crate) fn shape(&self, most: usize) -> Vec<usize> {
+        let mut dims = self.dims.clone();
+        // An op may fill an empty dim: it counts as one.
+        while dims.iter().map(|&n| n.max(1)).product::<usize>() > most {
+            let largest = dims.iter_mut().max().expect("a shape has a dim");
+            *largest = largest.div_ceil(2);
+        }
+        dims
+    }
+
+    /// A shape of exactly `rank` dims: the first drawn ones, then ones.
+    pub(crate) fn of_rank(&self, rank: usize, most: usize) -> Vec<usize> {
+        let mut dims = self.dims.clone();
+        dims.resize(rank, 1);
+        Self { dims, ..self.clone() }.shape(most)
+    }
+
+    /// `shape` for operand `k` that broadcasts to it: some of its dims are 1.
+    pub(crate) fn narrowed(&self, k: usize, shape: &[usize]) -> Vec<usize> {
+        let bits = self.broadcast[k % OPERANDS];
+        shape.iter().enumerate().map(|(d, &n)| if bits >> d & 1 == 1 { 1 } else { n }).collect()
+    }
+
+    /// An axis of `shape`.
+    pub(crate) fn axis(&self, shape: &[usize]) -> usize {
+        self.knobs[0] % shape.len()
+    }
+
+    /// Knob `k`, below `n`.
+    pub(crate) fn knob(&self, k: usize, n: usize) -> usize {
+        self.knobs[k] % n.max(1)
+    }
+
+    /// The float type of the case.
+    pub(crate) fn float_type(&self) -> DType {
+        FLOATS[self.dtype % 4]
+    }
+
+    /// The integer type of the case.
+    pub(crate) fn int_type(&self) -> DType {
+        INTS[self.dtype % 8]
+    }
+
+    /// One of Burn's stores of bools that both backends have.
+    pub(crate) fn store(&self) -> BoolDType {
+        [BoolDType::Native, BoolDType::U8][self.knobs[11] % 2]
+    }
+
+    /// A float scalar, wild where the case's values are.
+    pub(crate) fn scalar(&self, k: usize) -> Scalar {
+        let n = self.knobs[k];
+        match self.wild {
+            0 => Scalar::Float([1.0, 2.0, -1.0, 3.0, 0.5][n % 5]),
+            1 => Scalar::Float((n % 80) as f64 / 8.0 - 5.0),
+            2 => Scalar::Float([0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1.5][n % 6]),
+            // Each dtype holds them: the oracle rounds scalars to it first.
+            _ => Scalar::Float([0.0, -0.0009765625, -49152.0, 16384.0, 2.5, 0.25][n % 6]),
+        }
+    }
+
+    /// The same, but never NaN.
+    pub(crate) fn number(&self, k: usize) -> Scalar {
+        match self.scalar(k) {
+            Scalar::Float(value) if value.is_nan() => Scalar::Float(1.5),
+            scalar => scalar,
+        }
+    }
+
+    /// An integer scalar that the case's type holds.
+    pub(crate) fn int_scalar(&self, k: usize) -> Scalar {
+        let n = self.knobs[k];
+        let bits = 8 * self.int_type().size() as u32;
+        let signed = !format!("{:?}", self.int_type()).starts_with('U');
+        let most = if signed { (1i128 << (bits - 1)) - 1 } else { (1i128 << bits) - 1 };
+        let least = if signed { -most - 1 } else { 0 };
+        let value = match self.wild {
+            0 => (n % 5) as i128,
+            1 => (n % 100) as i128 - 50,
+            _ => [most, least, 0, 1, -1, most / 2, 7][n % 7],
+        };
+        let value = value.clamp(least, most);
+        if signed { Scalar::Int(value as i64) } else { Scalar::UInt(value as u64) }
+    }
+}
+
+/// The values that an op's floats are drawn from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    /// The wildest kind the op can be compared on.
+    pub(crate) wildest: usize,
+    pub(crate) nan: bool,
+}
+
+/// All floats there are.
+pub(crate) const ANY: Range = Range { low: -10.0, high: 10.0, wildest: 3, nan: true };
+/// All but NaN, which the oracle drops or keeps by op and type.
+pub(crate) const NUMBERS: Range = Range { nan: false, ..ANY };
+/// Those without extremes, whose sums depend on the order of their terms.
+pub(crate) const SUMMED: Range = Range { low: -2.0, high: 2.0, wildest: 2, nan: true };
+/// Finite ones in a small range.
+pub(crate) const TAME: Range = Range { low: -2.0, high: 2.0, wildest: 1, nan: true };
+
+fn float_value(random: &Random, dtype: DType, wild: usize, range: Range) -> f64 {
+    let (max, tiny) = match dtype {
+        DType::F64 => (f64::MAX, 5e-324),
+        DType::F32 => (f64::from(f32::MAX), 1e-45),
+        DType::F16 => (65504.0, 6e-8),
+        _ => (3.38e38, 1e-40),
+    };
+    let whole = |n: usize| (range.low.ceil() + n as f64).min(range.high);
+    let plain = range.low + (range.high - range.low) * random.uniform(0.0, 1.0);
+    match (wild, random.below(12)) {
+        (0, _) => whole(random.below((range.high - range.low) as usize + 1)),
+        (2 | 3, 0) if range.nan => f64::NAN,
+        (2 | 3, 1) => [f64::INFINITY, f64::NEG_INFINITY][random.below(2)],
+        (2 | 3, 2) => [0.0, -0.0][random.below(2)],
+        (3, 3) => [max, -max, tiny, -tiny][random.below(4)],
+        (3, 4 | 5) => {
+            let exponent = if dtype == DType::F16 { 4.5 } else { 37.0 };
+            let size = 10f64.powf(random.uniform(-exponent, exponent));
+            if random.below(2) == 0 { size } else { -size }
+        }
+        _ => plain,
+    }
+}
+
+fn ints(random: &Random, count: usize, dtype: DType, wild: usize) -> TensorData {
+    macro_rules! of {
+        ($($variant:ident $t:ty),*) => {
+            match dtype {
+                $(DType::$variant => {
+                    let value = |_| match (wild, random.below(8)) {
+                        (0, _) => random.below(5) as $t,
+                        (1, _) => (random.below(200) as i64 - if <$t>::MIN == 0 { 0 } else { 100 }).clamp(<$t>::MIN as i64, (<$t>::MAX as u64 >> 1) as i64) as $t,
+                        (_, 0) => [<$t>::MAX, <$t>::MIN, 0, (0 as $t).wrapping_sub(1)][random.below(4)],
+                        (_, 1..=3) => random.below(5) as $t,
+                        _ => random.bits() as $t,
+                    };
+                    TensorData::new((0..count).map(value).collect::<Vec<$t>>(), [count])
+                })*
+                other => unreachable!("{other:?} is no integer type"),
+            }
+        };
+    }
+    of!(I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8)
+}
+
+/// The `n`-th permutation of `rank` axes, the identity first.
+fn permutation(mut n: usize, rank: usize) -> Vec<usize> {
+    let mut left: Vec<usize> = (0..rank).collect();
+    let mut axes = Vec::new();
+    while !left.is_empty() {
+        axes.push(left.remove(n % left.len()));
+        n /= left.len() + 1;
+    }
+    axes
+}
+
+/// The shape in memory of an operand of `shape`, and the slices that cut it out (in the operand's order of axes).
+fn base(shape: &[usize], lie: &Lie) -> (Vec<usize>, Vec<Slice>) {
+    let along = |(d, &n): (usize, &usize)| match lie.axes[d % 6] {
+        Axis::Slice(step) => {
+            let by = step.unsigned_abs();
+            let reach = if n == 0 { 0 } else { (n - 1) * by + 1 };
+            (reach + 1 + by, Slice::new(1, Some(1 + reach as isize), if n == 0 { 1 } else { step }))
+        }
+        Axis::Expand if n != 0 => (1, Slice::new(0, Some(1), 1)),
+        _ => (n, Slice::new(0, Some(n as isize), 1)),
+    };
+    shape.iter().enumerate().map(along).unzip()
+}
+
+/// One side of a comparison: a case and the tensors that one backend makes of it.
+pub(crate) struct Side<'a, B: Backend> {
+    pub(crate) d: &'a Draw,
+    pub(crate) device: burn_backend::tensor::Device<B>,
+    kept: RefCell<Vec<Kept<B>>>,
+}
+
+enum Kept<B: Backend> {
+    Float(burn_backend::tensor::FloatTensor<B>),
+    Int(burn_backend::tensor::IntTensor<B>),
+    Bool(burn_backend::tensor::BoolTensor<B>),
+}
+
+macro_rules! laid_out {
+    ($(#[$doc:meta])* $name:ident, $variant:ident, $tensor:ident, $from:ident, $permute:ident, $slice:ident, $flip:ident, $expand:ident) => {
+        $(#[$doc])*
+        fn $name(&self, k: usize, shape: &[usize], make: impl FnOnce(&Random, usize) -> TensorData) -> burn_backend::tensor::$tensor<B> {
+            let lie = &self.d.lies[k % OPERANDS];
+            let random = Random::from_seed(self.d.seed.wrapping_add(k as u64 * 0x9e37_79b9));
+            let (dims, slices) = base(shape, lie);
+            let order = permutation(lie.order, shape.len());
+            let stored: Vec<usize> = order.iter().map(|&axis| dims[axis]).collect();
+            let mut data = make(&random, stored.iter().product());
+            data.shape = Shape::from(stored);
+            let mut tensor = B::$from(data, &self.device);
+            if order.iter().enumerate().any(|(to, &from)| to != from) {
+                let back: Vec<usize> = (0..shape.len()).map(|axis| order.iter().position(|&o| o == axis).expect("each once")).collect();
+                tensor = B::$permute(tensor, &back);
+            }
+            if dims.as_slice() != shape && lie.axes.iter().any(|axis| matches!(axis, Axis::Slice(_))) {
+                tensor = B::$slice(tensor, &slices);
+            }
+            let flipped: Vec<usize> = (0..shape.len()).filter(|d| lie.axes[d % 6] == Axis::Flip).collect();
+            if !flipped.is_empty() {
+                tensor = B::$flip(tensor, &flipped);
+            }
+            if tensor.shape().as_slice() != shape {
+                tensor = B::$expand(tensor, Shape::from(shape.to_vec()));
+            }
+            if self.d.keep {
+                self.kept.borrow_mut().push(Kept::$variant(tensor.clone()));
+            }
+            tensor
+        }
+    };
+}
+
+impl<'a, B: Backend> Side<'a, B> {
+    /// The case on `B`'s first device.
+    pub(crate) fn new(d: &'a Draw) -> Self {
+        Self { d, device: Default::default(), kept: RefCell::default() }
+    }
+
+    laid_out!(/** A float operand. */ lay_float, Float, FloatTensor, float_from_data, float_permute, float_slice, float_flip, float_expand);
+    laid_out!(/** An integer operand. */ lay_int, Int, IntTensor, int_from_data, int_permute, int_slice, int_flip, int_expand);
+    laid_out!(/** A bool operand. */ lay_bool, Bool, BoolTensor, bool_from_data, bool_permute, bool_slice, bool_flip, bool_expand);
+
+    /// Operand `k` of the case's float type.
+    pub(crate) fn float(
+        &self,
+        k: usize,
+        shape: &[usize],
+        range: Range,
+    ) -> burn_backend::tensor::FloatTensor<B> {
+        self.float_of(k, shape, range, self.d.float_type())
+    }
+
+    /// Operand `k` of a float type.
+    pub(crate) fn float_of(
+        &self,
+        k: usize,
+        shape: &[usize],
+        range: Range,
+        dtype: DType,
+    ) -> burn_backend::tensor::FloatTensor<B> {
+        let wild = self.d.wild.min(range.wildest);
+        self.lay_float(k, shape, |random, count| {
+            let values = (0..count).map(|_| float_value(random, dtype, wild, range)).collect();
+            TensorData::new::<f64, _>(values, [count]).convert_dtype(dtype)
+        })
+    }
+
+    /// Whether this is the oracle's side.
+    pub(crate) fn oracle(&self) -> bool {
+        std::any::TypeId::of::<B>() == std::any::TypeId::of::<O>()
+    }
+
+    /// For the oracle the tensor without its strides, which it follows out of its memory in some ops; for ours as it is.
+    pub(crate) fn settled(
+        &self,
+        tensor: burn_backend::tensor::FloatTensor<B>,
+    ) -> burn_backend::tensor::FloatTensor<B> {
+        if self.oracle() {
+            return B::float_from_data(read_float::<B>(tensor), &self.device);
+        }
+        tensor
+    }
+
+    /// Operand `k` of the case's integer type, as wild as the case but at most `wildest`.
+    pub(crate) fn int(
+        &self,
+        k: usize,
+        shape: &[usize],
+        wildest: usize,
+    ) -> burn_backend::tensor::IntTensor<B> {
+        self.int_of(k, shape, wildest, self.d.int_type())
+    }
+
+    /// Operand `k` of an integer type.
+    pub(crate) fn int_of(
+        &self,
+        k: usize,
+        shape: &[usize],
+        wildest: usize,
+        dtype: DType,
+    ) -> burn_backend::tensor::IntTensor<B> {
+        self.lay_int(k, shape, |random, count| ints(random, count, dtype, self.d.wild.min(wildest)))
+    }
+
+    /// Operand `k` of the case's integer type with values in `low..high`.
+    pub(crate) fn int_in(
+        &self,
+        k: usize,
+        shape: &[usize],
+        low: i64,
+        high: i64,
+    ) -> burn_backend::tensor::IntTensor<B> {
+        let dtype = self.d.int_type();
+        self.lay_int(k, shape, |random, count| whole(random, count, low, high, dtype))
+    }
+
+    /// Operand `k` of indices below `below`, as i64 or i32.
+    pub(crate) fn indices(
+        &self,
+        k: usize,
+        shape: &[usize],
+        below: usize,
+    ) -> burn_backend::tensor::IntTensor<B> {
+        let dtype = [DType::I64, DType::I32][self.d.knobs[10] % 2];
+        self.lay_int(k, shape, |random, count| whole(random, count, 0, below as i64, dtype))
+    }
+
+    /// Operand `k` of bools.
+    pub(crate) fn bool(&self, k: usize, shape: &[usize]) -> burn_backend::tensor::BoolTensor<B> {
+        self.lay_bool(k, shape, |random, count| {
+            TensorData::new((0..count).map(|_| random.below(2) == 1).collect::<Vec<bool>>(), [count])
+        })
+    }
+
+    /// What the clones of the operands hold by now.
+    pub(crate) fn kept(self) -> Vec<TensorData> {
+        let read = |kept| match kept {
+            Kept::Float(tensor) => read_float::<B>(tensor),
+            Kept::Int(tensor) => read_int::<B>(tensor),
+            Kept::Bool(tensor) => read_bool::<B>(tensor),
+        };
+        self.kept.into_inner().into_iter().map(read).collect()
+    }
+}
+
+fn whole(random: &Random, count: usize, low: i64, high: i64, dtype: DType) -> TensorData {
+    let values = (0..count).map(|_| low + random.below((high - low).max(1) as usize) as i64).collect();
+    TensorData::new::<i64, _>(values, [count]).convert_dtype(dtype)
+}

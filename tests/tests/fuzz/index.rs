@@ -1,0 +1,230 @@
+//! Layouts and indexing, of floats, integers and bools.
+
+use crate::draw::{ANY, Draw, SUMMED};
+use crate::run::{Bound::*, table};
+use burn_rocm_tests::*;
+
+const MOST: usize = 3000;
+
+/// A drawn range of every axis, some with steps, some backwards, some empty.
+fn slices(d: &Draw, shape: &[usize]) -> Vec<Slice> {
+    let along = |(axis, &n): (usize, &usize)| {
+        let knob = d.knobs[(2 + axis) % 12];
+        let (start, end) = (knob % (n + 1), knob / 7 % (n + 1));
+        let step = [1, 1, 1, 2, 3, -1, -2][knob / 100 % 7];
+        Slice::new(start.min(end) as isize, Some(start.max(end) as isize), step)
+    };
+    // Now and then fewer slices than axes: the rest stay whole.
+    let named = if d.knob(1, 4) == 1 { shape.len().div_ceil(2) } else { shape.len() };
+    shape.iter().enumerate().take(named).map(along).collect()
+}
+
+/// The shape that slices leave.
+fn sliced(shape: &[usize], slices: &[Slice]) -> Vec<usize> {
+    let mut out = shape.to_vec();
+    for (n, slice) in out.iter_mut().zip(slices) {
+        let reach = slice.end.unwrap_or_default() - slice.start;
+        *n = (reach.max(0) as usize).div_ceil(slice.step.unsigned_abs());
+    }
+    out
+}
+
+/// The same elements in another shape: an axis split, two merged, or all in one.
+fn reshaped(d: &Draw, shape: &[usize]) -> Vec<usize> {
+    let mut to = shape.to_vec();
+    let axis = d.knob(2, shape.len());
+    match d.knob(1, 4) {
+        0 => return vec![shape.iter().product()],
+        1 if axis + 1 < shape.len() => {
+            to[axis] *= to.remove(axis + 1);
+        }
+        2 if to[axis] % 2 == 0 && shape.len() < 6 => {
+            to[axis] /= 2;
+            to.insert(axis + 1, 2);
+        }
+        _ => to.rotate_left(1),
+    }
+    to
+}
+
+/// Every axis once, in a drawn order.
+fn axes(d: &Draw, rank: usize) -> Vec<usize> {
+    let mut axes: Vec<usize> = (0..rank).collect();
+    axes.sort_by_key(|&axis| d.knobs[axis]);
+    axes
+}
+
+/// The case's shape with dim `dim` replaced.
+fn with(shape: &[usize], dim: usize, n: usize) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    shape[dim] = n;
+    shape
+}
+
+/// An axis for indexing: one with elements, if any.
+fn indexed(d: &Draw) -> (Vec<usize>, usize) {
+    let mut shape = d.shape(MOST);
+    let dim = d.axis(&shape);
+    shape[dim] = shape[dim].max(1);
+    (shape, dim)
+}
+
+/// `body` with `make` for a tensor of each kind, by the case.
+macro_rules! each_kind {
+    ($c:ident, $B:ident, |$make:ident, $op:ident| float $float:expr, int $int:expr, bool $bool:expr) => {
+        match $c.d.knob(9, 3) {
+            0 => vec![read_float::<$B>({
+                #[allow(unused)]
+                let $make = |k: usize, shape: &[usize]| $c.float(k, shape, ANY);
+                $float
+            })],
+            1 => vec![read_int::<$B>({
+                #[allow(unused)]
+                let $make = |k: usize, shape: &[usize]| $c.int(k, shape, 3);
+                $int
+            })],
+            _ => vec![read_bool::<$B>({
+                #[allow(unused)]
+                let $make = |k: usize, shape: &[usize]| $c.bool(k, shape);
+                $bool
+            })],
+        }
+    };
+}
+
+macro_rules! of_one {
+    ($c:ident, $B:ident, $float:ident, $int:ident, $bool:ident, |$shape:ident| ($($argument:expr),*)) => {{
+        let $shape = $c.d.shape(MOST);
+        each_kind!($c, $B, |make, op|
+            float $B::$float(make(0, &$shape), $($argument),*),
+            int $B::$int(make(0, &$shape), $($argument),*),
+            bool $B::$bool(make(0, &$shape), $($argument),*))
+    }};
+}
+
+table! { |c, B|
+    into_data, Exact => {
+        let shape = c.d.shape(MOST);
+        each_kind!(c, B, |make, op| float make(0, &shape), int make(0, &shape), bool make(0, &shape))
+    };
+    swap_dims, Exact => of_one!(c, B, float_swap_dims, int_swap_dims, bool_swap_dims, |shape|
+        (c.d.knob(1, shape.len()), c.d.knob(2, shape.len())));
+    permute, Exact => of_one!(c, B, float_permute, int_permute, bool_permute, |shape| (&axes(c.d, shape.len())));
+    flip, Exact => of_one!(c, B, float_flip, int_flip, bool_flip, |shape|
+        (&axes(c.d, shape.len())[..c.d.knob(8, shape.len() + 1)]));
+    reshape, Exact => of_one!(c, B, float_reshape, int_reshape, bool_reshape, |shape|
+        (Shape::from(reshaped(c.d, &shape))));
+    expand, Exact => {
+        let shape = c.d.shape(MOST);
+        let from = c.d.narrowed(1, &shape);
+        let to = || Shape::from(shape.clone());
+        each_kind!(c, B, |make, op|
+            float B::float_expand(make(0, &from), to()),
+            int B::int_expand(make(0, &from), to()),
+            bool B::bool_expand(make(0, &from), to()))
+    };
+    slice, Exact => of_one!(c, B, float_slice, int_slice, bool_slice, |shape| (&slices(c.d, &shape)));
+    slice_assign, Exact => {
+        let shape = c.d.shape(MOST);
+        let slices = slices(c.d, &shape);
+        let part = sliced(&shape, &slices);
+        each_kind!(c, B, |make, op|
+            float B::float_slice_assign(make(0, &shape), &slices, make(1, &part)),
+            int B::int_slice_assign(make(0, &shape), &slices, make(1, &part)),
+            bool B::bool_slice_assign(make(0, &shape), &slices, make(1, &part)))
+    };
+    unfold, Exact => of_one!(c, B, float_unfold, int_unfold, bool_unfold, |shape|
+        (c.d.axis(&shape), 1 + c.d.knob(1, shape[c.d.axis(&shape)]), 1 + c.d.knob(2, 3)));
+    repeat_dim, Exact => of_one!(c, B, float_repeat_dim, int_repeat_dim, bool_repeat_dim, |shape|
+        (c.d.axis(&shape), c.d.knob(1, 4)));
+    cat, Exact => {
+        let shape = c.d.shape(MOST / 3);
+        let dim = c.d.axis(&shape);
+        let parts: Vec<Vec<usize>> = (0..1 + c.d.knob(1, 4)).map(|k| with(&shape, dim, c.d.knob(2 + k, 6))).collect();
+        each_kind!(c, B, |make, op|
+            float B::float_cat(parts.iter().enumerate().map(|(k, part)| make(k, part)).collect(), dim),
+            int B::int_cat(parts.iter().enumerate().map(|(k, part)| make(k, part)).collect(), dim),
+            bool B::bool_cat(parts.iter().enumerate().map(|(k, part)| make(k, part)).collect(), dim))
+    };
+    mask_where, Exact => {
+        let shape = c.d.shape(MOST);
+        let mask = || c.bool(2, &shape);
+        each_kind!(c, B, |make, op|
+            float B::float_mask_where(make(0, &shape), mask(), make(1, &shape)),
+            int B::int_mask_where(make(0, &shape), mask(), make(1, &shape)),
+            bool B::bool_mask_where(make(0, &shape), mask(), make(1, &shape)))
+    };
+    mask_where_broadcast, Exact => {
+        let shape = c.d.shape(MOST);
+        let [x, y, m] = [0, 1, 2].map(|k| c.d.narrowed(k, &shape));
+        let mask = || c.bool(2, &m);
+        each_kind!(c, B, |make, op|
+            float B::float_mask_where(make(0, &x), mask(), make(1, &y)),
+            int B::int_mask_where(make(0, &x), mask(), make(1, &y)),
+            bool B::bool_mask_where(make(0, &x), mask(), make(1, &y)))
+    };
+    mask_fill, Exact => {
+        let shape = c.d.shape(MOST);
+        let mask = || c.bool(2, &c.d.narrowed(2, &shape));
+        each_kind!(c, B, |make, op|
+            float B::float_mask_fill(make(0, &shape), mask(), c.d.scalar(1)),
+            int B::int_mask_fill(make(0, &shape), mask(), c.d.int_scalar(1)),
+            bool B::bool_mask_fill(make(0, &shape), mask(), Scalar::Bool(c.d.knob(1, 2) == 1)))
+    };
+    gather, Exact => {
+        let (shape, dim) = indexed(c.d);
+        let taken = with(&shape, dim, c.d.knob(1, 9));
+        let indices = || c.indices(1, &taken, shape[dim]);
+        each_kind!(c, B, |make, op|
+            float B::float_gather(dim, make(0, &shape), indices()),
+            int B::int_gather(dim, make(0, &shape), indices()),
+            bool B::bool_gather(dim, make(0, &shape), indices()))
+    };
+    select, Exact => {
+        let (shape, dim) = indexed(c.d);
+        let indices = || c.indices(1, &[c.d.knob(1, 20)], shape[dim]);
+        each_kind!(c, B, |make, op|
+            float B::float_select(make(0, &shape), dim, indices()),
+            int B::int_select(make(0, &shape), dim, indices()),
+            bool B::bool_select(make(0, &shape), dim, indices()))
+    };
+    float_scatter_add, Sum(4.0) => {
+        let (shape, dim) = indexed(c.d);
+        let put = with(&shape, dim, c.d.knob(1, 9));
+        let indices = c.indices(1, &put, shape[dim]);
+        vec![read_float::<B>(B::float_scatter_add(dim, c.float(0, &shape, SUMMED), indices, c.float(2, &put, SUMMED)))]
+    };
+    int_scatter_add, Exact => {
+        let (shape, dim) = indexed(c.d);
+        let put = with(&shape, dim, c.d.knob(1, 9));
+        let indices = c.indices(1, &put, shape[dim]);
+        vec![read_int::<B>(B::int_scatter_add(dim, c.int(0, &shape, 3), indices, c.int(2, &put, 3)))]
+    };
+    bool_scatter_or, Exact => {
+        let (shape, dim) = indexed(c.d);
+        let put = with(&shape, dim, c.d.knob(1, 9));
+        let indices = c.indices(1, &put, shape[dim]);
+        vec![read_bool::<B>(B::bool_scatter_or(dim, c.bool(0, &shape), indices, c.bool(2, &put)))]
+    };
+    float_select_add, Sum(4.0) => {
+        let (shape, dim) = indexed(c.d);
+        let n = c.d.knob(1, 20);
+        let indices = c.indices(1, &[n], shape[dim]);
+        let value = c.float(2, &with(&shape, dim, n), SUMMED);
+        vec![read_float::<B>(B::float_select_add(c.float(0, &shape, SUMMED), dim, indices, value))]
+    };
+    int_select_add, Exact => {
+        let (shape, dim) = indexed(c.d);
+        let n = c.d.knob(1, 20);
+        let indices = c.indices(1, &[n], shape[dim]);
+        let value = c.int(2, &with(&shape, dim, n), 3);
+        vec![read_int::<B>(B::int_select_add(c.int(0, &shape, 3), dim, indices, value))]
+    };
+    bool_select_or, Exact => {
+        let (shape, dim) = indexed(c.d);
+        let n = c.d.knob(1, 20);
+        let indices = c.indices(1, &[n], shape[dim]);
+        let value = c.bool(2, &with(&shape, dim, n));
+        vec![read_bool::<B>(B::bool_select_or(c.bool(0, &shape), dim, indices, value))]
+    };
+}

@@ -1,0 +1,336 @@
+//! Ops of neural network modules.
+
+use crate::draw::{Draw, Range, Side, TAME};
+use crate::run::{Bound::*, table};
+use burn_backend::tensor::FloatTensor;
+use burn_rocm_tests::*;
+
+/// The types that MIOpen convolves and pools.
+const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+const UNIT: Range = Range { low: -1.0, high: 1.0, wildest: 1, nan: true };
+
+fn f<B: Backend>(tensor: FloatTensor<B>) -> Vec<TensorData> {
+    vec![read_float::<B>(tensor)]
+}
+
+fn float<B: Backend>(c: &Side<'_, B>, k: usize, shape: &[usize]) -> FloatTensor<B> {
+    c.float_of(k, shape, UNIT, TYPES[c.d.dtype % 3])
+}
+
+/// A drawn window along one axis and a length that it fits into.
+#[derive(Clone, Copy)]
+struct Window {
+    size: usize,
+    kernel: usize,
+    stride: usize,
+    padding: usize,
+    dilation: usize,
+}
+
+impl Window {
+    /// Axis `n` of the case's window.
+    fn of(d: &Draw, n: usize) -> Self {
+        let knob = d.knobs[4 + n];
+        let kernel = 1 + knob % 4;
+        let dilation = 1 + knob / 4 % 2;
+        let padding = (knob / 8 % 3).min(kernel / 2);
+        let least = dilation * (kernel - 1) + 1;
+        Self {
+            size: least.saturating_sub(2 * padding).max(1) + d.knob(1 + n, 9),
+            kernel,
+            stride: 1 + knob / 24 % 3,
+            padding,
+            dilation,
+        }
+    }
+
+    fn undilated(self) -> Self {
+        Self { dilation: 1, ..self }
+    }
+
+    /// The number of its places.
+    fn out(self) -> usize {
+        self.reach() / self.stride + 1
+    }
+
+    /// How much of the input the steps leave over.
+    fn rest(self) -> usize {
+        self.reach() % self.stride
+    }
+
+    fn reach(self) -> usize {
+        self.size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1
+    }
+
+    /// The size that a transposed convolution gives.
+    fn transposed(self, extra: usize) -> usize {
+        ((self.size - 1) * self.stride + self.dilation * (self.kernel - 1) + extra + 1)
+            .saturating_sub(2 * self.padding)
+    }
+}
+
+fn windows<const N: usize>(d: &Draw) -> [Window; N] {
+    std::array::from_fn(|n| Window::of(d, n))
+}
+
+/// Batch, groups, and channels in and out of each group.
+fn channels(d: &Draw) -> (usize, usize, usize, usize) {
+    (1 + d.knob(0, 3), 1 + d.knob(9, 3), 1 + d.knob(10, 3), 1 + d.knob(11, 3))
+}
+
+macro_rules! conv {
+    ($c:ident, $B:ident, $n:literal, $conv:ident, $x:ident, $w:ident, $b:ident) => {{
+        let windows = windows::<$n>($c.d);
+        let (batch, groups, from, to) = channels($c.d);
+        let options = burn_backend::ops::ConvOptions::new(
+            windows.map(|w| w.stride), windows.map(|w| w.padding), windows.map(|w| w.dilation), groups);
+        let shape = |first: usize, second: usize, sizes: [usize; $n]| {
+            let mut shape = vec![first, second];
+            shape.extend(sizes);
+            shape
+        };
+        let x = float($c, 0, &shape(batch, groups * from, windows.map(|w| w.size)));
+        let weight = float($c, 1, &shape(groups * to, from, windows.map(|w| w.kernel)));
+        let bias = float($c, 2, &[groups * to]);
+        let grad = float($c, 3, &shape(batch, groups * to, windows.map(|w| w.out())));
+        let with_bias = ($c.d.seed % 2 == 0).then(|| bias.clone());
+        let mut results = vec![
+            read_float::<$B>($B::$conv(x.clone(), weight.clone(), with_bias, options.clone())),
+            read_float::<$B>($B::$x(x.clone(), weight.clone(), grad.clone(), options.clone())),
+            read_float::<$B>($B::$b(x.clone(), bias, grad.clone())),
+        ];
+        // With groups and a part of the input that no step reaches the oracle's gradient of the weights is wrong (found
+        // here, and told apart by the defining sum).
+        if groups == 1 || windows.iter().all(|w| w.rest() == 0) {
+            results.push(read_float::<$B>($B::$w(x, weight, grad, options)));
+        }
+        results
+    }};
+}
+
+macro_rules! conv_transpose {
+    ($c:ident, $B:ident, $n:literal, $conv:ident, $x:ident, $w:ident, $b:ident) => {{
+        let windows = windows::<$n>($c.d);
+        let (batch, groups, from, to) = channels($c.d);
+        let extra = windows.map(|w| $c.d.seed as usize % w.stride.max(w.dilation));
+        let options = burn_backend::ops::ConvTransposeOptions::new(
+            windows.map(|w| w.stride),
+            windows.map(|w| w.padding),
+            extra,
+            windows.map(|w| w.dilation),
+            groups,
+        );
+        let shape = |first: usize, second: usize, sizes: [usize; $n]| {
+            let mut shape = vec![first, second];
+            shape.extend(sizes);
+            shape
+        };
+        let x = float($c, 0, &shape(batch, groups * from, windows.map(|w| w.size)));
+        let weight = float($c, 1, &shape(groups * from, to, windows.map(|w| w.kernel)));
+        let bias = float($c, 2, &[groups * to]);
+        let out = std::array::from_fn(|n| windows[n].transposed(extra[n]));
+        if out.contains(&0) {
+            return Vec::new();
+        }
+        let grad = float($c, 3, &shape(batch, groups * to, out));
+        let with_bias = ($c.d.seed % 2 == 0).then(|| bias.clone());
+        vec![
+            read_float::<$B>($B::$conv(x.clone(), weight.clone(), with_bias, options.clone())),
+            read_float::<$B>($B::$x(weight.clone(), grad.clone(), options.clone())),
+            read_float::<$B>($B::$w(x.clone(), weight, grad.clone(), options)),
+            read_float::<$B>($B::$b(x, bias, grad)),
+        ]
+    }};
+}
+
+/// The largest magnitudes of a plane lie inside: a shape of planes.
+fn planes(d: &Draw, sizes: [usize; 2]) -> [usize; 4] {
+    [1 + d.knob(0, 3), 1 + d.knob(9, 3), sizes[0], sizes[1]]
+}
+
+fn mode(d: &Draw) -> InterpolateMode {
+    [InterpolateMode::Nearest, InterpolateMode::Bilinear, InterpolateMode::Bicubic, InterpolateMode::Lanczos3]
+        [d.knob(8, 4)]
+    .clone()
+}
+
+fn resizing(d: &Draw) -> ([usize; 4], [usize; 2], InterpolateOptions) {
+    let shape = planes(d, [1 + d.knob(1, 12), 1 + d.knob(2, 12)]);
+    let options = InterpolateOptions::new(mode(d)).with_align_corners(d.knob(5, 2) == 1);
+    (shape, [1 + d.knob(3, 14), 1 + d.knob(4, 14)], options)
+}
+
+/// With a last window that reaches past the padding the oracle's gradient divides by the whole window, its forward pass
+/// by the part inside.
+fn divides_otherwise(d: &Draw) -> bool {
+    d.knob(8, 2) == 1 && d.knob(10, 2) == 1
+}
+
+table! { |c, B|
+    conv1d, Sum(4.0) => conv!(c, B, 1, conv1d, conv1d_x_backward, conv1d_weight_backward, conv1d_bias_backward);
+    conv2d, Sum(4.0) => conv!(c, B, 2, conv2d, conv2d_x_backward, conv2d_weight_backward, conv2d_bias_backward);
+    conv3d, Sum(4.0) => conv!(c, B, 3, conv3d, conv3d_x_backward, conv3d_weight_backward, conv3d_bias_backward);
+    conv_transpose1d, Sum(4.0) => conv_transpose!(c, B, 1, conv_transpose1d, conv_transpose1d_x_backward,
+        conv_transpose1d_weight_backward, conv_transpose1d_bias_backward);
+    conv_transpose2d, Sum(4.0) => conv_transpose!(c, B, 2, conv_transpose2d, conv_transpose2d_x_backward,
+        conv_transpose2d_weight_backward, conv_transpose2d_bias_backward);
+    conv_transpose3d, Sum(4.0) => conv_transpose!(c, B, 3, conv_transpose3d, conv_transpose3d_x_backward,
+        conv_transpose3d_weight_backward, conv_transpose3d_bias_backward);
+    max_pool1d, Sum(2.0) => {
+        let [w] = windows::<1>(c.d);
+        let ceil = c.d.knob(8, 2) == 1;
+        let shape = [1 + c.d.knob(0, 3), 1 + c.d.knob(9, 3), w.size];
+        let x = float(c, 0, &shape);
+        let plain = B::max_pool1d(x.clone(), w.kernel, w.stride, w.padding, w.dilation, ceil);
+        let found = B::max_pool1d_with_indices(x.clone(), w.kernel, w.stride, w.padding, w.dilation, ceil);
+        let grad = float(c, 1, &plain.shape().to_vec());
+        let back = B::max_pool1d_with_indices_backward(
+            x, w.kernel, w.stride, w.padding, w.dilation, ceil, grad, found.indices.clone());
+        vec![read_float::<B>(plain), read_float::<B>(found.output), read_index::<B>(found.indices), read_float::<B>(back.x_grad)]
+    };
+    max_pool2d, Sum(2.0) => {
+        let [h, w] = windows::<2>(c.d);
+        let ceil = c.d.knob(8, 2) == 1;
+        let shape = planes(c.d, [h.size, w.size]);
+        let [kernel, stride, padding, dilation] =
+            [[h.kernel, w.kernel], [h.stride, w.stride], [h.padding, w.padding], [h.dilation, w.dilation]];
+        let x = float(c, 0, &shape);
+        let plain = B::max_pool2d(x.clone(), kernel, stride, padding, dilation, ceil);
+        let found = B::max_pool2d_with_indices(x.clone(), kernel, stride, padding, dilation, ceil);
+        let grad = float(c, 1, &plain.shape().to_vec());
+        let back = B::max_pool2d_with_indices_backward(
+            x, kernel, stride, padding, dilation, ceil, grad, found.indices.clone());
+        vec![read_float::<B>(plain), read_float::<B>(found.output), read_index::<B>(found.indices), read_float::<B>(back.x_grad)]
+    };
+    avg_pool1d, Sum(2.0), unless divides_otherwise => {
+        let [w] = windows::<1>(c.d).map(Window::undilated);
+        let (ceil, include) = (c.d.knob(8, 2) == 1, c.d.knob(10, 2) == 1);
+        let shape = [1 + c.d.knob(0, 3), 1 + c.d.knob(9, 3), w.size];
+        let x = float(c, 0, &shape);
+        let out = B::avg_pool1d(x.clone(), w.kernel, w.stride, w.padding, include, ceil);
+        let grad = float(c, 1, &out.shape().to_vec());
+        let back = B::avg_pool1d_backward(x, grad, w.kernel, w.stride, w.padding, include, ceil);
+        vec![read_float::<B>(out), read_float::<B>(back)]
+    };
+    avg_pool2d, Sum(2.0), unless divides_otherwise => {
+        let [h, w] = windows::<2>(c.d).map(Window::undilated);
+        let (ceil, include) = (c.d.knob(8, 2) == 1, c.d.knob(10, 2) == 1);
+        let shape = planes(c.d, [h.size, w.size]);
+        let [kernel, stride, padding] = [[h.kernel, w.kernel], [h.stride, w.stride], [h.padding, w.padding]];
+        let x = float(c, 0, &shape);
+        let out = B::avg_pool2d(x.clone(), kernel, stride, padding, include, ceil);
+        let grad = float(c, 1, &out.shape().to_vec());
+        let back = B::avg_pool2d_backward(x, grad, kernel, stride, padding, include, ceil);
+        vec![read_float::<B>(out), read_float::<B>(back)]
+    };
+    adaptive_avg_pool1d, Sum(2.0) => {
+        let shape = [1 + c.d.knob(0, 3), 1 + c.d.knob(9, 3), 1 + c.d.knob(1, 20)];
+        let size = 1 + c.d.knob(3, 12);
+        let x = float(c, 0, &shape);
+        let grad = float(c, 1, &[shape[0], shape[1], size]);
+        let out = B::adaptive_avg_pool1d(x.clone(), size);
+        vec![read_float::<B>(out), read_float::<B>(B::adaptive_avg_pool1d_backward(x, grad))]
+    };
+    adaptive_avg_pool2d, Sum(2.0) => {
+        let (shape, size, _) = resizing(c.d);
+        let x = float(c, 0, &shape);
+        let grad = float(c, 1, &[shape[0], shape[1], size[0], size[1]]);
+        let out = B::adaptive_avg_pool2d(x.clone(), size);
+        vec![read_float::<B>(out), read_float::<B>(B::adaptive_avg_pool2d_backward(x, grad))]
+    };
+    interpolate, Near(16.0) => {
+        let (shape, size, options) = resizing(c.d);
+        f::<B>(B::interpolate(c.float(0, &shape, UNIT), size, options))
+    };
+    // The oracle has no gradient of this mode.
+    interpolate_backward, Sum(8.0), unless |d| matches!(mode(d), InterpolateMode::Lanczos3) => {
+        let (shape, size, options) = resizing(c.d);
+        let x = c.float(0, &shape, UNIT);
+        let grad = c.float(1, &[shape[0], shape[1], size[0], size[1]], UNIT);
+        f::<B>(B::interpolate_backward(x, grad, size, options))
+    };
+    grid_sample_2d, Near(64.0) => {
+        let (shape, size, _) = resizing(c.d);
+        let padding = [GridSamplePaddingMode::Zeros, GridSamplePaddingMode::Border, GridSamplePaddingMode::Reflection];
+        let options = GridSampleOptions::new([InterpolateMode::Nearest, InterpolateMode::Bilinear][c.d.knob(8, 2)].clone())
+            .with_padding_mode(padding[c.d.knob(7, 3)])
+            .with_align_corners(c.d.knob(5, 2) == 1);
+        let grid = c.float(1, &[shape[0], size[0], size[1], 2], Range { low: -1.5, high: 1.5, wildest: 1, nan: true });
+        f::<B>(B::float_grid_sample_2d(c.float(0, &shape, UNIT), grid, options))
+    };
+    embedding, Near(1.0) => {
+        let (rows, width) = (1 + c.d.knob(1, 20), c.d.knob(2, 20));
+        let indices = c.indices(1, &[c.d.knob(3, 5), c.d.knob(4, 9)], rows);
+        f::<B>(B::embedding(c.float(0, &[rows, width], UNIT), indices))
+    };
+    embedding_backward, Sum(4.0) => {
+        let (rows, width) = (1 + c.d.knob(1, 20), 1 + c.d.knob(2, 20));
+        let looked_up = [c.d.knob(3, 5), c.d.knob(4, 9)];
+        let indices = c.indices(1, &looked_up, rows);
+        let grad = c.float(2, &[looked_up[0], looked_up[1], width], UNIT);
+        f::<B>(B::embedding_backward(c.float(0, &[rows, width], UNIT), grad, indices))
+    };
+    // Without elements the oracle reads what is not there.
+    linear, Sum(4.0), unless |d| d.dims.contains(&0) => {
+        let mut shape = c.d.of_rank(1 + c.d.knob(1, 4), 200);
+        let (from, to) = (1 + c.d.knob(2, 24), 1 + c.d.knob(3, 24));
+        shape.push(from);
+        let x = c.settled(c.float(0, &shape, TAME));
+        let weight = c.settled(c.float(1, &[from, to], TAME));
+        let bias = (c.d.knob(4, 2) == 1).then(|| c.float(2, &[to], TAME));
+        *shape.last_mut().expect("a width") = to;
+        let grad = c.settled(c.float(2, &shape, TAME));
+        vec![
+            read_float::<B>(B::linear(x.clone(), weight.clone(), bias)),
+            read_float::<B>(B::linear_x_backward(weight, grad.clone())),
+            read_float::<B>(B::linear_weight_backward(x, grad.clone())),
+            read_float::<B>(B::linear_bias_backward(grad)),
+        ]
+    };
+    layer_norm, Near(64.0) => {
+        let mut shape = c.d.shape(2000);
+        *shape.last_mut().expect("a width") += 4;
+        let width = [shape[shape.len() - 1]];
+        let beta = (c.d.knob(1, 2) == 1).then(|| c.float(2, &width, TAME));
+        f::<B>(B::layer_norm(c.float(0, &shape, TAME), c.float(1, &width, TAME), beta, 1e-3))
+    };
+    unfold4d, Exact => {
+        let [h, w] = windows::<2>(c.d);
+        let options = UnfoldOptions::new([h.stride, w.stride], [h.padding, w.padding], [h.dilation, w.dilation]);
+        f::<B>(B::unfold4d(float(c, 0, &planes(c.d, [h.size, w.size])), [h.kernel, w.kernel], options))
+    };
+    attention, Sum(8.0) => {
+        let (batch, heads, queries, width) = (1 + c.d.knob(0, 2), 1 + c.d.knob(1, 3), 1 + c.d.knob(2, 12), 1 + c.d.knob(3, 20));
+        let keys = queries + c.d.knob(4, 6);
+        let shape = |rows, columns| [batch, heads, rows, columns];
+        let options = AttentionModuleOptions {
+            scale: (c.d.knob(5, 2) == 1).then_some(0.3),
+            softcap: (c.d.knob(6, 3) == 1).then_some(4.0),
+            is_causal: c.d.knob(7, 2) == 1,
+        };
+        let bias = (c.d.knob(8, 2) == 1).then(|| c.float(3, &shape(queries, keys), UNIT));
+        f::<B>(B::attention(
+            c.float(0, &shape(queries, width), UNIT),
+            c.float(1, &shape(keys, width), UNIT),
+            c.float(2, &shape(keys, width), UNIT),
+            None,
+            bias,
+            options,
+        ))
+    };
+    // The oracle's tables are of f32.
+    rfft, Sum(8.0), unless |d| d.float_type() == DType::F64 => {
+        let mut shape = c.d.shape(300);
+        let dim = c.d.axis(&shape);
+        shape[dim] = 1 << c.d.knob(1, 7);
+        let (re, im) = B::rfft(c.float(0, &shape, TAME), dim, None);
+        vec![read_float::<B>(re), read_float::<B>(im)]
+    };
+    // The oracle computes its inverse of f64 in f32.
+    irfft, Sum(8.0), unless |d| d.float_type() == DType::F64 => {
+        let mut shape = c.d.shape(300);
+        let dim = c.d.axis(&shape);
+        shape[dim] = (1 << c.d.knob(1, 6)) + 1;
+        f::<B>(B::irfft(c.float(0, &shape, TAME), c.float(1, &shape, TAME), dim, None))
+    };
+}
