@@ -6,7 +6,7 @@ use burn::backend::Autodiff;
 use burn::optim::{AdamConfig, GradientsParams, Optimizer};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, Int, Tensor, activation};
-use burn_backend::ops::ConvOptions;
+use burn_backend::ops::{AttentionModuleOptions, ConvOptions};
 use burn_backend::{Backend, TensorMetadata};
 use burn_rocm_examples::model::{Kind, Model};
 use std::time::Instant;
@@ -118,6 +118,41 @@ fn soft<B: Backend>([a, _]: &[Tensor<B, 2>; 2], _: usize) {
 
 pub(crate) fn softmax(options: &Options, rows: &mut Vec<Row>) {
     row!(options, rows, "softmax 4096x4096 f32", 0.8, pair, soft, 4096);
+}
+
+/// Queries, keys and values of `[1, heads, sequence, width]`, stored as models have them: `[1, sequence, heads, width]`.
+fn heads<B: Backend>(
+    device: &B::Device,
+    [heads, queries, keys, width]: [usize; 4],
+    _: bool,
+) -> [Tensor<B, 4>; 3] {
+    [queries, keys, keys].map(|length| {
+        let shape = [1, length, heads, width];
+        Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device).swap_dims(1, 2)
+    })
+}
+
+fn attend<B: Backend>(inputs: &[Tensor<B, 4>; 3], _: [usize; 4], is_causal: bool) {
+    let [q, k, v] = inputs.clone().map(|t| t.into_primitive().tensor());
+    let options = AttentionModuleOptions { is_causal, ..Default::default() };
+    let _ = B::attention(q, k, v, None, None, options);
+}
+
+pub(crate) fn attention(options: &Options, rows: &mut Vec<Row>) {
+    for (shape, causal) in [
+        ([8, 64, 64, 64], false),
+        ([8, 256, 256, 64], false),
+        ([8, 1024, 1024, 64], false),
+        ([8, 1024, 1024, 64], true),
+        ([4, 512, 512, 128], true),
+        ([8, 1, 1024, 64], false),
+        ([8, 16, 1024, 64], true),
+    ] {
+        let [count, queries, keys, width] = shape;
+        let kind = if causal { ", causal" } else { "" };
+        let case = format!("attention {count} heads, {queries} x {keys} x {width} f32{kind}");
+        row!(options, rows, case, 1.0, heads, attend, shape, causal);
+    }
 }
 
 fn chain<B: Backend>([a, b]: &[Tensor<B, 2>; 2], _: usize) {

@@ -35,6 +35,9 @@ pub(crate) struct Options {
     /// Softmax over 4096x4096.
     #[arg(long)]
     softmax: bool,
+    /// Scaled dot-product attention.
+    #[arg(long)]
+    attention: bool,
     /// What small ops cost: a chain of 1000 additions of 32x32.
     #[arg(long)]
     overhead: bool,
@@ -86,6 +89,9 @@ fn main() -> std::process::ExitCode {
     }
     if wants(options.softmax) {
         cases::softmax(&options, &mut rows);
+    }
+    if wants(options.attention) {
+        cases::attention(&options, &mut rows);
     }
     if wants(options.overhead) {
         cases::overhead(&options, &mut rows);

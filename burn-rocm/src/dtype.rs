@@ -55,6 +55,8 @@ pub(crate) enum Value {
     U8(u8),
     /// The flag of an op, raised where its values have that fault.
     Flag(&'static str, hip::Fault),
+    /// A struct of four 64-bit integers (strides of an operand of rank 4).
+    I64x4([i64; 4]),
     /// A struct of six 64-bit integers (strides of a matrix product).
     I64x6([i64; 6]),
     /// A struct of eight 64-bit integers (sizes of dims).

@@ -110,8 +110,8 @@ struct Shr {
 };
 
 // Gradients: `a` is the saved tensor, `b` the gradient of the output.
-struct ReluBackward { // a: the output
-    template <class T> static DEVICE T apply(T a, T b) { return a > (T)0 ? b : (T)0; }
+struct ReluBackward { // a: the output; where that is NaN the gradient stays
+    template <class T> static DEVICE T apply(T a, T b) { return a <= (T)0 ? (T)0 : b; }
 };
 struct SigmoidBackward { // a: the output
     template <class T> static DEVICE T apply(T a, T b) { return b * a * ((T)1 - a); }
@@ -122,6 +122,9 @@ struct GeluBackward { // a: the input; d/dx x * Phi(x) = Phi(x) + x * phi(x)
         T pdf = math::exp((T)-0.5 * a * a) * (T)0.39894228040143267794;
         return b * (cdf + a * pdf);
     }
+};
+struct Prelu { // b: the slope below zero
+    template <class T> static DEVICE T apply(T a, T b) { return a < (T)0 ? a * b : a; }
 };
 struct LogSigmoidBackward { // a: the input; d/dx -log(1 + exp(-x)) = 1 / (1 + exp(x))
     template <class T> static DEVICE T apply(T a, T b) { return b / ((T)1 + math::exp(a)); }

@@ -26,16 +26,22 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-// What is written, from x - max, exp(x - max) being `e()`, and the sum of the exponentials.
+// What is written, from x - max and the sum of exp(x - max); x is what `read` makes of an element.
 struct Normal {
+    template <class C> static DEVICE C read(C x) { return x; }
     template <class C> static DEVICE C factor(Sum<C> s) { return s.max == INFINITE<C> ? s.max - s.max : (C)1 / s.sum; }
     template <class C> static DEVICE C apply(C shifted, C factor) { return math::exp(shifted) * factor; }
     static constexpr bool EXPONENTIAL = true, MASKED = false;
 };
-struct Masked : Normal {
+struct Masked : Normal { // where nothing is greater than -inf, the shift is 0: exp(-inf) is 0, and NaN stays
+    template <class C> static DEVICE C factor(Sum<C> s) { return s.sum == (C)0 ? (C)1 : Normal::factor(s); }
     static constexpr bool MASKED = true;
 };
+struct Negative : Normal {
+    template <class C> static DEVICE C read(C x) { return -x; }
+};
 struct Logarithm {
+    template <class C> static DEVICE C read(C x) { return x; }
     template <class C> static DEVICE C factor(Sum<C> s) { return s.max == INFINITE<C> ? s.max - s.max : math::log(s.sum); }
     template <class C> static DEVICE C apply(C shifted, C factor) { return shifted - factor; }
     static constexpr bool EXPONENTIAL = false, MASKED = false;
@@ -44,15 +50,27 @@ struct Logarithm {
 // Elements of a row that a thread keeps in registers: rows up to 16 * blockDim.x are read once.
 constexpr u32 KEEP = 16;
 
+// f(i, kept[i]) for the elements of a row that this thread keeps.
+template <class C, class F> DEVICE void for_each_kept(u64 len, C (&kept)[KEEP], F f) {
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+    for (u32 k = 0; k < KEEP; ++k) {
+        if ((u64)k * blockDim.x >= len) break; // for all threads alike
+        u64 i = threadIdx.x + (u64)k * blockDim.x;
+        if (i < len) f(i, kept[k]);
+    }
+}
+
 // The sum of exp(x - max), on the CPU: exponentials and sums vectorise better apart (1.0 against 1.5 ns an element with AVX2).
-template <class T, class C> DEVICE C exponential_sum(u64 len, const T *x, C max) {
+template <class Kind, class T, class C> DEVICE C exponential_sum(u64 len, const T *x, C max) {
     constexpr u64 CHUNK = 512;
     C total = (C)0, e[CHUNK];
     for (u64 start = 0; start < len; start += CHUNK) {
         u64 count = len - start < CHUNK ? len - start : CHUNK;
         const T *from = x + start;
         INDEPENDENT
-        for (u64 i = 0; i < count; ++i) e[i] = math::exp(load(from[i]) - max);
+        for (u64 i = 0; i < count; ++i) e[i] = math::exp(Kind::read(load(from[i])) - max);
         const C *terms = e;
         total += block_reduce_range(count, (C)0, [=](u64 i) { return terms[i]; }, Plus());
     }
@@ -62,62 +80,55 @@ template <class T, class C> DEVICE C exponential_sum(u64 len, const T *x, C max)
 template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *out) {
     using C = compute_t<T>;
     constexpr C lowest = -INFINITE<C>;
+    auto at = [=](u64 i) { return Kind::read((C)load(x[i])); };
     if constexpr (ONE_THREAD) {
         Sum<C> s;
-        s.max = block_reduce_range(len, lowest, [=](u64 i) { return load(x[i]); }, Larger());
+        s.max = block_reduce_range(len, lowest, at, Larger());
+        if (Kind::MASKED && s.max == lowest) s.max = (C)0;
         C max = s.max;
-        if (Kind::MASKED && max == lowest) return for_each_in_block(len, [=](u64 i) { out[i] = T{}; });
         if constexpr (Kind::EXPONENTIAL && is_same<T, C>::value) {
             // The row is in the first cache: the exponentials are kept in `out` and scaled there.
-            for_each_in_block(len, [=](u64 i) { out[i] = math::exp(x[i] - max); });
+            for_each_in_block(len, [=](u64 i) { out[i] = math::exp(at(i) - max); });
             s.sum = block_reduce_range(len, (C)0, [=](u64 i) { return out[i]; }, Plus());
             C factor = Kind::factor(s);
             for_each_in_block(len, [=](u64 i) { out[i] *= factor; });
         } else {
-            s.sum = exponential_sum(len, x, max);
+            s.sum = exponential_sum<Kind>(len, x, max);
             C factor = Kind::factor(s);
-            for_each_in_block(len, [=](u64 i) { out[i] = store<T>::from(Kind::apply(load(x[i]) - max, factor)); });
+            for_each_in_block(len, [=](u64 i) { out[i] = store<T>::from(Kind::apply(at(i) - max, factor)); });
         }
     } else if (len <= (u64)KEEP * blockDim.x) {
         C kept[KEEP];
         Sum<C> s{lowest, (C)0};
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-        for (u32 k = 0; k < KEEP; ++k) {
-            u64 i = threadIdx.x + (u64)k * blockDim.x;
-            kept[k] = lowest;
-            if (i < len) kept[k] = load(x[i]);
-            s.max = Larger()(s.max, kept[k]);
-        }
+        for_each_kept(len, kept, [&](u64 i, C &v) {
+            v = at(i);
+            s.max = Larger()(s.max, v);
+        });
         s.max = block_reduce(s.max, Larger());
-        bool empty = Kind::MASKED && s.max == lowest;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-        for (u32 k = 0; k < KEEP; ++k) {
-            u64 i = threadIdx.x + (u64)k * blockDim.x;
-            if (i < len) s.sum += math::exp(kept[k] - s.max);
-        }
+        if (Kind::MASKED && s.max == lowest) s.max = (C)0;
+        for_each_kept(len, kept, [&](u64, C &v) {
+            if constexpr (Kind::EXPONENTIAL) s.sum += v = math::exp(v - s.max);
+            else s.sum += math::exp(v - s.max);
+        });
         s.sum = block_reduce(s.sum, Plus());
         C factor = Kind::factor(s);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-        for (u32 k = 0; k < KEEP; ++k) {
-            u64 i = threadIdx.x + (u64)k * blockDim.x;
-            if (i < len) out[i] = empty ? T{} : store<T>::from(Kind::apply(kept[k] - s.max, factor));
-        }
+        for_each_kept(len, kept, [&](u64 i, C &v) {
+            C y = Kind::EXPONENTIAL ? v * factor : Kind::apply(v - s.max, factor);
+            out[i] = store<T>::from(y);
+        });
     } else {
-        Sum<C> s = block_reduce_range(len, Sum<C>{lowest, (C)0}, [=](u64 i) { return Sum<C>{load(x[i]), (C)1}; }, Combine());
-        bool empty = Kind::MASKED && s.max == lowest;
+        Sum<C> s = block_reduce_range(len, Sum<C>{lowest, (C)0}, [=](u64 i) { return Sum<C>{at(i), (C)1}; }, Combine());
+        if (Kind::MASKED && s.max == lowest) s.max = (C)0;
         C factor = Kind::factor(s), max = s.max;
-        for_each_in_block(len, [=](u64 i) { out[i] = empty ? T{} : store<T>::from(Kind::apply(load(x[i]) - max, factor)); });
+        for_each_in_block(len, [=](u64 i) { out[i] = store<T>::from(Kind::apply(at(i) - max, factor)); });
     }
 }
 
 template <class T> __global__ void softmax_rows(u64 rows, u64 len, const T *x, T *out) {
     for_each_row(rows, [=](u64 row) { softmax_row<Normal>(len, x + row * len, out + row * len); });
+}
+template <class T> __global__ void softmin_rows(u64 rows, u64 len, const T *x, T *out) {
+    for_each_row(rows, [=](u64 row) { softmax_row<Negative>(len, x + row * len, out + row * len); });
 }
 template <class T> __global__ void masked_softmax_rows(u64 rows, u64 len, const T *x, T *out) {
     for_each_row(rows, [=](u64 row) { softmax_row<Masked>(len, x + row * len, out + row * len); });
@@ -153,21 +164,42 @@ template <class C, class F> DEVICE void sum_columns(u64 len, u32 columns, C (&su
     }
 }
 
+// The greatest of f(i) for i in 0..len and the sum of exp(f(i) - greatest), in spans as above.
+template <class C, class F> DEVICE Sum<C> online_sum(u64 len, F f) {
+    constexpr u64 SPAN = 128;
+    Sum<C> all{-INFINITE<C>, (C)0};
+    for (u64 start = 0; start < len; start += SPAN) {
+        u64 end = start + SPAN < len ? start + SPAN : len;
+        Sum<C> part{-INFINITE<C>, (C)0};
+        for (u64 i = start; i < end; ++i) part = Combine()(part, Sum<C>{f(i), (C)1});
+        all = Combine()(all, part);
+    }
+    return all;
+}
+
 template <class Kind, class T> DEVICE void softmax_columns_of(u64 outer, u64 len, u64 inner, const T *x, T *out) {
     using C = compute_t<T>;
     for_each_tile(outer, len, inner, [=](u64 first, u32 columns) {
         C max[TILE], sum[TILE], factor[TILE];
-        for (u32 j = 0; j < columns; ++j) max[j] = -INFINITE<C>;
-        for (u64 i = 0; i < len; ++i) {
-            for (u32 j = 0; j < columns; ++j) max[j] = Larger()(max[j], load(x[first + i * inner + j]));
+        auto value = [=](u64 i, u32 j) { return Kind::read((C)load(x[first + i * inner + j])); };
+        if constexpr (ONE_THREAD) {
+            for (u32 j = 0; j < columns; ++j) max[j] = -INFINITE<C>;
+            for (u64 i = 0; i < len; ++i) {
+                for (u32 j = 0; j < columns; ++j) max[j] = Larger()(max[j], value(i, j));
+            }
+            sum_columns(len, columns, sum, [&](u64 i, u32 j) { return math::exp(value(i, j) - max[j]); });
+        } else {
+            // Maximum and sum in one reading (Milakov and Gimelshein 2018).
+            Sum<C> s = online_sum<C>(len, [=](u64 i) { return value(i, 0); });
+            max[0] = s.max;
+            sum[0] = s.sum;
         }
-        sum_columns(len, columns, sum, [&](u64 i, u32 j) { return math::exp(load(x[first + i * inner + j]) - max[j]); });
         for (u32 j = 0; j < columns; ++j) factor[j] = Kind::factor(Sum<C>{max[j], sum[j]});
         for (u64 i = 0; i < len; ++i) {
             INDEPENDENT
             for (u32 j = 0; j < columns; ++j) {
                 u64 at = first + i * inner + j;
-                out[at] = store<T>::from(Kind::apply(load(x[at]) - max[j], factor[j]));
+                out[at] = store<T>::from(Kind::apply(value(i, j) - max[j], factor[j]));
             }
         }
     });
@@ -175,6 +207,9 @@ template <class Kind, class T> DEVICE void softmax_columns_of(u64 outer, u64 len
 
 template <class T> __global__ void softmax_columns(u64 outer, u64 len, u64 inner, const T *x, T *out) {
     softmax_columns_of<Normal>(outer, len, inner, x, out);
+}
+template <class T> __global__ void softmin_columns(u64 outer, u64 len, u64 inner, const T *x, T *out) {
+    softmax_columns_of<Negative>(outer, len, inner, x, out);
 }
 template <class T> __global__ void log_softmax_columns(u64 outer, u64 len, u64 inner, const T *x, T *out) {
     softmax_columns_of<Logarithm>(outer, len, inner, x, out);

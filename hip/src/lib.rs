@@ -77,7 +77,7 @@ pub use pool::{MemoryPool, PoolStats};
 pub use provider::{
     Provider, ProviderKind, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
-pub use settings::{Route, conv_route, deterministic, launch_reach};
+pub use settings::{Route, conv_route, deterministic, launch_reach, norm_route};
 pub use stream::Stream;
 pub use survey::{ProviderReport, survey};
 pub use transfer::Read;

@@ -15,6 +15,8 @@ pub(crate) struct Settings {
     pub(crate) deterministic: bool,
     /// `BURN_ROCM_TRACE`.
     pub(crate) trace: bool,
+    /// `BURN_ROCM_NORM`.
+    pub(crate) norm: Route,
     /// `BURN_ROCM_MEMORY_LIMIT`: bytes that the pool of a device may hold.
     pub(crate) memory_limit: Option<usize>,
     /// Where code objects are kept on disk; `None` where there is no place, or `BURN_ROCM_CACHE=0`.
@@ -82,6 +84,16 @@ pub fn launch_reach() -> usize {
     *VALUE.get_or_init(|| settings().map_or(LAUNCH_REACH, |settings| settings.launch_reach))
 }
 
+/// `BURN_ROCM_NORM`: who computes a layer norm. `Library` is MIOpen where it takes the dtype. `Auto` is the kernel as long as
+/// MIOpen takes the variance as the mean of squares less the square of the mean (as in ROCm 7.2), which loses it where the
+/// mean is large.
+///
+/// # Errors
+/// `Config` for a variable that makes no sense.
+pub fn norm_route() -> Result<Route> {
+    settings().map(|settings| settings.norm)
+}
+
 fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     let provider = match set("BURN_ROCM_PROVIDER") {
@@ -101,6 +113,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
         provider,
         deterministic: flag("BURN_ROCM_DETERMINISTIC", set("BURN_ROCM_DETERMINISTIC"), false)?,
         trace: flag("BURN_ROCM_TRACE", set("BURN_ROCM_TRACE"), false)?,
+        norm: route("BURN_ROCM_NORM", "one of auto, miopen, own", "miopen", set("BURN_ROCM_NORM"))?,
         memory_limit: bytes("BURN_ROCM_MEMORY_LIMIT", set("BURN_ROCM_MEMORY_LIMIT"))?
             .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
         cache_dir,
@@ -167,6 +180,7 @@ mod tests {
         let settings = with(&[("HOME", "/home/someone")]).unwrap();
         assert_eq!(settings.provider, None);
         assert!(!settings.deterministic);
+        assert_eq!(settings.norm, Route::Auto);
         assert_eq!(settings.memory_limit, None);
         assert_eq!(settings.cache_dir, Some("/home/someone/.cache/burn-rocm".into()));
     }
@@ -187,6 +201,7 @@ mod tests {
             ("BURN_ROCM_CACHE", "maybe"),
             ("BURN_ROCM_CONV", "rocblas"),
             ("BURN_ROCM_CONV_FIND", "fast"),
+            ("BURN_ROCM_NORM", "layer"),
         ] {
             match with(&[(name, value)]).unwrap_err() {
                 Error::Config { what, found, .. } => {
@@ -211,12 +226,14 @@ mod tests {
         let settings = with(&[
             ("BURN_ROCM_MEMORY_LIMIT", "3G"),
             ("BURN_ROCM_CACHE_LIMIT", "16m"),
+            ("BURN_ROCM_NORM", "miopen"),
             ("XDG_CACHE_HOME", "/var/xdg"),
             ("HOME", "/home/someone"),
         ])
         .unwrap();
         assert_eq!(settings.memory_limit, Some(3 << 30));
         assert_eq!(settings.cache_limit, 16 << 20);
+        assert_eq!(settings.norm, Route::Library);
         assert_eq!(settings.cache_dir, Some("/var/xdg/burn-rocm".into()));
         let settings = with(&[("BURN_ROCM_CACHE_DIR", "/own"), ("XDG_CACHE_HOME", "/var/xdg")]).unwrap();
         assert_eq!(settings.cache_dir, Some("/own".into()));

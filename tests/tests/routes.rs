@@ -145,3 +145,32 @@ fn reads_and_uploads_are_named() {
     let (_, down) = during(|| read_float::<R>(tensor));
     assert_routes(&down, &["float_into_data f32: copy to the host"]);
 }
+
+#[test]
+fn attention_is_one_kernel_or_composed() {
+    let options = AttentionModuleOptions { is_causal: true, ..Default::default() };
+    let run = |queries: usize, width: usize| {
+        // [batch, sequence, heads, features] seen as [batch, heads, sequence, features].
+        let of = |length| R::float_swap_dims(tensor(&[2, length, 3, width], DType::F32), 1, 2);
+        let (q, k, v) = (of(queries), of(50), of(50));
+        routes(|| R::attention(q, k, v, None, None, options))
+    };
+    assert_routes(&run(40, 8), &["attention f32: kernel attention<f32>"]);
+    for (queries, width) in [(4, 8), (40, 257)] {
+        let lines = run(queries, width);
+        let (first, last) = (&lines[0], &lines[lines.len() - 1]);
+        assert!(first.starts_with("attention f32: rocblas_sgemm"), "{lines:#?}");
+        assert!(last.starts_with("attention f32: rocblas_sgemm"), "{lines:#?}");
+    }
+}
+
+#[test]
+fn layer_norm_goes_where_the_setting_says() {
+    let (x, scale) = (tensor(&[4, 33], DType::F32), tensor(&[33], DType::F32));
+    let lines = routes(|| R::layer_norm(x, scale.clone(), Some(scale), 1e-5));
+    let served = match hip::norm_route() {
+        Ok(hip::Route::Library) => "layer_norm f32: miopenLayerNormForward",
+        _ => "layer_norm f32: kernel layer_norm_rows<f32>",
+    };
+    assert_routes(&lines, &[served]);
+}

@@ -27,6 +27,10 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ActivationOps<Self> for Roc
         unary::unary("gelu", "Gelu", tensor).or_raise()
     }
 
+    fn prelu(tensor: RocmTensor, alpha: RocmTensor) -> RocmTensor {
+        binary::binary("prelu", "Prelu", tensor, alpha).or_raise()
+    }
+
     fn gelu_backward(x: RocmTensor, grad: RocmTensor) -> RocmTensor {
         binary::binary("gelu_backward", "GeluBackward", x, grad).or_raise()
     }
@@ -53,6 +57,10 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ActivationOps<Self> for Roc
 
     fn softmax(tensor: RocmTensor, dim: usize) -> RocmTensor {
         softmax::softmax(tensor, dim).or_raise()
+    }
+
+    fn softmin(tensor: RocmTensor, dim: usize) -> RocmTensor {
+        softmax::softmin(tensor, dim).or_raise()
     }
 
     fn log_softmax(tensor: RocmTensor, dim: usize) -> RocmTensor {

@@ -57,6 +57,7 @@ fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
         Value::U16(v) => launch.value(v),
         Value::U8(v) => launch.value(v),
         Value::Flag(op, fault) => launch.flag(op, fault),
+        Value::I64x4(v) => launch.value(v),
         Value::I64x6(v) => launch.value(v),
         Value::U64x8(v) => launch.value(v),
         Value::U32x12(v) => launch.value(v),
@@ -66,7 +67,7 @@ fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
 
 /// The one way to the device.
 fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
-    // SAFETY: `flat`, `walk` and `rows` have checked that the elements named by the counts, shapes and strides
+    // SAFETY: `flat`, `walk`, `rows` and `views` have checked that the elements named by the counts, shapes and strides
     // they pass lie inside the buffers they pass with them, and give each kernel of `hip/kernels` its parameters
     // in the order that its family documents; the kernels touch nothing else.
     unsafe { launch.submit(grid, 0) }
@@ -141,6 +142,40 @@ pub(crate) fn rows_of_view(
     let launch =
         launch.buffer(input.buffer(), input.byte_offset()).buffer(output.buffer(), dense(op, output)?);
     submit(launch, grid)
+}
+
+/// Launches `kernel(dims.., inputs.., scalars.., output)` over inputs that need not be dense, a null pointer for an absent
+/// one: `dims` give the strides of their own layouts.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn views(
+    op: &'static str,
+    device: &Arc<Device>,
+    kernel: KernelName,
+    grid: Grid,
+    dims: &[Value],
+    inputs: &[Option<&RocmTensor>],
+    scalars: &[Value],
+    output: &RocmTensor,
+) -> hip::Result<()> {
+    let mut launch = device.launch(kernel)?;
+    for &dim in dims {
+        launch = push(launch, dim);
+    }
+    for input in inputs {
+        let Some(input) = input else {
+            launch = launch.value(0u64);
+            continue;
+        };
+        let end = input.layout().span().map_or(0, |(_, last)| (last + 1) * input.dtype_size());
+        if end > input.buffer().len() {
+            return invalid(op, "elements inside the buffer", format!("{:?}", input.layout()));
+        }
+        launch = launch.buffer(input.buffer(), input.byte_offset());
+    }
+    for &scalar in scalars {
+        launch = push(launch, scalar);
+    }
+    submit(launch.buffer(output.buffer(), dense(op, output)?), grid)
 }
 
 /// One operand of a strided launch: a tensor and the strides with which the walk's shape reads it.

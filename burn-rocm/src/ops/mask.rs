@@ -8,7 +8,8 @@ use crate::dtype::{bits, raw_type};
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
-fn check_mask(op: &'static str, mask: &RocmTensor) -> hip::Result<()> {
+/// That the mask is one.
+pub(super) fn check_mask(op: &'static str, mask: &RocmTensor) -> hip::Result<()> {
     match mask.dtype_of() {
         burn_std::DType::Bool(_) => Ok(()),
         other => invalid(op, "a mask of bool", other.name()),

@@ -27,6 +27,11 @@ pub(crate) fn softmax(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor
     along("softmax", ["softmax_rows", "softmax_columns"], tensor, axis)
 }
 
+/// The softmax of `-x`.
+pub(crate) fn softmin(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
+    along("softmin", ["softmin_rows", "softmin_columns"], tensor, axis)
+}
+
 /// `x - max - log(sum(exp(x - max)))` along the axis.
 pub(crate) fn log_softmax(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
     along("log_softmax", ["log_softmax_rows", "log_softmax_columns"], tensor, axis)

@@ -49,6 +49,19 @@ fn map2(
     ty: hip::DType,
     scalars: [Value; 2],
 ) -> hip::Result<RocmTensor> {
+    if tensor.layout().dense_order().is_none() {
+        let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?;
+        Walk::new(
+            op,
+            KernelName::new("unary2_strided").name(functor).ty(ty),
+            tensor.dims(),
+            &[Operand::whole(&tensor)],
+            Output::Row(&out),
+        )
+        .scalars(&scalars)
+        .launch()?;
+        return Ok(out);
+    }
     dense_map(op, tensor, |tensor, out| {
         let kernel = KernelName::new("unary2_contiguous").name(functor).ty(ty);
         flat(op, kernel, out.len(), &[tensor], &scalars, &[out])

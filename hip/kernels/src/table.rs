@@ -116,7 +116,7 @@ const DIVISION: &[&str] = &["Div", "Rem"];
 const BITWISE: &[&str] = &["BitAnd", "BitOr", "BitXor", "Shl", "Shr"];
 /// Functors of two floats beyond the arithmetic ones.
 const FLOAT_BINARY: &[&str] =
-    &["Atan2", "ReluBackward", "SigmoidBackward", "GeluBackward", "LogSigmoidBackward"];
+    &["Atan2", "Prelu", "ReluBackward", "SigmoidBackward", "GeluBackward", "LogSigmoidBackward"];
 
 const LOGIC: &[&str] = &["LogicAnd", "LogicOr", "LogicXor"];
 #[rustfmt::skip] // one a line otherwise
@@ -248,8 +248,10 @@ const FAMILIES: &[Family] = &[
     family!("softmax", [
         "softmax_rows" [Types(FLOATS)],
         "masked_softmax_rows" [Types(FLOATS)],
+        "softmin_rows" [Types(FLOATS)],
         "log_softmax_rows" [Types(FLOATS)],
         "softmax_columns" [Types(FLOATS)],
+        "softmin_columns" [Types(FLOATS)],
         "log_softmax_columns" [Types(FLOATS)],
         "softmax_rows_backward" [Types(FLOATS)],
         "log_softmax_rows_backward" [Types(FLOATS)],
@@ -282,6 +284,7 @@ const FAMILIES: &[Family] = &[
         "matmul" [Types(NUMBERS)],
     ]),
     family!("attention", [
+        "attention" [Types(FLOATS)],
         "causal_mask" [Types(FLOATS)],
     ]),
     family!("norm", [

@@ -1,92 +1,224 @@
-//! What transformers need beyond products: layer norm and attention.
+//! Scaled dot-product attention: the tiled kernel, and the composed path that heads too wide for it take.
 
+use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_tests::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-#[test]
-fn layer_norm() {
+/// Sizes of one call.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    batch: usize,
+    heads: usize,
+    queries: usize,
+    keys: usize,
+    width: usize,
+    values: usize,
+}
+
+const fn case(sizes: [usize; 6]) -> Case {
+    let [batch, heads, queries, keys, width, values] = sizes;
+    Case { batch, heads, queries, keys, width, values }
+}
+
+/// Few queries, which are composed; past a tile of queries, of keys, of features, of each; as wide as the kernel takes, and
+/// wider.
+const CASES: &[Case] = &[
+    case([1, 1, 1, 1, 4, 4]),
+    case([2, 3, 5, 5, 8, 8]),
+    case([2, 2, 7, 9, 16, 3]),
+    case([1, 2, 70, 30, 20, 36]),
+    case([2, 3, 40, 1, 3, 1]),
+    case([2, 1, 33, 140, 33, 65]),
+    case([1, 1, 131, 67, 64, 64]),
+    case([1, 2, 35, 20, 256, 256]),
+    case([1, 1, 35, 20, 257, 12]),
+    case([1, 1, 40, 5, 12, 300]),
+];
+
+impl Case {
+    fn query(self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.width]
+    }
+    fn key(self) -> [usize; 4] {
+        [self.batch, self.heads, self.keys, self.width]
+    }
+    fn value(self) -> [usize; 4] {
+        [self.batch, self.heads, self.keys, self.values]
+    }
+    fn scores(self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.keys]
+    }
+}
+
+/// A mask's or bias's shape: the scores', with some axes 1.
+fn broadcast(random: &Random, mut shape: [usize; 4]) -> [usize; 4] {
+    for dim in &mut shape {
+        if random.below(3) == 0 {
+            *dim = 1;
+        }
+    }
+    shape
+}
+
+fn bools(random: &Random, shape: &[usize], view: View, hidden: f64) -> Input {
+    let dtype = DType::Bool(BoolStore::Native);
+    Input::new(shape, dtype, view, || (random.uniform(0.0, 1.0) < hidden) as u8 as f64)
+}
+
+fn against_the_oracle(dtype: DType) {
     let random = Random::new();
-    for dtype in FLOATS {
-        for shape in [&[4usize, 8] as &[usize], &[2, 3, 33], &[1, 1], &[3, 1000]] {
-            let width = shape[shape.len() - 1];
-            let view = View::ALL[random.below(5)];
-            let x = float(&random, shape, dtype, view, -2.0, 2.0);
-            let gamma = float(&random, &[width], dtype, View::Contiguous, 0.5, 1.5);
-            let beta = float(&random, &[width], dtype, View::Contiguous, -0.5, 0.5);
-            differential!(
-                format!("layer_norm {dtype:?} {shape:?} {view:?}"),
-                Tolerance::of(dtype).times(32.0),
-                |B, device| {
+    for &case in CASES {
+        for softcap in [None, Some(2.0)] {
+            for causal in [false, true] {
+                let scale = [None, Some(0.3)][random.below(2)];
+                let options = AttentionModuleOptions { scale, softcap, is_causal: causal };
+                let views: [View; 5] = std::array::from_fn(|_| View::ALL[random.below(5)]);
+                let of = |shape: [usize; 4], view| float(&random, &shape, dtype, view, -1.0, 1.0);
+                let (q, k, v) =
+                    (of(case.query(), views[0]), of(case.key(), views[1]), of(case.value(), views[2]));
+                let bias = of(broadcast(&random, case.scores()), views[3]);
+                // Some rows may be hidden whole: zeros.
+                let mask = bools(&random, &broadcast(&random, case.scores()), views[4], 0.3);
+                let what = format!("attention {dtype:?} {case:?} {options:?} {views:?}");
+                differential!(what, Tolerance::of(dtype).times(32.0), |B, device| {
+                    let run = |mask, bias| {
+                        let (q, k, v) = (q.float::<B>(&device), k.float::<B>(&device), v.float::<B>(&device));
+                        read_float::<B>(B::attention(q, k, v, mask, bias, options))
+                    };
                     vec![
-                        read_float::<B>(B::layer_norm(
-                            x.float::<B>(&device),
-                            gamma.float::<B>(&device),
-                            Some(beta.float::<B>(&device)),
-                            1e-5,
-                        )),
-                        read_float::<B>(B::layer_norm(
-                            x.float::<B>(&device),
-                            gamma.float::<B>(&device),
-                            None,
-                            1e-5,
-                        )),
+                        run(None, None),
+                        run(Some(mask.bool::<B>(&device)), None),
+                        run(None, Some(bias.float::<B>(&device))),
+                        run(Some(mask.bool::<B>(&device)), Some(bias.float::<B>(&device))),
                     ]
-                }
-            );
+                });
+            }
         }
     }
 }
 
 #[test]
-fn attention() {
-    let random = Random::new();
-    for dtype in [DType::F32, DType::F64] {
-        for (batch, heads, queries, keys, width) in [(1, 1, 1, 1, 4), (2, 3, 5, 5, 8), (2, 2, 7, 9, 16)] {
-            let q = float(&random, &[batch, heads, queries, width], dtype, View::Contiguous, -1.0, 1.0);
-            let k = float(&random, &[batch, heads, keys, width], dtype, View::Contiguous, -1.0, 1.0);
-            let v = float(&random, &[batch, heads, keys, width], dtype, View::Contiguous, -1.0, 1.0);
-            let bias = float(&random, &[batch, heads, queries, keys], dtype, View::Contiguous, -1.0, 1.0);
-            // Masked where 1; the first key stays, so that no row is masked whole.
-            let mut at = 0;
-            let masked = Input::new(
-                &[batch, heads, queries, keys],
-                DType::Bool(BoolStore::Native),
-                View::Contiguous,
-                || {
-                    at += 1;
-                    if (at - 1) % keys == 0 { 0.0 } else { random.below(2) as f64 }
-                },
-            );
-            for causal in [false, true] {
-                for scale in [None, Some(0.3)] {
-                    for softcap in [None, Some(2.0)] {
-                        let options = AttentionModuleOptions { scale, softcap, is_causal: causal };
-                        let what = format!(
-                            "attention {dtype:?} {batch}x{heads}x{queries}x{keys}x{width} {options:?}"
-                        );
-                        differential!(what, Tolerance::of(dtype).times(32.0), |B, device| {
-                            let run = |mask, bias| {
-                                B::attention(
-                                    q.float::<B>(&device),
-                                    k.float::<B>(&device),
-                                    v.float::<B>(&device),
-                                    mask,
-                                    bias,
-                                    options,
-                                )
-                            };
-                            vec![
-                                read_float::<B>(run(None, None)),
-                                read_float::<B>(run(Some(masked.bool::<B>(&device)), None)),
-                                read_float::<B>(run(None, Some(bias.float::<B>(&device)))),
-                                read_float::<B>(run(
-                                    Some(masked.bool::<B>(&device)),
-                                    Some(bias.float::<B>(&device)),
-                                )),
-                            ]
-                        });
-                    }
-                }
-            }
+fn attention_f32() {
+    against_the_oracle(DType::F32);
+}
+
+#[test]
+fn attention_f64() {
+    against_the_oracle(DType::F64);
+}
+
+#[test]
+fn attention_f16() {
+    against_the_oracle(DType::F16);
+}
+
+#[test]
+fn attention_bf16() {
+    against_the_oracle(DType::BF16);
+}
+
+fn tensor(values: &[f64], shape: [usize; 4], dtype: DType) -> burn_backend::tensor::FloatTensor<R> {
+    R::float_from_data(TensorData::new(values.to_vec(), shape).convert_dtype(dtype), &Default::default())
+}
+
+/// Burn's own definition, step by step on this backend, where its answer is exact.
+#[test]
+fn attention_of_special_values() {
+    let device = Default::default();
+    let inf = f64::INFINITY;
+    // Few queries, and enough for the kernel: the first four, again and again.
+    for (dtype, rounds) in FLOATS.into_iter().flat_map(|dtype| [(dtype, 1), (dtype, 12)]) {
+        let rows = 4 * rounds;
+        let query = [0.5, 1.0, f64::NAN, 1.0, 1.0, 1.0, 1.0, 2.0];
+        let q = || tensor(&query.repeat(rounds), [1, 1, rows, 2], dtype);
+        let k = || tensor(&[1.0, 0.0, 0.0, 1.0, 1.0, 1.0], [1, 1, 3, 2], dtype);
+        let v = || tensor(&[1.0, 2.0, 3.0], [1, 1, 3, 1], dtype);
+        // Row 0 as it is; row 1 has a NaN query; row 2 is hidden by the bias alone; row 3 has a score of +inf.
+        let bias = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -inf, -inf, -inf, 0.0, inf, 0.0];
+        let bias = tensor(&bias.repeat(rounds), [1, 1, rows, 3], dtype);
+        let out = R::attention(q(), k(), v(), None, Some(bias), AttentionModuleOptions::default());
+        let out: Vec<f64> = read_float::<R>(out).iter::<f64>().collect();
+        for out in out.chunks(4) {
+            assert!(out[0] > 1.0 && out[0] < 3.0, "{dtype:?} {out:?}");
+            assert!(out[1].is_nan() && out[3].is_nan(), "{dtype:?} {out:?}");
+            assert_eq!(out[2], 0.0, "{dtype:?} {out:?}");
         }
+        // No keys, no queries, no values.
+        for (queries, keys, values) in [(2, 0, 3), (40, 0, 3), (0, 2, 3), (40, 2, 0)] {
+            let empty = |shape: [usize; 4]| R::float_zeros(Shape::from(shape), &device, dtype.into());
+            let out = R::attention(
+                empty([1, 2, queries, 4]),
+                empty([1, 2, keys, 4]),
+                empty([1, 2, keys, values]),
+                None,
+                None,
+                AttentionModuleOptions::default(),
+            );
+            let data = read_float::<R>(out);
+            assert_eq!(data.shape.as_slice(), [1, 2, queries, values]);
+            assert!(data.iter::<f64>().all(|x| x == 0.0), "{dtype:?} {queries} {keys} {values}");
+        }
+    }
+}
+
+/// Keys and values that all heads share, and a mask of four-byte bools.
+#[test]
+fn attention_broadcasts() {
+    let (random, device) = (Random::new(), Default::default());
+    let of = |shape: [usize; 4]| float(&random, &shape, DType::F32, View::Contiguous, -1.0, 1.0);
+    let (q, k, v) = (of([2, 3, 45, 8]), of([2, 1, 7, 8]), of([1, 1, 7, 4]));
+    let mask = bools(&random, &[2, 1, 45, 7], View::Contiguous, 0.4);
+    let run = |q, k, v, mask| {
+        read_float::<R>(R::attention(q, k, v, Some(mask), None, AttentionModuleOptions::default()))
+    };
+    let mask = || mask.bool::<R>(&device);
+    let shared = run(q.float::<R>(&device), k.float::<R>(&device), v.float::<R>(&device), mask());
+    let words = R::bool_from_data(
+        TensorData::new(
+            read_bool::<R>(mask()).iter::<bool>().map(|b| b as u32 * 256).collect::<Vec<u32>>(),
+            [2, 1, 45, 7],
+        ),
+        &device,
+    );
+    let expand = |input: &Input, last: [usize; 2]| {
+        R::float_expand(input.float::<R>(&device), Shape::from([2, 3, last[0], last[1]]))
+    };
+    let whole = run(q.float::<R>(&device), expand(&k, [7, 8]), expand(&v, [7, 4]), words);
+    assert_close(&"shared heads", &[shared], &[whole], Tolerance::EXACT);
+}
+
+#[test]
+fn attention_refuses_what_does_not_fit() {
+    let zeros =
+        |shape: &[usize]| R::float_zeros(Shape::from(shape.to_vec()), &Default::default(), FloatDType::F32);
+    let half = |shape: &[usize]| R::float_cast(zeros(shape), FloatDType::F16);
+    let hide =
+        |shape: &[usize]| R::bool_zeros(Shape::from(shape.to_vec()), &Default::default(), BoolDType::Native);
+    let plain = AttentionModuleOptions::default();
+    let (q, k, v) = ([2, 3, 4, 8], [2, 3, 5, 8], [2, 3, 5, 6]);
+    let check = |found: &str, body: &dyn Fn() -> burn_backend::tensor::FloatTensor<R>| {
+        catch_unwind(AssertUnwindSafe(body)).expect_err(found);
+        match take_last_error() {
+            Some(error @ RocmError::Invalid { op: "attention", .. }) => {
+                assert!(error.to_string().contains(found), "{error} does not name {found}");
+            }
+            other => panic!("{found}: {other:?}"),
+        }
+    };
+    let run = |q, k, v| R::attention(q, k, v, None, None, plain);
+    check("[2, 3, 4]", &|| run(zeros(&[2, 3, 4]), zeros(&k), zeros(&v)));
+    check("[2, 3, 5, 7]", &|| run(zeros(&q), zeros(&[2, 3, 5, 7]), zeros(&v)));
+    check("[2, 2]", &|| run(zeros(&q), zeros(&[2, 2, 5, 8]), zeros(&v)));
+    check("[4, 3]", &|| run(zeros(&q), zeros(&k), zeros(&[4, 3, 5, 6])));
+    check("[2, 3, 4, 6]", &|| run(zeros(&q), zeros(&k), zeros(&[2, 3, 4, 6])));
+    check("[2, 3, 4, 0]", &|| run(zeros(&[2, 3, 4, 0]), zeros(&[2, 3, 5, 0]), zeros(&v)));
+    check("f16", &|| run(zeros(&q), half(&k), zeros(&v)));
+    let with = |mask, bias, options| R::attention(zeros(&q), zeros(&k), zeros(&v), mask, bias, options);
+    check("[2, 3, 4, 4]", &|| with(Some(hide(&[2, 3, 4, 4])), None, plain));
+    check("[4, 5]", &|| with(Some(hide(&[4, 5])), None, plain));
+    check("[2, 3, 5, 5]", &|| with(None, Some(zeros(&[2, 3, 5, 5])), plain));
+    check("f16", &|| with(None, Some(half(&[2, 3, 4, 5])), plain));
+    for softcap in [0.0, -1.0, f64::NAN] {
+        check("softcap", &|| with(None, None, AttentionModuleOptions { softcap: Some(softcap), ..plain }));
     }
 }

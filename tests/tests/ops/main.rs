@@ -1,6 +1,7 @@
 //! Every op of the backend against `burn-flex`, natively and in lockstep.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod activation;
 mod attention;
 mod binary;
 mod compare;
@@ -15,6 +16,7 @@ mod layout;
 mod lockstep;
 mod mask;
 mod matmul;
+mod norm;
 mod pool;
 mod pool_edges;
 mod quantized;

@@ -1,0 +1,103 @@
+//! Normalisations of rows: by the own kernel, and by MIOpen where `BURN_ROCM_NORM` asks for it.
+
+use burn_rocm::{RocmError, take_last_error};
+use burn_rocm_tests::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+
+#[test]
+fn layer_norm() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for shape in
+            [&[4usize, 8] as &[usize], &[2, 3, 33], &[1, 1], &[7], &[3, 1000], &[2, 4097], &[0, 5], &[5, 0]]
+        {
+            let width = shape[shape.len() - 1];
+            // One row of one value repeated would be rounding alone, scaled up.
+            let view = View::ALL[random.below(if shape.len() == 1 { 4 } else { 5 })];
+            let x = float(&random, shape, dtype, view, -2.0, 2.0);
+            let gamma = float(&random, &[width], dtype, View::ALL[random.below(5)], 0.5, 1.5);
+            let beta = float(&random, &[width], dtype, View::ALL[random.below(5)], -0.5, 0.5);
+            differential!(
+                format!("layer_norm {dtype:?} {shape:?} {view:?}"),
+                Tolerance::of(dtype).times(32.0),
+                |B, device| {
+                    let run = |beta, epsilon| {
+                        let (x, gamma) = (x.float::<B>(&device), gamma.float::<B>(&device));
+                        read_float::<B>(B::layer_norm(x, gamma, beta, epsilon))
+                    };
+                    vec![run(Some(beta.float::<B>(&device)), 1e-5), run(None, 1e-5), run(None, 0.25)]
+                }
+            );
+        }
+    }
+}
+
+/// The variance of rows far from 0, and of rows of one value, for which it is 0.
+#[test]
+fn layer_norm_of_a_large_mean() {
+    if std::env::var("BURN_ROCM_NORM").as_deref() == Ok("miopen") {
+        return; // AMD's takes the mean of squares less the squared mean
+    }
+    let (random, device) = (Random::new(), Default::default());
+    let (rows, len) = (6, 768);
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        let x: Vec<f64> = (0..rows * len)
+            .map(|i| if i / len % 2 == 0 { 1000.1 } else { 500.0 + random.uniform(-2.0, 2.0) })
+            .collect();
+        let x = TensorData::new(x, [rows, len]).convert_dtype(dtype);
+        let values: Vec<f64> = x.iter::<f64>().collect();
+        let ones = || R::float_ones(Shape::from([len]), &device, dtype.into());
+        let out = R::layer_norm(R::float_from_data(x, &device), ones(), Some(ones()), 1e-5);
+        let out: Vec<f64> = read_float::<R>(out).iter::<f64>().collect();
+        for (row, found) in values.chunks(len).zip(out.chunks(len)) {
+            let mean = row.iter().sum::<f64>() / len as f64;
+            let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / len as f64;
+            for (x, y) in row.iter().zip(found) {
+                let expected = (x - mean) / (variance + 1e-5).sqrt() + 1.0;
+                // The mean's own rounding, in standard deviations.
+                let tolerance = if dtype == DType::F64 { 1e-6 } else { 0.2 };
+                assert!((y - expected).abs() < tolerance, "{dtype:?}: {y} instead of {expected} for {x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn layer_norm_refuses_what_does_not_fit() {
+    let zeros =
+        |shape: &[usize], dtype| R::float_zeros(Shape::from(shape.to_vec()), &Default::default(), dtype);
+    let wide = FloatDType::F32;
+    let check = |found: &str, body: &dyn Fn() -> burn_backend::tensor::FloatTensor<R>| {
+        catch_unwind(AssertUnwindSafe(body)).expect_err(found);
+        match take_last_error() {
+            Some(error @ RocmError::Invalid { op: "layer_norm", .. }) => {
+                assert!(error.to_string().contains(found), "{error} does not name {found}");
+            }
+            other => panic!("{found}: {other:?}"),
+        }
+    };
+    let run = |gamma: &[usize], beta: &[usize], dtype| {
+        R::layer_norm(zeros(&[2, 3], wide), zeros(gamma, dtype), Some(zeros(beta, wide)), 1e-5)
+    };
+    check("[4]", &|| run(&[4], &[3], wide));
+    check("[1, 3]", &|| run(&[1, 3], &[3], wide));
+    check("[2]", &|| run(&[3], &[2], wide));
+    check("f16", &|| run(&[3], &[3], FloatDType::F16));
+}
+
+/// This file's tests again, by MIOpen.
+#[test]
+fn by_miopen() {
+    if std::env::var_os("BURN_ROCM_NORM").is_some() || std::env::var_os("BURN_ROCM_CPU_WAVE").is_some() {
+        return; // the child, or a mode in which MIOpen's part is the same
+    }
+    let output = Command::new(std::env::current_exe().expect("the test program has a path"))
+        .args(["norm::", "--test-threads", "1"])
+        .env("BURN_ROCM_NORM", "miopen")
+        .output()
+        .expect("the test program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("layer_norm ... ok"), "{text}");
+}
