@@ -11,7 +11,6 @@
 //! Not computed yet, but for the default methods of Burn that need them: each raises [`RocmError::Unsupported`] with
 //! the method's name.
 //!
-//! - module: `deform_conv2d` and its gradient, `ctc_loss`;
 //! - quantised values of E5M2, E4M3 and E2M1, and those packed along another dim than the last.
 //!
 //! An index out of range or an integer division by zero in a tensor is found by the kernel: it touches no memory, gives 0 there, and

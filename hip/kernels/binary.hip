@@ -156,3 +156,27 @@ template <class Op, class T> __global__ void divide_strided(u32 n, Strided<2> m,
 template <class Op, class T> __global__ void binary_scalar(u64 n, const T *a, compute_t<T> scalar, T *out) {
     map_contiguous(n, out, [=](compute_t<T> x) { return Op::apply(x, scalar); }, a);
 }
+
+// a b - c d, each product rounded: of equal products exactly 0, which a fused multiply-add would not give.
+template <class T> DEVICE T difference_of_products(T a, T b, T c, T d) {
+#if COMPILER_AMD
+#pragma clang fp contract(off)
+#endif
+    T left = a * b, right = c * d;
+    return left - right;
+}
+
+// The cross product of 3-vectors: the walk is over the shape without their axis, along which each operand has its step.
+template <class T>
+__global__ void cross(u32 n, Strided<3> m, const T *a, const T *b, i64 a_step, i64 b_step, i64 out_step, T *out) {
+    using C = compute_t<T>;
+    for_each_strided<3>(m, n, [=](u32, Offsets<3> at) {
+        const T *u = a + at.at[0], *v = b + at.at[1];
+        T *w = out + at.at[2];
+        C u0 = load(u[0]), u1 = load(u[a_step]), u2 = load(u[2 * a_step]);
+        C v0 = load(v[0]), v1 = load(v[b_step]), v2 = load(v[2 * b_step]);
+        w[0] = store<T>::from(difference_of_products(u1, v2, u2, v1));
+        w[out_step] = store<T>::from(difference_of_products(u2, v0, u0, v2));
+        w[2 * out_step] = store<T>::from(difference_of_products(u0, v1, u1, v0));
+    });
+}

@@ -89,6 +89,12 @@ struct LeakyRelu { // p: the slope below zero
 struct HardSigmoid { // p * x + q, to 0..1
     template <class T> static DEVICE T apply(T x, T p, T q) { return Clamp::apply(p * x + q, (T)0, (T)1); }
 };
+struct Powi { // the power p, 3 or -2: both computed, so that a loop over elements has no branch
+    template <class T> static DEVICE T apply(T x, T p, T) {
+        T square = x * x;
+        return select(p > (T)0, square * x, (T)1 / square);
+    }
+};
 
 // out = op(x): both contiguous, beginning at 16-byte boundaries; `out` may be `x`.
 template <class Op, class T> __global__ void unary_contiguous(u64 n, const T *x, T *out) {

@@ -9,10 +9,12 @@ use burn_backend::ops::{
 use burn_rocm_macros::traced;
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
-use crate::error::{OrRaise, unsupported};
+use crate::error::OrRaise;
 use crate::ops::interpolate::Mode;
 use crate::ops::pool::Window;
-use crate::ops::{attention, conv, conv_direct, embedding, fft, interpolate, linear, norm, pool, pool1d};
+use crate::ops::{
+    attention, conv, conv_direct, ctc, deform_conv, embedding, fft, interpolate, linear, norm, pool, pool1d,
+};
 use crate::tensor::RocmTensor;
 
 /// Burn's options of a convolution as the engine's.
@@ -34,6 +36,17 @@ fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::Options
         dilation: options.dilation.to_vec(),
         groups: options.groups,
         padding_out: options.padding_out.to_vec(),
+    }
+}
+
+/// Burn's options of a deformable convolution as the engine's.
+fn deformed(options: DeformConvOptions<2>) -> deform_conv::Options {
+    deform_conv::Options {
+        stride: options.stride,
+        padding: options.padding,
+        dilation: options.dilation,
+        weight_groups: options.weight_groups,
+        offset_groups: options.offset_groups,
     }
 }
 
@@ -297,25 +310,30 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
 
     fn deform_conv2d(
         x: RocmTensor,
-        _offset: RocmTensor,
-        _weight: RocmTensor,
-        _mask: Option<RocmTensor>,
-        _bias: Option<RocmTensor>,
-        _options: DeformConvOptions<2>,
+        offset: RocmTensor,
+        weight: RocmTensor,
+        mask: Option<RocmTensor>,
+        bias: Option<RocmTensor>,
+        options: DeformConvOptions<2>,
     ) -> RocmTensor {
-        unsupported("deform_conv2d", x.dtype_of().name()).or_raise()
+        let operands = deform_conv::Operands { x, offset, weight, mask, bias };
+        deform_conv::forward("deform_conv2d", operands, &deformed(options)).or_raise()
     }
 
     fn deform_conv2d_backward(
         x: RocmTensor,
-        _offset: RocmTensor,
-        _weight: RocmTensor,
-        _mask: Option<RocmTensor>,
-        _bias: Option<RocmTensor>,
-        _output_grad: RocmTensor,
-        _options: DeformConvOptions<2>,
+        offset: RocmTensor,
+        weight: RocmTensor,
+        mask: Option<RocmTensor>,
+        bias: Option<RocmTensor>,
+        output_grad: RocmTensor,
+        options: DeformConvOptions<2>,
     ) -> DeformConv2dBackward<Self> {
-        unsupported("deform_conv2d_backward", x.dtype_of().name()).or_raise()
+        let operands = deform_conv::Operands { x, offset, weight, mask, bias };
+        let options = deformed(options);
+        let grads =
+            deform_conv::backward("deform_conv2d_backward", operands, output_grad, &options).or_raise();
+        DeformConv2dBackward::new(grads.x, grads.offset, grads.weight, grads.mask, grads.bias)
     }
 
     fn unfold4d(x: RocmTensor, kernel_size: [usize; 2], options: UnfoldOptions) -> RocmTensor {
@@ -510,12 +528,29 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
 
     fn ctc_loss(
         log_probs: RocmTensor,
-        _targets: RocmTensor,
-        _input_lengths: RocmTensor,
-        _target_lengths: RocmTensor,
-        _blank: usize,
+        targets: RocmTensor,
+        input_lengths: RocmTensor,
+        target_lengths: RocmTensor,
+        blank: usize,
     ) -> RocmTensor {
-        unsupported("ctc_loss", log_probs.dtype_of().name()).or_raise()
+        let sequences = ctc::Sequences { log_probs, targets, input_lengths, target_lengths, blank };
+        ctc::loss("ctc_loss", sequences).or_raise()
+    }
+
+    fn has_ctc_loss_backward() -> bool {
+        true
+    }
+
+    fn ctc_loss_backward(
+        log_probs: RocmTensor,
+        targets: RocmTensor,
+        input_lengths: RocmTensor,
+        target_lengths: RocmTensor,
+        grad_loss: RocmTensor,
+        blank: usize,
+    ) -> RocmTensor {
+        let sequences = ctc::Sequences { log_probs, targets, input_lengths, target_lengths, blank };
+        ctc::backward("ctc_loss_backward", sequences, grad_loss).or_raise()
     }
 
     fn rfft(signal: RocmTensor, dim: usize, n: Option<usize>) -> (RocmTensor, RocmTensor) {

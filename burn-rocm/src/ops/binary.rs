@@ -158,20 +158,35 @@ pub(crate) fn logic(
     binary(op, functor, lhs, rhs)
 }
 
-/// The cross product of 3-vectors along an axis.
+/// The cross product of 3-vectors along an axis, broadcast along the others.
 pub(crate) fn cross(lhs: RocmTensor, rhs: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
     const OP: &str = "float_cross";
+    one_device(OP, &[&lhs, &rhs])?;
+    let dtype = one_dtype(OP, &[&lhs, &rhs])?;
     let shape = one_shape(OP, &[&lhs, &rhs])?;
     if shape.as_slice().get(axis) != Some(&3) {
         return invalid(OP, "an axis of size 3", format!("axis {axis} of {:?}", shape.as_slice()));
     }
     let lhs = super::view::expand(lhs, shape.as_slice())?;
     let rhs = super::view::expand(rhs, shape.as_slice())?;
-    let component = |i: usize| {
-        let part = |t: &RocmTensor, at: usize| super::view::narrow(t.clone(), axis, at % 3, 1);
-        let plus = binary(OP, "Mul", part(&lhs, i + 1)?, part(&rhs, i + 2)?)?;
-        let minus = binary(OP, "Mul", part(&lhs, i + 2)?, part(&rhs, i + 1)?)?;
-        binary(OP, "Sub", plus, minus)
-    };
-    super::view::cat(vec![component(0)?, component(1)?, component(2)?], axis)
+    let out = RocmTensor::empty(lhs.hip_device(), shape.clone(), dtype)?;
+    // The walk leaves the axis out; the kernel steps along it.
+    let mut dims = shape.as_slice().to_vec();
+    dims.remove(axis);
+    let mut steps = [0isize; 3];
+    let strides: Vec<Vec<isize>> = [&lhs, &rhs, &out]
+        .into_iter()
+        .zip(&mut steps)
+        .map(|(tensor, step)| {
+            let mut strides = tensor.layout().strides().to_vec();
+            *step = strides.remove(axis);
+            strides
+        })
+        .collect();
+    let kernel = KernelName::new("cross").ty(out.kernel_type()?);
+    let inputs = [Operand::new(&lhs, &strides[0]), Operand::new(&rhs, &strides[1])];
+    Walk::new(OP, kernel, &dims, &inputs, Output::Last(Operand::new(&out, &strides[2])))
+        .scalars(&steps.map(|step| Value::I64(step as i64)))
+        .launch()?;
+    Ok(out)
 }

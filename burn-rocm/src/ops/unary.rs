@@ -83,11 +83,10 @@ pub(crate) fn clamp(
     map2(op, "Clamp", tensor, ty, scalars)
 }
 
-/// `x` to an integer power, by products where that is fewer roundings than a power function.
+/// `x` to an integer power, by products where that is fewer roundings than a power function; one kernel each.
 pub(crate) fn powi_scalar(op: &'static str, tensor: RocmTensor, exponent: Scalar) -> hip::Result<RocmTensor> {
     use super::binary::{binary, scalar};
     let float = tensor.kernel_type()?.is_float();
-    let square = |t: RocmTensor| binary(op, "Mul", t.clone(), t);
     match exponent.elem::<i64>() {
         0 => super::data::full_on(
             tensor.hip_device(),
@@ -96,10 +95,9 @@ pub(crate) fn powi_scalar(op: &'static str, tensor: RocmTensor, exponent: Scalar
             tensor.dtype_of(),
         ),
         1 => Ok(tensor),
-        2 => square(tensor),
-        3 => binary(op, "Mul", square(tensor.clone())?, tensor),
+        2 => binary(op, "Mul", tensor.clone(), tensor),
         -1 if float => unary(op, "Recip", tensor),
-        -2 if float => unary(op, "Recip", square(tensor)?),
+        3 | -2 if float => unary2(op, "Powi", tensor, exponent, 0i64.into()),
         _ => scalar(op, "Pow", tensor, exponent),
     }
 }

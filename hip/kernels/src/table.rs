@@ -164,6 +164,7 @@ const FAMILIES: &[Family] = &[
         "binary_scalar" [Names(ARITHMETIC), Types(NUMBERS)],
         "binary_scalar" [Names(DIVISION), Types(NUMBERS)],
         "binary_scalar" [Names(BITWISE), Types(INTS)],
+        "cross" [Types(FLOATS)],
     ]),
     family!("cast", [
         "cast_contiguous" [Types(ALL), Types(ALL)],
@@ -188,6 +189,7 @@ const FAMILIES: &[Family] = &[
         "unary_strided" [Names(&["LogicNot"]), Types(BOOLS)],
         "unary2_contiguous" [Names(&["Clamp"]), Types(NUMBERS)],
         "unary2_contiguous" [Names(FLOAT_UNARY2), Types(FLOATS)],
+        "unary2_contiguous" [Names(&["Powi"]), Types(FLOATS)],
         "unary2_strided" [Names(&["Clamp"]), Types(NUMBERS)],
         "unary2_strided" [Names(FLOAT_UNARY2), Types(FLOATS)],
     ]),
@@ -279,6 +281,17 @@ const FAMILIES: &[Family] = &[
         "interpolate" [Types(FLOATS)],
         "interpolate_backward" [Types(FLOATS)],
         "grid_sample_2d" [Types(FLOATS)],
+    ]),
+    family!("deform_conv", [
+        "deform_columns" [Types(FLOATS)],
+        "deform_offset_backward" [Types(FLOATS)],
+        "deform_x_backward" [Types(FLOATS)],
+        "deform_x_backward_ordered" [Types(FLOATS)],
+    ]),
+    family!("ctc", [
+        "ctc_alpha" [Types(FLOATS)],
+        "ctc_posterior" [Types(FLOATS)],
+        "ctc_gradient" [Types(FLOATS)],
     ]),
     family!("matmul", [
         "matmul" [Types(NUMBERS)],

@@ -56,6 +56,55 @@ fn shapes_that_do_not_fit() {
 }
 
 #[test]
+fn deformations_that_do_not_fit() {
+    let options = || DeformConvOptions::<2>::new([1, 1], [0, 0], [1, 1], 1, 1);
+    let deform = |x: &[usize], offset: &[usize], weight: &[usize], mask: Option<&[usize]>, options| {
+        let (x, offset, weight) = (zeros(x), zeros(offset), zeros(weight));
+        let mask = mask.map(zeros);
+        error_of(move || R::deform_conv2d(x, offset, weight, mask, None, options))
+    };
+    let (x, offset, weight) = ([1, 3, 4, 4], [1, 18, 2, 2], [5, 3, 3, 3]);
+    let found = |error, text| invalid(error, "deform_conv2d", text);
+    found(deform(&x, &offset, &[5, 2, 3, 3], None, options()), "[5, 2, 3, 3]");
+    found(deform(&x, &[1, 9, 2, 2], &weight, None, options()), "[1, 9, 2, 2]");
+    found(deform(&x, &[1, 18, 2, 3], &weight, None, options()), "[1, 18, 2, 3]");
+    found(deform(&x, &offset, &weight, Some(&[1, 18, 2, 2]), options()), "[1, 18, 2, 2]");
+    found(deform(&[1, 3, 2, 2], &offset, &weight, None, options()), "[1, 3, 2, 2]");
+    found(deform(&[3, 4, 4], &offset, &weight, None, options()), "[3, 4, 4]");
+    let twos = DeformConvOptions::new([1, 1], [0, 0], [1, 1], 1, 2);
+    found(deform(&x, &[1, 36, 2, 2], &weight, None, twos), "offset_groups: 2");
+    let [x, offset, weight] = [zeros(&x), zeros(&offset), zeros(&weight)];
+    let bias = error_of(|| {
+        R::deform_conv2d(x.clone(), offset.clone(), weight.clone(), None, Some(zeros(&[4])), options())
+    });
+    found(bias, "[4]");
+    let grad = error_of(|| {
+        R::deform_conv2d_backward(x, offset, weight, None, None, zeros(&[1, 5, 3, 2]), options());
+    });
+    found(grad, "[1, 5, 3, 2]");
+}
+
+#[test]
+fn sequences_that_do_not_fit() {
+    let ints =
+        |shape: &[usize]| R::int_zeros(Shape::from(shape.to_vec()), &Default::default(), IntDType::I32);
+    let loss = |log_probs: &[usize], targets: &[usize], inputs: &[usize], lengths: &[usize], blank| {
+        let (x, t, i, l) = (zeros(log_probs), ints(targets), ints(inputs), ints(lengths));
+        error_of(move || R::ctc_loss(x, t, i, l, blank))
+    };
+    let found = |error, text| invalid(error, "ctc_loss", text);
+    found(loss(&[4, 2, 3], &[1, 5], &[2], &[2], 0), "[1, 5]");
+    found(loss(&[4, 2, 3], &[2, 5], &[3], &[2], 0), "[3]");
+    found(loss(&[4, 2, 3], &[2, 5], &[2], &[2, 1], 0), "[2, 1]");
+    found(loss(&[4, 2], &[2, 5], &[2], &[2], 0), "[4, 2]");
+    found(loss(&[4, 2, 3], &[2, 5], &[2], &[2], 3), "3");
+    let grad = error_of(|| {
+        R::ctc_loss_backward(zeros(&[4, 2, 3]), ints(&[2, 5]), ints(&[2]), ints(&[2]), zeros(&[3]), 0)
+    });
+    found(grad, "[3]");
+}
+
+#[test]
 fn dims_that_do_not_exist() {
     invalid(error_of(|| R::float_sum_dim(zeros(&[2, 3]), 2)), "sum", "2");
     invalid(error_of(|| R::float_swap_dims(zeros(&[2, 3]), 0, 5)), "swap", "5");
@@ -97,15 +146,6 @@ fn device_names() {
         let error = bad.parse::<RocmDevice>().unwrap_err();
         assert!(error.to_string().contains("rocm"), "{bad:?}: {error}");
     }
-}
-
-/// What waits for a later issue says so, with its name.
-#[test]
-fn unsupported_methods_say_so() {
-    let ints =
-        |shape: &[usize]| R::int_zeros(Shape::from(shape.to_vec()), &Default::default(), IntDType::I32);
-    let error = error_of(|| R::ctc_loss(zeros(&[4, 1, 2]), ints(&[1, 1]), ints(&[1]), ints(&[1]), 0));
-    assert!(matches!(&error, RocmError::Unsupported { op, .. } if op.contains("ctc_loss")), "{error:?}");
 }
 
 /// In processes of their own: the provider is chosen once.

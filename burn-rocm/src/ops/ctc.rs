@@ -1,0 +1,176 @@
+//! The loss of connectionist temporal classification and its gradient (Graves, Fernandez, Gomez, Schmidhuber 2006,
+//! "Connectionist Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent Neural Networks").
+
+use burn_std::DType;
+use hip::{Grid, KernelName};
+
+use super::cast::cast;
+use super::data::{full_on, packed};
+use super::launch::rows;
+use crate::dtype::Value;
+use crate::error::invalid;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// Sequences of log-probabilities and what each is to say.
+pub(crate) struct Sequences {
+    /// `[steps, batch, classes]`.
+    pub log_probs: RocmTensor,
+    /// `[batch, labels]`, of which the first `target_lengths` count.
+    pub targets: RocmTensor,
+    /// `[batch]`.
+    pub input_lengths: RocmTensor,
+    /// `[batch]`.
+    pub target_lengths: RocmTensor,
+    /// The class that stands for no label.
+    pub blank: usize,
+}
+
+/// [`Sequences`] as the kernels take them.
+struct Prepared {
+    log_probs: RocmTensor,
+    /// Targets, input lengths, target lengths, as `i64`.
+    integers: [RocmTensor; 3],
+    steps: usize,
+    batch: usize,
+    classes: usize,
+    labels: usize,
+    blank: usize,
+}
+
+impl Prepared {
+    fn new(op: &'static str, sequences: Sequences) -> hip::Result<Self> {
+        let Sequences { log_probs, targets, input_lengths, target_lengths, blank } = sequences;
+        one_device(op, &[&log_probs, &targets, &input_lengths, &target_lengths])?;
+        if !log_probs.kernel_type()?.is_float() {
+            return invalid(op, "log-probabilities of a float type", log_probs.dtype_of().name());
+        }
+        let (&[steps, batch, classes], &[of, labels]) = (log_probs.dims(), targets.dims()) else {
+            let found = format!("{:?} and {:?}", log_probs.dims(), targets.dims());
+            return invalid(
+                op,
+                "log-probabilities [steps, batch, classes] and targets [batch, labels]",
+                found,
+            );
+        };
+        if of != batch || input_lengths.dims() != [batch] || target_lengths.dims() != [batch] {
+            let [t, i, l] = [&targets, &input_lengths, &target_lengths].map(|t| t.dims());
+            let found = format!("targets {t:?}, input lengths {i:?}, target lengths {l:?}");
+            return invalid(op, format!("a batch of {batch} as in {:?}", log_probs.dims()), found);
+        }
+        if blank >= classes {
+            return invalid(op, format!("a blank below {classes} classes"), blank.to_string());
+        }
+        if [steps, classes, labels].iter().any(|&n| n >= MAX_SIZE) {
+            let found = format!("{:?} and {:?}", log_probs.dims(), targets.dims());
+            return invalid(op, format!("sizes below {MAX_SIZE}"), found);
+        }
+        let integer = |tensor: RocmTensor| -> hip::Result<RocmTensor> {
+            let dtype = tensor.dtype_of();
+            match dtype.is_int() || dtype.is_uint() {
+                true => packed(cast(tensor, DType::I64)?),
+                false => invalid(op, "targets and lengths of an int type", dtype.name()),
+            }
+        };
+        let integers = [integer(targets)?, integer(input_lengths)?, integer(target_lengths)?];
+        Ok(Self { log_probs: packed(log_probs)?, integers, steps, batch, classes, labels, blank })
+    }
+
+    /// The most states that a sequence may have: a blank before, between and after its labels.
+    fn states(&self) -> usize {
+        2 * self.labels + 1
+    }
+
+    /// What the recursions are computed in.
+    fn wide(&self) -> DType {
+        if self.log_probs.dtype_of() == DType::F64 { DType::F64 } else { DType::F32 }
+    }
+
+    fn empty(&self, dims: &[usize], dtype: DType) -> hip::Result<RocmTensor> {
+        RocmTensor::empty(self.log_probs.hip_device(), dims.to_vec(), dtype)
+    }
+
+    /// `kernel(batch, steps, classes, labels, blank, more.., first.., targets, lengths.., last.., outputs..)`.
+    fn launch(
+        &self,
+        op: &'static str,
+        (kernel, grid): (&'static str, Grid),
+        more: Option<usize>,
+        [first, last]: [&[&RocmTensor]; 2],
+        outputs: &[&RocmTensor],
+    ) -> hip::Result<()> {
+        let u = |value: usize| Value::U32(value as u32);
+        let mut dims = vec![Value::U64(self.batch as u64)];
+        dims.extend([self.steps, self.classes, self.labels, self.blank].map(u));
+        dims.extend(more.map(u));
+        let inputs: Vec<&RocmTensor> =
+            first.iter().copied().chain(&self.integers).chain(last.iter().copied()).collect();
+        let name = KernelName::new(kernel).ty(self.log_probs.kernel_type()?);
+        rows(op, self.log_probs.hip_device(), name, grid, &dims, &inputs, &[], outputs)
+    }
+
+    /// A block a sequence.
+    fn grid(&self) -> Grid {
+        self.log_probs.hip_device().grid_rows(self.batch, self.states())
+    }
+
+    /// The losses `[batch]` and the forward variables, of all steps or of the last ones.
+    fn forward(&self, op: &'static str, all: bool) -> hip::Result<(RocmTensor, RocmTensor)> {
+        let kept = if all { self.steps } else { 2 };
+        let alpha = self.empty(&[self.batch, kept, self.states()], self.wide())?;
+        let loss = self.empty(&[self.batch], self.log_probs.dtype_of())?;
+        let kernel = ("ctc_alpha", self.grid());
+        self.launch(op, kernel, Some(kept), [&[&self.log_probs], &[]], &[&alpha, &loss])?;
+        Ok((loss, alpha))
+    }
+}
+
+/// The kernels' sizes keep within this.
+const MAX_SIZE: usize = 1 << 30;
+
+/// Minus the logarithm of the probability that the log-probabilities give to all alignments of each target: `[batch]`.
+///
+/// Infinite where there is no alignment. A sequence of no steps says nothing: 0 for a target of no labels. NaN for a length
+/// beyond its tensor's size, and for a label that is no class.
+pub(crate) fn loss(op: &'static str, sequences: Sequences) -> hip::Result<RocmTensor> {
+    let prepared = Prepared::new(op, sequences)?;
+    match prepared.batch {
+        0 => prepared.empty(&[0], prepared.log_probs.dtype_of()),
+        _ => Ok(prepared.forward(op, false)?.0),
+    }
+}
+
+/// The gradient of the log-probabilities from that of [`loss`]: of each class, minus the probability that an alignment gives
+/// it at the step; zero from a sequence's end on, and of sequences without an alignment.
+///
+/// This is the derivative with respect to the log-probabilities alone (equation 16 of the paper, by `ln y` instead of `y`),
+/// whether or not they are normalised. What Burn's `ctc_grad_from_alpha_beta_default` gives has `exp(log_probs)` added,
+/// equal once it has gone back through a log-softmax.
+pub(crate) fn backward(op: &'static str, sequences: Sequences, grad: RocmTensor) -> hip::Result<RocmTensor> {
+    let prepared = Prepared::new(op, sequences)?;
+    one_device(op, &[&prepared.log_probs, &grad])?;
+    let dtype = one_dtype(op, &[&prepared.log_probs, &grad])?;
+    if grad.dims() != [prepared.batch] {
+        return invalid(
+            op,
+            format!("a gradient of shape [{}]", prepared.batch),
+            format!("{:?}", grad.dims()),
+        );
+    }
+    let (batch, steps, classes, labels) = (prepared.batch, prepared.steps, prepared.classes, prepared.labels);
+    if prepared.log_probs.is_empty() {
+        return full_on(grad.hip_device(), vec![steps, batch, classes], 0i64.into(), dtype);
+    }
+    let grad = packed(grad)?;
+    let (_, alpha) = prepared.forward(op, true)?;
+    let working = prepared.empty(&[batch, 2, prepared.states()], prepared.wide())?;
+    let likelihood = prepared.empty(&[batch], prepared.wide())?;
+    let links = prepared.empty(&[batch, labels], DType::U32)?;
+    let kernel = ("ctc_posterior", prepared.grid());
+    let outputs = [&working, &alpha, &likelihood, &links];
+    prepared.launch(op, kernel, None, [&[&prepared.log_probs], &[]], &outputs)?;
+    let out = prepared.empty(&[steps, batch, classes], dtype)?;
+    let row = prepared.states().max(classes);
+    let kernel = ("ctc_gradient", out.hip_device().grid_rows(steps * batch, row));
+    prepared.launch(op, kernel, None, [&[&alpha, &likelihood], &[&links, &grad]], &[&out])?;
+    Ok(out)
+}

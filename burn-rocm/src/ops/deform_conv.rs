@@ -1,0 +1,475 @@
+//! Deformable convolution and its gradients: the input is sampled into columns, the rest is a matrix product on rocBLAS.
+//!
+//! Columns lie `[channels, taps, images, positions]`, so that the product of a group is one matrix over all the images of a
+//! chunk, and the sum over images of the weight's gradient is the product's own.
+
+use burn_std::DType;
+use hip::KernelName;
+
+use super::binary::binary;
+use super::cast::cast;
+use super::conv::bias_backward;
+use super::data::{assign, full_on, packed};
+use super::launch::rows;
+use super::matmul::matmul;
+use super::view::{narrow, permute, reshape, swap_dims};
+use crate::dtype::Value;
+use crate::error::invalid;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// Bytes of columns at a time: what a product of the sizes of a network's layers (64 channels of 3 x 3 at 112 x 112) needs for
+/// two images in f32, so that larger batches cost time and no more memory.
+const COLUMN_BYTES: usize = 64 << 20;
+
+/// Items of work with which the largest devices are busy.
+const ENOUGH_ITEMS: usize = 1 << 16;
+
+/// The kernels' positions keep within this.
+const MAX_SIZE: usize = 1 << 30;
+
+/// The options of a deformable convolution.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub stride: [usize; 2],
+    pub padding: [usize; 2],
+    pub dilation: [usize; 2],
+    pub weight_groups: usize,
+    pub offset_groups: usize,
+}
+
+/// What is convolved.
+#[derive(Clone)]
+pub(crate) struct Operands {
+    /// `[batch, channels, height, width]`.
+    pub x: RocmTensor,
+    /// `[batch, offset_groups * taps * 2, out_height, out_width]`, of each tap its y and then its x.
+    pub offset: RocmTensor,
+    /// `[channels_out, channels / weight_groups, kernel_height, kernel_width]`.
+    pub weight: RocmTensor,
+    /// `[batch, offset_groups * taps, out_height, out_width]`.
+    pub mask: Option<RocmTensor>,
+    /// `[channels_out]`.
+    pub bias: Option<RocmTensor>,
+}
+
+/// The gradients of [`Operands`], in their order.
+pub(crate) struct Gradients {
+    pub x: RocmTensor,
+    pub offset: RocmTensor,
+    pub weight: RocmTensor,
+    pub mask: Option<RocmTensor>,
+    pub bias: Option<RocmTensor>,
+}
+
+/// The sizes, checked.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    channels: usize,
+    channels_out: usize,
+    out: [usize; 2],
+    taps: usize,
+    groups: usize,
+    offset_groups: usize,
+    /// `Window` of `deform_conv.hip`.
+    window: [u32; 12],
+}
+
+impl Sizes {
+    fn of(op: &'static str, operands: &Operands, options: &Options) -> hip::Result<Self> {
+        let Operands { x, offset, weight, mask, bias } = operands;
+        let all: Vec<&RocmTensor> = [x, offset, weight].into_iter().chain(mask).chain(bias).collect();
+        one_device(op, &all)?;
+        one_dtype(op, &all)?;
+        let (&[batch, channels, ih, iw], &[channels_out, of_group, kh, kw]) = (x.dims(), weight.dims())
+        else {
+            let found = format!("input {:?}, weights {:?}", x.dims(), weight.dims());
+            return invalid(op, "an input and weights of rank 4", found);
+        };
+        let &Options { stride, padding, dilation, weight_groups: groups, offset_groups } = options;
+        if [stride, dilation, [groups, offset_groups], [kh, kw]].concat().contains(&0) {
+            return invalid(
+                op,
+                "strides, dilations, groups and taps from 1",
+                format!("{options:?}, {kh} x {kw}"),
+            );
+        }
+        if of_group * groups != channels
+            || !channels_out.is_multiple_of(groups)
+            || !channels.is_multiple_of(offset_groups)
+        {
+            return invalid(
+                op,
+                format!("weights of {channels} / {groups} channels and groups that divide the channels"),
+                format!("weights {:?} and {options:?} for an input {:?}", weight.dims(), x.dims()),
+            );
+        }
+        let size = |axis: usize, size: usize, window: usize| {
+            let padded = size.checked_add(2 * padding[axis])?;
+            let reach = dilation[axis].checked_mul(window - 1)? + 1;
+            (padded < MAX_SIZE).then_some(padded.checked_sub(reach)? / stride[axis] + 1)
+        };
+        let (Some(oh), Some(ow)) = (size(0, ih, kh), size(1, iw, kw)) else {
+            let found = format!("input {:?}, weights {:?}, {options:?}", x.dims(), weight.dims());
+            return invalid(op, "a window inside the padded input", found);
+        };
+        if [ih * iw, oh * ow].iter().any(|&n| n > i32::MAX as usize) {
+            return invalid(op, format!("planes of at most {} pixels", i32::MAX), format!("{:?}", x.dims()));
+        }
+        let shape = |what: &str, tensor: &RocmTensor, expected: &[usize]| match tensor.dims() == expected {
+            true => Ok(()),
+            false => invalid(op, format!("{what} of shape {expected:?}"), format!("{:?}", tensor.dims())),
+        };
+        let taps = kh * kw;
+        shape("offsets", offset, &[batch, offset_groups * taps * 2, oh, ow])?;
+        if let Some(mask) = mask {
+            shape("a mask", mask, &[batch, offset_groups * taps, oh, ow])?;
+        }
+        if let Some(bias) = bias {
+            shape("a bias", bias, &[channels_out])?;
+        }
+        let sizes =
+            [ih, iw, oh, ow, kh, kw, stride[0], stride[1], padding[0], padding[1], dilation[0], dilation[1]];
+        let window = sizes.map(|n| n as u32);
+        Ok(Self { batch, channels, channels_out, out: [oh, ow], taps, groups, offset_groups, window })
+    }
+
+    fn positions(&self) -> usize {
+        self.out[0] * self.out[1]
+    }
+
+    /// Whether nothing is multiplied.
+    fn is_empty(&self) -> bool {
+        let pixels = self.window[0] as usize * self.window[1] as usize;
+        [self.batch, self.channels, self.channels_out, pixels].contains(&0)
+    }
+
+    fn out_dims(&self) -> [usize; 4] {
+        [self.batch, self.channels_out, self.out[0], self.out[1]]
+    }
+
+    /// Whole images, or a part of one, so that the columns of a chunk stay below `most` elements (but for one position's).
+    fn chunks(&self, most: usize) -> Vec<Chunk> {
+        let (lines, positions) = (self.channels * self.taps, self.positions());
+        if lines * positions > most {
+            let each = (most / lines).max(1);
+            let parts = move |image| {
+                let part = move |first| Chunk { image, images: 1, first, count: each.min(positions - first) };
+                (0..positions).step_by(each).map(part)
+            };
+            return (0..self.batch).flat_map(parts).collect();
+        }
+        let each = most / (lines * positions);
+        let whole = |image| Chunk { image, images: each.min(self.batch - image), first: 0, count: positions };
+        (0..self.batch).step_by(each).map(whole).collect()
+    }
+
+    /// A chunk's columns as a matrix of each group.
+    fn columns(&self, chunk: &Chunk) -> [usize; 3] {
+        [self.groups, self.channels * self.taps / self.groups, chunk.images * chunk.count]
+    }
+
+    /// A chunk's outputs as a matrix of each group.
+    fn outputs(&self, chunk: &Chunk) -> [usize; 3] {
+        [self.groups, self.channels_out / self.groups, chunk.images * chunk.count]
+    }
+
+    /// The channels' part of a launch over so many items a channel.
+    fn parts(&self, items: usize) -> usize {
+        ENOUGH_ITEMS.div_ceil(items.max(1)).min(self.channels / self.offset_groups)
+    }
+}
+
+/// `count` output positions from `first` on of `images` images from `image` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chunk {
+    image: usize,
+    images: usize,
+    first: usize,
+    count: usize,
+}
+
+impl Chunk {
+    /// This chunk's images of a tensor `[batch, ..]`.
+    fn images(&self, tensor: &RocmTensor) -> hip::Result<RocmTensor> {
+        narrow(tensor.clone(), 0, self.image, self.images)
+    }
+
+    /// This chunk's part of a tensor `[batch, channels, positions]`.
+    fn part(&self, tensor: &RocmTensor) -> hip::Result<RocmTensor> {
+        narrow(self.images(tensor)?, 2, self.first, self.count)
+    }
+}
+
+/// The operands as the kernels take them.
+struct Prepared {
+    op: &'static str,
+    sizes: Sizes,
+    x: RocmTensor,
+    offset: RocmTensor,
+    mask: Option<RocmTensor>,
+    /// `[groups, channels_out / groups, channels / groups * taps]`.
+    weight: RocmTensor,
+}
+
+impl Prepared {
+    fn new(op: &'static str, operands: &Operands, sizes: Sizes) -> hip::Result<Self> {
+        let Sizes { groups, channels, channels_out, taps, .. } = sizes;
+        let weight = packed(operands.weight.clone())?;
+        Ok(Self {
+            op,
+            sizes,
+            x: packed(operands.x.clone())?,
+            offset: packed(operands.offset.clone())?,
+            mask: operands.mask.clone().map(packed).transpose()?,
+            weight: reshape(weight, &[groups, channels_out / groups, channels / groups * taps])?,
+        })
+    }
+
+    /// `kernel(batch, channels, groups, (parts,) first, count, window, inputs.., mask, more.., out)`.
+    fn launch(
+        &self,
+        kernel: &'static str,
+        chunk: &Chunk,
+        (items, parts): (usize, Option<usize>),
+        inputs: &[&RocmTensor],
+        outputs: &[&RocmTensor],
+    ) -> hip::Result<()> {
+        let sizes = &self.sizes;
+        let u = |value: usize| Value::U32(value as u32);
+        let mut dims = vec![Value::U64(chunk.images as u64), u(sizes.channels), u(sizes.offset_groups)];
+        dims.extend(parts.map(u));
+        dims.extend([u(chunk.first), u(chunk.count), Value::U32x12(sizes.window)]);
+        let mask = self.mask.as_ref().map(|mask| chunk.images(mask)).transpose()?;
+        let inputs: Vec<&RocmTensor> = inputs.iter().copied().chain(&mask).collect();
+        // Pointers to no mask, and to no gradient of it where the kernel gives one.
+        let absent = if mask.is_some() { 0 } else { 1 + usize::from(kernel == "deform_offset_backward") };
+        let device = self.x.hip_device();
+        let name = KernelName::new(kernel).ty(self.x.kernel_type()?);
+        let scalars = &[Value::U64(0); 2][..absent];
+        let grid = match kernel {
+            "deform_x_backward_ordered" => device.grid_rows(items, 1), // few items, each a long one
+            _ => device.grid(items * parts.unwrap_or(1)),
+        };
+        rows(self.op, device, name, grid, &dims, &inputs, scalars, outputs)
+    }
+
+    /// The input at every tap, times the mask.
+    fn columns(&self, chunk: &Chunk) -> hip::Result<RocmTensor> {
+        let columns = self.sizes.columns(chunk);
+        let out = RocmTensor::empty(self.x.hip_device(), columns.to_vec(), self.x.dtype_of())?;
+        let items = self.items(chunk);
+        let (x, offset) = (chunk.images(&self.x)?, chunk.images(&self.offset)?);
+        let work = (items, Some(self.sizes.parts(items)));
+        self.launch("deform_columns", chunk, work, &[&x, &offset], &[&out])?;
+        Ok(out)
+    }
+
+    /// Taps at positions.
+    fn items(&self, chunk: &Chunk) -> usize {
+        self.sizes.offset_groups * self.sizes.taps * chunk.images * chunk.count
+    }
+}
+
+/// `x * weight + bias`, each tap of the window moved by its offset and scaled by its mask.
+pub(crate) fn forward(op: &'static str, operands: Operands, options: &Options) -> hip::Result<RocmTensor> {
+    forward_within(op, &operands, options, COLUMN_BYTES)
+}
+
+fn forward_within(
+    op: &'static str,
+    operands: &Operands,
+    options: &Options,
+    column_bytes: usize,
+) -> hip::Result<RocmTensor> {
+    let sizes = Sizes::of(op, operands, options)?;
+    let (device, dtype) = (operands.x.hip_device().clone(), operands.x.dtype_of());
+    let out = match sizes.is_empty() {
+        true => full_on(&device, sizes.out_dims(), 0i64.into(), dtype)?,
+        false => {
+            let prepared = Prepared::new(op, operands, sizes)?;
+            let chunks = sizes.chunks(column_bytes / dtype.size());
+            let target = [sizes.batch, sizes.channels_out, sizes.positions()];
+            let mut whole = None;
+            for chunk in &chunks {
+                let product = matmul(op, prepared.weight.clone(), prepared.columns(chunk)?)?;
+                let product = reshape(product, &[sizes.channels_out, chunk.images, chunk.count])?;
+                let product = permute(product, &[1, 0, 2])?;
+                if product.is_contiguous() && product.dims() == target {
+                    whole = Some(product);
+                    break;
+                }
+                let out = match whole.take() {
+                    Some(out) => out,
+                    None => RocmTensor::empty(&device, target, dtype)?,
+                };
+                assign(op, &chunk.part(&out)?, &product)?;
+                whole = Some(out);
+            }
+            match whole {
+                Some(out) => reshape(out, &sizes.out_dims())?,
+                None => full_on(&device, sizes.out_dims(), 0i64.into(), dtype)?,
+            }
+        }
+    };
+    match &operands.bias {
+        Some(bias) => binary(op, "Add", out, reshape(bias.clone(), &[1, sizes.channels_out, 1, 1])?),
+        None => Ok(out),
+    }
+}
+
+/// The gradients of everything that [`forward`] takes, from its output's.
+///
+/// The input's is summed in f32 where its type is narrower. On GPUs that is by atomics, in any order, unless
+/// `BURN_ROCM_DETERMINISTIC` is set: then each plane is one thread's.
+pub(crate) fn backward(
+    op: &'static str,
+    operands: Operands,
+    grad: RocmTensor,
+    options: &Options,
+) -> hip::Result<Gradients> {
+    backward_within(op, &operands, grad, options, COLUMN_BYTES, hip::deterministic())
+}
+
+fn backward_within(
+    op: &'static str,
+    operands: &Operands,
+    grad: RocmTensor,
+    options: &Options,
+    column_bytes: usize,
+    ordered: bool,
+) -> hip::Result<Gradients> {
+    let sizes = Sizes::of(op, operands, options)?;
+    one_device(op, &[&operands.x, &grad])?;
+    let dtype = one_dtype(op, &[&operands.x, &grad])?;
+    if grad.dims() != sizes.out_dims() {
+        let expected = format!("a gradient of shape {:?}", sizes.out_dims());
+        return invalid(op, expected, format!("{:?}", grad.dims()));
+    }
+    let device = operands.x.hip_device().clone();
+    let zeros = |like: &RocmTensor, dtype: DType| full_on(&device, like.dims().to_vec(), 0i64.into(), dtype);
+    let bias = operands.bias.as_ref().map(|_| bias_backward(op, grad.clone())).transpose()?;
+    if sizes.is_empty() {
+        return Ok(Gradients {
+            x: zeros(&operands.x, dtype)?,
+            offset: zeros(&operands.offset, dtype)?,
+            weight: zeros(&operands.weight, dtype)?,
+            mask: operands.mask.as_ref().map(|mask| zeros(mask, dtype)).transpose()?,
+            bias,
+        });
+    }
+    let prepared = Prepared::new(op, operands, sizes)?;
+    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let x_grad = zeros(&operands.x, wide)?;
+    let empty = |like: &RocmTensor| RocmTensor::empty(&device, like.dims().to_vec(), dtype);
+    let offset_grad = empty(&operands.offset)?;
+    let mask_grad = operands.mask.as_ref().map(empty).transpose()?;
+    let grad = reshape(grad, &[sizes.batch, sizes.channels_out, sizes.positions()])?;
+    let chunks = sizes.chunks(column_bytes / dtype.size());
+    let mut weight_grad: Option<RocmTensor> = None;
+    for chunk in &chunks {
+        let grad = reshape(permute(chunk.part(&grad)?, &[1, 0, 2])?, &sizes.outputs(chunk))?;
+        let product = matmul(op, grad.clone(), swap_dims(prepared.columns(chunk)?, 1, 2)?)?;
+        let product = if chunks.len() > 1 { cast(product, wide)? } else { product };
+        weight_grad = Some(match weight_grad {
+            Some(sum) => binary(op, "Add", sum, product)?,
+            None => product,
+        });
+        let columns = matmul(op, swap_dims(prepared.weight.clone(), 1, 2)?, grad)?;
+        let (x, offset) = (chunk.images(&prepared.x)?, chunk.images(&prepared.offset)?);
+        let items = prepared.items(chunk);
+
+        let into_mask = mask_grad.as_ref().map(|grad| chunk.images(grad)).transpose()?;
+        let into_offset = chunk.images(&offset_grad)?;
+        let outputs: Vec<&RocmTensor> = into_mask.iter().chain([&into_offset]).collect();
+        prepared.launch(
+            "deform_offset_backward",
+            chunk,
+            (items, None),
+            &[&x, &offset, &columns],
+            &outputs,
+        )?;
+
+        let into_x = chunk.images(&x_grad)?;
+        let (kernel, work) = match ordered {
+            true => ("deform_x_backward_ordered", (chunk.images * sizes.channels, None)),
+            false => ("deform_x_backward", (items, Some(sizes.parts(items)))),
+        };
+        prepared.launch(kernel, chunk, work, &[&offset, &columns], &[&into_x])?;
+    }
+    let weight = match weight_grad {
+        Some(sum) => reshape(cast(sum, dtype)?, operands.weight.dims())?,
+        None => zeros(&operands.weight, dtype)?,
+    };
+    Ok(Gradients { x: cast(x_grad, dtype)?, offset: offset_grad, weight, mask: mask_grad, bias })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::data::{read, upload};
+    use super::*;
+    use crate::RocmDevice;
+    use burn_backend::TensorData;
+
+    /// Numbers in -1..1 that look random.
+    fn tensor(shape: &[usize], dtype: DType, seed: usize) -> RocmTensor {
+        let count: usize = shape.iter().product();
+        let values: Vec<f64> =
+            (0..count).map(|i| ((i * 7919 + seed * 104_729) as f64 * 0.618).sin()).collect();
+        let data = TensorData::new(values, shape.to_vec()).convert_dtype(dtype);
+        upload(&data, dtype, &RocmDevice::default()).unwrap()
+    }
+
+    fn values(tensor: RocmTensor) -> Vec<f64> {
+        read(tensor).unwrap().iter::<f64>().collect()
+    }
+
+    fn near(what: &str, found: RocmTensor, expected: RocmTensor, bound: f64) {
+        let (found, expected) = (values(found), values(expected));
+        assert_eq!(found.len(), expected.len());
+        for (i, (a, b)) in found.iter().zip(&expected).enumerate() {
+            assert!((a - b).abs() <= bound * (1.0 + b.abs()), "{what}, element {i}: {a} instead of {b}");
+        }
+    }
+
+    /// However the columns are cut, and whichever kernel gives the input's gradient, the results are the same; and what is said
+    /// to be the same bits is.
+    #[test]
+    fn chunks_and_orders_agree() {
+        let options =
+            Options { stride: [1, 2], padding: [1, 1], dilation: [1, 1], weight_groups: 2, offset_groups: 2 };
+        for (dtype, bound) in [(DType::F32, 1e-5), (DType::F64, 1e-13), (DType::F16, 2e-2)] {
+            let operands = Operands {
+                x: tensor(&[3, 4, 5, 6], dtype, 1),
+                offset: tensor(&[3, 36, 5, 3], dtype, 2),
+                weight: tensor(&[6, 2, 3, 3], dtype, 3),
+                mask: Some(tensor(&[3, 18, 5, 3], dtype, 4)),
+                bias: Some(tensor(&[6], dtype, 5)),
+            };
+            let grad = tensor(&[3, 6, 5, 3], dtype, 6);
+            let sizes = Sizes::of("test", &operands, &options).unwrap();
+            let image = 4 * 9 * 15 * dtype.size();
+            let whole = forward_within("test", &operands, &options, usize::MAX).unwrap();
+            let all =
+                || backward_within("test", &operands, grad.clone(), &options, usize::MAX, true).unwrap();
+            let expected = all();
+            assert_eq!(values(expected.x.clone()), values(all().x), "{dtype:?}");
+            for bytes in [1, image / 4, image - 1, image, 2 * image, 3 * image] {
+                let chunks = sizes.chunks(bytes / dtype.size());
+                let covered: usize = chunks.iter().map(|chunk| chunk.images * chunk.count).sum();
+                assert_eq!(covered, 3 * 15, "{chunks:?}");
+                let out = forward_within("test", &operands, &options, bytes).unwrap();
+                near("output", out, whole.clone(), bound);
+                for ordered in [false, true] {
+                    let found = backward_within("test", &operands, grad.clone(), &options, bytes, ordered);
+                    let (found, expected) = (found.unwrap(), &expected);
+                    near("x", found.x, expected.x.clone(), bound);
+                    near("offset", found.offset, expected.offset.clone(), bound);
+                    near("weight", found.weight, expected.weight.clone(), bound);
+                    near("mask", found.mask.unwrap(), expected.mask.clone().unwrap(), bound);
+                    near("bias", found.bias.unwrap(), expected.bias.clone().unwrap(), bound);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+// Connectionist temporal classification (Graves, Fernandez, Gomez, Schmidhuber 2006, "Connectionist Temporal Classification:
+// Labelling Unsegmented Sequence Data with Recurrent Neural Networks", section 4): the forward and backward variables in log
+// space, one block a sequence with the states across its threads and a barrier a time step.
+//
+// A sequence of `tl` labels has 2 tl + 1 states: a blank before, between and after the labels. log_probs [steps, batch, classes],
+// targets [batch, labels], lengths [batch]; contiguous. A length past its tensor gives NaN, as does a label that is no class
+// (among the first `tl`; what is behind them is not read). With no alignment the loss is infinite and the gradient zero.
+#include "prelude.h"
+
+// States whose variables of two time steps are kept in a block's shared memory; those of longer sequences are in global memory.
+constexpr u32 LOCAL_STATES = 1024;
+
+template <class C> constexpr C IMPOSSIBLE = (C)-__builtin_inff();
+
+// log(exp(a) + exp(b) + exp(c)); NaN stays.
+template <class C> DEVICE C log_sum(C a, C b, C c) {
+    C top = math::max(math::max(a, b), c);
+    if (top == IMPOSSIBLE<C>) return top;
+    return top + math::log(math::exp(a - top) + math::exp(b - top) + math::exp(c - top));
+}
+
+struct Plus {
+    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
+};
+
+// What all kernels know of one sequence of the batch.
+template <class T> struct Sequence {
+    using C = compute_t<T>;
+    u64 batch, n;
+    u32 classes, blank, steps, states, labels;
+    bool valid;
+    const T *log_probs;
+    const i64 *targets;
+
+    DEVICE i64 label(u32 s) const { return targets[s / 2]; }
+    // The class of a state, twice, and whether the state two before it may be skipped from: not from a label to its repetition.
+    // ~0 for a label that is no class.
+    DEVICE u32 tag(u32 s) const {
+        if (s % 2 == 0) return blank * 2;
+        i64 own = label(s);
+        if ((u64)own >= classes) return ~0u;
+        return (u32)own * 2 + (s >= 3 && own != (i64)blank && own != label(s - 2));
+    }
+    DEVICE C log_prob(u32 step, u32 tag) const {
+        if (tag == ~0u) return (C)__builtin_nanf("");
+        return load(log_probs[((u64)step * batch + n) * classes + tag / 2]);
+    }
+};
+
+template <class T>
+DEVICE Sequence<T> sequence(u64 batch, u64 n, u32 steps, u32 classes, u32 labels, u32 blank, const T *log_probs,
+                            const i64 *targets, const i64 *input_lengths, const i64 *target_lengths) {
+    i64 length = input_lengths[n], target = target_lengths[n];
+    bool valid = (u64)length <= steps && (u64)target <= labels;
+    return Sequence<T>{batch,          n,     classes,   blank, valid ? (u32)length : 0, valid ? 2 * (u32)target + 1 : 1,
+                       (u32)(valid ? target : 0), valid, log_probs, targets + n * labels};
+}
+
+// -log p(targets | log_probs), from the last step's variables. Every thread gets it.
+template <class C> DEVICE C log_likelihood(bool valid, u32 steps, u32 states, const C *last) {
+    if (!valid) return (C)__builtin_nanf("");
+    if (steps == 0) return states == 1 ? (C)0 : IMPOSSIBLE<C>; // nothing is what an empty sequence says
+    return log_sum(last[states - 1], states > 1 ? last[states - 2] : IMPOSSIBLE<C>, IMPOSSIBLE<C>);
+}
+
+// The forward variables of one sequence; `alpha` [kept, states of the longest] is room for `kept` steps', and has them all in
+// the end if `keep`.
+template <class T>
+DEVICE void alpha_of(const Sequence<T> &q, u32 kept, bool keep, u32 most_states, compute_t<T> *alpha, T *loss) {
+    using C = compute_t<T>;
+    SHARED(C, window_room, 2 * LOCAL_STATES);
+    SHARED(u32, tag_room, LOCAL_STATES);
+    C *window = window_room;
+    u32 *tags = tag_room;
+    bool local = q.states <= LOCAL_STATES;
+    sync_threads(); // an earlier sequence's may still be read
+    if (local) for_each_in_block(q.states, [=](u64 s) { tags[s] = q.tag((u32)s); });
+    C *last = window;
+    for (u32 t = 0; t < q.steps; ++t) {
+        C *history = alpha + (u64)(t % kept) * most_states;
+        C *now = local ? window + t % 2 * LOCAL_STATES : history;
+        const C *before = local ? window + (t + 1) % 2 * LOCAL_STATES : alpha + (u64)((t + kept - 1) % kept) * most_states;
+        bool both = local && keep;
+        sync_threads();
+        for_each_in_block(q.states, [=](u64 i) {
+            u32 s = (u32)i, tag = local ? tags[s] : q.tag(s);
+            C value = IMPOSSIBLE<C>;
+            if (t > 0) {
+                C skipped = (tag & 1) && s >= 2 ? before[s - 2] : IMPOSSIBLE<C>;
+                value = log_sum(before[s], s >= 1 ? before[s - 1] : IMPOSSIBLE<C>, skipped);
+            } else if (s < 2) {
+                value = (C)0;
+            }
+            value += q.log_prob(t, tag);
+            now[s] = value;
+            if (both) history[s] = value;
+        });
+        last = now;
+    }
+    sync_threads();
+    if (threadIdx.x == 0) *loss = store<T>::from((C)0 - log_likelihood(q.valid, q.steps, q.states, last));
+}
+
+// The loss of each sequence; alpha [batch, kept, 2 labels + 1]: the forward variables of all steps (kept = steps) or room for
+// two (kept = 2).
+template <class T>
+__global__ void ctc_alpha(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, u32 kept, const T *log_probs,
+                          const i64 *targets, const i64 *input_lengths, const i64 *target_lengths, compute_t<T> *alpha, T *loss) {
+    u32 most = 2 * labels + 1;
+    for_each_row(batch, [=](u64 n) {
+        Sequence<T> q = sequence(batch, n, steps, classes, labels, blank, log_probs, targets, input_lengths, target_lengths);
+        alpha_of(q, kept, kept == steps, most, alpha + n * kept * most, loss + n);
+    });
+}
+
+// Makes of the forward variables [steps, states of the longest] the probabilities that an alignment passes each state at each
+// step. `rows` is room for two steps.
+template <class T>
+DEVICE void posterior_of(const Sequence<T> &q, u32 most_states, compute_t<T> *rows, compute_t<T> *alpha, compute_t<T> *likelihood) {
+    using C = compute_t<T>;
+    SHARED(C, window_room, 2 * LOCAL_STATES);
+    SHARED(u32, tag_room, LOCAL_STATES);
+    C *window = window_room;
+    u32 *tags = tag_room;
+    bool local = q.states <= LOCAL_STATES;
+    const C *end = q.steps ? alpha + (u64)(q.steps - 1) * most_states : alpha;
+    C total = log_likelihood(q.valid, q.steps, q.states, end);
+    if (threadIdx.x == 0) *likelihood = total;
+    if (total == IMPOSSIBLE<C>) return;
+    sync_threads(); // an earlier sequence's window may still be read, and this one's last step is overwritten
+    if (local) for_each_in_block(q.states, [=](u64 s) { tags[s] = q.tag((u32)s); });
+    for (u32 t = q.steps; t-- > 0;) {
+        // A step's backward variables, each with its own state's probability at that step.
+        C *now = local ? window + t % 2 * LOCAL_STATES : rows + (u64)(t % 2) * most_states;
+        const C *after = local ? window + (t + 1) % 2 * LOCAL_STATES : rows + (u64)((t + 1) % 2) * most_states;
+        C *out = alpha + (u64)t * most_states;
+        bool last = t + 1 == q.steps;
+        sync_threads();
+        for_each_in_block(q.states, [=](u64 i) {
+            u32 s = (u32)i, tag = local ? tags[s] : q.tag(s);
+            C beta = s + 2 >= q.states ? (C)0 : IMPOSSIBLE<C>;
+            if (!last) {
+                C skipped = IMPOSSIBLE<C>;
+                if (s + 2 < q.states && ((local ? tags[s + 2] : q.tag(s + 2)) & 1)) skipped = after[s + 2];
+                beta = log_sum(after[s], s + 1 < q.states ? after[s + 1] : IMPOSSIBLE<C>, skipped);
+            }
+            now[s] = beta + q.log_prob(t, tag);
+            out[s] = math::exp(out[s] + beta - total);
+        });
+    }
+}
+
+// Of each label, the next equal one (or `labels`); with the sign bit where an earlier one is equal.
+template <class T> DEVICE void links_of(const Sequence<T> &q, u32 labels, u32 *links) {
+    for_each_in_block(q.labels, [=](u64 j) {
+        u32 next = (u32)j + 1, earlier = (u32)j;
+        i64 own = q.targets[j];
+        while (next < q.labels && q.targets[next] != own) ++next;
+        while (earlier > 0 && q.targets[earlier - 1] != own) --earlier;
+        links[j] = (next < q.labels ? next : labels) | (earlier > 0 ? 1u << 31 : 0u);
+    });
+}
+
+// From ctc_alpha's variables of all steps: the states' probabilities, in their place, the sequences' log-likelihoods, and the
+// links of equal labels [batch, labels]; rows [batch, 2, 2 labels + 1] is working room.
+template <class T>
+__global__ void ctc_posterior(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, const T *log_probs, const i64 *targets,
+                              const i64 *input_lengths, const i64 *target_lengths, compute_t<T> *rows, compute_t<T> *alpha,
+                              compute_t<T> *likelihood, u32 *links) {
+    u64 most = 2 * (u64)labels + 1;
+    for_each_row(batch, [=](u64 n) {
+        Sequence<T> q = sequence(batch, n, steps, classes, labels, blank, log_probs, targets, input_lengths, target_lengths);
+        links_of(q, labels, links + n * labels);
+        posterior_of(q, (u32)most, rows + n * 2 * most, alpha + n * steps * most, likelihood + n);
+    });
+}
+
+// The gradient of the log-probabilities [steps, batch, classes]: of each class, minus the probability that an alignment gives
+// it at that step, times the loss' gradient. A block a step of a sequence; sums in a fixed order.
+template <class T>
+__global__ void ctc_gradient(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, const compute_t<T> *posterior,
+                             const compute_t<T> *likelihood, const i64 *targets, const i64 *input_lengths, const i64 *target_lengths,
+                             const u32 *links, const T *loss_grad, T *out) {
+    using C = compute_t<T>;
+    u64 most = 2 * (u64)labels + 1;
+    for_each_row((u64)steps * batch, [=](u64 row) {
+        u64 t = row / batch, n = row - t * batch;
+        Sequence<T> q =
+            sequence(batch, n, steps, classes, labels, blank, (const T *)nullptr, targets, input_lengths, target_lengths);
+        T *to = out + row * classes;
+        T rest = store<T>::from(q.valid ? (C)0 : (C)__builtin_nanf(""));
+        for_each_in_block(classes, [=](u64 c) { to[c] = rest; });
+        if (t >= q.steps || likelihood[n] == IMPOSSIBLE<C>) return;
+        sync_threads();
+        const C *p = posterior + (n * steps + t) * most;
+        const u32 *link = links + n * labels;
+        C g = -load(loss_grad[n]);
+        C blanks = block_reduce_range(
+            q.states, (C)0, [=](u64 s) { return s % 2 == 0 || q.label((u32)s) == (i64)blank ? p[s] : (C)0; }, Plus());
+        if (threadIdx.x == 0) to[blank] = store<T>::from(g * blanks);
+        for_each_in_block(q.labels, [=](u64 j) {
+            i64 own = q.targets[j];
+            if (own == (i64)blank || (u64)own >= classes || link[j] >> 31) return;
+            C sum = (C)0;
+            for (u32 k = (u32)j; k < labels; k = link[k] & 0x7fffffffu) sum += p[2 * k + 1];
+            to[own] = store<T>::from(g * sum);
+        });
+    });
+}

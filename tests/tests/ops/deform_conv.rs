@@ -1,0 +1,273 @@
+//! Deformable convolution and its gradients.
+
+use burn_rocm_tests::*;
+
+/// Sizes and options.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    batch: usize,
+    channels: [usize; 2],
+    size: [usize; 2],
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+    dilation: [usize; 2],
+    /// Of the weight, of the offsets.
+    groups: [usize; 2],
+    mask: bool,
+    bias: bool,
+}
+
+const PLAIN: Case = Case {
+    batch: 1,
+    channels: [3, 5],
+    size: [4, 4],
+    kernel: [3, 3],
+    stride: [1, 1],
+    padding: [0, 0],
+    dilation: [1, 1],
+    groups: [1, 1],
+    mask: true,
+    bias: true,
+};
+
+const CASES: &[Case] = &[
+    PLAIN,
+    Case { batch: 3, mask: false, bias: false, ..PLAIN },
+    Case { batch: 2, channels: [4, 6], groups: [2, 1], bias: false, ..PLAIN },
+    Case { channels: [4, 6], groups: [1, 4], mask: false, ..PLAIN },
+    Case { batch: 2, channels: [6, 9], groups: [3, 2], padding: [1, 2], ..PLAIN },
+    Case { channels: [2, 3], kernel: [3, 4], size: [7, 5], padding: [2, 3], ..PLAIN },
+    Case { batch: 2, channels: [2, 2], size: [9, 7], stride: [2, 3], padding: [1, 0], ..PLAIN },
+    Case { channels: [2, 1], size: [8, 9], dilation: [2, 3], padding: [1, 1], ..PLAIN },
+    Case { batch: 2, channels: [8, 4], kernel: [1, 1], groups: [4, 8], size: [5, 3], ..PLAIN },
+    Case { channels: [1, 1], size: [1, 1], padding: [1, 1], ..PLAIN },
+];
+
+/// The inputs of one case, in views.
+struct Inputs {
+    x: Input,
+    offset: Input,
+    weight: Input,
+    mask: Option<Input>,
+    bias: Option<Input>,
+    grad: Input,
+}
+
+impl Case {
+    fn options(&self) -> DeformConvOptions<2> {
+        DeformConvOptions::new(self.stride, self.padding, self.dilation, self.groups[0], self.groups[1])
+    }
+
+    fn out(&self) -> [usize; 2] {
+        [0, 1].map(|d| {
+            (self.size[d] + 2 * self.padding[d] - self.dilation[d] * (self.kernel[d] - 1) - 1)
+                / self.stride[d]
+                + 1
+        })
+    }
+
+    /// Products that an output is the sum of.
+    fn terms(&self) -> usize {
+        self.channels[0] / self.groups[0] * self.kernel[0] * self.kernel[1]
+    }
+
+    fn inputs(&self, random: &Random, dtype: DType, views: bool) -> Inputs {
+        let view = || if views { View::ALL[random.below(5)] } else { View::Contiguous };
+        let any = |shape: &[usize]| float(random, shape, dtype, view(), -1.0, 1.0);
+        let ([oh, ow], taps) = (self.out(), self.kernel[0] * self.kernel[1]);
+        // Eighths are exact in every type and keep off the pixels, where the derivative by the offset jumps.
+        let eighths = || random.below(6) as f64 - 3.0 + (1 + random.below(7)) as f64 / 8.0;
+        Inputs {
+            x: any(&[self.batch, self.channels[0], self.size[0], self.size[1]]),
+            offset: Input::new(&[self.batch, self.groups[1] * taps * 2, oh, ow], dtype, view(), eighths),
+            weight: any(&[
+                self.channels[1],
+                self.channels[0] / self.groups[0],
+                self.kernel[0],
+                self.kernel[1],
+            ]),
+            mask: self.mask.then(|| any(&[self.batch, self.groups[1] * taps, oh, ow])),
+            bias: self.bias.then(|| any(&[self.channels[1]])),
+            grad: any(&[self.batch, self.channels[1], oh, ow]),
+        }
+    }
+}
+
+impl Inputs {
+    fn forward<B: Backend>(&self, options: DeformConvOptions<2>) -> TensorData {
+        let device = Default::default();
+        let [mask, bias] = [&self.mask, &self.bias].map(|t| t.as_ref().map(|t| t.float::<B>(&device)));
+        let [x, offset, weight] = [&self.x, &self.offset, &self.weight].map(|t| t.float::<B>(&device));
+        read_float::<B>(B::deform_conv2d(x, offset, weight, mask, bias, options))
+    }
+
+    fn backward<B: Backend>(&self, options: DeformConvOptions<2>) -> Vec<TensorData> {
+        let device = Default::default();
+        let [mask, bias] = [&self.mask, &self.bias].map(|t| t.as_ref().map(|t| t.float::<B>(&device)));
+        let [x, offset, weight, grad] =
+            [&self.x, &self.offset, &self.weight, &self.grad].map(|t| t.float::<B>(&device));
+        let grads = B::deform_conv2d_backward(x, offset, weight, mask, bias, grad, options);
+        let always = [grads.x_grad, grads.offset_grad, grads.weight_grad];
+        let all = always.into_iter().chain(grads.mask_grad).chain(grads.bias_grad);
+        all.map(read_float::<B>).collect()
+    }
+}
+
+#[test]
+fn deform_conv2d() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for case in CASES {
+            for views in [false, true] {
+                let inputs = case.inputs(&random, dtype, views);
+                let what = format!("deform_conv2d {dtype:?} {case:?}");
+                let near = Tolerance::sum(dtype, case.terms()).times(3.0);
+                let found = inputs.forward::<R>(case.options());
+                assert_close(&what, &[found], &[inputs.forward::<O>(case.options())], near);
+            }
+        }
+    }
+}
+
+#[test]
+fn deform_conv2d_backward() {
+    let random = Random::new();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for case in CASES {
+            for views in [false, true] {
+                let inputs = case.inputs(&random, dtype, views);
+                let what = format!("deform_conv2d_backward {dtype:?} {case:?}");
+                let [oh, ow] = case.out();
+                let terms = (case.terms() * case.channels[1]).max(case.batch * oh * ow);
+                let found = inputs.backward::<R>(case.options());
+                let expected = inputs.backward::<O>(case.options());
+                assert_close(&what, &found, &expected, Tolerance::sum(dtype, terms).times(6.0));
+            }
+        }
+    }
+}
+
+/// Every gradient in f64 is the slope of the output along a random direction.
+#[test]
+fn deform_conv2d_backward_by_differences() {
+    let random = Random::new();
+    let device = Default::default();
+    let sum = |a: &TensorData, b: &TensorData| -> f64 {
+        a.iter::<f64>().zip(b.iter::<f64>()).map(|(a, b)| a * b).sum()
+    };
+    for case in CASES {
+        let inputs = case.inputs(&random, DType::F64, false);
+        let mut grads = inputs.backward::<R>(case.options()).into_iter();
+        let all = [
+            Some(&inputs.x),
+            Some(&inputs.offset),
+            Some(&inputs.weight),
+            inputs.mask.as_ref(),
+            inputs.bias.as_ref(),
+        ];
+        for (at, input) in all.iter().enumerate() {
+            let Some(input) = input else { continue };
+            let grad = grads.next().expect("one for each input");
+            let along = float(&random, input.shape(), DType::F64, View::Contiguous, -1.0, 1.0);
+            let along = along.float::<R>(&device);
+            let loss = |step: f64| {
+                let moved = |k: usize| {
+                    let t = all[k]?.float::<R>(&device);
+                    Some(if k == at {
+                        R::float_add(t, R::float_mul_scalar(along.clone(), step.into()))
+                    } else {
+                        t
+                    })
+                };
+                let [x, offset, weight] = [0, 1, 2].map(|k| moved(k).expect("always there"));
+                let out = R::deform_conv2d(x, offset, weight, moved(3), moved(4), case.options());
+                sum(&read_float::<R>(out), &read_float::<R>(inputs.grad.float::<R>(&device)))
+            };
+            let step = 1e-5;
+            let slope = (loss(step) - loss(-step)) / (2.0 * step);
+            let expected = sum(&grad, &read_float::<R>(along.clone()));
+            let scale = 1.0 + slope.abs();
+            assert!(
+                (slope - expected).abs() < 1e-6 * scale,
+                "{case:?}, input {at}: {expected} instead of {slope}"
+            );
+        }
+    }
+}
+
+/// Points on pixels, on the ends, past them, and far away: as the oracle, which has the same one-sided derivatives.
+#[test]
+fn deform_conv2d_at_odd_points() {
+    let random = Random::new();
+    let points =
+        [0.0, 1.0, -1.0, -2.0, 3.0, 4.0, -0.5, 3.5, 100.0, -100.0, 1e30, f64::INFINITY, f64::NEG_INFINITY];
+    for dtype in [DType::F32, DType::BF16] {
+        let case = Case { channels: [2, 2], padding: [1, 1], ..PLAIN };
+        let mut inputs = case.inputs(&random, dtype, false);
+        let shape = inputs.offset.shape().to_vec();
+        inputs.offset = Input::new(&shape, dtype, View::Contiguous, || points[random.below(points.len())]);
+        let near = Tolerance::sum(dtype, 64).times(6.0);
+        let what = format!("deform_conv2d {dtype:?}");
+        assert_close(
+            &what,
+            &[inputs.forward::<R>(case.options())],
+            &[inputs.forward::<O>(case.options())],
+            near,
+        );
+        let (found, expected) = (inputs.backward::<R>(case.options()), inputs.backward::<O>(case.options()));
+        assert_close(&what, &found, &expected, near);
+    }
+}
+
+/// An offset that is no number: what is sampled there is none either, and nothing else is touched.
+#[test]
+fn deform_conv2d_at_nan() {
+    let random = Random::new();
+    let case = Case { channels: [1, 1], kernel: [1, 1], bias: false, ..PLAIN };
+    let mut inputs = case.inputs(&random, DType::F32, false);
+    let mut first = true;
+    inputs.offset = Input::new(&[1, 2, 4, 4], DType::F32, View::Contiguous, || {
+        if std::mem::take(&mut first) { f64::NAN } else { 0.5 }
+    });
+    let out: Vec<f32> = inputs.forward::<R>(case.options()).iter().collect();
+    assert!(out[0].is_nan() && out[1..].iter().all(|v| v.is_finite()), "{out:?}");
+    let grads = inputs.backward::<R>(case.options());
+    assert!(grads[0].iter::<f32>().all(f32::is_finite), "the input's gradient: {:?}", grads[0]);
+}
+
+/// A window that no offset moves and no mask scales is a convolution.
+#[test]
+fn deform_conv2d_without_offsets() {
+    let random = Random::new();
+    let case = Case { batch: 2, channels: [6, 4], groups: [2, 3], padding: [1, 2], mask: false, ..PLAIN };
+    let mut inputs = case.inputs(&random, DType::F32, false);
+    let shape = inputs.offset.shape().to_vec();
+    inputs.offset = Input::new(&shape, DType::F32, View::Contiguous, || 0.0);
+    let device = Default::default();
+    let [x, weight] = [&inputs.x, &inputs.weight].map(|t| t.float::<R>(&device));
+    let bias = inputs.bias.as_ref().map(|t| t.float::<R>(&device));
+    let plain = R::conv2d(x, weight, bias, ConvOptions::new(case.stride, case.padding, case.dilation, 2));
+    let near = Tolerance::sum(DType::F32, case.terms()).times(3.0);
+    assert_close(&"deform_conv2d", &[inputs.forward::<R>(case.options())], &[read_float::<R>(plain)], near);
+}
+
+/// No images, and no pixels: as many zeros or biases as there are outputs.
+#[test]
+fn deform_conv2d_of_nothing() {
+    let random = Random::new();
+    let none = Case { batch: 0, ..PLAIN };
+    let inputs = none.inputs(&random, DType::F32, false);
+    assert_eq!(inputs.forward::<R>(none.options()).shape, Shape::from(vec![0, 5, 2, 2]));
+    let grads = inputs.backward::<R>(none.options());
+    let zero = |data: &TensorData| data.iter::<f32>().all(|v| v == 0.0);
+    assert_eq!(grads[2].shape, Shape::from(vec![5, 3, 3, 3]));
+    assert!(grads.iter().all(zero), "{grads:?}");
+    let flat = Case { size: [0, 4], padding: [2, 0], ..PLAIN };
+    let inputs = flat.inputs(&random, DType::F32, false);
+    let (found, device) = (inputs.forward::<R>(flat.options()), Default::default());
+    let bias = read_float::<R>(inputs.bias.as_ref().expect("it has one").float::<R>(&device));
+    let expected: Vec<f32> = bias.iter::<f32>().flat_map(|b| [b; 4]).collect();
+    assert_eq!(found.to_vec::<f32>().unwrap(), expected);
+    assert!(inputs.backward::<R>(flat.options())[..4].iter().all(zero));
+}
