@@ -192,6 +192,7 @@ const FAMILIES: &[Family] = &[
         "unary2_contiguous" [Names(&["Powi"]), Types(FLOATS)],
         "unary2_strided" [Names(&["Clamp"]), Types(NUMBERS)],
         "unary2_strided" [Names(FLOAT_UNARY2), Types(FLOATS)],
+        "unary2_strided" [Names(&["Powi"]), Types(FLOATS)],
     ]),
     family!("compare", [
         "compare_contiguous" [Names(COMPARE), Types(NUMBERS)],
