@@ -25,7 +25,7 @@ use crate::tensor::RocmTensor;
 
 /// The backend: `F`, `I` and `B` are the element types that tensors have where nothing else is said. Any tensor may
 /// have any other dtype.
-pub struct Rocm<F = f32, I = i32, B = ::core::primitive::bool> {
+pub struct Rocm<F = f32, I = i32, B = u8> {
     types: PhantomData<Types<F, I, B>>,
 }
 
