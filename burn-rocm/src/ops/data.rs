@@ -139,7 +139,13 @@ impl Elements {
             Self::Words(elements) => Bytes::from_elems(elements),
             Self::Doubles(elements) => Bytes::from_elems(elements),
         };
-        TensorData::from_bytes(bytes, tensor.layout().shape().clone(), tensor.dtype_of())
+        // One-byte bools are 0 or 1 under either name, and to the host a bool is Rust's: Burn's own suite compares what is read with
+        // such, also where its dispatch has asked for `U8`.
+        let dtype = match tensor.dtype_of() {
+            DType::Bool(BoolStore::U8) => DType::Bool(BoolStore::Native),
+            dtype => dtype,
+        };
+        TensorData::from_bytes(bytes, tensor.layout().shape().clone(), dtype)
     }
 }
 
