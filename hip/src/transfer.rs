@@ -347,7 +347,9 @@ impl Device {
                 self.compute.raw(),
             )
         };
-        self.context.check("hipMemsetAsync", status)
+        self.context.check("hipMemsetAsync", status)?;
+        trace::served(|| "memset");
+        Ok(())
     }
 
     fn check_range(&self, op: &'static str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {

@@ -417,7 +417,7 @@ mod tests {
         let values: Vec<f64> =
             (0..count).map(|i| ((i * 7919 + seed * 104_729) as f64 * 0.618).sin()).collect();
         let data = TensorData::new(values, shape.to_vec()).convert_dtype(dtype);
-        upload(&data, dtype, &RocmDevice::default()).unwrap()
+        upload(data, dtype, &RocmDevice::default()).unwrap()
     }
 
     fn values(tensor: RocmTensor) -> Vec<f64> {
