@@ -87,7 +87,7 @@ fn apply<B: Backend>(step: &Step, a: FloatTensor<B>, b: FloatTensor<B>) -> Float
     let partner = |b: FloatTensor<B>, a: &FloatTensor<B>| if b.shape() == a.shape() { b } else { a.clone() };
     let mask = |shape: &[usize]| {
         let count = shape.iter().product();
-        let bits: Vec<bool> = (0..count).map(|i: usize| (i * 7 + m) % 3 == 0).collect();
+        let bits: Vec<bool> = (0..count).map(|i: usize| (i * 7 + m).is_multiple_of(3)).collect();
         B::bool_from_data(TensorData::new(bits, Shape::from(shape.to_vec())), &device)
     };
     let indices = |shape: &[usize], below: usize| {
@@ -184,7 +184,12 @@ impl Pooled {
             assert_eq!(held, &now, "{what}");
             return;
         }
-        assert_close(&what, &[now.clone()], &[read_float::<O>(self.theirs.clone())], Tolerance::EXACT);
+        assert_close(
+            &what,
+            std::slice::from_ref(&now),
+            &[read_float::<O>(self.theirs.clone())],
+            Tolerance::EXACT,
+        );
         self.held = Some(now);
     }
 }

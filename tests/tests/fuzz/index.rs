@@ -38,7 +38,7 @@ fn reshaped(d: &Draw, shape: &[usize]) -> Vec<usize> {
         1 if axis + 1 < shape.len() => {
             to[axis] *= to.remove(axis + 1);
         }
-        2 if to[axis] % 2 == 0 && shape.len() < 6 => {
+        2 if to[axis].is_multiple_of(2) && shape.len() < 6 => {
             to[axis] /= 2;
             to.insert(axis + 1, 2);
         }

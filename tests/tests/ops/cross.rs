@@ -107,7 +107,7 @@ fn powers_by_integers() {
             assert_close(
                 &what,
                 &[read_float::<R>(R::float_powi_scalar(x.clone(), exponent.into()))],
-                &[expected.clone()],
+                std::slice::from_ref(&expected),
                 near,
             );
             let powers =
