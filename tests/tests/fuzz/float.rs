@@ -9,6 +9,9 @@ const MOST: usize = 3000;
 /// What functions with steep slopes or far periods are compared on.
 const SMALL: Range = Range { low: -10.0, high: 10.0, wildest: 2, nan: true };
 
+/// Nearer to 1 the oracle's atanh is off: -4.107646 of -0.99945909 where -4.107565 is right.
+const INSIDE: Range = Range { low: -0.98, high: 0.98, wildest: 1, nan: true };
+
 const UNIFORM: Range = Range { low: -10.0, high: 10.0, wildest: 1, nan: true };
 
 fn f<B: Backend>(tensor: FloatTensor<B>) -> Vec<TensorData> {
@@ -126,7 +129,7 @@ table! { |c, B|
     float_asin, Near(8.0) => unary!(c, B, float_asin, ANY);
     float_asinh, Near(8.0) => unary!(c, B, float_asinh, ANY);
     float_atan, Near(8.0) => unary!(c, B, float_atan, ANY);
-    float_atanh, Near(8.0) => unary!(c, B, float_atanh, ANY);
+    float_atanh, Near(8.0) => unary!(c, B, float_atanh, INSIDE);
     float_erf, Near(8.0) => unary!(c, B, float_erf, ANY);
     // Burn's own definition of relu and clamp (masks by comparisons) keeps NaN; the oracle drops it.
     relu, Exact => unary!(c, B, relu, NUMBERS);
@@ -206,7 +209,11 @@ table! { |c, B|
         let shape = c.d.shape(30);
         f::<B>(B::float_prod(c.float(0, &shape, Range { low: -1.5, high: 1.5, wildest: 2, nan: true })))
     };
-    float_sum_dim, Sum(8.0) => along!(c, B, float_sum_dim, SUMMED);
+    float_sum_dim, Sum(8.0) => {
+        // The oracle walks repeated rows past their memory's end.
+        let (a, dim) = axis(c, SUMMED);
+        f::<B>(B::float_sum_dim(c.settled(a), dim))
+    };
     float_mean_dim, Sum(8.0), unless |d| empty_axis(d) || repeated(d) => along!(c, B, float_mean_dim, SUMMED);
     float_prod_dim, Sum(8.0) => {
         let shape = c.d.shape(200);
