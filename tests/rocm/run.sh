@@ -6,6 +6,10 @@
 #   tests/rocm/run.sh ROOT --routes        one training step of each: AMD's own logs must show every product in rocBLAS, every
 #                                          convolution and pooling in MIOpen
 #
+# All of it takes over half an hour on two cores. What is slow there: the transforms, scans, indexing and powers together 8 minutes (18 tests),
+# attention, norms and activations 4 (15), quantised tensors 4 (23), but `quantized_ops::composed_of_float_ops` and `..._in_blocks` more than 7
+# each (not waited for), since every op of the trait compiles a kernel of its own.
+#
 # ROOT is a Debian root that holds the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a machine
 # with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p burn-rocm-tests`.
 set -euo pipefail
