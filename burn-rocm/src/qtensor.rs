@@ -11,7 +11,7 @@ use crate::tensor::RocmTensor;
 
 /// A quantised tensor: a view of packed values, and the scales of their blocks.
 ///
-/// The values lie in row-major order as [`Format`] says, and a block is so many of them that follow on each other there, whatever
+/// The values lie in row-major order as `Format` says, and a block is so many of them that follow on each other there, whatever
 /// the view makes of them: that is how `burn-flex` and Burn's own calibration read a block of several dims, too.
 #[derive(Clone, Debug)]
 pub struct RocmQTensor {
