@@ -169,12 +169,13 @@ fn divides_otherwise(d: &Draw) -> bool {
 table! { |c, B|
     conv1d, Sum(4.0) => conv!(c, B, 1, conv1d, conv1d_x_backward, conv1d_weight_backward, conv1d_bias_backward);
     conv2d, Sum(4.0) => conv!(c, B, 2, conv2d, conv2d_x_backward, conv2d_weight_backward, conv2d_bias_backward);
-    conv3d, Sum(4.0) => conv!(c, B, 3, conv3d, conv3d_x_backward, conv3d_weight_backward, conv3d_bias_backward);
+    // Gradients of weights are sums of thousands of products.
+    conv3d, Sum(32.0) => conv!(c, B, 3, conv3d, conv3d_x_backward, conv3d_weight_backward, conv3d_bias_backward);
     conv_transpose1d, Sum(4.0) => conv_transpose!(c, B, 1, conv_transpose1d, conv_transpose1d_x_backward,
         conv_transpose1d_weight_backward, conv_transpose1d_bias_backward);
     conv_transpose2d, Sum(4.0) => conv_transpose!(c, B, 2, conv_transpose2d, conv_transpose2d_x_backward,
         conv_transpose2d_weight_backward, conv_transpose2d_bias_backward);
-    conv_transpose3d, Sum(4.0) => conv_transpose!(c, B, 3, conv_transpose3d, conv_transpose3d_x_backward,
+    conv_transpose3d, Sum(32.0) => conv_transpose!(c, B, 3, conv_transpose3d, conv_transpose3d_x_backward,
         conv_transpose3d_weight_backward, conv_transpose3d_bias_backward);
     max_pool1d, Sum(2.0) => {
         let [w] = windows::<1>(c.d);
