@@ -131,6 +131,9 @@ template <class T> __global__ void fft_store(u64 outer, u64 len, u64 inner, u64 
     });
 }
 
+// Loops of a known count: the host's compiler vectorises around them only where they are gone.
+#define UNROLLED _Pragma("GCC unroll 8")
+
 // The transform of R values; root[j] is exp(-2 pi i j / R).
 template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C (&root_re)[R], const C (&root_im)[R]) {
     if constexpr (R == 2) {
@@ -149,13 +152,17 @@ template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C 
         constexpr u32 H = R / 2;
         C sum_re[H], sum_im[H], difference_re[H], difference_im[H];
         C zero_re = re[0], zero_im = im[0];
+        UNROLLED
         for (u32 j = 1; j <= H; ++j) {
             sum_re[j - 1] = re[j] + re[R - j], sum_im[j - 1] = im[j] + im[R - j];
             difference_re[j - 1] = re[j] - re[R - j], difference_im[j - 1] = im[j] - im[R - j];
         }
+        UNROLLED
         for (u32 j = 0; j < H; ++j) re[0] += sum_re[j], im[0] += sum_im[j];
+        UNROLLED
         for (u32 k = 1; k <= H; ++k) {
             C a_re = zero_re, a_im = zero_im, b_re = (C)0, b_im = (C)0;
+            UNROLLED
             for (u32 j = 1; j <= H; ++j) {
                 a_re += sum_re[j - 1] * root_re[j * k % R], a_im += sum_im[j - 1] * root_re[j * k % R];
                 b_re += difference_im[j - 1] * root_im[j * k % R], b_im += difference_re[j - 1] * root_im[j * k % R];
@@ -166,45 +173,56 @@ template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C 
     }
 }
 
+// The R values of one butterfly, from places `hop` apart to places `stride` apart, times their twiddles.
+template <u32 R, class C>
+DEVICE void stage_point(const C *in_re, const C *in_im, u64 hop, C *out_re, C *out_im, u64 stride, const C (&w_re)[R], const C (&w_im)[R],
+                        const C (&root_re)[R], const C (&root_im)[R]) {
+    C re[R], im[R];
+    UNROLLED
+    for (u32 j = 0; j < R; ++j) re[j] = in_re[j * hop], im[j] = in_im[j * hop];
+    butterfly<R>(re, im, root_re, root_im);
+    out_re[0] = re[0], out_im[0] = im[0];
+    UNROLLED
+    for (u32 k = 1; k < R; ++k) {
+        out_re[k * stride] = re[k] * w_re[k] - im[k] * w_im[k];
+        out_im[k * stride] = re[k] * w_im[k] + im[k] * w_re[k];
+    }
+}
+
 // One pass of radix R: outer x [R, m, stride] -> outer x [m, R, stride]. The table has `step` entries for each of the R * m steps
 // of this pass's circle. `stride` has the inner axes and the radices done.
 template <u32 R, class C>
 __global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
-    C root_re[R], root_im[R];
-    for (u32 k = 0; k < R; ++k) root_re[k] = table_re[m * k * step], root_im[k] = table_im[m * k * step];
     u64 hop = m * stride;
-    auto one = [&](u64 from, u64 to, const C(&w_re)[R], const C(&w_im)[R]) {
-        C re[R], im[R];
-        for (u32 j = 0; j < R; ++j) re[j] = in_re[from + j * hop], im[j] = in_im[from + j * hop];
-        butterfly<R>(re, im, root_re, root_im);
-        out_re[to] = re[0], out_im[to] = im[0];
-        for (u32 k = 1; k < R; ++k) {
-            out_re[to + k * stride] = re[k] * w_re[k] - im[k] * w_im[k];
-            out_im[to + k * stride] = re[k] * w_im[k] + im[k] * w_re[k];
-        }
-    };
     if (ONE_THREAD && stride < 8) {
         // The first passes have too short a stride to vectorise along: along m instead.
-        for_each_column_group(outer, m, [&](u64 o, u64 first, u32 width) {
+        for_each_column_group(outer, m, [=](u64 o, u64 first, u32 width) {
+            C root_re[R], root_im[R];
+            for (u32 k = 0; k < R; ++k) root_re[k] = table_re[m * k * step], root_im[k] = table_im[m * k * step];
             for (u64 s = 0; s < stride; ++s) {
-                u64 from = o * R * hop + s, to = o * m * R * stride + s;
+                u64 from = o * R * hop + s + first * stride, to = o * m * R * stride + s + first * R * stride;
                 INDEPENDENT
                 for (u32 c = 0; c < width; ++c) {
-                    u64 p = first + c;
                     C w_re[R], w_im[R];
-                    for (u32 k = 1; k < R; ++k) w_re[k] = table_re[p * k * step], w_im[k] = table_im[p * k * step];
-                    one(from + p * stride, to + p * R * stride, w_re, w_im);
+                    UNROLLED
+                    for (u32 k = 1; k < R; ++k) w_re[k] = table_re[(first + c) * k * step], w_im[k] = table_im[(first + c) * k * step];
+                    stage_point<R>(in_re + from + c * stride, in_im + from + c * stride, hop, out_re + to + c * R * stride, out_im + to + c * R * stride,
+                                   stride, w_re, w_im, root_re, root_im);
                 }
             }
         });
         return;
     }
-    for_each_column_group(outer * m, stride, [&](u64 row, u64 first, u32 width) {
+    for_each_column_group(outer * m, stride, [=](u64 row, u64 first, u32 width) {
         u64 p = row % m, from = (row / m) * R * hop + p * stride + first, to = row * R * stride + first;
-        C w_re[R], w_im[R];
-        for (u32 k = 1; k < R; ++k) w_re[k] = table_re[p * k * step], w_im[k] = table_im[p * k * step];
+        C w_re[R], w_im[R], root_re[R], root_im[R];
+        for (u32 k = 0; k < R; ++k) {
+            w_re[k] = table_re[p * k * step], w_im[k] = table_im[p * k * step];
+            root_re[k] = table_re[m * k * step], root_im[k] = table_im[m * k * step];
+        }
         INDEPENDENT
-        for (u32 c = 0; c < width; ++c) one(from + c, to + c, w_re, w_im);
+        for (u32 c = 0; c < width; ++c)
+            stage_point<R>(in_re + from + c, in_im + from + c, hop, out_re + to + c, out_im + to + c, stride, w_re, w_im, root_re, root_im);
     });
 }
 
