@@ -81,13 +81,12 @@ __global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i
 template <class Op, class T, class I>
 __global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step, i64 value_step, const I *indices, const T *value,
                                 i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
-    auto add = [=](Offsets<3> at, u64 k) {
-        I index = indices[at.at[1] + (i64)k * index_step];
-        if (in_range(index, dim_size)) Op::apply(out + (at.at[0] + (i64)index * dim_stride), value[at.at[2] + (i64)k * value_step]);
-        else raise_index(flag, index, dim_size);
-    };
     for_each_strided<3>(m, lines, [=](u32, Offsets<3> at) {
-        for (u64 k = 0; k < len; ++k) add(at, k);
+        for (u64 k = 0; k < len; ++k) {
+            I index = indices[at.at[1] + (i64)k * index_step];
+            if (in_range(index, dim_size)) Op::apply(out + (at.at[0] + (i64)index * dim_stride), value[at.at[2] + (i64)k * value_step]);
+            else raise_index(flag, index, dim_size);
+        }
     });
 }
 

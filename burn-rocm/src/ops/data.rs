@@ -6,7 +6,7 @@ use burn_backend::{Scalar, TensorData};
 use burn_std::{BoolStore, Bytes, DType, Shape};
 use hip::{Device, KernelName};
 
-use super::launch::{Operand, Output, Walk, flat, is_packed, rows_of_view};
+use super::launch::{Operand, Output, Walk, flat, is_packed, views};
 use crate::device::RocmDevice;
 use crate::dtype::{Value, bits, kernel_type, raw_type};
 use crate::error::invalid;
@@ -280,6 +280,6 @@ impl Transposed {
         let dims = [self.batches, self.rows, self.columns, self.batch_stride, self.column_stride]
             .map(|value| Value::U64(value as u64));
         // The view is dense in another order, or has gaps between columns: its own span is what is read.
-        rows_of_view("copy", device, kernel, grid, &dims, tensor, out)
+        views("copy", device, kernel, grid, &dims, &[Some(tensor)], &[], out)
     }
 }

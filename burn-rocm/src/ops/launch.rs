@@ -121,29 +121,6 @@ pub(crate) fn rows(
     submit(launch, grid)
 }
 
-/// Launches `kernel(dims.., input, output)` over an input that is not dense: `dims` give the strides of its own layout.
-pub(crate) fn rows_of_view(
-    op: &'static str,
-    device: &Arc<Device>,
-    kernel: KernelName,
-    grid: Grid,
-    dims: &[Value],
-    input: &RocmTensor,
-    output: &RocmTensor,
-) -> hip::Result<()> {
-    let end = input.layout().span().map_or(0, |(_, last)| (last + 1) * input.dtype_size());
-    if end > input.buffer().len() {
-        return invalid(op, "elements inside the buffer", format!("{:?}", input.layout()));
-    }
-    let mut launch = device.launch(kernel)?;
-    for &dim in dims {
-        launch = push(launch, dim);
-    }
-    let launch =
-        launch.buffer(input.buffer(), input.byte_offset()).buffer(output.buffer(), dense(op, output)?);
-    submit(launch, grid)
-}
-
 /// Launches `kernel(dims.., inputs.., scalars.., output)` over inputs that need not be dense, a null pointer for an absent
 /// one: `dims` give the strides of their own layouts.
 #[allow(clippy::too_many_arguments)]
