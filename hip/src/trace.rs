@@ -64,9 +64,12 @@ pub fn enabled() -> bool {
 
 #[cold]
 fn ask() -> bool {
-    let on = settings().is_ok_and(|settings| settings.trace);
-    enable(on);
-    on
+    let said = if settings().is_ok_and(|settings| settings.trace) { ON } else { OFF };
+    // Whoever called `enable` meanwhile has the last word.
+    match STATE.compare_exchange(ASK, said, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => said == ON,
+        Err(state) => state == ON,
+    }
 }
 
 /// Traces the ops of every thread from now on, or no longer.
@@ -121,4 +124,19 @@ fn say(by: &dyn Display) {
     let running = RUNNING.get();
     RUNNING.set(Running { served: running.served + 1, ..running });
     log::info!(target: TARGET, "{running}: {by}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setting_does_not_undo_an_enable_that_came_first() {
+        enable(true);
+        // As a thread that found `ASK` a moment before.
+        let traced = ask();
+        let still = enabled();
+        enable(false);
+        assert!(traced && still);
+    }
 }
