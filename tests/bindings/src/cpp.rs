@@ -1,0 +1,218 @@
+//! The items as static assertions in C++, compiled against one ROCm's headers.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::items::{Declared, What, cpp};
+use crate::{Fact, Result};
+
+/// What one ROCm's headers say.
+pub(crate) struct Found {
+    /// Of HIP, such as `7.2`.
+    pub(crate) version: String,
+    /// For each item; `None` where the library's headers are not there.
+    pub(crate) facts: Vec<Option<Fact>>,
+    /// The assertions that failed.
+    pub(crate) disagree: Vec<String>,
+    /// How much was compared.
+    pub(crate) summary: String,
+}
+
+/// The headers of each library, from an include folder.
+const HEADERS: [(&str, &[&str]); 3] = [
+    ("hip", &["hip/hip_runtime_api.h", "hip/hiprtc.h"]),
+    ("rocblas", &["rocblas/rocblas.h"]),
+    ("miopen", &["miopen/miopen.h"]),
+];
+
+/// HIP 6 gave the device properties another layout and the old one's function another name in the headers; the symbol stayed.
+const OLD_PROPERTIES: (&str, &str, &str) =
+    ("hipGetDeviceProperties", "hipGetDevicePropertiesR0000", "hip/hip_deprecated.h");
+/// The old layout's name before there was a new one.
+const OLD_STRUCT: (&str, &str) = ("hipDeviceProp_tR0000", "hipDeviceProp_t");
+/// Arrays of texts that are `const` in the headers since HIP 7 only: the same to a caller.
+const SINCE_7: (&[&str], &str, &str) =
+    (&["hiprtcCreateProgram", "hiprtcCompileProgram"], "char const* const*", "char const**");
+/// Fields that stand for those that are not used: only where the others lie, and the size, is asked.
+const TRIMMED: [&str; 2] = ["before", "after"];
+/// In C a union without a name within this struct; here a type and a field of it.
+const UNNAMED: (&str, &str, &str) = ("miopenConvAlgoPerf_algorithm", "miopenConvAlgoPerf_t", "algorithm");
+
+const TEMPLATES: &str = "
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+// Another name of a type; of an enum, the integer that it is.
+template <class Theirs, class Ours> constexpr bool alias() {
+    if constexpr (std::is_enum_v<Theirs>) return std::is_same_v<std::underlying_type_t<Theirs>, Ours>;
+    else return std::is_same_v<Theirs, Ours>;
+}
+// A constant that is declared with an enum's type is that enum's.
+template <class Theirs, class Ours> constexpr bool constant() { return !std::is_enum_v<Ours> || std::is_same_v<Theirs, Ours>; }
+template <class T> constexpr bool enumeration() { return std::is_enum_v<T> && sizeof(T) == 4 && alignof(T) == 4; }
+";
+
+/// Holds every item whose library is under `include` against its headers.
+pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
+    let there: Vec<_> =
+        HEADERS.into_iter().filter(|(_, headers)| include.join(headers[0]).exists()).collect();
+    if !there.iter().any(|(library, _)| *library == "hip") {
+        return Err(format!("{} has no hip/hip_runtime_api.h", include.display()).into());
+    }
+    // Without the overloads for C++ a function is one symbol; MIOpen declares what is not settled only when asked.
+    let mut prelude = String::from(
+        "#define __HIP_PLATFORM_AMD__ 1\n#define __HIP_DISABLE_CPP_FUNCTIONS__ 1\n#define MIOPEN_BETA_API 1\n",
+    );
+    for header in there.iter().flat_map(|(_, headers)| *headers) {
+        writeln!(prelude, "#include <{header}>")?;
+    }
+    let (old, named, deprecated) = OLD_PROPERTIES;
+    if include.join(deprecated).exists() {
+        writeln!(prelude, "#include <{deprecated}>\n#undef {old}\n#define {old} {named}")?;
+    }
+    let text = preprocessed(include, &prelude)?;
+    let names: HashSet<&str> = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let define = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+        line.map(str::trim).map(str::to_owned).ok_or(format!("the headers do not define {name}"))
+    };
+    let version = format!("{}.{}", define("HIP_VERSION_MAJOR")?, define("HIP_VERSION_MINOR")?);
+    let old_texts = define("HIP_VERSION_MAJOR")?.parse::<u32>()? < 7;
+    let mut source = prelude.clone();
+    if !names.contains(OLD_STRUCT.0) {
+        writeln!(source, "using {} = {};", OLD_STRUCT.0, OLD_STRUCT.1)?;
+    }
+    source.push_str(TEMPLATES);
+
+    let mut facts = Vec::new();
+    let (mut compared, mut lacking, mut elsewhere) = (0, 0, 0);
+    for item in items {
+        let fact = if !there.iter().any(|(library, _)| *library == item.library) {
+            elsewhere += 1;
+            None
+        } else if !names.contains(item.name.as_str()) && item.name != OLD_STRUCT.0 && item.name != UNNAMED.0 {
+            lacking += 1;
+            Some(Fact::Lacks)
+        } else {
+            compared += 1;
+            assert(&mut source, item, old_texts)?;
+            Some(Fact::Agrees)
+        };
+        facts.push(fact);
+    }
+    // Nothing may be left out: one assertion with each item's text, no more and no fewer.
+    let asserted: HashSet<&str> =
+        source.lines().filter_map(|line| line.split_once(", \"")?.1.strip_suffix("\");")).collect();
+    if asserted.len() != compared || compared + lacking + elsewhere != items.len() {
+        return Err(
+            format!("{} assertions, {compared} of {} items compared", asserted.len(), items.len()).into()
+        );
+    }
+    let output = compiled(include, &source, &["-fsyntax-only", "-fmax-errors=0"])?;
+    let messages = String::from_utf8_lossy(&output.stderr);
+    let mut disagree: Vec<String> =
+        messages.lines().filter_map(|line| Some(line.split_once("error: ")?.1.to_owned())).collect();
+    disagree.dedup();
+    if !output.status.success() && disagree.is_empty() {
+        disagree.push(messages.into_owned());
+    }
+    let libraries: Vec<_> = there.iter().map(|(library, _)| *library).collect();
+    let summary = format!(
+        "{} ({}): {compared} items compared, {lacking} not in its headers, {elsewhere} of libraries that are not there",
+        include.display(),
+        libraries.join(", ")
+    );
+    Ok(Found { version, facts, disagree, summary })
+}
+
+/// One item's assertions; each has the item's text.
+fn assert(source: &mut String, item: &Declared, old_texts: bool) -> Result<()> {
+    let (name, text) = (&item.name, item.text());
+    let mut holds = |condition: String| writeln!(source, "static_assert({condition}, \"{text}\");");
+    match &item.what {
+        What::Function { arguments, result, .. } => {
+            let mut arguments = arguments.join(", ");
+            let (functions, since, before) = SINCE_7;
+            if old_texts && functions.contains(&name.as_str()) {
+                arguments = arguments.replace(since, before);
+            }
+            holds(format!("std::is_same_v<decltype(&{name}), {result} (*)({arguments})>"))?;
+        }
+        What::Constant { of, value } => {
+            holds(format!("(long long)({name}) == {value} && constant<decltype({name}), {of}>()"))?;
+        }
+        What::Enum => holds(format!("enumeration<{name}>()"))?,
+        What::Alias(to) => holds(format!("alias<{name}, {to}>()"))?,
+        What::Opaque => holds(format!("std::is_class_v<{name}>"))?,
+        What::Record { union, align, fields } => {
+            let kind = if *union { "union" } else { "struct" };
+            let align = align.as_ref().map_or(String::new(), |align| format!("alignas({align}) "));
+            write!(source, "namespace ours {{ {kind} {align}{name} {{")?;
+            for (field, ty) in fields {
+                let ty = cpp(ty);
+                let (ty, length) = ty.split_at(ty.find('[').unwrap_or(ty.len()));
+                write!(source, " {ty} {field}{length};")?;
+            }
+            writeln!(source, " }}; }}")?;
+            let mut holds = |condition: String| writeln!(source, "static_assert({condition}, \"{text}\");");
+            if name == UNNAMED.0 {
+                // Its size is known by the field behind it, which the struct's own assertions place; the struct comes later.
+                for (field, ty) in fields {
+                    holds(format!("std::is_same_v<decltype({}::{field}), {}>", UNNAMED.1, cpp(ty)))?;
+                    holds(format!("offsetof({}, {field}) == 0 && sizeof(ours::{name}) == 4", UNNAMED.1))?;
+                }
+                return Ok(());
+            }
+            holds(format!(
+                "sizeof({name}) == sizeof(ours::{name}) && alignof({name}) == alignof(ours::{name})"
+            ))?;
+            for (field, ty) in fields {
+                if TRIMMED.contains(&field.as_str()) {
+                    continue;
+                }
+                if (name.as_str(), field.as_str()) == (UNNAMED.1, UNNAMED.2) {
+                    holds(format!("offsetof(ours::{name}, {field}) == 0"))?;
+                    continue;
+                }
+                holds(format!("offsetof({name}, {field}) == offsetof(ours::{name}, {field})"))?;
+                holds(format!("std::is_same_v<decltype({name}::{field}), {}>", cpp(ty)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The headers' text, with what they define.
+fn preprocessed(include: &Path, prelude: &str) -> Result<String> {
+    let output = compiled(include, prelude, &["-E", "-dD"])?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs the host's C++ compiler over a text. Only the libraries' folders are shown to it: the rest of a root has another C library.
+fn compiled(include: &Path, source: &str, flags: &[&str]) -> Result<Output> {
+    let scratch = std::env::temp_dir().join(format!("burn-rocm-bindings-{}", std::process::id()));
+    let shown = scratch.join("include");
+    std::fs::create_dir_all(&shown)?;
+    for (library, _) in HEADERS {
+        let (from, to) = (include.canonicalize()?.join(library), shown.join(library));
+        if from.exists() {
+            std::os::unix::fs::symlink(from, to)?;
+        }
+    }
+    let file = scratch.join("bindings.cpp");
+    std::fs::write(&file, source)?;
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let output = Command::new(&compiler)
+        .args(["-std=c++17", "-w", "-Winvalid-offsetof", "-isystem"])
+        .arg(&shown)
+        .args(flags)
+        .arg(&file)
+        .output();
+    std::fs::remove_dir_all(&scratch)?;
+    Ok(output.map_err(|error| format!("{compiler}: {error}"))?)
+}

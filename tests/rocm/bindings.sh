@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Holds the raw bindings (hip-sys, rocblas-sys, miopen-sys) against AMD's headers, and shows that the check can fail.
+#
+#   tests/rocm/bindings.sh [--write] INCLUDE...
+#
+# Each INCLUDE is a root that tests/rocm/root.sh made, or a folder that holds hip/ and, where there are any, rocblas/ and miopen/
+# of one ROCm. What was found is kept in tests/rocm/bindings.txt, item by item, for 5.7, 6.4 and 7.2: an item that changes must be
+# held against all three again (--write). rocBLAS 5.7 and MIOpen 5.7 are in no Debian; their headers come from AMD's repositories
+# (tag rocm-5.7.1: library/include of rocBLAS, include of MIOpen, with what CMake makes of config.h, export.h and version.h).
+set -euo pipefail
+includes=() write=()
+for argument; do
+    case "$argument" in
+    --write) write=(--write) ;;
+    *)
+        if [ -d "$argument/usr/include/hip" ]; then includes+=("$(realpath "$argument/usr/include")"); else includes+=("$(realpath "$argument")"); fi
+        ;;
+    esac
+done
+# The folder with the most libraries first: the changes below are held against that one.
+for i in "${!includes[@]}"; do
+    if [ -d "${includes[i]}/miopen" ]; then first=${includes[i]} && includes[i]=${includes[0]} && includes[0]=$first && break; fi
+done
+[ ${#includes[@]} -gt 0 ] || { echo "usage: tests/rocm/bindings.sh [--write] INCLUDE..." >&2; exit 2; }
+cd "$(dirname "$(realpath "$0")")/../.."
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+# A program of its own: no need to build the kernels for it.
+program=${BINDINGS:-}
+if [ -z "$program" ]; then
+    program=$(cargo build --release -p burn-rocm-bindings --message-format json | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+fi
+"$program" "${write[@]}" "${includes[@]}" | tee "$scratch/said"
+
+# The crates once more, counted by their text: nothing may have been left out.
+crates="hip/hip-sys/src hip/rocblas-sys/src hip/miopen-sys/src"
+# shellcheck disable=SC2086 # three words
+functions=$(grep -rhE '^ {12}fn (hip|rocblas_|miopen)' $crates | wc -l)
+# shellcheck disable=SC2086
+constants=$(grep -rhE '^(pub const [a-zA-Z]| {8}[a-zA-Z_0-9]+ = [0-9a-fx]+,$)' $crates | wc -l)
+grep -q ": $functions functions, $constants constants, " "$scratch/said" ||
+    { echo "the crates' text has $functions functions and $constants constants" >&2; exit 1; }
+
+# One change at a time, of every kind, must be found: by the headers where the library's are there, by the list alone too.
+changes=(
+    'hip-sys/src/hip.rs|s/fn hipMalloc(ptr: \*mut \*mut c_void, size: usize)/fn hipMalloc(ptr: *mut *mut c_void, size: u32)/'
+    'hip-sys/src/hip.rs|s/(ms: \*mut f32, start/(ms: *mut f64, start/'
+    'hip-sys/src/hip.rs|s/fn hipModuleUnload(/fn hipModuleUnloaded(/'
+    'hip-sys/src/types.rs|s/hipErrorNoDevice: hipError_t = 100/hipErrorNoDevice: hipError_t = 101/'
+    'hip-sys/src/types.rs|s/before: \[u8; 396\]/before: [u8; 400]/'
+    'hip-sys/src/types.rs|s/after: \[u8; 56\]/after: [u8; 64]/'
+    'hip-sys/src/types.rs|s/pub type hipError_t = c_uint/pub type hipError_t = u64/'
+    'rocblas-sys/src/ffi.rs|s/rocblas_datatype_bf16_r = 168/rocblas_datatype_bf16_r = 169/'
+    'rocblas-sys/src/ffi.rs|s/pub type rocblas_stride = i64/pub type rocblas_stride = i32/'
+    'rocblas-sys/src/ffi.rs|0,/ldc: rocblas_int,/s/ldc: rocblas_int,/ldc: rocblas_stride,/'
+    'miopen-sys/src/types.rs|s/pub workspace_size: usize/pub workspace_size: u32/'
+    'miopen-sys/src/types.rs|s/pub solution_id: u64/pub solution: u64/'
+    'miopen-sys/src/types.rs|s/MIOPEN_REDUCE_TENSOR_AVG = 5/MIOPEN_REDUCE_TENSOR_AVG = 6/'
+    'miopen-sys/src/ffi.rs|0,/do_backward: bool/s/do_backward: bool/do_backward: f32/'
+)
+for change in "${changes[@]}"; do
+    file=${change%%|*} edit=${change#*|}
+    rm -rf "$scratch/hip" && mkdir "$scratch/hip"
+    cp -r hip/hip-sys hip/rocblas-sys hip/miopen-sys "$scratch/hip"
+    sed -i "$edit" "$scratch/hip/$file"
+    if cmp -s "hip/$file" "$scratch/hip/$file"; then echo "this change changes nothing, so it shows nothing: $change" >&2; exit 1; fi
+    if "$program" --crates "$scratch/hip" >/dev/null 2>&1; then echo "not found by the list: $change" >&2; exit 1; fi
+    # With the list written anew only the headers can tell: those of the first folder, for time.
+    "$program" --crates "$scratch/hip" --facts "$scratch/facts" --write "${includes[0]}" >/dev/null 2>"$scratch/why" && true
+    if ! grep -qE 'static assertion failed|error:|must be optional|has no member|is none of' "$scratch/why"; then
+        library=${file%%-sys*}
+        # A library whose headers are not in the first folder is held by the list alone.
+        found=0
+        if [ -d "${includes[0]}/$library" ]; then found=1; fi
+        [ "$found" = 0 ] || { echo "not found by the headers: $change" >&2; cat "$scratch/why" >&2; exit 1; }
+    fi
+done
+echo "${#changes[@]} changes of the bindings, one at a time: all found"
