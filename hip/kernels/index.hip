@@ -94,6 +94,17 @@ __global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step
 // side. `shared`: one list of `len` indices for all columns; else they lie as value does.
 template <class Op, class T, class I>
 __global__ void scatter_columns(u64 outer, u64 len, u64 inner, u64 size, u32 shared, const I *indices, const T *value, u64 *flag, T *out) {
+    if (inner == 1) {
+        for_each(outer, [=](u64 o) {
+            const I *line = shared ? indices : indices + o * len;
+            for (u64 k = 0; k < len; ++k) {
+                I index = line[k];
+                if (in_range(index, size)) Op::apply(out + o * size + (u64)index, value[o * len + k]);
+                else raise_index(flag, index, size);
+            }
+        });
+        return;
+    }
     for_each_column_group(outer, inner, [=](u64 o, u64 first, u32 width) {
         T *to = out + o * size * inner + first;
         for (u64 k = 0; k < len; ++k) {

@@ -43,23 +43,47 @@ template <bool CENTRED, class T, class C, class F> DEVICE void normalise(u64 len
     for_each_in_block(len, [=](u64 i) { write(i, load(from[i]), mean, scale); });
 }
 
-// out = (x - mean) / sqrt(variance + epsilon) * gamma + beta over each row; gamma of len elements, beta too or null.
+// to = (from - mean) / sqrt(variance + epsilon) * gamma + beta for one row; gamma of len elements, beta too or null.
+template <class T> DEVICE void layer_norm_row(u64 len, const T *from, const T *gamma, const T *beta, f64 epsilon, T *to) {
+    using C = compute_t<T>;
+    if (beta != nullptr) {
+        normalise<true>(len, from, (C)epsilon, [=](u64 i, C v, C mean, C scale) {
+            to[i] = store<T>::from((v - mean) * scale * load(gamma[i]) + load(beta[i]));
+        });
+    } else {
+        normalise<true>(len, from, (C)epsilon, [=](u64 i, C v, C mean, C scale) {
+            to[i] = store<T>::from((v - mean) * scale * load(gamma[i]));
+        });
+    }
+}
+
 template <class T>
 __global__ void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
+    for_each_row(rows, [=](u64 row) { layer_norm_row(len, x + row * len, gamma, beta, epsilon, out + row * len); });
+}
+
+struct Either {
+    DEVICE u32 operator()(u32 a, u32 b) const { return a | b; }
+};
+
+// What MIOpen normalised, again where it lost the variance: it takes the mean of squares less the squared mean, which leaves
+// mean^2 / variance roundings of 2^-24. `mean` and `rstd` are what it wrote for each row; past a mean of 4 deviations, or where they
+// are no numbers, the row is computed as by layer_norm_rows. A block looks at all of its rows at once, so that rows in order cost one read.
+template <class T>
+__global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, const T *mean, const T *rstd, f64 epsilon,
+                                  T *out) {
     using C = compute_t<T>;
-    for_each_row(rows, [=](u64 row) {
-        T *to = out + row * len;
-        const T *from = x + row * len;
-        if (beta != nullptr) {
-            normalise<true>(len, from, (C)epsilon, [=](u64 i, C v, C mean, C scale) {
-                to[i] = store<T>::from((v - mean) * scale * load(gamma[i]) + load(beta[i]));
-            });
-        } else {
-            normalise<true>(len, from, (C)epsilon, [=](u64 i, C v, C mean, C scale) {
-                to[i] = store<T>::from((v - mean) * scale * load(gamma[i]));
-            });
-        }
-    });
+    auto lost = [=](u64 row) {
+        C ratio = load(mean[row]) * load(rstd[row]);
+        return !(ratio * ratio <= (C)16);
+    };
+    u64 own = rows > blockIdx.x ? (rows - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+    u32 any = 0;
+    for (u64 k = threadIdx.x; k < own; k += blockDim.x) any |= (u32)lost(blockIdx.x + k * gridDim.x);
+    if (!block_reduce(any, Either())) return;
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        if (lost(row)) layer_norm_row(len, x + row * len, gamma, beta, epsilon, out + row * len);
+    }
 }
 
 // out = x / sqrt(mean of x^2 + epsilon) * gamma over each row.

@@ -84,9 +84,7 @@ pub fn launch_reach() -> usize {
     *VALUE.get_or_init(|| settings().map_or(LAUNCH_REACH, |settings| settings.launch_reach))
 }
 
-/// `BURN_ROCM_NORM`: who computes a layer norm. `Library` is MIOpen where it takes the dtype. `Auto` is the kernel as long as
-/// MIOpen takes the variance as the mean of squares less the square of the mean (as in ROCm 7.2), which loses it where the
-/// mean is large.
+/// `BURN_ROCM_NORM`: who computes a layer norm.
 ///
 /// # Errors
 /// `Config` for a variable that makes no sense.

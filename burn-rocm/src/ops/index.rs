@@ -267,6 +267,9 @@ pub(super) fn put_rows(
     put(op, NO_FLAG, 0, out, places, &along(places, 2, 0), value, join)
 }
 
+/// Columns that a block of `scatter_columns` takes at least.
+const COLUMNS_PER_BLOCK: usize = 256;
+
 #[allow(clippy::too_many_arguments)]
 fn put(
     op: &'static str,
@@ -316,9 +319,12 @@ fn put(
             (dims[..axis].iter().product(), dims[axis + 1..].iter().product());
         let device = out.hip_device();
         let mut grid = device.grid(value.len());
-        grid.blocks = grid.blocks.min(u32::try_from(outer * inner).unwrap_or(u32::MAX));
-        let sizes = [outer, dims[axis], inner, out.dims()[axis]].map(|v| Value::U64(v as u64));
-        let dims = [sizes[0], sizes[1], sizes[2], sizes[3], Value::U32(shared.into())];
+        // Every block walks all indices: it needs columns enough to be worth that.
+        let most = (outer * inner).div_ceil(COLUMNS_PER_BLOCK);
+        grid.blocks = grid.blocks.min(u32::try_from(most).unwrap_or(u32::MAX));
+        let [outer, len, inner, size] =
+            [outer, dims[axis], inner, out.dims()[axis]].map(|v| Value::U64(v as u64));
+        let dims = [outer, len, inner, size, Value::U32(shared.into())];
         return rows(op, device, name("scatter_columns")?, grid, &dims, &[indices, value], &[flag], &[out]);
     }
     let drop_axis = |strides: &[isize]| -> Vec<isize> {

@@ -2,10 +2,11 @@
 
 use std::sync::Once;
 
-use hip::{KernelName, LayerNormDesc, Route, TensorArg};
+use hip::{Grid, KernelName, LayerNormDesc, Route, TensorArg};
 
 use super::data::{full_on, packed};
 use super::launch::views;
+use super::view::narrow;
 use crate::dtype::Value;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
@@ -35,35 +36,46 @@ pub(crate) fn layer_norm(
     if out.is_empty() {
         return Ok(out);
     }
-    if hip::norm_route()? == Route::Library {
-        match by_miopen(&x, &gamma, beta.as_ref(), epsilon, &out) {
-            Ok(()) => return Ok(out),
+    let route = hip::norm_route()?;
+    let done = match route {
+        Route::Own => false,
+        Route::Auto | Route::Library => match by_miopen(&x, &gamma, beta.as_ref(), epsilon, &out) {
+            Ok(()) => true,
+            Err(error) if route == Route::Library => return Err(error),
             // A dtype that it has not, or no MIOpen.
-            Err(hip::Error::Unsupported { .. } | hip::Error::NotAvailable { .. }) => {}
+            Err(hip::Error::Unsupported { .. } | hip::Error::NotAvailable { .. }) => false,
             Err(error) => {
                 static ONCE: Once = Once::new();
                 ONCE.call_once(|| {
                     log::warn!("MIOpen's layer norm failed, the own kernel takes its place: {error}")
                 });
+                false
             }
-        }
+        },
+    };
+    if !done {
+        let grid = out.hip_device().grid_rows(out.len() / len, len);
+        by_kernel("layer_norm_rows", grid, &[Some(&x), Some(&gamma), beta.as_ref()], epsilon, &out)?;
     }
-    let device = out.hip_device();
-    let lines = x.len() / len;
-    views(
-        OP,
-        device,
-        KernelName::new("layer_norm_rows").ty(out.kernel_type()?),
-        device.grid_rows(lines, len),
-        &[Value::U64(lines as u64), Value::U64(len as u64)],
-        &[Some(&x), Some(&gamma), beta.as_ref()],
-        &[Value::F64(epsilon)],
-        &out,
-    )?;
     Ok(out)
 }
 
-/// By MIOpen, which wants a shift and writes each row's statistics too.
+/// Launches `kernel(rows, len, inputs.., epsilon, out)`.
+fn by_kernel(
+    kernel: &'static str,
+    grid: Grid,
+    inputs: &[Option<&RocmTensor>],
+    epsilon: f64,
+    out: &RocmTensor,
+) -> hip::Result<()> {
+    let len = out.dims().last().copied().unwrap_or(1);
+    let kernel = KernelName::new(kernel).ty(out.kernel_type()?);
+    let dims = [Value::U64((out.len() / len) as u64), Value::U64(len as u64)];
+    views(OP, out.hip_device(), kernel, grid, &dims, inputs, &[Value::F64(epsilon)], out)
+}
+
+/// By MIOpen, which wants a shift and writes each row's statistics too. Its variance, the mean of squares less the squared mean, has
+/// no digits left where a row's mean is large: a kernel looks at the statistics and computes those rows again.
 fn by_miopen(
     x: &RocmTensor,
     gamma: &RocmTensor,
@@ -74,13 +86,21 @@ fn by_miopen(
     let device = x.hip_device();
     let len = gamma.len();
     let desc = LayerNormDesc { dtype: x.kernel_type()?, rows: x.len() / len, len };
-    let beta = match beta {
+    let dnn = device.dnn()?;
+    dnn.has_layer_norm(desc.dtype)?;
+    let shift = match beta {
         Some(beta) => beta.clone(),
         None => full_on(device, [len], 0i64.into(), x.dtype_of())?,
     };
-    let statistic = || RocmTensor::empty(device, [desc.rows], x.dtype_of());
-    let (mean, deviation) = (statistic()?, statistic()?);
-    let [x, gamma, beta, out, mean, deviation] = [x, gamma, &beta, out, &mean, &deviation]
+    // The mean of each row, then the reciprocal deviation of each.
+    let mean = RocmTensor::empty(device, [2, desc.rows], x.dtype_of())?;
+    let rstd = narrow(mean.clone(), 0, 1, 1)?;
+    let [px, pg, pb, po, pm, pr] = [x, gamma, &shift, out, &mean, &rstd]
         .map(|tensor| TensorArg { buffer: tensor.buffer(), offset: tensor.byte_offset() });
-    device.dnn()?.layer_norm_forward(&desc, x, gamma, beta, epsilon as f32, out, mean, deviation)
+    dnn.layer_norm_forward(&desc, px, pg, pb, epsilon as f32, po, pm, pr)?;
+    let inputs = [Some(x), Some(gamma), beta, Some(&mean), Some(&rstd)];
+    // A block for as many rows as its threads look at within a few steps.
+    let Grid { threads, .. } = device.grid_rows(desc.rows, len);
+    let grid = Grid { threads, ..device.grid(desc.rows * threads as usize) };
+    by_kernel("layer_norm_repair", grid, &inputs, epsilon, out)
 }

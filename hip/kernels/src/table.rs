@@ -303,6 +303,7 @@ const FAMILIES: &[Family] = &[
     ]),
     family!("norm", [
         "layer_norm_rows" [Types(FLOATS)],
+        "layer_norm_repair" [Types(NARROW)],
         "rms_norm_rows" [Types(FLOATS)],
     ]),
     family!("fft", [

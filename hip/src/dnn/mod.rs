@@ -51,6 +51,7 @@ pub struct Dnn {
     deterministic: bool,
     convolutions: [Cache<ConvDesc, conv::Prepared>; 3],
     poolings: Cache<PoolDesc, pool::Prepared>,
+    layer_norms: Cache<LayerNormDesc, norm::Prepared>,
 }
 
 /// The raw handle, destroyed on drop.
@@ -82,6 +83,7 @@ impl Dnn {
             deterministic,
             convolutions: Default::default(),
             poolings: Cache::default(),
+            layer_norms: Cache::default(),
         })
     }
 

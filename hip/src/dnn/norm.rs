@@ -53,6 +53,13 @@ pub struct GroupNormDesc {
     pub groups: usize,
 }
 
+/// The descriptors of a layer norm.
+pub(super) struct Prepared {
+    tensor: TensorDesc,
+    row: TensorDesc,
+    column: TensorDesc,
+}
+
 /// The descriptors of a batch norm.
 struct BatchNorm {
     x: TensorDesc,
@@ -252,6 +259,15 @@ impl Dnn {
         Ok(spans)
     }
 
+    /// Whether MIOpen has layer norm for the dtype.
+    ///
+    /// # Errors
+    /// `Unsupported` where it has not: for the dtype, or because it is older than ROCm 6.
+    pub fn has_layer_norm(&self, dtype: DType) -> Result<()> {
+        data_type(LAYER, dtype, FLOATS)?;
+        self.table.miopenLayerNormForward.map(|_| ()).ok_or_else(|| absent(LAYER, dtype))
+    }
+
     /// `y = (x - mean) * rstd * weight + bias` with each row's mean and `rstd = 1 / sqrt(var + epsilon)`.
     ///
     /// # Errors
@@ -280,10 +296,16 @@ impl Dnn {
         if ys.bytes == 0 {
             return Ok(());
         }
-        let packed = |shape: &[usize]| TensorDesc::packed(self.table, LAYER, data_type, shape);
-        // Rank 4: with rank 2 MIOpen warns of an unknown layout at every new shape.
-        let (tensor, row, column) =
-            (packed(&[desc.rows, desc.len, 1, 1])?, packed(&[desc.len, 1, 1])?, packed(&[desc.rows])?);
+        let prepared = self.layer_norms.get(desc, || {
+            let packed = |shape: &[usize]| TensorDesc::packed(self.table, LAYER, data_type, shape);
+            Ok(Prepared {
+                // Rank 4: with rank 2 MIOpen warns of an unknown layout at every new shape.
+                tensor: packed(&[desc.rows, desc.len, 1, 1])?,
+                row: packed(&[desc.len, 1, 1])?,
+                column: packed(&[desc.rows])?,
+            })
+        })?;
+        let Prepared { tensor, row, column } = &*prepared;
         let handle = self.begin(y.buffer)?;
         // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them until the stream has
         // passed the call.

@@ -1,4 +1,4 @@
-//! Normalisations of rows: by the own kernel, and by MIOpen where `BURN_ROCM_NORM` asks for it.
+//! Normalisations of rows: by MIOpen where it takes the dtype, and by the own kernel where `BURN_ROCM_NORM` asks for it.
 
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_tests::*;
@@ -36,9 +36,6 @@ fn layer_norm() {
 /// The variance of rows far from 0, and of rows of one value, for which it is 0.
 #[test]
 fn layer_norm_of_a_large_mean() {
-    if std::env::var("BURN_ROCM_NORM").as_deref() == Ok("miopen") {
-        return; // AMD's takes the mean of squares less the squared mean
-    }
     let (random, device) = (Random::new(), Default::default());
     let (rows, len) = (6, 768);
     for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
@@ -86,18 +83,55 @@ fn layer_norm_refuses_what_does_not_fit() {
     check("f16", &|| run(&[3], &[3], FloatDType::F16));
 }
 
-/// This file's tests again, by MIOpen.
-#[test]
-fn by_miopen() {
+/// A test of this file alone, in a process in which `BURN_ROCM_NORM` says who normalises. None where this process is such a one, or
+/// in a mode in which MIOpen's part is the same.
+fn child(test: &str, norm: &str) -> Option<String> {
     if std::env::var_os("BURN_ROCM_NORM").is_some() || std::env::var_os("BURN_ROCM_CPU_WAVE").is_some() {
-        return; // the child, or a mode in which MIOpen's part is the same
+        return None;
     }
     let output = Command::new(std::env::current_exe().expect("the test program has a path"))
-        .args(["norm::", "--test-threads", "1"])
-        .env("BURN_ROCM_NORM", "miopen")
+        .args([test, "--test-threads", "1", "--nocapture"])
+        .env("BURN_ROCM_NORM", norm)
         .output()
         .expect("the test program starts");
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("layer_norm ... ok"), "{text}");
+    Some(text)
+}
+
+/// This file's tests again, by the own kernel.
+#[test]
+fn by_the_own_kernel() {
+    if let Some(text) = child("norm::layer_norm", "own") {
+        assert!(text.contains("3 passed"), "{text}");
+    }
+}
+
+/// MIOpen alone: what it takes agrees with the kernel's, a dtype that it has not is an error.
+#[test]
+fn by_miopen_alone() {
+    if let Some(text) = child("norm::miopen_or_an_error", "miopen") {
+        assert!(text.contains("1 passed"), "{text}");
+    }
+}
+
+/// Says something in the process that [`by_miopen_alone`] starts.
+#[test]
+fn miopen_or_an_error() {
+    if std::env::var("BURN_ROCM_NORM").as_deref() != Ok("miopen") {
+        return;
+    }
+    let (random, device) = (Random::new(), Default::default());
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let x = float(&random, &[3, 100], dtype, View::Contiguous, -2.0, 2.0);
+        let gamma = float(&random, &[100], dtype, View::Contiguous, 0.5, 1.5);
+        differential!(format!("layer_norm {dtype:?}"), Tolerance::of(dtype).times(32.0), |B, device| {
+            let (x, gamma) = (x.float::<B>(&device), gamma.float::<B>(&device));
+            vec![read_float::<B>(B::layer_norm(x, gamma, None, 1e-5))]
+        });
+    }
+    let ones = |shape: &[usize]| R::float_ones(Shape::from(shape.to_vec()), &device, FloatDType::F64);
+    let run = AssertUnwindSafe(|| R::layer_norm(ones(&[2, 3]), ones(&[3]), None, 1e-5));
+    catch_unwind(run).expect_err("MIOpen has no layer norm of f64");
+    assert!(matches!(take_last_error(), Some(RocmError::Unsupported { .. })));
 }

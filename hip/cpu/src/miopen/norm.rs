@@ -5,7 +5,7 @@ use super::handle::in_order;
 use super::status::{Outcome, answer, by_float, input, output, require};
 use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
-use crate::numeric::rows::{deviations, widened};
+use crate::numeric::rows::{Normalise, affine, deviations, narrowed, normalise, widened};
 use crate::numeric::scratch::with_scratch;
 use crate::runtime::parallel;
 use core::ffi::c_void;
@@ -57,30 +57,86 @@ fn forward<T: Single>(call: &Forward) -> Outcome {
     let Forward { rows, len, epsilon, weights, first, share, .. } = *call;
     let each = (1usize << 12).div_ceil(len);
     parallel(rows.div_ceil(each), |task| {
-        with_scratch(len, |room| {
-            for row in task * each..((task + 1) * each).min(rows) {
-                let x = widened(&x[row * len..][..len], room);
+        let rows = task * each..((task + 1) * each).min(rows);
+        let at = rows.start * len..rows.end * len;
+        let x = &x[at.clone()];
+        // SAFETY: each row is one task's alone.
+        let (y, mean, rstd) = unsafe {
+            (
+                core::slice::from_raw_parts_mut(y.get().add(at.start), at.len()),
+                core::slice::from_raw_parts_mut(mean.get().add(rows.start), rows.len()),
+                core::slice::from_raw_parts_mut(rstd.get().add(rows.start), rows.len()),
+            )
+        };
+        if share == 1 {
+            return normalised(len, epsilon, x, parameters, y, mean, rstd);
+        }
+        with_scratch(2 * len, |room| {
+            let (wide_x, wide_y) = room.split_at_mut(len);
+            for (index, row) in rows.enumerate() {
+                let at = index * len..(index + 1) * len;
+                let x = widened(&x[at.clone()], wide_x);
                 let (own_mean, own_rstd) = moments(x, epsilon);
-                // SAFETY: each row is one task's alone.
-                let y = unsafe {
-                    *mean.get().add(row) = T::narrow(own_mean);
-                    *rstd.get().add(row) = T::narrow(own_rstd);
-                    core::slice::from_raw_parts_mut(y.get().add(row * len), len)
-                };
+                (mean[index], rstd[index]) = (T::narrow(own_mean), T::narrow(own_rstd));
                 let first = first(row, weights, len / share);
-                for (part, (x, y)) in x.chunks(share).zip(y.chunks_mut(share)).enumerate() {
-                    let (weight, bias) = match parameters {
-                        Some((weight, bias)) => (weight[first + part].widen(), bias[first + part].widen()),
-                        None => (1.0, 0.0),
-                    };
-                    for (x, y) in x.iter().zip(y) {
-                        *y = T::narrow((x - own_mean) * own_rstd * weight + bias);
+                narrowed(&mut y[at], wide_y, |y| {
+                    for (part, (x, y)) in x.chunks(share).zip(y.chunks_mut(share)).enumerate() {
+                        let (weight, bias) = match parameters {
+                            Some((weight, bias)) => {
+                                (weight[first + part].widen(), bias[first + part].widen())
+                            }
+                            None => (1.0, 0.0),
+                        };
+                        affine(x, own_mean, own_rstd * weight, bias, y);
                     }
-                }
+                });
             }
         });
     });
     Ok(())
+}
+
+/// Rows of `len` with a weight and a bias for each place.
+fn normalised<T: Single>(
+    len: usize,
+    epsilon: f32,
+    x: &[T],
+    parameters: Option<(&[T], &[T])>,
+    y: &mut [T],
+    mean: &mut [T],
+    rstd: &mut [T],
+) {
+    let one_row = if T::IS_F32 { 0 } else { len };
+    with_scratch(2 * len + 2 * one_row, |room| {
+        let (weight_room, rest) = room.split_at_mut(len);
+        let (bias_room, rest) = rest.split_at_mut(len);
+        let (wide_x, wide_y) = rest.split_at_mut(one_row);
+        let (weight, bias): (&[f32], &[f32]) = match parameters {
+            Some((weight, bias)) => (widened(weight, weight_room), widened(bias, bias_room)),
+            None => {
+                weight_room.fill(1.0);
+                bias_room.fill(0.0);
+                (weight_room, bias_room)
+            }
+        };
+        // f32 goes through in one call, other types row by row through f32.
+        let rows = if T::IS_F32 { mean.len() } else { 1 };
+        let rows = (x.chunks(rows * len).zip(y.chunks_mut(rows * len)))
+            .zip(mean.chunks_mut(rows).zip(rstd.chunks_mut(rows)));
+        for ((x, y), (mean, rstd)) in rows {
+            let x = widened(x, wide_x);
+            let (mut one_mean, mut one_rstd) = ([0.0f32], [0.0f32]);
+            narrowed(y, wide_y, |y| {
+                narrowed(mean, &mut one_mean, |mean| {
+                    narrowed(rstd, &mut one_rstd, |rstd| {
+                        let (y, mean, rstd) = (y.as_mut_ptr(), mean.as_mut_ptr(), rstd.as_mut_ptr());
+                        // SAFETY: `y` is as long as `x`; a statistic for each of its rows.
+                        unsafe { normalise(Normalise { x, len, weight, bias, epsilon, y, mean, rstd }) }
+                    });
+                });
+            });
+        }
+    });
 }
 
 /// The parameters of a mode: MIOpen reads them only with `MIOPEN_WEIGHT_BIAS`.

@@ -39,8 +39,12 @@ impl Tensor {
 
     /// Whether elements lie in row-major order without gaps. Strides of axes of length 1 don't matter.
     pub(crate) fn is_packed(&self) -> bool {
-        let expected = packed(&self.dims);
-        (0..self.dims.len()).all(|axis| self.dims[axis] == 1 || self.strides[axis] == expected[axis])
+        let mut expected = 1;
+        self.dims.iter().zip(&self.strides).rev().all(|(&dim, &stride)| {
+            let fits = dim == 1 || stride == expected;
+            expected *= dim;
+            fits
+        })
     }
 
     /// `Err` unless packed: the layouts that this library computes.

@@ -179,6 +179,123 @@ pub(crate) fn affine_pair(
     unsafe { run_affine(Affine { x, center, scale, y, other, shift, to: to.as_mut_ptr() }) };
 }
 
+/// Rows that are normalised one by one: `y = (x - mean) * rstd * weight + bias`, `rstd = 1 / sqrt(variance + epsilon)`, each row's `mean`
+/// and `rstd` written too. `x` and `y` are whole rows of `len`, weight and bias one row.
+#[derive(Clone, Copy)]
+pub(crate) struct Normalise<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) len: usize,
+    pub(crate) weight: &'a [f32],
+    pub(crate) bias: &'a [f32],
+    pub(crate) epsilon: f32,
+    pub(crate) y: *mut f32,
+    pub(crate) mean: *mut f32,
+    pub(crate) rstd: *mut f32,
+}
+
+/// Elements whose sum is kept in the lanes of vectors before it goes into a double.
+const SPAN: usize = 4096;
+
+/// The sums of `x - shift` and of its square, over at most [`SPAN`] elements.
+#[inline(always)]
+unsafe fn span_sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
+    // SAFETY: the caller vouches for the level; `i` stays inside the row.
+    unsafe {
+        let (one, away) = (V::splat(1.0), V::splat(-shift));
+        let (mut first, mut second) = ([V::zero(); 4], [V::zero(); 4]);
+        let mut i = 0;
+        while i + 4 * V::LANES <= x.len() {
+            for v in 0..4 {
+                let d = V::load(x.as_ptr().add(i + v * V::LANES)).mul_add(one, away);
+                first[v] = first[v].add(d);
+                second[v] = d.mul_add(d, second[v]);
+            }
+            i += 4 * V::LANES;
+        }
+        let mut sum = first[0].add(first[1]).add(first[2].add(first[3])).sum();
+        let mut squares = second[0].add(second[1]).add(second[2].add(second[3])).sum();
+        for &x in &x[i..] {
+            let d = x - shift;
+            sum += d;
+            squares += d * d;
+        }
+        [f64::from(sum), f64::from(squares)]
+    }
+}
+
+/// Of the row's distances from `shift`: the sums of them and of their squares.
+#[inline(always)]
+unsafe fn sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
+    let mut sums = [0.0; 2];
+    for span in x.chunks(SPAN) {
+        // SAFETY: the caller vouches for the level.
+        let [first, second] = unsafe { span_sums::<V>(span, shift) };
+        sums = [sums[0] + first, sums[1] + second];
+    }
+    sums
+}
+
+/// Mean and variance of a row: by its distances from the first element, which is seldom many deviations away from the mean; by
+/// those from the mean where it is.
+#[inline(always)]
+unsafe fn mean_and_variance<V: Vector>(x: &[f32], share: f64) -> (f32, f64) {
+    let mut shift = x[0];
+    // SAFETY: the caller vouches for the level.
+    let [sum, squares] = unsafe { sums::<V>(x, shift) };
+    let (mut first, mut second) = (sum * share, squares * share);
+    // As long as this holds the difference below keeps all but four of its bits.
+    let exact = first * first <= 16.0 * (second - first * first);
+    if !exact {
+        shift = (f64::from(shift) + first) as f32;
+        // SAFETY: as above.
+        let [sum, squares] = unsafe { sums::<V>(x, shift) };
+        (first, second) = (sum * share, squares * share);
+    }
+    ((f64::from(shift) + first) as f32, (second - first * first).max(0.0))
+}
+
+#[inline(always)]
+unsafe fn normalise_with<V: Vector>(job: Normalise<'_>) {
+    let share = 1.0 / job.len as f64;
+    for (row, x) in job.x.chunks_exact(job.len).enumerate() {
+        // SAFETY: the caller vouches for the level, and for a row of `y` and a statistic for each row of `x`.
+        unsafe {
+            let (mean, variance) = mean_and_variance::<V>(x, share);
+            let rstd = 1.0 / ((variance + f64::from(job.epsilon)) as f32).sqrt();
+            (*job.mean.add(row), *job.rstd.add(row)) = (mean, rstd);
+            let y = job.y.add(row * job.len);
+            let (one, center) = (V::splat(1.0), V::splat(-mean));
+            let (zero, scale) = (V::zero(), V::splat(rstd));
+            let mut i = 0;
+            while i + V::LANES <= job.len {
+                let weight = V::load(job.weight.as_ptr().add(i)).mul_add(scale, zero);
+                let bias = V::load(job.bias.as_ptr().add(i));
+                V::load(x.as_ptr().add(i)).mul_add(one, center).mul_add(weight, bias).store(y.add(i));
+                i += V::LANES;
+            }
+            for i in i..job.len {
+                *y.add(i) = (x[i] - mean) * (rstd * job.weight[i]) + job.bias[i];
+            }
+        }
+    }
+}
+
+by_level! {
+    /// # Safety
+    /// `y` is valid for as many floats as `x` has, `mean` and `rstd` for one a row.
+    unsafe fn run_normalise(job: Normalise<'_>) = normalise_with
+}
+
+/// Normalises the rows.
+///
+/// # Safety
+/// `y` is valid for as many floats as `x` has, `mean` and `rstd` for one a row of `len`; nobody else uses them meanwhile.
+pub(crate) unsafe fn normalise(job: Normalise<'_>) {
+    assert!(job.len > 0 && job.weight.len() == job.len && job.bias.len() == job.len);
+    // SAFETY: the caller's; the level is looked up.
+    unsafe { run_normalise(job) }
+}
+
 /// A row as `f32`: itself, or widened into `room`, which has its length.
 pub(crate) fn widened<'a, T: Single>(row: &'a [T], room: &'a mut [f32]) -> &'a [f32] {
     if T::IS_F32 {

@@ -68,6 +68,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
     /// Lane-wise sum.
     unsafe fn add(self, other: Self) -> Self;
+    /// The lanes' sum, halves by halves.
+    unsafe fn sum(self) -> f32;
 }
 
 /// Four lanes without intrinsics: what the compiler makes of it at the baseline.
@@ -110,6 +112,10 @@ impl Vector for Portable {
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
         Portable(core::array::from_fn(|i| self.0[i] + other.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        (self.0[0] + self.0[2]) + (self.0[1] + self.0[3])
     }
 }
 
@@ -158,6 +164,14 @@ mod x86 {
         unsafe fn add(self, other: Self) -> Self {
             unsafe { _mm256_add_ps(self, other) }
         }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            unsafe {
+                let four = _mm_add_ps(_mm256_castps256_ps128(self), _mm256_extractf128_ps::<1>(self));
+                let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+                _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+            }
+        }
     }
 
     // SAFETY throughout: as above.
@@ -194,6 +208,10 @@ mod x86 {
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
             unsafe { _mm512_add_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            unsafe { _mm512_reduce_add_ps(self) }
         }
     }
 }
