@@ -4,7 +4,8 @@
 //
 // A sequence of `tl` labels has 2 tl + 1 states: a blank before, between and after the labels. log_probs [steps, batch, classes],
 // targets [batch, labels], lengths [batch]; contiguous. A length past its tensor gives NaN, as does a label that is no class
-// (among the first `tl`; what is behind them is not read). With no alignment the loss is infinite and the gradient zero.
+// (among the first `tl`; what is behind them is not read), and raises the flag. With no alignment the loss is infinite and the
+// gradient zero.
 #include "prelude.h"
 
 // States whose variables of two time steps are kept in a block's shared memory; those of longer sequences are in global memory.
@@ -56,6 +57,20 @@ DEVICE Sequence<T> sequence(u64 batch, u64 n, u32 steps, u32 classes, u32 labels
                        (u32)(valid ? target : 0), valid, log_probs, targets + n * labels};
 }
 
+// Raises the flag for a length past its tensor (as an index past the number of lengths there may be) and for a label that is
+// no class.
+template <class T>
+DEVICE void check(const Sequence<T> &q, u32 steps, u32 labels, const i64 *input_lengths, const i64 *target_lengths, u64 *flag) {
+    if (threadIdx.x == 0 && !q.valid) {
+        i64 length = input_lengths[q.n], target = target_lengths[q.n];
+        if (!in_range(length, (u64)steps + 1)) raise_index(flag, length, (u64)steps + 1);
+        else raise_index(flag, target, (u64)labels + 1);
+    }
+    for_each_in_block(q.labels, [=](u64 j) {
+        if (!in_range(q.targets[j], q.classes)) raise_index(flag, q.targets[j], q.classes);
+    });
+}
+
 // -log p(targets | log_probs), from the last step's variables. Every thread gets it.
 template <class C> DEVICE C log_likelihood(bool valid, u32 steps, u32 states, const C *last) {
     if (!valid) return (C)__builtin_nanf("");
@@ -105,10 +120,12 @@ DEVICE void alpha_of(const Sequence<T> &q, u32 kept, bool keep, u32 most_states,
 // two (kept = 2).
 template <class T>
 __global__ void ctc_alpha(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, u32 kept, const T *log_probs,
-                          const i64 *targets, const i64 *input_lengths, const i64 *target_lengths, compute_t<T> *alpha, T *loss) {
+                          const i64 *targets, const i64 *input_lengths, const i64 *target_lengths, u64 *flag, compute_t<T> *alpha,
+                          T *loss) {
     u32 most = 2 * labels + 1;
     for_each_row(batch, [=](u64 n) {
         Sequence<T> q = sequence(batch, n, steps, classes, labels, blank, log_probs, targets, input_lengths, target_lengths);
+        check(q, steps, labels, input_lengths, target_lengths, flag);
         alpha_of(q, kept, kept == steps, most, alpha + n * kept * most, loss + n);
     });
 }

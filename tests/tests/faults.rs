@@ -332,3 +332,45 @@ fn one_among_many() {
         places[at] = was;
     }
 }
+
+/// Targets, input lengths and target lengths with something wrong in the last sequence, and what is said of it.
+type Wrong<'a> = (&'a [i64], &'a [i64], &'a [i64], &'a str, &'a str);
+
+/// A label that is no class, and lengths past their tensors: NaN for the sequence, the others as they are.
+#[test]
+#[serial]
+fn labels_that_are_no_class() {
+    let log_probs = || R::float_log(R::float_mul_scalar(floats(&[4, 3, 3]), (1.0f32 / 40.0).into()));
+    for dtype in [DType::I64, DType::I32, DType::I8] {
+        let at = |values: &[i64], shape: &[usize]| typed(values, shape, dtype);
+        let loss = |targets: &[i64], inputs: &[i64], lengths: &[i64]| {
+            R::ctc_loss(log_probs(), at(targets, &[3, 2]), at(inputs, &[3]), at(lengths, &[3]), 0)
+        };
+        let slope = |targets: &[i64], inputs: &[i64], lengths: &[i64]| {
+            let (targets, inputs, lengths) = (at(targets, &[3, 2]), at(inputs, &[3]), at(lengths, &[3]));
+            R::ctc_loss_backward(log_probs(), targets, inputs, lengths, floats(&[3]), 0)
+        };
+        // Behind a target's length labels are not looked at.
+        let good = read_float::<R>(loss(&[1, 2, 2, 99, 99, -5], &[4, 3, 2], &[2, 1, 0]));
+        let good: Vec<f64> = good.iter::<f64>().collect();
+        read_float::<R>(slope(&[1, 2, 2, 99, 99, -5], &[4, 3, 2], &[2, 1, 0]));
+        let cases: [Wrong<'_>; 5] = [
+            (&[1, 2, 2, 99, 99, 3], &[4, 3, 2], &[2, 1, 2], "index 99", "size, 3"),
+            (&[1, 2, 2, 99, 3, 1], &[4, 3, 2], &[2, 1, 1], "index 3", "size, 3"),
+            (&[1, 2, 2, 99, -1, 1], &[4, 3, 2], &[2, 1, 1], "index -1", "size, 3"),
+            (&[1, 2, 2, 99, 99, 1], &[4, 3, 5], &[2, 1, 0], "index 5", "size, 5"),
+            (&[1, 2, 2, 99, 1, 1], &[4, 3, 2], &[2, 1, 3], "index 3", "size, 3"),
+        ];
+        for (targets, inputs, lengths, index, size) in cases {
+            let one = index == "index 99"; // or the other label of the same sequence
+            let texts: &[&str] = if one { &[size] } else { &[index, size] };
+            let got = expect("ctc_loss", texts, || loss(targets, inputs, lengths));
+            assert_eq!(got[..2], good[..2]);
+            assert!(got[2].is_nan(), "{got:?}");
+            let got = expect("ctc_loss_backward", texts, || slope(targets, inputs, lengths));
+            let sequence = |n: usize| got.chunks(9).flat_map(move |step| step[3 * n..3 * n + 3].iter());
+            assert!(sequence(0).chain(sequence(1)).all(|g| g.is_finite()), "{got:?}");
+            assert!(sequence(2).any(|g| g.is_nan()), "{got:?}");
+        }
+    }
+}

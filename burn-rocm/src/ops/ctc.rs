@@ -2,7 +2,7 @@
 //! "Connectionist Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent Neural Networks").
 
 use burn_std::DType;
-use hip::{Grid, KernelName};
+use hip::{Fault, Grid, KernelName};
 
 use super::cast::cast;
 use super::data::{full_on, packed};
@@ -89,13 +89,15 @@ impl Prepared {
         RocmTensor::empty(self.log_probs.hip_device(), dims.to_vec(), dtype)
     }
 
-    /// `kernel(batch, steps, classes, labels, blank, more.., first.., targets, lengths.., last.., outputs..)`.
+    /// `kernel(batch, steps, classes, labels, blank, more.., first.., targets, lengths.., last.., fault.., outputs..)`.
+    #[allow(clippy::too_many_arguments)]
     fn launch(
         &self,
         op: &'static str,
         (kernel, grid): (&'static str, Grid),
         more: Option<usize>,
         [first, last]: [&[&RocmTensor]; 2],
+        fault: &[Value],
         outputs: &[&RocmTensor],
     ) -> hip::Result<()> {
         let u = |value: usize| Value::U32(value as u32);
@@ -105,7 +107,7 @@ impl Prepared {
         let inputs: Vec<&RocmTensor> =
             first.iter().copied().chain(&self.integers).chain(last.iter().copied()).collect();
         let name = KernelName::new(kernel).ty(self.log_probs.kernel_type()?);
-        rows(op, self.log_probs.hip_device(), name, grid, &dims, &inputs, &[], outputs)
+        rows(op, self.log_probs.hip_device(), name, grid, &dims, &inputs, fault, outputs)
     }
 
     /// A block a sequence.
@@ -119,7 +121,8 @@ impl Prepared {
         let alpha = self.empty(&[self.batch, kept, self.states()], self.wide())?;
         let loss = self.empty(&[self.batch], self.log_probs.dtype_of())?;
         let kernel = ("ctc_alpha", self.grid());
-        self.launch(op, kernel, Some(kept), [&[&self.log_probs], &[]], &[&alpha, &loss])?;
+        let fault = [Value::Flag(op, Fault::Index)];
+        self.launch(op, kernel, Some(kept), [&[&self.log_probs], &[]], &fault, &[&alpha, &loss])?;
         Ok((loss, alpha))
     }
 }
@@ -130,7 +133,7 @@ const MAX_SIZE: usize = 1 << 30;
 /// Minus the logarithm of the probability that the log-probabilities give to all alignments of each target: `[batch]`.
 ///
 /// Infinite where there is no alignment. A sequence of no steps says nothing: 0 for a target of no labels. NaN for a length
-/// beyond its tensor's size, and for a label that is no class.
+/// beyond its tensor's size, and for a label that is no class; the next read or sync reports either.
 pub(crate) fn loss(op: &'static str, sequences: Sequences) -> hip::Result<RocmTensor> {
     let prepared = Prepared::new(op, sequences)?;
     match prepared.batch {
@@ -167,10 +170,10 @@ pub(crate) fn backward(op: &'static str, sequences: Sequences, grad: RocmTensor)
     let links = prepared.empty(&[batch, labels], DType::U32)?;
     let kernel = ("ctc_posterior", prepared.grid());
     let outputs = [&working, &alpha, &likelihood, &links];
-    prepared.launch(op, kernel, None, [&[&prepared.log_probs], &[]], &outputs)?;
+    prepared.launch(op, kernel, None, [&[&prepared.log_probs], &[]], &[], &outputs)?;
     let out = prepared.empty(&[steps, batch, classes], dtype)?;
     let row = prepared.states().max(classes);
     let kernel = ("ctc_gradient", out.hip_device().grid_rows(steps * batch, row));
-    prepared.launch(op, kernel, None, [&[&alpha, &likelihood], &[&links, &grad]], &[&out])?;
+    prepared.launch(op, kernel, None, [&[&alpha, &likelihood], &[&links, &grad]], &[], &[&out])?;
     Ok(out)
 }
