@@ -9,7 +9,7 @@ use hip::{ConvDesc, Dnn, Route, TensorArg, conv_route};
 use super::binary::binary;
 use super::data::{assign, full_on, packed};
 use super::launch::MAX_REACH;
-use super::reduce::reduce_dim;
+use super::reduce::sum_two_dims;
 use super::view::{narrow, reshape};
 use super::{conv_direct, conv_gemm};
 use crate::error::{invalid, unsupported};
@@ -279,8 +279,7 @@ pub(crate) fn bias_backward(op: &'static str, grad: RocmTensor) -> hip::Result<R
     };
     let places = spatial.iter().product();
     let grad = reshape(grad, &[batch, channels, places])?;
-    let sum = reduce_dim(op, "Sum", reduce_dim(op, "Sum", grad, 2)?, 0)?;
-    reshape(sum, &[channels])
+    reshape(sum_two_dims(op, grad, [2, 0])?, &[channels])
 }
 
 /// `tensor` with zeros at the end of its spatial axes, up to `dims`.

@@ -134,14 +134,14 @@ impl Lines {
         Ok(out)
     }
 
-    /// The whole reduction, in one pass or two.
-    fn reduce(&self, op: &'static str, functor: &'static str) -> hip::Result<RocmTensor> {
+    /// The whole reduction, in one pass or two; `to` another type than the tensor's only between f32 and narrower floats.
+    fn reduce(&self, op: &'static str, functor: &'static str, to: DType) -> hip::Result<RocmTensor> {
         let dtype = self.tensor.dtype_of();
         let parts = self.parts();
         if parts == 1 {
-            return reshape(self.pass(op, functor, 1, self.len, dtype)?, &self.dims);
+            return reshape(self.pass(op, functor, 1, self.len, to)?, &self.dims);
         }
-        let half = matches!(dtype, DType::F16 | DType::BF16);
+        let half = is_half(dtype) || is_half(to);
         let (first, between) = match functor {
             "Mean" => ("Sum", if half { DType::F32 } else { dtype }),
             "Sum" | "Prod" if half => (functor, DType::F32),
@@ -156,8 +156,13 @@ impl Lines {
             outer: self.outer,
             inner: self.inner,
         };
-        reshape(rest.pass(op, functor, 1, self.len, dtype)?, &self.dims)
+        reshape(rest.pass(op, functor, 1, self.len, to)?, &self.dims)
     }
+}
+
+/// Whether sums of the type are kept in f32.
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
 }
 
 /// A grid for one thread a column, counting each column's elements as its work.
@@ -195,7 +200,23 @@ pub(crate) fn reduce_dim(
     if lines.len == 1 && functor != "MaxAbs" {
         return lines.restore(lines.tensor.clone());
     }
-    lines.restore(lines.reduce(op, functor)?)
+    lines.restore(lines.reduce(op, functor, dtype)?)
+}
+
+/// The sum along two axes, which stay with size 1: rounded once, also in types narrower than f32.
+pub(crate) fn sum_two_dims(
+    op: &'static str,
+    tensor: RocmTensor,
+    [first, second]: [usize; 2],
+) -> hip::Result<RocmTensor> {
+    let dtype = tensor.dtype_of();
+    if !is_half(dtype) || tensor.is_empty() {
+        return reduce_dim(op, "Sum", reduce_dim(op, "Sum", tensor, first)?, second);
+    }
+    let lines = Lines::new(op, tensor, first)?;
+    let sums = lines.restore(lines.reduce(op, "Sum", DType::F32)?)?;
+    let lines = Lines::new(op, sums, second)?;
+    lines.restore(lines.reduce(op, "Sum", dtype)?)
 }
 
 /// All elements as one row, whatever the order.
@@ -243,7 +264,8 @@ pub(crate) fn test_dim(
         let device = lines.tensor.hip_device();
         return lines.restore(full_on(device, lines.dims.clone(), value, store.into())?);
     }
-    lines.restore(cast(lines.reduce(op, functor)?, store.into())?)
+    let dtype = lines.tensor.dtype_of();
+    lines.restore(cast(lines.reduce(op, functor, dtype)?, store.into())?)
 }
 
 /// Whether any, or every, element is true or not zero, of shape `[1]`.

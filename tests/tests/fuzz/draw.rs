@@ -294,7 +294,7 @@ enum Kept<B: Backend> {
 macro_rules! laid_out {
     ($(#[$doc:meta])* $name:ident, $variant:ident, $tensor:ident, $from:ident, $permute:ident, $slice:ident, $flip:ident, $expand:ident) => {
         $(#[$doc])*
-        fn $name(&self, k: usize, shape: &[usize], make: impl FnOnce(&Random, usize) -> TensorData) -> burn_backend::tensor::$tensor<B> {
+        pub(crate) fn $name(&self, k: usize, shape: &[usize], make: impl FnOnce(&Random, usize) -> TensorData) -> burn_backend::tensor::$tensor<B> {
             let lie = &self.d.lies[k % OPERANDS];
             let random = Random::from_seed(self.d.seed.wrapping_add(k as u64 * 0x9e37_79b9));
             let (dims, slices) = base(shape, lie);

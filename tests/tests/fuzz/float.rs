@@ -199,7 +199,9 @@ table! { |c, B|
     float_lower_elem, Exact => compared_scalar!(c, B, float_lower_elem);
     float_lower_equal_elem, Exact => compared_scalar!(c, B, float_lower_equal_elem);
 
-    float_sum, Sum(8.0) => unary!(c, B, float_sum, SUMMED);
+    // Of a view of as many elements as its memory has, in f32, the oracle sums the memory: -3 is the sum of a -1 that is repeated
+    // three times, 0 that of it and its two neighbours.
+    float_sum, Sum(8.0) => f::<B>(B::float_sum(c.settled(one(c, SUMMED))));
     // The oracle's means run past the memory of repeated rows that were sliced backwards.
     float_mean, Sum(8.0), unless repeated => unary!(c, B, float_mean, SUMMED);
     float_max, Exact, unless empty => f::<B>(B::float_max(c.settled(one(c, NUMBERS))));

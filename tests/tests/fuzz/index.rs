@@ -1,7 +1,8 @@
 //! Layouts and indexing, of floats, integers and bools.
 
-use crate::draw::{ANY, Draw, SUMMED};
+use crate::draw::{ANY, Draw, NUMBERS, Range, SUMMED, Side};
 use crate::run::{Bound::*, table};
+use burn_backend::tensor::{IndexingUpdateOp, IntTensor};
 use burn_rocm_tests::*;
 
 const MOST: usize = 3000;
@@ -102,7 +103,90 @@ macro_rules! of_one {
     }};
 }
 
+/// Places that tuples of indices name: into a shape, tuples of some length, so many; each once where `once` is asked for.
+struct Places {
+    shape: Vec<usize>,
+    /// The shape of the tuples, their own length last.
+    tuples: Vec<usize>,
+    /// The shape of what lies there.
+    taken: Vec<usize>,
+    data: TensorData,
+}
+
+impl Places {
+    fn of(d: &Draw, once: bool) -> Self {
+        let mut shape = d.shape(MOST / 4);
+        let length = 1 + d.knob(0, shape.len());
+        shape[..length].iter_mut().for_each(|n| *n = (*n).max(1));
+        let slices: usize = shape[..length].iter().product();
+        let count = if once { d.knob(1, slices.min(40) + 1) } else { d.knob(1, 40) };
+        let batch = if count.is_multiple_of(3) { vec![3, count / 3] } else { vec![count] };
+        let random = Random::from_seed(d.seed ^ 0x91ace);
+        let mut all: Vec<usize> = (0..slices).collect();
+        let mut values = vec![0i64; count * length];
+        for tuple in values.chunks_mut(length) {
+            let n = random.below(all.len());
+            let mut place = if once { all.swap_remove(n) } else { all[n] };
+            for axis in (0..length).rev() {
+                tuple[axis] = (place % shape[axis]) as i64;
+                place /= shape[axis];
+            }
+        }
+        let tuples = [&batch[..], &[length]].concat();
+        let taken = [&batch[..], &shape[length..]].concat();
+        let dtype = [DType::I64, DType::I32][d.knobs[10] % 2];
+        let data = TensorData::new(values, Shape::from(tuples.clone())).convert_dtype(dtype);
+        Self { shape, tuples, taken, data }
+    }
+
+    fn tensor<B: Backend>(&self, c: &Side<'_, B>) -> IntTensor<B> {
+        debug_assert_eq!(self.data.shape.as_slice(), self.tuples);
+        B::int_from_data(self.data.clone(), &c.device)
+    }
+}
+
 table! { |c, B|
+    gather_nd, Exact => {
+        let p = Places::of(c.d, false);
+        match c.d.knob(9, 2) {
+            0 => vec![read_float::<B>(B::float_gather_nd(c.float(0, &p.shape, ANY), p.tensor(c)))],
+            _ => vec![read_int::<B>(B::int_gather_nd(c.int(0, &p.shape, 3), p.tensor(c)))],
+        }
+    };
+    // Which of several assignments to a place stays is open: each place once.
+    scatter_nd_assign, Exact => {
+        let p = Places::of(c.d, true);
+        let update = IndexingUpdateOp::Assign;
+        match c.d.knob(9, 2) {
+            0 => vec![read_float::<B>(B::float_scatter_nd(
+                c.float(0, &p.shape, ANY), p.tensor(c), c.float(2, &p.taken, ANY), update))],
+            _ => vec![read_int::<B>(B::int_scatter_nd(c.int(0, &p.shape, 3), p.tensor(c), c.int(2, &p.taken, 3), update))],
+        }
+    };
+    // Without NaN, which the oracle's comparisons drop or keep by the side it is on.
+    scatter_nd_extreme, Exact => {
+        let p = Places::of(c.d, false);
+        let update = [IndexingUpdateOp::Min, IndexingUpdateOp::Max][c.d.knob(8, 2)];
+        match c.d.knob(9, 2) {
+            0 => vec![read_float::<B>(B::float_scatter_nd(
+                c.float(0, &p.shape, NUMBERS), p.tensor(c), c.float(2, &p.taken, NUMBERS), update))],
+            _ => vec![read_int::<B>(B::int_scatter_nd(c.int(0, &p.shape, 3), p.tensor(c), c.int(2, &p.taken, 3), update))],
+        }
+    };
+    float_scatter_nd, Sum(4.0) => {
+        let p = Places::of(c.d, false);
+        // Up to 40 factors to a place.
+        let (update, range) = match c.d.knob(8, 2) {
+            0 => (IndexingUpdateOp::Add, SUMMED),
+            _ => (IndexingUpdateOp::Mul, Range { low: -1.0, high: 1.0, wildest: 1, nan: true }),
+        };
+        vec![read_float::<B>(B::float_scatter_nd(c.float(0, &p.shape, range), p.tensor(c), c.float(2, &p.taken, range), update))]
+    };
+    int_scatter_nd, Exact => {
+        let p = Places::of(c.d, false);
+        let update = [IndexingUpdateOp::Add, IndexingUpdateOp::Mul][c.d.knob(8, 2)];
+        vec![read_int::<B>(B::int_scatter_nd(c.int(0, &p.shape, 3), p.tensor(c), c.int(2, &p.taken, 3), update))]
+    };
     into_data, Exact => {
         let shape = c.d.shape(MOST);
         each_kind!(c, B, |make, op| float make(0, &shape), int make(0, &shape), bool make(0, &shape))

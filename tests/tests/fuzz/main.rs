@@ -12,18 +12,21 @@ mod float;
 mod index;
 mod int;
 mod module;
+mod quantized;
 mod run;
+mod sequence;
+mod sums;
 
 // The numbers are shares of all cases, in hundredths.
 
 #[test]
 fn float_ops() {
-    run::family(float::OPS, 45);
+    run::family(float::OPS, 40);
 }
 
 #[test]
 fn int_and_bool_ops() {
-    run::family(int::OPS, 25);
+    run::family(int::OPS, 20);
 }
 
 #[test]
@@ -34,4 +37,14 @@ fn indexing_ops() {
 #[test]
 fn module_ops() {
     run::family(module::OPS, 15);
+}
+
+#[test]
+fn quantized_ops() {
+    run::family(quantized::OPS, 6);
+}
+
+#[test]
+fn deformable_convolutions_and_sequences() {
+    run::family(sequence::OPS, 4);
 }

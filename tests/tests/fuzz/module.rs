@@ -2,11 +2,10 @@
 
 use crate::draw::{Draw, Range, Side, TAME};
 use crate::run::{Bound::*, table};
+use crate::sums::summed;
 use burn_backend::tensor::FloatTensor;
 use burn_rocm_tests::*;
 
-/// The types that MIOpen convolves and pools.
-const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 const UNIT: Range = Range { low: -1.0, high: 1.0, wildest: 1, nan: true };
 
 fn f<B: Backend>(tensor: FloatTensor<B>) -> Vec<TensorData> {
@@ -14,7 +13,7 @@ fn f<B: Backend>(tensor: FloatTensor<B>) -> Vec<TensorData> {
 }
 
 fn float<B: Backend>(c: &Side<'_, B>, k: usize, shape: &[usize]) -> FloatTensor<B> {
-    c.float_of(k, shape, UNIT, TYPES[c.d.dtype % 3])
+    c.float(k, shape, UNIT)
 }
 
 /// A drawn window along one axis and a length that it fits into.
@@ -93,16 +92,22 @@ macro_rules! conv {
         let weight = float($c, 1, &shape(groups * to, from, windows.map(|w| w.kernel)));
         let bias = float($c, 2, &[groups * to]);
         let grad = float($c, 3, &shape(batch, groups * to, windows.map(|w| w.out())));
-        let with_bias = ($c.d.seed % 2 == 0).then(|| bias.clone());
-        let mut results = vec![
-            read_float::<$B>($B::$conv(x.clone(), weight.clone(), with_bias, options.clone())),
-            read_float::<$B>($B::$x(x.clone(), weight.clone(), grad.clone(), options.clone())),
-            read_float::<$B>($B::$b(x.clone(), bias, grad.clone())),
-        ];
+        let with_bias = $c.d.seed % 2 == 0;
+        let taps: usize = windows.iter().map(|w| w.kernel).product();
+        let places: usize = windows.iter().map(|w| w.out()).product::<usize>() * batch;
+        let mut results = summed($c, from * taps, [&x, &weight, &bias], |[x, weight, bias]| {
+            $B::$conv(x, weight, with_bias.then_some(bias), options.clone())
+        });
+        results.extend(summed($c, to * taps, [&x, &weight, &grad], |[x, weight, grad]| {
+            $B::$x(x, weight, grad, options.clone())
+        }));
+        results.extend(summed($c, places, [&x, &bias, &grad], |[x, bias, grad]| $B::$b(x, bias, grad)));
         // With groups and a part of the input that no step reaches the oracle's gradient of the weights is wrong (found
         // here, and told apart by the defining sum).
         if groups == 1 || windows.iter().all(|w| w.rest() == 0) {
-            results.push(read_float::<$B>($B::$w(x, weight, grad, options)));
+            results.extend(summed($c, places, [&x, &weight, &grad], |[x, weight, grad]| {
+                $B::$w(x, weight, grad, options.clone())
+            }));
         }
         results
     }};
@@ -133,13 +138,21 @@ macro_rules! conv_transpose {
             return Vec::new();
         }
         let grad = float($c, 3, &shape(batch, groups * to, out));
-        let with_bias = ($c.d.seed % 2 == 0).then(|| bias.clone());
-        vec![
-            read_float::<$B>($B::$conv(x.clone(), weight.clone(), with_bias, options.clone())),
-            read_float::<$B>($B::$x(weight.clone(), grad.clone(), options.clone())),
-            read_float::<$B>($B::$w(x.clone(), weight, grad.clone(), options)),
-            read_float::<$B>($B::$b(x, bias, grad)),
-        ]
+        let with_bias = $c.d.seed % 2 == 0;
+        let taps: usize = windows.iter().map(|w| w.kernel).product();
+        let places: usize = windows.iter().map(|w| w.size).product::<usize>() * batch;
+        let outputs: usize = out.iter().product::<usize>() * batch;
+        let mut results = summed($c, from * taps, [&x, &weight, &bias], |[x, weight, bias]| {
+            $B::$conv(x, weight, with_bias.then_some(bias), options.clone())
+        });
+        results.extend(summed($c, to * taps, [&weight, &grad], |[weight, grad]| {
+            $B::$x(weight, grad, options.clone())
+        }));
+        results.extend(summed($c, places, [&x, &weight, &grad], |[x, weight, grad]| {
+            $B::$w(x, weight, grad, options.clone())
+        }));
+        results.extend(summed($c, outputs, [&x, &bias, &grad], |[x, bias, grad]| $B::$b(x, bias, grad)));
+        results
     }};
 }
 
@@ -167,15 +180,14 @@ fn divides_otherwise(d: &Draw) -> bool {
 }
 
 table! { |c, B|
-    conv1d, Sum(4.0) => conv!(c, B, 1, conv1d, conv1d_x_backward, conv1d_weight_backward, conv1d_bias_backward);
-    conv2d, Sum(4.0) => conv!(c, B, 2, conv2d, conv2d_x_backward, conv2d_weight_backward, conv2d_bias_backward);
-    // Gradients of weights are sums of thousands of products.
-    conv3d, Sum(32.0) => conv!(c, B, 3, conv3d, conv3d_x_backward, conv3d_weight_backward, conv3d_bias_backward);
-    conv_transpose1d, Sum(4.0) => conv_transpose!(c, B, 1, conv_transpose1d, conv_transpose1d_x_backward,
+    conv1d, Within => conv!(c, B, 1, conv1d, conv1d_x_backward, conv1d_weight_backward, conv1d_bias_backward);
+    conv2d, Within => conv!(c, B, 2, conv2d, conv2d_x_backward, conv2d_weight_backward, conv2d_bias_backward);
+    conv3d, Within => conv!(c, B, 3, conv3d, conv3d_x_backward, conv3d_weight_backward, conv3d_bias_backward);
+    conv_transpose1d, Within => conv_transpose!(c, B, 1, conv_transpose1d, conv_transpose1d_x_backward,
         conv_transpose1d_weight_backward, conv_transpose1d_bias_backward);
-    conv_transpose2d, Sum(4.0) => conv_transpose!(c, B, 2, conv_transpose2d, conv_transpose2d_x_backward,
+    conv_transpose2d, Within => conv_transpose!(c, B, 2, conv_transpose2d, conv_transpose2d_x_backward,
         conv_transpose2d_weight_backward, conv_transpose2d_bias_backward);
-    conv_transpose3d, Sum(32.0) => conv_transpose!(c, B, 3, conv_transpose3d, conv_transpose3d_x_backward,
+    conv_transpose3d, Within => conv_transpose!(c, B, 3, conv_transpose3d, conv_transpose3d_x_backward,
         conv_transpose3d_weight_backward, conv_transpose3d_bias_backward);
     max_pool1d, Sum(2.0) => {
         let [w] = windows::<1>(c.d);
@@ -272,21 +284,22 @@ table! { |c, B|
         f::<B>(B::embedding_backward(c.float(0, &[rows, width], UNIT), grad, indices))
     };
     // Without elements the oracle reads what is not there.
-    linear, Sum(4.0), unless |d| d.dims.contains(&0) => {
+    linear, Within, unless |d| d.dims.contains(&0) => {
         let mut shape = c.d.of_rank(1 + c.d.knob(1, 4), 200);
         let (from, to) = (1 + c.d.knob(2, 24), 1 + c.d.knob(3, 24));
         shape.push(from);
         let x = c.settled(c.float(0, &shape, TAME));
         let weight = c.settled(c.float(1, &[from, to], TAME));
-        let bias = (c.d.knob(4, 2) == 1).then(|| c.float(2, &[to], TAME));
+        let (bias, with_bias) = (c.float(2, &[to], UNIT), c.d.knob(4, 2) == 1);
+        let rows = shape.iter().product::<usize>() / from;
         *shape.last_mut().expect("a width") = to;
         let grad = c.settled(c.float(2, &shape, TAME));
-        vec![
-            read_float::<B>(B::linear(x.clone(), weight.clone(), bias)),
-            read_float::<B>(B::linear_x_backward(weight, grad.clone())),
-            read_float::<B>(B::linear_weight_backward(x, grad.clone())),
-            read_float::<B>(B::linear_bias_backward(grad)),
-        ]
+        let mut results =
+            summed(c, from, [&x, &weight, &bias], |[x, weight, bias]| B::linear(x, weight, with_bias.then_some(bias)));
+        results.extend(summed(c, to, [&weight, &grad], |[weight, grad]| B::linear_x_backward(weight, grad)));
+        results.extend(summed(c, rows, [&x, &grad], |[x, grad]| B::linear_weight_backward(x, grad)));
+        results.extend(summed(c, rows, [&grad], |[grad]| B::linear_bias_backward(grad)));
+        results
     };
     layer_norm, Near(64.0) => {
         let mut shape = c.d.shape(2000);

@@ -235,3 +235,26 @@ conv_transpose!(
     conv_transpose3d_x_backward,
     conv_transpose3d_weight_backward
 );
+
+/// In narrow types the gradient of a bias is one sum, rounded once: not one of each image's rounded sums.
+#[test]
+fn bias_gradients_are_rounded_once() {
+    // The first number of each type after which 1 is lost.
+    for (dtype, large) in [(DType::F16, 2048.0), (DType::BF16, 256.0)] {
+        let tensor = |values: Vec<f64>, shape: &[usize]| {
+            let data = TensorData::new(values, Shape::from(shape.to_vec())).convert_dtype(dtype);
+            R::float_from_data(data, &Default::default())
+        };
+        let grad = tensor(vec![large, 1.0, -large, 0.0], &[2, 1, 2]);
+        let (x, bias) = (tensor(vec![0.0; 4], &[2, 1, 2]), tensor(vec![0.0], &[1]));
+        let found = read_float::<R>(R::conv1d_bias_backward(x, bias, grad));
+        assert_eq!(found.iter::<f64>().collect::<Vec<_>>(), [1.0], "{dtype:?}");
+        // Enough for lines to be summed in parts.
+        let places = 70_000;
+        let mut long = vec![0.0; 3 * places];
+        (long[0], long[places - 1], long[places], long[2 * places]) = (large, 1.0, -large, 1.0);
+        let (x, bias) = (tensor(vec![0.0; 3 * places], &[3, 1, places]), tensor(vec![0.0], &[1]));
+        let found = read_float::<R>(R::conv1d_bias_backward(x, bias, tensor(long, &[3, 1, places])));
+        assert_eq!(found.iter::<f64>().collect::<Vec<_>>(), [2.0], "{dtype:?}");
+    }
+}

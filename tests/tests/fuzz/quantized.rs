@@ -1,0 +1,346 @@
+//! Quantised tensors: making and reading them, layouts, choices, products.
+//!
+//! Where `burn-flex` quantises blocks again and this backend moves views, the reference is the float op on the values that the
+//! operand stands for.
+
+use crate::draw::{ANY, Draw, Range, Side, TAME};
+use crate::run::{Bound::*, table};
+use crate::sums::{Terms, limits};
+use burn_backend::TensorPrimitive;
+use burn_backend::quantization::{
+    QuantLevel, QuantScheme, QuantStore, QuantValue, QuantizationParametersPrimitive, QuantizedBytes,
+};
+use burn_backend::tensor::{FloatTensor, QuantizedTensor};
+use burn_rocm_tests::*;
+
+const MOST: usize = 1500;
+const VALUES: [QuantValue; 6] =
+    [QuantValue::Q8S, QuantValue::Q8F, QuantValue::Q4S, QuantValue::Q4F, QuantValue::Q2S, QuantValue::Q2F];
+
+/// A drawn scheme for a tensor of `shape`; `knob` is a number of its own.
+fn scheme(knob: usize, shape: &[usize]) -> QuantScheme {
+    let count: usize = shape.iter().product();
+    // Blocks are whole in number, of any length that fits; the oracle has no scale for no block.
+    let lengths: Vec<usize> = (1..=count.min(255)).filter(|&n| count.is_multiple_of(n)).collect();
+    let level = match (knob / 12 % 3, lengths.is_empty()) {
+        (0, _) | (_, true) => QuantLevel::Tensor,
+        (kind, _) => {
+            let length = lengths[knob / 36 % lengths.len()];
+            let rows =
+                [2, 3, 5].into_iter().find(|rows| kind == 2 && length.is_multiple_of(*rows)).unwrap_or(1);
+            match rows {
+                1 => QuantLevel::block([length as u8]),
+                _ => QuantLevel::block([rows as u8, (length / rows) as u8]),
+            }
+        }
+    };
+    let store = [QuantStore::Native, QuantStore::PackedU32(0)][knob / 6 % 2];
+    QuantScheme::default().with_value(VALUES[knob % 6]).with_store(store).with_level(level)
+}
+
+/// The case's scheme for its first operand.
+fn own_scheme(d: &Draw, shape: &[usize]) -> QuantScheme {
+    scheme(d.knobs[11] + 1000 * d.knobs[10], shape)
+}
+
+/// Operand `k`, quantised by its own range.
+fn quantized<B: Backend>(c: &Side<'_, B>, k: usize, shape: &[usize]) -> QuantizedTensor<B> {
+    B::quantize_dynamic(c.float(k, shape, TAME), &own_scheme(c.d, shape))
+}
+
+/// The values as they are stored, and their scales.
+fn parts<B: Backend>(tensor: QuantizedTensor<B>) -> Vec<TensorData> {
+    let data = burn_std::future::block_on(B::q_into_data(tensor)).expect("the data can be read");
+    let DType::QFloat(scheme) = data.dtype else { panic!("quantised data, not {:?}", data.dtype) };
+    let (shape, num_elements) = (data.shape.clone(), data.num_elements());
+    let (values, params) = QuantizedBytes { bytes: data.into_bytes(), scheme, num_elements }.into_vec_i8();
+    let scales = params.scales.len();
+    vec![TensorData::new(values, shape), TensorData::new(params.scales, [scales])]
+}
+
+fn floats<B: Backend>(tensor: QuantizedTensor<B>) -> FloatTensor<B> {
+    B::dequantize(tensor, FloatDType::F32)
+}
+
+fn read<B: Backend>(tensor: QuantizedTensor<B>) -> TensorData {
+    read_float::<B>(floats::<B>(tensor))
+}
+
+/// A view: which, by one number, and what it takes, by another.
+#[derive(Clone, Copy)]
+struct Step(usize, usize);
+
+/// The views of a case.
+fn steps(d: &Draw, most: usize) -> Vec<Step> {
+    (0..1 + d.knob(0, most)).map(|n| Step(d.knobs[1 + 2 * n], d.knobs[2 + 2 * n])).collect()
+}
+
+impl Step {
+    fn axes(self, rank: usize) -> Vec<usize> {
+        let mut axes: Vec<usize> = (0..rank).collect();
+        axes.rotate_left(self.1 % rank);
+        if self.1 / 7 % 2 == 1 {
+            axes.swap(0, rank - 1);
+        }
+        axes
+    }
+
+    fn slices(self, shape: &[usize]) -> Vec<Slice> {
+        let along = |(axis, &n): (usize, &usize)| {
+            let knob = self.1 / (axis + 1);
+            let start = if n == 0 { 0 } else { knob % n };
+            let end = if knob.is_multiple_of(5) { n } else { (start + 1 + knob / 3 % 4).min(n) };
+            Slice::new(start as isize, Some(end as isize), [1, 1, 2, -1, -2][knob / 11 % 5])
+        };
+        shape.iter().enumerate().map(along).collect()
+    }
+
+    fn expanded(self, shape: &[usize]) -> Vec<usize> {
+        let mut to = shape.to_vec();
+        if to.len() < 5 && to.iter().product::<usize>() < 600 {
+            to.insert(0, 1 + self.1 % 3);
+        }
+        to
+    }
+}
+
+macro_rules! viewed {
+    ($name:ident, $tensor:ident, $swap:ident, $permute:ident, $flip:ident, $slice:ident, $expand:ident, $transpose:ident) => {
+        fn $name<B: Backend>(tensor: $tensor<B>, steps: &[Step]) -> $tensor<B> {
+            steps.iter().fold(tensor, |t, step| {
+                let shape = t.shape().to_vec();
+                let rank = shape.len();
+                match step.0 % 7 {
+                    0 => B::$swap(t, step.1 % rank, step.1 / 7 % rank),
+                    1 => B::$permute(t, &step.axes(rank)),
+                    2 => B::$flip(t, &step.axes(rank)[..step.1 / 13 % (rank + 1)]),
+                    3 | 4 => B::$slice(t, &step.slices(&shape)),
+                    5 => B::$expand(t, Shape::from(step.expanded(&shape))),
+                    _ if rank > 1 => B::$transpose(t),
+                    _ => t,
+                }
+            })
+        }
+    };
+}
+viewed!(viewed, QuantizedTensor, q_swap_dims, q_permute, q_flip, q_slice, q_expand, q_transpose);
+viewed!(
+    viewed_floats,
+    FloatTensor,
+    float_swap_dims,
+    float_permute,
+    float_flip,
+    float_slice,
+    float_expand,
+    float_transpose
+);
+
+/// Values stored anew: of one scale as they are, in blocks within half a step of the range of their new neighbours.
+fn anew<B: Backend>(expected: FloatTensor<B>, scheme: &QuantScheme) -> Vec<TensorData> {
+    let reference = read_float::<B>(expected.clone());
+    let count = reference.num_elements();
+    let limits = match scheme.level {
+        QuantLevel::Tensor => vec![0.0; count],
+        QuantLevel::Block(block) => {
+            let again = parts::<B>(B::quantize_dynamic(expected, scheme));
+            let scales: Vec<f64> = again[1].iter::<f64>().collect();
+            (0..count).map(|i| 0.5001 * scales[i / block.num_elements()]).collect()
+        }
+    };
+    let limits = TensorData::new(limits, reference.shape.clone());
+    vec![reference, limits]
+}
+
+/// Whether a tensor of this shape has a whole number of the scheme's blocks, one at least.
+fn whole(shape: &[usize], scheme: &QuantScheme) -> bool {
+    let count: usize = shape.iter().product();
+    match scheme.level {
+        QuantLevel::Tensor => true,
+        QuantLevel::Block(block) => count > 0 && count.is_multiple_of(block.num_elements()),
+    }
+}
+
+/// An axis that has elements, and the operand's shape.
+fn indexed(d: &Draw) -> (Vec<usize>, usize) {
+    let mut shape = d.shape(MOST);
+    let dim = d.axis(&shape);
+    shape[dim] = shape[dim].max(1);
+    (shape, dim)
+}
+
+/// `[.., m, k]` and `[.., k, n]`.
+fn factors(d: &Draw) -> [Vec<usize>; 2] {
+    let batch: Vec<usize> = (0..d.knob(0, 3)).map(|n| 1 + d.knob(1 + n, 3)).collect();
+    let (m, k, n) = (1 + d.knob(3, 70), d.knob(4, 90), 1 + d.knob(5, 70));
+    [0, 1].map(|side| {
+        let mut shape = d.narrowed(side, &batch);
+        shape.extend([[m, k], [k, n]][side]);
+        shape
+    })
+}
+
+/// What a factor's values are between.
+const FACTOR: Range = Range { low: -2.0, high: 2.0, wildest: 1, nan: true };
+
+/// A factor: floats, or quantised, stored as it is or with its matrices transposed. The oracle, which quantises blocks anew to
+/// transpose them, gets the values.
+fn factor<B: Backend>(c: &Side<'_, B>, side: usize, shape: &[usize], float: bool) -> TensorPrimitive<B> {
+    if float {
+        return TensorPrimitive::Float(c.float(side, shape, FACTOR));
+    }
+    let (mut stored, rank) = (shape.to_vec(), shape.len());
+    let knob = c.d.knobs[8 + side] + 1000 * c.d.knobs[10 + side];
+    let turned = knob / 5 % 3 == 1;
+    if turned {
+        stored.swap(rank - 1, rank - 2);
+    }
+    let q = B::quantize_dynamic(c.float(side, &stored, FACTOR), &scheme(knob, &stored));
+    if c.oracle() {
+        let values = B::dequantize(q, FloatDType::F64);
+        return TensorPrimitive::Float(if turned { B::float_transpose(values) } else { values });
+    }
+    TensorPrimitive::QFloat(if turned { B::q_transpose(q) } else { q })
+}
+
+table! { |c, B|
+    quantize_dynamic, Exact => {
+        let shape = c.d.shape(MOST);
+        let q = B::quantize_dynamic(c.float(0, &shape, ANY), &own_scheme(c.d, &shape));
+        let to = [FloatDType::F32, FloatDType::F64, FloatDType::F16, FloatDType::BF16][c.d.knob(1, 4)];
+        let mut results = parts::<B>(q.clone());
+        results.push(read_float::<B>(B::dequantize(q, to)));
+        results
+    };
+    quantize, Exact => {
+        let shape = c.d.shape(MOST);
+        let scheme = own_scheme(c.d, &shape);
+        let count = match scheme.level {
+            QuantLevel::Tensor => 1,
+            QuantLevel::Block(block) => shape.iter().product::<usize>() / block.num_elements(),
+        };
+        // Scales that clip some values; of whole numbers some are no scales.
+        let scales = c.float(1, &[count], Range { low: 0.0, high: 0.8, wildest: 2, nan: true });
+        let q = B::quantize(c.float(0, &shape, ANY), &scheme, QuantizationParametersPrimitive { scales });
+        let mut results = parts::<B>(q.clone());
+        results.push(read::<B>(q));
+        results
+    };
+    q_from_data, Exact => {
+        let shape = c.d.shape(MOST);
+        let data = burn_std::future::block_on(B::q_into_data(quantized(c, 0, &shape))).expect("the data can be read");
+        let back = B::q_from_data(data, &c.device);
+        let mut results = vec![read::<B>(back.clone())];
+        results.extend(parts::<B>(back));
+        results
+    };
+    q_views, Exact => {
+        let q = quantized(c, 0, &c.d.shape(MOST));
+        let steps = steps(c.d, 4);
+        let before = q.clone();
+        let out = match c.oracle() {
+            true => read_float::<B>(viewed_floats::<B>(floats::<B>(q), &steps)),
+            false => read::<B>(viewed::<B>(q, &steps)),
+        };
+        vec![out, read::<B>(before)]
+    };
+    // Views stored, as data.
+    q_into_data, Within => {
+        let shape = c.d.shape(MOST);
+        let (q, steps, scheme) = (quantized(c, 0, &shape), steps(c.d, 2), own_scheme(c.d, &shape));
+        let expected = viewed_floats::<B>(floats::<B>(q.clone()), &steps);
+        if !whole(&expected.shape().to_vec(), &scheme) {
+            return Vec::new();
+        }
+        match c.oracle() {
+            true => anew::<B>(expected, &scheme),
+            false => {
+                let data = burn_std::future::block_on(B::q_into_data(viewed::<B>(q, &steps))).expect("the data can be read");
+                vec![read::<B>(B::q_from_data(data, &c.device))]
+            }
+        }
+    };
+    q_reshape, Within => {
+        let shape = c.d.shape(MOST);
+        let (q, steps, scheme) = (quantized(c, 0, &shape), steps(c.d, 2), own_scheme(c.d, &shape));
+        let expected = viewed_floats::<B>(floats::<B>(q.clone()), &steps);
+        if !whole(&expected.shape().to_vec(), &scheme) {
+            return Vec::new();
+        }
+        let to = Shape::from(vec![expected.shape().num_elements()]);
+        match c.oracle() {
+            true => anew::<B>(B::float_reshape(expected, to), &scheme),
+            false => vec![read::<B>(B::q_reshape(viewed::<B>(q, &steps), to))],
+        }
+    };
+    q_repeat_dim, Within => {
+        let shape = c.d.shape(MOST / 3);
+        let (dim, times) = (c.d.axis(&shape), 1 + c.d.knob(1, 3));
+        let q = quantized(c, 0, &shape);
+        match c.oracle() {
+            true => anew::<B>(B::float_repeat_dim(floats::<B>(q), dim, times), &own_scheme(c.d, &shape)),
+            false => vec![read::<B>(B::q_repeat_dim(q, dim, times))],
+        }
+    };
+    q_select, Within => {
+        let (shape, dim) = indexed(c.d);
+        let scheme = own_scheme(c.d, &shape);
+        let mut taken = shape.clone();
+        taken[dim] = c.d.knob(1, 20);
+        if !whole(&taken, &scheme) {
+            return Vec::new();
+        }
+        let (q, indices) = (quantized(c, 0, &shape), c.indices(1, &[taken[dim]], shape[dim]));
+        match c.oracle() {
+            true => anew::<B>(B::float_select(floats::<B>(q), dim, indices), &scheme),
+            false => vec![read::<B>(B::q_select(q, dim, indices))],
+        }
+    };
+    q_gather, Within => {
+        let (shape, dim) = indexed(c.d);
+        let scheme = own_scheme(c.d, &shape);
+        let mut taken = shape.clone();
+        taken[dim] = c.d.knob(1, 9);
+        if !whole(&taken, &scheme) {
+            return Vec::new();
+        }
+        let (q, indices) = (quantized(c, 0, &shape), c.indices(1, &taken, shape[dim]));
+        match c.oracle() {
+            true => anew::<B>(B::float_gather(dim, floats::<B>(q), indices), &scheme),
+            false => vec![read::<B>(B::q_gather(dim, q, indices))],
+        }
+    };
+    // The oracle's indices of extremes compare bytes across scales: floats are asked.
+    q_argmax_argmin, Exact => {
+        let (shape, dim) = indexed(c.d);
+        let q = quantized(c, 0, &shape);
+        let out = IntDType::I32;
+        match c.oracle() {
+            true => {
+                let x = floats::<B>(q);
+                vec![read_int::<B>(B::float_argmax(x.clone(), dim, out)), read_int::<B>(B::float_argmin(x, dim, out))]
+            }
+            false => vec![read_int::<B>(B::q_argmax(q.clone(), dim, out)), read_int::<B>(B::q_argmin(q, dim, out))],
+        }
+    };
+    q_matmul, Within => {
+        let [left, right] = factors(c.d);
+        let kinds = [(false, false), (true, false), (false, true)][c.d.knob(6, 3)];
+        let (a, b) = (factor(c, 0, &left, kinds.0), factor(c, 1, &right, kinds.1));
+        let dtype = if kinds == (false, false) { DType::F32 } else { c.d.float_type() };
+        if !c.oracle() {
+            let TensorPrimitive::Float(out) = B::q_matmul(a, b) else { panic!("the product is of floats") };
+            assert_eq!(out.dtype(), dtype);
+            return vec![read_float::<B>(out)];
+        }
+        let exact = [a, b].map(|t| match t {
+            TensorPrimitive::Float(t) => B::float_cast(t, FloatDType::F64),
+            TensorPrimitive::QFloat(t) => B::dequantize(t, FloatDType::F64),
+        });
+        let product = |[a, b]: [FloatTensor<B>; 2]| read_float::<B>(B::float_matmul(a, b));
+        let (reference, magnitude) = (product(exact.clone()), product(exact.map(B::float_abs)));
+        // Scales times values, and floats of f64, are rounded to f32: as if there were more terms.
+        let terms = Terms { count: left[left.len() - 1] + 4, wide: DType::F32, dtype, rounded: false };
+        let limits = limits(&reference, &magnitude, terms);
+        vec![reference, limits]
+    };
+}
