@@ -1,11 +1,13 @@
 //! Benchmarks of burn-rocm beside its peers, in one run on one machine.
 //!
-//! A row is one case: the median time of this backend, the median time of the peer (`burn-flex`), their ratio, and the bar
-//! the ratio is held to. The two backends take turns, so that a slow spell of the machine meets both.
+//! On the CPU device a row is one case: the median time of this backend, the median time of the peer (`burn-flex`), their ratio,
+//! and the bar the ratio is held to. The two backends take turns, so that a slow spell of the machine meets both. On a GPU the cases
+//! are larger, and the peers others: [`gpu`].
 
 mod cases;
 mod cold;
 mod families;
+mod gpu;
 mod table;
 
 use clap::Parser;
@@ -14,7 +16,7 @@ use clap::Parser;
 #[derive(Parser, Debug, Clone)]
 #[command(
     name = "benches",
-    about = "Times burn-rocm beside burn-flex; ratios below 1 mean burn-rocm is faster"
+    about = "Times burn-rocm beside its peers: burn-flex on the CPU device, PyTorch and burn-cuda on a GPU"
 )]
 pub(crate) struct Options {
     /// Run every group.
@@ -26,15 +28,18 @@ pub(crate) struct Options {
     /// Convolutions of the example CNN, forward and backward.
     #[arg(long)]
     conv: bool,
-    /// Element-wise operations over 16 M elements.
+    /// Element-wise operations over 16 M elements (2^28 on a GPU).
     #[arg(long)]
     elementwise: bool,
-    /// Reductions over 4096x4096.
+    /// Reductions over 4096x4096 (65536x4096 on a GPU).
     #[arg(long)]
     reduce: bool,
-    /// Softmax over 4096x4096.
+    /// Softmax over 4096x4096 (65536x4096 on a GPU, and cross entropy).
     #[arg(long)]
     softmax: bool,
+    /// Layer norm over 65536x4096, on a GPU; `--families norm` on the CPU device.
+    #[arg(long)]
+    norm: bool,
     /// Scaled dot-product attention.
     #[arg(long)]
     attention: bool,
@@ -62,6 +67,22 @@ pub(crate) struct Options {
     /// Write the rows as CSV too.
     #[arg(long, value_name = "FILE")]
     csv: Option<std::path::PathBuf>,
+    /// On a GPU: ratios to another run's CSV.
+    #[arg(long, value_name = "FILE")]
+    compare: Option<std::path::PathBuf>,
+    /// On a GPU: draw the ratios to the peers as SVG.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<std::path::PathBuf>,
+    /// On a GPU: measure eager PyTorch too, by this Python.
+    #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
+    torch: Option<std::path::PathBuf>,
+    /// On a GPU: measure burn-cuda too; needs the feature of that name.
+    #[arg(long)]
+    burn_cuda: bool,
+    /// Run the cases of a GPU on whatever device there is, their sizes divided by this: to try the program.
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = |text: &str| text.parse::<usize>().ok().filter(|n| *n > 0).ok_or("a number from 1"))]
+    shrink: usize,
     /// Used by `--cold-start` to run itself: one training step, then exit.
     #[arg(long, hide = true, value_name = "MODEL")]
     first_step: Option<burn_rocm_examples::model::Kind>,
@@ -72,6 +93,17 @@ fn main() -> std::process::ExitCode {
     if let Some(kind) = options.first_step {
         cold::first_step(kind);
         return std::process::ExitCode::SUCCESS;
+    }
+    // A block of one thread is a core of the CPU device.
+    let is_gpu = hip::Device::get(0).is_ok_and(|device| device.info().max_threads_per_block > 1);
+    if is_gpu || options.shrink > 1 {
+        return match gpu::run(&options) {
+            Ok(()) => std::process::ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                std::process::ExitCode::from(2)
+            }
+        };
     }
     let mut rows = Vec::new();
     let wants = |group: bool| options.all || group;

@@ -66,7 +66,8 @@ pub struct Mlp<B: Backend> {
 }
 
 impl<B: Backend> Mlp<B> {
-    fn new(device: &B::Device) -> Self {
+    /// The model with random weights.
+    pub fn new(device: &B::Device) -> Self {
         Self {
             hidden1: LinearConfig::new(PIXELS, 512).init(device),
             hidden2: LinearConfig::new(512, 256).init(device),
@@ -75,7 +76,8 @@ impl<B: Backend> Mlp<B> {
         }
     }
 
-    fn forward(&self, images: Tensor<B, 3>) -> Tensor<B, 2> {
+    /// Scores of the classes, `[batch, 10]`, for images `[batch, 28, 28]`.
+    pub fn forward(&self, images: Tensor<B, 3>) -> Tensor<B, 2> {
         let x = images.flatten(1, 2);
         let x = self.relu.forward(self.hidden1.forward(x));
         let x = self.relu.forward(self.hidden2.forward(x));
@@ -94,7 +96,8 @@ pub struct Cnn<B: Backend> {
 }
 
 impl<B: Backend> Cnn<B> {
-    fn new(device: &B::Device) -> Self {
+    /// The model with random weights.
+    pub fn new(device: &B::Device) -> Self {
         Self {
             block1: Block::new([1, 32], device),
             block2: Block::new([32, 64], device),
@@ -105,7 +108,8 @@ impl<B: Backend> Cnn<B> {
         }
     }
 
-    fn forward(&self, images: Tensor<B, 3>) -> Tensor<B, 2> {
+    /// Scores of the classes, `[batch, 10]`, for images `[batch, 28, 28]`.
+    pub fn forward(&self, images: Tensor<B, 3>) -> Tensor<B, 2> {
         let x = self.block1.forward(images.unsqueeze_dim(1));
         let x = self.block2.forward(x);
         let x = self.relu.forward(self.hidden.forward(x.flatten(1, 3)));

@@ -1,0 +1,285 @@
+"""The cases of `benches` in eager PyTorch: prints `"case",seconds` a line, the median of the rounds, by device events."""
+
+import argparse
+import math
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+arguments = argparse.ArgumentParser()
+arguments.add_argument("--groups", required=True)
+arguments.add_argument("--shrink", type=int, default=1)
+arguments.add_argument("--iterations", type=int, default=5)
+options = arguments.parse_args()
+groups, shrink = options.groups.split(","), options.shrink
+
+# True f32, as the rows of the other backends.
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+torch.backends.cudnn.benchmark = True
+on_gpu = torch.cuda.is_available()
+device = torch.device("cuda" if on_gpu else "cpu")
+
+
+def wait():
+    if on_gpu:
+        torch.cuda.synchronize()
+
+
+def host_seconds(body):
+    wait()
+    start = time.perf_counter()
+    body()
+    wait()
+    return time.perf_counter() - start
+
+
+def round_seconds(body, calls):
+    if not on_gpu:
+        return host_seconds(lambda: [body() for _ in range(calls)]) / calls
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    wait()
+    before.record()
+    for _ in range(calls):
+        body()
+    after.record()
+    after.synchronize()
+    return before.elapsed_time(after) / 1e3 / calls
+
+
+def say(name, seconds):
+    print(f'"{name}",{seconds}', flush=True)
+
+
+def measure(group, name, body):
+    if group not in groups:
+        return
+    print(f"PyTorch: {name}", file=sys.stderr)
+    for _ in range(3):
+        host_seconds(body)
+    calls = min(1000, max(1, math.ceil(0.02 / max(host_seconds(body), 1e-7))))
+    times = sorted(round_seconds(body, calls) for _ in range(options.iterations))
+    say(name, times[len(times) // 2])
+
+
+BEYOND_CACHES = 512 << 20
+
+
+def rotated(operand_bytes, make, op):
+    """A body whose operands no call finds in a cache."""
+    count = max(1, min(8, math.ceil(BEYOND_CACHES / max(1, operand_bytes))))
+    states, at = [make() for _ in range(count)], [0]
+
+    def body():
+        at[0] = (at[0] + 1) % count
+        op(*states[at[0]])
+
+    return body
+
+
+def uniform(*shape, dtype=torch.float32):
+    return (torch.rand(*shape, device=device) * 2 - 1).to(dtype)
+
+
+def memory():
+    n = (1 << 28) // shrink
+    rows, columns = 65536 // min(shrink, 4096), 4096
+    shape, m = f"{rows}x{columns} f32", rows * columns
+    one = lambda: (uniform(n),)
+    table = lambda: (uniform(rows, columns),)
+    with torch.no_grad():
+        measure("elementwise", f"add {n} f32", rotated(8 * n, lambda: (uniform(n), uniform(n)), lambda a, b: a + b))
+        measure("elementwise", f"gelu {n} f32", rotated(4 * n, one, F.gelu))
+        measure("elementwise", f"exp {n} f32", rotated(4 * n, one, torch.exp))
+        measure("elementwise", f"transpose to contiguous {shape}", rotated(4 * m, table, lambda a: a.t().contiguous()))
+        measure("reduce", f"sum {n} f32", rotated(4 * n, one, torch.sum))
+        measure("reduce", f"sum_dim 1 {shape}", rotated(4 * m, table, lambda a: a.sum(1, keepdim=True)))
+        measure("reduce", f"sum_dim 0 {shape}", rotated(4 * m, table, lambda a: a.sum(0, keepdim=True)))
+        measure("softmax", f"softmax {shape}", rotated(4 * m, table, lambda a: F.softmax(a, 1)))
+        labels = torch.arange(rows, device=device) % columns
+        measure("softmax", f"cross entropy {shape}", rotated(4 * m, table, lambda a: F.cross_entropy(a, labels)))
+        norm = nn.LayerNorm(columns, device=device)
+        measure("norm", f"layer_norm {shape}", rotated(4 * m, table, norm))
+
+
+def products():
+    for name, dtype, n in [("f32", torch.float32, 4096), ("bf16", torch.bfloat16, 8192), ("f16", torch.float16, 8192)]:
+        n //= min(shrink, 64)
+        make = lambda: (uniform(n, n, dtype=dtype), uniform(n, n, dtype=dtype))
+        measure("matmul", f"matmul {n} {name}", rotated(2 * n * n * dtype.itemsize, make, torch.matmul))
+
+
+def convolutions():
+    batch = max(1, 64 // shrink)
+    layers = [(3, 64, 224, 7, 2), (64, 64, 56, 3, 1), (128, 128, 28, 3, 1), (256, 256, 14, 3, 1), (512, 512, 7, 3, 1)]
+    for source, to, side, kernel, stride in layers:
+        out = side // stride
+        make = lambda: (uniform(batch, source, side, side), uniform(to, source, kernel, kernel))
+        op = lambda x, w: F.conv2d(x, w, stride=stride, padding=kernel // 2)
+        name = f"conv2d {source}->{to} {kernel}x{kernel} stride {stride} on {side}x{side}, batch {batch} f32"
+        measure("conv", name, rotated(4 * batch * (source * side * side + to * out * out), make, op))
+
+
+def chains():
+    a, b = uniform(32, 32), uniform(32, 32)
+
+    def kept():
+        results = [a]
+        for i in range(1000):
+            results.append(results[i] + b)
+
+    def dropped():
+        result = a
+        for _ in range(1000):
+            result = result + b
+
+    measure("overhead", "add 32x32, a chain of 1000, results kept", kept)
+    measure("overhead", "add 32x32, a chain of 1000, results dropped", dropped)
+
+
+def numbers(shape, series, scale):
+    """`numbers` of benches/src/gpu/models.rs."""
+    index = torch.arange(math.prod(shape), dtype=torch.float64)
+    x = index * 0.6180339887498949 + series * 0.4142135623730951
+    return ((2 * (x - x.floor()) - 1) * scale).to(torch.float32).reshape(shape).to(device)
+
+
+def fill(model):
+    """The weights that every peer starts from, in the order in which Burn visits its modules."""
+    series = 0
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                series += 1
+                inputs = module.in_features
+                weights = numbers((inputs, module.out_features), series, 1 / math.sqrt(inputs))
+                module.weight.copy_(weights.t())
+                module.bias.zero_()
+            elif isinstance(module, nn.Conv2d):
+                series += 1
+                shape = tuple(module.weight.shape)
+                module.weight.copy_(numbers(shape, series, 1 / math.sqrt(math.prod(shape[1:]))))
+    return model
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10)
+        )
+
+    def forward(self, images):
+        return self.layers(images.flatten(1))
+
+
+class Cnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        block = lambda a, b: [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)]
+        self.blocks = nn.Sequential(*block(1, 32), *block(32, 64))
+        self.head = nn.Sequential(nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10))
+
+    def forward(self, images):
+        return self.head(self.blocks(images.unsqueeze(1)).flatten(1))
+
+
+class Block(nn.Module):
+    def __init__(self, source, to, stride):
+        super().__init__()
+        conv = lambda a, b, size, stride: nn.Conv2d(a, b, size, stride, size // 2, bias=False)
+        self.conv1, self.norm1 = conv(source, to, 3, stride), nn.BatchNorm2d(to)
+        self.conv2, self.norm2 = conv(to, to, 3, 1), nn.BatchNorm2d(to)
+        other = stride != 1 or source != to
+        self.around = nn.Sequential(conv(source, to, 1, stride), nn.BatchNorm2d(to)) if other else nn.Identity()
+
+    def forward(self, x):
+        around = self.around(x)
+        x = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(x)) + around)
+
+
+class ResNet18(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        blocks, source = [], 64
+        for to, stride in [(64, 1), (128, 2), (256, 2), (512, 2)]:
+            blocks += [Block(source, to, stride), Block(to, to, 1)]
+            source = to
+        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(512, 1000)
+
+    def forward(self, images):
+        x = F.max_pool2d(F.relu(self.norm(self.stem(images))), 3, 2, 1)
+        return self.head(F.adaptive_avg_pool2d(self.blocks(x), 1).flatten(1))
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(768, 768) for _ in range(4))
+        self.inner, self.outer = nn.Linear(768, 3072), nn.Linear(3072, 768)
+        self.norm_1, self.norm_2 = nn.LayerNorm(768), nn.LayerNorm(768)
+
+    def forward(self, x):
+        y = self.norm_2(x)
+        heads = lambda t: t.unflatten(2, (12, 64)).transpose(1, 2)
+        attended = F.scaled_dot_product_attention(heads(self.query(y)), heads(self.key(y)), heads(self.value(y)))
+        x = x + self.output(attended.transpose(1, 2).flatten(2))
+        return x + self.outer(F.gelu(self.inner(self.norm_1(x))))
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(Layer() for _ in range(4)))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def train(name, model, batch, loss_of):
+    if "train" not in groups:
+        return
+    model = fill(model.to(device))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-5)
+    losses = []
+
+    def step():
+        optimizer.zero_grad()
+        loss = loss_of(model, *batch)
+        loss.backward()
+        if len(losses) <= 20:
+            losses.append(loss.detach())
+        optimizer.step()
+
+    measure("train", name, step)
+    while len(losses) <= 20:
+        step()
+    say(f"loss of {name}", float(losses[20]))
+
+
+def training():
+    classify = lambda model, x, labels: F.cross_entropy(model(x), labels)
+    labels = lambda size, classes: torch.arange(size, device=device) % classes
+    sizes = [64] if shrink > 1 else [64, 512, 4096]
+    for name, kind in [("MLP", Mlp), ("CNN", Cnn)]:
+        for size in sizes:
+            batch = (numbers((size, 28, 28), 0, 1.0), labels(size, 10))
+            train(f"{name} Adam step, batch {size}", kind(), batch, classify)
+    size = 1 if shrink > 1 else 64
+    batch = (numbers((size, 3, 224, 224), 0, 1.0), labels(size, 1000))
+    train(f"ResNet-18 Adam step, batch {size}", ResNet18(), batch, classify)
+    size = 1 if shrink > 1 else 16
+    batch = (numbers((size, 512, 768), 0, 1.0), numbers((size, 512, 768), 1, 1.0))
+    train(f"transformer Adam step, batch {size}", Transformer(), batch, lambda model, x, y: (model(x) - y).square().mean())
+
+
+memory()
+products()
+convolutions()
+chains()
+training()

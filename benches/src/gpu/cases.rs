@@ -1,0 +1,393 @@
+//! The cases, generic over the backend.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use burn::backend::Autodiff;
+use burn::nn::LayerNormConfig;
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::optim::{AdamConfig, GradientsParams, Optimizer};
+use burn::tensor::backend::Backend;
+use burn::tensor::module::conv2d;
+use burn::tensor::ops::ConvOptions;
+use burn::tensor::{Distribution, FloatDType, Int, Tensor, activation};
+use burn_rocm_examples::model::{Cnn, Mlp};
+
+use super::models::{ResNet18, Trained, Transformer, fill};
+use crate::Options;
+
+/// Which option asks for a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    Matmul,
+    Conv,
+    Elementwise,
+    Reduce,
+    Softmax,
+    Norm,
+    Overhead,
+    Train,
+    ColdStart,
+}
+
+impl Group {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Elementwise,
+        Self::Reduce,
+        Self::Softmax,
+        Self::Norm,
+        Self::Matmul,
+        Self::Conv,
+        Self::Overhead,
+        Self::Train,
+        Self::ColdStart,
+    ];
+
+    /// The option's name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Matmul => "matmul",
+            Self::Conv => "conv",
+            Self::Elementwise => "elementwise",
+            Self::Reduce => "reduce",
+            Self::Softmax => "softmax",
+            Self::Norm => "norm",
+            Self::Overhead => "overhead",
+            Self::Train => "train",
+            Self::ColdStart => "cold-start",
+        }
+    }
+
+    pub(crate) fn wanted(self, options: &Options) -> bool {
+        match self {
+            Self::Matmul => options.matmul,
+            Self::Conv => options.conv,
+            Self::Elementwise => options.elementwise,
+            Self::Reduce => options.reduce,
+            Self::Softmax => options.softmax,
+            Self::Norm => options.norm,
+            Self::Overhead => options.overhead,
+            Self::Train => options.train,
+            Self::ColdStart => options.cold_start,
+        }
+    }
+}
+
+/// What a call of a case does, for its rate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// Bytes that must be read or written.
+    Bytes(f64),
+    /// Multiplications and additions.
+    Flops(f64),
+    /// So many small ops: the time is an op's.
+    Ops(f64),
+    /// The time is what counts.
+    Step,
+}
+
+/// What a case is held to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bar {
+    /// Bytes a second at least.
+    Rate(f64),
+    /// This share of the device's copy bandwidth at least.
+    OfCopy(f64),
+    /// This share of the library called directly at least.
+    OfLibrary(f64),
+    /// Seconds at most.
+    Seconds(f64),
+    /// None.
+    None,
+}
+
+/// A case made ready: what is timed, and where it trains the loss before the 21st step, once there was one.
+pub(crate) struct Timed {
+    pub(crate) body: Box<dyn FnMut()>,
+    pub(crate) loss: Option<Box<dyn Fn() -> Option<f64>>>,
+}
+
+type Make<B> = Box<dyn FnOnce(&<B as burn_backend::BackendTypes>::Device) -> Timed>;
+
+/// One row.
+pub(crate) struct Case<B: Backend> {
+    pub(crate) group: Group,
+    pub(crate) name: String,
+    pub(crate) work: Work,
+    pub(crate) bar: Bar,
+    pub(crate) make: Make<B>,
+}
+
+/// Bytes that hold no operand of the last call in a GPU's caches any more (the H200's L2 has 50 MB, the MI300X's Infinity Cache 256).
+const BEYOND_CACHES: usize = 512 << 20;
+
+/// Operands made several times over, so that no call finds its own in a cache.
+struct Rotation<T> {
+    states: Vec<T>,
+    next: usize,
+}
+
+impl<T> Rotation<T> {
+    fn new(bytes: usize, make: impl Fn() -> T) -> Self {
+        let count = BEYOND_CACHES.div_ceil(bytes.max(1)).clamp(1, 8);
+        Self { states: (0..count).map(|_| make()).collect(), next: 0 }
+    }
+
+    fn next(&mut self) -> &T {
+        self.next = (self.next + 1) % self.states.len();
+        &self.states[self.next]
+    }
+}
+
+fn uniform<B: Backend, const D: usize>(shape: [usize; D], device: &B::Device) -> Tensor<B, D> {
+    Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device)
+}
+
+/// A case over one tensor of `[rows, columns]` and what else `make` gives.
+fn over<B: Backend, T: 'static>(
+    group: Group,
+    name: String,
+    bytes: f64,
+    bar: Bar,
+    operand_bytes: usize,
+    make: impl Fn(&B::Device) -> T + 'static,
+    body: impl Fn(&T) + 'static,
+) -> Case<B> {
+    let make = Box::new(move |device: &B::Device| {
+        let mut rotation = Rotation::new(operand_bytes, || make(device));
+        Timed { body: Box::new(move || body(rotation.next())), loss: None }
+    });
+    Case { group, name, work: Work::Bytes(bytes), bar, make }
+}
+
+/// Every case.
+pub(crate) fn cases<B: Backend>(options: &Options) -> Vec<Case<B>> {
+    let mut all = memory::<B>(options);
+    all.extend(products::<B>(options));
+    all.extend(convolutions::<B>(options));
+    all.extend(chains::<B>(options));
+    all.extend(training::<B>(options));
+    all
+}
+
+fn memory<B: Backend>(options: &Options) -> Vec<Case<B>> {
+    let n = (1usize << 28) / options.shrink;
+    let (rows, columns) = (65536 / options.shrink.min(4096), 4096);
+    let size = |n: usize| n as f64 * 4.0;
+    let name = |op: &str| format!("{op} {n} f32");
+    let pair = move |device: &B::Device| [(); 2].map(|()| uniform::<B, 1>([n], device));
+    let one = move |device: &B::Device| uniform::<B, 1>([n], device);
+    let table = move |device: &B::Device| uniform::<B, 2>([rows, columns], device);
+    let shape = format!("{rows}x{columns} f32");
+    let m = rows * columns;
+    use Group::*;
+    vec![
+        over(
+            Elementwise,
+            name("add"),
+            size(3 * n),
+            Bar::OfCopy(0.95),
+            8 * n,
+            pair,
+            |[a, b]: &[Tensor<B, 1>; 2]| {
+                drop(a.clone() + b.clone());
+            },
+        ),
+        over(Elementwise, name("gelu"), size(2 * n), Bar::OfCopy(0.95), 4 * n, one, |a: &Tensor<B, 1>| {
+            drop(activation::gelu(a.clone()));
+        }),
+        over(Elementwise, name("exp"), size(2 * n), Bar::OfCopy(0.95), 4 * n, one, |a: &Tensor<B, 1>| {
+            drop(a.clone().exp());
+        }),
+        over(
+            Elementwise,
+            format!("transpose to contiguous {shape}"),
+            size(2 * m),
+            Bar::Rate(3.2e12),
+            4 * m,
+            table,
+            |a: &Tensor<B, 2>| {
+                // Flattening the transposed matrix must move it.
+                drop(a.clone().transpose().reshape([-1]));
+            },
+        ),
+        over(Reduce, name("sum"), size(n), Bar::Rate(3.9e12), 4 * n, one, |a: &Tensor<B, 1>| {
+            drop(a.clone().sum());
+        }),
+        over(
+            Reduce,
+            format!("sum_dim 1 {shape}"),
+            size(m),
+            Bar::Rate(3.9e12),
+            4 * m,
+            table,
+            |a: &Tensor<B, 2>| {
+                drop(a.clone().sum_dim(1));
+            },
+        ),
+        over(
+            Reduce,
+            format!("sum_dim 0 {shape}"),
+            size(m),
+            Bar::Rate(3.9e12),
+            4 * m,
+            table,
+            |a: &Tensor<B, 2>| {
+                drop(a.clone().sum_dim(0));
+            },
+        ),
+        over(
+            Softmax,
+            format!("softmax {shape}"),
+            size(2 * m),
+            Bar::Rate(3.7e12),
+            4 * m,
+            table,
+            |a: &Tensor<B, 2>| {
+                drop(activation::softmax(a.clone(), 1));
+            },
+        ),
+        over(
+            Softmax,
+            format!("cross entropy {shape}"),
+            size(m),
+            Bar::Rate(1.8e12),
+            4 * m,
+            move |device| {
+                let labels =
+                    Tensor::<B, 1, Int>::arange(0..rows as i64, device).remainder_scalar(columns as i64);
+                (table(device), labels, CrossEntropyLossConfig::new().init::<B>(device))
+            },
+            |(logits, labels, loss)| drop(loss.forward(logits.clone(), labels.clone())),
+        ),
+        over(
+            Norm,
+            format!("layer_norm {shape}"),
+            size(2 * m),
+            Bar::Rate(3.7e12),
+            4 * m,
+            move |device| (table(device), LayerNormConfig::new(columns).init::<B>(device)),
+            |(x, norm)| drop(norm.forward(x.clone())),
+        ),
+    ]
+}
+
+fn products<B: Backend>(options: &Options) -> Vec<Case<B>> {
+    let dtypes = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
+    let square = |((name, dtype, n), float): ((&str, hip::DType, usize), FloatDType)| {
+        let bytes = 2 * n * n * dtype.size();
+        let make = move |device: &B::Device| [(); 2].map(|()| uniform::<B, 2>([n, n], device).cast(float));
+        let body = |[a, b]: &[Tensor<B, 2>; 2]| drop(a.clone().matmul(b.clone()));
+        let case =
+            over(Group::Matmul, format!("matmul {n} {name}"), 0.0, Bar::OfLibrary(1.0), bytes, make, body);
+        Case { work: Work::Flops(2.0 * (n as f64).powi(3)), ..case }
+    };
+    super::ceiling::products(options).into_iter().zip(dtypes).map(square).collect()
+}
+
+fn convolutions<B: Backend>(options: &Options) -> Vec<Case<B>> {
+    let batch = (64 / options.shrink).max(1);
+    let layer = |[from, to, side, kernel, stride]: [usize; 5]| {
+        let out = side / stride;
+        let flops = 2.0 * (batch * to * out * out * from * kernel * kernel) as f64;
+        let bytes = 4 * batch * (from * side * side + to * out * out);
+        let make = move |device: &B::Device| {
+            (
+                uniform::<B, 4>([batch, from, side, side], device),
+                uniform::<B, 4>([to, from, kernel, kernel], device),
+            )
+        };
+        let body = move |(x, w): &(Tensor<B, 4>, Tensor<B, 4>)| {
+            let pad = kernel / 2;
+            let options = ConvOptions::new([stride, stride], [pad, pad], [1, 1], 1);
+            drop(conv2d(x.clone(), w.clone(), None, options));
+        };
+        let name = format!(
+            "conv2d {from}->{to} {kernel}x{kernel} stride {stride} on {side}x{side}, batch {batch} f32"
+        );
+        Case { work: Work::Flops(flops), ..over(Group::Conv, name, 0.0, Bar::None, bytes, make, body) }
+    };
+    [[3, 64, 224, 7, 2], [64, 64, 56, 3, 1], [128, 128, 28, 3, 1], [256, 256, 14, 3, 1], [512, 512, 7, 3, 1]]
+        .map(layer)
+        .into()
+}
+
+/// Additions in a chain.
+const CHAIN: usize = 1000;
+
+fn chains<B: Backend>(_: &Options) -> Vec<Case<B>> {
+    let pair = |device: &B::Device| [(); 2].map(|()| uniform::<B, 2>([32, 32], device));
+    let case = |name: &str, body: fn(&[Tensor<B, 2>; 2])| Case {
+        work: Work::Ops(CHAIN as f64),
+        ..over(Group::Overhead, name.into(), 0.0, Bar::Seconds(2.5e-6), BEYOND_CACHES, pair, body)
+    };
+    vec![
+        case("add 32x32, a chain of 1000, results kept", |[a, b]| {
+            let mut kept = vec![a.clone()];
+            for i in 0..CHAIN {
+                kept.push(kept[i].clone() + b.clone());
+            }
+        }),
+        case("add 32x32, a chain of 1000, results dropped", |[a, b]| {
+            let last = (0..CHAIN).fold(a.clone(), |sum, _| sum + b.clone());
+            drop(last);
+        }),
+    ]
+}
+
+fn training<B: Backend>(options: &Options) -> Vec<Case<B>> {
+    let small = options.shrink > 1;
+    let mut all = Vec::new();
+    for (size, bar) in [(64, 0.45e-3), (512, 0.45e-3), (4096, 0.55e-3)] {
+        all.push(trainer::<B, Mlp<Autodiff<B>>>("MLP", size, bar));
+    }
+    for (size, bar) in [(64, 1.4e-3), (512, 4e-3), (4096, 28e-3)] {
+        all.push(trainer::<B, Cnn<Autodiff<B>>>("CNN", size, bar));
+    }
+    if small {
+        all.retain(|case| case.name.ends_with("batch 64"));
+    }
+    all.push(trainer::<B, ResNet18<Autodiff<B>>>("ResNet-18", if small { 1 } else { 64 }, 45e-3));
+    all.push(trainer::<B, Transformer<Autodiff<B>>>("transformer", if small { 1 } else { 16 }, 60e-3));
+    all
+}
+
+/// After so many steps the losses of all peers are compared.
+const STEPS: usize = 20;
+
+fn trainer<B: Backend, M>(model: &str, size: usize, bar: f64) -> Case<B>
+where
+    M: Trained<Autodiff<B>> + burn::module::AutodiffModule<Autodiff<B>> + 'static,
+    M::Batch: 'static,
+{
+    let make = move |device: &B::Device| {
+        let batch = M::batch(size, device);
+        let mut state = Some(fill::<Autodiff<B>, M>(M::new(device)));
+        let mut optimizer = AdamConfig::new().init();
+        // The loss before each of the first steps, read only when all is over.
+        let losses = Rc::new(RefCell::new(Vec::new()));
+        let seen = losses.clone();
+        let body = move || {
+            let Some(model) = state.take() else { return };
+            let loss = model.loss(batch.clone());
+            let gradients = GradientsParams::from_grads(loss.backward(), &model);
+            if seen.borrow().len() <= STEPS {
+                seen.borrow_mut().push(loss.inner());
+            }
+            state = Some(optimizer.step(1e-3, model, gradients));
+        };
+        let last = move || -> Option<f64> {
+            let losses = losses.borrow();
+            let loss: &Tensor<B, 1> = losses.get(STEPS)?;
+            loss.to_data().iter::<f64>().next()
+        };
+        Timed { body: Box::new(body), loss: Some(Box::new(last)) }
+    };
+    Case {
+        group: Group::Train,
+        name: format!("{model} Adam step, batch {size}"),
+        work: Work::Step,
+        bar: Bar::Seconds(bar),
+        make: Box::new(make),
+    }
+}

@@ -1,0 +1,88 @@
+//! The cases of a GPU: sizes beyond its caches, timed by device events, as shares of what the device reaches at most and beside
+//! the peers measured in the same call.
+
+mod cases;
+mod ceiling;
+pub(crate) mod models;
+mod peers;
+mod plot;
+mod report;
+mod time;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::Options;
+use cases::{Case, Group};
+use report::Line;
+
+/// Runs the groups asked for on this backend and on the peers named, and prints the table.
+///
+/// # Errors
+/// What could not be measured, read or written, in words.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let groups: Vec<Group> =
+        Group::ALL.into_iter().filter(|group| options.all || group.wanted(options)).collect();
+    if groups.is_empty() {
+        return Err(
+            "nothing to run: name a group (--matmul, --train, ...) or --all; --help lists them".into()
+        );
+    }
+    let device = hip::Device::get(0).map_err(|error| error.to_string())?;
+    let ceiling = ceiling::Ceiling::measure(&device, options).map_err(|error| error.to_string())?;
+    println!(
+        "{} ({}) through the {} provider; device copy {:.2} TB/s\n",
+        device.info().name,
+        device.info().arch,
+        device.provider().kind(),
+        ceiling.copy / 1e12
+    );
+    let mut lines = Vec::new();
+    for case in cases::cases::<burn_rocm::Rocm>(options) {
+        if !groups.contains(&case.group) {
+            continue;
+        }
+        lines.push(measure::<burn_rocm::Rocm>(case, options));
+    }
+    if groups.contains(&Group::ColdStart) {
+        lines.extend(peers::cold_starts(options)?);
+    }
+    let mut columns: Vec<(String, BTreeMap<String, f64>)> = Vec::new();
+    if let Some(python) = &options.torch {
+        columns.push(("PyTorch".into(), peers::torch(python, options, &groups)?));
+    }
+    if options.burn_cuda {
+        columns.push(("burn-cuda".into(), peers::burn_cuda(options, &groups)?));
+    }
+    if let Some(path) = &options.compare {
+        columns.push((format!("{}", path.display()), report::read_csv(path)?));
+    }
+    print!("{}", report::markdown(&lines, &columns, &ceiling));
+    let write = |path: &Path, text: String| {
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    if let Some(path) = &options.csv {
+        write(path, report::csv(&lines, &columns))?;
+    }
+    if let Some(path) = &options.plot {
+        plot::bars(path, &lines, &columns)?;
+    }
+    Ok(())
+}
+
+/// Times one case. What it shows of its progress goes to stderr.
+fn measure<B: time::Clock>(case: Case<B>, options: &Options) -> Line {
+    let device = B::Device::default();
+    eprintln!("{}", case.name);
+    let mut timed = (case.make)(&device);
+    let seconds = time::median::<B>(&device, &mut timed.body, options);
+    let loss = timed.loss.map(|loss| {
+        loop {
+            if let Some(loss) = loss() {
+                break loss;
+            }
+            (timed.body)();
+        }
+    });
+    Line { name: case.name, work: case.work, bar: case.bar, seconds, loss }
+}

@@ -1,0 +1,119 @@
+//! The peers: eager PyTorch in a Python of its own, `burn-cuda` in this process, and this program started anew.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use burn_rocm_examples::model::Kind;
+
+use super::cases::{Bar, Group, Work};
+use super::report::{Line, parse_csv};
+use crate::Options;
+
+/// The script, part of this program so that it need not be found beside it.
+const TORCH: &str = include_str!("../../peers/torch_peer.py");
+
+/// Runs the PyTorch peer over the same groups and gives its seconds by case.
+///
+/// # Errors
+/// Where Python can't be started or ends with an error.
+pub(crate) fn torch(
+    python: &Path,
+    options: &Options,
+    groups: &[Group],
+) -> Result<BTreeMap<String, f64>, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", python.display());
+    let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
+    let mut child = Command::new(python)
+        .args(["-", "--groups", &names.join(",")])
+        .args(["--shrink", &options.shrink.to_string()])
+        .args(["--iterations", &options.iterations.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(&error))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(TORCH.as_bytes()).map_err(|error| failed(&error))?;
+    }
+    let output = child.wait_with_output().map_err(|error| failed(&error))?;
+    if !output.status.success() {
+        return Err(failed(&output.status));
+    }
+    Ok(parse_csv(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Runs the cases on CubeCL's backend, with its default fusion and autotune.
+///
+/// # Errors
+/// Where this program was built without it.
+#[cfg(feature = "burn-cuda")]
+pub(crate) fn burn_cuda(options: &Options, groups: &[Group]) -> Result<BTreeMap<String, f64>, String> {
+    // The memory that this backend's pool holds is the peer's to use.
+    let device = hip::Device::get(0).map_err(|error| error.to_string())?;
+    device.memory_cleanup().map_err(|error| error.to_string())?;
+    let mut values = BTreeMap::new();
+    for case in super::cases::cases::<burn_cuda::Cuda>(options) {
+        if !groups.contains(&case.group) {
+            continue;
+        }
+        let name = case.name.clone();
+        // What the peer can't do ends in a panic; the other rows count.
+        let measured =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| super::measure(case, options)));
+        let Ok(line) = measured else { continue };
+        if let Some(loss) = line.loss {
+            values.insert(super::report::loss_of(&name), loss);
+        }
+        values.insert(name, line.seconds);
+    }
+    Ok(values)
+}
+
+/// As above, without the peer.
+#[cfg(not(feature = "burn-cuda"))]
+pub(crate) fn burn_cuda(_: &Options, _: &[Group]) -> Result<BTreeMap<String, f64>, String> {
+    Err("--burn-cuda needs a build with `--features burn-cuda`".into())
+}
+
+/// Process start to the end of the first training step: with empty caches, then with those that the first start left.
+///
+/// # Errors
+/// Where this program can't be started again, or a step fails.
+pub(crate) fn cold_starts(options: &Options) -> Result<Vec<Line>, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut lines = Vec::new();
+    for (kind, most) in [(Kind::Mlp, 5.0), (Kind::Cnn, 8.0)] {
+        let (mut cold, mut warm) = (Vec::new(), Vec::new());
+        for round in 0..options.iterations.clamp(1, 3) {
+            let cache = std::env::temp_dir().join(format!("burn-rocm-cold-{}-{round}", std::process::id()));
+            std::fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
+            for times in [&mut cold, &mut warm] {
+                let start = std::time::Instant::now();
+                let status = Command::new(&program)
+                    .args(["--first-step", kind.name()])
+                    .env("XDG_CACHE_HOME", &cache)
+                    .env("CUDA_CACHE_PATH", cache.join("driver"))
+                    .status()
+                    .map_err(|error| error.to_string())?;
+                times.push(start.elapsed().as_secs_f64());
+                if !status.success() {
+                    return Err(format!("the first step of the {} failed: {status}", kind.name()));
+                }
+            }
+            // A folder that stays behind in the system's temporary ones harms nobody.
+            let _ = std::fs::remove_dir_all(&cache);
+        }
+        for (what, mut times, most) in [("cold", cold, most), ("warm", warm, 1.0)] {
+            times.sort_by(f64::total_cmp);
+            lines.push(Line {
+                name: format!("{what} start to the end of the first {} step", kind.name()),
+                work: Work::Step,
+                bar: Bar::Seconds(most),
+                seconds: times[times.len() / 2],
+                loss: None,
+            });
+        }
+    }
+    Ok(lines)
+}

@@ -1,0 +1,198 @@
+//! The rows and how they are printed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use super::cases::{Bar, Work};
+use super::ceiling::Ceiling;
+
+/// One measured case.
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) work: Work,
+    pub(crate) bar: Bar,
+    /// The median seconds of a call.
+    pub(crate) seconds: f64,
+    /// The loss before the 21st training step.
+    pub(crate) loss: Option<f64>,
+}
+
+/// A peer's name, and what it measured by case: seconds, or a loss under `loss of CASE`.
+pub(crate) type Column = (String, BTreeMap<String, f64>);
+
+impl Line {
+    /// Seconds of one op, where a call is many.
+    fn one(&self, seconds: f64) -> f64 {
+        match self.work {
+            Work::Ops(count) => seconds / count,
+            _ => seconds,
+        }
+    }
+
+    /// The time, or the rate where one is meant.
+    fn figure(&self, seconds: f64) -> String {
+        match self.work {
+            Work::Bytes(bytes) => format!("{:.2} TB/s", bytes / seconds / 1e12),
+            Work::Flops(flops) => format!("{:.1} TFLOP/s", flops / seconds / 1e12),
+            Work::Ops(_) | Work::Step => time(self.one(seconds)),
+        }
+    }
+
+    /// The share of the ceiling.
+    fn share(&self, ceiling: &Ceiling) -> Option<f64> {
+        match self.work {
+            Work::Bytes(bytes) => Some(bytes / self.seconds / ceiling.copy),
+            Work::Flops(_) => {
+                let direct = ceiling.gemm.iter().find(|(name, _)| *name == self.name)?;
+                Some(direct.1 / self.seconds)
+            }
+            _ => None,
+        }
+    }
+
+    /// The bar in words, and whether it is met.
+    fn bar(&self, ceiling: &Ceiling) -> Option<(String, bool)> {
+        match self.bar {
+            Bar::None => None,
+            Bar::Rate(least) => {
+                let Work::Bytes(bytes) = self.work else { return None };
+                Some((format!("{:.1} TB/s", least / 1e12), bytes / self.seconds >= least))
+            }
+            Bar::OfCopy(least) => {
+                Some((format!("{:.0} % of copy", least * 100.0), self.share(ceiling)? >= least))
+            }
+            // What the clock tells apart: a hundredth.
+            Bar::OfLibrary(least) => {
+                Some((format!("{least:.1} of the library"), self.share(ceiling)? >= least - 0.01))
+            }
+            Bar::Seconds(most) => Some((time(most), self.one(self.seconds) <= most)),
+        }
+    }
+}
+
+/// The table, a column for each peer with the ratio of its time to ours: above 1, this backend is the faster one.
+pub(crate) fn markdown(lines: &[Line], columns: &[Column], ceiling: &Ceiling) -> String {
+    let mut text = String::from("| case | burn-rocm | of the ceiling | bar | |");
+    let mut rule = String::from("|---|---:|---:|---:|---|");
+    for (name, _) in columns {
+        let _ = write!(text, " {name} | its time / ours |");
+        rule += "---:|---:|";
+    }
+    text += "\n";
+    text += &rule;
+    text += "\n";
+    for line in lines {
+        let share = line.share(ceiling).map_or("-".into(), |share| format!("{:.0} %", share * 100.0));
+        let (bar, verdict) = match line.bar(ceiling) {
+            Some((bar, true)) => (bar, "ok"),
+            Some((bar, false)) => (bar, "missed"),
+            None => ("-".into(), ""),
+        };
+        let _ =
+            write!(text, "| {} | {} | {share} | {bar} | {verdict} |", line.name, line.figure(line.seconds));
+        for (_, values) in columns {
+            match values.get(&line.name) {
+                Some(&seconds) => {
+                    let _ = write!(text, " {} | {:.2} |", line.figure(seconds), seconds / line.seconds);
+                }
+                None => text += " - | - |",
+            }
+        }
+        text += "\n";
+    }
+    text + &losses(lines, columns)
+}
+
+/// The losses after the first steps, one beside the other.
+fn losses(lines: &[Line], columns: &[Column]) -> String {
+    let mut text = String::new();
+    for line in lines {
+        let Some(ours) = line.loss else { continue };
+        let _ = write!(text, "{}: loss after 20 steps {ours:.6}", line.name);
+        for (name, values) in columns {
+            if let Some(loss) = values.get(&loss_of(&line.name)) {
+                let _ = write!(text, ", {name} {loss:.6}");
+            }
+        }
+        text += "\n";
+    }
+    if text.is_empty() { text } else { format!("\n{text}") }
+}
+
+/// Under which name a peer gives the loss of a case.
+pub(crate) fn loss_of(case: &str) -> String {
+    format!("loss of {case}")
+}
+
+/// Case and seconds, one a line; `--compare` reads the first two columns.
+pub(crate) fn csv(lines: &[Line], columns: &[Column]) -> String {
+    let mut text = String::from("case,burn-rocm");
+    for (name, _) in columns {
+        let _ = write!(text, ",{name}");
+    }
+    text += "\n";
+    let mut row = |name: &str, ours: f64| {
+        let _ = write!(text, "\"{name}\",{ours}");
+        for (_, values) in columns {
+            let _ = write!(text, ",{}", values.get(name).map_or(String::new(), f64::to_string));
+        }
+        text += "\n";
+    };
+    for line in lines {
+        row(&line.name, line.seconds);
+        if let Some(loss) = line.loss {
+            row(&loss_of(&line.name), loss);
+        }
+    }
+    text
+}
+
+/// What [`csv`] wrote, or a peer: the first number of each line by its case.
+pub(crate) fn parse_csv(text: &str) -> BTreeMap<String, f64> {
+    text.lines()
+        .filter_map(|line| {
+            let (name, rest) = line.strip_prefix('"')?.split_once("\",")?;
+            Some((name.to_string(), rest.split(',').next()?.parse().ok()?))
+        })
+        .collect()
+}
+
+/// Another run's rows.
+///
+/// # Errors
+/// Where the file can't be read or has no rows.
+pub(crate) fn read_csv(path: &Path) -> Result<BTreeMap<String, f64>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let rows = parse_csv(&text);
+    if rows.is_empty() { Err(format!("{}: no rows of another run", path.display())) } else { Ok(rows) }
+}
+
+/// Seconds for people.
+pub(crate) fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.2} us", s * 1e6),
+        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
+        s => format!("{s:.2} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let line = Line {
+            name: "add, of 3".into(),
+            work: Work::Bytes(12.0),
+            bar: Bar::None,
+            seconds: 0.25,
+            loss: Some(1.5),
+        };
+        let text = csv(&[line], &[("peer".into(), BTreeMap::from([("add, of 3".into(), 0.5)]))]);
+        let rows = parse_csv(&text);
+        assert_eq!(rows.len(), 2);
+        assert_eq!((rows["add, of 3"], rows["loss of add, of 3"]), (0.25, 1.5));
+    }
+}

@@ -1,0 +1,64 @@
+//! Clocks: device events where the backend is this project's, the host's clock around many repetitions elsewhere.
+
+use burn_backend::Backend;
+use std::time::Instant;
+
+use crate::Options;
+
+/// The least a measured round lasts.
+const ROUND: f64 = 0.02;
+
+/// A backend whose work can be timed.
+pub(crate) trait Clock: Backend {
+    /// Seconds from before `body` to the end of what it queued.
+    fn time(device: &Self::Device, body: &mut dyn FnMut()) -> f64;
+}
+
+/// By the host's clock, the device idle before and after.
+fn by_host<B: Backend>(device: &B::Device, body: &mut dyn FnMut()) -> f64 {
+    crate::cases::sync::<B>(device);
+    let start = Instant::now();
+    body();
+    crate::cases::sync::<B>(device);
+    start.elapsed().as_secs_f64()
+}
+
+impl Clock for burn_rocm::Rocm {
+    fn time(device: &Self::Device, body: &mut dyn FnMut()) -> f64 {
+        let mut events = || -> hip::Result<f64> {
+            let gpu = hip::Device::get(device.index)?;
+            let (before, after) = (gpu.timing_event()?, gpu.timing_event()?);
+            crate::cases::sync::<Self>(device);
+            gpu.compute_stream().record(&before)?;
+            body();
+            gpu.compute_stream().record(&after)?;
+            after.synchronize()?;
+            // Milliseconds.
+            Ok(f64::from(after.elapsed_since(&before)?) / 1e3)
+        };
+        events().expect("events are recorded")
+    }
+}
+
+#[cfg(feature = "burn-cuda")]
+impl Clock for burn_cuda::Cuda {
+    fn time(device: &Self::Device, body: &mut dyn FnMut()) -> f64 {
+        by_host::<Self>(device, body)
+    }
+}
+
+/// The median over the measured rounds of the seconds that one call takes, each round as many calls as last long enough to
+/// be told from the clock's grain.
+pub(crate) fn median<B: Clock>(device: &B::Device, body: &mut dyn FnMut(), options: &Options) -> f64 {
+    // The first calls compile, choose algorithms and fill the pool.
+    for _ in 0..options.warmup.max(1) {
+        by_host::<B>(device, body);
+    }
+    let once = by_host::<B>(device, body).max(1e-7);
+    let calls = (ROUND / once).ceil().clamp(1.0, 1000.0) as usize;
+    let mut times: Vec<f64> = (0..options.iterations.max(1))
+        .map(|_| B::time(device, &mut || (0..calls).for_each(|_| body())) / calls as f64)
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
