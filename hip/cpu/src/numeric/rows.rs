@@ -273,8 +273,8 @@ unsafe fn normalise_with<V: Vector>(job: Normalise<'_>) {
                 V::load(x.as_ptr().add(i)).mul_add(one, center).mul_add(weight, bias).store(y.add(i));
                 i += V::LANES;
             }
-            for i in i..job.len {
-                *y.add(i) = (x[i] - mean) * (rstd * job.weight[i]) + job.bias[i];
+            for (i, x) in x.iter().enumerate().skip(i) {
+                *y.add(i) = (x - mean) * (rstd * job.weight[i]) + job.bias[i];
             }
         }
     }
