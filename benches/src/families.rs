@@ -92,6 +92,7 @@ macro_rules! case {
 
 // After the macro, which they use.
 mod modules;
+mod special;
 mod tensors;
 
 /// Runs every family.
@@ -123,4 +124,8 @@ pub(crate) fn families(options: &Options, rows: &mut Vec<Row>) {
     family!("pool", |family| modules::pools(family));
     family!("interpolate", |family| modules::interpolations(family));
     family!("fft", |family| modules::transforms(family));
+    family!("quantize", |family| special::quantization(family));
+    family!("q_matmul", |family| special::quantized_products(family));
+    family!("deform_conv", |family| special::deformable(family));
+    family!("ctc", |family| special::sequences(family));
 }

@@ -8,10 +8,12 @@ use crate::run::{Bound::*, table};
 use crate::sums::{Terms, limits};
 use burn_backend::TensorPrimitive;
 use burn_backend::quantization::{
-    QuantLevel, QuantScheme, QuantStore, QuantValue, QuantizationParametersPrimitive, QuantizedBytes,
+    QuantLevel, QuantParam, QuantScheme, QuantStore, QuantValue, QuantizationParametersPrimitive,
+    QuantizedBytes,
 };
 use burn_backend::tensor::{FloatTensor, QuantizedTensor};
 use burn_rocm_tests::*;
+use burn_std::{bf16, f16};
 
 const MOST: usize = 1500;
 const VALUES: [QuantValue; 6] =
@@ -202,7 +204,55 @@ fn factor<B: Backend>(c: &Side<'_, B>, side: usize, shape: &[usize], float: bool
     TensorPrimitive::QFloat(if turned { B::q_transpose(q) } else { q })
 }
 
+/// The types of scales that the oracle keeps in f32 all the same.
+const PARAMS: [QuantParam; 4] = [QuantParam::F16, QuantParam::BF16, QuantParam::UE8M0, QuantParam::UE4M3];
+
+/// A scale in the precision of its type: what a scheme's blocks are divided by.
+fn rounded(scale: f32, param: QuantParam) -> f32 {
+    match param {
+        QuantParam::F16 => f16::from_f32(scale).to_f32().clamp(2f32.powi(-24), 65504.0),
+        QuantParam::BF16 => bf16::from_f32(scale).to_f32(),
+        // The next power of two: nothing is clipped.
+        QuantParam::UE8M0 => {
+            (-126..=127).map(|e| 2f32.powi(e)).find(|&p| p >= scale).expect("scales are small")
+        }
+        // Three bits of mantissa down to 2^-6, then steps of 2^-9; ties to even.
+        _ => {
+            let exponent = (scale.log2().floor() as i32).clamp(-6, 8);
+            let step = 2f32.powi(exponent - 3);
+            ((scale / step).round_ties_even() * step).clamp(2f32.powi(-9), 448.0)
+        }
+    }
+}
+
 table! { |c, B|
+    // By the definition, on the host.
+    quantize_in_params, Exact => {
+        let shape = c.d.shape(MOST);
+        let param = PARAMS[c.d.knob(1, 4)];
+        let scheme = own_scheme(c.d, &shape).with_param(param);
+        let x = c.float(0, &shape, TAME);
+        if !c.oracle() {
+            return parts::<B>(B::quantize_dynamic(x, &scheme));
+        }
+        let x: Vec<f32> = read_float::<B>(x).iter::<f32>().collect();
+        let (low, high) = scheme.value.range();
+        let length = match scheme.level {
+            QuantLevel::Tensor => x.len().max(1),
+            QuantLevel::Block(block) => block.num_elements(),
+        };
+        let (mut values, mut scales) = (Vec::new(), Vec::new());
+        let whole: &[f32] = &[];
+        let blocks: Vec<&[f32]> = if x.is_empty() { vec![whole] } else { x.chunks(length).collect() };
+        for block in blocks {
+            let most = block.iter().fold(0f32, |most, x| most.max(x.abs()));
+            let scale = rounded((2.0 * most / (high - low)).max(f32::MIN_POSITIVE), param);
+            values.extend(block.iter().map(|x| (x * (1.0 / scale)).round().clamp(low, high) as i8));
+            scales.push(scale);
+        }
+        let count = scales.len();
+        vec![TensorData::new(values, Shape::from(shape)), TensorData::new(scales, [count])]
+    };
     quantize_dynamic, Exact => {
         let shape = c.d.shape(MOST);
         let q = B::quantize_dynamic(c.float(0, &shape, ANY), &own_scheme(c.d, &shape));
