@@ -30,7 +30,8 @@ struct Sizes {
 // elements; out has rows of `rank`.
 template <class I>
 __global__ void place_coordinates(u64 n, u32 rank, u32 first, u32 count, u64 inner, Sizes sizes, const i64 *places, I *out) {
-    for_each(n, [=](u64 p) {
+    // The sizes by reference: a copy that is indexed would lie in memory of each thread's own.
+    for_each(n, [=, &sizes](u64 p) {
         u64 rest = (u64)places[p] / inner;
         I *row = out + p * rank + first;
         for (u32 d = count; d-- > 0;) {

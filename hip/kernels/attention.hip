@@ -336,12 +336,13 @@ template <class T> DEVICE void attend(const Inputs<T> &p, u32 row0, T *out) {
 
 // out = softmax(mask(cap(scale q k^T)) + bias) v: out packed [pairs, queries, values], the others by their strides. Launched with
 // blocks of 256 threads (or one), min(pairs * ceil(queries / 64), cap) of them; any number of blocks is right. Keys that no query of
-// a tile sees are not read.
-template <class T>
+// a tile sees are not read. MASKED: whether there may be a mask or a bias; without, their strides leave the scalar registers to the rest.
+template <class T, i32 MASKED>
 __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at, const T *q, const T *k,
                                                  const T *v, const u8 *mask, const T *bias, compute_t<T> scale, compute_t<T> cap, u32 causal,
                                                  u32 mask_size, T *out) {
     u64 tiles = (s.queries + ROWS - 1) / ROWS;
+    if constexpr (!MASKED) mask = nullptr, bias = nullptr;
     for_each_row((u64)s.pairs * tiles, [=](u64 item) {
         i64 pair = (i64)(item / tiles), batch = pair / s.heads, head = pair - batch * s.heads;
         auto at = [=](const View &view) { return batch * view.batch + head * view.head; };

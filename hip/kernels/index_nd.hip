@@ -11,7 +11,8 @@ struct Sizes {
 // ahead is in `places`.
 template <class I, class P>
 __global__ void tuple_places(u64 tuples, u32 length, u32 first, u32 count, Sizes sizes, const I *indices, u64 *flag, P *places) {
-    for_each(tuples, [=](u64 t) {
+    // The sizes by reference: a copy that is indexed would lie in memory of each thread's own.
+    for_each(tuples, [=, &sizes](u64 t) {
         i64 place = first == 0 ? 0 : (i64)places[t];
         const I *tuple = indices + t * length + first;
         for (u32 d = 0; d < count; ++d) {

@@ -6,7 +6,7 @@
 // without atomics, the same bits on every run. f16 and bf16 are summed in f32.
 #include "prelude.h"
 
-constexpr i32 NEAREST = 0, BILINEAR = 1, BICUBIC = 2; // and 3: Lanczos
+constexpr i32 NEAREST = 0, BILINEAR = 1, BICUBIC = 2, LANCZOS = 3;
 constexpr i32 ZEROS = 0, BORDER = 1, REFLECTION = 2;
 
 // The most inputs along one axis that an output reads.
@@ -165,33 +165,44 @@ DEVICE f64 reflected(f64 at, i32 size, bool align_corners) {
     return span - math::abs(x - span) + low;
 }
 
-// The inputs that a point reads along one axis; -1: a zero.
-template <class C> struct Taps {
+// The inputs that a point reads along one axis, at most N; -1: a zero.
+template <class C, i32 N> struct Taps {
     i32 count;
-    i32 index[TAPS];
-    C weight[TAPS];
+    i32 index[N];
+    C weight[N];
 };
 
-template <class C> DEVICE Taps<C> taps_at(f64 at, i32 size, i32 mode, i32 padding, bool align_corners) {
-    f64 weight[TAPS], first;
-    Taps<C> taps;
-    if (mode == NEAREST) {
-        f64 whole = math::trunc(at); // ties away from zero
-        first = math::abs(at - whole) >= 0.5 ? whole + math::copysign(1.0, at) : whole;
-        weight[0] = 1.0;
-        taps.count = 1;
+template <class C, i32 N> DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, i32 padding, bool align_corners) {
+    f64 weight[N], first, sum = 1.0;
+    Taps<C, N> taps;
+    taps.count = N;
+    if constexpr (N == 2) {
+        if (mode == NEAREST) {
+            f64 whole = math::trunc(at); // ties away from zero
+            first = math::abs(at - whole) >= 0.5 ? whole + math::copysign(1.0, at) : whole;
+            weight[0] = 1.0;
+            weight[1] = 0.0;
+            taps.count = 1;
+        } else {
+            weigh(BILINEAR, at, first, weight);
+        }
     } else {
-        taps.count = weigh(mode, at, first, weight);
+        weigh(N == 4 ? BICUBIC : LANCZOS, at, first, weight);
     }
-    f64 sum = 1.0;
-    if (mode > BICUBIC) {
+    if constexpr (N == 6) {
         sum = 0.0;
-        for (i32 k = 0; k < taps.count; ++k) sum += weight[k];
+#if !COMPILER_HOST
+#pragma unroll // with a known k the taps stay in registers
+#endif
+        for (i32 k = 0; k < N; ++k) sum += weight[k];
     }
-    for (i32 k = 0; k < taps.count; ++k) {
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+    for (i32 k = 0; k < N; ++k) {
         f64 position = first + (f64)k;
         // Of the other modes the point itself was reflected.
-        if (padding == REFLECTION && mode >= BICUBIC) position = reflected(position, size, align_corners);
+        if (padding == REFLECTION && N > 2) position = reflected(position, size, align_corners);
         i32 i = index_of(position), near = inside(i, size);
         taps.index[k] = padding == ZEROS && i != near ? -1 : near;
         taps.weight[k] = (C)(weight[k] / sum);
@@ -201,8 +212,9 @@ template <class C> DEVICE Taps<C> taps_at(f64 at, i32 size, i32 mode, i32 paddin
 
 // out[n, c, p] = plane [n, c] of x at the point grid[n, p] = (x, y), of which -1 and 1 are the plane's ends: the centres of its
 // outer pixels (align_corners) or their edges. Modes of up to two taps pad the point, the wider ones each tap. One item of work is a
-// point and each `groups`-th channel. Positions are f64: in f32 a point of a wide plane is off by a visible part of a pixel.
-template <class T>
+// point and each `groups`-th channel. Positions are f64: in f32 a point of a wide plane is off by a visible part of a pixel. N: how
+// many taps the mode has along an axis at most, 2 (nearest, bilinear), 4 (bicubic) or 6 (Lanczos).
+template <class T, i32 N>
 __global__ void grid_sample_2d(u64 batch, u32 channels, u32 groups, u32 ih, u32 iw, u64 points, i32 mode, i32 padding,
                                i32 align_corners, const T *x, const T *grid, T *out) {
     using C = compute_t<T>;
@@ -221,14 +233,22 @@ __global__ void grid_sample_2d(u64 batch, u32 channels, u32 groups, u32 ih, u32 
             px = reflected(px, (i32)iw, align_corners != 0);
             py = reflected(py, (i32)ih, align_corners != 0);
         }
-        Taps<C> columns = taps_at<C>(px, (i32)iw, mode, padding, align_corners != 0);
-        Taps<C> rows = taps_at<C>(py, (i32)ih, mode, padding, align_corners != 0);
+        Taps<C, N> columns = taps_at<C, N>(px, (i32)iw, mode, padding, align_corners != 0);
+        Taps<C, N> rows = taps_at<C, N>(py, (i32)ih, mode, padding, align_corners != 0);
         for (u64 channel = rest - n * groups; channel < channels; channel += groups) {
             u64 plane = n * channels + channel;
             C sum = (C)0;
-            for (i32 r = 0; r < rows.count; ++r) {
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (i32 r = 0; r < N; ++r) {
+                if (r >= rows.count) break;
                 C part = (C)0;
-                for (i32 c = 0; c < columns.count; ++c) {
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                for (i32 c = 0; c < N; ++c) {
+                    if (c >= columns.count) break;
                     bool zero = rows.index[r] < 0 || columns.index[c] < 0;
                     C value = zero ? (C)0 : (C)load(x[(plane * ih + (u32)rows.index[r]) * iw + (u32)columns.index[c]]);
                     part += value * columns.weight[c];

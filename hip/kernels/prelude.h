@@ -359,7 +359,8 @@ template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out
     constexpr u32 width = 16 / max_size(sizeof(Out), sizeof(In)...);
     u64 vectors = n / width;
     for_each(vectors, [=](u64 v) {
-        auto each = [&](const Vector<In, width> &...x) {
+        // By value, so that all is loaded before any of it is computed: across branches loads are not joined.
+        auto each = [&](Vector<In, width>... x) {
             Vector<Out, width> y;
 #if !COMPILER_HOST
 #pragma unroll

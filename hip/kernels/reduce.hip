@@ -6,6 +6,7 @@
 // bits on every run. Low-precision floats are accumulated in f32, and their parts kept in f32 too; integers wrap at
 // their own width.
 #include "prelude.h"
+#include "rows.h"
 
 // A reduction: its identity, how an element enters, how two accumulators join, and how the result is read of `count`
 // elements' accumulator.
@@ -90,9 +91,16 @@ template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u6
     for_each_row(rows * parts, [&](u64 index) {
         Part part = part_of(index, len, parts);
         const From *row = x + part.outer * len + part.begin;
-        A result = block_reduce_range<A>(
-            part.end - part.begin, Op::template identity<A>(), [=](u64 i) { return Op::enter(accumulator<From>::from(row[i])); },
-            [](A a, A b) { return Op::join(a, b); });
+        u64 size = part.end - part.begin;
+        A result = Op::template identity<A>();
+        auto join = [](A a, A b) { return Op::join(a, b); };
+        if constexpr (ONE_THREAD) {
+            result = block_reduce_range<A>(
+                size, result, [=](u64 i) { return Op::enter(accumulator<From>::from(row[i])); }, join);
+        } else {
+            for_each_of_row(size, [&](u64, From v) { result = Op::join(result, Op::enter(accumulator<From>::from(v))); }, row);
+            result = block_reduce(result, join);
+        }
         if (threadIdx.x == 0) out[index] = store<To>::from(Op::leave(result, count));
     });
 }

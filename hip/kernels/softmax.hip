@@ -2,6 +2,7 @@
 // f16 and bf16 are summed in f32. A row that holds NaN or +inf, or nothing but -inf, gives NaN, as the formula does; the masked
 // kernel gives zeros where nothing is greater than -inf.
 #include "prelude.h"
+#include "rows.h"
 
 template <class C> constexpr C INFINITE = (C)__builtin_inff();
 
@@ -47,21 +48,6 @@ struct Logarithm {
     static constexpr bool EXPONENTIAL = false, MASKED = false;
 };
 
-// Elements of a row that a thread keeps in registers: rows up to 16 * blockDim.x are read once.
-constexpr u32 KEEP = 16;
-
-// f(i, kept[i]) for the elements of a row that this thread keeps.
-template <class C, class F> DEVICE void for_each_kept(u64 len, C (&kept)[KEEP], F f) {
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-    for (u32 k = 0; k < KEEP; ++k) {
-        if ((u64)k * blockDim.x >= len) break; // for all threads alike
-        u64 i = threadIdx.x + (u64)k * blockDim.x;
-        if (i < len) f(i, kept[k]);
-    }
-}
-
 // The sum of exp(x - max), on the CPU: exponentials and sums vectorise better apart (1.0 against 1.5 ns an element with AVX2).
 template <class Kind, class T, class C> DEVICE C exponential_sum(u64 len, const T *x, C max) {
     constexpr u64 CHUNK = 512;
@@ -97,30 +83,28 @@ template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *o
             C factor = Kind::factor(s);
             for_each_in_block(len, [=](u64 i) { out[i] = store<T>::from(Kind::apply(at(i) - max, factor)); });
         }
-    } else if (len <= (u64)KEEP * blockDim.x) {
-        C kept[KEEP];
+    } else if (KeptRow<T>::fits(len, x)) { // read once
+        KeptRow<T> row;
+        row.read(len, x, lowest, [](C v) { return Kind::read(v); });
         Sum<C> s{lowest, (C)0};
-        for_each_kept(len, kept, [&](u64 i, C &v) {
-            v = at(i);
-            s.max = Larger()(s.max, v);
-        });
+        // What lies past the row's ends is -inf: it is no maximum and its exponential is 0.
+        row.for_each_kept([&](C &v, bool) { s.max = Larger()(s.max, v); });
         s.max = block_reduce(s.max, Larger());
         if (Kind::MASKED && s.max == lowest) s.max = (C)0;
-        for_each_kept(len, kept, [&](u64, C &v) {
+        row.for_each_kept([&](C &v, bool) {
             if constexpr (Kind::EXPONENTIAL) s.sum += v = math::exp(v - s.max);
             else s.sum += math::exp(v - s.max);
         });
         s.sum = block_reduce(s.sum, Plus());
         C factor = Kind::factor(s);
-        for_each_kept(len, kept, [&](u64 i, C &v) {
-            C y = Kind::EXPONENTIAL ? v * factor : Kind::apply(v - s.max, factor);
-            out[i] = store<T>::from(y);
-        });
+        row.write(out, [&](u32, C v) { return Kind::EXPONENTIAL ? v * factor : Kind::apply(v - s.max, factor); });
     } else {
-        Sum<C> s = block_reduce_range(len, Sum<C>{lowest, (C)0}, [=](u64 i) { return Sum<C>{at(i), (C)1}; }, Combine());
+        Sum<C> s{lowest, (C)0};
+        for_each_of_row(len, [&](u64, T v) { s = Combine()(s, Sum<C>{Kind::read((C)load(v)), (C)1}); }, x);
+        s = block_reduce(s, Combine());
         if (Kind::MASKED && s.max == lowest) s.max = (C)0;
         C factor = Kind::factor(s), max = s.max;
-        for_each_in_block(len, [=](u64 i) { out[i] = store<T>::from(Kind::apply(at(i) - max, factor)); });
+        map_row(len, out, [=](u64, C v) { return Kind::apply(Kind::read(v) - max, factor); }, x);
     }
 }
 
@@ -230,8 +214,15 @@ template <class Kind, class T> DEVICE void gradient_rows(u64 rows, u64 len, cons
     for_each_row(rows, [=](u64 row) {
         const T *a = y + row * len, *g = grad + row * len;
         T *to = out + row * len;
-        C sum = block_reduce_range(len, (C)0, [=](u64 i) { return Kind::term(load(a[i]), load(g[i])); }, Plus());
-        for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Kind::apply(load(a[i]), load(g[i]), sum)); });
+        if constexpr (ONE_THREAD) {
+            C sum = block_reduce_range(len, (C)0, [=](u64 i) { return Kind::term(load(a[i]), load(g[i])); }, Plus());
+            for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Kind::apply(load(a[i]), load(g[i]), sum)); });
+        } else {
+            C sum = (C)0;
+            for_each_of_row(len, [&](u64, T v, T d) { sum += Kind::term((C)load(v), (C)load(d)); }, a, g);
+            sum = block_reduce(sum, Plus());
+            map_row(len, to, [=](u64, C v, C d) { return Kind::apply(v, d, sum); }, a, g);
+        }
     });
 }
 template <class T> __global__ void softmax_rows_backward(u64 rows, u64 len, const T *y, const T *grad, T *out) {

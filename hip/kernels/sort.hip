@@ -33,6 +33,7 @@ struct Narrow {
     DEVICE u64 key() const { return bits >> 32; }
     DEVICE u32 index() const { return (u32)bits; }
     DEVICE bool before(const Narrow &other) const { return bits < other.bits; }
+    static DEVICE Narrow either(bool c, Narrow a, Narrow b) { return {c ? a.bits : b.bits}; }
 };
 struct Wide {
     u64 high;
@@ -41,6 +42,8 @@ struct Wide {
     DEVICE u64 key() const { return high; }
     DEVICE u32 index() const { return (u32)low; }
     DEVICE bool before(const Wide &other) const { return high < other.high || (high == other.high && low < other.low); }
+    // Member by member: a choice between two addresses would keep both in memory.
+    static DEVICE Wide either(bool c, Wide a, Wide b) { return {c ? a.high : b.high, c ? a.low : b.low}; }
 };
 template <class U> struct pair {
     using type = Narrow;
@@ -184,7 +187,7 @@ template <class U> __global__ void sort_merge(u64 rows, u64 len, u64 run, const 
         for (; k < count && i < left && j < right; ++k) {
             P first = a[i], second = b[j];
             bool other = second.before(first);
-            to[k] = other ? second : first;
+            to[k] = P::either(other, second, first);
             j += other;
             i += !other;
         }

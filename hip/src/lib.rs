@@ -47,6 +47,7 @@ mod once;
 mod pinned;
 mod pool;
 mod provider;
+mod rtc;
 mod settings;
 mod span;
 mod stream;
@@ -77,6 +78,7 @@ pub use pool::{MemoryPool, PoolStats};
 pub use provider::{
     Provider, ProviderKind, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
+pub use rtc::{CompiledKernels, Compiler};
 pub use settings::{Route, conv_route, deterministic, launch_reach, norm_route};
 pub use stream::Stream;
 pub use survey::{ProviderReport, survey};

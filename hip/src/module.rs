@@ -1,27 +1,21 @@
 //! Programs, compiled by hipRTC, and the kernels loaded from them.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_int};
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
 
-use hip_kernels::{Family, HEADERS, KernelName};
-use hip_sys::{Hiprtc, hipFunction_t, hipModule_t, hiprtcProgram};
+use hip_kernels::KernelName;
+use hip_sys::{hipFunction_t, hipModule_t};
 
 use crate::cache::{CodeObject, code_cache};
 use crate::context::Context;
-use crate::error::{Error, Result, check_rtc};
-use crate::hash::{Fnv, Quick};
+use crate::error::{Error, Result};
+use crate::hash::Quick;
+use crate::rtc::{self, c_text};
 
-/// Options for every program. The architecture is added.
-const OPTIONS: &[&str] = &["-O3", "-std=c++17"];
 /// Bytes of loaded code objects before those used longest ago are unloaded: some 5,000 kernels of 50 KB.
 const MOST_LOADED: usize = 256 << 20;
-/// What compiles faster than this is not worth a file: reading one takes about 0.1 ms, writing one 0.5 ms.
-const WORTH_STORING: Duration = Duration::from_millis(5);
-
 /// HIP C++ source that is not one of the built-in families.
 #[derive(Debug, Clone, Copy)]
 pub struct Program<'a> {
@@ -148,13 +142,9 @@ impl Kernels {
                 log: "the table of kernels does not list it".into(),
             });
         };
-        let program = Program {
-            name: &format!("{}.hip", family.name),
-            source: family.source,
-            headers: &[],
-            options: &[],
-        };
-        let kernel = self.load(&program, source_hash(family), &name.expression())?;
+        let file = rtc::file_of(family);
+        let kernel =
+            self.load(&rtc::program_of(family, &file), rtc::source_hash(family), &name.expression())?;
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         by_name.insert(name, kernel.clone());
         Ok(kernel)
@@ -162,25 +152,14 @@ impl Kernels {
 
     /// A kernel of any program.
     pub(crate) fn of_program(&self, program: &Program, expression: &str) -> Result<Arc<Kernel>> {
-        self.load(program, hash_source(program), expression)
+        self.load(program, rtc::hash_source(program), expression)
     }
 
     fn load(&self, program: &Program, source: u128, expression: &str) -> Result<Arc<Kernel>> {
-        let architecture = format!("--offload-arch={}", self.architecture);
-        let options: Vec<&str> = std::iter::once(architecture.as_str())
-            .chain(OPTIONS.iter().copied())
-            .chain(program.options.iter().copied())
-            .collect();
-        let versions = self.context.provider.versions();
-        let key = options
-            .iter()
-            .fold(Fnv::new().bytes(&source.to_le_bytes()), |key, option| key.part(option))
-            .part(expression)
-            // The provider too: an NVIDIA or CPU device never has AMD's architecture name, but nothing forbids it.
-            .part(self.context.provider.kind().name())
-            .part(&format!("{}.{}", versions.hiprtc.0, versions.hiprtc.1))
-            .part(env!("CARGO_PKG_VERSION"))
-            .finish();
+        let architecture = rtc::architecture_option(&self.architecture);
+        let options = rtc::options(&architecture, program);
+        let provider = self.context.provider;
+        let key = rtc::key(provider.kind(), provider.versions().hiprtc, source, expression, &options);
         let turn = {
             let mut loaded = self.loaded();
             if let Some(kernel) = loaded.kernels.get(&key) {
@@ -221,14 +200,8 @@ impl Kernels {
                 Err(why) => cache.discard(key, &why.to_string()),
             }
         }
-        let start = Instant::now();
-        let object = compile(self.context.provider.hiprtc(), program, expression, options)?;
-        let time = start.elapsed();
-        log::debug!("compiled {expression} in {time:.1?}");
-        cache.count_compilation(time);
-        if time > WORTH_STORING {
-            cache.put(key, &object);
-        }
+        let object =
+            rtc::compile_into_cache(self.context.provider.hiprtc(), key, program, expression, options)?;
         self.instantiate(expression, object)
     }
 
@@ -316,123 +289,3 @@ impl Kernels {
 
 /// Modules taken by [`Kernels::take_retired`].
 pub(crate) struct RetiredModules(Vec<RetiredModule>);
-
-fn hash_source(program: &Program) -> u128 {
-    HEADERS
-        .iter()
-        .chain(program.headers)
-        .fold(Fnv::new().part(program.source), |hash, (name, text)| hash.part(name).part(text))
-        .finish()
-}
-
-/// A built-in source's hash, computed once: it takes 0.1 ms, and a family has hundreds of kernels.
-fn source_hash(family: &'static Family) -> u128 {
-    static KNOWN: Mutex<Vec<(&str, u128)>> = Mutex::new(Vec::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, hash)) = known.iter().find(|(name, _)| *name == family.name) {
-        return *hash;
-    }
-    let hash = hash_source(&Program { name: family.name, source: family.source, headers: &[], options: &[] });
-    known.push((family.name, hash));
-    hash
-}
-
-fn c_text(what: &str, text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::config(what, "text without a NUL", format!("{text:?}")))
-}
-
-/// A hipRTC program, destroyed when dropped.
-struct RtcProgram<'a> {
-    rtc: &'a Hiprtc,
-    raw: hiprtcProgram,
-}
-
-impl Drop for RtcProgram<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the function is hipRTC's; the handle is ours alone.
-        let status = unsafe { (self.rtc.hiprtcDestroyProgram)(&mut self.raw) };
-        if status != hip_sys::HIPRTC_SUCCESS {
-            log::error!("hiprtcDestroyProgram failed: {status}");
-        }
-    }
-}
-
-/// Compiles one instantiation of a program.
-fn compile(rtc: &Hiprtc, program: &Program, expression: &str, options: &[&str]) -> Result<CodeObject> {
-    let source = c_text("program source", program.source)?;
-    let name = c_text("program name", program.name)?;
-    let name_expression = c_text("name expression", expression)?;
-    let all_headers = || HEADERS.iter().chain(program.headers);
-    let names: Vec<CString> =
-        all_headers().map(|(name, _)| c_text("header name", name)).collect::<Result<_>>()?;
-    let texts: Vec<CString> = all_headers().map(|(_, text)| c_text("header", text)).collect::<Result<_>>()?;
-    let c_options: Vec<CString> =
-        options.iter().map(|option| c_text("compiler option", option)).collect::<Result<_>>()?;
-    let pointers =
-        |texts: &[CString]| -> Vec<*const c_char> { texts.iter().map(|text| text.as_ptr()).collect() };
-    let (names, texts, arguments) = (pointers(&names), pointers(&texts), pointers(&c_options));
-
-    let mut created = RtcProgram { rtc, raw: std::ptr::null_mut() };
-    // SAFETY: the function is hipRTC's, which copies every text; the arrays have as many entries as said.
-    let status = unsafe {
-        (rtc.hiprtcCreateProgram)(
-            &mut created.raw,
-            source.as_ptr(),
-            name.as_ptr(),
-            texts.len() as c_int,
-            texts.as_ptr(),
-            names.as_ptr(),
-        )
-    };
-    if status != hip_sys::HIPRTC_SUCCESS {
-        std::mem::forget(created);
-        check_rtc(rtc, "hiprtcCreateProgram", status)?;
-        unreachable!("the status is not success");
-    }
-    // SAFETY: the functions are hipRTC's, the handle is alive, and each pointer is to what the header says.
-    unsafe {
-        let status = (rtc.hiprtcAddNameExpression)(created.raw, name_expression.as_ptr());
-        check_rtc(rtc, "hiprtcAddNameExpression", status)?;
-        let status = (rtc.hiprtcCompileProgram)(created.raw, arguments.len() as c_int, arguments.as_ptr());
-        let failed = |log: String| Error::Compilation {
-            kernel: expression.to_owned(),
-            options: options.iter().map(|&option| option.to_owned()).collect(),
-            log,
-        };
-        if status != hip_sys::HIPRTC_SUCCESS {
-            let log = log_of(&created);
-            return Err(match check_rtc(rtc, "hiprtcCompileProgram", status) {
-                Err(why) if log.is_empty() => failed(why.to_string()),
-                _ => failed(log),
-            });
-        }
-        let mut symbol: *const c_char = std::ptr::null();
-        let status = (rtc.hiprtcGetLoweredName)(created.raw, name_expression.as_ptr(), &mut symbol);
-        if let Err(why) = check_rtc(rtc, "hiprtcGetLoweredName", status) {
-            return Err(failed(why.to_string()));
-        }
-        let symbol = std::ffi::CStr::from_ptr(symbol).to_string_lossy().into_owned();
-        let mut size = 0;
-        check_rtc(rtc, "hiprtcGetCodeSize", (rtc.hiprtcGetCodeSize)(created.raw, &mut size))?;
-        let mut code = vec![0u8; size].into_boxed_slice();
-        check_rtc(rtc, "hiprtcGetCode", (rtc.hiprtcGetCode)(created.raw, code.as_mut_ptr().cast()))?;
-        Ok(CodeObject { symbol, code })
-    }
-}
-
-fn log_of(program: &RtcProgram) -> String {
-    let mut size = 0;
-    // SAFETY: the functions are hipRTC's and the handle is alive; the log is written into as many bytes as it said.
-    unsafe {
-        if (program.rtc.hiprtcGetProgramLogSize)(program.raw, &mut size) != hip_sys::HIPRTC_SUCCESS {
-            return String::new();
-        }
-        let mut log = vec![0u8; size + 1];
-        if (program.rtc.hiprtcGetProgramLog)(program.raw, log.as_mut_ptr().cast()) != hip_sys::HIPRTC_SUCCESS
-        {
-            return String::new();
-        }
-        let end = log.iter().position(|&byte| byte == 0).unwrap_or(size);
-        String::from_utf8_lossy(&log[..end]).trim_end().to_owned()
-    }
-}

@@ -251,6 +251,17 @@ fn load_rocm() -> Result<Provider> {
     Provider::start(ProviderKind::Rocm, hip, hiprtc, libraries)
 }
 
+/// AMD's hipRTC and the file it was found in, without a look for devices.
+pub(crate) fn load_hiprtc() -> Result<(Hiprtc, String)> {
+    match library::open(library::HIPRTC) {
+        Ok(library) => Ok((fill!(Hiprtc, &library, "hipRTC")?, library.path)),
+        Err(missing) => {
+            let library = library::open(library::HIP).map_err(|_| missing.clone())?;
+            Ok((fill!(Hiprtc, &library, "HIP").map_err(|_| missing)?, library.path))
+        }
+    }
+}
+
 #[derive(Default)]
 struct Chosen {
     provider: Option<&'static Provider>,

@@ -155,7 +155,7 @@ fn attention_is_one_kernel_or_composed() {
         let (q, k, v) = (of(queries), of(50), of(50));
         routes(|| R::attention(q, k, v, None, None, options))
     };
-    assert_routes(&run(40, 8), &["attention f32: kernel attention<f32>"]);
+    assert_routes(&run(40, 8), &["attention f32: kernel attention<f32, 0>"]);
     for (queries, width) in [(4, 8), (40, 257)] {
         let lines = run(queries, width);
         let (first, last) = (&lines[0], &lines[lines.len() - 1]);

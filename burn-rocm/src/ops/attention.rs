@@ -147,7 +147,9 @@ impl Call {
             Value::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32),
         ];
         let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
-        views(OP, device, KernelName::new("attention").ty(ty), grid, &dims, &inputs, &scalars, &out)?;
+        let masked = self.mask.is_some() || self.bias.is_some();
+        let kernel = KernelName::new("attention").ty(ty).int(masked.into());
+        views(OP, device, kernel, grid, &dims, &inputs, &scalars, &out)?;
         Ok(out)
     }
 

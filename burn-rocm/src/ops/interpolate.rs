@@ -180,7 +180,13 @@ pub(crate) fn grid_sample(
         Value::I32(padding as i32),
         Value::I32(align_corners as i32),
     ];
-    let name = KernelName::new(op).ty(x.kernel_type()?);
+    // The most inputs along one axis that a point reads.
+    let taps = match mode {
+        Mode::Nearest | Mode::Bilinear => 2,
+        Mode::Bicubic => 4,
+        Mode::Lanczos3 => 6,
+    };
+    let name = KernelName::new(op).ty(x.kernel_type()?).int(taps);
     let launch = device.grid(batch * groups * points);
     rows(op, device, name, launch, &dims, &[&x, &grid], &[], &[&out])?;
     Ok(out)

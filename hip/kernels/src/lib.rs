@@ -17,6 +17,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("prelude.h", include_str!("../prelude.h")),
     ("prelude_math.h", include_str!("../prelude_math.h")),
     ("packed.h", include_str!("../packed.h")),
+    ("rows.h", include_str!("../rows.h")),
 ];
 
 /// The dims that a kernel's strided operands may have, after merging (`MAX_DIMS` in `prelude.h`).

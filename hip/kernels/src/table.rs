@@ -281,7 +281,7 @@ const FAMILIES: &[Family] = &[
         "interpolate_reach" [],
         "interpolate" [Types(FLOATS)],
         "interpolate_backward" [Types(FLOATS)],
-        "grid_sample_2d" [Types(FLOATS)],
+        "grid_sample_2d" [Types(FLOATS), Ints(&[2, 4, 6])],
     ]),
     family!("deform_conv", [
         "deform_columns" [Types(FLOATS)],
@@ -298,7 +298,7 @@ const FAMILIES: &[Family] = &[
         "matmul" [Types(NUMBERS)],
     ]),
     family!("attention", [
-        "attention" [Types(FLOATS)],
+        "attention" [Types(FLOATS), Ints(&[0, 1])],
         "causal_mask" [Types(FLOATS)],
     ]),
     family!("norm", [

@@ -1,6 +1,6 @@
 //! Trains a small fixed problem and prints the loss after each step: the same program on every provider.
 //!
-//! `steps mlp|cnn N`: one line a step, `<step> <loss>`.
+//! `steps mlp|cnn N`: one line a step, `<step> <loss>`. `BURN_ROCM_TRACE_FILE` names a file for the trace of what ran.
 
 use burn_rocm_examples::model::Kind;
 use burn_rocm_tests::training::{Trainer, batch};
@@ -8,6 +8,7 @@ use burn_rocm_tests::training::{Trainer, batch};
 type B = burn::backend::Autodiff<burn_rocm::Rocm>;
 
 fn main() {
+    burn_rocm_tests::trace::to_file();
     let mut args = std::env::args().skip(1);
     let kind = match args.next().as_deref() {
         Some("mlp") => Kind::Mlp,

@@ -1,0 +1,143 @@
+// Contiguous rows read and written 16 bytes a thread and access, by the threads of one block. A row may begin anywhere: it is cut at
+// 16-byte boundaries, and the pieces at its ends are taken element by element. For GPUs; the CPU's loops vectorise as they are.
+#pragma once
+#include "prelude.h"
+
+// Elements in 16 bytes.
+template <class T> constexpr u32 LANES = 16 / sizeof(T);
+
+// Elements from the last 16-byte boundary to `row`.
+template <class T> DEVICE u32 past_boundary(const T *row) { return (u32)((u64)row % 16 / sizeof(T)); }
+
+// Whether all these rows are cut at the same places.
+template <class T, class... More> DEVICE bool cut_alike(const T *row, const More *...more) {
+    return ((past_boundary(row) == past_boundary(more)) && ... && true);
+}
+
+template <class T> DEVICE Vector<T, LANES<T>> piece_of(const T *row, i64 first) {
+    return *reinterpret_cast<const Vector<T, LANES<T>> *>(row + first);
+}
+
+// f(i, row[i], more[i]...) for i in 0..len, shared among the threads of the block. The elements have one size.
+template <class F, class T, class... More> DEVICE void for_each_of_row(u64 len, F f, const T *row, const More *...more) {
+    constexpr u32 WIDTH = LANES<T>;
+    u32 skip = past_boundary(row);
+    bool together = cut_alike(row, more...);
+    for (u64 at = (u64)threadIdx.x * WIDTH; at < len + skip; at += (u64)blockDim.x * WIDTH) {
+        i64 first = (i64)at - (i64)skip;
+        if (together && first >= 0 && (u64)first + WIDTH <= len) {
+            auto each = [&](Vector<T, WIDTH> x, Vector<More, WIDTH>... y) {
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                for (u32 j = 0; j < WIDTH; ++j) f((u64)first + j, x.lane[j], y.lane[j]...);
+            };
+            each(piece_of(row, first), piece_of(more, first)...);
+        } else {
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
+            for (u32 j = 0; j < WIDTH; ++j) {
+                u64 i = (u64)(first + (i64)j); // before the row: past every length
+                if (i < len) f(i, row[i], more[i]...);
+            }
+        }
+    }
+}
+
+// out[i] = f(i, in[i]...) for i in 0..len, as above; f takes compute types. `out` may be one of the inputs.
+template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F f, const In *...in) {
+    constexpr u32 WIDTH = LANES<T>;
+    u32 skip = past_boundary(out);
+    bool together = cut_alike(out, in...);
+    for (u64 at = (u64)threadIdx.x * WIDTH; at < len + skip; at += (u64)blockDim.x * WIDTH) {
+        i64 first = (i64)at - (i64)skip;
+        if (together && first >= 0 && (u64)first + WIDTH <= len) {
+            auto each = [&](Vector<In, WIDTH>... x) {
+                Vector<T, WIDTH> y;
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                for (u32 j = 0; j < WIDTH; ++j) y.lane[j] = store<T>::from(f((u64)first + j, load(x.lane[j])...));
+                *reinterpret_cast<Vector<T, WIDTH> *>(out + first) = y;
+            };
+            each(piece_of(in, first)...);
+        } else {
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
+            for (u32 j = 0; j < WIDTH; ++j) {
+                u64 i = (u64)(first + (i64)j);
+                if (i < len) out[i] = store<T>::from(f(i, load(in[i])...));
+            }
+        }
+    }
+}
+
+// A row that the block's threads keep in registers, each 64 bytes of it.
+template <class T> struct KeptRow {
+    using C = compute_t<T>;
+    static constexpr u32 WIDTH = LANES<T>, PIECES = 64 / (WIDTH * sizeof(C));
+
+    C value[PIECES * WIDTH];
+    u32 len, skip;
+
+    static DEVICE bool fits(u64 len, const T *row) { return len + past_boundary(row) <= (u64)PIECES * WIDTH * blockDim.x; }
+
+    // Reads the row; what lies past its ends is `none`.
+    template <class F> DEVICE void read(u64 length, const T *row, C none, F f) {
+        len = (u32)length;
+        skip = past_boundary(row);
+        for_each_piece([&](u32 p, i32 first) {
+            if (whole(first)) {
+                Vector<T, WIDTH> x = piece_of(row, first);
+                for_each_lane([&](u32 j) { value[p * WIDTH + j] = f((C)load(x.lane[j])); });
+            } else {
+                for_each_lane([&](u32 j) { value[p * WIDTH + j] = inside(first, j) ? f((C)load(row[first + (i32)j])) : none; });
+            }
+        });
+    }
+
+    // f(value, inside) for each element that this thread keeps and, not inside, for what lies past the row's ends.
+    template <class F> DEVICE void for_each_kept(F f) {
+        for_each_piece([&](u32 p, i32 first) {
+            for_each_lane([&](u32 j) { f(value[p * WIDTH + j], inside(first, j)); });
+        });
+    }
+
+    // out[i] = f(i, the row's element i), `out` cut as the row or not.
+    template <class F> DEVICE void write(T *out, F f) {
+        bool together = past_boundary(out) == skip;
+        for_each_piece([&](u32 p, i32 first) {
+            if (together && whole(first)) {
+                Vector<T, WIDTH> y;
+                for_each_lane([&](u32 j) { y.lane[j] = store<T>::from(f((u32)first + j, value[p * WIDTH + j])); });
+                *reinterpret_cast<Vector<T, WIDTH> *>(out + first) = y;
+            } else {
+                for_each_lane([&](u32 j) {
+                    if (inside(first, j)) out[first + (i32)j] = store<T>::from(f((u32)(first + (i32)j), value[p * WIDTH + j]));
+                });
+            }
+        });
+    }
+
+  private:
+    DEVICE bool whole(i32 first) const { return first >= 0 && (u32)first + WIDTH <= len; }
+    DEVICE bool inside(i32 first, u32 j) const { return (u32)(first + (i32)j) < len; }
+
+    template <class F> DEVICE void for_each_piece(F f) {
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 p = 0; p < PIECES; ++p) {
+            if (p * blockDim.x * WIDTH >= len + skip) break; // for all threads alike
+            f(p, (i32)((p * blockDim.x + threadIdx.x) * WIDTH) - (i32)skip);
+        }
+    }
+    template <class F> static DEVICE void for_each_lane(F f) {
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 j = 0; j < WIDTH; ++j) f(j);
+    }
+};

@@ -1,0 +1,320 @@
+//! Compiling by hipRTC: the options, the headers, and how a program is handed over.
+
+use std::ffi::{CString, c_char, c_int};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hip_kernels::{Family, HEADERS, KernelName};
+use hip_sys::{Hiprtc, hiprtcProgram};
+
+use crate::cache::{CodeObject, code_cache};
+use crate::error::{Error, Result, check_rtc};
+use crate::hash::Fnv;
+use crate::module::Program;
+use crate::provider::{ProviderKind, load_hiprtc};
+
+/// Options for every program. The architecture is added.
+const OPTIONS: &[&str] = &["-O3", "-std=c++17"];
+/// What compiles faster than this is not worth a file: reading one takes about 0.1 ms, writing one 0.5 ms.
+const WORTH_STORING: Duration = Duration::from_millis(5);
+
+/// AMD's hipRTC alone, which compiles for any architecture on a machine without a GPU.
+///
+/// It compiles the built-in kernels exactly as a device does that has none in its cache.
+///
+/// ```no_run
+/// # fn main() -> hip::Result<()> {
+/// let compiler = hip::Compiler::load()?;
+/// let name = hip::KernelName::new("binary_contiguous").name("Add").ty(hip::DType::F32);
+/// let object = compiler.compile("gfx1030", &[name])?;
+/// println!("{} bytes, the kernel is {}", object.code.len(), object.symbols[0]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Compiler {
+    rtc: Hiprtc,
+    path: String,
+    version: (i32, i32),
+}
+
+/// What hipRTC made of kernels of one source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompiledKernels {
+    /// The code object: an ELF file.
+    pub code: Box<[u8]>,
+    /// The kernels' symbols in it, in the order in which they were asked for.
+    pub symbols: Vec<String>,
+}
+
+impl Compiler {
+    /// Loads AMD's hipRTC.
+    ///
+    /// # Errors
+    /// `NotAvailable` where it is not installed or does not load.
+    pub fn load() -> Result<Self> {
+        let (rtc, path) = load_hiprtc()?;
+        let mut version = (0, 0);
+        // SAFETY: the table's functions are hipRTC's; each writes through a valid pointer.
+        let status = unsafe { (rtc.hiprtcVersion)(&mut version.0, &mut version.1) };
+        check_rtc(&rtc, "hiprtcVersion", status)?;
+        Ok(Self { rtc, path, version })
+    }
+
+    /// The library's path or file name.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// hipRTC's major and minor version.
+    pub fn version(&self) -> (i32, i32) {
+        self.version
+    }
+
+    /// Compiles built-in kernels of one family for an architecture (`gfx90a:sramecc+:xnack-`, or less of it).
+    ///
+    /// A device compiles each kernel on its own; several together take less time and give the same instructions.
+    ///
+    /// # Errors
+    /// `Compilation` where the compiler refuses, or where `names` are not of one family or none.
+    pub fn compile(&self, architecture: &str, names: &[KernelName]) -> Result<CompiledKernels> {
+        let family = family_of(names)?;
+        let expressions: Vec<String> = names.iter().map(KernelName::expression).collect();
+        let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
+        let (file, architecture) = (file_of(family), architecture_option(architecture));
+        let program = program_of(family, &file);
+        compile(&self.rtc, &program, &expressions, &options(&architecture, &program))
+    }
+
+    /// A built-in kernel as a device gets it: from the code-object cache on disk, or else compiled and kept there. So a
+    /// cache can be filled ahead for machines with such GPUs and the same version of ROCm.
+    ///
+    /// `architecture` is the device's full name: a cache made for `gfx90a` is no use to `gfx90a:sramecc+:xnack-`.
+    ///
+    /// # Errors
+    /// `Compilation` where the compiler refuses, or where the table does not list the kernel.
+    pub fn get(&self, architecture: &str, name: KernelName) -> Result<CompiledKernels> {
+        let family = family_of(&[name])?;
+        let (file, architecture) = (file_of(family), architecture_option(architecture));
+        let program = program_of(family, &file);
+        let (options, expression) = (options(&architecture, &program), name.expression());
+        let key = key(ProviderKind::Rocm, self.version, source_hash(family), &expression, &options);
+        let object = match code_cache().get(key) {
+            Some(object) => object,
+            None => compile_into_cache(&self.rtc, key, &program, &expression, &options)?,
+        };
+        Ok(CompiledKernels { code: object.code, symbols: vec![object.symbol] })
+    }
+}
+
+/// The one family that has all these kernels.
+fn family_of(names: &[KernelName]) -> Result<&'static Family> {
+    names
+        .first()
+        .and_then(|name| hip_kernels::family_of(name.template()))
+        .filter(|family| names.iter().all(|name| family.contains(name)))
+        .ok_or_else(|| Error::Compilation {
+            kernel: names.iter().map(KernelName::expression).collect::<Vec<_>>().join("; "),
+            options: Vec::new(),
+            log: "no family of the table lists them".into(),
+        })
+}
+
+/// What makes a code object: where one of these differs, so does the key.
+pub(crate) fn key(
+    provider: ProviderKind,
+    hiprtc: (i32, i32),
+    source: u128,
+    expression: &str,
+    options: &[&str],
+) -> u128 {
+    options
+        .iter()
+        .fold(Fnv::new().bytes(&source.to_le_bytes()), |key, option| key.part(option))
+        .part(expression)
+        // The provider too: an NVIDIA or CPU device never has AMD's architecture name, but nothing forbids it.
+        .part(provider.name())
+        .part(&format!("{}.{}", hiprtc.0, hiprtc.1))
+        .part(env!("CARGO_PKG_VERSION"))
+        .finish()
+}
+
+pub(crate) fn hash_source(program: &Program) -> u128 {
+    HEADERS
+        .iter()
+        .chain(program.headers)
+        .fold(Fnv::new().part(program.source), |hash, (name, text)| hash.part(name).part(text))
+        .finish()
+}
+
+/// A built-in source's hash, computed once: it takes 0.1 ms, and a family has hundreds of kernels.
+pub(crate) fn source_hash(family: &'static Family) -> u128 {
+    static KNOWN: Mutex<Vec<(&str, u128)>> = Mutex::new(Vec::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, hash)) = known.iter().find(|(name, _)| *name == family.name) {
+        return *hash;
+    }
+    let hash = hash_source(&program_of(family, family.name));
+    known.push((family.name, hash));
+    hash
+}
+
+/// Compiles one instantiation of a program and keeps it on disk.
+pub(crate) fn compile_into_cache(
+    rtc: &Hiprtc,
+    key: u128,
+    program: &Program,
+    expression: &str,
+    options: &[&str],
+) -> Result<CodeObject> {
+    let start = Instant::now();
+    let object = compile(rtc, program, &[expression], options)?.only();
+    let time = start.elapsed();
+    log::debug!("compiled {expression} in {time:.1?}");
+    let cache = code_cache();
+    cache.count_compilation(time);
+    if time > WORTH_STORING {
+        cache.put(key, &object);
+    }
+    Ok(object)
+}
+
+impl CompiledKernels {
+    /// The object of a single kernel.
+    pub(crate) fn only(mut self) -> CodeObject {
+        CodeObject { symbol: self.symbols.pop().unwrap_or_default(), code: self.code }
+    }
+}
+
+/// The file name that the compiler's messages show for a family.
+pub(crate) fn file_of(family: &Family) -> String {
+    format!("{}.hip", family.name)
+}
+
+/// A family as a program.
+pub(crate) fn program_of<'a>(family: &Family, file: &'a str) -> Program<'a> {
+    Program { name: file, source: family.source, headers: &[], options: &[] }
+}
+
+/// The option that names the architecture.
+pub(crate) fn architecture_option(architecture: &str) -> String {
+    format!("--offload-arch={architecture}")
+}
+
+/// All options for a program.
+pub(crate) fn options<'a>(architecture: &'a str, program: &Program<'a>) -> Vec<&'a str> {
+    std::iter::once(architecture)
+        .chain(OPTIONS.iter().copied())
+        .chain(program.options.iter().copied())
+        .collect()
+}
+
+pub(crate) fn c_text(what: &str, text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::config(what, "text without a NUL", format!("{text:?}")))
+}
+
+/// A hipRTC program, destroyed when dropped.
+struct RtcProgram<'a> {
+    rtc: &'a Hiprtc,
+    raw: hiprtcProgram,
+}
+
+impl Drop for RtcProgram<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the function is hipRTC's; the handle is ours alone.
+        let status = unsafe { (self.rtc.hiprtcDestroyProgram)(&mut self.raw) };
+        if status != hip_sys::HIPRTC_SUCCESS {
+            log::error!("hiprtcDestroyProgram failed: {status}");
+        }
+    }
+}
+
+/// Compiles instantiations of a program.
+pub(crate) fn compile(
+    rtc: &Hiprtc,
+    program: &Program,
+    expressions: &[&str],
+    options: &[&str],
+) -> Result<CompiledKernels> {
+    let source = c_text("program source", program.source)?;
+    let name = c_text("program name", program.name)?;
+    let name_expressions: Vec<CString> =
+        expressions.iter().map(|expression| c_text("name expression", expression)).collect::<Result<_>>()?;
+    let all_headers = || HEADERS.iter().chain(program.headers);
+    let names: Vec<CString> =
+        all_headers().map(|(name, _)| c_text("header name", name)).collect::<Result<_>>()?;
+    let texts: Vec<CString> = all_headers().map(|(_, text)| c_text("header", text)).collect::<Result<_>>()?;
+    let c_options: Vec<CString> =
+        options.iter().map(|option| c_text("compiler option", option)).collect::<Result<_>>()?;
+    let pointers =
+        |texts: &[CString]| -> Vec<*const c_char> { texts.iter().map(|text| text.as_ptr()).collect() };
+    let (names, texts, arguments) = (pointers(&names), pointers(&texts), pointers(&c_options));
+
+    let mut created = RtcProgram { rtc, raw: std::ptr::null_mut() };
+    // SAFETY: the function is hipRTC's, which copies every text; the arrays have as many entries as said.
+    let status = unsafe {
+        (rtc.hiprtcCreateProgram)(
+            &mut created.raw,
+            source.as_ptr(),
+            name.as_ptr(),
+            texts.len() as c_int,
+            texts.as_ptr(),
+            names.as_ptr(),
+        )
+    };
+    if status != hip_sys::HIPRTC_SUCCESS {
+        std::mem::forget(created);
+        check_rtc(rtc, "hiprtcCreateProgram", status)?;
+        unreachable!("the status is not success");
+    }
+    // SAFETY: the functions are hipRTC's, the handle is alive, and each pointer is to what the header says.
+    unsafe {
+        for expression in &name_expressions {
+            let status = (rtc.hiprtcAddNameExpression)(created.raw, expression.as_ptr());
+            check_rtc(rtc, "hiprtcAddNameExpression", status)?;
+        }
+        let status = (rtc.hiprtcCompileProgram)(created.raw, arguments.len() as c_int, arguments.as_ptr());
+        let failed = |log: String| Error::Compilation {
+            kernel: expressions.join("; "),
+            options: options.iter().map(|&option| option.to_owned()).collect(),
+            log,
+        };
+        if status != hip_sys::HIPRTC_SUCCESS {
+            let log = log_of(&created);
+            return Err(match check_rtc(rtc, "hiprtcCompileProgram", status) {
+                Err(why) if log.is_empty() => failed(why.to_string()),
+                _ => failed(log),
+            });
+        }
+        let mut symbols = Vec::with_capacity(expressions.len());
+        for expression in &name_expressions {
+            let mut symbol: *const c_char = std::ptr::null();
+            let status = (rtc.hiprtcGetLoweredName)(created.raw, expression.as_ptr(), &mut symbol);
+            if let Err(why) = check_rtc(rtc, "hiprtcGetLoweredName", status) {
+                return Err(failed(why.to_string()));
+            }
+            symbols.push(std::ffi::CStr::from_ptr(symbol).to_string_lossy().into_owned());
+        }
+        let mut size = 0;
+        check_rtc(rtc, "hiprtcGetCodeSize", (rtc.hiprtcGetCodeSize)(created.raw, &mut size))?;
+        let mut code = vec![0u8; size].into_boxed_slice();
+        check_rtc(rtc, "hiprtcGetCode", (rtc.hiprtcGetCode)(created.raw, code.as_mut_ptr().cast()))?;
+        Ok(CompiledKernels { code, symbols })
+    }
+}
+
+fn log_of(program: &RtcProgram) -> String {
+    let mut size = 0;
+    // SAFETY: the functions are hipRTC's and the handle is alive; the log is written into as many bytes as it said.
+    unsafe {
+        if (program.rtc.hiprtcGetProgramLogSize)(program.raw, &mut size) != hip_sys::HIPRTC_SUCCESS {
+            return String::new();
+        }
+        let mut log = vec![0u8; size + 1];
+        if (program.rtc.hiprtcGetProgramLog)(program.raw, log.as_mut_ptr().cast()) != hip_sys::HIPRTC_SUCCESS
+        {
+            return String::new();
+        }
+        let end = log.iter().position(|&byte| byte == 0).unwrap_or(size);
+        String::from_utf8_lossy(&log[..end]).trim_end().to_owned()
+    }
+}

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Every kernel of the table through AMD's own hipRTC, with no GPU: compiled as the product compiles, no scratch, no spills, room
+# for enough waves, 16 bytes an access where it matters, no header on disk, and how long it takes.
+#
+#   kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--write]
+#
+#   ROOT        a root of ROCm 7.2 made by root.sh
+#   --arch      these architectures; else those that every run does (tests/rocm/src/architecture.rs lists all)
+#   --full      all of them
+#   --changed   all of them where what makes a kernel differs from the commit BASE (HEAD^), or where that can't be said
+#   --write     puts the tables into docs/kernels.md instead of comparing
+#
+# Exit status: 0 all is well, 1 something is not (each thing has a line), 2 wrong use. Needs root, for chroot.
+set -euo pipefail
+usage="usage: kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--write]"
+root=$(realpath "${1:?$usage}")
+shift
+[ -e "$root/.rocm" ] || { echo "kernels.sh: $root was not made by root.sh" >&2; exit 2; }
+cd "$(dirname "$(realpath "$0")")/../.."
+
+options=() write=0
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --changed)
+        base=HEAD^
+        case "${2:---}" in --*) ;; *) base=$2 && shift ;; esac
+        if git diff --quiet "$base" -- hip/kernels hip/src/rtc.rs tests/rocm/src tests/rocm/exceptions.txt 2>/dev/null; then
+            echo "kernels.sh: no kernel differs from $base"
+        else
+            echo "kernels.sh: kernels may differ from $base, so all architectures are compiled"
+            options+=(--full)
+        fi
+        ;;
+    --write) write=1 && options+=(--write) ;;
+    *) options+=("$1") ;;
+    esac
+    shift
+done
+
+# The path of a program, built if need be.
+built() { cargo build --release --quiet --message-format json "$@" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1; }
+check=$(built -p burn-rocm-kernel-check)
+steps=$(built -p burn-rocm-tests --bin steps)
+
+# A root within the root: its libraries and LLVM's tool, hard links that cost nothing, and no header anywhere.
+bare=$root/opt/kernels
+rm -rf "$bare"
+trap 'rm -rf "$bare"' EXIT
+mkdir -p "$bare"/usr/{bin,lib/x86_64-linux-gnu,lib64} "$bare"/{dev,tmp}
+ln -s usr/lib "$bare/lib"
+ln -s usr/lib64 "$bare/lib64"
+find "$root/usr/lib/x86_64-linux-gnu" -maxdepth 1 -name '*.so*' -exec cp -al -t "$bare/usr/lib/x86_64-linux-gnu" {} +
+cp -L "$root/usr/lib64/ld-linux-x86-64.so.2" "$bare/usr/lib64/"
+cp -L "$root/usr/bin/llvm-objdump-22" "$bare/usr/bin/"
+cp "$check" "$bare/kernel-check"
+cp "$root/.rocm" tests/rocm/exceptions.txt docs/kernels.md "$bare/"
+: >"$bare/dev/null"
+if [ -n "$(find "$bare" -name '*.h' -o -name '*.hpp' -o -name '*.hip' | head -1)" ]; then
+    echo "kernels.sh: there is a header in $bare" >&2
+    exit 1
+fi
+
+# What a small training run needs: the kernels that two steps of the example's convolutional network launch.
+BURN_ROCM_PROVIDER=cpu BURN_ROCM_TRACE_FILE=$bare/trace "$steps" cnn 2 >/dev/null
+sed -n 's/.*: kernel //p' "$bare/trace" | sort -u >"$bare/training.txt"
+
+env -i AMD_COMGR_CACHE=0 BURN_ROCM_CACHE_DIR=/cache HOME=/tmp \
+    "$(command -v chroot)" "$bare" /kernel-check check / ${options[@]+"${options[@]}"}
+if [ $write = 1 ]; then cp "$bare/kernels.md" docs/kernels.md; fi

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Makes a folder that holds AMD's real ROCm from Debian's packages, to be entered with chroot. No GPU, no debootstrap.
+#
+#   root.sh ROOT [7.2|6.4|5.7]
+#
+#   7.2   HIP, hipRTC, rocBLAS, MIOpen, rocRAND's headers and LLVM's tools: sid and experimental    2.8 GB
+#   6.4   HIP, hipRTC, rocBLAS without its GPU kernels, MIOpen: sid                                 0.5 GB
+#   5.7   HIP and hipRTC; rocBLAS's header (5.5): trixie                                            0.3 GB
+#
+# Any Debian or Ubuntu does. apt chooses the packages with a state of its own, and they are unpacked without running their
+# scripts: the machine's own packages stay as they are. ROOT/.rocm tells of a finished root, which is found again and left
+# alone; a folder that is not one of these roots is never touched. BURN_ROCM_DEBIAN names another mirror, for instance one
+# of snapshot.debian.org once Debian has moved on.
+# Exit status: 0 made or found, 1 it can't be had (one line says why), 2 wrong use.
+set -euo pipefail
+
+fail() {
+    printf 'root.sh: %s\n' "$*" >&2
+    exit 1
+}
+
+headers="" leave_out=""
+case "${2:-7.2}" in
+7.2)
+    # Some of MIOpen's kernels include <type_traits> and rocRAND's headers when they are compiled at run time.
+    suites="sid experimental"
+    packages="libamdhip64-dev libhiprtc7 librocblas-dev libmiopen-dev llvm-22 librocrand-dev libstdc++-15-dev libc6-dev"
+    ;;
+6.4)
+    # rocBLAS's GPU kernels unpack to 3.7 GB, and nothing here runs them.
+    suites="sid" leave_out="./usr/lib/x86_64-linux-gnu/rocblas"
+    packages="libamdhip64-dev libhiprtc6 librocblas-dev libmiopen-dev"
+    ;;
+5.7) suites="trixie" packages="libamdhip64-dev libhiprtc-builtins5" headers="librocblas-dev" ;;
+*)
+    printf 'usage: root.sh ROOT [7.2|6.4|5.7]\n' >&2
+    exit 2
+    ;;
+esac
+[ -n "${1:-}" ] || { printf 'usage: root.sh ROOT [7.2|6.4|5.7]\n' >&2; exit 2; }
+version=${2:-7.2}
+root=$(realpath -m "$1")
+suite=${suites##* }
+recipe="ROCm $version: $suites: $packages $headers; without $leave_out"
+
+mkdir -p "$(dirname "$root")"
+exec 9>"$root.lock"
+flock 9
+if [ -e "$root/.rocm" ]; then
+    if [ "$(head -1 "$root/.rocm")" = "$recipe" ]; then
+        echo "$root: $(sed -n 2p "$root/.rocm"), made before"
+        exit 0
+    fi
+elif [ -d "$root" ] && [ -n "$(ls -A "$root")" ]; then
+    fail "$root is there and is not a root that this script made"
+fi
+
+for tool in apt-get apt-cache dpkg-deb tar; do
+    command -v $tool >/dev/null || fail "needs $tool: run it on Debian or Ubuntu"
+done
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+if [ ! -e $keyring ]; then
+    { apt-get update -q && apt-get install -y -q --no-install-recommends debian-archive-keyring; } >/dev/null 2>&1 || true
+    [ -e $keyring ] || fail "the keys of Debian's archive are missing, and the package debian-archive-keyring can't be installed"
+fi
+mirror=${BURN_ROCM_DEBIAN:-$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -1 || true)}
+mirror=${mirror:-http://deb.debian.org/debian}
+mirror=${mirror%% *}
+
+part=$root.part
+rm -rf "$part"
+trap 'rm -rf "$part"' EXIT
+apt=$part/apt
+mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,etc/apt.conf.d,etc/preferences.d,etc/trusted.gpg.d,debs}
+: >"$apt/state/status"
+for name in $suites; do
+    echo "deb [arch=amd64 signed-by=$keyring] $mirror $name main"
+done >"$apt/etc/sources.list"
+options=(-q
+    -o "Dir::State=$apt/state" -o "Dir::State::status=$apt/state/status" -o "Dir::Cache=$apt/cache" -o "Dir::Etc=$apt/etc"
+    -o "Dir::Etc::sourcelist=$apt/etc/sources.list" -o "Dir::Etc::sourceparts=/dev/null"
+    -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o APT::Sandbox::User=root -o APT::Default-Release="$suite"
+    -o APT::Install-Recommends=false -o Acquire::Retries=3 -o Acquire::http::Timeout=60 -o Acquire::Languages=none
+    -o Acquire::Check-Valid-Until=false -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false
+    -o DPkg::Post-Invoke::= -o APT::Update::Post-Invoke::=)
+log=$apt/log
+# The line of apt's that says what went wrong.
+why() { grep -m1 -E '^(E|Err|W):?' "$log" || tail -1 "$log"; }
+
+echo "$root: asking $mirror for ROCm $version ($suites)"
+if ! LC_ALL=C apt-get "${options[@]}" update --error-on=any >"$log" 2>&1; then
+    fail "Debian can't be reached, so there is no ROCm $version: $mirror: $(why)"
+fi
+found=$(LC_ALL=C apt-cache "${options[@]}" policy libamdhip64-dev 2>>"$log" | sed -n 's/^ *Candidate: //p' || true)
+case "$found" in
+"$version".*) ;;
+*) fail "no ROCm $version on $mirror: ${suites// / and } has now HIP ${found:-(none)}" ;;
+esac
+# shellcheck disable=SC2086 # lists of words
+if ! LC_ALL=C apt-get "${options[@]}" install -y --download-only $packages >"$log" 2>&1; then
+    fail "the packages of ROCm $version can't be had: $(why)"
+fi
+for package in $headers; do
+    (cd "$apt/cache/archives" && LC_ALL=C apt-get "${options[@]}" download "$package") >"$log" 2>&1 ||
+        fail "the package $package can't be had: $(why)"
+done
+
+# As Debian lays it out: the packages hold everything under usr.
+mkdir -p "$part"/usr/{bin,sbin,lib,lib64} "$part"/{dev,proc,etc,opt,root,tmp}
+chmod 1777 "$part/tmp"
+for name in bin sbin lib lib64; do ln -s "usr/$name" "$part/$name"; done
+echo 'root:x:0:0:root:/root:/bin/sh' >"$part/etc/passwd"
+for package in "$apt"/cache/archives/*.deb; do
+    dpkg-deb --fsys-tarfile "$package" | tar -x -C "$part" --keep-directory-symlink --no-same-owner \
+        --exclude=./usr/share/doc --exclude=./usr/share/man --exclude=./usr/share/locale ${leave_out:+--exclude="$leave_out"} ||
+        fail "$(basename "$package") can't be unpacked into $part"
+    rm "$package"
+done
+rm -rf "$apt"
+# Programs expect it; a container may forbid making it, and then a file does.
+mknod -m 666 "$part/dev/null" c 1 3 2>/dev/null || : >"$part/dev/null"
+
+library=$(find "$part/usr/lib/x86_64-linux-gnu" -name 'libamdhip64.so.*.*.*' -print -quit)
+[ -n "$library" ] || fail "the packages hold no libamdhip64.so"
+printf '%s\nHIP %s (Debian %s)\n' "$recipe" "${library##*.so.}" "$found" >"$part/.rocm"
+rm -rf "$root"
+mv "$part" "$root"
+echo "$root: $(sed -n 2p "$root/.rocm"), $(du -sh "$root" | cut -f1)"

@@ -1,0 +1,253 @@
+//! What is asked of a kernel, and the exceptions.
+
+use hip::{DType, KernelName};
+use hip_kernels::Arg;
+
+use crate::architecture::Architecture;
+use crate::work::Compiled;
+
+/// Templates whose time goes into arithmetic, LDS or chains of dependent steps rather than into memory: their occupancy is
+/// listed, but nothing is asked of it.
+const NOT_BOUND_BY_MEMORY: &[&str] = &[
+    "attention",
+    "conv_backward_data",
+    "conv_backward_weights",
+    "conv_forward",
+    "ctc_alpha",
+    "ctc_posterior",
+    "matmul",
+    "qmatmul",
+    "sort_merge",
+    "sort_rows",
+    "sort_tiles",
+];
+
+/// Templates that go through contiguous memory on the hot path, and whether 16 bytes a lane are asked of their loads and of
+/// their stores. A reduction stores one element a row; what a cast or a comparison makes narrower is stored narrower.
+const WIDE: &[(&str, bool, bool)] = &[
+    ("binary_contiguous", true, true),
+    ("binary_scalar", true, true),
+    ("unary_contiguous", true, true),
+    ("unary2_contiguous", true, true),
+    ("cast_contiguous", true, true),
+    ("compare_contiguous", true, false),
+    ("compare_scalar", true, false),
+    ("mask_where_contiguous", true, true),
+    ("mask_fill_contiguous", true, true),
+    ("fill", false, true),
+    ("reduce_rows", true, false),
+    ("softmax_rows", true, true),
+    ("log_softmax_rows", true, true),
+    ("softmax_rows_backward", true, true),
+    ("log_softmax_rows_backward", true, true),
+    ("layer_norm_rows", true, true),
+    ("rms_norm_rows", true, true),
+];
+
+/// Whether 16-byte loads and stores are asked of a kernel: those named above, in f32 and 16 bits.
+pub(crate) fn wide(name: &KernelName) -> Option<(bool, bool)> {
+    let &(_, loads, stores) = WIDE.iter().find(|(template, ..)| *template == name.template())?;
+    let types: Vec<DType> = name
+        .args()
+        .filter_map(|arg| match arg {
+            Arg::Type(dtype) => Some(dtype),
+            _ => None,
+        })
+        .collect();
+    let of_width =
+        |dtype: DType| matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::U32 | DType::U16);
+    match (name.template(), types.as_slice()) {
+        // 16 bytes of the wider type a lane.
+        ("cast_contiguous", &[from, to]) => {
+            (of_width(from) && of_width(to) && from.is_float() && to.is_float())
+                .then_some((from.size() >= to.size(), to.size() >= from.size()))
+        }
+        ("mask_where_contiguous" | "mask_fill_contiguous", &[raw, bools]) => {
+            (of_width(raw) && (raw.size() >= bools.size())).then_some((true, true))
+        }
+        (_, &[dtype]) => of_width(dtype).then_some((loads, stores)),
+        _ => None,
+    }
+}
+
+/// What a kernel does that it must not, in short; empty where all is well.
+pub(crate) fn violations(architecture: &Architecture, compiled: &Compiled) -> Vec<(&'static str, String)> {
+    let notes = &compiled.notes;
+    let mut found = Vec::new();
+    if notes.scratch > 0 || notes.dynamic_stack {
+        found.push(("scratch", format!("{} bytes of scratch a lane", notes.scratch)));
+    }
+    if notes.vgpr_spills > 0 {
+        found.push(("vgpr-spills", format!("{} vector registers spilled", notes.vgpr_spills)));
+    }
+    if notes.sgpr_spills > 0 {
+        found.push(("sgpr-spills", format!("{} scalar registers spilled", notes.sgpr_spills)));
+    }
+    let template = template_of(&compiled.kernel);
+    let waves = architecture.generation.waves_of(notes);
+    if waves < architecture.generation.enough && !NOT_BOUND_BY_MEMORY.contains(&template) {
+        found.push((
+            "occupancy",
+            format!(
+                "{waves} of {} waves a SIMD ({} vector, {} scalar registers, {} bytes of LDS)",
+                architecture.generation.waves, notes.vgprs, notes.sgprs, notes.lds
+            ),
+        ));
+    }
+    if let Some(accesses) = compiled.accesses {
+        let name = hip_kernels::families()
+            .iter()
+            .flat_map(|family| family.instantiations())
+            .find(|name| name.expression() == compiled.kernel);
+        if let Some((loads, stores)) = name.and_then(|name| wide(&name))
+            && (loads && accesses.wide_loads == 0 || stores && accesses.wide_stores == 0)
+        {
+            found.push((
+                "narrow",
+                format!("{} loads and {} stores of 16 bytes", accesses.wide_loads, accesses.wide_stores),
+            ));
+        }
+    }
+    found
+}
+
+/// The template of an instantiation.
+pub(crate) fn template_of(kernel: &str) -> &str {
+    kernel.split('<').next().unwrap_or(kernel)
+}
+
+/// A violation that is accepted, with the reason.
+#[derive(Debug)]
+pub(crate) struct Exception {
+    line: usize,
+    architectures: String,
+    kernels: String,
+    kinds: String,
+}
+
+/// Reads `exceptions.txt`: `architectures | kernels | kinds | reason`, where the first two may hold `*` and each may be
+/// several, separated by blanks or commas outside `<>`.
+pub(crate) fn read_exceptions(text: &str) -> Result<Vec<Exception>, String> {
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let columns: Vec<&str> = line.split('|').map(str::trim).collect();
+        let &[architectures, kernels, kinds, reason] = columns.as_slice() else {
+            return Err(format!("exceptions.txt:{}: four columns expected", index + 1));
+        };
+        if reason.is_empty() {
+            return Err(format!("exceptions.txt:{}: no reason", index + 1));
+        }
+        found.push(Exception {
+            line: index + 1,
+            architectures: architectures.into(),
+            kernels: kernels.into(),
+            kinds: kinds.into(),
+        });
+    }
+    Ok(found)
+}
+
+impl Exception {
+    pub(crate) fn covers(&self, architecture: &str, kernel: &str, kind: &str) -> bool {
+        self.architectures.split_whitespace().any(|pattern| matches(pattern, architecture))
+            && matches(&self.kernels, kernel)
+            && self.kinds.split_whitespace().any(|one| one == kind)
+    }
+
+    /// Whether all that it could cover was compiled: only then can it be called stale.
+    pub(crate) fn decided_by(&self, architectures: &[&str], whole: bool) -> bool {
+        whole
+            && crate::architecture::ARCHITECTURES
+                .iter()
+                .filter(|one| self.architectures.split_whitespace().any(|pattern| matches(pattern, one.name)))
+                .all(|one| architectures.contains(&one.name))
+    }
+
+    /// How it is named in messages.
+    pub(crate) fn place(&self) -> String {
+        format!("exceptions.txt:{} ({} | {} | {})", self.line, self.architectures, self.kernels, self.kinds)
+    }
+}
+
+/// Whether a text is what a pattern with `*` says.
+fn matches(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((head, tail)) => text.strip_prefix(head).is_some_and(|rest| {
+            (0..=rest.len()).any(|at| rest.is_char_boundary(at) && matches(tail, &rest[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::architecture::ARCHITECTURES;
+    use crate::assembly::Accesses;
+    use crate::notes::Notes;
+
+    fn compiled(kernel: &str, notes: Notes, accesses: Option<Accesses>) -> Compiled {
+        let (architecture, family) = ("gfx1030".into(), "binary".into());
+        Compiled { architecture, family, kernel: kernel.into(), notes, accesses }
+    }
+
+    fn plain() -> Notes {
+        Notes {
+            symbol: String::new(),
+            vgprs: 20,
+            agprs: 0,
+            sgprs: 20,
+            vgpr_spills: 0,
+            sgpr_spills: 0,
+            scratch: 0,
+            lds: 0,
+            wave: 32,
+            dynamic_stack: false,
+        }
+    }
+
+    #[test]
+    fn each_fault_is_found_and_nothing_else() {
+        let gfx1030 = ARCHITECTURES.iter().find(|one| one.name == "gfx1030").expect("it is listed");
+        let kinds = |notes: Notes, loads: u32| -> Vec<&str> {
+            let accesses = Accesses { wide_loads: loads, wide_stores: 1 };
+            let kernel = compiled("binary_contiguous<Add, f32>", notes, Some(accesses));
+            violations(gfx1030, &kernel).into_iter().map(|(kind, _)| kind).collect()
+        };
+        assert!(kinds(plain(), 2).is_empty());
+        assert_eq!(kinds(Notes { scratch: 4, ..plain() }, 2), ["scratch"]);
+        assert_eq!(kinds(Notes { dynamic_stack: true, ..plain() }, 2), ["scratch"]);
+        assert_eq!(kinds(Notes { vgpr_spills: 1, ..plain() }, 2), ["vgpr-spills"]);
+        assert_eq!(kinds(Notes { sgpr_spills: 1, ..plain() }, 2), ["sgpr-spills"]);
+        assert_eq!(kinds(Notes { vgprs: 65, ..plain() }, 2), ["occupancy"]);
+        assert_eq!(kinds(Notes { lds: 17 << 10, ..plain() }, 2), ["occupancy"]);
+        assert_eq!(kinds(plain(), 0), ["narrow"]);
+        let matmul = compiled("matmul<f32>", Notes { vgprs: 200, ..plain() }, None);
+        assert!(violations(gfx1030, &matmul).is_empty());
+    }
+
+    #[test]
+    fn the_rules_name_kernels_that_exist() {
+        for template in NOT_BOUND_BY_MEMORY.iter().chain(WIDE.iter().map(|(template, ..)| template)) {
+            assert!(hip_kernels::family_of(template).is_some(), "{template}");
+        }
+    }
+
+    #[test]
+    fn exceptions_cover_what_they_name() {
+        let text = "# comment\n\ngfx9* gfx1030 | softmax_rows<f64> | occupancy sgpr-spills | because\n";
+        let exceptions = read_exceptions(text).expect("it is well formed");
+        let one = &exceptions[0];
+        assert!(one.covers("gfx90a", "softmax_rows<f64>", "occupancy"));
+        assert!(!one.covers("gfx1100", "softmax_rows<f64>", "occupancy"));
+        assert!(!one.covers("gfx90a", "softmax_rows<f32>", "occupancy"));
+        assert!(!one.covers("gfx90a", "softmax_rows<f64>", "scratch"));
+        assert!(!one.decided_by(&["gfx90a", "gfx1030"], true), "gfx942 was not compiled");
+        assert!(read_exceptions("a | b | c |").is_err() && read_exceptions("a | b | c").is_err());
+        assert!(matches("unary*<*, f64>", "unary_contiguous<Erf, f64>"));
+        assert!(!matches("unary*<*, f64>", "unary_contiguous<Erf, f32>"));
+    }
+}
