@@ -31,6 +31,7 @@ mod random;
 mod rank;
 mod reduce;
 mod rest;
+mod rows;
 mod scan;
 mod sort;
 mod unary;
