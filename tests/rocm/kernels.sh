@@ -2,17 +2,18 @@
 # Every kernel of the table through AMD's own hipRTC, with no GPU: compiled as the product compiles, no scratch, no spills, room
 # for enough waves, 16 bytes an access where it matters, no header on disk, and how long it takes.
 #
-#   kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--write]
+#   kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--family f,g] [--write]
 #
 #   ROOT        a root of ROCm 7.2 made by root.sh
 #   --arch      these architectures; else those that every run does (tests/rocm/src/architecture.rs lists all)
 #   --full      all of them
 #   --changed   all of them where what makes a kernel differs from the commit BASE (HEAD^), or where that can't be said
+#   --family    the kernels of these families only: no tables, no times
 #   --write     puts the tables into docs/kernels.md instead of comparing
 #
 # Exit status: 0 all is well, 1 something is not (each thing has a line), 2 wrong use. Needs root, for chroot.
 set -euo pipefail
-usage="usage: kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--write]"
+usage="usage: kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--family f,g] [--write]"
 root=$(realpath "${1:?$usage}")
 shift
 [ -e "$root/.rocm" ] || { echo "kernels.sh: $root was not made by root.sh" >&2; exit 2; }
@@ -24,7 +25,7 @@ while [ $# -gt 0 ]; do
     --changed)
         base=HEAD^
         case "${2:---}" in --*) ;; *) base=$2 && shift ;; esac
-        if git diff --quiet "$base" -- hip/kernels hip/src/rtc.rs tests/rocm/src tests/rocm/exceptions.txt 2>/dev/null; then
+        if git diff --quiet "$base" -- hip/kernels hip/src/rtc.rs 2>/dev/null; then
             echo "kernels.sh: no kernel differs from $base"
         else
             echo "kernels.sh: kernels may differ from $base, so all architectures are compiled"
@@ -37,10 +38,10 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-# The path of a program, built if need be.
+# The path of a program, built if need be; KERNEL_CHECK and STEPS name others.
 built() { cargo build --release --quiet --message-format json "$@" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1; }
-check=$(built -p burn-rocm-kernel-check)
-steps=$(built -p burn-rocm-tests --bin steps)
+check=${KERNEL_CHECK:-$(built -p burn-rocm-kernel-check)}
+steps=${STEPS:-$(built -p burn-rocm-tests --bin steps)}
 
 # A root within the root: its libraries and LLVM's tool, hard links that cost nothing, and no header anywhere.
 bare=$root/opt/kernels

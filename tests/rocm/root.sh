@@ -9,7 +9,7 @@
 #
 # Any Debian or Ubuntu does. apt chooses the packages with a state of its own, and they are unpacked without running their
 # scripts: the machine's own packages stay as they are. ROOT/.rocm tells of a finished root, which is found again and left
-# alone; a folder that is not one of these roots is never touched. BURN_ROCM_DEBIAN names another mirror, for instance one
+# alone; a folder that is no such root, or one of another version, is never touched. BURN_ROCM_DEBIAN names another mirror, for instance one
 # of snapshot.debian.org once Debian has moved on.
 # Exit status: 0 made or found, 1 it can't be had (one line says why), 2 wrong use.
 set -euo pipefail
@@ -51,6 +51,10 @@ if [ -e "$root/.rocm" ]; then
         echo "$root: $(sed -n 2p "$root/.rocm"), made before"
         exit 0
     fi
+    case "$(head -1 "$root/.rocm")" in
+    "ROCm $version:"*) ;; # as another version of this script made it
+    *) fail "$root holds $(sed -n 2p "$root/.rocm"), not ROCm $version: name another folder" ;;
+    esac
 elif [ -d "$root" ] && [ -n "$(ls -A "$root")" ]; then
     fail "$root is there and is not a root that this script made"
 fi
@@ -85,7 +89,7 @@ options=(-q
     -o DPkg::Post-Invoke::= -o APT::Update::Post-Invoke::=)
 log=$apt/log
 # The line of apt's that says what went wrong.
-why() { grep -m1 -E '^(E|Err|W):?' "$log" || tail -1 "$log"; }
+why() { grep -m1 '^E: ' "$log" || tail -1 "$log"; }
 
 echo "$root: asking $mirror for ROCm $version ($suites)"
 if ! LC_ALL=C apt-get "${options[@]}" update --error-on=any >"$log" 2>&1; then

@@ -28,10 +28,11 @@ pub(crate) struct Generation {
     simds: u32,
 }
 
-/// GCN's ten waves need kernels of at most 24 registers, addresses of 64 bits included, which hardly any with 16 bytes a thread
-/// has. Eight of ten are asked for there, as many as CDNA 2 and 3 have at all.
+/// Half of CDNA 2's registers: ten waves need kernels of at most 24, addresses of 64 bits included, which hardly any with 16 bytes a
+/// thread has. Asked for are the four waves that 64 registers leave, with which CDNA 2 has all of its own: 16 KB in flight in a CU
+/// whose share of the bandwidth, at some 600 ns of latency, is 4.5 KB (gfx900), 10 KB (gfx906) or 6 KB (gfx908).
 const GCN: Generation =
-    Generation { waves: 10, enough: 8, vgprs: 256, granule: 4, scalars_count: true, lds: 64 << 10, simds: 4 };
+    Generation { waves: 10, enough: 4, vgprs: 256, granule: 4, scalars_count: true, lds: 64 << 10, simds: 4 };
 const CDNA2: Generation =
     Generation { waves: 8, enough: 8, vgprs: 512, granule: 8, scalars_count: true, lds: 64 << 10, simds: 4 };
 const CDNA4: Generation = Generation { lds: 160 << 10, ..CDNA2 };

@@ -3,11 +3,12 @@
 //! Runs inside a ROCm root (`root.sh`); `kernels.sh` puts it there and calls it:
 //!
 //! ```text
-//! check DIRECTORY [--arch a,b | --full] [--family f,g] [--write]
+//! check DIRECTORY [--arch a,b | --full] [--family f,g] [--write] [--keep FILE]
 //! ```
 //!
 //! `DIRECTORY` holds `exceptions.txt`, `kernels.md` and `training.txt`, the kernels that a small training run needs.
-//! `--write` puts new tables into `kernels.md` instead of comparing.
+//! `--write` puts new tables into `kernels.md` instead of comparing. `--keep` takes what FILE has of an earlier run of the same
+//! sources, compiles the rest and adds it: for work on the rules.
 
 mod architecture;
 mod assembly;
@@ -18,7 +19,7 @@ mod times;
 mod work;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -30,7 +31,7 @@ use work::Compiled;
 /// What the roots say of themselves: the second line.
 const ROOT: &str = "/.rocm";
 /// Lines of one kind that are shown.
-const SHOWN: usize = 2000;
+const SHOWN: usize = 40;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -40,7 +41,9 @@ fn main() -> ExitCode {
         ["check", directory, options @ ..] => Options::read(options)
             .and_then(|options| check(Path::new(directory), &options))
             .map(|problems| problems == 0),
-        _ => Err("usage: check DIRECTORY [--arch a,b | --full] [--family f,g] [--write]".into()),
+        _ => {
+            Err("usage: check DIRECTORY [--arch a,b | --full] [--family f,g] [--write] [--keep FILE]".into())
+        }
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -56,6 +59,7 @@ struct Options {
     architectures: Vec<&'static Architecture>,
     families: Vec<&'static Family>,
     write: bool,
+    keep: Option<PathBuf>,
 }
 
 impl Options {
@@ -64,12 +68,14 @@ impl Options {
             architectures: ARCHITECTURES.iter().filter(|one| one.always).collect(),
             families: hip_kernels::families().iter().collect(),
             write: false,
+            keep: None,
         };
         let mut args = args.iter();
         while let Some(&arg) = args.next() {
             match arg {
                 "--full" => options.architectures = ARCHITECTURES.iter().collect(),
                 "--write" => options.write = true,
+                "--keep" => options.keep = Some(args.next().ok_or("--keep takes a file")?.into()),
                 "--arch" => {
                     let list = args.next().ok_or("--arch takes a list")?;
                     let find = |name: &str| {
@@ -114,7 +120,16 @@ fn check(directory: &Path, options: &Options) -> Result<usize, String> {
     let architectures: Vec<&str> = options.architectures.iter().map(|one| one.name).collect();
     let processes = std::thread::available_parallelism().map_or(1, |count| count.get());
     let start = Instant::now();
-    let (mut compiled, failed) = work::compile_all(&architectures, &options.families, processes);
+    let mut compiled = match &options.keep {
+        Some(file) => work::kept(file)?,
+        None => Vec::new(),
+    };
+    let (more, failed) = work::compile_all(&architectures, &options.families, &compiled, processes);
+    if let Some(file) = &options.keep {
+        work::keep(file, &more)?;
+    }
+    compiled.extend(more);
+    compiled.retain(|one| architectures.contains(&one.architecture.as_str()));
     compiled.sort_by(|a, b| (&a.kernel, &a.architecture).cmp(&(&b.kernel, &b.architecture)));
     println!(
         "{} code objects' notes read: {} kernels for {} architectures, by {made_with}, in {:.0?} with {processes} processes",

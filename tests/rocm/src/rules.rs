@@ -125,8 +125,8 @@ pub(crate) struct Exception {
     kinds: String,
 }
 
-/// Reads `exceptions.txt`: `architectures | kernels | kinds | reason`, where the first two may hold `*` and each may be
-/// several, separated by blanks or commas outside `<>`.
+/// Reads `exceptions.txt`: `architectures | kernels | kinds | reason`, where the first two may hold `*`. Several architectures and kinds
+/// are separated by blanks, several kernels by semicolons.
 pub(crate) fn read_exceptions(text: &str) -> Result<Vec<Exception>, String> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -153,7 +153,7 @@ pub(crate) fn read_exceptions(text: &str) -> Result<Vec<Exception>, String> {
 impl Exception {
     pub(crate) fn covers(&self, architecture: &str, kernel: &str, kind: &str) -> bool {
         self.architectures.split_whitespace().any(|pattern| matches(pattern, architecture))
-            && matches(&self.kernels, kernel)
+            && self.kernels.split(';').any(|pattern| matches(pattern.trim(), kernel))
             && self.kinds.split_whitespace().any(|one| one == kind)
     }
 

@@ -1,7 +1,9 @@
 //! Compiling, spread over processes of this program: hipRTC compiles one thing at a time in a process.
 
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
+use std::collections::{HashMap, HashSet};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,16 +43,21 @@ struct Job {
 }
 
 /// Compiles every kernel of these families for these architectures, `processes` at a time, the largest families first.
-/// Returns what was compiled and what failed.
+/// Returns what was compiled and what failed. What is in `known` already is left out, whole families at a time.
 pub(crate) fn compile_all(
     architectures: &[&'static str],
     families: &[&'static Family],
+    known: &[Compiled],
     processes: usize,
 ) -> (Vec<Compiled>, Vec<String>) {
+    let known: HashSet<(&str, &str)> =
+        known.iter().map(|one| (one.architecture.as_str(), one.family.as_str())).collect();
     let mut jobs = Vec::new();
     for family in families {
+        let architectures: Vec<&'static str> =
+            architectures.iter().copied().filter(|one| !known.contains(&(one, family.name))).collect();
         for first in (0..family.instantiations().count()).step_by(TOGETHER) {
-            for &architecture in architectures {
+            for &architecture in &architectures {
                 jobs.push(Job { architecture, family, first });
             }
         }
@@ -75,6 +82,27 @@ pub(crate) fn compile_all(
         }
     });
     done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// What an earlier run left in a file; nothing where there is none.
+pub(crate) fn kept(file: &Path) -> Result<Vec<Compiled>, String> {
+    let text = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.map_err(|error| format!("{}: {error}", file.display()))?,
+    };
+    let line = |line| serde_json::from_str(line).map_err(|error| format!("{}: {error}", file.display()));
+    text.lines().map(line).collect()
+}
+
+/// Adds to the file what a run compiled.
+pub(crate) fn keep(file: &Path, compiled: &[Compiled]) -> Result<(), String> {
+    let mut out =
+        OpenOptions::new().create(true).append(true).open(file).map_err(|error| error.to_string())?;
+    for one in compiled {
+        let line = serde_json::to_string(one).map_err(|error| error.to_string())?;
+        writeln!(out, "{line}").map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// Runs a job in a process of its own and reads what it writes: a line a kernel.
