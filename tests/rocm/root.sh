@@ -5,7 +5,7 @@
 #
 #   7.2   HIP, hipRTC, rocBLAS, MIOpen, rocRAND's headers and LLVM's tools: sid and experimental    2.8 GB
 #   6.4   HIP, hipRTC, rocBLAS without its GPU kernels, MIOpen: sid                                 0.5 GB
-#   5.7   HIP and hipRTC; rocBLAS's header (5.5): trixie                                            0.3 GB
+#   5.7   HIP and hipRTC: trixie                                                                    0.3 GB
 #
 # Any Debian or Ubuntu does. apt chooses the packages with a state of its own, and they are unpacked without running their
 # scripts: the machine's own packages stay as they are. ROOT/.rocm tells of a finished root, which is found again and left
@@ -19,7 +19,7 @@ fail() {
     exit 1
 }
 
-headers="" leave_out=""
+leave_out=""
 case "${2:-7.2}" in
 7.2)
     # Some of MIOpen's kernels include <type_traits> and rocRAND's headers when they are compiled at run time.
@@ -31,7 +31,7 @@ case "${2:-7.2}" in
     suites="sid" leave_out="./usr/lib/x86_64-linux-gnu/rocblas"
     packages="libamdhip64-dev libhiprtc6 librocblas-dev libmiopen-dev"
     ;;
-5.7) suites="trixie" packages="libamdhip64-dev libhiprtc-builtins5" headers="librocblas-dev" ;;
+5.7) suites="trixie" packages="libamdhip64-dev libhiprtc-builtins5" ;;
 *)
     printf 'usage: root.sh ROOT [7.2|6.4|5.7]\n' >&2
     exit 2
@@ -41,7 +41,7 @@ esac
 version=${2:-7.2}
 root=$(realpath -m "$1")
 suite=${suites##* }
-recipe="ROCm $version: $suites: $packages $headers; without $leave_out"
+recipe="ROCm $version: $suites: $packages; without $leave_out"
 
 mkdir -p "$(dirname "$root")"
 exec 9>"$root.lock"
@@ -104,10 +104,6 @@ esac
 if ! LC_ALL=C apt-get "${options[@]}" install -y --download-only $packages >"$log" 2>&1; then
     fail "the packages of ROCm $version can't be had: $(why)"
 fi
-for package in $headers; do
-    (cd "$apt/cache/archives" && LC_ALL=C apt-get "${options[@]}" download "$package") >"$log" 2>&1 ||
-        fail "the package $package can't be had: $(why)"
-done
 
 # As Debian lays it out: the packages hold everything under usr.
 mkdir -p "$part"/usr/{bin,sbin,lib,lib64} "$part"/{dev,proc,etc,opt,root,tmp}
