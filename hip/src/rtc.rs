@@ -318,3 +318,34 @@ fn log_of(program: &RtcProgram) -> String {
         String::from_utf8_lossy(&log[..end]).trim_end().to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hip_kernels::DType;
+
+    #[test]
+    fn only_kernels_of_one_family_go_together() {
+        let add = KernelName::new("binary_contiguous").name("Add").ty(DType::F32);
+        let sum = KernelName::new("reduce_rows").name("Sum").ty(DType::F32);
+        assert_eq!(family_of(&[add]).map(|family| family.name).ok(), Some("binary"));
+        for names in [&[][..], &[add, sum], &[KernelName::new("binary_contiguous").name("Add")]] {
+            assert!(matches!(family_of(names), Err(Error::Compilation { .. })), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn each_part_of_a_key_counts() {
+        let base = || key(ProviderKind::Rocm, (9, 0), 1, "k<f32>", &["--offload-arch=gfx1030", "-O3"]);
+        let others = [
+            key(ProviderKind::Cpu, (9, 0), 1, "k<f32>", &["--offload-arch=gfx1030", "-O3"]),
+            key(ProviderKind::Rocm, (9, 1), 1, "k<f32>", &["--offload-arch=gfx1030", "-O3"]),
+            key(ProviderKind::Rocm, (9, 0), 2, "k<f32>", &["--offload-arch=gfx1030", "-O3"]),
+            key(ProviderKind::Rocm, (9, 0), 1, "k<f16>", &["--offload-arch=gfx1030", "-O3"]),
+            key(ProviderKind::Rocm, (9, 0), 1, "k<f32>", &["--offload-arch=gfx1031", "-O3"]),
+            key(ProviderKind::Rocm, (9, 0), 1, "k<f32>", &["--offload-arch=gfx1030"]),
+        ];
+        assert_eq!(base(), base());
+        assert!(others.iter().all(|other| *other != base()));
+    }
+}
