@@ -66,6 +66,29 @@ impl Layout {
         Self { shape, strides, offset: 0 }
     }
 
+    /// This shape with these strides from this element on.
+    ///
+    /// # Errors
+    /// `Invalid` for a first element before the buffer, or strides of another rank.
+    pub(crate) fn strided(
+        op: &'static str,
+        shape: impl Into<Shape>,
+        strides: &[isize],
+        offset: isize,
+    ) -> hip::Result<Self> {
+        let shape = shape.into();
+        match usize::try_from(offset) {
+            Ok(offset) if shape.num_dims() == strides.len() => {
+                Ok(Self { shape, strides: strides.into(), offset })
+            }
+            _ => invalid(
+                op,
+                "strides from inside a buffer",
+                format!("{strides:?} from {offset} for {shape:?}"),
+            ),
+        }
+    }
+
     /// Sizes of the dimensions.
     pub fn shape(&self) -> &Shape {
         &self.shape

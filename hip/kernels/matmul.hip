@@ -14,12 +14,18 @@ struct Strides {
     i64 a_batch, a_row, a_col, b_batch, b_row, b_col;
 };
 
+// A sum as the result has it.
+template <class T, class A> DEVICE T scaled(A sum, f64 alpha) {
+    if constexpr (is_float<T>::value) sum *= (A)alpha;
+    return store<T>::from(sum);
+}
+
 constexpr u32 TILE = 64;  // rows and columns of the output that a block computes
 constexpr u32 DEPTH = 16; // terms of the sums held in shared memory
 constexpr u32 MICRO = 4;  // rows and columns that a thread computes
 
 // One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than 256 threads takes rounds.
-template <class T, class A> DEVICE void tile_shared(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, const T *a, const T *b, T *out) {
+template <class T, class A> DEVICE void tile_shared(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, f64 alpha, const T *a, const T *b, T *out) {
     SHARED(A, left_tile, DEPTH * TILE);
     SHARED(A, right_tile, DEPTH * TILE);
     A *left = left_tile, *right = right_tile;
@@ -57,14 +63,14 @@ template <class T, class A> DEVICE void tile_shared(u32 m, u32 n, u32 k, const S
         for (u32 i = 0; i < MICRO; ++i) {
             for (u32 j = 0; j < MICRO; ++j) {
                 u32 row = row0 + i * SIDE + ty, col = col0 + j * SIDE + tx;
-                if (active && row < m && col < n) out[(u64)row * n + col] = store<T>::from(sum[i][j]);
+                if (active && row < m && col < n) out[(u64)row * n + col] = scaled<T>(sum[i][j], alpha);
             }
         }
     }
 }
 
 // One tile by one thread: b's part is packed, so that the inner loop runs along it, four terms at a time.
-template <class T, class A> DEVICE void tile_packed(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, const T *a, const T *b, T *out) {
+template <class T, class A> DEVICE void tile_packed(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, f64 alpha, const T *a, const T *b, T *out) {
     A sum[TILE][TILE] = {}, packed[DEPTH][TILE];
     u32 rows = m - row0 < TILE ? m - row0 : TILE, cols = n - col0 < TILE ? n - col0 : TILE;
     for (u32 k0 = 0; k0 < k; k0 += DEPTH) {
@@ -89,13 +95,13 @@ template <class T, class A> DEVICE void tile_packed(u32 m, u32 n, u32 k, const S
         }
     }
     for (u32 i = 0; i < rows; ++i) {
-        for (u32 j = 0; j < cols; ++j) out[(u64)(row0 + i) * n + col0 + j] = store<T>::from(sum[i][j]);
+        for (u32 j = 0; j < cols; ++j) out[(u64)(row0 + i) * n + col0 + j] = scaled<T>(sum[i][j], alpha);
     }
 }
 
-// out[batch] = a[batch] x b[batch]: a of m x k, b of k x n by their strides, out packed. A block a tile of 64 x 64 (256 threads
-// suit), any grid is right. f16 and bf16 are summed in f32.
-template <class T> __global__ void matmul(u64 batch, u32 m, u32 n, u32 k, Strides s, const T *a, const T *b, T *out) {
+// out[batch] = alpha * a[batch] x b[batch] (floats; integers take no alpha): a of m x k, b of k x n by their strides, out packed.
+// A block a tile of 64 x 64 (256 threads suit), any grid is right. f16 and bf16 are summed in f32 and rounded once.
+template <class T> __global__ void matmul(u64 batch, u32 m, u32 n, u32 k, Strides s, f64 alpha, const T *a, const T *b, T *out) {
     using A = typename accumulator<T>::type;
     u32 down = (m + TILE - 1) / TILE, across = (n + TILE - 1) / TILE;
     for_each_row(batch * down * across, [=](u64 tile) {
@@ -103,7 +109,7 @@ template <class T> __global__ void matmul(u64 batch, u32 m, u32 n, u32 k, Stride
         u32 rest = (u32)(tile - at * down * across);
         u32 row0 = rest / across * TILE, col0 = rest % across * TILE;
         const T *x = a + (i64)at * s.a_batch, *y = b + (i64)at * s.b_batch;
-        if constexpr (ONE_THREAD) tile_packed<T, A>(m, n, k, s, row0, col0, x, y, out + at * m * n);
-        else tile_shared<T, A>(m, n, k, s, row0, col0, x, y, out + at * m * n);
+        if constexpr (ONE_THREAD) tile_packed<T, A>(m, n, k, s, row0, col0, alpha, x, y, out + at * m * n);
+        else tile_shared<T, A>(m, n, k, s, row0, col0, alpha, x, y, out + at * m * n);
     });
 }

@@ -10,6 +10,7 @@ use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
 use crate::span::Span;
+use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, trace, workarounds};
 use layout::{Operand, Plan, Strided};
 
@@ -36,6 +37,7 @@ pub struct MatrixView<'a> {
 pub struct Blas {
     handle: Mutex<Handle>,
     device: usize,
+    halves: Halves,
 }
 
 /// The raw handle, destroyed on drop.
@@ -59,7 +61,7 @@ impl Blas {
         stream: hipStream_t,
         deterministic: bool,
     ) -> Result<Self> {
-        workarounds::rocblas_has_kernels(arch)?;
+        workarounds::rocblas_has_kernels(table, arch)?;
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` outlives the call.
         let status = unsafe { (table.rocblas_create_handle)(&mut raw) };
@@ -76,7 +78,7 @@ impl Blas {
             let status = unsafe { (table.rocblas_set_atomics_mode)(handle.raw, rocblas_atomics_not_allowed) };
             check(table, "rocblas_set_atomics_mode", status, String::new)?;
         }
-        Ok(Self { handle: Mutex::new(handle), device })
+        Ok(Self { handle: Mutex::new(handle), device, halves: Halves::of(arch)? })
     }
 
     /// `c[i] = alpha * a[i] x b[i] + beta * c[i]` for each matrix `i` of the batch.
@@ -85,6 +87,9 @@ impl Blas {
     /// (the stride of a dimension of size 1 does not matter); transposes are worked out from that. `dtype` is that
     /// of `a` and `b`: f32, f64, f16 and bf16 (accumulated in f32), or i8, whose `c` is i32. `c` may not overlap
     /// `a` or `b`.
+    ///
+    /// `gradient` says that `c` is one: on gfx90a those of f16 go by rocBLAS's alternative implementation, which keeps subnormal
+    /// values (`BURN_ROCM_F16_ALTERNATIVE`).
     ///
     /// A single row or column goes through gemm like the rest. rocBLAS's gemv executes 0.1 to 5 times as many
     /// instructions there (ROCm 7.2, gfx1030: 216 k against 1,765 k wave instructions for 1 x 1024 x 1024, but in 4
@@ -104,6 +109,7 @@ impl Blas {
         c: MatrixView<'_>,
         alpha: f64,
         beta: f64,
+        gradient: bool,
     ) -> Result<()> {
         let kind = Kind::of("gemm", dtype)?;
         if batch == 0 || c.rows == 0 || c.cols == 0 {
@@ -115,11 +121,15 @@ impl Blas {
         // With no inner dimension nothing is read, but rocBLAS wants no null pointer.
         let (a, b) = if plan.k == 0 { (out, out) } else { (a, b) };
         let (first, second) = if plan.swap { (b, a) } else { (a, b) };
+        let flags = match self.halves.alternative(dtype, gradient) {
+            Some(true) => rocblas_gemm_flags_fp16_alt_impl,
+            _ => rocblas_gemm_flags_none,
+        };
         c.buffer.device().make_current()?;
         let handle = self.lock();
         // SAFETY: `span` checked that every element of the views lies inside its buffer, and `plan` describes
         // those elements; the buffers live on until the stream has passed this call, which the pool guarantees.
-        unsafe { handle.gemm(kind, &plan, first.ptr, second.ptr, out.ptr, alpha, beta) }
+        unsafe { handle.gemm(kind, &plan, first.ptr, second.ptr, out.ptr, alpha, beta, flags) }
     }
 
     /// `c[i] = alpha * a[i] + beta * b[i]`, every view transposed as its strides say; `a` and `b` shaped like `c`.
@@ -227,6 +237,7 @@ impl Handle {
         out: *mut c_void,
         alpha: f64,
         beta: f64,
+        flags: u32,
     ) -> Result<()> {
         let Plan { m, n, k, batch, first: a, second: b, ldc, stride_c, .. } = *plan;
         let (op_a, op_b) = (operation(&a), operation(&b));
@@ -310,7 +321,7 @@ impl Handle {
                             compute,
                             rocblas_gemm_algo_standard,
                             0,
-                            rocblas_gemm_flags_none,
+                            flags,
                         )
                     };
                     ("rocblas_gemm_ex", status)
@@ -346,7 +357,7 @@ impl Handle {
                             compute,
                             rocblas_gemm_algo_standard,
                             0,
-                            rocblas_gemm_flags_none,
+                            flags,
                         )
                     };
                     ("rocblas_gemm_strided_batched_ex", status)
@@ -354,7 +365,8 @@ impl Handle {
             }
         };
         check(t, call, status, || format!("{:?}, {plan:?}", kind.input))?;
-        trace::served(|| format!("{call} {:?} {m}x{n}, k {k}, batch {batch}", kind.input));
+        let alternative = if flags == rocblas_gemm_flags_none { "" } else { ", fp16_alt_impl" };
+        trace::served(|| format!("{call} {:?} {m}x{n}, k {k}, batch {batch}{alternative}", kind.input));
         Ok(())
     }
 

@@ -23,6 +23,7 @@ use crate::pool::{MemoryPool, PoolBlock, Purpose};
 use crate::provider::{Provider, provider};
 use crate::settings::{deterministic, settings};
 use crate::stream::Stream;
+use crate::workarounds;
 
 /// Elements of an element-wise launch per block: 8 a thread of 256. Fewer, and starting a block costs more than its work.
 const ITEMS_PER_BLOCK: usize = 2048;
@@ -150,8 +151,14 @@ impl Device {
     pub fn dnn(&self) -> Result<&Dnn> {
         self.dnn.get(|| {
             let table = self.provider().miopen()?;
+            // MIOpen multiplies by the rocBLAS that is loaded here too.
+            let products = self
+                .provider()
+                .rocblas()
+                .map_or(true, |rocblas| workarounds::rocblas_has_kernels(rocblas, &self.info.arch).is_ok());
             self.make_current()?;
-            Dnn::new(table, self.info.index, self.compute.raw(), deterministic())
+            let info = &self.info;
+            Dnn::new(table, &info.arch, info.index, self.compute.raw(), deterministic(), products)
         })
     }
 

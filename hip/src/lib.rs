@@ -39,6 +39,7 @@ mod fault;
 mod hash;
 mod host;
 mod info;
+mod inventory;
 mod launch;
 mod library;
 mod memory;
@@ -72,6 +73,7 @@ pub use fault::Fault;
 pub use hip_kernels::{DType, KernelName};
 pub use host::HostBuffer;
 pub use info::DeviceInfo;
+pub use inventory::LibraryReport;
 pub use launch::{Grid, Launch, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
 pub use module::{Kernel, Program};
 pub use pool::{MemoryPool, PoolStats};
@@ -79,7 +81,7 @@ pub use provider::{
     Provider, ProviderKind, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
 pub use rtc::{CompiledKernels, Compiler};
-pub use settings::{Route, conv_route, deterministic, launch_reach, norm_route};
+pub use settings::{Route, conv_route, deterministic, launch_reach, matmul_route, norm_route};
 pub use stream::Stream;
 pub use survey::{ProviderReport, survey};
 pub use transfer::Read;

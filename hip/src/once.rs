@@ -2,11 +2,11 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
-/// As `OnceLock`, but a failure is returned, not kept: the next call tries again.
+/// As `OnceLock`, but a failure is returned, not kept: the next call tries again. Only what is not there stays so.
 pub(crate) struct Once<T> {
-    value: OnceLock<T>,
+    value: OnceLock<Result<T>>,
     making: Mutex<()>,
 }
 
@@ -21,14 +21,16 @@ impl<T> Once<T> {
     #[inline]
     pub(crate) fn get(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
         if let Some(value) = self.value.get() {
-            return Ok(value);
+            return value.as_ref().map_err(Error::clone);
         }
         let _one_at_a_time = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(value) = self.value.get() {
-            return Ok(value);
+            return value.as_ref().map_err(Error::clone);
         }
-        let value = make()?;
-        Ok(self.value.get_or_init(|| value))
+        match make() {
+            Err(error) if !matches!(error, Error::NotAvailable { .. }) => Err(error),
+            value => self.value.get_or_init(|| value).as_ref().map_err(Error::clone),
+        }
     }
 }
 
@@ -36,6 +38,14 @@ impl<T> Once<T> {
 mod tests {
     use super::Once;
     use crate::error::Error;
+
+    #[test]
+    fn what_is_not_there_is_not_looked_for_again() {
+        let once = Once::<i32>::default();
+        let missing = || Error::NotAvailable { reason: "none".into(), searched: Vec::new() };
+        assert_eq!(once.get(|| Err(missing())), Err(missing()));
+        assert_eq!(once.get(|| Ok(1)), Err(missing()));
+    }
 
     #[test]
     fn a_failure_is_not_kept() {

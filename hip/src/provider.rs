@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use hip_sys::{Hip, Hiprtc, hipErrorNoDevice, hipSuccess};
+use hip_sys::{Hip, Hiprtc, hipErrorInvalidDevice, hipErrorNoDevice, hipSuccess};
 use miopen_sys::Miopen;
 use rocblas_sys::Rocblas;
 
@@ -161,7 +161,8 @@ impl Provider {
         unsafe {
             let status = (hip.hipInit)(0);
             let status = if status == hipSuccess { (hip.hipGetDeviceCount)(&mut count) } else { status };
-            if status != hipSuccess && status != hipErrorNoDevice {
+            // HIP 5.7 says "invalid device" where there is none.
+            if ![hipSuccess, hipErrorNoDevice, hipErrorInvalidDevice].contains(&status) {
                 return Err(device_error(&hip, "hipInit", status));
             }
         }

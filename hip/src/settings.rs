@@ -27,6 +27,10 @@ pub(crate) struct Settings {
     pub(crate) conv: Route,
     /// `BURN_ROCM_CONV_FIND`.
     pub(crate) conv_find: FindMode,
+    /// `BURN_ROCM_MATMUL`.
+    pub(crate) matmul: Route,
+    /// `BURN_ROCM_F16_ALTERNATIVE`.
+    pub(crate) f16_alternative: F16Alternative,
     /// `BURN_ROCM_LAUNCH_REACH`.
     pub(crate) launch_reach: usize,
 }
@@ -49,6 +53,14 @@ pub(crate) enum FindMode {
     Immediate,
     /// By timing.
     Find,
+}
+
+/// Which f16 products and convolutions use the libraries' alternative implementation on gfx90a.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum F16Alternative {
+    None,
+    Gradients,
+    All,
 }
 
 /// Bytes of code objects on disk unless told otherwise: some 10,000 kernels of 50 KB.
@@ -75,6 +87,14 @@ pub fn deterministic() -> bool {
 /// `Config` for a variable that makes no sense.
 pub fn conv_route() -> Result<Route> {
     settings().map(|settings| settings.conv)
+}
+
+/// `BURN_ROCM_MATMUL`: who multiplies matrices of floats.
+///
+/// # Errors
+/// `Config` for a variable that makes no sense.
+pub fn matmul_route() -> Result<Route> {
+    settings().map(|settings| settings.matmul)
 }
 
 /// The most elements, and the widest offset, of one launch of a strided kernel: 2^31 - 1, or less where
@@ -122,6 +142,16 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
             Some("find") => FindMode::Find,
             Some(other) => {
                 return Err(Error::config("BURN_ROCM_CONV_FIND", "immediate or find", format!("`{other}`")));
+            }
+        },
+        matmul: route("BURN_ROCM_MATMUL", "auto, rocblas or own", "rocblas", set("BURN_ROCM_MATMUL"))?,
+        f16_alternative: match set("BURN_ROCM_F16_ALTERNATIVE").as_deref() {
+            None | Some("gradients") => F16Alternative::Gradients,
+            Some("all") => F16Alternative::All,
+            Some("none") => F16Alternative::None,
+            Some(other) => {
+                let choices = "gradients, all or none";
+                return Err(Error::config("BURN_ROCM_F16_ALTERNATIVE", choices, format!("`{other}`")));
             }
         },
         launch_reach: bytes("BURN_ROCM_LAUNCH_REACH", set("BURN_ROCM_LAUNCH_REACH"))?
@@ -198,6 +228,8 @@ mod tests {
             ("BURN_ROCM_CACHE_LIMIT", "-1"),
             ("BURN_ROCM_CACHE", "maybe"),
             ("BURN_ROCM_CONV", "rocblas"),
+            ("BURN_ROCM_MATMUL", "miopen"),
+            ("BURN_ROCM_F16_ALTERNATIVE", "1"),
             ("BURN_ROCM_CONV_FIND", "fast"),
             ("BURN_ROCM_NORM", "layer"),
         ] {
@@ -217,6 +249,16 @@ mod tests {
         let settings = with(&[("BURN_ROCM_CONV", "own"), ("BURN_ROCM_CONV_FIND", "find")]).unwrap();
         assert_eq!((settings.conv, settings.conv_find), (Route::Own, FindMode::Find));
         assert_eq!(with(&[("BURN_ROCM_CONV", "miopen")]).unwrap().conv, Route::Library);
+    }
+
+    #[test]
+    fn who_multiplies_and_by_which_implementation() {
+        let settings = with(&[]).unwrap();
+        assert_eq!((settings.matmul, settings.f16_alternative), (Route::Auto, F16Alternative::Gradients));
+        assert_eq!(with(&[("BURN_ROCM_MATMUL", "own")]).unwrap().matmul, Route::Own);
+        assert_eq!(with(&[("BURN_ROCM_MATMUL", "rocblas")]).unwrap().matmul, Route::Library);
+        let all = with(&[("BURN_ROCM_F16_ALTERNATIVE", "all")]).unwrap();
+        assert_eq!(all.f16_alternative, F16Alternative::All);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::diagnosis::Diagnosis;
 use crate::error::Error;
 use crate::info::DeviceInfo;
-use crate::library;
+use crate::inventory::{LibraryReport, inventory, version};
 use crate::provider::{Provider, ProviderKind, Versions, candidate};
 
 /// What was found of one provider.
@@ -17,8 +17,8 @@ pub struct ProviderReport {
     pub error: Option<Error>,
     /// The versions of its parts.
     pub versions: Option<Versions>,
-    /// Its libraries: title, and path or what is missing.
-    pub libraries: Vec<(&'static str, Result<String, Error>)>,
+    /// Its libraries.
+    pub libraries: Vec<LibraryReport>,
     /// Its devices, each with free bytes where the driver tells.
     pub devices: Vec<(DeviceInfo, Option<usize>)>,
     /// What keeps it from working, and what is unusual.
@@ -44,9 +44,7 @@ fn report(kind: ProviderKind) -> ProviderReport {
         Err(error) => report.error = Some(error),
     }
     if kind == ProviderKind::Rocm {
-        let names = [library::HIP, library::HIPRTC, library::ROCBLAS, library::MIOPEN];
-        report.libraries =
-            names.map(|names| (names.title, library::open(names).map(|found| found.path))).into();
+        report.libraries = inventory();
         let diagnosis = Diagnosis::of_this_machine();
         if report.devices.is_empty() {
             report.hints.extend(diagnosis.problems().iter().cloned());
@@ -93,11 +91,8 @@ impl fmt::Display for ProviderReport {
                 version(versions.driver)
             )?;
         }
-        for (title, found) in &self.libraries {
-            match found {
-                Ok(path) => writeln!(f, "  {title}: {path}")?,
-                Err(error) => writeln!(f, "  {title}: {}", crate::provider::reason(error))?,
-            }
+        for library in &self.libraries {
+            writeln!(f, "  {library}")?;
         }
         for (device, free) in &self.devices {
             writeln!(f, "  device {}: {} ({})", device.index, device.name, device.arch)?;
@@ -121,9 +116,4 @@ impl fmt::Display for ProviderReport {
 
 fn gigabytes(bytes: usize) -> String {
     format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
-}
-
-/// `70253211` as `7.2.53211`.
-fn version(number: i32) -> String {
-    format!("{}.{}.{}", number / 10_000_000, number / 100_000 % 100, number % 100_000)
 }

@@ -1,79 +1,163 @@
 //! Workarounds for defects of AMD's libraries, each with its public issue and when it can go.
 
-use std::path::{Path, PathBuf};
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
-use crate::{Error, Result};
+use rocblas_sys::Rocblas;
+
+use crate::settings::{F16Alternative, settings};
+use crate::{DType, Error, Result};
+
+/// gfx90a's f16 matrix instructions take subnormal values for 0, which gradients often are. rocBLAS and MIOpen have an alternative
+/// there that goes by bf16: it keeps the range, with fewer digits.
+///
+/// rocBLAS: `rocblas_gemm_flags_fp16_alt_impl`; MIOpen: `MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL`
+/// (<https://rocm.docs.amd.com/projects/MIOpen/en/latest/conceptual/MI200-alt-implementation.html>). A property of that chip: stays.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Halves {
+    flushes: bool,
+    which: F16Alternative,
+}
+
+impl Halves {
+    /// For a device of this architecture.
+    pub(crate) fn of(arch: &str) -> Result<Self> {
+        Ok(Self { flushes: chip(arch) == "gfx90a", which: settings()?.f16_alternative })
+    }
+
+    /// Whether a product of operands of `dtype` is to go by the alternative; `None` where the chip has none.
+    pub(crate) fn alternative(self, dtype: DType, gradient: bool) -> Option<bool> {
+        (self.flushes && dtype == DType::F16).then_some(match self.which {
+            F16Alternative::None => false,
+            F16Alternative::Gradients => gradient,
+            F16Alternative::All => true,
+        })
+    }
+}
+
+/// The architecture without its features.
+fn chip(arch: &str) -> &str {
+    arch.split(':').next().unwrap_or(arch)
+}
 
 /// rocBLAS ends the process when it has no kernels for the chip, so look before a handle is created.
 ///
 /// <https://github.com/ROCm/rocm-libraries/issues/7026>. Can go when `rocblas_create_handle` returns a status there.
-pub(crate) fn rocblas_has_kernels(arch: &str) -> Result<()> {
-    let Some(directory) = kernel_directory() else { return Ok(()) };
-    let Ok(entries) = std::fs::read_dir(&directory) else { return Ok(()) };
-    let names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    if serves(names.iter().map(String::as_str), arch) {
+pub(crate) fn rocblas_has_kernels(table: &Rocblas, arch: &str) -> Result<()> {
+    let Some(directory) = kernel_directory(table) else { return Ok(()) };
+    // rocBLAS prefers a folder named as the chip.
+    let own = directory.join(chip(arch));
+    let directory = if own.exists() { own } else { directory };
+    let names: Vec<String> = match std::fs::read_dir(&directory) {
+        Ok(entries) => entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect(),
+        Err(_) => Vec::new(),
+    };
+    if serves(&names, arch) {
         return Ok(());
     }
     Err(Error::NotAvailable {
-        reason: format!("this rocBLAS has no kernels for {arch}"),
+        reason: format!(
+            "this rocBLAS has no kernels for {} (ROCBLAS_TENSILE_LIBPATH names another folder)",
+            chip(arch)
+        ),
         searched: vec![directory.display().to_string()],
     })
 }
 
 /// Whether a directory with these files holds kernels for `arch`.
-fn serves<'a>(names: impl Iterator<Item = &'a str>, arch: &str) -> bool {
-    let chip = arch.split(':').next().unwrap_or(arch);
-    let mut none_is_named = true;
-    for name in names {
-        for (at, _) in name.match_indices("gfx") {
-            none_is_named = false;
-            let rest = &name[at..];
-            let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
-            // A generic target, such as gfx11-generic, serves a family; rocBLAS knows which.
-            if &rest[..end] == chip || rest[end..].starts_with("-generic") {
-                return true;
-            }
-        }
+fn serves(names: &[String], arch: &str) -> bool {
+    let chip = chip(arch);
+    // rocBLAS opens the first of these catalogues that is there, and ends the process where none is.
+    let catalogues =
+        [format!("TensileLibrary_lazy_{chip}"), format!("TensileLibrary_{chip}"), "TensileLibrary".into()];
+    let stem = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
+    if names.iter().any(|name| name.starts_with("TensileLibrary")) {
+        // A generic target, such as gfx11-generic, serves a family; rocBLAS knows which.
+        return names.iter().any(|name| catalogues.contains(&stem(name)) || name.contains("-generic"));
     }
-    // A layout that we don't know.
-    none_is_named
+    // A layout that is not known: left to rocBLAS, unless it is for other chips or holds nothing.
+    let named = |name: &String| name.contains("gfx");
+    let token = |name: &String| name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == chip);
+    !names.is_empty() && (names.iter().any(token) || !names.iter().any(named))
 }
 
-/// Where the loaded rocBLAS looks for its kernels; `None` if no rocBLAS is loaded or the place is not known.
-fn kernel_directory() -> Option<PathBuf> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let library = maps.lines().find_map(|line| {
-        let path = &line[line.find('/')?..];
-        path.rsplit('/').next()?.starts_with("librocblas.so").then(|| Path::new(path))
-    })?;
+/// Where this rocBLAS looks for its kernels; `None` where that is not known.
+fn kernel_directory(table: &Rocblas) -> Option<PathBuf> {
+    let library = object_of(table)?;
+    let name = library.file_name()?.to_str()?;
+    if !name.starts_with("librocblas.so") {
+        return None;
+    }
     if let Some(path) = std::env::var_os("ROCBLAS_TENSILE_LIBPATH") {
         return Some(path.into());
     }
-    let root = library.parent()?.join("rocblas");
-    let plain = root.join("library");
-    if plain.is_dir() {
-        return Some(plain);
+    let folder = library.parent()?;
+    let plain = ["../../Tensile/library", "library", "../rocblas/library", "rocblas/library"];
+    // Debian puts the version of the soname in between.
+    let version = name.split('.').nth(2).map(|version| format!("rocblas/{version}/library"));
+    let mut places = plain.into_iter().map(str::to_owned).chain(version).map(|place| folder.join(place));
+    // Where none is there, the last is what rocBLAS says it misses.
+    places.clone().find(|path| path.is_dir()).or(places.next_back())
+}
+
+/// The file of the library that a table's functions are in.
+fn object_of(table: &Rocblas) -> Option<PathBuf> {
+    // SAFETY: all zeroes are a value of this struct of pointers.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for; `info` outlives the call.
+    let found = unsafe { libc::dladdr(table.rocblas_create_handle as *const libc::c_void, &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
     }
-    // Debian puts the soname's version in between.
-    std::fs::read_dir(&root)
-        .ok()?
-        .filter_map(|entry| Some(entry.ok()?.path().join("library")))
-        .find(|path| path.is_dir())
+    // SAFETY: a NUL-ended text that the loader keeps as long as the library is loaded, and ours are never unloaded.
+    let path = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::serves;
+    use super::*;
+
+    #[test]
+    fn gradients_in_f16_go_by_the_alternative_on_gfx90a() {
+        let halves = |arch, which| Halves { which, ..Halves::of(arch).unwrap() };
+        let on = halves("gfx90a:sramecc+:xnack-", F16Alternative::Gradients);
+        assert_eq!(on.alternative(DType::F16, true), Some(true));
+        assert_eq!(on.alternative(DType::F16, false), Some(false));
+        assert_eq!(on.alternative(DType::F32, true), None);
+        assert_eq!(on.alternative(DType::BF16, true), None);
+        assert_eq!(halves("gfx942", F16Alternative::All).alternative(DType::F16, true), None);
+        assert_eq!(halves("gfx90a", F16Alternative::All).alternative(DType::F16, false), Some(true));
+        assert_eq!(halves("gfx90a", F16Alternative::None).alternative(DType::F16, true), Some(false));
+    }
 
     #[test]
     fn kernels_are_found_by_chip() {
-        let files = ["TensileLibrary_lazy_gfx1030.dat", "Kernels.so-000-gfx90a-xnack+.hsaco", "README"];
-        for (arch, expected) in
-            [("gfx1030", true), ("gfx90a:sramecc+:xnack-", true), ("gfx103", false), ("gfx1100", false)]
-        {
-            assert_eq!(serves(files.into_iter(), arch), expected, "{arch}");
+        let serves = |names: &[&str], arch| {
+            serves(&names.iter().map(|name| name.to_string()).collect::<Vec<_>>(), arch)
+        };
+        let files = [
+            "TensileLibrary_lazy_gfx1030.dat",
+            "TensileLibrary_lazy_gfx90a.dat",
+            "Kernels.so-000-gfx90a-xnack+.hsaco",
+            "Kernels.so-000-gfx908.hsaco",
+        ];
+        for (arch, expected) in [
+            ("gfx1030", true),
+            ("gfx90a:sramecc+:xnack-", true),
+            ("gfx103", false),
+            ("gfx1100", false),
+            // Kernels alone are not found without their catalogue.
+            ("gfx908", false),
+        ] {
+            assert_eq!(serves(&files, arch), expected, "{arch}");
         }
-        assert!(serves(["a_gfx11-generic.dat"].into_iter(), "gfx1103"));
-        assert!(serves(["README"].into_iter(), "gfx1100"), "an unknown layout is left to rocBLAS");
+        assert!(serves(&["TensileLibrary.dat"], "gfx1100"), "one catalogue for all");
+        assert!(serves(&["TensileLibrary_gfx11-generic.dat"], "gfx1103"));
+        assert!(serves(&["README"], "gfx1100"), "an unknown layout is left to rocBLAS");
+        assert!(serves(&["a_gfx1100.db", "a_gfx1030.db"], "gfx1100"));
+        assert!(!serves(&["a_gfx1030.db"], "gfx1100"), "unknown, but for others");
+        assert!(!serves(&[], "gfx1030"), "an empty folder, or none");
     }
 }

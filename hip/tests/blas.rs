@@ -87,6 +87,7 @@ fn gemm(device: &Arc<Device>, case: &Case) {
             c_shape.view(&c.buffer),
             alpha,
             beta,
+            false,
         )
         .expect("a product");
     let mut want = c.values.clone();
@@ -195,7 +196,7 @@ fn nan_in_the_result_is_not_read_when_beta_is_0() {
     let c = output(&device, DType::F32, 16);
     let shape = Shape::new(Order::Rows, 1, 4, 4, false);
     let (a, b) = (shape.view(&a.buffer), shape.view(&b.buffer));
-    device.blas().unwrap().gemm(DType::F32, 1, a, b, shape.view(&c), 1.0, 0.0).unwrap();
+    device.blas().unwrap().gemm(DType::F32, 1, a, b, shape.view(&c), 1.0, 0.0, false).unwrap();
     assert!(read(&device, &c, DType::F32, 16).iter().all(|v| v.is_finite()));
 }
 
@@ -254,12 +255,12 @@ fn bad_input_is_refused_and_the_next_product_works() {
         ("overflow", view(&buffer, 4, 4, usize::MAX / 2, 1, 0), view(&other, 4, 4, 4, 1, 0)),
         ("c over a", square, view(&buffer, 4, 4, 4, 1, 8)),
     ] {
-        match blas.gemm(DType::F32, 1, a, square, c, 1.0, 0.0) {
+        match blas.gemm(DType::F32, 1, a, square, c, 1.0, 0.0, false) {
             Err(Error::Invalid { op: "gemm", .. }) => {}
             other => panic!("{what}: {other:?}"),
         }
     }
-    let result = blas.gemm(DType::I64, 1, square, square, view(&other, 4, 4, 4, 1, 0), 1.0, 0.0);
+    let result = blas.gemm(DType::I64, 1, square, square, view(&other, 4, 4, 4, 1, 0), 1.0, 0.0, false);
     assert!(matches!(result, Err(Error::Unsupported { op: "gemm", .. })), "{result:?}");
     gemm(&device, &Case { size: (8, 8, 8), ..PLAIN });
 }

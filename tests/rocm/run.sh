@@ -5,6 +5,8 @@
 #   tests/rocm/run.sh ROOT --train         20 training steps of the MLP and of the CNN, beside the CPU provider's
 #   tests/rocm/run.sh ROOT --routes        one training step of each: AMD's own logs must show every product in rocBLAS, every
 #                                          convolution and pooling in MIOpen
+#   tests/rocm/run.sh ROOT --missing       rocBLAS without its kernels, MIOpen whose kernels do not compile: the process lives, and
+#                                          every result is right, by kernels of this crate
 #
 # All of it takes over half an hour on two cores. What is slow there: the transforms, scans, indexing and powers together 8 minutes (18 tests),
 # attention, norms and activations 4 (15), quantised tensors 4 (23), but `quantized_ops::composed_of_float_ops` and `..._in_blocks` more than 7
@@ -13,7 +15,7 @@
 # ROOT is a Debian root that holds the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a machine
 # with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p burn-rocm-tests`.
 set -euo pipefail
-root=$(realpath "${1:?usage: tests/rocm/run.sh ROOT [FILTER... | --train | --routes]}"); shift
+root=$(realpath "${1:?usage: tests/rocm/run.sh ROOT [FILTER... | --train | --routes | --missing]}"); shift
 cd "$(dirname "$(realpath "$0")")/../.."
 [ -e "$root/opt/vgpu/libhsa-runtime64.so.1" ] || { echo "$root/opt/vgpu has no libhsa-runtime64.so.1: build the virtual GPU into it first" >&2; exit 2; }
 
@@ -55,6 +57,20 @@ case "${1:-}" in
             [ "$found" = "$gemms:$convs:$pools" ] || { echo "expected $gemms:$convs:$pools; see /tmp/routes-$model.txt" >&2; exit 1; }
         done
     fi
+    ;;
+--missing)
+    program=$(cargo test --release -p burn-rocm-tests --test missing --no-run --message-format json | built)
+    # An empty folder in place of rocBLAS's kernels; an architecture that AMD's compiler does not know in place of the device's for MIOpen.
+    mkdir -p "$root/opt/burn-rocm/empty"
+    rocblas='matrix products run on a kernel of this crate where rocBLAS fails: not available: this rocBLAS has no kernels for gfx1030'
+    miopen='kernels of this crate take the place of MIOpen where it fails: '
+    for case in "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty|$rocblas" "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty BURN_ROCM_CONV_FIND=find|$rocblas" \
+        "MIOPEN_DEVICE_ARCH=gfx9999 MIOPEN_DISABLE_CACHE=1|$miopen"; do
+        ROCM_ENV=${case%%|*} inside "$program" everything_twice --ignored --exact --nocapture >/tmp/missing.txt 2>&1 ||
+            { echo "with ${case%%|*}: see /tmp/missing.txt" >&2; exit 1; }
+        [ "$(grep -cF "said: ${case#*|}" /tmp/missing.txt)" = 1 ] || { echo "with ${case%%|*} it was not said once: see /tmp/missing.txt" >&2; exit 1; }
+        echo "with ${case%%|*}: right, and said once"
+    done
     ;;
 *)
     program=$(cargo test --release -p burn-rocm-tests --test ops --no-run --message-format json | built)

@@ -11,7 +11,7 @@ use super::data::{assign, full_on, packed};
 use super::launch::MAX_REACH;
 use super::reduce::sum_two_dims;
 use super::view::{narrow, reshape};
-use super::{conv_direct, conv_gemm};
+use super::{conv_direct, conv_gemm, is_gradient};
 use crate::error::{invalid, unsupported};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
@@ -106,7 +106,7 @@ fn describe(
         return invalid(op, expected, format!("weights {w:?} in {groups} groups"));
     }
     let desc = ConvDesc::new(dtype, x, w, &options.stride, &options.padding, &options.dilation, groups);
-    desc.map_err(|error| match error {
+    desc.map(|desc| ConvDesc { gradient: is_gradient(op), ..desc }).map_err(|error| match error {
         // In the op's own terms: it was given an input, weights and options.
         hip::Error::Invalid { expected, .. } => {
             hip::Error::Invalid { op, expected, found: format!("input {x:?}, weights {w:?}, {options:?}") }

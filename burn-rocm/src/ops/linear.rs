@@ -19,31 +19,37 @@ fn as_rows(op: &'static str, x: RocmTensor) -> hip::Result<RocmTensor> {
 /// `x [.., in] x weight [in, out] + bias [out]`.
 pub(crate) fn linear(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>) -> hip::Result<RocmTensor> {
     const OP: &str = "linear";
-    let rank = x.dims().len();
-    let Some((_, leading)) = x.dims().split_last() else { return invalid(OP, "at least one axis", "none") };
-    let leading = leading.to_vec();
-    let out = match rank {
-        // A vector is a row; the result is a vector again.
-        1 => {
-            let product = matmul(OP, unsqueeze_to(x, 2)?, weight)?;
-            let columns = product.len();
-            reshape(product, &[columns])?
-        }
-        _ => {
-            let weight = unsqueeze_to(weight, rank)?;
-            matmul(OP, x, weight)?
-        }
-    };
-    debug_assert_eq!(&out.dims()[..out.dims().len() - 1], leading);
+    let out = by_rows(OP, x, weight)?;
     match bias {
         Some(bias) => binary(OP, "Add", out, bias),
         None => Ok(out),
     }
 }
 
+/// `x [.., in] x weight [in, out]`.
+fn by_rows(op: &'static str, x: RocmTensor, weight: RocmTensor) -> hip::Result<RocmTensor> {
+    let rank = x.dims().len();
+    let Some((_, leading)) = x.dims().split_last() else { return invalid(op, "at least one axis", "none") };
+    let leading = leading.to_vec();
+    let out = match rank {
+        // A vector is a row; the result is a vector again.
+        1 => {
+            let product = matmul(op, unsqueeze_to(x, 2)?, weight)?;
+            let columns = product.len();
+            reshape(product, &[columns])?
+        }
+        _ => {
+            let weight = unsqueeze_to(weight, rank)?;
+            matmul(op, x, weight)?
+        }
+    };
+    debug_assert_eq!(&out.dims()[..out.dims().len() - 1], leading);
+    Ok(out)
+}
+
 /// The gradient of `x`: `grad [.., out] x weight^T`.
 pub(crate) fn x_backward(weight: RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
-    linear(grad, swap_dims(weight, 0, 1)?, None)
+    by_rows("linear_x_backward", grad, swap_dims(weight, 0, 1)?)
 }
 
 /// The gradient of the weight: `x^T x grad` over all rows.

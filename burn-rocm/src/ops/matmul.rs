@@ -1,21 +1,25 @@
-//! Matrix products: floats on rocBLAS, which takes transposed and broadcast views as they are; integers on a kernel.
+//! Matrix products: floats on rocBLAS, which takes transposed and broadcast views as they are; integers on a kernel, and floats too
+//! where there is no rocBLAS for the device or `BURN_ROCM_MATMUL` says so.
+
+use std::sync::Once;
 
 use burn_std::DType;
-use hip::{KernelName, MatrixView};
+use hip::{KernelName, MatrixView, Route, matmul_route};
 
 use super::data::{contiguous, copy, full_on};
-use super::launch::rows;
-use super::view::{expand, reshape};
+use super::launch::views;
+use super::view::expand;
+use super::{is_gradient, view};
 use crate::dtype::Value;
 use crate::error::invalid;
-use crate::layout::{broadcast_shape, collapse};
+use crate::layout::{Layout, broadcast_shape, collapse};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// Matrices of a batch that are multiplied by one call each rather than copied together. A call costs about what
 /// copying some 100 KB does; to be measured.
 const MOST_CALLS: usize = 8;
 
-/// The output of one block of the integer kernel is so many rows and columns.
+/// The output of one block of the kernel is so many rows and columns.
 const TILE: usize = 64;
 
 /// `lhs x rhs`, batches broadcast.
@@ -35,7 +39,14 @@ pub(crate) fn scaled(
 }
 
 /// `lhs x rhs` of 8-bit integers by rocBLAS, as 32-bit ones.
+///
+/// # Errors
+/// `NotAvailable` also where `BURN_ROCM_MATMUL=own` forbids rocBLAS: no kernel takes its place here.
 pub(crate) fn bytes(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
+    if matmul_route()? == Route::Own {
+        let reason = "BURN_ROCM_MATMUL=own forbids rocBLAS".into();
+        return Err(hip::Error::NotAvailable { reason, searched: Vec::new() });
+    }
     product(op, lhs, rhs, 1.0, DType::I32)
 }
 
@@ -71,12 +82,53 @@ fn product(
     };
     let (lhs, rhs) = (whole(lhs, m, k)?, whole(rhs, k, n)?);
     let out = RocmTensor::empty(&device, dims, dtype)?;
+    let call = Call { op, alpha };
+    let by_kernel = |out: &RocmTensor| call.multiply(&lhs, &rhs, out, By::Kernel);
     if !lhs.kernel_type()?.is_float() && lhs.dtype_of() == dtype {
-        integers(op, &lhs, &rhs, &out)?;
-    } else {
-        floats(&lhs, &rhs, &out, alpha)?;
+        by_kernel(&out)?;
+        return Ok(out);
+    }
+    match matmul_route()? {
+        Route::Own => by_kernel(&out)?,
+        Route::Library => call.multiply(&lhs, &rhs, &out, By::Rocblas)?,
+        Route::Auto => match call.multiply(&lhs, &rhs, &out, By::Rocblas) {
+            Ok(()) => {}
+            Err(error) if lhs.dtype_of() == dtype => {
+                fallen_back(error)?;
+                by_kernel(&out)?;
+            }
+            Err(error) => return Err(error),
+        },
     }
     Ok(out)
+}
+
+/// `Ok` where what went wrong is rocBLAS's affair and the kernel may take its place. Said once.
+fn fallen_back(error: hip::Error) -> hip::Result<()> {
+    static ONCE: Once = Once::new();
+    match error {
+        hip::Error::Rocblas { .. } | hip::Error::NotAvailable { .. } => {
+            ONCE.call_once(|| {
+                log::warn!("matrix products run on a kernel of this crate where rocBLAS fails: {error}")
+            });
+            Ok(())
+        }
+        _ => Err(error),
+    }
+}
+
+/// Who multiplies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Rocblas,
+    Kernel,
+}
+
+/// What all parts of one product share.
+#[derive(Clone, Copy)]
+struct Call {
+    op: &'static str,
+    alpha: f64,
 }
 
 /// A matrix of a batch, as rocBLAS takes it: one of the strides is 1.
@@ -119,48 +171,120 @@ fn multipliable(tensor: RocmTensor) -> hip::Result<(RocmTensor, Strides)> {
     Ok((packed, strides))
 }
 
-fn floats(lhs: &RocmTensor, rhs: &RocmTensor, out: &RocmTensor, alpha: f64) -> hip::Result<()> {
-    let (mut a, mut left) = multipliable(lhs.clone())?;
-    let (mut b, mut right) = multipliable(rhs.clone())?;
-    let rank = a.dims().len();
-    let [m, n] = [out.dims()[rank - 2], out.dims()[rank - 1]];
-    let k = a.dims()[rank - 1];
-    let batch = &out.dims()[..rank - 2];
+impl Call {
+    fn multiply(self, lhs: &RocmTensor, rhs: &RocmTensor, out: &RocmTensor, by: By) -> hip::Result<()> {
+        let (mut a, mut left) = multipliable(lhs.clone())?;
+        let (mut b, mut right) = multipliable(rhs.clone())?;
+        let rank = a.dims().len();
+        let [m, n] = [out.dims()[rank - 2], out.dims()[rank - 1]];
+        let k = a.dims()[rank - 1];
+        let batch = &out.dims()[..rank - 2];
 
-    // One right matrix for all: the left batches are more rows of one matrix, where their rows lie evenly.
-    if b.layout().strides()[..rank - 2].iter().zip(batch).all(|(&stride, &dim)| stride == 0 || dim == 1)
-        && let Some(tall) = a.layout().reshape("matmul", &[a.len() / k, k])?
-        && let tall = a.clone().view(tall)
-        && let Some(strides) = matrix(&tall)
-    {
-        return gemm(&tall, strides, &b, right, out, &Batch::one(), [a.len() / k, n, k], alpha);
-    }
-    let mut merged = merge(&a, &b, out);
-    let calls: usize = merged.shape.iter().rev().skip(1).product();
-    if calls > MOST_CALLS {
-        // Strides that no single batch stride describes: bring the batches together.
-        let together = |t: RocmTensor, strides: Strides| -> hip::Result<(RocmTensor, Strides)> {
-            if t.layout().strides()[..rank - 2].iter().zip(batch).all(|(&s, &dim)| s == 0 || dim == 1) {
-                return Ok((t, strides));
-            }
-            let t = contiguous(t)?;
-            let row = t.dims()[rank - 1];
-            Ok((t, Strides { row, col: 1 }))
-        };
-        (a, left) = together(a, left)?;
-        (b, right) = together(b, right)?;
-        merged = merge(&a, &b, out);
-        let negative = merged.strides.iter().any(|s| s.iter().any(|&stride| stride < 0));
-        if merged.shape.len() > 1 || negative {
-            (a, left) = (contiguous(a)?, Strides { row: k, col: 1 });
-            (b, right) = (contiguous(b)?, Strides { row: n, col: 1 });
-            merged = merge(&a, &b, out);
+        // One right matrix for all: the left batches are more rows of one matrix, where their rows lie evenly.
+        if b.layout().strides()[..rank - 2].iter().zip(batch).all(|(&stride, &dim)| stride == 0 || dim == 1)
+            && let Some(tall) = a.layout().reshape("matmul", &[a.len() / k, k])?
+            && let tall = a.clone().view(tall)
+            && let Some(strides) = matrix(&tall)
+        {
+            return self.one(&tall, strides, &b, right, out, &Batch::one(), [a.len() / k, n, k], by);
         }
+        let mut merged = merge(&a, &b, out);
+        let calls: usize = merged.shape.iter().rev().skip(1).product();
+        if calls > MOST_CALLS {
+            // Strides that no single batch stride describes: bring the batches together.
+            let together = |t: RocmTensor, strides: Strides| -> hip::Result<(RocmTensor, Strides)> {
+                if t.layout().strides()[..rank - 2].iter().zip(batch).all(|(&s, &dim)| s == 0 || dim == 1) {
+                    return Ok((t, strides));
+                }
+                let t = contiguous(t)?;
+                let row = t.dims()[rank - 1];
+                Ok((t, Strides { row, col: 1 }))
+            };
+            (a, left) = together(a, left)?;
+            (b, right) = together(b, right)?;
+            merged = merge(&a, &b, out);
+            let negative = merged.strides.iter().any(|s| s.iter().any(|&stride| stride < 0));
+            if merged.shape.len() > 1 || negative {
+                (a, left) = (contiguous(a)?, Strides { row: k, col: 1 });
+                (b, right) = (contiguous(b)?, Strides { row: n, col: 1 });
+                merged = merge(&a, &b, out);
+            }
+        }
+        for one in batches(&merged) {
+            self.one(&a, left, &b, right, out, &one, [m, n, k], by)?;
+        }
+        Ok(())
     }
-    for one in batches(&merged) {
-        gemm(&a, left, &b, right, out, &one, [m, n, k], alpha)?;
+
+    /// One batch: matrices of one stride each.
+    #[allow(clippy::too_many_arguments)]
+    fn one(
+        self,
+        a: &RocmTensor,
+        left: Strides,
+        b: &RocmTensor,
+        right: Strides,
+        out: &RocmTensor,
+        batch: &Batch,
+        [m, n, k]: [usize; 3],
+        by: By,
+    ) -> hip::Result<()> {
+        if by == By::Kernel {
+            return self.kernel(a, left, b, right, out, batch, [m, n, k]);
+        }
+        let input = a.kernel_type()?;
+        let operands = [(a, left, m, k), (b, right, k, n), (out, Strides { row: n, col: 1 }, m, n)];
+        let mut views =
+            operands.into_iter().enumerate().map(|(i, (tensor, strides, rows, cols))| MatrixView {
+                buffer: tensor.buffer(),
+                offset: (tensor.layout().offset() as isize + batch.start[i]) as usize,
+                rows,
+                cols,
+                row_stride: strides.row,
+                col_stride: strides.col,
+                batch_stride: batch.stride[i] as usize,
+            });
+        let (Some(a), Some(b), Some(c)) = (views.next(), views.next(), views.next()) else { return Ok(()) };
+        let gradient = is_gradient(self.op);
+        out.hip_device().blas()?.gemm(input, batch.count, a, b, c, self.alpha, 0.0, gradient)
     }
-    Ok(())
+
+    #[allow(clippy::too_many_arguments)]
+    fn kernel(
+        self,
+        a: &RocmTensor,
+        left: Strides,
+        b: &RocmTensor,
+        right: Strides,
+        out: &RocmTensor,
+        batch: &Batch,
+        [m, n, k]: [usize; 3],
+    ) -> hip::Result<()> {
+        if [m, n, k].iter().any(|&size| size > i32::MAX as usize) {
+            let expected = format!("sizes of at most {}", i32::MAX);
+            return invalid(self.op, expected, format!("{m} x {k} and {k} x {n}"));
+        }
+        let strides = [batch.stride[0], left.row as isize, left.col as isize];
+        let a = batched(a, batch, 0, [m, k], strides)?;
+        let strides = [batch.stride[1], right.row as isize, right.col as isize];
+        let b = batched(b, batch, 1, [k, n], strides)?;
+        let flat = view::reshape(out.clone(), &[out.len()])?;
+        let out = view::narrow(flat, 0, batch.start[2] as usize, batch.count * m * n)?;
+        let [x, y] = [&a, &b].map(|t| [0, 1, 2].map(|axis| t.layout().strides()[axis] as i64));
+        let dims = [
+            Value::U64(batch.count as u64),
+            Value::U32(m as u32),
+            Value::U32(n as u32),
+            Value::U32(k as u32),
+            Value::I64x6([x[0], x[1], x[2], y[0], y[1], y[2]]),
+            Value::F64(self.alpha),
+        ];
+        let device = out.hip_device();
+        let tiles = batch.count * m.div_ceil(TILE) * n.div_ceil(TILE);
+        let grid = device.grid_rows(tiles, TILE * TILE);
+        let kernel = KernelName::new("matmul").ty(out.kernel_type()?);
+        views(self.op, device, kernel, grid, &dims, &[Some(&a), Some(&b)], &[], &out)
+    }
 }
 
 /// The batch axes that all three walk as one.
@@ -204,59 +328,15 @@ fn batches(merged: &crate::layout::Collapsed<3>) -> Vec<Batch> {
     starts.into_iter().map(|start| Batch { count, start, stride }).collect()
 }
 
-#[allow(clippy::too_many_arguments)]
-fn gemm(
-    a: &RocmTensor,
-    left: Strides,
-    b: &RocmTensor,
-    right: Strides,
-    out: &RocmTensor,
+/// The matrices of one operand of a batch, as a view of rank 3.
+fn batched(
+    tensor: &RocmTensor,
     batch: &Batch,
-    [m, n, k]: [usize; 3],
-    alpha: f64,
-) -> hip::Result<()> {
-    let input = a.kernel_type()?;
-    let operands = [(a, left, m, k), (b, right, k, n), (out, Strides { row: n, col: 1 }, m, n)];
-    let mut views = operands.into_iter().enumerate().map(|(i, (tensor, strides, rows, cols))| MatrixView {
-        buffer: tensor.buffer(),
-        offset: (tensor.layout().offset() as isize + batch.start[i]) as usize,
-        rows,
-        cols,
-        row_stride: strides.row,
-        col_stride: strides.col,
-        batch_stride: batch.stride[i] as usize,
-    });
-    let (Some(a), Some(b), Some(c)) = (views.next(), views.next(), views.next()) else { return Ok(()) };
-    out.hip_device().blas()?.gemm(input, batch.count, a, b, c, alpha, 0.0)
-}
-
-fn integers(op: &'static str, lhs: &RocmTensor, rhs: &RocmTensor, out: &RocmTensor) -> hip::Result<()> {
-    let rank = out.dims().len();
-    let [m, n] = [out.dims()[rank - 2], out.dims()[rank - 1]];
-    let k = lhs.dims()[rank - 1];
-    let batch: usize = out.dims()[..rank - 2].iter().product();
-    // The kernel steps through the batches by one stride, 0 for a matrix that all share.
-    let shared = |t: &RocmTensor| {
-        t.layout().strides()[..rank - 2].iter().zip(t.dims()).all(|(&stride, &dim)| stride == 0 || dim == 1)
-    };
-    let even = |t: &RocmTensor| -> hip::Result<(RocmTensor, i64)> {
-        let one = t.dims()[rank - 2] * t.dims()[rank - 1];
-        if shared(t) {
-            let mut base = t.clone();
-            for axis in 0..rank - 2 {
-                base = super::view::narrow(base, axis, 0, 1)?;
-            }
-            return Ok((contiguous(base)?, 0));
-        }
-        Ok((reshape(contiguous(t.clone())?, &[batch, one])?, one as i64))
-    };
-    let ((a, a_batch), (b, b_batch)) = (even(lhs)?, even(rhs)?);
-    let strides = Value::I64x6([a_batch, k as i64, 1, b_batch, n as i64, 1]);
-    let dims =
-        [Value::U64(batch as u64), Value::U32(m as u32), Value::U32(n as u32), Value::U32(k as u32), strides];
-    let kernel = KernelName::new("matmul").ty(out.kernel_type()?);
-    let device = out.hip_device();
-    let tiles = batch * m.div_ceil(TILE) * n.div_ceil(TILE);
-    let grid = device.grid_rows(tiles, TILE * TILE);
-    rows(op, device, kernel, grid, &dims, &[&a, &b], &[], &[out])
+    operand: usize,
+    [rows, cols]: [usize; 2],
+    strides: [isize; 3],
+) -> hip::Result<RocmTensor> {
+    let start = tensor.layout().offset() as isize + batch.start[operand];
+    let layout = Layout::strided("matmul", [batch.count, rows, cols], &strides, start)?;
+    Ok(tensor.clone().view(layout))
 }

@@ -1,9 +1,8 @@
 //! Normalisations of rows.
 
-use std::sync::Once;
-
 use hip::{Grid, KernelName, LayerNormDesc, Route, TensorArg};
 
+use super::conv::without_library;
 use super::data::{full_on, packed};
 use super::launch::views;
 use super::view::narrow;
@@ -42,13 +41,10 @@ pub(crate) fn layer_norm(
         Route::Auto | Route::Library => match by_miopen(&x, &gamma, beta.as_ref(), epsilon, &out) {
             Ok(()) => true,
             Err(error) if route == Route::Library => return Err(error),
-            // A dtype that it has not, or no MIOpen.
-            Err(hip::Error::Unsupported { .. } | hip::Error::NotAvailable { .. }) => false,
+            // A dtype that it has not, or a MIOpen of before ROCm 6.
+            Err(hip::Error::Unsupported { .. }) => false,
             Err(error) => {
-                static ONCE: Once = Once::new();
-                ONCE.call_once(|| {
-                    log::warn!("MIOpen's layer norm failed, the own kernel takes its place: {error}")
-                });
+                without_library(error)?;
                 false
             }
         },

@@ -30,6 +30,37 @@ pub(crate) struct Settings {
     /// Lockstep mode and its wave size.
     pub(crate) wave: Option<u32>,
     pub(crate) seed: u64,
+    /// The architecture that the device says it is.
+    pub(crate) arch: Option<String>,
+    /// What is to fail.
+    pub(crate) fail: Vec<Failure>,
+}
+
+/// What a test may want to see fail, as AMD's libraries do on a machine where something is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// `rocblas_create_handle`, as where there is no memory for its workspace.
+    RocblasHandle,
+    /// Every rocBLAS product, as where there are no kernels for the chip (and the process lives).
+    RocblasProducts,
+    /// `miopenCreateWithStream`.
+    MiopenHandle,
+    /// Every computation of MIOpen, as where its kernels do not compile.
+    MiopenKernels,
+}
+
+impl Failure {
+    const ALL: [(&str, Self); 4] = [
+        ("rocblas_create_handle", Self::RocblasHandle),
+        ("rocblas_products", Self::RocblasProducts),
+        ("miopenCreateWithStream", Self::MiopenHandle),
+        ("miopen_kernels", Self::MiopenKernels),
+    ];
+
+    /// Whether `BURN_ROCM_CPU_FAIL` asks for it.
+    pub(crate) fn is_asked(self) -> bool {
+        settings().is_ok_and(|settings| settings.fail.contains(&self))
+    }
 }
 
 /// Whether the environment's settings can be honoured. With a problem here every HIP call fails with
@@ -88,7 +119,29 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> 
             return Err(Problem { what: name.into(), expected: names.join(", "), found: format!("{isa:?}") });
         }
     }
-    Ok(Settings { devices, threads: threads.min(1024), isa, poison: poison || wave.is_some(), wave, seed })
+    let (text, _) = get("BURN_ROCM_CPU_ARCH");
+    let arch = text.filter(|text| !text.is_empty());
+    let (text, name) = get("BURN_ROCM_CPU_FAIL");
+    let fail = text.iter().flat_map(|text| text.split(',')).filter(|text| !text.is_empty());
+    let fail = fail.map(|text| {
+        let known = Failure::ALL.iter().find(|(name, _)| *name == text);
+        known.map(|(_, failure)| *failure).ok_or_else(|| Problem {
+            what: name.into(),
+            expected: Failure::ALL.map(|(name, _)| name).join(", "),
+            found: format!("{text:?}"),
+        })
+    });
+    let fail = fail.collect::<Result<_, _>>()?;
+    Ok(Settings {
+        arch,
+        fail,
+        devices,
+        threads: threads.min(1024),
+        isa,
+        poison: poison || wave.is_some(),
+        wave,
+        seed,
+    })
 }
 
 #[cfg(test)]
@@ -106,6 +159,7 @@ mod tests {
             ("BURN_ROCM_CPU_WAVE", "48"),
             ("BURN_ROCM_CPU_ISA", "v9"),
             ("BURN_ROCM_CPU_POISON", "2"),
+            ("BURN_ROCM_CPU_FAIL", "everything"),
         ] {
             let problem = read(|asked| (asked == name).then(|| value.into())).err().unwrap();
             assert_eq!(problem.what, name);

@@ -96,6 +96,8 @@ hip_sys::c_enum! {
 
 /// `flags` of the `_ex` functions: no flag. A bit set in C, hence not a `c_enum`.
 pub const rocblas_gemm_flags_none: u32 = 0;
+/// `flags` of the `_ex` functions: on MI200, f16 by bf16's matrix instructions, which keep the range that f16's flush.
+pub const rocblas_gemm_flags_fp16_alt_impl: u32 = 4;
 
 hip_sys::function_table! {
     /// The functions of `librocblas`; every one is in ROCm 5.7 already.

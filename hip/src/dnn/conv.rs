@@ -7,8 +7,10 @@
 
 mod calls;
 
+use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL};
+
 use super::descriptor::{ConvolutionDesc, TensorDesc, ints};
-use super::{Dnn, FLOATS, Handle, TensorArg, check, data_type, elements};
+use super::{Dnn, FLOATS, Handle, Refusal, TensorArg, check, data_type, elements};
 use crate::settings::{FindMode, settings};
 use crate::span::Span;
 use crate::{Buffer, DType, Error, Result};
@@ -35,6 +37,9 @@ pub struct ConvDesc {
     pub dilation: Vec<usize>,
     /// Groups of channels that are convolved apart.
     pub groups: usize,
+    /// Whether the result is a gradient: on gfx90a those of f16 go by MIOpen's alternative implementation, which keeps
+    /// subnormal values (`BURN_ROCM_F16_ALTERNATIVE`). [`ConvDesc::new`] says no.
+    pub gradient: bool,
 }
 
 /// Which of the three tensors is computed from the other two.
@@ -51,10 +56,12 @@ pub(super) struct Prepared {
     x: TensorDesc,
     w: TensorDesc,
     y: TensorDesc,
+    /// Whether MIOpen was asked for its alternative for f16.
+    alternative: bool,
     /// The chosen solution, then those to fall back to when there is no memory for its workspace.
     choices: Vec<Choice>,
-    /// Why there is none. Kept, since MIOpen takes its time to find that out.
-    refused: Option<Error>,
+    /// Why there is none.
+    refused: Refusal,
 }
 
 /// One way to compute a convolution.
@@ -100,6 +107,7 @@ impl ConvDesc {
             padding: padding.to_vec(),
             dilation: dilation.to_vec(),
             groups,
+            gradient: false,
         };
         desc.y = desc.output()?;
         Ok(desc)
@@ -231,7 +239,8 @@ impl Dnn {
         let prepared = self.convolutions[direction as usize]
             .get(desc, || self.prepare(direction, desc, spans, out.buffer))?;
         let device = out.buffer.device();
-        let mut failed = prepared.refused.clone();
+        prepared.refused.check()?;
+        let mut failed = None;
         for choice in &prepared.choices {
             let workspace = match device.alloc(choice.workspace) {
                 Ok(workspace) => workspace,
@@ -252,7 +261,9 @@ impl Dnn {
                     Solution::Found(algorithm) => operands.found(space, algorithm),
                 }
             };
-            return self.served(call, status, || format!("{desc:?}, {choice:?}"));
+            let alternative = if prepared.alternative { ", FP16_ALT_IMPL" } else { "" };
+            let served = self.served(call, status, || format!("{desc:?}, {choice:?}{alternative}"));
+            return prepared.refused.keep(served);
         }
         Err(failed.unwrap_or(Error::Unsupported {
             op: OP,
@@ -274,41 +285,55 @@ impl Dnn {
             (ints(OP, &desc.padding)?, ints(OP, &desc.stride)?, ints(OP, &desc.dilation)?);
         let groups = ints(OP, &[desc.groups])?[0];
         let mut prepared = Prepared {
-            conv: ConvolutionDesc::new(table, &padding, &stride, &dilation, groups, self.deterministic)?,
+            conv: ConvolutionDesc::new(table, &padding, &stride, &dilation, groups)?,
             x: TensorDesc::packed(table, OP, data_type, &desc.x)?,
             w: TensorDesc::packed(table, OP, data_type, &desc.w)?,
             y: TensorDesc::packed(table, OP, data_type, &desc.y)?,
+            alternative: false,
             choices: Vec::new(),
-            refused: None,
+            refused: Refusal::default(),
         };
-        prepared.choices = match settings()?.conv_find {
-            FindMode::Immediate => {
-                let handle = self.begin(at)?;
-                let found = prepared.operands(&handle, direction, spans).solutions(desc);
-                drop(handle);
-                match found {
-                    Ok(choices) => choices,
-                    Err(error @ (Error::Miopen { .. } | Error::Unsupported { .. })) => {
-                        prepared.refused = Some(error);
-                        Vec::new()
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            FindMode::Find => {
-                let bytes = {
-                    let handle = self.begin(at)?;
-                    prepared.operands(&handle, direction, spans).find_workspace(desc)?
-                };
-                let workspace = at.device().alloc(bytes)?;
-                let space = workspace_span(&workspace, bytes);
-                let handle = self.begin(at)?;
-                // SAFETY: as in `convolve`; what is written here is written again by the convolution itself.
-                unsafe { prepared.operands(&handle, direction, spans).find(desc, space)? }
-            }
+        if self.deterministic {
+            prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, 1)?;
+        }
+        // Left alone, MIOpen takes the alternative by direction: for a transposed convolution too, which is no gradient.
+        let alternative = self.halves.alternative(desc.dtype, desc.gradient);
+        if let Some(on) = alternative {
+            prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL, on.into())?;
+        }
+        prepared.alternative = alternative == Some(true);
+        let choices = self.choices(&prepared, direction, desc, spans, at);
+        prepared.choices = match prepared.refused.keep(choices) {
+            Err(error) if prepared.refused.check().is_ok() => return Err(error),
+            choices => choices.unwrap_or_default(),
         };
         log::debug!("{direction:?} of {desc:?}: {:?}", prepared.choices);
         Ok(prepared)
+    }
+
+    /// The ways to compute a convolution, best first, as `BURN_ROCM_CONV_FIND` has them chosen.
+    fn choices(
+        &self,
+        prepared: &Prepared,
+        direction: Direction,
+        desc: &ConvDesc,
+        spans: [Span; 3],
+        at: &Buffer,
+    ) -> Result<Vec<Choice>> {
+        // Find mode tries everything: products too, which must not be tried without rocBLAS's kernels.
+        if settings()?.conv_find == FindMode::Immediate || !self.products {
+            let handle = self.begin(at)?;
+            return prepared.operands(&handle, direction, spans).solutions(desc, self.products);
+        }
+        let bytes = {
+            let handle = self.begin(at)?;
+            prepared.operands(&handle, direction, spans).find_workspace(desc)?
+        };
+        let workspace = at.device().alloc(bytes)?;
+        let space = workspace_span(&workspace, bytes);
+        let handle = self.begin(at)?;
+        // SAFETY: as in `convolve`; what is written here is written again by the convolution itself.
+        unsafe { prepared.operands(&handle, direction, spans).find(desc, space) }
     }
 }
 
@@ -382,6 +407,7 @@ mod tests {
             desc(&[2, 4, 8, 8], &[4, 4, 3, 3], 1, 1, 2, 1).unwrap(),
             desc(&[2, 4, 8, 8], &[4, 2, 3, 3], 1, 1, 1, 2).unwrap(),
             ConvDesc { dtype: DType::F16, ..base.clone() },
+            ConvDesc { gradient: true, ..base.clone() },
         ];
         for (i, a) in others.iter().enumerate() {
             assert_ne!(a, &base);

@@ -129,7 +129,6 @@ impl ConvolutionDesc {
         stride: &[i32],
         dilation: &[i32],
         groups: i32,
-        deterministic: bool,
     ) -> Result<Self> {
         let this = Self::create(table)?;
         // SAFETY: the caller's three arrays have the same length, and are copied.
@@ -149,14 +148,14 @@ impl ConvolutionDesc {
         // SAFETY: the descriptor is valid.
         let status = unsafe { (table.miopenSetConvolutionGroupCount)(this.raw, groups) };
         check(table, "miopenSetConvolutionGroupCount", status, || groups.to_string())?;
-        if deterministic {
-            // SAFETY: the descriptor is valid.
-            let status = unsafe {
-                (table.miopenSetConvolutionAttribute)(this.raw, MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, 1)
-            };
-            check(table, "miopenSetConvolutionAttribute", status, || "deterministic".into())?;
-        }
         Ok(this)
+    }
+
+    /// Sets an attribute.
+    pub(super) fn set(&mut self, attribute: miopenConvolutionAttrib_t, value: i32) -> Result<()> {
+        // SAFETY: the descriptor is valid.
+        let status = unsafe { (self.table.miopenSetConvolutionAttribute)(self.raw, attribute, value) };
+        check(self.table, "miopenSetConvolutionAttribute", status, || format!("{attribute:?} = {value}"))
     }
 }
 

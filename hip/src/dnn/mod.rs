@@ -12,12 +12,13 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::hash::Hash;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hip_sys::hipStream_t;
 use miopen_sys::*;
 
 use crate::span::Span;
+use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, trace};
 
 pub use activation::Activation;
@@ -49,6 +50,8 @@ pub struct Dnn {
     table: &'static Miopen,
     device: usize,
     deterministic: bool,
+    products: bool,
+    halves: Halves,
     convolutions: [Cache<ConvDesc, conv::Prepared>; 3],
     poolings: Cache<PoolDesc, pool::Prepared>,
     layer_norms: Cache<LayerNormDesc, norm::Prepared>,
@@ -65,22 +68,29 @@ struct Handle {
 unsafe impl Send for Handle {}
 
 impl Dnn {
-    /// Creates the handle for the current device, whose index is `device`; `stream` must live as long as the result.
+    /// Creates the handle for the current device.
+    ///
+    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as long as the result. `products` says
+    /// that rocBLAS has kernels for the device: MIOpen calls it without asking, and it would end the process.
     pub(crate) fn new(
         table: &'static Miopen,
+        arch: &str,
         device: usize,
         stream: hipStream_t,
         deterministic: bool,
+        products: bool,
     ) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` outlives the call; the caller keeps the stream alive.
         let status = unsafe { (table.miopenCreateWithStream)(&mut raw, stream) };
-        check(table, "miopenCreateWithStream", status, String::new)?;
+        check(table, "miopenCreateWithStream", status, || arch.to_string())?;
         Ok(Self {
             handle: Mutex::new(Handle { table, raw }),
             table,
             device,
             deterministic,
+            products,
+            halves: Halves::of(arch)?,
             convolutions: Default::default(),
             poolings: Cache::default(),
             layer_norms: Cache::default(),
@@ -206,6 +216,26 @@ impl Drop for Handle {
     }
 }
 
+/// Why a shape is not MIOpen's, once it is known: what does not compile is not tried again at each call, which takes MIOpen its time.
+#[derive(Default)]
+struct Refusal(OnceLock<Error>);
+
+impl Refusal {
+    fn check(&self) -> Result<()> {
+        self.0.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Keeps a failure, unless it may pass.
+    fn keep<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error @ (Error::Miopen { .. } | Error::Unsupported { .. })) = &result
+            && !matches!(error, Error::Miopen { status, .. } if *status == miopenStatusAllocFailed.0)
+        {
+            self.0.get_or_init(|| error.clone());
+        }
+        result
+    }
+}
+
 /// A status as a `Result`.
 fn check(
     table: &Miopen,
@@ -238,6 +268,19 @@ mod tests {
         assert!(cache.get(&1, || Err(Error::invalid("t", "a", "b"))).is_err());
         assert_eq!(*cache.get(&1, || Ok(10)).unwrap(), 10);
         assert_eq!(*cache.get(&1, || panic!("made twice")).unwrap(), 10);
+    }
+
+    #[test]
+    fn a_refusal_is_kept_unless_it_may_pass() {
+        let failed = |status: miopenStatus_t| {
+            Err::<(), _>(Error::Miopen { call: "c", status: status.0, name: "n", detail: String::new() })
+        };
+        let refusal = Refusal::default();
+        assert!(refusal.keep(failed(miopenStatusAllocFailed)).is_err());
+        assert!(refusal.keep::<()>(Err(Error::invalid("t", "a", "b"))).is_err());
+        assert!(refusal.check().is_ok());
+        assert!(refusal.keep(failed(miopenStatusUnknownError)).is_err());
+        assert_eq!(refusal.check(), failed(miopenStatusUnknownError));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use miopen_sys::*;
 
 use super::descriptor::TensorDesc;
-use super::{Dnn, FLOATS, TensorArg, data_type, elements, one, zero};
+use super::{Dnn, FLOATS, Refusal, TensorArg, data_type, elements, one, zero};
 use crate::span::Span;
 use crate::{DType, Error, Result};
 
@@ -58,6 +58,8 @@ pub(super) struct Prepared {
     tensor: TensorDesc,
     row: TensorDesc,
     column: TensorDesc,
+    /// Why MIOpen does not normalise so.
+    refused: Refusal,
 }
 
 /// The descriptors of a batch norm.
@@ -303,9 +305,11 @@ impl Dnn {
                 tensor: packed(&[desc.rows, desc.len, 1, 1])?,
                 row: packed(&[desc.len, 1, 1])?,
                 column: packed(&[desc.rows])?,
+                refused: Refusal::default(),
             })
         })?;
-        let Prepared { tensor, row, column } = &*prepared;
+        let Prepared { tensor, row, column, refused } = &*prepared;
+        refused.check()?;
         let handle = self.begin(y.buffer)?;
         // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them until the stream has
         // passed the call.
@@ -329,7 +333,7 @@ impl Dnn {
                 rs.ptr,
             )
         };
-        self.served("miopenLayerNormForward", status, || format!("{desc:?}"))
+        refused.keep(self.served("miopenLayerNormForward", status, || format!("{desc:?}")))
     }
 
     /// `y = (x - mean) * rstd * weight + bias` with each group's mean and `rstd = 1 / sqrt(var + epsilon)`.

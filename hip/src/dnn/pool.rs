@@ -3,7 +3,7 @@
 use miopen_sys::*;
 
 use super::descriptor::{PoolingDesc, TensorDesc, ints};
-use super::{Dnn, NO_BF16, TensorArg, check, data_type, elements, one, zero};
+use super::{Dnn, NO_BF16, Refusal, TensorArg, check, data_type, elements, one, zero};
 use crate::span::Span;
 use crate::{DType, Error, Result};
 
@@ -48,6 +48,8 @@ pub(super) struct Prepared {
     y: TensorDesc,
     /// Bytes of the indices.
     indices: usize,
+    /// Why MIOpen does not pool so.
+    refused: Refusal,
 }
 
 impl PoolDesc {
@@ -103,6 +105,7 @@ impl Dnn {
         if ys.bytes == 0 {
             return Ok(());
         }
+        prepared.refused.check()?;
         let handle = self.begin(y.buffer)?;
         // SAFETY: the spans hold the tensors that the descriptors describe, and the indices' the bytes that MIOpen
         // asks for; the pool keeps them until the stream has passed the call. The scalars are static.
@@ -121,7 +124,7 @@ impl Dnn {
                 kept.bytes,
             )
         };
-        self.served("miopenPoolingForward", status, || format!("{desc:?}"))
+        prepared.refused.keep(self.served("miopenPoolingForward", status, || format!("{desc:?}")))
     }
 
     /// `dx`, the gradient of `x`, from `dy`, that of `y`; `indices` as the forward pass of [`PoolMode::Max`] left it.
@@ -147,6 +150,7 @@ impl Dnn {
         if dxs.bytes == 0 || dys.bytes == 0 {
             return Ok(());
         }
+        prepared.refused.check()?;
         let handle = self.begin(dx.buffer)?;
         // SAFETY: as in `pool_forward`.
         let status = unsafe {
@@ -166,7 +170,7 @@ impl Dnn {
                 kept.ptr,
             )
         };
-        self.served("miopenPoolingBackward", status, || format!("{desc:?}"))
+        prepared.refused.keep(self.served("miopenPoolingBackward", status, || format!("{desc:?}")))
     }
 
     fn pool_spans(&self, desc: &PoolDesc, x: TensorArg<'_>, y: TensorArg<'_>) -> Result<[Span; 2]> {
@@ -216,7 +220,7 @@ impl Dnn {
                 unsafe { (table.miopenPoolingGetWorkSpaceSizeV2)(pool.raw(), y.raw(), &mut indices) };
             check(self.table, "miopenPoolingGetWorkSpaceSizeV2", status, || format!("{desc:?}"))?;
         }
-        Ok(Prepared { pool, x, y, indices })
+        Ok(Prepared { pool, x, y, indices, refused: Refusal::default() })
     }
 }
 

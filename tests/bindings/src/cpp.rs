@@ -27,6 +27,9 @@ const HEADERS: [(&str, &[&str]); 3] = [
     ("miopen", &["miopen/miopen.h"]),
 ];
 
+/// The rocBLAS of each ROCm. Debian 13 has one of 5.5 beside HIP 5.7: its headers are not looked at.
+const ROCBLAS: [(&str, &str); 3] = [("5.7", "3.1"), ("6.4", "4.4"), ("7.2", "5.2")];
+
 /// HIP 6 gave the device properties another layout and the old one's function another name in the headers; the symbol stayed.
 const OLD_PROPERTIES: (&str, &str, &str) =
     ("hipGetDeviceProperties", "hipGetDevicePropertiesR0000", "hip/hip_deprecated.h");
@@ -56,7 +59,7 @@ template <class T> constexpr bool enumeration() { return std::is_enum_v<T> && si
 
 /// Holds every item whose library is under `include` against its headers.
 pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
-    let there: Vec<_> =
+    let mut there: Vec<_> =
         HEADERS.into_iter().filter(|(_, headers)| include.join(headers[0]).exists()).collect();
     if !there.iter().any(|(library, _)| *library == "hip") {
         return Err(format!("{} has no hip/hip_runtime_api.h", include.display()).into());
@@ -86,6 +89,12 @@ pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
     }
     source.push_str(TEMPLATES);
 
+    if there.iter().any(|(library, _)| *library == "rocblas") {
+        let found = format!("{}.{}", define("ROCBLAS_VERSION_MAJOR")?, define("ROCBLAS_VERSION_MINOR")?);
+        if !ROCBLAS.contains(&(&version, &found)) {
+            there.retain(|(library, _)| *library != "rocblas");
+        }
+    }
     let mut facts = Vec::new();
     let (mut compared, mut lacking, mut elsewhere) = (0, 0, 0);
     for item in items {

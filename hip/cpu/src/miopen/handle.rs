@@ -1,8 +1,9 @@
 //! The handle, the version, the status strings.
 
 use super::conv::Found;
-use super::status::{Outcome, give, object, status, take};
+use super::status::{Outcome, give, object, require, status, take};
 use crate::numeric::device::in_stream;
+use crate::settings::Failure;
 use core::ffi::c_char;
 use miopen_sys::*;
 use std::sync::Mutex;
@@ -53,8 +54,11 @@ pub(super) unsafe extern "C" fn miopenCreateWithStream(
     handle: *mut miopenHandle_t,
     stream: miopenAcceleratorQueue_t,
 ) -> miopenStatus_t {
-    // SAFETY: the caller's out-pointer.
-    status(|| unsafe { give(handle, Handle { stream, found: Mutex::default() }) })
+    status(|| {
+        require(!Failure::MiopenHandle.is_asked(), miopenStatusNotInitialized)?;
+        // SAFETY: the caller's out-pointer.
+        unsafe { give(handle, Handle { stream, found: Mutex::default() }) }
+    })
 }
 
 pub(super) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenStatus_t {
@@ -69,6 +73,7 @@ pub(super) fn in_order(handle: miopenHandle_t, body: impl FnOnce(&Handle) -> Out
     status(|| {
         // SAFETY: a non-null handle came from `miopenCreateWithStream` and is not destroyed, by MIOpen's contract.
         let handle = unsafe { valid(handle) }?;
+        require(!Failure::MiopenKernels.is_asked(), miopenStatusUnknownError)?;
         in_stream(handle.stream, || body(handle)).unwrap_or(Err(miopenStatusInternalError))
     })
 }

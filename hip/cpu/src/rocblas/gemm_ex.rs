@@ -7,6 +7,7 @@ use super::gemm::Sizes;
 use super::handle::{Outcome, check, compute, require, span};
 use super::multiply::{Operand, Product, Scalar, multiply};
 use crate::numeric::element::Element;
+use crate::numeric::halves::{Flushed, Halves, Rounded};
 use crate::numeric::shared::Shared;
 use crate::runtime::parallel;
 use core::ffi::c_void;
@@ -25,6 +26,22 @@ macro_rules! stored {
     })+ };
 }
 stored! { f32, f32; f16, f32; bf16, f32; f64, f64; }
+impl Stored<f32> for Flushed {
+    fn load(self) -> f32 {
+        self.load()
+    }
+    fn store(value: f32) -> Self {
+        Self::store(value)
+    }
+}
+impl Stored<f32> for Rounded {
+    fn load(self) -> f32 {
+        self.load()
+    }
+    fn store(value: f32) -> Self {
+        Self::store(value)
+    }
+}
 impl Stored<f32> for i8 {
     fn load(self) -> f32 {
         f32::from(self)
@@ -188,7 +205,7 @@ struct Types {
 /// No limit to a sum's terms.
 const ALL: usize = usize::MAX;
 
-fn dispatch(sizes: Sizes, p: Pointers, types: Types) -> Outcome {
+fn dispatch(sizes: Sizes, p: Pointers, types: Types, flags: u32) -> Outcome {
     if !sizes.check()? {
         return Ok(());
     }
@@ -205,7 +222,11 @@ fn dispatch(sizes: Sizes, p: Pointers, types: Types) -> Outcome {
             run::<f64, f64, f64, f64, f64>(sizes, p, ALL, |s| s)
         }
         (rocblas_datatype_f16_r, rocblas_datatype_f16_r, rocblas_datatype_f32_r) => {
-            run::<f16, f16, f32, f32, f32>(sizes, p, ALL, |s| s)
+            match Halves::of(flags & rocblas_gemm_flags_fp16_alt_impl != 0) {
+                Halves::Exact => run::<f16, f16, f32, f32, f32>(sizes, p, ALL, |s| s),
+                Halves::Flushed => run::<Flushed, Flushed, f32, f32, f32>(sizes, p, ALL, |s| s),
+                Halves::Rounded => run::<Rounded, Rounded, f32, f32, f32>(sizes, p, ALL, |s| s),
+            }
         }
         (rocblas_datatype_f16_r, rocblas_datatype_f16_r, rocblas_datatype_f16_r) => {
             run::<f16, f16, f32, f32, f16>(sizes, p, ALL, f16::to_f32)
@@ -319,8 +340,8 @@ pub(super) unsafe extern "C" fn rocblas_gemm_strided_batched_ex(
     solution_index: i32,
     flags: u32,
 ) -> rocblas_status {
-    // Solutions and flags choose among kernels; there is one.
-    let _ = (solution_index, flags);
+    // Solutions choose among kernels; there is one.
+    let _ = solution_index;
     let sizes = Sizes {
         a: transA,
         b: transB,
@@ -342,7 +363,7 @@ pub(super) unsafe extern "C" fn rocblas_gemm_strided_batched_ex(
     unsafe {
         compute(handle, || {
             require(algo.name().is_some(), rocblas_status_invalid_value)?;
-            dispatch(sizes, Pointers { alpha, a, b, beta, c, d }, types)
+            dispatch(sizes, Pointers { alpha, a, b, beta, c, d }, types, flags)
         })
     }
 }

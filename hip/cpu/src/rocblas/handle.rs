@@ -2,6 +2,7 @@
 
 use crate::numeric::device::{in_stream, is_device_memory};
 use crate::numeric::guard::guarded;
+use crate::settings::Failure;
 use core::ffi::{c_char, c_void};
 use hip_sys::hipStream_t;
 use rocblas_sys::*;
@@ -37,6 +38,7 @@ pub(super) unsafe fn compute(handle: rocblas_handle, body: impl FnOnce() -> Outc
     status(|| {
         // SAFETY: the caller vouches for it.
         let handle = unsafe { valid(handle) }?;
+        require(!Failure::RocblasProducts.is_asked(), rocblas_status_arch_mismatch)?;
         in_stream(handle.stream, body).unwrap_or(Err(rocblas_status_internal_error))
     })
 }
@@ -64,6 +66,7 @@ pub(super) fn span(rows: i32, columns: i32, ld: i32, stride: i64, batch: i32) ->
 pub(super) unsafe extern "C" fn rocblas_create_handle(handle: *mut rocblas_handle) -> rocblas_status {
     status(|| {
         require(!handle.is_null(), rocblas_status_invalid_handle)?;
+        require(!Failure::RocblasHandle.is_asked(), rocblas_status_memory_error)?;
         let own = Box::new(Handle { stream: core::ptr::null_mut() });
         // SAFETY: the caller's out-pointer.
         unsafe { handle.write(Box::into_raw(own).cast()) };

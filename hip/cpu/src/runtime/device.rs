@@ -86,6 +86,11 @@ pub(super) fn blocks_per_unit(threads: u32) -> Result<u32, hipError_t> {
 
 /// The architecture's name: what code is compiled for.
 pub(crate) fn arch_name() -> String {
+    if let Ok(settings) = settings()
+        && let Some(arch) = &settings.arch
+    {
+        return arch.clone();
+    }
     match settings().map(|settings| settings.wave) {
         Ok(Some(wave)) => format!("cpu-lockstep-wave{wave}"),
         _ => match (std::env::consts::ARCH, crate::kernels::isa().name) {

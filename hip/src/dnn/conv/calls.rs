@@ -34,8 +34,9 @@ impl Operands<'_> {
         }
     }
 
-    /// The solutions that compile, best first. Those behind the first need less memory than any before.
-    pub(super) fn solutions(&self, desc: &ConvDesc) -> Result<Vec<Choice>> {
+    /// The solutions that compile, best first. Those behind the first need less memory than any before. Without `products` none that
+    /// call rocBLAS.
+    pub(super) fn solutions(&self, desc: &ConvDesc, products: bool) -> Result<Vec<Choice>> {
         let t = self.handle.table;
         macro_rules! named {
             ($($call:ident),*) => { ($((t.$call, stringify!($call))),*) };
@@ -81,6 +82,7 @@ impl Operands<'_> {
             check(t, get.1, status, detail)?;
         }
         solutions.truncate(found);
+        solutions.retain(|solution| products || solution.algorithm != miopenConvolutionAlgoGEMM);
 
         let mut choices: Vec<Choice> = Vec::new();
         let mut failed = None;

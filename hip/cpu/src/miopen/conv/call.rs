@@ -8,8 +8,10 @@ use super::problem::Problem;
 use super::{direct, weights, winograd};
 use core::ffi::c_void;
 use miopen_sys::*;
+use std::borrow::Cow;
 
 use crate::numeric::element::Single;
+use crate::numeric::halves::Halves;
 
 /// What a call computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +42,7 @@ pub(super) struct Call {
     /// With `transposed`, of the convolution that the call is the transpose of.
     pub(super) problem: Problem,
     transposed: bool,
+    halves: Halves,
 }
 
 /// A convolution that find mode has been run for.
@@ -112,7 +115,10 @@ impl Call {
                 .map(|axis| problem.input[axis] + 2 * problem.pad[axis] + problem.filter[axis])
                 .product::<usize>();
         require(u32::try_from(filled).is_ok(), miopenStatusNotImplemented)?;
-        Ok(Call { kind, data: x.data, problem, transposed })
+        // Left alone, MIOpen takes the alternative in both backward directions.
+        let alternative = conv.alternative.unwrap_or(kind != Kind::Forward);
+        let halves = if x.data == miopenHalf { Halves::of(alternative) } else { Halves::Exact };
+        Ok(Call { kind, data: x.data, problem, transposed, halves })
     }
 
     /// What is computed of [`Call::problem`]; a transposed call swaps forward and backward.
@@ -161,28 +167,47 @@ fn algorithm<T: Single>(p: &Problem) -> Algorithm<T> {
     if winograd::applies(p) { winograd::convolve } else { direct::convolve }
 }
 
+/// Operands as the chip takes them.
+fn as_seen<T: Single>(halves: Halves, values: &[T]) -> Cow<'_, [T]> {
+    match halves {
+        Halves::Exact => Cow::Borrowed(values),
+        _ => values.iter().map(|value| T::narrow(halves.operand(value.widen()))).collect(),
+    }
+}
+
+/// Results as the chip leaves them.
+fn round<T: Single>(halves: Halves, values: &mut [T]) {
+    if halves != Halves::Exact {
+        values.iter_mut().for_each(|value| *value = T::narrow(halves.result(value.widen())));
+    }
+}
+
 fn run_as<T: Single>(call: &Call, buffers: Buffers, workspace: &mut [f32]) -> Outcome {
     let p = &call.problem;
     let (x, y) = if call.transposed { (buffers.y, buffers.x) } else { (buffers.x, buffers.y) };
+    let seen = |values| as_seen(call.halves, values);
     // SAFETY: `Call::run`'s contract for the buffers; their sizes and places are checked here.
     unsafe {
         match call.direction() {
             Some(Direction::Forward) => {
-                let (x, w) = (input::<T>(x, p.x_len())?, input::<T>(buffers.w, p.w_len())?);
+                let (x, w) = (seen(input::<T>(x, p.x_len())?), seen(input::<T>(buffers.w, p.w_len())?));
                 let y = output::<T>(y, p.y_len())?;
                 let convolve = algorithm(p);
                 convolve(p, Direction::Forward, x.as_ptr(), w.as_ptr(), y.as_mut_ptr(), workspace);
+                round(call.halves, y);
             }
             Some(Direction::Backward) => {
-                let (dy, w) = (input::<T>(y, p.y_len())?, input::<T>(buffers.w, p.w_len())?);
+                let (dy, w) = (seen(input::<T>(y, p.y_len())?), seen(input::<T>(buffers.w, p.w_len())?));
                 let dx = output::<T>(x, p.x_len())?;
                 let convolve = algorithm(p);
                 convolve(p, Direction::Backward, dy.as_ptr(), w.as_ptr(), dx.as_mut_ptr(), workspace);
+                round(call.halves, dx);
             }
             None => {
-                let (dy, x) = (input::<T>(y, p.y_len())?, input::<T>(x, p.x_len())?);
+                let (dy, x) = (seen(input::<T>(y, p.y_len())?), seen(input::<T>(x, p.x_len())?));
                 let dw = output::<T>(buffers.w, p.w_len())?;
                 weights::backward_weights(p, dy.as_ptr(), x.as_ptr(), dw.as_mut_ptr(), workspace);
+                round(call.halves, dw);
             }
         }
     }

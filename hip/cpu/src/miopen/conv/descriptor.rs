@@ -12,6 +12,8 @@ pub(crate) struct Convolution {
     pub(super) stride: Vec<usize>,
     pub(super) dilation: Vec<usize>,
     pub(super) groups: usize,
+    /// `MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL`; `None` leaves it to the direction.
+    pub(super) alternative: Option<bool>,
 }
 
 /// The descriptor of a call.
@@ -32,6 +34,7 @@ pub(in super::super) unsafe extern "C" fn miopenCreateConvolutionDescriptor(
         stride: vec![1; 2],
         dilation: vec![1; 2],
         groups: 1,
+        alternative: None,
     };
     // SAFETY: the caller's out-pointer.
     status(|| unsafe { give(convDesc, usual) })
@@ -65,7 +68,7 @@ pub(in super::super) unsafe extern "C" fn miopenInitConvolutionNdDescriptor(
         let (pad, stride, dilation) = (read(padA, 0)?, read(strideA, 1)?, read(dilationA, 1)?);
         // SAFETY: the caller's descriptor.
         let own = unsafe { object_mut::<Convolution, _>(convDesc) }?;
-        *own = Convolution { mode: c_mode, pad, stride, dilation, groups: 1 };
+        *own = Convolution { mode: c_mode, pad, stride, dilation, groups: 1, alternative: None };
         Ok(())
     })
 }
@@ -89,11 +92,13 @@ pub(in super::super) unsafe extern "C" fn miopenSetConvolutionAttribute(
 ) -> miopenStatus_t {
     status(|| {
         // SAFETY: the caller's descriptor.
-        unsafe { convolution(convDesc) }?;
-        // Every algorithm here is deterministic, and sums low precision in f32: both attributes change nothing.
+        let own = unsafe { object_mut::<Convolution, _>(convDesc) }?;
+        // Every algorithm here is deterministic.
         match attr {
             MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL => {
-                require((-1..=1).contains(&value), miopenStatusBadParm)
+                require((-1..=1).contains(&value), miopenStatusBadParm)?;
+                own.alternative = (value >= 0).then_some(value == 1);
+                Ok(())
             }
             MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC => require((0..=1).contains(&value), miopenStatusBadParm),
             _ => Err(miopenStatusBadParm),

@@ -1,0 +1,125 @@
+//! AMD's libraries as they are on this machine, found without a device: paths, versions, which functions they have.
+
+use std::ffi::{CStr, c_char};
+
+use hip_sys::{HIPRTC_SUCCESS, Hip, Hiprtc, hipSuccess};
+use miopen_sys::{Miopen, miopenStatusSuccess};
+use rocblas_sys::{Rocblas, rocblas_status_success};
+
+use crate::error::Result;
+use crate::library::{self, Loaded, Names, fill};
+
+/// One of AMD's libraries.
+#[derive(Debug, Clone)]
+pub struct LibraryReport {
+    /// HIP, hipRTC, rocBLAS or MIOpen.
+    pub title: &'static str,
+    /// Where it was found, or why it can't be had.
+    pub path: Result<String>,
+    /// As it says itself; `None` where it can't be asked.
+    pub version: Option<String>,
+    /// Functions that this crate needs and it lacks: it can't be used.
+    pub missing: Vec<&'static str>,
+    /// Functions that some versions lack, and whether this one has each.
+    pub optional: Vec<(&'static str, bool)>,
+}
+
+/// Looks at each library.
+pub(crate) fn inventory() -> Vec<LibraryReport> {
+    let hip = report(library::HIP, library::open(library::HIP), Hip::REQUIRED, Hip::OPTIONAL, |library| {
+        let table = fill!(Hip, library, "HIP").ok()?;
+        let mut number = 0;
+        // SAFETY: the function is HIP's and writes one integer.
+        let status = unsafe { (table.hipRuntimeGetVersion)(&mut number) };
+        (status == hipSuccess).then(|| version(number))
+    });
+    // Before ROCm 7, libamdhip64 may have hipRTC's functions too, and alone.
+    let rtc_in = library::open(library::HIPRTC).or_else(|missing| match library::open(library::HIP) {
+        Ok(hip) if hip.symbol(c"hiprtcVersion").is_some() => Ok(hip),
+        _ => Err(missing),
+    });
+    let hiprtc = report(library::HIPRTC, rtc_in, Hiprtc::REQUIRED, Hiprtc::OPTIONAL, |library| {
+        let table = fill!(Hiprtc, library, "hipRTC").ok()?;
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: the function is hipRTC's and writes two integers.
+        let status = unsafe { (table.hiprtcVersion)(&mut major, &mut minor) };
+        (status == HIPRTC_SUCCESS).then(|| format!("{major}.{minor}"))
+    });
+    let found = library::open(library::ROCBLAS);
+    let rocblas = report(library::ROCBLAS, found, Rocblas::REQUIRED, Rocblas::OPTIONAL, |library| {
+        let table = fill!(Rocblas, library, "rocBLAS").ok()?;
+        let mut len = 0;
+        // SAFETY: the functions are rocBLAS's; they need no handle, and write what fits the lengths given.
+        unsafe {
+            let known = (table.rocblas_get_version_string_size)(&mut len) == rocblas_status_success;
+            let mut text: Vec<c_char> = vec![0; len + 1];
+            let read =
+                known && (table.rocblas_get_version_string)(text.as_mut_ptr(), len) == rocblas_status_success;
+            // One 0 more than was written ends it.
+            read.then(|| CStr::from_ptr(text.as_ptr()).to_string_lossy().trim_end_matches('.').to_owned())
+        }
+    });
+    let found = library::open(library::MIOPEN);
+    let miopen = report(library::MIOPEN, found, Miopen::REQUIRED, Miopen::OPTIONAL, |library| {
+        let table = fill!(Miopen, library, "MIOpen").ok()?;
+        let (mut major, mut minor, mut patch) = (0, 0, 0);
+        // SAFETY: the function is MIOpen's and writes three integers.
+        let status = unsafe { (table.miopenGetVersion)(&mut major, &mut minor, &mut patch) };
+        (status == miopenStatusSuccess).then(|| format!("{major}.{minor}.{patch}"))
+    });
+    vec![hip, hiprtc, rocblas, miopen]
+}
+
+fn report(
+    names: Names,
+    library: Result<Loaded>,
+    required: &'static [&'static CStr],
+    optional: &'static [&'static CStr],
+    version: impl FnOnce(&Loaded) -> Option<String>,
+) -> LibraryReport {
+    let mut report = LibraryReport {
+        title: names.title,
+        path: Ok(String::new()),
+        version: None,
+        missing: Vec::new(),
+        optional: Vec::new(),
+    };
+    match library {
+        Ok(library) => {
+            let has = |name: &CStr| library.symbol(name).is_some();
+            let text = |name: &'static CStr| name.to_str().unwrap_or("?");
+            report.missing = required.iter().filter(|name| !has(name)).map(|name| text(name)).collect();
+            report.optional = optional.iter().map(|name| (text(name), has(name))).collect();
+            report.version = version(&library);
+            report.path = Ok(library.path);
+        }
+        Err(error) => report.path = Err(error),
+    }
+    report
+}
+
+/// `70253211` as `7.2.53211`.
+pub(crate) fn version(number: i32) -> String {
+    format!("{}.{}.{}", number / 10_000_000, number / 100_000 % 100, number % 100_000)
+}
+
+impl std::fmt::Display for LibraryReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ", self.title)?;
+        let path = match &self.path {
+            Ok(path) => path,
+            Err(error) => return f.write_str(&crate::provider::reason(error)),
+        };
+        match &self.version {
+            Some(version) => write!(f, "{version}, {path}")?,
+            None => write!(f, "{path}")?,
+        }
+        let list = |f: &mut std::fmt::Formatter<'_>, what, names: &[&str]| match names {
+            [] => Ok(()),
+            names => write!(f, "; {what} {}", names.join(", ")),
+        };
+        list(f, "can't be used without", &self.missing)?;
+        let absent: Vec<_> = self.optional.iter().filter(|(_, has)| !has).map(|(name, _)| *name).collect();
+        list(f, "lacks, and can do without,", &absent)
+    }
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# The real libraries of a ROCm root through the product's loader, with no device: versions, functions, and what a program is told.
+#
+#   tests/rocm/loader.sh ROOT...       ROOT is what tests/rocm/root.sh made
+set -euo pipefail
+[ $# -gt 0 ] || { echo "usage: tests/rocm/loader.sh ROOT..." >&2; exit 2; }
+roots=()
+for root; do roots+=("$(realpath "$root")"); done
+cd "$(dirname "$(realpath "$0")")/../.."
+
+said=$(mktemp -d)
+trap 'rm -rf "$said"' EXIT
+# Together, so that the kernels are built with one set of features. CARGO_FLAGS may name another profile.
+# shellcheck disable=SC2086 # none or some words
+cargo ${CARGO_FLAGS:-} build --release -p burn-rocm-tests -p burn-rocm-examples --bin loader --example device-info --message-format json >"$said/built"
+built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\)".*|\1|p' "$said/built" | tail -1; }
+loader=$(built loader) info=$(built device-info)
+
+for root in "${roots[@]}"; do
+    version=$(sed -n 's/^#define HIP_VERSION_MAJOR *//p; s/^#define HIP_VERSION_MINOR *//p' "$root/usr/include/hip/hip_version.h" | paste -sd.)
+    echo "== ROCm $version: $root"
+    install -D -t "$root/opt/burn-rocm" "$loader" "$info"
+    # Prints what a program says on standard output; its standard error is kept.
+    inside() { env -i HOME=/opt/burn-rocm "$@" 2>"$said/errors"; }
+    chroot=$(PATH=$PATH:/usr/sbin command -v chroot)
+    fail() { echo "$1" >&2; cat "$said/errors" >&2; exit 1; }
+
+    inside "$chroot" "$root" /opt/burn-rocm/loader "$version" || fail "the loader's test failed"
+    # One line on standard error says what was taken and why.
+    line='^burn-rocm: using the cpu provider (passed over rocm: HIP is installed but finds no device'
+    { [ "$(grep -c '^burn-rocm:' "$said/errors")" = 1 ] && grep -q "$line" "$said/errors"; } || fail "the fallback was not said in one line"
+    inside BURN_ROCM_PROVIDER=rocm "$chroot" "$root" /opt/burn-rocm/loader "$version" || fail "the loader's test without a fallback failed"
+    ! grep -q 'using the cpu provider' "$said/errors" || fail "it fell back where that was forbidden"
+
+    inside "$chroot" "$root" /opt/burn-rocm/device-info >"$said/info" || fail "device-info failed"
+    for expected in "rocm: not usable: HIP is installed but finds no device" "  HIP: $version" "  hipRTC: " "  rocBLAS: " "  MIOpen: " \
+        "AMD GPUs that can be used: 0" "burn-rocm uses here: cpu" "passed over rocm: HIP is installed but finds no device"; do
+        grep -qF "$expected" "$said/info" || { cat "$said/info" >&2; fail "device-info does not say: $expected"; }
+    done
+    echo "device-info says all of it"
+done

@@ -1,0 +1,94 @@
+//! Asserts what the loader finds of a real ROCm on a machine without a device: `loader VERSION`, VERSION being that of the root it runs
+//! in. `tests/rocm/loader.sh` runs it.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use burn_rocm_tests::*;
+use hip::{Error, ProviderKind};
+
+/// What a root has: HIP's version, and of each library what its version begins with; `None` where the root has none. The others
+/// count for themselves: hipRTC is 9.0 in all, rocBLAS and MIOpen of ROCm 6.4 are 4.4 and 3.4, of 7.2 5.2 and 3.5. No Debian has those of 5.7.
+const ROOTS: [(&str, [Option<&str>; 4]); 3] = [
+    ("5.7", [Some("5.7."), Some("9."), None, None]),
+    ("6.4", [Some("6.4."), Some("9."), Some("4.4."), Some("3.4.")]),
+    ("7.2", [Some("7.2."), Some("9."), Some("5.2."), Some("3.5.")]),
+];
+
+/// What the headers of each version declare: the list that `tests/rocm/bindings.sh` checks.
+const DECLARED: &str = include_str!("../../rocm/bindings.txt");
+
+/// Functions that the library has although the version's headers do not say so.
+const UNDECLARED: [(&str, &str); 0] = [];
+
+fn main() -> ExitCode {
+    let Some(version) = std::env::args().nth(1) else {
+        eprintln!("usage: loader VERSION");
+        return ExitCode::from(2);
+    };
+    let Some((version, expected)) = ROOTS.into_iter().find(|(name, _)| *name == version) else {
+        eprintln!("loader: nothing is known of ROCm {version}");
+        return ExitCode::from(2);
+    };
+    let report = hip::survey().into_iter().find(|report| report.kind == ProviderKind::Rocm).unwrap();
+    let (mut required, mut optional) = (0, 0);
+    for (library, expected) in report.libraries.iter().zip(expected) {
+        println!("{library}");
+        let Some(prefix) = expected else {
+            let error = library.path.as_ref().unwrap_err();
+            assert!(matches!(error, Error::NotAvailable { .. }), "{error}");
+            continue;
+        };
+        library.path.as_ref().unwrap();
+        assert!(library.version.as_ref().unwrap().starts_with(prefix), "{library}: expected {prefix}");
+        assert_eq!(library.missing, [""; 0], "{library}");
+        required += 1;
+        for &(name, has) in &library.optional {
+            let undeclared = UNDECLARED.contains(&(version, name));
+            assert_eq!(has, declared(version, name) || undeclared, "{}: {name}", library.title);
+            optional += 1;
+        }
+    }
+    println!(
+        "{required} libraries have every function they must; {optional} optional ones as the headers of {version} have them"
+    );
+
+    // No device: a typed error that says why, and where was looked.
+    let Some(Error::NotAvailable { reason, searched }) = &report.error else {
+        panic!("{:?}", report.error);
+    };
+    assert!(reason.starts_with("HIP is installed but finds no device"), "{reason}");
+    assert!(searched.iter().any(|place| place.contains("libamdhip64")), "{searched:?}");
+    assert!(report.devices.is_empty());
+    assert_eq!(hip::rocm_device_count(), 0);
+    assert!(!hip::is_available());
+
+    // The first op of a program, whatever provider it is to have.
+    let sum = catch_unwind(AssertUnwindSafe(|| {
+        let ones = R::float_ones(Shape::new([2]), &Default::default(), FloatDType::F32);
+        read_float::<R>(R::float_add(ones.clone(), ones)).to_vec::<f32>().unwrap()
+    }));
+    if std::env::var("BURN_ROCM_PROVIDER").as_deref() == Ok("rocm") {
+        assert!(sum.is_err());
+        let error = burn_rocm::take_last_error().unwrap();
+        let Error::NotAvailable { reason: why, .. } = &error else { panic!("{error}") };
+        assert_eq!(why, reason);
+        println!("without a fallback: {error}");
+    } else {
+        assert_eq!(sum.unwrap(), [2.0, 2.0]);
+        assert_eq!(hip::provider().unwrap().kind(), ProviderKind::Cpu);
+        let passed_over = hip::passed_over();
+        assert!(
+            matches!(&passed_over[0], (ProviderKind::Rocm, Error::NotAvailable { reason: why, .. }) if why == reason)
+        );
+        println!("fell back to the cpu provider");
+    }
+    ExitCode::SUCCESS
+}
+
+/// Whether the headers of a version declare a function.
+fn declared(version: &str, name: &str) -> bool {
+    let line = DECLARED.lines().find(|line| line.contains(&format!(" {name}("))).unwrap();
+    line.split('|').next().unwrap().split_whitespace().any(|column| column == version)
+}

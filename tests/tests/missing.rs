@@ -1,0 +1,180 @@
+//! What AMD's libraries lack or fail at: a typed error where only they may serve, else kernels of this crate, said once.
+//!
+//! What fails is named by `BURN_ROCM_CPU_FAIL`, which a process reads once: each case is a process of its own.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+
+use burn_rocm_tests::*;
+
+/// What the warnings of a child begin with on its standard output.
+const SAID: &str = "said: ";
+
+/// Runs an ignored test of this program in a process of its own, and gives the warnings that it logged.
+fn said_by(test: &str, variables: &[(&str, &str)]) -> Vec<String> {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test, "--nocapture", "--test-threads", "1"])
+        .env("BURN_ROCM_PROVIDER", "cpu")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let (out, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr).into_owned());
+    assert!(output.status.success(), "{test} with {variables:?}:\n{out}\n{errors}");
+    assert!(out.contains("1 passed"), "{test} did not run:\n{out}");
+    out.lines().filter_map(|line| Some(line.split_once(SAID)?.1.to_owned())).collect()
+}
+
+/// Prints warnings, for [`said_by`].
+struct Printer;
+
+impl log::Log for Printer {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            println!("{SAID}{}", record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn print_warnings() {
+    log::set_logger(&Printer).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+}
+
+/// Products of every kind.
+fn products(random: &Random) {
+    for dtype in FLOATS {
+        for (left, right) in [
+            (&[5, 70][..], &[70, 9][..]),
+            (&[3, 4, 5], &[1, 5, 6]),
+            (&[2, 1, 4, 5], &[1, 3, 5, 4]),
+            (&[65, 1], &[1, 66]),
+        ] {
+            let (a_view, b_view) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
+            let a = float(random, left, dtype, a_view, -1.0, 1.0);
+            let b = float(random, right, dtype, b_view, -1.0, 1.0);
+            let tolerance = Tolerance::sum(dtype, left[left.len() - 1]).times(2.0);
+            differential!(format!("{dtype:?} {left:?} {a_view:?} {b_view:?}"), tolerance, |B, device| {
+                vec![read_float::<B>(B::float_matmul(a.float::<B>(&device), b.float::<B>(&device)))]
+            });
+        }
+    }
+}
+
+/// Convolutions, poolings and a norm, both ways.
+fn layers(random: &Random) {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let input = |shape: &[usize]| float(random, shape, dtype, View::Contiguous, -1.0, 1.0);
+        let (x, w, g) = (input(&[2, 3, 9, 9]), input(&[4, 3, 3, 3]), input(&[2, 4, 9, 9]));
+        let (p, gamma) = (input(&[2, 3, 3, 3]), input(&[9]));
+        let tolerance = Tolerance::sum(dtype, 9 * 9 * 2 * 4).times(2.0);
+        differential!(format!("layers {dtype:?}"), tolerance, |B, device| {
+            let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
+            let of = |input: &Input| input.float::<B>(&device);
+            vec![
+                read_float::<B>(B::conv2d(of(&x), of(&w), None, options())),
+                read_float::<B>(B::conv2d_x_backward(of(&x), of(&w), of(&g), options())),
+                read_float::<B>(B::conv2d_weight_backward(of(&x), of(&w), of(&g), options())),
+                read_float::<B>(B::avg_pool2d(of(&x), [3, 3], [3, 3], [0, 0], true, false)),
+                read_float::<B>(B::avg_pool2d_backward(of(&x), of(&p), [3, 3], [3, 3], [0, 0], true, false)),
+                read_float::<B>(B::max_pool2d(of(&x), [3, 3], [3, 3], [0, 0], [1, 1], false)),
+                read_float::<B>(B::layer_norm(of(&x), of(&gamma), None, 1e-5)),
+            ]
+        });
+    }
+}
+
+#[test]
+#[ignore = "run by the tests below, with what is to fail in the environment"]
+fn everything_twice() {
+    print_warnings();
+    let random = Random::new();
+    for _ in 0..2 {
+        products(&random);
+        layers(&random);
+    }
+}
+
+#[test]
+#[ignore = "run by a test below"]
+fn only_the_libraries_may_serve() {
+    print_warnings();
+    let device = hip::Device::get(0).unwrap();
+    match device.blas().err() {
+        Some(hip::Error::Rocblas { call, name, .. }) => {
+            assert_eq!((call, name), ("rocblas_create_handle", "rocblas_status_memory_error"));
+        }
+        other => panic!("{other:?}"),
+    }
+    match device.dnn().err() {
+        Some(hip::Error::Miopen { call, name, .. }) => {
+            assert_eq!((call, name), ("miopenCreateWithStream", "miopenStatusNotInitialized"));
+        }
+        other => panic!("{other:?}"),
+    }
+    let ones =
+        |shape: &[usize]| R::float_ones(Shape::from(shape.to_vec()), &Default::default(), FloatDType::F32);
+    let failed = catch_unwind(AssertUnwindSafe(|| R::float_matmul(ones(&[2, 3]), ones(&[3, 2]))));
+    assert!(failed.is_err());
+    let error = burn_rocm::take_last_error().unwrap();
+    assert!(matches!(error, hip::Error::Rocblas { call: "rocblas_create_handle", .. }), "{error}");
+    let convolve = || {
+        R::conv2d(ones(&[1, 1, 4, 4]), ones(&[1, 1, 3, 3]), None, ConvOptions::new([1, 1], [0, 0], [1, 1], 1))
+    };
+    assert!(catch_unwind(AssertUnwindSafe(convolve)).is_err());
+    let error = burn_rocm::take_last_error().unwrap();
+    assert!(matches!(error, hip::Error::Miopen { call: "miopenCreateWithStream", .. }), "{error}");
+    // The next op works.
+    let sum = read_float::<R>(R::float_add(ones(&[2]), ones(&[2])));
+    assert_eq!(sum.to_vec::<f32>().unwrap(), [2.0, 2.0]);
+}
+
+#[test]
+fn handles_that_cannot_be_made_are_typed_errors() {
+    let said = said_by(
+        "only_the_libraries_may_serve",
+        &[
+            ("BURN_ROCM_CPU_FAIL", "rocblas_create_handle,miopenCreateWithStream"),
+            ("BURN_ROCM_MATMUL", "rocblas"),
+            ("BURN_ROCM_CONV", "miopen"),
+        ],
+    );
+    assert!(said.is_empty(), "{said:#?}");
+}
+
+#[test]
+fn own_kernels_take_the_place_of_what_fails_and_say_so_once() {
+    const ROCBLAS: &str = "matrix products run on a kernel of this crate where rocBLAS fails: ";
+    const MIOPEN: &str = "kernels of this crate take the place of MIOpen where it fails: ";
+    for (fail, wave, find, expected) in [
+        ("rocblas_create_handle", "", "", &[(ROCBLAS, "rocblas_status_memory_error")][..]),
+        ("rocblas_products", "", "", &[(ROCBLAS, "rocblas_status_arch_mismatch")]),
+        ("rocblas_products", "32", "", &[(ROCBLAS, "rocblas_status_arch_mismatch")]),
+        ("miopenCreateWithStream", "", "", &[(MIOPEN, "miopenStatusNotInitialized")]),
+        ("miopen_kernels", "", "", &[(MIOPEN, "miopenStatusUnknownError")]),
+        ("miopen_kernels", "64", "find", &[(MIOPEN, "miopenStatusUnknownError")]),
+        ("rocblas_products,miopen_kernels", "", "find", &[(ROCBLAS, ""), (MIOPEN, "")]),
+        ("", "", "", &[]),
+    ] {
+        let mut said = said_by(
+            "everything_twice",
+            &[("BURN_ROCM_CPU_FAIL", fail), ("BURN_ROCM_CPU_WAVE", wave), ("BURN_ROCM_CONV_FIND", find)],
+        );
+        said.sort();
+        let mut expected = expected.to_vec();
+        expected.sort();
+        let agree = said.len() == expected.len()
+            && said
+                .iter()
+                .zip(&expected)
+                .all(|(said, (line, why))| said.starts_with(line) && said.contains(why));
+        assert!(agree, "with {fail} failing (wave {wave}, {find}): {said:#?}");
+    }
+}
