@@ -60,8 +60,9 @@ impl Ceiling {
                     batch_stride: 0,
                 };
                 let blas = device.blas()?;
-                let seconds =
-                    time(device, options, || blas.gemm(dtype, 1, view(&a), view(&b), view(&c), 1.0, 0.0))?;
+                let seconds = time(device, options, || {
+                    blas.gemm(dtype, 1, view(&a), view(&b), view(&c), 1.0, 0.0, false)
+                })?;
                 gemm.push((format!("matmul {n} {name}"), seconds));
             }
         }

@@ -123,9 +123,9 @@ impl Sequences {
     fn by_enumeration(&self, log_probs: &[f64], grad: &[f64]) -> Vec<f64> {
         let [steps, batch, classes] = self.dims;
         let mut gradient = vec![0.0; log_probs.len()];
-        for n in 0..batch {
-            let steps = steps.min(self.inputs[n] as usize);
-            let target = &self.targets[n * self.labels..n * self.labels + self.lengths[n] as usize];
+        for (n, (&input, &length)) in self.inputs.iter().zip(&self.lengths).enumerate() {
+            let steps = steps.min(input as usize);
+            let target = &self.targets[n * self.labels..n * self.labels + length as usize];
             let at = |t: usize, class: usize| (t * batch + n) * classes + class;
             let mut share = vec![0.0; log_probs.len()];
             let mut total = 0.0;
