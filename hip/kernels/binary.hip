@@ -158,6 +158,10 @@ template <class Op, class T> __global__ void binary_scalar(u64 n, const T *a, co
 }
 
 // a b - c d, each product rounded: of equal products exactly 0, which a fused multiply-add would not give.
+#if COMPILER_NVIDIA
+DEVICE f32 difference_of_products(f32 a, f32 b, f32 c, f32 d) { return __fmul_rn(a, b) - __fmul_rn(c, d); }
+DEVICE f64 difference_of_products(f64 a, f64 b, f64 c, f64 d) { return __dmul_rn(a, b) - __dmul_rn(c, d); }
+#else
 template <class T> DEVICE T difference_of_products(T a, T b, T c, T d) {
 #if COMPILER_AMD
 #pragma clang fp contract(off)
@@ -165,6 +169,7 @@ template <class T> DEVICE T difference_of_products(T a, T b, T c, T d) {
     T left = a * b, right = c * d;
     return left - right;
 }
+#endif
 
 // The cross product of 3-vectors: the walk is over the shape without their axis, along which each operand has its step.
 template <class T>

@@ -23,6 +23,8 @@
 //! | `BURN_ROCM_CONV_FIND` | `find`: MIOpen times a convolution's solutions at first use; `immediate`: it asks the database | `immediate` |
 //! | `BURN_ROCM_TRACE` | `1`: says through `log` which library call or kernel served each op ([`trace`]) | `0` |
 //! | `BURN_ROCM_LAUNCH_REACH` | for tests: elements above which a launch of a strided kernel is split | `2147483647` |
+//! | `BURN_ROCM_CUDA_TF32` | the CUDA provider: `1` lets products and convolutions of f32 round their operands to TF32 | `0` |
+//! | `CUDA_PATH`, `CUDA_HOME` | where NVIDIA's libraries are looked for first, in `lib64` and `lib` | `/usr/local/cuda`, then the loader's path |
 //! | `ROCM_PATH` | where AMD's libraries are looked for first, in `lib` and `lib64` | `/opt/rocm`, then the loader's path |
 
 mod arena;

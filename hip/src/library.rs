@@ -28,6 +28,36 @@ pub(crate) const ROCBLAS: Names = Names {
 };
 pub(crate) const MIOPEN: Names = Names { title: "MIOpen", files: &["libMIOpen.so.1", "libMIOpen.so"] };
 
+/// NVIDIA's libraries, for the CUDA provider.
+#[cfg(feature = "cuda")]
+pub(crate) mod nvidia {
+    use super::{Loaded, Names, PathBuf, Result, open_in};
+
+    // The sonames of CUDA 13 and 12, then the development link.
+    pub(crate) const DRIVER: Names =
+        Names { title: "NVIDIA's driver", files: &["libcuda.so.1", "libcuda.so"] };
+    pub(crate) const NVRTC: Names =
+        Names { title: "NVRTC", files: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"] };
+    pub(crate) const CUBLAS_LT: Names =
+        Names { title: "cuBLASLt", files: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"] };
+    pub(crate) const CUBLAS: Names =
+        Names { title: "cuBLAS", files: &["libcublas.so.13", "libcublas.so.12", "libcublas.so"] };
+    pub(crate) const CUDNN: Names = Names { title: "cuDNN 9", files: &["libcudnn.so.9"] };
+
+    /// As [`super::open`], with CUDA's directories.
+    pub(crate) fn open(names: Names) -> Result<Loaded> {
+        let mut directories = Vec::new();
+        for variable in ["CUDA_PATH", "CUDA_HOME"] {
+            if let Some(root) = std::env::var_os(variable).filter(|root| !root.is_empty()) {
+                directories.push(PathBuf::from(&root).join("lib64"));
+                directories.push(PathBuf::from(&root).join("lib"));
+            }
+        }
+        directories.push("/usr/local/cuda/lib64".into());
+        open_in(names, &directories)
+    }
+}
+
 /// A library that is loaded, and stays so until the process ends.
 pub(crate) struct Loaded {
     /// The path or file name under which it was found.

@@ -13,6 +13,10 @@ use crate::error::{Error, Result, check, check_rtc, device_error};
 use crate::library::{self, Loaded, fill};
 use crate::settings::settings;
 
+/// The CUDA provider's tables.
+#[cfg(feature = "cuda")]
+mod cuda;
+
 /// An implementation of HIP, hipRTC, rocBLAS and MIOpen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProviderKind {
@@ -127,7 +131,7 @@ impl Provider {
                     log::debug!("rocBLAS: {}", library.path);
                     fill!(Rocblas, &library, "rocBLAS")
                 }
-                ProviderKind::Cuda => Err(not_built(self.kind)),
+                ProviderKind::Cuda => cuda::rocblas(),
                 ProviderKind::Cpu => cpu::rocblas(),
             })
             .as_ref()
@@ -143,7 +147,7 @@ impl Provider {
                     log::debug!("MIOpen: {}", library.path);
                     fill!(Miopen, &library, "MIOpen")
                 }
-                ProviderKind::Cuda => Err(not_built(self.kind)),
+                ProviderKind::Cuda => cuda::miopen(),
                 ProviderKind::Cpu => cpu::miopen(),
             })
             .as_ref()
@@ -213,6 +217,7 @@ fn no_device(kind: ProviderKind, libraries: &[(&'static str, String)]) -> Error 
     }
 }
 
+#[cfg_attr(all(feature = "cpu", feature = "cuda"), allow(dead_code))]
 fn not_built(kind: ProviderKind) -> Error {
     Error::NotAvailable {
         reason: format!("the {kind} provider is not built into this program"),
@@ -226,7 +231,10 @@ pub(crate) fn candidate(kind: ProviderKind) -> Result<&'static Provider> {
     CANDIDATES[kind as usize]
         .get_or_init(|| match kind {
             ProviderKind::Rocm => load_rocm(),
-            ProviderKind::Cuda => Err(not_built(kind)),
+            ProviderKind::Cuda => {
+                let (hip, hiprtc, libraries) = cuda::hip()?;
+                Provider::start(kind, hip, hiprtc, libraries)
+            }
             ProviderKind::Cpu => {
                 let (hip, hiprtc) = cpu::hip()?;
                 Provider::start(kind, hip, hiprtc, Vec::new())
@@ -380,6 +388,25 @@ pub fn is_available() -> bool {
 /// How many AMD GPUs HIP can use, whichever provider is chosen; 0 where HIP is not installed.
 pub fn rocm_device_count() -> usize {
     candidate(ProviderKind::Rocm).map_or(0, Provider::device_count)
+}
+
+/// No CUDA provider: the feature `cuda` is off.
+#[cfg(not(feature = "cuda"))]
+mod cuda {
+    use super::{Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};
+
+    #[allow(clippy::type_complexity)]
+    pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
+        Err(not_built(ProviderKind::Cuda))
+    }
+
+    pub(super) fn rocblas() -> Result<Rocblas> {
+        Err(not_built(ProviderKind::Cuda))
+    }
+
+    pub(super) fn miopen() -> Result<Miopen> {
+        Err(not_built(ProviderKind::Cuda))
+    }
 }
 
 /// The CPU provider's tables.

@@ -138,8 +138,11 @@ fn the_first_choice_stays() {
         result.starts_with(r#"Config { what: "provider""#) && result.contains("in use already"),
         "{result}"
     );
-    let (result, _) = run("early choice", &[]);
-    assert!(result.starts_with("NotAvailable") && result.contains("cuda"), "{result}");
+    // The environment asks for another: the choice counts, whether it can be had or not.
+    let (result, _) = run("early choice", &[("BURN_ROCM_PROVIDER", "cpu")]);
+    let not_here = result.starts_with("NotAvailable")
+        && ["cuda", "NVIDIA", "NVRTC"].iter().any(|name| result.contains(name));
+    assert!(not_here || result == "ok a CUDA device", "{result}");
 }
 
 /// Makes a library of C functions under `ROOT/lib`: those in `bodies` as given, the other names returning `status`.
@@ -240,6 +243,11 @@ fn falling_back_to_the_cpu_is_said_once() {
     let (result, stderr) = run("twice", &[("BURN_ROCM_PROVIDER", "auto"), ("ROCM_PATH", &root)]);
     assert_eq!(result, "ok twice");
     let lines: Vec<_> = stderr.lines().filter(|line| line.starts_with("burn-rocm:")).collect();
+    if hip::survey().iter().any(|report| report.kind == ProviderKind::Cuda && report.error.is_none()) {
+        eprintln!("skipped: a GPU takes the place of the CPU here");
+        assert!(lines.is_empty(), "a GPU is no fallback: {stderr}");
+        return;
+    }
     assert_eq!(lines.len(), 1, "{stderr}");
     assert!(lines[0].contains("using the cpu provider"), "{stderr}");
     assert!(lines[0].contains("rocm: HIP is installed but finds no device"), "{stderr}");

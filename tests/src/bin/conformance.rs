@@ -30,9 +30,9 @@ const TRAITS: [(&str, &str); 8] = [
     ("TransactionOps", "src/backend/ops/transaction.rs"),
 ];
 
-/// The document, from the repository's root, and the hand-written part that it ends with.
+/// The document, from the repository's root, and the hand-written parts that it ends with.
 const DOCUMENT: &str = "docs/conformance.md";
-const BURNS_SUITE: &str = "docs/burn-backend-tests.md";
+const PARTS: [&str; 2] = ["docs/burn-backend-tests.md", "docs/h200.md"];
 
 fn main() -> ExitCode {
     match run() {
@@ -60,7 +60,9 @@ fn run() -> Result<()> {
     for (name, file) in TRAITS {
         rows.push((name, methods(&burn.join(file), name, &ours, &trace, &tests)?));
     }
-    let text = document(&rows, &fs::read_to_string(root.join(BURNS_SUITE))?)?;
+    let parts: Vec<String> =
+        PARTS.iter().map(|part| fs::read_to_string(root.join(part))).collect::<std::io::Result<_>>()?;
+    let text = document(&rows, &parts)?;
     let untested: Vec<&str> = rows
         .iter()
         .flat_map(|(_, methods)| methods)
@@ -259,7 +261,7 @@ fn methods(
     Ok(rows)
 }
 
-fn document(rows: &[(&str, Vec<Method>)], suite: &str) -> Result<String> {
+fn document(rows: &[(&str, Vec<Method>)], parts: &[String]) -> Result<String> {
     let count: usize = rows.iter().map(|(_, methods)| methods.len()).sum();
     let mut out = String::new();
     writeln!(
@@ -278,6 +280,8 @@ fn document(rows: &[(&str, Vec<Method>)], suite: &str) -> Result<String> {
             writeln!(out, "| `{name}` | {served} | {dtypes} | {tests} |")?;
         }
     }
-    writeln!(out, "\n{}", suite.trim_end())?;
+    for part in parts {
+        writeln!(out, "\n{}", part.trim_end())?;
+    }
     Ok(out)
 }

@@ -1,0 +1,95 @@
+//! The handle, the version, the status strings.
+
+use super::status::{Outcome, answered, object, status};
+use crate::runtime::ensure;
+use core::ffi::c_char;
+use cudarc::cudnn::sys as cudnn;
+use miopen_sys::*;
+use std::ptr;
+
+/// What a `miopenHandle_t` points to.
+pub(super) struct Handle {
+    pub(super) raw: cudnn::cudnnHandle_t,
+    pub(super) stream: miopenAcceleratorQueue_t,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: cuDNN's handle, used by nobody else.
+        let _ = unsafe { cudnn::cudnnDestroy(self.raw) };
+    }
+}
+
+pub(super) unsafe extern "C" fn miopenGetErrorString(error: miopenStatus_t) -> *const c_char {
+    let text: &core::ffi::CStr = match error {
+        miopenStatusSuccess => c"miopenStatusSuccess",
+        miopenStatusNotInitialized => c"miopenStatusNotInitialized",
+        miopenStatusInvalidValue => c"miopenStatusInvalidValue",
+        miopenStatusBadParm => c"miopenStatusBadParm",
+        miopenStatusAllocFailed => c"miopenStatusAllocFailed",
+        miopenStatusInternalError => c"miopenStatusInternalError",
+        miopenStatusNotImplemented => c"miopenStatusNotImplemented",
+        miopenStatusUnsupportedOp => c"miopenStatusUnsupportedOp",
+        miopenStatusGpuOperationsSkipped => c"miopenStatusGpuOperationsSkipped",
+        miopenStatusVersionMismatch => c"miopenStatusVersionMismatch",
+        _ => c"miopenStatusUnknownError",
+    };
+    text.as_ptr()
+}
+
+/// cuDNN's version: major * 10,000 + minor * 100 + patch.
+pub(super) unsafe extern "C" fn miopenGetVersion(
+    major: *mut usize,
+    minor: *mut usize,
+    patch: *mut usize,
+) -> miopenStatus_t {
+    status(|| {
+        // SAFETY: no precondition.
+        let version = unsafe { cudnn::cudnnGetVersion() };
+        // Each may be null: a caller asks for what it wants.
+        for (to, value) in [(major, version / 10_000), (minor, version / 100 % 100), (patch, version % 100)] {
+            if !to.is_null() {
+                // SAFETY: the caller's out-pointer.
+                unsafe { to.write(value) };
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn miopenCreateWithStream(
+    handle: *mut miopenHandle_t,
+    stream: miopenAcceleratorQueue_t,
+) -> miopenStatus_t {
+    status(|| {
+        ensure().map_err(|_| miopenStatusNotInitialized)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the functions are cuDNN's, the pointer valid, the stream the caller's; the handle has an owner at once.
+        unsafe {
+            answered(cudnn::cudnnCreate(&mut raw))?;
+            let own = Handle { raw, stream };
+            answered(cudnn::cudnnSetStream(own.raw, stream.cast()))?;
+            super::status::give(handle, own)
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenStatus_t {
+    status(|| {
+        ensure().map_err(|_| miopenStatusNotInitialized)?;
+        // SAFETY: the caller's handle, from `miopenCreateWithStream`.
+        unsafe { super::status::take::<Handle, _>(handle) }
+    })
+}
+
+/// Runs the body of a call with its handle, the thread's device made current.
+///
+/// A safe function, as every entry of the table is unsafe already: its caller vouches for the handle.
+pub(super) fn with(handle: miopenHandle_t, body: impl FnOnce(&Handle) -> Outcome) -> miopenStatus_t {
+    status(|| {
+        // SAFETY: a non-null handle came from `miopenCreateWithStream` and is not destroyed, by MIOpen's contract.
+        let handle = unsafe { object::<Handle, _>(handle) }?;
+        ensure().map_err(|_| miopenStatusNotInitialized)?;
+        body(handle)
+    })
+}

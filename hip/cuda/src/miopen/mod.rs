@@ -1,0 +1,100 @@
+//! MIOpen over cuDNN 9.
+//!
+//! cuDNN has layer norm in graphs alone: its functions are absent, as in a MIOpen before 3, and who calls has a kernel. Kernels of
+//! this provider's own serve what else cuDNN has not: group norm, maximum pooling that keeps indices, some activations.
+//! Layouts and types that neither takes are `miopenStatusNotImplemented`. f32 is convolved in f32: TF32 only where
+//! `BURN_ROCM_CUDA_TF32=1` asks for it; f16 and bf16 are summed in f32.
+
+mod activation;
+mod conv;
+mod conv_calls;
+mod group_norm;
+mod handle;
+mod norm;
+mod pool;
+mod reduce;
+mod softmax;
+mod status;
+mod tensor;
+
+use miopen_sys::Miopen;
+
+/// MIOpen for NVIDIA GPUs.
+pub fn miopen_table() -> Miopen {
+    Miopen {
+        miopenGetErrorString: handle::miopenGetErrorString,
+        miopenGetVersion: handle::miopenGetVersion,
+        miopenCreateWithStream: handle::miopenCreateWithStream,
+        miopenDestroy: handle::miopenDestroy,
+        miopenCreateTensorDescriptor: tensor::miopenCreateTensorDescriptor,
+        miopenSetTensorDescriptor: tensor::miopenSetTensorDescriptor,
+        miopenDestroyTensorDescriptor: tensor::miopenDestroyTensorDescriptor,
+        miopenCreateConvolutionDescriptor: conv::miopenCreateConvolutionDescriptor,
+        miopenInitConvolutionNdDescriptor: conv::miopenInitConvolutionNdDescriptor,
+        miopenSetConvolutionGroupCount: conv::miopenSetConvolutionGroupCount,
+        miopenSetConvolutionAttribute: conv::miopenSetConvolutionAttribute,
+        miopenDestroyConvolutionDescriptor: conv::miopenDestroyConvolutionDescriptor,
+        miopenConvolutionForwardGetSolutionCount: conv_calls::miopenConvolutionForwardGetSolutionCount,
+        miopenConvolutionForwardGetSolution: conv_calls::miopenConvolutionForwardGetSolution,
+        miopenConvolutionForwardGetSolutionWorkspaceSize:
+            conv_calls::miopenConvolutionForwardGetSolutionWorkspaceSize,
+        miopenConvolutionForwardCompileSolution: conv_calls::miopenConvolutionForwardCompileSolution,
+        miopenConvolutionForwardImmediate: conv_calls::miopenConvolutionForwardImmediate,
+        miopenConvolutionBackwardDataGetSolutionCount:
+            conv_calls::miopenConvolutionBackwardDataGetSolutionCount,
+        miopenConvolutionBackwardDataGetSolution: conv_calls::miopenConvolutionBackwardDataGetSolution,
+        miopenConvolutionBackwardDataGetSolutionWorkspaceSize:
+            conv_calls::miopenConvolutionBackwardDataGetSolutionWorkspaceSize,
+        miopenConvolutionBackwardDataCompileSolution:
+            conv_calls::miopenConvolutionBackwardDataCompileSolution,
+        miopenConvolutionBackwardDataImmediate: conv_calls::miopenConvolutionBackwardDataImmediate,
+        miopenConvolutionBackwardWeightsGetSolutionCount:
+            conv_calls::miopenConvolutionBackwardWeightsGetSolutionCount,
+        miopenConvolutionBackwardWeightsGetSolution: conv_calls::miopenConvolutionBackwardWeightsGetSolution,
+        miopenConvolutionBackwardWeightsGetSolutionWorkspaceSize:
+            conv_calls::miopenConvolutionBackwardWeightsGetSolutionWorkspaceSize,
+        miopenConvolutionBackwardWeightsCompileSolution:
+            conv_calls::miopenConvolutionBackwardWeightsCompileSolution,
+        miopenConvolutionBackwardWeightsImmediate: conv_calls::miopenConvolutionBackwardWeightsImmediate,
+        miopenConvolutionForwardGetWorkSpaceSize: conv_calls::miopenConvolutionForwardGetWorkSpaceSize,
+        miopenFindConvolutionForwardAlgorithm: conv_calls::miopenFindConvolutionForwardAlgorithm,
+        miopenConvolutionForward: conv_calls::miopenConvolutionForward,
+        miopenConvolutionBackwardDataGetWorkSpaceSize:
+            conv_calls::miopenConvolutionBackwardDataGetWorkSpaceSize,
+        miopenFindConvolutionBackwardDataAlgorithm: conv_calls::miopenFindConvolutionBackwardDataAlgorithm,
+        miopenConvolutionBackwardData: conv_calls::miopenConvolutionBackwardData,
+        miopenConvolutionBackwardWeightsGetWorkSpaceSize:
+            conv_calls::miopenConvolutionBackwardWeightsGetWorkSpaceSize,
+        miopenFindConvolutionBackwardWeightsAlgorithm:
+            conv_calls::miopenFindConvolutionBackwardWeightsAlgorithm,
+        miopenConvolutionBackwardWeights: conv_calls::miopenConvolutionBackwardWeights,
+        miopenCreatePoolingDescriptor: pool::miopenCreatePoolingDescriptor,
+        miopenSet2dPoolingDescriptor: pool::miopenSet2dPoolingDescriptor,
+        miopenSetPoolingIndexType: pool::miopenSetPoolingIndexType,
+        miopenSetPoolingWorkSpaceIndexMode: pool::miopenSetPoolingWorkSpaceIndexMode,
+        miopenPoolingGetWorkSpaceSizeV2: pool::miopenPoolingGetWorkSpaceSizeV2,
+        miopenPoolingForward: pool::miopenPoolingForward,
+        miopenPoolingBackward: pool::miopenPoolingBackward,
+        miopenDestroyPoolingDescriptor: pool::miopenDestroyPoolingDescriptor,
+        miopenSoftmaxForward_V2: softmax::miopenSoftmaxForward_V2,
+        miopenSoftmaxBackward_V2: softmax::miopenSoftmaxBackward_V2,
+        miopenBatchNormalizationForwardTraining: norm::miopenBatchNormalizationForwardTraining,
+        miopenBatchNormalizationForwardInference: norm::miopenBatchNormalizationForwardInference,
+        miopenBatchNormalizationBackward: norm::miopenBatchNormalizationBackward,
+        miopenCreateActivationDescriptor: activation::miopenCreateActivationDescriptor,
+        miopenSetActivationDescriptor: activation::miopenSetActivationDescriptor,
+        miopenActivationForward: activation::miopenActivationForward,
+        miopenActivationBackward: activation::miopenActivationBackward,
+        miopenDestroyActivationDescriptor: activation::miopenDestroyActivationDescriptor,
+        miopenCreateReduceTensorDescriptor: reduce::miopenCreateReduceTensorDescriptor,
+        miopenSetReduceTensorDescriptor: reduce::miopenSetReduceTensorDescriptor,
+        miopenDestroyReduceTensorDescriptor: reduce::miopenDestroyReduceTensorDescriptor,
+        miopenGetReductionIndicesSize: reduce::miopenGetReductionIndicesSize,
+        miopenGetReductionWorkspaceSize: reduce::miopenGetReductionWorkspaceSize,
+        miopenReduceTensor: reduce::miopenReduceTensor,
+        miopenLayerNormForward: None,
+        miopenLayerNormBackward: None,
+        miopenGetLayerNormBackwardWorkspaceSize: None,
+        miopenGroupNormForward: Some(group_norm::miopenGroupNormForward),
+    }
+}

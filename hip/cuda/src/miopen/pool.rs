@@ -1,0 +1,338 @@
+//! Pooling. Averages are cuDNN's. Maxima are this provider's own: cuDNN keeps no index of a maximum.
+
+use super::handle::{Handle, with};
+use super::status::{
+    Outcome, answer, answered, check_buffer, give, object, object_mut, one, plain_scalars, require, status,
+    take, zero,
+};
+use super::tensor::{Tensor, tensor};
+use crate::own_kernels;
+use core::ffi::{c_int, c_void};
+use cudarc::cudnn::sys as cudnn;
+use miopen_sys::*;
+use std::ptr;
+
+/// What a `miopenPoolingDescriptor_t` points to.
+struct Pooling {
+    raw: cudnn::cudnnPoolingDescriptor_t,
+    mode: miopenPoolingMode_t,
+    window: [c_int; 2],
+    pad: [c_int; 2],
+    stride: [c_int; 2],
+    index: miopenIndexType_t,
+    index_mode: miopenPoolingWorkspaceIndexMode_t,
+}
+
+impl Pooling {
+    fn new() -> Outcome<Self> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the function is cuDNN's, the pointer valid.
+        answered(unsafe { cudnn::cudnnCreatePoolingDescriptor(&mut raw) })?;
+        let mut own = Pooling {
+            raw,
+            mode: miopenPoolingMax,
+            window: [1; 2],
+            pad: [0; 2],
+            stride: [1; 2],
+            index: miopenIndexUint8,
+            index_mode: miopenPoolingWorkspaceIndexMask,
+        };
+        own.set(miopenPoolingMax, [1; 2], [0; 2], [1; 2])?;
+        Ok(own)
+    }
+
+    fn set(
+        &mut self,
+        mode: miopenPoolingMode_t,
+        window: [c_int; 2],
+        pad: [c_int; 2],
+        stride: [c_int; 2],
+    ) -> Outcome {
+        use cudnn::cudnnPoolingMode_t::*;
+        let raw_mode = match mode {
+            miopenPoolingMax => CUDNN_POOLING_MAX,
+            miopenPoolingAverage => CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING,
+            miopenPoolingAverageInclusive => CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING,
+            _ => return Err(miopenStatusBadParm),
+        };
+        require(window.iter().chain(&stride).all(|&value| value >= 1), miopenStatusBadParm)?;
+        // A pad as long as the window would make windows that touch no pixel.
+        require(
+            window.iter().zip(&pad).all(|(&window, &pad)| pad >= 0 && pad < window),
+            miopenStatusBadParm,
+        )?;
+        let nan = cudnn::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
+        // SAFETY: cuDNN's descriptor.
+        answered(unsafe {
+            cudnn::cudnnSetPooling2dDescriptor(
+                self.raw, raw_mode, nan, window[0], window[1], pad[0], pad[1], stride[0], stride[1],
+            )
+        })?;
+        (self.mode, self.window, self.pad, self.stride) = (mode, window, pad, stride);
+        Ok(())
+    }
+
+    fn index_size(&self) -> usize {
+        match self.index {
+            miopenIndexUint8 => 1,
+            miopenIndexUint16 => 2,
+            miopenIndexUint32 => 4,
+            _ => 8,
+        }
+    }
+}
+
+impl Drop for Pooling {
+    fn drop(&mut self) {
+        // SAFETY: cuDNN's descriptor; calls that read it have returned.
+        let _ = unsafe { cudnn::cudnnDestroyPoolingDescriptor(self.raw) };
+    }
+}
+
+pub(super) unsafe extern "C" fn miopenCreatePoolingDescriptor(
+    poolDesc: *mut miopenPoolingDescriptor_t,
+) -> miopenStatus_t {
+    // SAFETY: the caller's out-pointer.
+    status(|| unsafe { give(poolDesc, Pooling::new()?) })
+}
+
+pub(super) unsafe extern "C" fn miopenDestroyPoolingDescriptor(
+    poolDesc: miopenPoolingDescriptor_t,
+) -> miopenStatus_t {
+    // SAFETY: the caller's descriptor.
+    status(|| unsafe { take::<Pooling, _>(poolDesc) })
+}
+
+pub(super) unsafe extern "C" fn miopenSet2dPoolingDescriptor(
+    poolDesc: miopenPoolingDescriptor_t,
+    mode: miopenPoolingMode_t,
+    windowHeight: c_int,
+    windowWidth: c_int,
+    pad_h: c_int,
+    pad_w: c_int,
+    stride_h: c_int,
+    stride_w: c_int,
+) -> miopenStatus_t {
+    // SAFETY: the caller's descriptor.
+    status(|| unsafe {
+        object_mut::<Pooling, _>(poolDesc)?.set(
+            mode,
+            [windowHeight, windowWidth],
+            [pad_h, pad_w],
+            [stride_h, stride_w],
+        )
+    })
+}
+
+pub(super) unsafe extern "C" fn miopenSetPoolingIndexType(
+    poolDesc: miopenPoolingDescriptor_t,
+    index_type: miopenIndexType_t,
+) -> miopenStatus_t {
+    status(|| {
+        require(index_type.name().is_some(), miopenStatusBadParm)?;
+        // SAFETY: the caller's descriptor.
+        unsafe { object_mut::<Pooling, _>(poolDesc) }?.index = index_type;
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn miopenSetPoolingWorkSpaceIndexMode(
+    poolDesc: miopenPoolingDescriptor_t,
+    workspace_index: miopenPoolingWorkspaceIndexMode_t,
+) -> miopenStatus_t {
+    status(|| {
+        require(workspace_index.name().is_some(), miopenStatusBadParm)?;
+        // SAFETY: the caller's descriptor.
+        unsafe { object_mut::<Pooling, _>(poolDesc) }?.index_mode = workspace_index;
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn miopenPoolingGetWorkSpaceSizeV2(
+    poolDesc: miopenPoolingDescriptor_t,
+    yDesc: miopenTensorDescriptor_t,
+    workSpaceSize: *mut usize,
+) -> miopenStatus_t {
+    // SAFETY: the caller's descriptors and out-pointer.
+    status(|| unsafe {
+        let pooling = object::<Pooling, _>(poolDesc)?;
+        let y = tensor(yDesc)?;
+        let indices = if pooling.mode == miopenPoolingMax { y.count() * pooling.index_size() } else { 0 };
+        answer(workSpaceSize, indices)
+    })
+}
+
+/// `own.cu`'s.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Shape {
+    planes: i64,
+    input: [c_int; 2],
+    output: [c_int; 2],
+    window: [c_int; 2],
+    stride: [c_int; 2],
+    pad: [c_int; 2],
+    masked: c_int,
+}
+
+impl Shape {
+    /// Checks the descriptors against each other.
+    fn new(pooling: &Pooling, x: &Tensor, y: &Tensor) -> Outcome<Self> {
+        require(x.dims.len() == 4 && y.dims.len() == 4 && x.data == y.data, miopenStatusBadParm)?;
+        require(x.dims[..2] == y.dims[..2], miopenStatusBadParm)?;
+        require(matches!(x.data, miopenFloat | miopenHalf), miopenStatusNotImplemented)?;
+        x.require_packed()?;
+        y.require_packed()?;
+        let of = |tensor: &Tensor| [tensor.dims[2] as c_int, tensor.dims[3] as c_int];
+        let shape = Shape {
+            planes: (x.dims[0] * x.dims[1]) as i64,
+            input: of(x),
+            output: of(y),
+            window: pooling.window,
+            stride: pooling.stride,
+            pad: pooling.pad,
+            masked: c_int::from(pooling.index_mode == miopenPoolingWorkspaceIndexMask),
+        };
+        for axis in 0..2 {
+            let padded = shape.input[axis] + 2 * shape.pad[axis];
+            require(padded >= shape.window[axis], miopenStatusBadParm)?;
+            let expected = (padded - shape.window[axis]) / shape.stride[axis] + 1;
+            require(shape.output[axis] == expected, miopenStatusBadParm)?;
+        }
+        Ok(shape)
+    }
+}
+
+/// The kernel of `own.cu` for these types.
+fn kernel(backward: bool, data: miopenDataType_t, index: miopenIndexType_t) -> Outcome<&'static str> {
+    macro_rules! names {
+        ($($type:ident $index:ident $arguments:literal;)*) => {
+            match (data, index) {
+                $( ($type, $index) if backward => concat!("max_backward<", $arguments, ">"),
+                   ($type, $index) => concat!("max_forward<", $arguments, ">"), )*
+                _ => return Err(miopenStatusNotImplemented),
+            }
+        };
+    }
+    Ok(names! {
+        miopenFloat miopenIndexUint8 "float, unsigned char";
+        miopenFloat miopenIndexUint16 "float, u16";
+        miopenFloat miopenIndexUint32 "float, u32";
+        miopenFloat miopenIndexUint64 "float, u64";
+        miopenHalf miopenIndexUint8 "f16, unsigned char";
+        miopenHalf miopenIndexUint16 "f16, u16";
+        miopenHalf miopenIndexUint32 "f16, u32";
+        miopenHalf miopenIndexUint64 "f16, u64";
+    })
+}
+
+/// # Safety
+/// The buffers are of the shape's sizes.
+unsafe fn launch(
+    handle: &Handle,
+    name: &'static str,
+    mut shape: Shape,
+    items: usize,
+    mut buffers: [*mut c_void; 3],
+) -> Outcome {
+    let [a, b, c] = &mut buffers;
+    let mut arguments =
+        [(&raw mut shape).cast(), ptr::from_mut(a).cast(), ptr::from_mut(b).cast(), ptr::from_mut(c).cast()];
+    // SAFETY: the kernel's arguments; the buffers are the caller's.
+    unsafe { own_kernels::launch(name, items as u64, handle.stream, &mut arguments) }
+        .map_err(|_| miopenStatusInternalError)
+}
+
+pub(super) unsafe extern "C" fn miopenPoolingForward(
+    handle: miopenHandle_t,
+    poolDesc: miopenPoolingDescriptor_t,
+    alpha: *const c_void,
+    xDesc: miopenTensorDescriptor_t,
+    x: *const c_void,
+    beta: *const c_void,
+    yDesc: miopenTensorDescriptor_t,
+    y: *mut c_void,
+    do_backward: bool,
+    workSpace: *mut c_void,
+    workSpaceSize: usize,
+) -> miopenStatus_t {
+    // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
+    with(handle, |handle| unsafe {
+        let (pooling, xt, yt) = (object::<Pooling, _>(poolDesc)?, tensor(xDesc)?, tensor(yDesc)?);
+        let shape = Shape::new(pooling, xt, yt)?;
+        plain_scalars(alpha, beta, xt.data)?;
+        check_buffer(x, xt.bytes())?;
+        check_buffer(y, yt.bytes())?;
+        if pooling.mode != miopenPoolingMax {
+            let (xt, yt) = (xt.raw, yt.raw);
+            return answered(cudnn::cudnnPoolingForward(
+                handle.raw,
+                pooling.raw,
+                one(),
+                xt,
+                x,
+                zero(),
+                yt,
+                y,
+            ));
+        }
+        let indices = if do_backward {
+            let bytes = yt.count() * pooling.index_size();
+            require(workSpaceSize >= bytes, miopenStatusBadParm)?;
+            check_buffer(workSpace, bytes)?;
+            workSpace
+        } else {
+            ptr::null_mut()
+        };
+        let name = kernel(false, xt.data, pooling.index)?;
+        launch(handle, name, shape, yt.count(), [x.cast_mut(), y, indices])
+    })
+}
+
+pub(super) unsafe extern "C" fn miopenPoolingBackward(
+    handle: miopenHandle_t,
+    poolDesc: miopenPoolingDescriptor_t,
+    alpha: *const c_void,
+    yDesc: miopenTensorDescriptor_t,
+    y: *const c_void,
+    dyDesc: miopenTensorDescriptor_t,
+    dy: *const c_void,
+    xDesc: miopenTensorDescriptor_t,
+    x: *const c_void,
+    beta: *const c_void,
+    dxDesc: miopenTensorDescriptor_t,
+    dx: *mut c_void,
+    workSpace: *mut c_void,
+) -> miopenStatus_t {
+    // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
+    with(handle, |handle| unsafe {
+        let pooling = object::<Pooling, _>(poolDesc)?;
+        let (yt, dyt, xt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
+        Shape::new(pooling, xt, yt)?;
+        let shape = Shape::new(pooling, dxt, dyt)?;
+        plain_scalars(alpha, beta, dxt.data)?;
+        check_buffer(dy, dyt.bytes())?;
+        check_buffer(dx, dxt.bytes())?;
+        if pooling.mode == miopenPoolingMax {
+            check_buffer(workSpace, dyt.count() * pooling.index_size())?;
+            let name = kernel(true, dxt.data, pooling.index)?;
+            return launch(handle, name, shape, dxt.count(), [dy.cast_mut(), workSpace, dx]);
+        }
+        // An average's gradient reads neither x nor y; cuDNN wants pointers.
+        let (y, x) = (if y.is_null() { dy } else { y }, if x.is_null() { dx.cast_const() } else { x });
+        answered(cudnn::cudnnPoolingBackward(
+            handle.raw,
+            pooling.raw,
+            one(),
+            yt.raw,
+            y,
+            dyt.raw,
+            dy,
+            xt.raw,
+            x,
+            zero(),
+            dxt.raw,
+            dx,
+        ))
+    })
+}

@@ -1,0 +1,279 @@
+//! Devices: what they are, which one is current, and their primary contexts.
+
+use super::{
+    Status,
+    error::{api, from_cuda, put},
+};
+use cudarc::driver::sys as cuda;
+use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+use hip_sys::*;
+use std::{
+    cell::Cell,
+    ffi::{c_char, c_int, c_uint},
+    ptr,
+    sync::OnceLock,
+};
+
+/// One GPU.
+struct Device {
+    ordinal: cuda::CUdevice,
+    /// Retained at the first use.
+    context: OnceLock<Status<Context>>,
+}
+
+/// A primary context.
+#[derive(Clone, Copy)]
+pub(super) struct Context(pub(super) cuda::CUcontext);
+
+// SAFETY: a context may be used from any thread (CUDA driver API, "Context Management"); primary ones are never released here.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+fn devices() -> Status<&'static [Device]> {
+    static DEVICES: OnceLock<Status<Vec<Device>>> = OnceLock::new();
+    let found = DEVICES.get_or_init(|| {
+        let mut count = 0;
+        // SAFETY: the functions are the driver's; each writes through a valid pointer.
+        unsafe {
+            from_cuda(cuda::cuInit(0))?;
+            from_cuda(cuda::cuDeviceGetCount(&mut count))?;
+            (0..count)
+                .map(|index| {
+                    let mut ordinal = 0;
+                    from_cuda(cuda::cuDeviceGet(&mut ordinal, index))?;
+                    Ok(Device { ordinal, context: OnceLock::new() })
+                })
+                .collect()
+        }
+    });
+    found.as_deref().map_err(|&status| status)
+}
+
+fn device(index: c_int) -> Status<&'static Device> {
+    let devices = devices()?;
+    if devices.is_empty() {
+        return Err(hipErrorNoDevice);
+    }
+    usize::try_from(index).ok().and_then(|index| devices.get(index)).ok_or(hipErrorInvalidDevice)
+}
+
+/// A device's primary context.
+pub(super) fn context(index: c_int) -> Status<Context> {
+    let device = device(index)?;
+    *device.context.get_or_init(|| {
+        let mut context = ptr::null_mut();
+        // SAFETY: the function is the driver's, the pointer valid.
+        from_cuda(unsafe { cuda::cuDevicePrimaryCtxRetain(&mut context, device.ordinal) })?;
+        Ok(Context(context))
+    })
+}
+
+thread_local! {
+    /// The device that the thread chose, and whether its context is the thread's current one.
+    static CURRENT: Cell<(c_int, bool)> = const { Cell::new((0, false)) };
+}
+
+/// Makes the thread's device current for the driver, which knows no default; its index.
+#[inline]
+pub(crate) fn ensure() -> Status<c_int> {
+    match CURRENT.get() {
+        (index, true) => Ok(index),
+        (index, false) => bind(index),
+    }
+}
+
+#[cold]
+fn bind(index: c_int) -> Status<c_int> {
+    let context = context(index)?;
+    // SAFETY: a retained context.
+    from_cuda(unsafe { cuda::cuCtxSetCurrent(context.0) })?;
+    CURRENT.set((index, true));
+    Ok(index)
+}
+
+pub(super) unsafe extern "C" fn hipInit(flags: c_uint) -> hipError_t {
+    api(|| match flags {
+        0 => device(0).map(|_| ()),
+        _ => Err(hipErrorInvalidValue),
+    })
+}
+
+pub(super) unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
+    api(|| {
+        let devices = devices()?.len();
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(count, devices as c_int) }?;
+        if devices == 0 { Err(hipErrorNoDevice) } else { Ok(()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipSetDevice(index: c_int) -> hipError_t {
+    api(|| {
+        device(index)?;
+        bind(index).map(|_| ())
+    })
+}
+
+pub(super) unsafe extern "C" fn hipGetDevice(index: *mut c_int) -> hipError_t {
+    api(|| {
+        let (current, _) = CURRENT.get();
+        device(current)?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(index, current) }
+    })
+}
+
+fn attribute(device: &Device, which: Attribute) -> Status<c_int> {
+    let mut value = 0;
+    // SAFETY: the function is the driver's, the pointer valid.
+    from_cuda(unsafe { cuda::cuDeviceGetAttribute(&mut value, which, device.ordinal) })?;
+    Ok(value)
+}
+
+pub(super) unsafe extern "C" fn hipDeviceGetAttribute(
+    value: *mut c_int,
+    which: hipDeviceAttribute_t,
+    index: c_int,
+) -> hipError_t {
+    api(|| {
+        let device = device(index)?;
+        let which = match which {
+            hipDeviceAttributeClockRate => Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE,
+            hipDeviceAttributeIntegrated => Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED,
+            hipDeviceAttributeL2CacheSize => Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
+            hipDeviceAttributeMaxGridDimX => Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
+            hipDeviceAttributeMaxThreadsPerBlock => Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+            hipDeviceAttributeMaxThreadsPerMultiProcessor => {
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
+            }
+            hipDeviceAttributeMultiprocessorCount => Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+            hipDeviceAttributeMaxSharedMemoryPerBlock => {
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK
+            }
+            hipDeviceAttributeWarpSize => Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE,
+            _ => return Err(hipErrorInvalidValue),
+        };
+        let number = attribute(device, which)?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(value, number) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipDeviceGetName(
+    name: *mut c_char,
+    len: c_int,
+    index: hipDevice_t,
+) -> hipError_t {
+    api(|| {
+        let device = device(index)?;
+        if name.is_null() || len <= 0 {
+            return Err(hipErrorInvalidValue);
+        }
+        // SAFETY: the caller has room for `len` characters, by HIP's contract.
+        from_cuda(unsafe { cuda::cuDeviceGetName(name, len, device.ordinal) })
+    })
+}
+
+pub(super) unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, index: hipDevice_t) -> hipError_t {
+    api(|| {
+        let device = device(index)?;
+        let mut all = 0;
+        // SAFETY: the function is the driver's, the pointer valid.
+        from_cuda(unsafe { cuda::cuDeviceTotalMem_v2(&mut all, device.ordinal) })?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(bytes, all) }
+    })
+}
+
+/// CUDA's 1000 * major + 10 * minor in HIP's scheme: major * 10,000,000 + minor * 100,000 + patch.
+fn hip_version(cuda: c_int) -> c_int {
+    cuda / 1000 * 10_000_000 + cuda % 1000 / 10 * 100_000
+}
+
+pub(super) unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> hipError_t {
+    api(|| {
+        let mut number = 0;
+        // SAFETY: the function is the driver's, the pointer valid.
+        from_cuda(unsafe { cuda::cuDriverGetVersion(&mut number) })?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(version, hip_version(number)) }
+    })
+}
+
+/// What code is compiled for: `sm_90`, say, whose name `gcnArchName` carries.
+fn architecture(device: &Device) -> Status<String> {
+    let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    Ok(format!("sm_{major}{minor}"))
+}
+
+fn copy_text(out: &mut [c_char; 256], text: &str) {
+    for (out, byte) in out.iter_mut().zip(text.bytes().take(255)) {
+        *out = byte as c_char;
+    }
+}
+
+pub(super) unsafe extern "C" fn hipGetDevicePropertiesR0600(
+    properties: *mut hipDeviceProp_tR0600,
+    index: c_int,
+) -> hipError_t {
+    api(|| {
+        let mut value = hipDeviceProp_tR0600 { before: [0; 1160], gcnArchName: [0; 256], after: [0; 56] };
+        copy_text(&mut value.gcnArchName, &architecture(device(index)?)?);
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(properties, value) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipGetDeviceProperties(
+    properties: *mut hipDeviceProp_tR0000,
+    index: c_int,
+) -> hipError_t {
+    api(|| {
+        let mut value = hipDeviceProp_tR0000 { before: [0; 396], gcnArchName: [0; 256], after: [0; 140] };
+        copy_text(&mut value.gcnArchName, &architecture(device(index)?)?);
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(properties, value) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipDeviceCanAccessPeer(
+    can: *mut c_int,
+    index: c_int,
+    peer: c_int,
+) -> hipError_t {
+    api(|| {
+        let (one, other) = (device(index)?, device(peer)?);
+        let mut answer = 0;
+        // SAFETY: the function is the driver's, the pointer valid.
+        from_cuda(unsafe { cuda::cuDeviceCanAccessPeer(&mut answer, one.ordinal, other.ordinal) })?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(can, answer) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
+    api(|| {
+        if flags != 0 {
+            return Err(hipErrorInvalidValue);
+        }
+        if ensure()? == peer {
+            return Err(hipErrorInvalidDevice);
+        }
+        let peer = context(peer)?;
+        // SAFETY: a retained context.
+        from_cuda(unsafe { cuda::cuCtxEnablePeerAccess(peer.0, 0) })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hip_version;
+
+    #[test]
+    fn versions_are_in_hips_scheme() {
+        assert_eq!(hip_version(13000), 130_000_000);
+        assert_eq!(hip_version(12080), 120_800_000);
+    }
+}

@@ -1,0 +1,131 @@
+//! Streams and events, which are the driver's.
+
+use super::{
+    device::ensure,
+    error::{api, from_cuda, put},
+};
+use cudarc::driver::sys as cuda;
+use hip_sys::*;
+use std::{ffi::c_uint, ptr};
+
+fn cuda_event(event: hipEvent_t) -> cuda::CUevent {
+    event.cast()
+}
+
+pub(super) unsafe extern "C" fn hipStreamCreateWithFlags(
+    stream: *mut hipStream_t,
+    flags: c_uint,
+) -> hipError_t {
+    api(|| {
+        if stream.is_null() || flags > hipStreamNonBlocking {
+            return Err(hipErrorInvalidValue);
+        }
+        ensure()?;
+        let mut made = ptr::null_mut();
+        // SAFETY: the function is the driver's, the pointer valid; HIP's flags are CUDA's.
+        from_cuda(unsafe { cuda::cuStreamCreate(&mut made, flags) })?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(stream, made.cast()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipStreamDestroy(stream: hipStream_t) -> hipError_t {
+    api(|| {
+        if stream.is_null() {
+            return Err(hipErrorInvalidHandle);
+        }
+        ensure()?;
+        // SAFETY: the caller's stream, by HIP's contract.
+        from_cuda(unsafe { cuda::cuStreamDestroy_v2(stream.cast()) })
+    })
+}
+
+pub(super) unsafe extern "C" fn hipStreamSynchronize(stream: hipStream_t) -> hipError_t {
+    api(|| {
+        ensure()?;
+        // SAFETY: the caller's stream, by HIP's contract.
+        from_cuda(unsafe { cuda::cuStreamSynchronize(stream.cast()) })
+    })
+}
+
+pub(super) unsafe extern "C" fn hipDeviceSynchronize() -> hipError_t {
+    api(|| {
+        ensure()?;
+        // SAFETY: no precondition but the context, which `ensure` made current.
+        from_cuda(unsafe { cuda::cuCtxSynchronize() })
+    })
+}
+
+pub(super) unsafe extern "C" fn hipStreamWaitEvent(
+    stream: hipStream_t,
+    event: hipEvent_t,
+    flags: c_uint,
+) -> hipError_t {
+    api(|| {
+        if event.is_null() {
+            return Err(hipErrorInvalidHandle);
+        }
+        if flags > 1 {
+            return Err(hipErrorInvalidValue);
+        }
+        ensure()?;
+        // SAFETY: the caller's stream and event, by HIP's contract.
+        from_cuda(unsafe { cuda::cuStreamWaitEvent(stream.cast(), cuda_event(event), 0) })
+    })
+}
+
+/// All flags of `hip_runtime_api.h`: blocking, no timing, interprocess, and the three about fences, which CUDA has not.
+const FLAGS: c_uint = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
+
+pub(super) unsafe extern "C" fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: c_uint) -> hipError_t {
+    api(|| {
+        if event.is_null() || flags & !FLAGS != 0 {
+            return Err(hipErrorInvalidValue);
+        }
+        ensure()?;
+        let mut made = ptr::null_mut();
+        // SAFETY: the function is the driver's, the pointer valid; the first three flags are CUDA's.
+        from_cuda(unsafe { cuda::cuEventCreate(&mut made, flags & 7) })?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(event, made.cast()) }
+    })
+}
+
+macro_rules! of_event {
+    ($( $hip:ident($($more:ident: $type:ty)?) => $cuda:ident; )*) => { $(
+        pub(super) unsafe extern "C" fn $hip(event: hipEvent_t $(, $more: $type)?) -> hipError_t {
+            api(|| {
+                if event.is_null() {
+                    return Err(hipErrorInvalidHandle);
+                }
+                ensure()?;
+                // SAFETY: the caller's event and stream, by HIP's contract.
+                from_cuda(unsafe { cuda::$cuda(cuda_event(event) $(, $more.cast())?) })
+            })
+        }
+    )* };
+}
+of_event! {
+    hipEventDestroy() => cuEventDestroy_v2;
+    hipEventRecord(stream: hipStream_t) => cuEventRecord;
+    hipEventQuery() => cuEventQuery;
+    hipEventSynchronize() => cuEventSynchronize;
+}
+
+pub(super) unsafe extern "C" fn hipEventElapsedTime(
+    ms: *mut f32,
+    start: hipEvent_t,
+    stop: hipEvent_t,
+) -> hipError_t {
+    api(|| {
+        if ms.is_null() {
+            return Err(hipErrorInvalidValue);
+        }
+        if start.is_null() || stop.is_null() {
+            return Err(hipErrorInvalidHandle);
+        }
+        ensure()?;
+        // SAFETY: the caller's events and out-pointer, by HIP's contract.
+        from_cuda(unsafe { cuda::cuEventElapsedTime_v2(ms, cuda_event(start), cuda_event(stop)) })
+    })
+}

@@ -1,0 +1,161 @@
+//! The functions that are called, by library: looked for before the first call, so that an old or broken library is an
+//! error and not a panic.
+
+use cudarc::{cublas, cudnn, driver, nvrtc};
+
+/// One of NVIDIA's libraries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Library {
+    /// `libcuda`, the driver.
+    Driver,
+    /// `libnvrtc`.
+    Nvrtc,
+    /// `libcublas`.
+    Cublas,
+    /// `libcudnn`, version 9.
+    Cudnn,
+}
+
+/// The first function that a loaded library lacks. The library must be loaded already, under one of its usual names:
+/// without it `cudarc` panics.
+pub fn missing_symbol(library: Library) -> Option<&'static str> {
+    // SAFETY: the libraries are NVIDIA's, whose initialisers are made to be run by dlopen; only addresses are looked up.
+    let (handle, names) = unsafe {
+        match library {
+            Library::Driver => (driver::sys::culib(), DRIVER),
+            Library::Nvrtc => (nvrtc::sys::culib(), NVRTC),
+            Library::Cublas => (cublas::sys::culib(), CUBLAS),
+            Library::Cudnn => (cudnn::sys::culib(), CUDNN),
+        }
+    };
+    names.iter().copied().find(|name| {
+        // SAFETY: only the address is taken.
+        unsafe { handle.get::<*const ()>(name.as_bytes()) }.is_err()
+    })
+}
+
+const DRIVER: &[&str] = &[
+    "cuInit",
+    "cuDeviceGetCount",
+    "cuDeviceGet",
+    "cuDeviceGetName",
+    "cuDeviceTotalMem_v2",
+    "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuMemGetInfo_v2",
+    "cuDriverGetVersion",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemcpyAsync",
+    "cuMemcpyPeerAsync",
+    "cuMemcpy2DAsync_v2",
+    "cuMemsetD8Async",
+    "cuMemsetD32Async",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuEventElapsedTime_v2",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuModuleGetFunction",
+    "cuLaunchKernel",
+    "cuFuncSetAttribute",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    "cuDeviceCanAccessPeer",
+    "cuCtxEnablePeerAccess",
+];
+
+const NVRTC: &[&str] = &[
+    "nvrtcVersion",
+    "nvrtcCreateProgram",
+    "nvrtcDestroyProgram",
+    "nvrtcAddNameExpression",
+    "nvrtcCompileProgram",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetProgramLog",
+    "nvrtcGetLoweredName",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetCUBIN",
+];
+
+const CUBLAS: &[&str] = &[
+    "cublasCreate_v2",
+    "cublasDestroy_v2",
+    "cublasSetStream_v2",
+    "cublasSetWorkspace_v2",
+    "cublasSetMathMode",
+    "cublasSetAtomicsMode",
+    "cublasSetPointerMode_v2",
+    "cublasGetVersion_v2",
+    "cublasSgemm_v2",
+    "cublasDgemm_v2",
+    "cublasSgemmStridedBatched",
+    "cublasDgemmStridedBatched",
+    "cublasGemmEx",
+    "cublasGemmStridedBatchedEx",
+    "cublasSgeam",
+    "cublasDgeam",
+    "cublasSgemv_v2",
+    "cublasDgemv_v2",
+];
+
+const CUDNN: &[&str] = &[
+    "cudnnCreate",
+    "cudnnDestroy",
+    "cudnnSetStream",
+    "cudnnGetVersion",
+    "cudnnCreateTensorDescriptor",
+    "cudnnDestroyTensorDescriptor",
+    "cudnnSetTensorNdDescriptor",
+    "cudnnCreateFilterDescriptor",
+    "cudnnDestroyFilterDescriptor",
+    "cudnnSetFilterNdDescriptor",
+    "cudnnCreateConvolutionDescriptor",
+    "cudnnDestroyConvolutionDescriptor",
+    "cudnnSetConvolutionNdDescriptor",
+    "cudnnSetConvolutionGroupCount",
+    "cudnnSetConvolutionMathType",
+    "cudnnGetConvolutionForwardAlgorithm_v7",
+    "cudnnGetConvolutionBackwardDataAlgorithm_v7",
+    "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+    "cudnnGetConvolutionForwardWorkspaceSize",
+    "cudnnGetConvolutionBackwardDataWorkspaceSize",
+    "cudnnGetConvolutionBackwardFilterWorkspaceSize",
+    "cudnnFindConvolutionForwardAlgorithmEx",
+    "cudnnFindConvolutionBackwardDataAlgorithmEx",
+    "cudnnFindConvolutionBackwardFilterAlgorithmEx",
+    "cudnnConvolutionForward",
+    "cudnnConvolutionBackwardData",
+    "cudnnConvolutionBackwardFilter",
+    "cudnnCreatePoolingDescriptor",
+    "cudnnDestroyPoolingDescriptor",
+    "cudnnSetPooling2dDescriptor",
+    "cudnnPoolingForward",
+    "cudnnPoolingBackward",
+    "cudnnSoftmaxForward",
+    "cudnnSoftmaxBackward",
+    "cudnnBatchNormalizationForwardTraining",
+    "cudnnBatchNormalizationForwardInference",
+    "cudnnBatchNormalizationBackward",
+    "cudnnCreateActivationDescriptor",
+    "cudnnDestroyActivationDescriptor",
+    "cudnnSetActivationDescriptor",
+    "cudnnActivationForward",
+    "cudnnActivationBackward",
+    "cudnnCreateReduceTensorDescriptor",
+    "cudnnDestroyReduceTensorDescriptor",
+    "cudnnSetReduceTensorDescriptor",
+    "cudnnGetReductionIndicesSize",
+    "cudnnGetReductionWorkspaceSize",
+    "cudnnReduceTensor",
+];
