@@ -55,7 +55,7 @@ fn forward<T: Single>(call: &Forward) -> Outcome {
         )
     };
     let Forward { rows, len, epsilon, weights, first, share, .. } = *call;
-    let each = (1usize << 12).div_ceil(len);
+    let each = (1usize << 15).div_ceil(len);
     parallel(rows.div_ceil(each), |task| {
         let rows = task * each..((task + 1) * each).min(rows);
         let at = rows.start * len..rows.end * len;
