@@ -12,6 +12,7 @@ use crate::error::{Error, Result, check_rtc};
 use crate::hash::Fnv;
 use crate::module::Program;
 use crate::provider::{ProviderKind, load_hiprtc};
+use crate::workarounds;
 
 /// Options for every program. The architecture is added.
 const OPTIONS: &[&str] = &["-O3", "-std=c++17"];
@@ -235,6 +236,25 @@ pub(crate) fn compile(
     expressions: &[&str],
     options: &[&str],
 ) -> Result<CompiledKernels> {
+    if let Some(compiled) = compile_named(rtc, program, expressions, options)? {
+        return Ok(compiled);
+    }
+    let spelled: Vec<String> = expressions.iter().map(|name| workarounds::spelled_out(name)).collect();
+    let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
+    compile_named(rtc, program, &spelled, options)?.ok_or_else(|| Error::Compilation {
+        kernel: expressions.join("; "),
+        options: options.iter().map(|&option| option.to_owned()).collect(),
+        log: "hipRTC compiled it and does not find its name".into(),
+    })
+}
+
+/// Compiles instantiations by just these names; `None` where hipRTC compiles and then does not find one of them.
+fn compile_named(
+    rtc: &Hiprtc,
+    program: &Program,
+    expressions: &[&str],
+    options: &[&str],
+) -> Result<Option<CompiledKernels>> {
     let source = c_text("program source", program.source)?;
     let name = c_text("program name", program.name)?;
     let name_expressions: Vec<CString> =
@@ -289,6 +309,9 @@ pub(crate) fn compile(
         for expression in &name_expressions {
             let mut symbol: *const c_char = std::ptr::null();
             let status = (rtc.hiprtcGetLoweredName)(created.raw, expression.as_ptr(), &mut symbol);
+            if status == hip_sys::HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID {
+                return Ok(None);
+            }
             if let Err(why) = check_rtc(rtc, "hiprtcGetLoweredName", status) {
                 return Err(failed(why.to_string()));
             }
@@ -298,7 +321,7 @@ pub(crate) fn compile(
         check_rtc(rtc, "hiprtcGetCodeSize", (rtc.hiprtcGetCodeSize)(created.raw, &mut size))?;
         let mut code = vec![0u8; size].into_boxed_slice();
         check_rtc(rtc, "hiprtcGetCode", (rtc.hiprtcGetCode)(created.raw, code.as_mut_ptr().cast()))?;
-        Ok(CompiledKernels { code, symbols })
+        Ok(Some(CompiledKernels { code, symbols }))
     }
 }
 

@@ -115,6 +115,33 @@ fn object_of(table: &Rocblas) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }
 
+/// A kernel's name with the element types as C++ spells them, not by the names that `prelude.h` gives them.
+///
+/// hipRTC 5.7 compiles `k<f32>` and then answers `HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID` when asked for its symbol; it looks for the
+/// name in what it demangled, `k<float>`. Seen with Debian's 5.7.1; no public issue is known. Can go with ROCm 5.
+pub(crate) fn spelled_out(name: &str) -> String {
+    let spell = |word| match word {
+        "f32" => "float",
+        "f64" => "double",
+        "i64" => "long long",
+        "i32" => "int",
+        "i16" => "short",
+        "i8" => "signed char",
+        "u64" => "unsigned long long",
+        "u32" => "unsigned int",
+        "u16" => "unsigned short",
+        "u8" => "unsigned char",
+        other => other,
+    };
+    let mut spelled = String::with_capacity(name.len() + 16);
+    for word in name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_') {
+        let end = word.trim_end_matches(|c: char| !c.is_alphanumeric() && c != '_').len();
+        spelled.push_str(spell(&word[..end]));
+        spelled.push_str(&word[end..]);
+    }
+    spelled
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +157,19 @@ mod tests {
         assert_eq!(halves("gfx942", F16Alternative::All).alternative(DType::F16, true), None);
         assert_eq!(halves("gfx90a", F16Alternative::All).alternative(DType::F16, false), Some(true));
         assert_eq!(halves("gfx90a", F16Alternative::None).alternative(DType::F16, true), Some(false));
+    }
+
+    #[test]
+    fn element_types_are_spelled_out_and_nothing_else() {
+        for (name, expected) in [
+            ("fft_stage<2, f32>", "fft_stage<2, float>"),
+            ("gather<u8, i64>", "gather<unsigned char, long long>"),
+            ("binary_contiguous<Add, bf16>", "binary_contiguous<Add, bf16>"),
+            ("k_f32<bool8>", "k_f32<bool8>"),
+            ("philox_words", "philox_words"),
+        ] {
+            assert_eq!(spelled_out(name), expected);
+        }
     }
 
     #[test]
