@@ -7,7 +7,8 @@
 #   ROOT        a root of ROCm 7.2 made by root.sh
 #   --arch      these architectures; else those that every run does (tests/rocm/src/architecture.rs lists all)
 #   --full      all of them
-#   --changed   all of them where what makes a kernel differs from the commit BASE (HEAD^), or where that can't be said
+#   --changed   all of them where what makes a kernel differs from the commit BASE (HEAD^); where there is no such commit, as in a
+#               shallow clone, those that every run does
 #   --family    the kernels of these families only: no tables, no times
 #   --write     puts the tables into docs/kernels.md instead of comparing
 #
@@ -25,10 +26,12 @@ while [ $# -gt 0 ]; do
     --changed)
         base=HEAD^
         case "${2:---}" in --*) ;; *) base=$2 && shift ;; esac
-        if git diff --quiet "$base" -- hip/kernels hip/src/rtc.rs 2>/dev/null; then
+        if ! git rev-parse --verify --quiet "$base^{commit}" >/dev/null; then
+            echo "kernels.sh: no commit $base to compare with"
+        elif git diff --quiet "$base" -- hip/kernels hip/src/rtc.rs; then
             echo "kernels.sh: no kernel differs from $base"
         else
-            echo "kernels.sh: kernels may differ from $base, so all architectures are compiled"
+            echo "kernels.sh: kernels differ from $base, so all architectures are compiled"
             options+=(--full)
         fi
         ;;

@@ -28,7 +28,7 @@ fn compile(
     arch: &str,
 ) -> Result<(Vec<String>, usize), String> {
     let rtc = hiprtc_table();
-    let text = |text: &str| CString::new(text).unwrap();
+    let text = |text: &str| CString::new(text).expect("a name without a NUL");
     let (source, name) = (text(source), text(name));
     let names: Vec<_> = HEADERS.iter().map(|(name, _)| text(name)).collect();
     let texts: Vec<_> = HEADERS.iter().map(|(_, header)| text(header)).collect();
