@@ -28,12 +28,12 @@ inside() {
         ${ROCM_ENV:-} "/opt/burn-rocm/$(basename "$program")" "$@"
 }
 
-# The path of the program that `cargo test|build` made, from its JSON messages.
-built() { sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1; }
+# The path of the program so named that `cargo test|build` made, from its JSON messages.
+built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\(-[0-9a-f]*\)\{0,1\}\)".*|\1|p' | tail -1; }
 
 case "${1:-}" in
 --train | --routes)
-    program=$(cargo build --release -p burn-rocm-tests --bin steps --message-format json | built)
+    program=$(cargo build --release -p burn-rocm-tests --bin steps --message-format json | built steps)
     if [ "$1" = --train ]; then
         for model in mlp cnn; do
             BURN_ROCM_PROVIDER=cpu "$program" "$model" 20 >"/tmp/steps-cpu-$model.txt"
@@ -58,7 +58,7 @@ case "${1:-}" in
     fi
     ;;
 --missing)
-    program=$(cargo test --release -p burn-rocm-tests --test missing --no-run --message-format json | built)
+    program=$(cargo test --release -p burn-rocm-tests --test missing --no-run --message-format json | built missing)
     # An empty folder in place of rocBLAS's kernels; an architecture that AMD's compiler does not know in place of the device's for MIOpen.
     mkdir -p "$root/opt/burn-rocm/empty"
     rocblas='matrix products run on a kernel of this crate where rocBLAS fails: not available: this rocBLAS has no kernels for gfx1030'
@@ -72,7 +72,7 @@ case "${1:-}" in
     done
     ;;
 *)
-    program=$(cargo test --release -p burn-rocm-tests --test ops --no-run --message-format json | built)
+    program=$(cargo test --release -p burn-rocm-tests --test ops --no-run --message-format json | built ops)
     inside "$program" --test-threads 1 "$@"
     ;;
 esac
