@@ -17,10 +17,10 @@ pub fn take_last_error() -> Option<Error> {
     LAST.with(|last| last.borrow_mut().take())
 }
 
-/// Ends an op: keeps `error` for [`take_last_error`] and panics with its text.
+/// Ends an op as Burn's op methods do: keeps `error` for [`take_last_error`] and panics with its text.
 #[cold]
 #[track_caller]
-pub(crate) fn raise(error: Error) -> ! {
+pub fn raise(error: Error) -> ! {
     let text = error.to_string();
     LAST.with(|last| *last.borrow_mut() = Some(error));
     panic!("{text}")

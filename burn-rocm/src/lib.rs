@@ -21,6 +21,7 @@ mod backend;
 mod device;
 mod dtype;
 mod error;
+pub mod fused;
 mod layout;
 mod ops;
 mod qtensor;
@@ -29,7 +30,7 @@ mod tensor;
 
 pub use backend::{BoolElement, FloatElement, IntElement, Rocm};
 pub use device::RocmDevice;
-pub use error::take_last_error;
+pub use error::{raise, take_last_error};
 pub use hip::trace;
 pub use hip::{Error as RocmError, is_available, rocm_device_count};
 pub use layout::Layout;

@@ -129,6 +129,12 @@ struct Prelu { // b: the slope below zero
 struct LogSigmoidBackward { // a: the input; d/dx -log(1 + exp(-x)) = 1 / (1 + exp(x))
     template <class T> static DEVICE T apply(T a, T b) { return b / ((T)1 + math::exp(a)); }
 };
+struct SiluBackward { // a: the input; d/dx x s(x) = s(x) (1 + x (1 - s(x)))
+    template <class T> static DEVICE T apply(T a, T b) {
+        T e = math::exp(-math::abs(a)), s = (a < (T)0 ? e : (T)1) / ((T)1 + e);
+        return b * (s * ((T)1 + a * ((T)1 - s)));
+    }
+};
 
 // out = op(a, b): all three contiguous, beginning at 16-byte boundaries; `out` may be `a` or `b`.
 template <class Op, class T> __global__ void binary_contiguous(u64 n, const T *a, const T *b, T *out) {

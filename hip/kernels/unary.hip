@@ -44,6 +44,9 @@ struct Sigmoid {
         return (x < (T)0 ? e : (T)1) / ((T)1 + e);
     }
 };
+struct Silu { // x * sigmoid(x)
+    template <class T> static DEVICE T apply(T x) { return x * Sigmoid::apply(x); }
+};
 struct LogSigmoid {
     template <class T> static DEVICE T apply(T x) { return (x > (T)0 ? (T)0 : x) - math::log1p(math::exp(-math::abs(x))); }
 };

@@ -115,14 +115,21 @@ const ARITHMETIC: &[&str] = &["Add", "Sub", "Mul", "Pow", "Max", "Min"];
 const DIVISION: &[&str] = &["Div", "Rem"];
 const BITWISE: &[&str] = &["BitAnd", "BitOr", "BitXor", "Shl", "Shr"];
 /// Functors of two floats beyond the arithmetic ones.
-const FLOAT_BINARY: &[&str] =
-    &["Atan2", "Prelu", "ReluBackward", "SigmoidBackward", "GeluBackward", "LogSigmoidBackward"];
+const FLOAT_BINARY: &[&str] = &[
+    "Atan2",
+    "Prelu",
+    "ReluBackward",
+    "SigmoidBackward",
+    "GeluBackward",
+    "LogSigmoidBackward",
+    "SiluBackward",
+];
 
 const LOGIC: &[&str] = &["LogicAnd", "LogicOr", "LogicXor"];
 #[rustfmt::skip] // one a line otherwise
 const FLOAT_UNARY: &[&str] = &[
     "Exp", "Log", "Log1p", "Sqrt", "Recip", "Cos", "Sin", "Tan", "Cosh", "Sinh", "Tanh", "Acos", "Acosh", "Asin",
-    "Asinh", "Atan", "Atanh", "Round", "Floor", "Ceil", "Trunc", "Erf", "Sigmoid", "LogSigmoid", "Gelu", "Relu",
+    "Asinh", "Atan", "Atanh", "Round", "Floor", "Ceil", "Trunc", "Erf", "Sigmoid", "LogSigmoid", "Silu", "Gelu", "Relu",
 ];
 const NUMBER_UNARY: &[&str] = &["Neg", "Abs", "Sign"];
 const FLOAT_UNARY2: &[&str] = &["LeakyRelu", "HardSigmoid"];

@@ -1,0 +1,264 @@
+//! Fused ops under Burn's generic tensors: found by the backend's type and recorded for the backward pass.
+//!
+//! A module asks [`Route::of`] for its backend `B`; where there is one, [`Route::apply`] runs an [`Op`] on its tensors, and where there is
+//! none the module composes Burn's ops.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{Int, Tensor, TensorPrimitive};
+use burn_autodiff::checkpoint::base::Checkpointer;
+use burn_autodiff::checkpoint::retro_forward::RetroForward;
+use burn_autodiff::checkpoint::state::BackwardStates;
+use burn_autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy, NoCheckpointing};
+use burn_autodiff::grads::Gradients;
+use burn_autodiff::ops::{Backward, Ops, OpsKind};
+use burn_autodiff::{Autodiff, NodeId};
+use burn_backend::TensorMetadata;
+use burn_backend::tensor::FloatTensor;
+use burn_rocm::{BoolElement, FloatElement, IntElement, Rocm, RocmError, RocmTensor, raise, trace};
+
+/// What a fused op gives: its output, and what its gradient reads beside the inputs (or a module keeps, such as a batch's statistics).
+pub(crate) type Applied = (RocmTensor, Vec<RocmTensor>);
+
+/// An op on plain tensors and its gradient. Whatever is no tracked tensor (sizes, factors, targets, masks) is a field of the implementing type.
+pub(crate) trait Op: Debug + Send + Sync + 'static {
+    /// The names that the trace has for the op and for its gradient.
+    fn names(&self) -> [&'static str; 2];
+
+    /// Which inputs the gradient reads; the others are not kept for it.
+    fn reads(&self) -> &'static [bool];
+
+    /// Whether it is cheap to run again, and has no effect but its output: where the checkpointing strategy asks for it, the output is not kept but
+    /// computed again from the inputs.
+    fn memory_bound(&self) -> bool {
+        false
+    }
+
+    /// The output, and what else [`backward`](Self::backward) is given.
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError>;
+
+    /// The gradients by the inputs, from the output's; of an input that is not `wanted`, `None`.
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError>;
+}
+
+/// What an op's gradient reads.
+pub(crate) struct Kept {
+    /// One for each input, `None` where [`Op::reads`] says so.
+    pub(crate) inputs: Vec<Option<RocmTensor>>,
+    /// What [`Op::forward`] gave beside the output.
+    pub(crate) saved: Vec<RocmTensor>,
+}
+
+/// How the ops of this crate reach the tensors of backend `B`.
+pub(crate) struct Route<B> {
+    /// Of an autodiff backend: what records an op. Of the plain backend, `None`.
+    record: Option<Record>,
+    backend: PhantomData<B>,
+}
+
+/// Runs an op on the inputs of an `Io<FloatTensor<Autodiff<Rocm<..>, C>>>`, records it, and puts its output there.
+type Record = fn(Arc<dyn Op>, &mut dyn Any) -> Vec<RocmTensor>;
+
+struct Io<T> {
+    inputs: Vec<T>,
+    output: Option<T>,
+}
+
+impl<B: Backend> Route<B> {
+    /// The route, where `B` is this project's backend or its autodiff.
+    pub(crate) fn of() -> Option<Self> {
+        if TypeId::of::<FloatTensor<B>>() == TypeId::of::<RocmTensor>() {
+            return Some(Self { record: None, backend: PhantomData });
+        }
+        let record = recorders().get(&TypeId::of::<B>()).copied()?;
+        Some(Self { record: Some(record), backend: PhantomData })
+    }
+
+    /// The output of an op on these tensors, and what it saved.
+    pub(crate) fn apply<O: Op, const N: usize>(
+        &self,
+        op: O,
+        inputs: [FloatTensor<B>; N],
+    ) -> (FloatTensor<B>, Vec<RocmTensor>) {
+        match self.record {
+            None => {
+                let (output, saved) = run(&op, inputs.into_iter().map(cast).collect());
+                (cast(output), saved)
+            }
+            Some(record) => {
+                let mut io = Io { inputs: inputs.into(), output: None };
+                let saved = record(Arc::new(op), &mut io);
+                let output = io.output.expect("`record` puts the output there");
+                (output, saved)
+            }
+        }
+    }
+
+    /// [`apply`](Self::apply) for one tensor in and out of the same rank.
+    pub(crate) fn unary<O: Op, const D: usize>(&self, op: O, x: Tensor<B, D>) -> Tensor<B, D> {
+        wrap(self.apply(op, [primitive(x)]).0)
+    }
+
+    /// An int tensor as this backend's.
+    pub(crate) fn int<const D: usize>(&self, tensor: Tensor<B, D, Int>) -> RocmTensor {
+        cast(tensor.into_primitive())
+    }
+}
+
+/// The float primitive of a tensor; a quantised one is dequantised.
+pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+    tensor.into_primitive().tensor()
+}
+
+/// The tensor of a float primitive.
+pub(crate) fn wrap<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<B, D> {
+    Tensor::from_primitive(TensorPrimitive::Float(tensor))
+}
+
+/// The same value under the name that generic code has for its type.
+fn cast<T: 'static, U: 'static>(value: T) -> U {
+    let mut value = Some(value);
+    let place: &mut dyn Any = &mut value;
+    let value = place.downcast_mut::<Option<U>>().and_then(Option::take);
+    value.expect("`Route::of` has compared the types")
+}
+
+/// Runs an op under its name in the trace; an error is raised as by Burn's ops.
+fn run(op: &dyn Op, inputs: Vec<RocmTensor>) -> Applied {
+    let _op = trace::op(op.names()[0], || inputs[0].dtype().name());
+    op.forward(inputs).unwrap_or_else(|error| raise(error))
+}
+
+/// Every autodiff backend that is recorded for.
+fn recorders() -> &'static HashMap<TypeId, Record> {
+    static RECORDERS: OnceLock<HashMap<TypeId, Record>> = OnceLock::new();
+    RECORDERS.get_or_init(|| {
+        let mut all = HashMap::new();
+        macro_rules! elements {
+            ($($float:ty)*) => {$( elements!(@ $float, i32 i64); )*};
+            (@ $float:ty, $($int:ty)*) => {$(
+                add::<$float, $int, u8>(&mut all);
+                add::<$float, $int, u32>(&mut all);
+                add::<$float, $int, bool>(&mut all);
+            )*};
+        }
+        elements!(f32 f64 burn::tensor::f16 burn::tensor::bf16);
+        all
+    })
+}
+
+fn add<F: FloatElement, I: IntElement, B: BoolElement>(all: &mut HashMap<TypeId, Record>) {
+    all.insert(
+        TypeId::of::<Autodiff<Rocm<F, I, B>, NoCheckpointing>>(),
+        record::<Rocm<F, I, B>, NoCheckpointing>,
+    );
+    all.insert(
+        TypeId::of::<Autodiff<Rocm<F, I, B>, BalancedCheckpointing>>(),
+        record::<Rocm<F, I, B>, BalancedCheckpointing>,
+    );
+}
+
+/// A backend whose float tensors are this project's.
+trait Inner: Backend<FloatTensorPrimitive = RocmTensor> {}
+impl<B: Backend<FloatTensorPrimitive = RocmTensor>> Inner for B {}
+
+fn record<B: Inner, C: CheckpointStrategy>(op: Arc<dyn Op>, io: &mut dyn Any) -> Vec<RocmTensor> {
+    let io =
+        io.downcast_mut::<Io<FloatTensor<Autodiff<B, C>>>>().expect("`Route::of` has compared the types");
+    let inputs = std::mem::take(&mut io.inputs);
+    let (output, saved) = match inputs.len() {
+        1 => record_of::<B, C, 1>(op, inputs),
+        2 => record_of::<B, C, 2>(op, inputs),
+        3 => record_of::<B, C, 3>(op, inputs),
+        4 => record_of::<B, C, 4>(op, inputs),
+        5 => record_of::<B, C, 5>(op, inputs),
+        n => unreachable!("an op of {n} tensors"),
+    };
+    io.output = Some(output);
+    saved
+}
+
+fn record_of<B: Inner, C: CheckpointStrategy, const N: usize>(
+    op: Arc<dyn Op>,
+    tensors: Vec<FloatTensor<Autodiff<B, C>>>,
+) -> (FloatTensor<Autodiff<B, C>>, Vec<RocmTensor>) {
+    let prep = Step::prepare::<C>(
+        Step(PhantomData::<B>),
+        std::array::from_fn::<_, N, _>(|k| tensors[k].node.clone()),
+    );
+    let prep = if op.memory_bound() {
+        let inputs = std::array::from_fn::<_, N, _>(|k| tensors[k].node.id);
+        prep.memory_bound().retro_forward(Again { op: op.clone(), inputs }).parents(&tensors)
+    } else {
+        prep.compute_bound()
+    };
+    match prep.stateful() {
+        OpsKind::Tracked(mut prep) => {
+            let inputs = std::array::from_fn(|k| op.reads()[k].then(|| prep.checkpoint(&tensors[k])));
+            let (output, saved) = run(&*op, tensors.into_iter().map(|tensor| tensor.primitive).collect());
+            let state = State { op, inputs, saved: saved.clone() };
+            (prep.finish(state, output), saved)
+        }
+        OpsKind::UnTracked(prep) => {
+            let (output, saved) = run(&*op, tensors.into_iter().map(|tensor| tensor.primitive).collect());
+            (prep.finish(output), saved)
+        }
+    }
+}
+
+/// What the backward pass is given of an op.
+#[derive(Clone, Debug)]
+struct State<const N: usize> {
+    op: Arc<dyn Op>,
+    /// Where the checkpointer finds the inputs that the gradient reads.
+    inputs: [Option<NodeId>; N],
+    saved: Vec<RocmTensor>,
+}
+
+#[derive(Debug)]
+struct Step<B>(PhantomData<B>);
+
+impl<B: Inner, const N: usize> Backward<B, N> for Step<B> {
+    type State = State<N>;
+
+    fn backward(self, ops: Ops<State<N>, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let State { op, inputs, saved } = ops.state;
+        let inputs =
+            inputs.into_iter().map(|id| id.map(|id| checkpointer.retrieve_node_output(id))).collect();
+        let wanted: [bool; N] = std::array::from_fn(|k| ops.parents[k].is_some());
+        let found = {
+            let _op = trace::op(op.names()[1], || grad.dtype().name());
+            op.backward(grad, Kept { inputs, saved }, &wanted).unwrap_or_else(|error| raise(error))
+        };
+        for (parent, grad) in ops.parents.into_iter().zip(found) {
+            if let (Some(parent), Some(grad)) = (parent, grad) {
+                grads.register::<B>(parent.id, grad);
+            }
+        }
+    }
+}
+
+/// Runs an op again from its inputs, where its output was not kept.
+#[derive(Debug)]
+struct Again<const N: usize> {
+    op: Arc<dyn Op>,
+    inputs: [NodeId; N],
+}
+
+impl<const N: usize> RetroForward for Again<N> {
+    fn forward(&self, states: &mut BackwardStates, output: NodeId) {
+        let inputs = self.inputs.iter().map(|id| states.get_state::<RocmTensor>(id)).collect();
+        states.save(output, run(&*self.op, inputs).0);
+    }
+}

@@ -1,0 +1,18 @@
+//! Drop-in replacements for Burn's modules, losses and optimizers, each one kernel or library call forward and one backward.
+//!
+//! Burn composes batch norm, group norm, softmax's and attention's gradients, its losses and its optimizers from small ops. The modules here
+//! have the same names, fields, configs and records, and take the place of Burn's by a change of imports:
+//!
+//! ```ignore
+//! use burn::nn::{BatchNorm, BatchNormConfig};      // before
+//! use burn_rocm_nn::{BatchNorm, BatchNormConfig};  // after
+//! ```
+//!
+//! Bounds stay `B: Backend`. The fast path is taken where `B` is [`Rocm`](burn_rocm::Rocm) or `Autodiff<Rocm, C>` with any of Burn's checkpointing
+//! strategies `C`, and with float elements of f64, f32, f16 or bf16, int elements of i64 or i32 and any bool elements. Every other backend (Burn's dispatch
+//! too) takes a path composed of Burn's own ops, with the same result. `BURN_ROCM_TRACE=1` says which ran: a fused op has a name of its own.
+
+mod activation;
+mod fuse;
+
+pub use activation::Silu;
