@@ -12,16 +12,37 @@ struct Shape {
     i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
 };
 
+// The kernel's parameters, in their order.
+template <class T> struct Given {
+    Shape s;
+    View q_at, k_at, v_at, mask_at, bias_at;
+    const T *q, *k, *v;
+    const u8 *mask; // or null: true hides a key
+    const T *bias;  // or null
+    compute_t<T> scale, cap; // cap 0: none
+    u32 causal, mask_size;   // mask_size: bytes of a bool
+    T *out;
+};
+
+// What a tile needs of them.
 template <class T> struct Inputs {
     using C = compute_t<T>;
     u32 queries, keys, width, values;
     View q_at, k_at, v_at, mask_at, bias_at;
     const T *q, *k, *v; // of one batch and head
-    const u8 *mask;     // or null: true hides a key
-    const T *bias;      // or null
-    u32 mask_size;      // bytes of a bool
-    C scale, cap;       // cap 0: none
+    const u8 *mask;
+    const T *bias;
+    u32 mask_size;
+    C scale, cap;
     bool causal;
+
+    DEVICE Inputs(const Given<T> &g, i64 batch, i64 head)
+        : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at), k_at(g.k_at), v_at(g.v_at),
+          mask_at(g.mask_at), bias_at(g.bias_at), q(g.q + first(q_at, batch, head)), k(g.k + first(k_at, batch, head)),
+          v(g.v + first(v_at, batch, head)), mask(g.mask == nullptr ? g.mask : g.mask + first(mask_at, batch, head) * g.mask_size),
+          bias(g.bias == nullptr ? g.bias : g.bias + first(bias_at, batch, head)), mask_size(g.mask_size), scale(g.scale), cap(g.cap),
+          causal(g.causal != 0) {}
+    static DEVICE i64 first(const View &at, i64 batch, i64 head) { return batch * at.batch + head * at.head; }
 
     // Keys below this are seen by the query.
     DEVICE u32 seen(u32 query) const {
@@ -134,8 +155,9 @@ template <class T, class C = compute_t<T>> DEVICE C weigh(const Inputs<T> &p, u3
     return fade;
 }
 
-template <class T> DEVICE void attend(const Inputs<T> &p, u32 row0, T *out) {
+template <bool MASKED, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
     using C = compute_t<T>;
+    const Inputs<T> p(given, batch, head);
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     C q[ROWS * WIDEST], k[WIDEST * KEYS], v[KEYS * WIDEST], scores[ROWS * KEYS], sums[ROWS * WIDEST], top[ROWS], sum[ROWS];
     u32 rows = p.queries - row0 < ROWS ? p.queries - row0 : ROWS, groups = (rows + GROUP - 1) / GROUP;
@@ -201,8 +223,10 @@ template <class T> DEVICE void attend(const Inputs<T> &p, u32 row0, T *out) {
 // Sums stay in registers only where every index is known.
 #if COMPILER_HOST
 #define UNROLLED
+#define UNROLLED_BY_4
 #else
 #define UNROLLED _Pragma("unroll")
+#define UNROLLED_BY_4 _Pragma("unroll 4")
 #endif
 
 constexpr u32 THREADS = 256, SIDE = 16, MICRO = 4; // a thread has 4 rows, and 4 columns of each 64
@@ -212,6 +236,7 @@ constexpr u32 ROWS = SIDE * MICRO, COLUMNS = SIDE * MICRO;
 template <u32 TALL, u32 WIDE, class T, class C>
 DEVICE void stage(const T *from, const View &at, u32 row, u32 rows, u32 column, u32 columns, u32 row_step, u32 column_step, C *to) {
     bool along = at.column == 1; // along the operand's own unit stride
+    UNROLLED_BY_4 // all 8 or 16 at once take 20 more registers: on RDNA 2, 5 waves and not the 6 that shared memory has room for
     for (u32 i = threadIdx.x; i < TALL * WIDE; i += THREADS) {
         u32 r = along ? i / WIDE : i % TALL, c = along ? i % WIDE : i / TALL;
         C value = (C)0;
@@ -227,7 +252,7 @@ template <class C, class Op> DEVICE C across(C value, Op op) {
     return value;
 }
 
-template <class T> DEVICE void attend(const Inputs<T> &p, u32 row0, T *out) {
+template <bool MASKED, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
     using C = compute_t<T>;
     // 33 KB of shared memory either way. One more than ROWS apart, so that writes down a column meet different banks.
     constexpr u32 KEYS = sizeof(C) == 8 ? 32 : 64, DEPTH = sizeof(C) == 8 ? 16 : 32, ACROSS = KEYS / SIDE, PITCH = ROWS + 1;
@@ -243,10 +268,15 @@ template <class T> DEVICE void attend(const Inputs<T> &p, u32 row0, T *out) {
         top[i] = LOWEST<C>;
         sum[i] = (C)0;
     }
-    u32 last = p.queries - row0 < ROWS ? p.queries - 1 : row0 + ROWS - 1, seen = p.seen(last);
+    u32 queries = (u32)given.s.queries, last = queries - row0 < ROWS ? queries - 1 : row0 + ROWS - 1;
+    u32 seen = Inputs<T>(given, batch, head).seen(last);
+    // Read anew for each tile: kept, the parameters do not fit into the scalar registers.
+    auto inputs = [&] { return Inputs<T>(parameters(given), batch, head); };
     for (u32 key0 = 0; key0 < seen; key0 += KEYS) {
+        u32 width = inputs().width, values = inputs().values;
         C score[MICRO][ACROSS] = {};
-        for (u32 d0 = 0; d0 < p.width; d0 += DEPTH) {
+        for (u32 d0 = 0; d0 < width; d0 += DEPTH) {
+            const Inputs<T> p = inputs();
             sync_threads(); // what was staged before may still be read
             stage<ROWS, DEPTH>(p.q, p.q_at, row0, p.queries, d0, p.width, 1, PITCH, staged);
             stage<KEYS, DEPTH>(p.k, p.k_at, key0, p.keys, d0, p.width, 1, KEYS + 1, staged + LEFT);
@@ -264,19 +294,24 @@ template <class T> DEVICE void attend(const Inputs<T> &p, u32 row0, T *out) {
                 }
             }
         }
+        const Inputs<T> p = inputs();
         UNROLLED
         for (u32 i = 0; i < MICRO; ++i) {
             u32 query = row0 + i * SIDE + ty;
-            u32 visible = p.seen(query);
+            u32 inside = query < p.queries ? p.keys : 0, visible = query < p.queries ? p.seen(query) : 0;
             C peak = LOWEST<C>;
+            const Inputs<T> m = inputs();
             UNROLLED
             for (u32 j = 0; j < ACROSS; ++j) {
                 u32 key = key0 + j * SIDE + tx;
-                bool inside = query < p.queries && key < p.keys;
                 C x = p.capped(score[i][j]);
-                if (!inside || key >= visible) x = LOWEST<C>;
-                if (inside && p.mask != nullptr && p.hidden(query, key)) x = LOWEST<C>;
-                if (inside && p.bias != nullptr) x += p.added(query, key);
+                if (key >= visible) x = LOWEST<C>;
+                if constexpr (MASKED) {
+                    if (key < inside) {
+                        if (m.mask != nullptr && m.hidden(query, key)) x = LOWEST<C>;
+                        if (m.bias != nullptr) x += m.added(query, key);
+                    }
+                }
                 score[i][j] = x;
                 peak = Larger()(peak, x);
             }
@@ -298,7 +333,8 @@ template <class T> DEVICE void attend(const Inputs<T> &p, u32 row0, T *out) {
         }
         UNROLLED
         for (u32 c = 0; c < PARTS; ++c) {
-            if (c * COLUMNS < p.values) {
+            if (c * COLUMNS < values) {
+                const Inputs<T> p = inputs();
                 sync_threads();
                 stage<KEYS, COLUMNS>(p.v, p.v_at, key0, p.keys, c * COLUMNS, p.values, COLUMNS, 1, staged);
                 sync_threads();
@@ -317,6 +353,7 @@ template <class T> DEVICE void attend(const Inputs<T> &p, u32 row0, T *out) {
             }
         }
     }
+    u32 values = inputs().values;
     UNROLLED
     for (u32 i = 0; i < MICRO; ++i) {
         u32 query = row0 + i * SIDE + ty;
@@ -326,7 +363,7 @@ template <class T> DEVICE void attend(const Inputs<T> &p, u32 row0, T *out) {
             UNROLLED
             for (u32 j = 0; j < MICRO; ++j) {
                 u32 column = c * COLUMNS + j * SIDE + tx;
-                if (query < p.queries && column < p.values) out[(u64)query * p.values + column] = store<T>::from(sums[i][c][j] * factor);
+                if (query < queries && column < values) out[(u64)query * values + column] = store<T>::from(sums[i][c][j] * factor);
             }
         }
     }
@@ -341,15 +378,12 @@ template <class T, i32 MASKED>
 __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at, const T *q, const T *k,
                                                  const T *v, const u8 *mask, const T *bias, compute_t<T> scale, compute_t<T> cap, u32 causal,
                                                  u32 mask_size, T *out) {
-    u64 tiles = (s.queries + ROWS - 1) / ROWS;
     if constexpr (!MASKED) mask = nullptr, bias = nullptr;
-    for_each_row((u64)s.pairs * tiles, [=](u64 item) {
-        i64 pair = (i64)(item / tiles), batch = pair / s.heads, head = pair - batch * s.heads;
-        auto at = [=](const View &view) { return batch * view.batch + head * view.head; };
-        Inputs<T> p{(u32)s.queries, (u32)s.keys, (u32)s.width, (u32)s.values, q_at, k_at, v_at, mask_at, bias_at,
-                    q + at(q_at), k + at(k_at), v + at(v_at), mask == nullptr ? mask : mask + at(mask_at) * mask_size,
-                    bias == nullptr ? bias : bias + at(bias_at), mask_size, scale, cap, causal != 0};
-        attend(p, (u32)(item % tiles) * ROWS, out + (u64)pair * s.queries * s.values);
+    Given<T> given{s, q_at, k_at, v_at, mask_at, bias_at, q, k, v, mask, bias, scale, cap, causal, mask_size, out};
+    for_each_row((u64)s.pairs * ((s.queries + ROWS - 1) / ROWS), [=](u64 item) {
+        const Given<T> &g = parameters(given);
+        i64 tiles = (g.s.queries + ROWS - 1) / ROWS, pair = (i64)item / tiles, batch = pair / g.s.heads, head = pair - batch * g.s.heads;
+        attend<MASKED != 0>(given, batch, head, (u32)((i64)item - pair * tiles) * ROWS, g.out + pair * g.s.queries * g.s.values);
     });
 }
 

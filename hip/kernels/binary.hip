@@ -137,7 +137,8 @@ struct SiluBackward { // a: the input; d/dx x s(x) = s(x) (1 + x (1 - s(x)))
 };
 
 // out = op(a, b): all three contiguous, beginning at 16-byte boundaries; `out` may be `a` or `b`.
-template <class Op, class T> __global__ void binary_contiguous(u64 n, const T *a, const T *b, T *out) {
+template <class Op, class T>
+__global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void binary_contiguous(u64 n, const T *a, const T *b, T *out) {
     map_contiguous(n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
 }
 
@@ -159,7 +160,8 @@ template <class Op, class T> __global__ void divide_strided(u32 n, Strided<2> m,
 }
 
 // out = op(a, scalar): contiguous; the scalar in the compute type, so that a low-precision tensor loses none of it.
-template <class Op, class T> __global__ void binary_scalar(u64 n, const T *a, compute_t<T> scalar, T *out) {
+template <class Op, class T>
+__global__ __launch_bounds__(256) ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void binary_scalar(u64 n, const T *a, compute_t<T> scalar, T *out) {
     map_contiguous(n, out, [=](compute_t<T> x) { return Op::apply(x, scalar); }, a);
 }
 

@@ -95,7 +95,8 @@ DEVICE Place place_of(u64 row, u32 height, u32 depth, u32 channels, u32 groups) 
     return at;
 }
 
-template <class T> __global__ void conv_forward(u64 batch, Convolution p, const T *x, const T *w, T *out) {
+template <class T>
+__global__ __launch_bounds__(256) void conv_forward(u64 batch, Convolution p, const T *x, const T *w, T *out) {
     using C = compute_t<T>;
     u64 rows = batch * p.groups * ((p.oc + CHANNELS - 1) / CHANNELS) * p.od * p.oh;
     for_each_piece(rows, p.ow, [=](u64 row, i32 first, i32 count) {
@@ -143,7 +144,8 @@ template <class T> __global__ void conv_forward(u64 batch, Convolution p, const 
 }
 
 // The gradient of the input: each of its elements sums the outputs that its place reaches.
-template <class T> __global__ void conv_backward_data(u64 batch, Convolution p, const T *grad, const T *w, T *out) {
+template <class T>
+__global__ __launch_bounds__(256) void conv_backward_data(u64 batch, Convolution p, const T *grad, const T *w, T *out) {
     using C = compute_t<T>;
     u64 rows = batch * p.groups * ((p.ic + CHANNELS - 1) / CHANNELS) * p.id * p.ih;
     for_each_piece(rows, p.iw, [=](u64 row, i32 first, i32 count) {
@@ -193,14 +195,28 @@ template <class T> __global__ void conv_backward_data(u64 batch, Convolution p, 
     });
 }
 
+// The parameters of conv_backward_weights, in their order.
+template <class T> struct Given {
+    u64 batch;
+    u32 parts;
+    Convolution p;
+    const T *grad, *x;
+    compute_t<T> *out;
+};
+
 // The gradient of the weights, in `parts` sums of the lines of all outputs: out is [parts, oc, ic / groups, window], to be added up.
 // A block takes one element of the weights for CHANNELS output channels. A part has fewer than 2^31 elements.
 template <class T>
 __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const T *grad, const T *x, compute_t<T> *out) {
     using C = compute_t<T>;
-    u32 tiles = (p.oc + CHANNELS - 1) / CHANNELS, window = p.kd * p.kh * p.kw;
-    u64 each = (u64)tiles * p.ic * window, total = (u64)p.groups * p.oc * p.ic * window;
-    for_each_row(parts * p.groups * each, [=](u64 row) {
+    Given<T> given{batch, parts, p, grad, x, out};
+    u64 blocks = (u64)parts * p.groups * ((p.oc + CHANNELS - 1) / CHANNELS) * p.ic * p.kd * p.kh * p.kw;
+    for_each_row(blocks, [=](u64 row) {
+        const Given<T> &g = parameters(given);
+        const Convolution p = g.p;
+        const T *grad = g.grad, *x = g.x;
+        u32 tiles = (p.oc + CHANNELS - 1) / CHANNELS, window = p.kd * p.kh * p.kw;
+        u64 total = (u64)p.groups * p.oc * p.ic * window;
         u64 rest = row / window;
         u32 tap = (u32)(row - rest * window);
         row = rest / p.ic;
@@ -213,7 +229,7 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
         u32 held = p.oc - channel < CHANNELS ? p.oc - channel : CHANNELS;
         u32 kz = tap / (p.kh * p.kw), ky = tap / p.kw % p.kh, kx = tap % p.kw;
 
-        u64 lines = batch * p.od * p.oh, begin = lines * part / parts, end = lines * (part + 1) / parts;
+        u64 lines = g.batch * p.od * p.oh, begin = lines * part / g.parts, end = lines * (part + 1) / g.parts;
         u64 plane = (u64)p.od * p.oh * p.ow;
         i32 shift = (i32)(kx * p.dw) - (i32)p.pw;
         Range inside = reaching(0, (i32)p.iw, shift, p.ow, p.sw);
@@ -266,7 +282,7 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
         for (u32 k = 0; k < CHANNELS; ++k) sum[k] = block_reduce(sum[k], [](C a, C b) { return a + b; });
         if (threadIdx.x == 0) {
             u64 to = part * total + (((u64)group * p.oc + channel) * p.ic + c) * window + tap;
-            for (u32 k = 0; k < held; ++k) out[to + (u64)k * p.ic * window] = sum[k];
+            for (u32 k = 0; k < held; ++k) g.out[to + (u64)k * p.ic * window] = sum[k];
         }
     });
 }

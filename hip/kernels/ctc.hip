@@ -116,17 +116,30 @@ DEVICE void alpha_of(const Sequence<T> &q, u32 kept, bool keep, u32 most_states,
     if (threadIdx.x == 0) *loss = store<T>::from((C)0 - log_likelihood(q.valid, q.steps, q.states, last));
 }
 
+// The parameters of ctc_alpha, in their order.
+template <class T> struct Given {
+    u64 batch;
+    u32 steps, classes, labels, blank, kept;
+    const T *log_probs;
+    const i64 *targets, *input_lengths, *target_lengths;
+    u64 *flag;
+    compute_t<T> *alpha;
+    T *loss;
+};
+
 // The loss of each sequence; alpha [batch, kept, 2 labels + 1]: the forward variables of all steps (kept = steps) or room for
 // two (kept = 2).
 template <class T>
 __global__ void ctc_alpha(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, u32 kept, const T *log_probs,
                           const i64 *targets, const i64 *input_lengths, const i64 *target_lengths, u64 *flag, compute_t<T> *alpha,
                           T *loss) {
-    u32 most = 2 * labels + 1;
+    Given<T> given{batch, steps, classes, labels, blank, kept, log_probs, targets, input_lengths, target_lengths, flag, alpha, loss};
     for_each_row(batch, [=](u64 n) {
-        Sequence<T> q = sequence(batch, n, steps, classes, labels, blank, log_probs, targets, input_lengths, target_lengths);
-        check(q, steps, labels, input_lengths, target_lengths, flag);
-        alpha_of(q, kept, kept == steps, most, alpha + n * kept * most, loss + n);
+        const Given<T> &g = parameters(given);
+        Sequence<T> q = sequence(g.batch, n, g.steps, g.classes, g.labels, g.blank, g.log_probs, g.targets, g.input_lengths, g.target_lengths);
+        check(q, g.steps, g.labels, g.input_lengths, g.target_lengths, g.flag);
+        u32 most = 2 * g.labels + 1;
+        alpha_of(q, g.kept, g.kept == g.steps, most, g.alpha + n * g.kept * most, g.loss + n);
     });
 }
 

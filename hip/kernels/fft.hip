@@ -191,8 +191,10 @@ DEVICE void stage_point(const C *in_re, const C *in_im, u64 hop, C *out_re, C *o
 
 // One pass of radix R: outer x [R, m, stride] -> outer x [m, R, stride]. The table has `step` entries for each of the R * m steps
 // of this pass's circle. `stride` has the inner axes and the radices done.
-template <u32 R, class C>
+// hipRTC 5 finds a kernel only by its name as it demangles it, where an unsigned argument would be `4u`.
+template <i32 RADIX, class C>
 __global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+    constexpr u32 R = (u32)RADIX;
     u64 hop = m * stride;
     if (ONE_THREAD && stride < 8) {
         // The first passes have too short a stride to vectorise along: along m instead.

@@ -32,22 +32,23 @@ DEVICE f64 lanczos(f64 t) {
     return math::sin(a) * math::sin(b) / (a * b);
 }
 
-// The inputs that the point `at` reads in a mode that weighs, without regard to the ends: how many, and each one's weight; `first`
-// is the first one's position, in f64 since it may be anywhere.
+// In a mode that weighs, the inputs before the one at or left of a point that it reads; it reads as many behind, and that one.
+DEVICE i32 taps_before(i32 mode) { return mode == BILINEAR ? 0 : mode == BICUBIC ? 1 : 2; }
+
+// The weight of the k-th of them, `part` being how far the point is past that one.
+DEVICE f64 weight_of(i32 mode, f64 part, i32 k) {
+    if (mode == BILINEAR) return k == 0 ? 1.0 - part : part;
+    f64 t = part - (f64)(k - taps_before(mode));
+    return mode == BICUBIC ? cubic(t) : lanczos(t);
+}
+
+// How many inputs the point `at` reads, without regard to the ends, and each one's weight; `first` is the first one's position, in
+// f64 since it may be anywhere.
 DEVICE i32 weigh(i32 mode, f64 at, f64 &first, f64 *weights) {
-    f64 base = math::floor(at), part = at - base;
-    if (mode == BILINEAR) {
-        first = base;
-        weights[0] = 1.0 - part;
-        weights[1] = part;
-        return 2;
-    }
-    i32 before = mode == BICUBIC ? 1 : 2, count = 2 * (before + 1);
+    f64 base = math::floor(at);
+    i32 before = taps_before(mode), count = 2 * (before + 1);
     first = base - (f64)before;
-    for (i32 k = 0; k < count; ++k) {
-        f64 t = part - (f64)(k - before);
-        weights[k] = mode == BICUBIC ? cubic(t) : lanczos(t);
-    }
+    for (i32 k = 0; k < count; ++k) weights[k] = weight_of(mode, at - base, k);
     return count;
 }
 
@@ -62,7 +63,7 @@ DEVICE i32 inside(i32 i, i32 size) { return i < 0 ? 0 : i < size ? i : size - 1;
 // spans[o] and weights[o * TAPS ..] for each output row o and, after them, each output column. `y_ratio` and `x_ratio` are input
 // steps an output step.
 template <class C>
-__global__ void interpolate_table(u32 ih, u32 iw, u32 oh, u32 ow, i32 mode, i32 align_corners, f64 y_ratio, f64 x_ratio, C *weights,
+__global__ __launch_bounds__(256) void interpolate_table(u32 ih, u32 iw, u32 oh, u32 ow, i32 mode, i32 align_corners, f64 y_ratio, f64 x_ratio, C *weights,
                                   Span *spans) {
     for_each(oh + ow, [=](u64 at) {
         bool row = at < oh;
@@ -75,15 +76,23 @@ __global__ void interpolate_table(u32 ih, u32 iw, u32 oh, u32 ow, i32 mode, i32 
             return;
         }
         f64 position = align_corners ? o * ratio : (o + 0.5) * ratio - 0.5;
-        f64 weight[TAPS], merged[TAPS] = {}, start, sum = 0.0;
-        i32 count = weigh(mode, position, start, weight);
-        i32 first = index_of(start), low = inside(first, size), high = inside(first + count - 1, size);
+        f64 base = math::floor(position), merged[TAPS] = {}, sum = 0.0;
+        i32 before = taps_before(mode), count = 2 * (before + 1), first = index_of(base - (f64)before);
+        i32 low = inside(first, size), high = inside(first + count - 1, size);
+        // One weight after the other: a dozen sines in f64 side by side do not fit into the registers.
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
         for (i32 k = 0; k < count; ++k) {
             // Lanczos leaves out what is past the ends; the others repeat the border.
             bool counts = mode <= BICUBIC || (first + k >= 0 && first + k < size);
             if (!counts) continue;
-            merged[inside(first + k, size) - low] += weight[k];
-            sum += weight[k];
+            f64 weight = weight_of(mode, position - base, k);
+            i32 slot = inside(first + k, size) - low;
+            for (i32 j = 0; j < TAPS; ++j) {
+                if (j == slot) merged[j] += weight;
+            }
+            sum += weight;
         }
         f64 scale = mode <= BICUBIC || sum == 0.0 ? 1.0 : 1.0 / sum;
         for (i32 k = 0; k < TAPS; ++k) to[k] = (C)(merged[k] * scale);
@@ -215,7 +224,7 @@ template <class C, i32 N> DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, 
 // point and each `groups`-th channel. Positions are f64: in f32 a point of a wide plane is off by a visible part of a pixel. N: how
 // many taps the mode has along an axis at most, 2 (nearest, bilinear), 4 (bicubic) or 6 (Lanczos).
 template <class T, i32 N>
-__global__ void grid_sample_2d(u64 batch, u32 channels, u32 groups, u32 ih, u32 iw, u64 points, i32 mode, i32 padding,
+__global__ __launch_bounds__(256) void grid_sample_2d(u64 batch, u32 channels, u32 groups, u32 ih, u32 iw, u64 points, i32 mode, i32 padding,
                                i32 align_corners, const T *x, const T *grid, T *out) {
     using C = compute_t<T>;
     for_each(batch * groups * points, [=](u64 item) {

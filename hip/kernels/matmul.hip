@@ -101,7 +101,8 @@ template <class T, class A> DEVICE void tile_packed(u32 m, u32 n, u32 k, const S
 
 // out[batch] = alpha * a[batch] x b[batch] (floats; integers take no alpha): a of m x k, b of k x n by their strides, out packed.
 // A block a tile of 64 x 64 (256 threads suit), any grid is right. f16 and bf16 are summed in f32 and rounded once.
-template <class T> __global__ void matmul(u64 batch, u32 m, u32 n, u32 k, Strides s, f64 alpha, const T *a, const T *b, T *out) {
+template <class T>
+__global__ __launch_bounds__(256) void matmul(u64 batch, u32 m, u32 n, u32 k, Strides s, f64 alpha, const T *a, const T *b, T *out) {
     using A = typename accumulator<T>::type;
     u32 down = (m + TILE - 1) / TILE, across = (n + TILE - 1) / TILE;
     for_each_row(batch * down * across, [=](u64 tile) {

@@ -7,8 +7,9 @@ struct Plus {
 };
 
 // to[i] = f(i, from[i], mean, 1 / sqrt(variance + epsilon)) for each element of a row, the mean 0 and the variance the mean of
-// squares unless CENTRED. The variance comes from the centred row, so that a large mean costs no precision.
-template <bool CENTRED, class T, class C, class F> DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f) {
+// squares unless CENTRED. The variance comes from the centred row, so that a large mean costs no precision. KEPT: a row that fits stays
+// in registers and is read once.
+template <bool CENTRED, bool KEPT, class T, class C, class F> DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f) {
     if constexpr (ONE_THREAD) {
         C mean = CENTRED ? block_reduce_range(len, (C)0, [=](u64 i) { return load(from[i]); }, Plus()) / (C)len : (C)0;
         auto square = [=](u64 i) {
@@ -17,7 +18,7 @@ template <bool CENTRED, class T, class C, class F> DEVICE void normalise(u64 len
         };
         C scale = (C)1 / math::sqrt(block_reduce_range(len, (C)0, square, Plus()) / (C)len + epsilon);
         for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(f(i, load(from[i]), mean, scale)); });
-    } else if (KeptRow<T>::fits(len, from)) { // read once
+    } else if (KEPT && KeptRow<T>::fits(len, from)) {
         KeptRow<T> row;
         C sum = (C)0, squares = (C)0;
         row.read(len, from, (C)0, [](C x) { return x; });
@@ -44,23 +45,23 @@ template <bool CENTRED, class T, class C, class F> DEVICE void normalise(u64 len
 }
 
 // to = (from - mean) / sqrt(variance + epsilon) * gamma + beta for one row; gamma of len elements, beta too or null.
-template <class T> DEVICE void layer_norm_row(u64 len, const T *from, const T *gamma, const T *beta, f64 epsilon, T *to) {
+template <bool KEPT, class T> DEVICE void layer_norm_row(u64 len, const T *from, const T *gamma, const T *beta, f64 epsilon, T *to) {
     using C = compute_t<T>;
     auto plain = [=](u64 i, C v, C mean, C scale) { return (v - mean) * scale * load(gamma[i]); };
     auto shifted = [=](u64 i, C v, C mean, C scale) { return (v - mean) * scale * load(gamma[i]) + load(beta[i]); };
     if constexpr (ONE_THREAD) { // a loop each, so that they vectorise
-        if (beta != nullptr) normalise<true>(len, from, (C)epsilon, to, shifted);
-        else normalise<true>(len, from, (C)epsilon, to, plain);
+        if (beta != nullptr) normalise<true, KEPT>(len, from, (C)epsilon, to, shifted);
+        else normalise<true, KEPT>(len, from, (C)epsilon, to, plain);
     } else {
-        normalise<true>(len, from, (C)epsilon, to, [=](u64 i, C v, C mean, C scale) {
+        normalise<true, KEPT>(len, from, (C)epsilon, to, [=](u64 i, C v, C mean, C scale) {
             return beta != nullptr ? shifted(i, v, mean, scale) : plain(i, v, mean, scale);
         });
     }
 }
 
 template <class T>
-__global__ void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
-    for_each_row(rows, [=](u64 row) { layer_norm_row(len, x + row * len, gamma, beta, epsilon, out + row * len); });
+__global__ ALL_WAVES(sizeof(T) < 8) void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
+    for_each_row(rows, [=](u64 row) { layer_norm_row<true>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
 }
 
 struct Either {
@@ -69,7 +70,8 @@ struct Either {
 
 // What MIOpen normalised, again where it lost the variance: it takes the mean of squares less the squared mean, which leaves
 // mean^2 / variance roundings of 2^-24. `mean` and `rstd` are what it wrote for each row; past a mean of 4 deviations, or where they
-// are no numbers, the row is computed as by layer_norm_rows. A block looks at all of its rows at once, so that rows in order cost one read.
+// are no numbers, the row is computed as by layer_norm_rows. A block looks at all of its rows at once, so that rows in order cost one read. A
+// row is not kept: with what is looked at, that takes more registers than all waves have; its second and third reading meet the cache.
 template <class T>
 __global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, const T *mean, const T *rstd, f64 epsilon,
                                   T *out) {
@@ -83,7 +85,7 @@ __global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma,
     for (u64 k = threadIdx.x; k < own; k += blockDim.x) any |= (u32)lost(blockIdx.x + k * gridDim.x);
     if (!block_reduce(any, Either())) return;
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
-        if (lost(row)) layer_norm_row(len, x + row * len, gamma, beta, epsilon, out + row * len);
+        if (lost(row)) layer_norm_row<false>(len, x + row * len, gamma, beta, epsilon, out + row * len);
     }
 }
 
@@ -91,6 +93,6 @@ __global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma,
 template <class T> __global__ void rms_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, f64 epsilon, T *out) {
     using C = compute_t<T>;
     for_each_row(rows, [=](u64 row) {
-        normalise<false>(len, x + row * len, (C)epsilon, out + row * len, [=](u64 i, C v, C, C scale) { return v * scale * load(gamma[i]); });
+        normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [=](u64 i, C v, C, C scale) { return v * scale * load(gamma[i]); });
     });
 }

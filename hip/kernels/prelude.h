@@ -66,6 +66,35 @@ template <> DEVICE f64 select<f64>(bool c, f64 a, f64 b) {
 }
 #endif
 
+// A kernel's parameters, `given` being a struct of all of them in their order. AMD's compiler loads what a kernel reads of its parameters
+// as it begins, into scalar registers that stay taken: through this they are read where they are needed, each time anew.
+template <class Given> DEVICE const Given &parameters(const Given &given) {
+#if COMPILER_AMD
+    // Where a launch puts them, each at its type's alignment as in a struct (LLVM's "User Guide for AMDGPU Backend", "Kernarg Segment").
+    auto segment = __builtin_amdgcn_kernarg_segment_ptr();
+    asm volatile("" : "+s"(segment)); // not known to be what it was before
+    return *(const Given *)segment;
+#else
+    return given;
+#endif
+}
+
+// Behind __global__, of a kernel that memory bounds: it is to take so few registers that a SIMD has room for all of its waves. Where
+// `wanted` (it may be of the template's parameters) is false, as the compiler likes.
+#if COMPILER_AMD
+#if __gfx900__ || __gfx906__ || __gfx908__
+#define ALL_WAVES(wanted) __attribute__((amdgpu_waves_per_eu((wanted) ? 4 : 1)))
+#elif __GFX9__
+#define ALL_WAVES(wanted) __attribute__((amdgpu_waves_per_eu((wanted) ? 8 : 1)))
+#elif __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
+#define ALL_WAVES(wanted) __attribute__((amdgpu_waves_per_eu((wanted) ? 20 : 1)))
+#else
+#define ALL_WAVES(wanted) __attribute__((amdgpu_waves_per_eu((wanted) ? 16 : 1)))
+#endif
+#else
+#define ALL_WAVES(wanted)
+#endif
+
 // IEEE binary16, as stored. Computed with in f32 only.
 struct f16 {
     u16 bits;

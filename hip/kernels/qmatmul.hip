@@ -10,11 +10,31 @@ struct Strides {
     i64 a_batch, a_row, a_col, b_batch, b_row, b_col;
 };
 
+// The kernel's parameters, in their order.
+template <class A, class B, class Out> struct Given {
+    u64 batch;
+    Sizes z;
+    Strides s;
+    i64 a_first, b_first;
+    const A *a;
+    const f32 *a_scales;
+    const B *b;
+    const f32 *b_scales;
+    Out *out;
+};
+
 // One operand: its first element, the stride along the sum and that along the other dim, of `outers` elements.
 struct Side {
     i64 first, outer, depth;
     u32 outers, bits, block, shift;
 };
+
+template <class G> DEVICE Side left_of(const G &g, u64 at) {
+    return {g.a_first + (i64)at * g.s.a_batch, g.s.a_row, g.s.a_col, g.z.m, g.z.a_bits, g.z.a_block, g.z.a_shift};
+}
+template <class G> DEVICE Side right_of(const G &g, u64 at) {
+    return {g.b_first + (i64)at * g.s.b_batch, g.s.b_col, g.s.b_row, g.z.n, g.z.b_bits, g.z.b_block, g.z.b_shift};
+}
 
 // Quantised values come as i8, whatever their bits.
 template <class T> DEVICE f32 entry(const Side &, const T *values, const f32 *, i64 at) { return (f32)load(values[at]); }
@@ -130,15 +150,17 @@ template <class T, u32 WIDTH> ONCE void pack(const Side &s, const T *values, con
     }
 }
 
-template <class A, class B, class Out>
-DEVICE void one_tile(const Side &left, const Side &right, u32 k, u32 row0, u32 col0, const A *a, const f32 *a_scales, const B *b, const f32 *b_scales, Out *out) {
+template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Out> &g, u64 at, u32 row0, u32 col0) {
+    Side left = left_of(g, at), right = right_of(g, at);
+    Out *out = g.out + at * g.z.m * g.z.n;
+    u32 k = g.z.k;
     alignas(64) f32 sum[TILE * TILE], x[TILE * DEPTH], y[TILE * DEPTH];
     u32 rows = left.outers - row0 < TILE ? left.outers - row0 : TILE, columns = right.outers - col0 < TILE ? right.outers - col0 : TILE;
     for (u32 i = 0; i < TILE * TILE; ++i) sum[i] = 0.0f;
     for (u32 k0 = 0; k0 < k; k0 += DEPTH) {
         u32 depth = k - k0 < DEPTH ? k - k0 : DEPTH;
-        pack<A, MICRO_ROWS>(left, a, a_scales, row0, k0, depth, x);
-        pack<B, MICRO_COLUMNS>(right, b, b_scales, col0, k0, depth, y);
+        pack<A, MICRO_ROWS>(left, g.a, g.a_scales, row0, k0, depth, x);
+        pack<B, MICRO_COLUMNS>(right, g.b, g.b_scales, col0, k0, depth, y);
         for (u32 j = 0; j < columns; j += MICRO_COLUMNS) {
             for (u32 i = 0; i < rows; i += MICRO_ROWS) micro(depth, x + i * DEPTH, y + j * DEPTH, sum + i * TILE + j);
         }
@@ -201,8 +223,7 @@ DEVICE void fetch(const Side &s, const i8 *values, const f32 *scales, u32 outer0
 }
 
 // One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than 256 threads takes rounds.
-template <class A, class B, class Out>
-DEVICE void one_tile(const Side &left, const Side &right, u32 k, u32 row0, u32 col0, const A *a, const f32 *a_scales, const B *b, const f32 *b_scales, Out *out) {
+template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Out> &given, u64 at, u32 row0, u32 col0) {
     SHARED(f32, left_tile, DEPTH * LINE);
     SHARED(f32, right_tile, DEPTH * LINE);
     f32 *x = left_tile, *y = right_tile;
@@ -213,10 +234,13 @@ DEVICE void one_tile(const Side &left, const Side &right, u32 k, u32 row0, u32 c
         // Interleaved, so that neighbouring threads read neighbouring words of shared memory.
         u32 ty = active ? part / SIDE : 0, tx = active ? part % SIDE : 0;
         f32 sum[MICRO][MICRO] = {};
-        for (u32 k0 = 0; k0 < k; k0 += DEPTH) {
+        for (u32 k0 = 0, k = parameters(given).z.k; k0 < k; k0 += DEPTH) {
             sync_threads(); // the tiles of the step before may still be read
-            fetch(left, a, a_scales, row0, k0, k, x);
-            fetch(right, b, b_scales, col0, k0, k, y);
+            // The parameters anew each time: both sides' do not fit into the scalar registers.
+            const Given<A, B, Out> &l = parameters(given);
+            fetch(left_of(l, at), l.a, l.a_scales, row0, k0, k, x);
+            const Given<A, B, Out> &r = parameters(given);
+            fetch(right_of(r, at), r.b, r.b_scales, col0, k0, k, y);
             sync_threads();
             for (u32 d = 0; d < DEPTH; ++d) {
                 f32 u[MICRO], v[MICRO];
@@ -227,10 +251,12 @@ DEVICE void one_tile(const Side &left, const Side &right, u32 k, u32 row0, u32 c
                 }
             }
         }
+        const Given<A, B, Out> &g = parameters(given);
+        Out *out = g.out + at * g.z.m * g.z.n;
         for (u32 i = 0; i < MICRO; ++i) {
             for (u32 j = 0; j < MICRO; ++j) {
                 u32 row = row0 + i * SIDE + ty, column = col0 + j * SIDE + tx;
-                if (active && row < left.outers && column < right.outers) out[(u64)row * right.outers + column] = store<Out>::from(sum[i][j]);
+                if (active && row < g.z.m && column < g.z.n) out[(u64)row * g.z.n + column] = store<Out>::from(sum[i][j]);
             }
         }
     }
@@ -241,13 +267,12 @@ DEVICE void one_tile(const Side &left, const Side &right, u32 k, u32 row0, u32 c
 // a tile (256 threads suit), any grid is right.
 template <class A, class B, class Out>
 __global__ void qmatmul(u64 batch, Sizes z, Strides s, i64 a_first, i64 b_first, const A *a, const f32 *a_scales, const B *b, const f32 *b_scales, Out *out) {
+    Given<A, B, Out> given{batch, z, s, a_first, b_first, a, a_scales, b, b_scales, out};
     u32 down = (z.m + TILE - 1) / TILE, across = (z.n + TILE - 1) / TILE;
     for_each_row(batch * down * across, [=](u64 tile) {
         u64 at = tile / ((u64)down * across);
         u32 rest = (u32)(tile - at * down * across);
-        Side left = {a_first + (i64)at * s.a_batch, s.a_row, s.a_col, z.m, z.a_bits, z.a_block, z.a_shift};
-        Side right = {b_first + (i64)at * s.b_batch, s.b_col, s.b_row, z.n, z.b_bits, z.b_block, z.b_shift};
-        one_tile(left, right, z.k, rest / across * TILE, rest % across * TILE, a, a_scales, b, b_scales, out + at * z.m * z.n);
+        one_tile(given, at, rest / across * TILE, rest % across * TILE);
     });
 }
 
