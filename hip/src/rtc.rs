@@ -1,6 +1,7 @@
 //! Compiling by hipRTC: the options, the headers, and how a program is handed over.
 
 use std::ffi::{CString, c_char, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,6 @@ use crate::module::Program;
 use crate::provider::{ProviderKind, load_hiprtc};
 use crate::workarounds;
 
-/// Options for every program. The architecture is added.
-const OPTIONS: &[&str] = &["-O3", "-std=c++17"];
 /// What compiles faster than this is not worth a file: reading one takes about 0.1 ms, writing one 0.5 ms.
 const WORTH_STORING: Duration = Duration::from_millis(5);
 
@@ -48,6 +47,9 @@ pub struct CompiledKernels {
 }
 
 impl Compiler {
+    /// The options of every program, to which the architecture is added.
+    pub const OPTIONS: &[&str] = &["-O3", "-std=c++17"];
+
     /// Loads AMD's hipRTC.
     ///
     /// # Errors
@@ -204,7 +206,7 @@ pub(crate) fn architecture_option(architecture: &str) -> String {
 /// All options for a program.
 pub(crate) fn options<'a>(architecture: &'a str, program: &Program<'a>) -> Vec<&'a str> {
     std::iter::once(architecture)
-        .chain(OPTIONS.iter().copied())
+        .chain(Compiler::OPTIONS.iter().copied())
         .chain(program.options.iter().copied())
         .collect()
 }
@@ -236,12 +238,23 @@ pub(crate) fn compile(
     expressions: &[&str],
     options: &[&str],
 ) -> Result<CompiledKernels> {
+    /// Whether the last kernel was found by its spelled-out name alone: the next is then asked for by that first, not to be compiled twice.
+    static SPELLED_OUT: AtomicBool = AtomicBool::new(false);
+    let spelled: Vec<String> = expressions.iter().map(|name| workarounds::spelled_out(name)).collect();
+    let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
+    if SPELLED_OUT.load(Ordering::Relaxed)
+        && let Ok(Some(compiled)) = compile_named(rtc, program, &spelled, options)
+    {
+        return Ok(compiled);
+    }
     if let Some(compiled) = compile_named(rtc, program, expressions, options)? {
         return Ok(compiled);
     }
-    let spelled: Vec<String> = expressions.iter().map(|name| workarounds::spelled_out(name)).collect();
-    let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
-    compile_named(rtc, program, &spelled, options)?.ok_or_else(|| Error::Compilation {
+    if let Some(compiled) = compile_named(rtc, program, &spelled, options)? {
+        SPELLED_OUT.store(true, Ordering::Relaxed);
+        return Ok(compiled);
+    }
+    Err(Error::Compilation {
         kernel: expressions.join("; "),
         options: options.iter().map(|&option| option.to_owned()).collect(),
         log: "hipRTC compiled it and does not find its name".into(),
