@@ -2,25 +2,33 @@
 # Every kernel of the table through AMD's own hipRTC, with no GPU: compiled as the product compiles, no scratch, no spills, room
 # for enough waves, 16 bytes an access where it matters, no header on disk, and how long it takes.
 #
-#   kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--family f,g] [--write]
+#   kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--family f,g] [--write] [--keep FILE]
 #
-#   ROOT        a root of ROCm 7.2 made by root.sh
-#   --arch      these architectures; else those that every run does (tests/rocm/src/architecture.rs lists all)
+#   ROOT        a root made by root.sh: of ROCm 7.2, by whose compiler the kernels are shaped. Of an older one is asked only that each
+#               kernel compiles and is found by its name; what spills is listed
+#   --arch      these architectures; else those that every run does (tests/rocm/src/architecture.rs lists all), by an older ROCm gfx1030
 #   --full      all of them
 #   --changed   all of them where what makes a kernel differs from the commit BASE (HEAD^); where there is no such commit, as in a
-#               shallow clone, those that every run does
+#               shallow clone, those that every run does. By an older ROCm: gfx1030 where it differs, else nothing
 #   --family    the kernels of these families only: no tables, no times
 #   --write     puts the tables into docs/kernels.md instead of comparing
+#   --keep      takes from FILE what an earlier run found of families whose sources are the same, and puts all of it there: so
+#               `--full --write --keep FILE` compiles only what changed since
 #
 # Exit status: 0 all is well, 1 something is not (each thing has a line), 2 wrong use. Needs root, for chroot.
 set -euo pipefail
-usage="usage: kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--family f,g] [--write]"
+usage="usage: kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--family f,g] [--write] [--keep FILE]"
 root=$(realpath "${1:?$usage}")
 shift
 [ -e "$root/.rocm" ] || { echo "kernels.sh: $root was not made by root.sh" >&2; exit 2; }
+from=$PWD
 cd "$(dirname "$(realpath "$0")")/../.."
 
-options=() write=0
+options=() write=0 keep='' shaped=1 arch=0
+case "$(head -1 "$root/.rocm")" in
+"ROCm 7.2:"*) ;;
+*) options+=(--found) && shaped=0 ;;
+esac
 while [ $# -gt 0 ]; do
     case "$1" in
     --changed)
@@ -30,44 +38,56 @@ while [ $# -gt 0 ]; do
             echo "kernels.sh: no commit $base to compare with"
         elif git diff --quiet "$base" -- hip/kernels hip/src/rtc.rs; then
             echo "kernels.sh: no kernel differs from $base"
-        else
+            if [ $shaped = 0 ]; then exit 0; fi
+        elif [ $shaped = 1 ]; then
             echo "kernels.sh: kernels differ from $base, so all architectures are compiled"
             options+=(--full)
         fi
         ;;
+    --arch) arch=1 && options+=("$1") ;;
     --write) write=1 && options+=(--write) ;;
+    --keep)
+        keep=$(cd "$from" && realpath -m "${2:?$usage}") && options+=(--keep /kept) && shift
+        ;;
     *) options+=("$1") ;;
     esac
     shift
 done
+if [ $shaped = 0 ] && [ $arch = 0 ]; then options+=(--arch gfx1030); fi
 
 # The path of a program, built if need be; KERNEL_CHECK and STEPS name others.
 built() { cargo build --release --quiet --message-format json "$@" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1; }
 check=${KERNEL_CHECK:-$(built -p burn-rocm-kernel-check)}
-steps=${STEPS:-$(built -p burn-rocm-tests --bin steps)}
+if [ $shaped = 1 ]; then steps=${STEPS:-$(built -p burn-rocm-tests --bin steps)}; fi
+chroot=$(PATH=$PATH:/usr/sbin command -v chroot)
 
 # A root within the root: its libraries and LLVM's tool, hard links that cost nothing, and no header anywhere.
-bare=$root/opt/kernels
-rm -rf "$bare"
+mkdir -p "$root/opt"
+bare=$(mktemp -d "$root/opt/kernels.XXXXXX")
 trap 'rm -rf "$bare"' EXIT
 mkdir -p "$bare"/usr/{bin,lib/x86_64-linux-gnu,lib64} "$bare"/{dev,tmp}
 ln -s usr/lib "$bare/lib"
 ln -s usr/lib64 "$bare/lib64"
 find "$root/usr/lib/x86_64-linux-gnu" -maxdepth 1 -name '*.so*' -exec cp -al -t "$bare/usr/lib/x86_64-linux-gnu" {} +
 cp -L "$root/usr/lib64/ld-linux-x86-64.so.2" "$bare/usr/lib64/"
-cp -L "$root/usr/bin/llvm-objdump-22" "$bare/usr/bin/"
+if [ $shaped = 1 ]; then cp -L "$root/usr/bin/llvm-objdump-22" "$bare/usr/bin/"; fi
 cp "$check" "$bare/kernel-check"
 cp "$root/.rocm" tests/rocm/exceptions.txt docs/kernels.md "$bare/"
 : >"$bare/dev/null"
+if [ -n "$keep" ] && [ -e "$keep" ]; then cp "$keep" "$bare/kept"; fi
 if [ -n "$(find "$bare" -name '*.h' -o -name '*.hpp' -o -name '*.hip' | head -1)" ]; then
     echo "kernels.sh: there is a header in $bare" >&2
     exit 1
 fi
 
 # What a small training run needs: the kernels that two steps of the example's convolutional network launch.
-BURN_ROCM_PROVIDER=cpu BURN_ROCM_TRACE_FILE=$bare/trace "$steps" cnn 2 >/dev/null
+: >"$bare/trace"
+if [ $shaped = 1 ]; then BURN_ROCM_PROVIDER=cpu BURN_ROCM_TRACE_FILE=$bare/trace "$steps" cnn 2 >/dev/null; fi
 sed -n 's/.*: kernel //p' "$bare/trace" | sort -u >"$bare/training.txt"
 
+status=0
 env -i AMD_COMGR_CACHE=0 BURN_ROCM_CACHE_DIR=/cache HOME=/tmp \
-    "$(command -v chroot)" "$bare" /kernel-check check / ${options[@]+"${options[@]}"}
+    "$chroot" "$bare" /kernel-check check / ${options[@]+"${options[@]}"} || status=$?
+if [ -n "$keep" ] && [ -e "$bare/kept" ]; then cp "$bare/kept" "$keep"; fi
 if [ $write = 1 ]; then cp "$bare/kernels.md" docs/kernels.md; fi
+exit $status

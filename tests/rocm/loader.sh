@@ -10,11 +10,15 @@ cd "$(dirname "$(realpath "$0")")/../.."
 
 said=$(mktemp -d)
 trap 'rm -rf "$said"' EXIT
-# Together, so that the kernels are built with one set of features. CARGO_FLAGS may name another profile.
-# shellcheck disable=SC2086 # none or some words
-cargo ${CARGO_FLAGS:-} build --release -p burn-rocm-tests -p burn-rocm-examples --bin loader --example device-info --message-format json >"$said/built"
-built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\)".*|\1|p' "$said/built" | tail -1; }
-loader=$(built loader) info=$(built device-info)
+# LOADER and DEVICE_INFO name the programs where they are built already.
+loader=${LOADER:-} info=${DEVICE_INFO:-}
+if [ -z "$loader" ] || [ -z "$info" ]; then
+    # Together, so that the kernels are built with one set of features. CARGO_FLAGS may name another profile.
+    # shellcheck disable=SC2086 # none or some words
+    cargo ${CARGO_FLAGS:-} build --release -p burn-rocm-tests -p burn-rocm-examples --bin loader --example device-info --message-format json >"$said/built"
+    built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\)".*|\1|p' "$said/built" | tail -1; }
+    loader=$(built loader) info=$(built device-info)
+fi
 
 for root in "${roots[@]}"; do
     version=$(sed -n 's/^#define HIP_VERSION_MAJOR *//p; s/^#define HIP_VERSION_MINOR *//p' "$root/usr/include/hip/hip_version.h" | paste -sd.)

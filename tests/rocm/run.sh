@@ -11,6 +11,8 @@
 # All of it, 254 tests, took 61 minutes of one core on 2026-11-20, most of it compiling kernels the first time; none is too slow to run. The slowest:
 # `compare::casts_between_all_types` 321 s, `reduce::int_reductions` 120 s, `conv_drawn::own_kernels` 76 s, the others at most 65 s each.
 #
+# STEPS, MISSING and OPS name the programs of the tests where they are built already.
+#
 # ROOT is a Debian root that holds the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a machine
 # with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p burn-rocm-tests`.
 set -euo pipefail
@@ -23,7 +25,7 @@ inside() {
     local program=$1; shift
     install -D "$program" "$root/opt/burn-rocm/$(basename "$program")"
     mkdir -p "$root/opt/vgpu/home"
-    chroot "$root" env -i PATH=/usr/bin:/bin HOME=/opt/vgpu/home LD_LIBRARY_PATH=/opt/vgpu MIOPEN_DEBUG_CONV_WINOGRAD=0 \
+    PATH=$PATH:/usr/sbin chroot "$root" env -i PATH=/usr/bin:/bin HOME=/opt/vgpu/home LD_LIBRARY_PATH=/opt/vgpu MIOPEN_DEBUG_CONV_WINOGRAD=0 \
         BURN_ROCM_PROVIDER=rocm RUST_BACKTRACE=1 EMU_POISON="${EMU_POISON:-0}" ${BURN_ROCM_TEST_SEED:+BURN_ROCM_TEST_SEED=$BURN_ROCM_TEST_SEED} \
         ${ROCM_ENV:-} "/opt/burn-rocm/$(basename "$program")" "$@"
 }
@@ -33,7 +35,7 @@ built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\(-[0-9a-f]*\)\{0,1\}\)".*|\1|
 
 case "${1:-}" in
 --train | --routes)
-    program=$(cargo build --release -p burn-rocm-tests --bin steps --message-format json | built steps)
+    program=${STEPS:-$(cargo build --release -p burn-rocm-tests --bin steps --message-format json | built steps)}
     if [ "$1" = --train ]; then
         for model in mlp cnn; do
             BURN_ROCM_PROVIDER=cpu "$program" "$model" 20 >"/tmp/steps-cpu-$model.txt"
@@ -58,7 +60,7 @@ case "${1:-}" in
     fi
     ;;
 --missing)
-    program=$(cargo test --release -p burn-rocm-tests --test missing --no-run --message-format json | built missing)
+    program=${MISSING:-$(cargo test --release -p burn-rocm-tests --test missing --no-run --message-format json | built missing)}
     # An empty folder in place of rocBLAS's kernels; an architecture that AMD's compiler does not know in place of the device's for MIOpen.
     mkdir -p "$root/opt/burn-rocm/empty"
     rocblas='matrix products run on a kernel of this crate where rocBLAS fails: not available: this rocBLAS has no kernels for gfx1030'
@@ -72,7 +74,7 @@ case "${1:-}" in
     done
     ;;
 *)
-    program=$(cargo test --release -p burn-rocm-tests --test ops --no-run --message-format json | built ops)
+    program=${OPS:-$(cargo test --release -p burn-rocm-tests --test ops --no-run --message-format json | built ops)}
     inside "$program" --test-threads 1 "$@"
     ;;
 esac

@@ -3,12 +3,13 @@
 //! Runs inside a ROCm root (`root.sh`); `kernels.sh` puts it there and calls it:
 //!
 //! ```text
-//! check DIRECTORY [--arch a,b | --full] [--family f,g] [--write] [--keep FILE]
+//! check DIRECTORY [--arch a,b | --full] [--family f,g] [--write] [--keep FILE] [--found]
 //! ```
 //!
 //! `DIRECTORY` holds `exceptions.txt`, `kernels.md` and `training.txt`, the kernels that a small training run needs.
-//! `--write` puts new tables into `kernels.md` instead of comparing. `--keep` takes what FILE has of an earlier run of the same
-//! sources, compiles the rest and adds it: for work on the rules.
+//! `--write` puts new tables into `kernels.md` instead of comparing. `--keep` takes what FILE has of an earlier run of families that are
+//! still the same, compiles the rest and writes all of it back. `--found` asks only that each kernel compiles and is found by its name, and
+//! says which spill or take scratch: for compilers that the kernels are not shaped for.
 
 mod architecture;
 mod assembly;
@@ -19,14 +20,16 @@ mod times;
 mod work;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use architecture::{ARCHITECTURES, Architecture};
 use hip_kernels::Family;
 use report::Table;
-use work::Compiled;
+use work::{Compiled, Mode};
 
 /// What the roots say of themselves: the second line.
 const ROOT: &str = "/.rocm";
@@ -37,13 +40,16 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
-        ["worker", architecture, family, first] => work::worker(architecture, family, first).map(|()| true),
+        [mode, architecture, family, first] if let Some(mode) = Mode::of(mode) => {
+            work::worker(mode, architecture, family, first).map(|()| true)
+        }
         ["check", directory, options @ ..] => Options::read(options)
             .and_then(|options| check(Path::new(directory), &options))
             .map(|problems| problems == 0),
-        _ => {
-            Err("usage: check DIRECTORY [--arch a,b | --full] [--family f,g] [--write] [--keep FILE]".into())
-        }
+        _ => Err(
+            "usage: check DIRECTORY [--arch a,b | --full] [--family f,g] [--write] [--keep FILE] [--found]"
+                .into(),
+        ),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -60,6 +66,7 @@ struct Options {
     families: Vec<&'static Family>,
     write: bool,
     keep: Option<PathBuf>,
+    mode: Mode,
 }
 
 impl Options {
@@ -69,12 +76,14 @@ impl Options {
             families: hip_kernels::families().iter().collect(),
             write: false,
             keep: None,
+            mode: Mode::Read,
         };
         let mut args = args.iter();
         while let Some(&arg) = args.next() {
             match arg {
                 "--full" => options.architectures = ARCHITECTURES.iter().collect(),
                 "--write" => options.write = true,
+                "--found" => options.mode = Mode::Find,
                 "--keep" => options.keep = Some(args.next().ok_or("--keep takes a file")?.into()),
                 "--arch" => {
                     let list = args.next().ok_or("--arch takes a list")?;
@@ -107,6 +116,12 @@ impl Options {
     }
 }
 
+/// The compiler's version, as the root says it.
+fn made_with() -> Result<String, String> {
+    let text = std::fs::read_to_string(ROOT).map_err(|error| format!("{ROOT}: {error}"))?;
+    Ok(text.lines().nth(1).ok_or("/.rocm has no second line")?.to_owned())
+}
+
 /// Runs everything; returns how many things are wrong, having said which.
 fn check(directory: &Path, options: &Options) -> Result<usize, String> {
     let read = |name: &str| {
@@ -114,8 +129,7 @@ fn check(directory: &Path, options: &Options) -> Result<usize, String> {
     };
     let exceptions = rules::read_exceptions(&read("exceptions.txt")?)?;
     let (document, training) = (read("kernels.md")?, read("training.txt")?);
-    let made_with = std::fs::read_to_string(ROOT).map_err(|error| format!("{ROOT}: {error}"))?;
-    let made_with = made_with.lines().nth(1).ok_or("/.rocm has no second line")?.to_owned();
+    let made_with = made_with()?;
 
     let architectures: Vec<&str> = options.architectures.iter().map(|one| one.name).collect();
     let processes = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -124,15 +138,31 @@ fn check(directory: &Path, options: &Options) -> Result<usize, String> {
         Some(file) => work::kept(file)?,
         None => Vec::new(),
     };
-    let (more, failed) = work::compile_all(&architectures, &options.families, &compiled, processes);
-    if let Some(file) = &options.keep {
-        work::keep(file, &more)?;
-    }
+    // What is current goes back at once and what is compiled as soon as it is: a run that is stopped goes on there.
+    let kept = match &options.keep {
+        Some(path) => {
+            let mut file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            work::keep(&mut file, &compiled)?;
+            Some(Mutex::new(file))
+        }
+        None => None,
+    };
+    let keep = |compiled: &[Compiled]| {
+        let Some(file) = &kept else { return };
+        if let Err(why) = work::keep(&mut file.lock().unwrap_or_else(PoisonError::into_inner), compiled) {
+            eprintln!("not kept: {why}");
+        }
+    };
+    let (more, failed) =
+        work::compile_all(&architectures, &options.families, &compiled, processes, options.mode, keep);
     compiled.extend(more);
-    compiled.retain(|one| architectures.contains(&one.architecture.as_str()));
+    compiled.retain(|one| {
+        architectures.contains(&one.architecture.as_str())
+            && options.families.iter().any(|family| family.name == one.family)
+    });
     compiled.sort_by(|a, b| (&a.kernel, &a.architecture).cmp(&(&b.kernel, &b.architecture)));
     println!(
-        "{} code objects' notes read: {} kernels for {} architectures, by {made_with}, in {:.0?} with {processes} processes",
+        "{} kernels' notes read: {} kernels for {} architectures, by {made_with}, in {:.0?} with {processes} processes",
         compiled.len(),
         options.families.iter().map(|family| family.instantiations().count()).sum::<usize>(),
         architectures.len(),
@@ -141,6 +171,11 @@ fn check(directory: &Path, options: &Options) -> Result<usize, String> {
     let whole = failed.is_empty() && options.has(|_| false);
     let mut problems = failed.len();
     show("not compiled", failed);
+    if options.mode == Mode::Find {
+        show("spill or take scratch, which is not held against them", report::spilling(&compiled));
+        println!("{}", if problems == 0 { "all are found" } else { "some are not found" });
+        return Ok(problems);
+    }
 
     let mut used = vec![false; exceptions.len()];
     let mut excepted = BTreeMap::new();

@@ -98,6 +98,30 @@ pub(crate) fn architectures(
     Table { name: "architectures", text }
 }
 
+/// A line for each template of which instantiations spill or take scratch: how many, and the greatest figures.
+pub(crate) fn spilling(compiled: &[Compiled]) -> Vec<String> {
+    let mut templates: BTreeMap<(&str, &str), (usize, [u32; 3])> = BTreeMap::new();
+    for one in compiled {
+        let figures = [one.notes.scratch, one.notes.vgpr_spills, one.notes.sgpr_spills];
+        if figures.iter().any(|&figure| figure > 0) {
+            let (count, most) = templates.entry((&one.architecture, template_of(&one.kernel))).or_default();
+            *count += 1;
+            for (most, figure) in most.iter_mut().zip(figures) {
+                *most = figure.max(*most);
+            }
+        }
+    }
+    let line = |((architecture, template), (count, [scratch, vgprs, sgprs])): (
+        (&str, &str),
+        (usize, [u32; 3]),
+    )| {
+        format!(
+            "{architecture} | {template}, {count} instantiations: at most {scratch} bytes of scratch, {vgprs} vector, {sgprs} scalar registers spilled"
+        )
+    };
+    templates.into_iter().map(line).collect()
+}
+
 impl Table {
     /// The document with this table in its place.
     pub(crate) fn put_into(&self, document: &str) -> Result<String, String> {

@@ -15,6 +15,7 @@ const NOT_BOUND_BY_MEMORY: &[&str] = &[
     "conv_forward",
     "ctc_alpha",
     "ctc_posterior",
+    "interpolate_table",
     "matmul",
     "qmatmul",
     "sort_merge",
@@ -191,7 +192,7 @@ mod tests {
 
     fn compiled(kernel: &str, notes: Notes, accesses: Option<Accesses>) -> Compiled {
         let (architecture, family) = ("gfx1030".into(), "binary".into());
-        Compiled { architecture, family, kernel: kernel.into(), notes, accesses }
+        Compiled { architecture, family, sources: 0, kernel: kernel.into(), notes, accesses }
     }
 
     fn plain() -> Notes {

@@ -1,7 +1,8 @@
 //! Compiling, spread over processes of this program: hipRTC compiles one thing at a time in a process.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::OpenOptions;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,12 +10,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hip::{Compiler, KernelName};
-use hip_kernels::Family;
+use hip_kernels::{Family, HEADERS};
 use serde::{Deserialize, Serialize};
 
 use crate::assembly::{Accesses, accesses_of};
 use crate::notes::{Notes, notes_of};
-use crate::rules;
+use crate::{made_with, rules};
 
 /// Kernels that are compiled together: the compiler's own start takes as long as ten of them.
 const TOGETHER: usize = 120;
@@ -26,12 +27,38 @@ pub(crate) struct Compiled {
     pub(crate) architecture: String,
     /// The family, that is the source file.
     pub(crate) family: String,
+    /// What it was compiled of, as [`sources_of`] gives it.
+    pub(crate) sources: u64,
     /// The instantiation.
     pub(crate) kernel: String,
     /// What its code object says.
     pub(crate) notes: Notes,
     /// How it reaches memory; `None` where nothing is asked of that.
     pub(crate) accesses: Option<Accesses>,
+}
+
+/// What is done with the kernels of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// They are compiled as for the compiler that they are shaped for.
+    Read,
+    /// By an older one: what it wants names like is found out with one kernel first, and nothing is disassembled.
+    Find,
+}
+
+impl Mode {
+    /// How it is told to a process.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Find => "find",
+        }
+    }
+
+    /// The mode that a process was told.
+    pub(crate) fn of(word: &str) -> Option<Self> {
+        [Self::Read, Self::Find].into_iter().find(|mode| mode.word() == word)
+    }
 }
 
 /// Some kernels of a family on one architecture.
@@ -42,23 +69,47 @@ struct Job {
     first: usize,
 }
 
-/// Compiles every kernel of these families for these architectures, `processes` at a time, the largest families first.
-/// Returns what was compiled and what failed. What is in `known` already is left out, whole families at a time.
+/// A number for all that makes a family's code objects: the compiler, its options, the source, the headers that it includes, and
+/// which instantiations are asked for.
+pub(crate) fn sources_of(family: &Family) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (made_with().ok(), Compiler::OPTIONS, family.source).hash(&mut hasher);
+    let mut texts = vec![family.source];
+    let mut left: Vec<_> = HEADERS.to_vec();
+    while let Some(text) = texts.pop() {
+        left.retain(|&(name, header)| {
+            let included = text.contains(&format!("#include \"{name}\""));
+            if included {
+                header.hash(&mut hasher);
+                texts.push(header);
+            }
+            !included
+        });
+    }
+    family.instantiations().for_each(|name| name.hash(&mut hasher));
+    hasher.finish()
+}
+
+/// Compiles every kernel of these families for these architectures, `processes` at a time; returns what was compiled and what failed. Left
+/// out are the jobs of which all is in `known`. `finished` gets what each job compiled when it has.
 pub(crate) fn compile_all(
     architectures: &[&'static str],
     families: &[&'static Family],
     known: &[Compiled],
     processes: usize,
+    mode: Mode,
+    finished: impl Fn(&[Compiled]) + Sync,
 ) -> (Vec<Compiled>, Vec<String>) {
     let known: HashSet<(&str, &str)> =
-        known.iter().map(|one| (one.architecture.as_str(), one.family.as_str())).collect();
+        known.iter().map(|one| (one.architecture.as_str(), one.kernel.as_str())).collect();
     let mut jobs = Vec::new();
     for family in families {
-        let architectures: Vec<&'static str> =
-            architectures.iter().copied().filter(|one| !known.contains(&(one, family.name))).collect();
-        for first in (0..family.instantiations().count()).step_by(TOGETHER) {
-            for &architecture in &architectures {
-                jobs.push(Job { architecture, family, first });
+        let names: Vec<String> = family.instantiations().map(|name| name.expression()).collect();
+        for (chunk, names) in names.chunks(TOGETHER).enumerate() {
+            for &architecture in architectures {
+                if !names.iter().all(|name| known.contains(&(architecture, name))) {
+                    jobs.push(Job { architecture, family, first: chunk * TOGETHER });
+                }
             }
         }
     }
@@ -68,10 +119,13 @@ pub(crate) fn compile_all(
         for _ in 0..processes.max(1) {
             scope.spawn(|| {
                 while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let result = in_process(job);
+                    let result = in_process(job, mode);
                     let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     match result {
-                        Ok(compiled) => done.0.extend(compiled),
+                        Ok(compiled) => {
+                            finished(&compiled);
+                            done.0.extend(compiled);
+                        }
                         Err(why) => {
                             let Job { architecture, family, first } = job;
                             done.1.push(format!("{architecture} {} from {first}: {why}", family.name));
@@ -84,32 +138,40 @@ pub(crate) fn compile_all(
     done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What an earlier run left in a file; nothing where there is none.
+/// What an earlier run left in a file of families that are made of the same still; nothing where there is none.
 pub(crate) fn kept(file: &Path) -> Result<Vec<Compiled>, String> {
     let text = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         text => text.map_err(|error| format!("{}: {error}", file.display()))?,
     };
-    let line = |line| serde_json::from_str(line).map_err(|error| format!("{}: {error}", file.display()));
-    text.lines().map(line).collect()
+    let current: HashMap<&str, u64> =
+        hip_kernels::families().iter().map(|family| (family.name, sources_of(family))).collect();
+    let mut found = Vec::new();
+    for line in text.lines() {
+        // A line that an earlier version of this program wrote is not one of these.
+        let Ok(one) = serde_json::from_str::<Compiled>(line) else { continue };
+        if current.get(one.family.as_str()) == Some(&one.sources) {
+            found.push(one);
+        }
+    }
+    Ok(found)
 }
 
-/// Adds to the file what a run compiled.
-pub(crate) fn keep(file: &Path, compiled: &[Compiled]) -> Result<(), String> {
-    let mut out =
-        OpenOptions::new().create(true).append(true).open(file).map_err(|error| error.to_string())?;
+/// Adds to a file.
+pub(crate) fn keep(file: &mut File, compiled: &[Compiled]) -> Result<(), String> {
+    let mut lines = String::new();
     for one in compiled {
-        let line = serde_json::to_string(one).map_err(|error| error.to_string())?;
-        writeln!(out, "{line}").map_err(|error| error.to_string())?;
+        lines += &serde_json::to_string(one).map_err(|error| error.to_string())?;
+        lines.push('\n');
     }
-    Ok(())
+    file.write_all(lines.as_bytes()).map_err(|error| error.to_string())
 }
 
 /// Runs a job in a process of its own and reads what it writes: a line a kernel.
-fn in_process(job: &Job) -> Result<Vec<Compiled>, String> {
+fn in_process(job: &Job, mode: Mode) -> Result<Vec<Compiled>, String> {
     let program = std::env::args().next().ok_or("no program name")?;
     let mut child = Command::new(&program)
-        .args(["worker", job.architecture, job.family.name, &job.first.to_string()])
+        .args([mode.word(), job.architecture, job.family.name, &job.first.to_string()])
         // LLVM's own cache would hide what is compiled.
         .env("AMD_COMGR_CACHE", "0")
         .stdout(Stdio::piped())
@@ -135,15 +197,18 @@ fn in_process(job: &Job) -> Result<Vec<Compiled>, String> {
 }
 
 /// What the process of a job does: writes a line a kernel, or what went wrong.
-pub(crate) fn worker(architecture: &str, family: &str, first: &str) -> Result<(), String> {
+pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) -> Result<(), String> {
     let family = hip_kernels::families().iter().find(|one| one.name == family).ok_or("no such family")?;
     let first: usize = first.parse().map_err(|_| "no number")?;
     let names: Vec<KernelName> = family.instantiations().skip(first).take(TOGETHER).collect();
     let compiler = Compiler::load().map_err(|error| error.to_string())?;
+    if let (Mode::Find, Some(&name)) = (mode, names.first()) {
+        compiler.compile(architecture, &[name]).map_err(|error| error.to_string())?;
+    }
     let object = compiler.compile(architecture, &names).map_err(|error| error.to_string())?;
     let notes: HashMap<String, Notes> =
         notes_of(&object.code)?.into_iter().map(|notes| (notes.symbol.clone(), notes)).collect();
-    let accesses = if names.iter().any(|name| rules::wide(name).is_some()) {
+    let accesses = if mode == Mode::Read && names.iter().any(|name| rules::wide(name).is_some()) {
         let file = format!("/tmp/kernels-{}.co", std::process::id());
         std::fs::write(&file, &object.code).map_err(|error| format!("{file}: {error}"))?;
         let accesses = accesses_of(file.as_ref());
@@ -152,6 +217,7 @@ pub(crate) fn worker(architecture: &str, family: &str, first: &str) -> Result<()
     } else {
         None
     };
+    let sources = sources_of(family);
     for (name, symbol) in names.iter().zip(&object.symbols) {
         let notes = notes.get(symbol).ok_or_else(|| format!("{name}: no notes"))?.clone();
         let accesses = rules::wide(name)
@@ -160,6 +226,7 @@ pub(crate) fn worker(architecture: &str, family: &str, first: &str) -> Result<()
         let compiled = Compiled {
             architecture: architecture.to_owned(),
             family: family.name.to_owned(),
+            sources,
             kernel: name.expression(),
             notes,
             accesses,
