@@ -8,6 +8,7 @@
 #[doc = include_str!("../../README.md")]
 mod readme {}
 
+pub mod alignments;
 mod compare;
 mod input;
 mod random;

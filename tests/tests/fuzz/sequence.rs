@@ -121,31 +121,10 @@ impl Sequences {
 
     /// The gradients of the log-probabilities for losses weighted by `grad`, by going through every alignment.
     fn by_enumeration(&self, log_probs: &[f64], grad: &[f64]) -> Vec<f64> {
-        let [steps, batch, classes] = self.dims;
-        let mut gradient = vec![0.0; log_probs.len()];
-        for (n, (&input, &length)) in self.inputs.iter().zip(&self.lengths).enumerate() {
-            let steps = steps.min(input as usize);
-            let target = &self.targets[n * self.labels..n * self.labels + length as usize];
-            let at = |t: usize, class: usize| (t * batch + n) * classes + class;
-            let mut share = vec![0.0; log_probs.len()];
-            let mut total = 0.0;
-            for number in 0..classes.pow(steps as u32) {
-                let path: Vec<usize> = (0..steps).map(|t| number / classes.pow(t as u32) % classes).collect();
-                let mut said = path.clone();
-                said.dedup();
-                said.retain(|&class| class != self.blank);
-                if !said.iter().map(|&class| class as i64).eq(target.iter().copied()) {
-                    continue;
-                }
-                let p = path.iter().enumerate().map(|(t, &class)| log_probs[at(t, class)]).sum::<f64>().exp();
-                total += p;
-                path.iter().enumerate().for_each(|(t, &class)| share[at(t, class)] += p);
-            }
-            if total > 0.0 {
-                gradient.iter_mut().zip(&share).for_each(|(g, s)| *g -= grad[n] * s / total);
-            }
-        }
-        gradient
+        let Self { dims, labels, blank, .. } = *self;
+        let (targets, input_lengths, target_lengths) = (&self.targets, &self.inputs, &self.lengths);
+        let sequences = alignments::Sequences { dims, labels, targets, input_lengths, target_lengths, blank };
+        sequences.by_enumeration(log_probs, grad).1
     }
 }
 

@@ -74,47 +74,20 @@ impl Case {
         read_float::<R>(R::ctc_loss_backward(log_probs, targets, inputs, lengths, grad, self.blank))
     }
 
+    /// Losses, and gradients for losses weighted by `grad`, by going through every alignment.
+    fn by_enumeration(&self, log_probs: &TensorData, grad: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let Self { dims, labels, blank, .. } = *self;
+        let (targets, input_lengths, target_lengths) =
+            (&self.targets, &self.input_lengths, &self.target_lengths);
+        let sequences = alignments::Sequences { dims, labels, targets, input_lengths, target_lengths, blank };
+        sequences.by_enumeration(&log_probs.iter::<f64>().collect::<Vec<_>>(), grad)
+    }
+
     /// Padding that Burn's composition may read: it gathers every label.
     fn padded(mut self) -> Self {
         self.targets.iter_mut().for_each(|label| *label = (*label).max(0));
         self
     }
-}
-
-/// What an alignment says: repetitions merged, then blanks dropped.
-fn said(path: &[usize], blank: usize) -> Vec<i64> {
-    let mut merged = path.to_vec();
-    merged.dedup();
-    merged.into_iter().filter(|&class| class != blank).map(|class| class as i64).collect()
-}
-
-/// Losses, and gradients for losses weighted by `grad`, by going through every alignment.
-fn by_enumeration(case: &Case, log_probs: &TensorData, grad: &[f64]) -> [Vec<f64>; 2] {
-    let [steps, batch, classes] = case.dims;
-    let log_probs: Vec<f64> = log_probs.iter::<f64>().collect();
-    let mut gradient = vec![0.0; log_probs.len()];
-    let losses = (0..batch).map(|n| {
-        let length = case.input_lengths[n] as usize;
-        let start = n * case.labels;
-        let target = &case.targets[start..start + case.target_lengths[n] as usize];
-        let at = |t: usize, class: usize| (t * batch + n) * classes + class;
-        let mut total = 0.0;
-        let mut share = vec![0.0; steps * batch * classes];
-        for number in 0..classes.pow(length as u32) {
-            let path: Vec<usize> = (0..length).map(|t| number / classes.pow(t as u32) % classes).collect();
-            if said(&path, case.blank) != target {
-                continue;
-            }
-            let p = path.iter().enumerate().map(|(t, &class)| log_probs[at(t, class)]).sum::<f64>().exp();
-            total += p;
-            path.iter().enumerate().for_each(|(t, &class)| share[at(t, class)] += p);
-        }
-        if total > 0.0 {
-            gradient.iter_mut().zip(&share).for_each(|(g, s)| *g -= grad[n] * s / total);
-        }
-        -total.ln()
-    });
-    [losses.collect(), gradient]
 }
 
 /// For sums of logarithms and for what comes from their differences.
@@ -137,7 +110,7 @@ fn ctc_loss_by_enumeration() {
                     let grad: Vec<f64> =
                         (0..dims[1]).map(|_| (1 + random.below(8)) as f64 / 4.0 - 1.5).collect();
                     let log_probs = case.log_probs(dtype);
-                    let [losses, gradient] = by_enumeration(&case, &log_probs, &grad);
+                    let (losses, gradient) = case.by_enumeration(&log_probs, &grad);
                     let ints = [DType::I64, DType::I32, DType::I16, DType::I8][random.below(4)];
                     let what = format!("ctc_loss {dtype:?} {ints:?} {case:?}");
                     let losses = TensorData::new(losses, [dims[1]]).convert_dtype(dtype);
