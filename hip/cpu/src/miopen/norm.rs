@@ -5,21 +5,11 @@ use super::handle::in_order;
 use super::status::{Outcome, answer, by_float, input, output, require};
 use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
-use crate::numeric::rows::{Normalise, affine, deviations, narrowed, normalise, widened};
+use crate::numeric::rows::{Normalise, affine, moments, narrowed, normalise, widened};
 use crate::numeric::scratch::with_scratch;
 use crate::runtime::parallel;
 use core::ffi::c_void;
 use miopen_sys::*;
-
-/// Mean and 1/deviation of a row.
-fn moments(x: &[f32], epsilon: f32) -> (f32, f32) {
-    let count = x.len() as f64;
-    let mean = (deviations(x, 0.0)[0] / count) as f32;
-    let [first, second] = deviations(x, mean);
-    let off = first / count;
-    let variance = (second / count - off * off).max(0.0);
-    (mean, (1.0 / (variance + f64::from(epsilon)).sqrt()) as f32)
-}
 
 /// A forward call: `rows` rows of `len` values that are normalised together.
 struct Forward {
@@ -76,7 +66,8 @@ fn forward<T: Single>(call: &Forward) -> Outcome {
             for (index, row) in rows.enumerate() {
                 let at = index * len..(index + 1) * len;
                 let x = widened(&x[at.clone()], wide_x);
-                let (own_mean, own_rstd) = moments(x, epsilon);
+                let (own_mean, variance) = moments(x);
+                let own_rstd = 1.0 / ((variance + f64::from(epsilon)) as f32).sqrt();
                 (mean[index], rstd[index]) = (T::narrow(own_mean), T::narrow(own_rstd));
                 let first = first(row, weights, len / share);
                 narrowed(&mut y[at], wide_y, |y| {

@@ -3,7 +3,121 @@
 use super::element::Single;
 use super::simd::{Vector, by_level};
 
-/// The four sums that a normalisation needs, over the lanes of one vector at a time.
+/// Elements whose sum is kept in the lanes of vectors before it goes into a double.
+const SPAN: usize = 4096;
+
+/// The sums of `x - shift` and of its square, over at most [`SPAN`] elements.
+#[inline(always)]
+unsafe fn span_sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
+    // SAFETY: the caller vouches for the level; `i` stays inside the row.
+    unsafe {
+        let (one, away) = (V::splat(1.0), V::splat(-shift));
+        let (mut first, mut second) = ([V::zero(); 4], [V::zero(); 4]);
+        let mut i = 0;
+        while i + 4 * V::LANES <= x.len() {
+            for v in 0..4 {
+                let d = V::load(x.as_ptr().add(i + v * V::LANES)).mul_add(one, away);
+                first[v] = first[v].add(d);
+                second[v] = d.mul_add(d, second[v]);
+            }
+            i += 4 * V::LANES;
+        }
+        let mut sum = first[0].add(first[1]).add(first[2].add(first[3])).sum();
+        let mut squares = second[0].add(second[1]).add(second[2].add(second[3])).sum();
+        for &x in &x[i..] {
+            let d = x - shift;
+            sum += d;
+            squares += d * d;
+        }
+        [f64::from(sum), f64::from(squares)]
+    }
+}
+
+/// Of the row's distances from `shift`: the sums of them and of their squares.
+#[inline(always)]
+unsafe fn sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
+    let mut sums = [0.0; 2];
+    for span in x.chunks(SPAN) {
+        // SAFETY: the caller vouches for the level.
+        let [first, second] = unsafe { span_sums::<V>(span, shift) };
+        sums = [sums[0] + first, sums[1] + second];
+    }
+    sums
+}
+
+/// Mean and variance of a row: by its distances from the first element, which is seldom many deviations away from the mean; by
+/// those from the mean where it is.
+#[inline(always)]
+unsafe fn mean_and_variance<V: Vector>(x: &[f32], share: f64) -> (f32, f64) {
+    let mut shift = x[0];
+    // SAFETY: the caller vouches for the level.
+    let [sum, squares] = unsafe { sums::<V>(x, shift) };
+    let (mut first, mut second) = (sum * share, squares * share);
+    // As long as this holds the difference below keeps all but four of its bits.
+    let exact = first * first <= 16.0 * (second - first * first);
+    if !exact {
+        shift = (f64::from(shift) + first) as f32;
+        // SAFETY: as above.
+        let [sum, squares] = unsafe { sums::<V>(x, shift) };
+        (first, second) = (sum * share, squares * share);
+    }
+    ((f64::from(shift) + first) as f32, (second - first * first).max(0.0))
+}
+
+#[derive(Clone, Copy)]
+struct Deviations<'a> {
+    x: &'a [f32],
+    shift: f32,
+    sums: *mut [f64; 2],
+}
+
+#[inline(always)]
+unsafe fn deviations_with<V: Vector>(job: Deviations<'_>) {
+    // SAFETY: the caller vouches for the level and for the pointer.
+    unsafe { *job.sums = sums::<V>(job.x, job.shift) }
+}
+
+by_level! {
+    /// # Safety
+    /// `sums` can be written.
+    unsafe fn run_deviations(job: Deviations<'_>) = deviations_with
+}
+
+/// The sums of `x - shift` and of its square.
+pub(crate) fn deviations(x: &[f32], shift: f32) -> [f64; 2] {
+    let mut sums = [0.0; 2];
+    // SAFETY: the job's pointer is that of `sums`.
+    unsafe { run_deviations(Deviations { x, shift, sums: &mut sums }) };
+    sums
+}
+
+#[derive(Clone, Copy)]
+struct Moments<'a> {
+    x: &'a [f32],
+    found: *mut (f32, f64),
+}
+
+#[inline(always)]
+unsafe fn moments_with<V: Vector>(job: Moments<'_>) {
+    // SAFETY: the caller vouches for the level and for the pointer.
+    unsafe { *job.found = mean_and_variance::<V>(job.x, 1.0 / job.x.len() as f64) }
+}
+
+by_level! {
+    /// # Safety
+    /// `found` can be written.
+    unsafe fn run_moments(job: Moments<'_>) = moments_with
+}
+
+/// Mean and variance of a row that is not empty.
+pub(crate) fn moments(x: &[f32]) -> (f32, f64) {
+    let mut found = (0.0, 0.0);
+    // SAFETY: the job's pointer is that of `found`.
+    unsafe { run_moments(Moments { x, found: &mut found }) };
+    found
+}
+
+/// The sums that a normalisation's gradient needs, over the lanes of one vector at a time.
 #[derive(Clone, Copy)]
 struct Job<'a> {
     a: &'a [f32],
@@ -21,35 +135,6 @@ unsafe fn total<V: Vector>(sums: [V; 4]) -> f64 {
         sums[0].add(sums[1]).add(sums[2].add(sums[3])).store(lanes.as_mut_ptr());
     }
     lanes[..V::LANES].iter().map(|&lane| f64::from(lane)).sum()
-}
-
-#[inline(always)]
-unsafe fn deviations_with<V: Vector>(job: Job<'_>) {
-    let (len, at) = (job.a.len(), job.a.as_ptr());
-    // SAFETY: the caller vouches for the level.
-    let mut first = [unsafe { V::zero() }; 4];
-    let mut second = first;
-    let mut i = 0;
-    // SAFETY: the caller vouches for the level; `i` stays inside the row.
-    unsafe {
-        let shift = V::splat(-job.shift);
-        let one = V::splat(1.0);
-        while i + 4 * V::LANES <= len {
-            for v in 0..4 {
-                let x = V::load(at.add(i + v * V::LANES)).mul_add(one, shift);
-                first[v] = first[v].add(x);
-                second[v] = x.mul_add(x, second[v]);
-            }
-            i += 4 * V::LANES;
-        }
-        let mut sums = [total(first), total(second)];
-        for &x in &job.a[i..] {
-            let x = x - job.shift;
-            sums[0] += f64::from(x);
-            sums[1] += f64::from(x) * f64::from(x);
-        }
-        *job.sums = sums;
-    }
 }
 
 #[inline(always)]
@@ -85,20 +170,7 @@ unsafe fn products_with<V: Vector>(job: Job<'_>) {
 by_level! {
     /// # Safety
     /// None beyond the level's, which is checked.
-    unsafe fn run_deviations(job: Job<'_>) = deviations_with
-}
-by_level! {
-    /// # Safety
-    /// None beyond the level's, which is checked.
     unsafe fn run_products(job: Job<'_>) = products_with
-}
-
-/// The sums of `x - shift` and of its square.
-pub(crate) fn deviations(x: &[f32], shift: f32) -> [f64; 2] {
-    let mut sums = [0.0; 2];
-    // SAFETY: the job's pointer is that of `sums`.
-    unsafe { run_deviations(Job { a: x, b: &[], shift, sums: &mut sums }) };
-    sums
 }
 
 /// The sums of `a` and of `a * (b - shift)`; both rows have the same length.
@@ -191,67 +263,6 @@ pub(crate) struct Normalise<'a> {
     pub(crate) y: *mut f32,
     pub(crate) mean: *mut f32,
     pub(crate) rstd: *mut f32,
-}
-
-/// Elements whose sum is kept in the lanes of vectors before it goes into a double.
-const SPAN: usize = 4096;
-
-/// The sums of `x - shift` and of its square, over at most [`SPAN`] elements.
-#[inline(always)]
-unsafe fn span_sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
-    // SAFETY: the caller vouches for the level; `i` stays inside the row.
-    unsafe {
-        let (one, away) = (V::splat(1.0), V::splat(-shift));
-        let (mut first, mut second) = ([V::zero(); 4], [V::zero(); 4]);
-        let mut i = 0;
-        while i + 4 * V::LANES <= x.len() {
-            for v in 0..4 {
-                let d = V::load(x.as_ptr().add(i + v * V::LANES)).mul_add(one, away);
-                first[v] = first[v].add(d);
-                second[v] = d.mul_add(d, second[v]);
-            }
-            i += 4 * V::LANES;
-        }
-        let mut sum = first[0].add(first[1]).add(first[2].add(first[3])).sum();
-        let mut squares = second[0].add(second[1]).add(second[2].add(second[3])).sum();
-        for &x in &x[i..] {
-            let d = x - shift;
-            sum += d;
-            squares += d * d;
-        }
-        [f64::from(sum), f64::from(squares)]
-    }
-}
-
-/// Of the row's distances from `shift`: the sums of them and of their squares.
-#[inline(always)]
-unsafe fn sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
-    let mut sums = [0.0; 2];
-    for span in x.chunks(SPAN) {
-        // SAFETY: the caller vouches for the level.
-        let [first, second] = unsafe { span_sums::<V>(span, shift) };
-        sums = [sums[0] + first, sums[1] + second];
-    }
-    sums
-}
-
-/// Mean and variance of a row: by its distances from the first element, which is seldom many deviations away from the mean; by
-/// those from the mean where it is.
-#[inline(always)]
-unsafe fn mean_and_variance<V: Vector>(x: &[f32], share: f64) -> (f32, f64) {
-    let mut shift = x[0];
-    // SAFETY: the caller vouches for the level.
-    let [sum, squares] = unsafe { sums::<V>(x, shift) };
-    let (mut first, mut second) = (sum * share, squares * share);
-    // As long as this holds the difference below keeps all but four of its bits.
-    let exact = first * first <= 16.0 * (second - first * first);
-    if !exact {
-        shift = (f64::from(shift) + first) as f32;
-        // SAFETY: as above.
-        let [sum, squares] = unsafe { sums::<V>(x, shift) };
-        (first, second) = (sum * share, squares * share);
-    }
-    ((f64::from(shift) + first) as f32, (second - first * first).max(0.0))
 }
 
 #[inline(always)]
