@@ -6,6 +6,9 @@
 
 use std::process::Command;
 
+use burn::backend::Autodiff;
+use burn::tensor::Tensor;
+use burn_backend::TensorPrimitive;
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
 
@@ -39,6 +42,16 @@ fn case(name: &str) -> (f32, bool) {
         "batched float_matmul" => {
             let (a, b) = (full(&[2, 3, 1], TINY), full(&[2, 1, 3], 1.0));
             run(|| R::float_matmul(a, b))
+        }
+        // By Burn's autodiff, which asks `float_matmul` for it.
+        "gradient of float_matmul" => {
+            let tracked = |value| {
+                let inner = Tensor::<R, 2>::from_primitive(TensorPrimitive::Float(full(&[1, 1], value)));
+                Tensor::<Autodiff<R>, 2>::from_inner(inner).require_grad()
+            };
+            let (a, b) = (tracked(1.0), tracked(1.0));
+            let loss = (a.clone().matmul(b) * TINY).sum();
+            run(|| a.grad(&loss.backward()).unwrap().into_primitive().tensor())
         }
         "linear" => {
             let (x, w) = (full(&[2, 1], TINY), full(&[1, 3], 1.0));
@@ -82,7 +95,15 @@ fn case(name: &str) -> (f32, bool) {
     }
 }
 
-const FORWARD: [&str; 5] = ["float_matmul", "batched float_matmul", "linear", "conv2d", "conv_transpose2d"];
+/// No gradients, and one that nothing tells from them.
+const FORWARD: [&str; 6] = [
+    "float_matmul",
+    "batched float_matmul",
+    "gradient of float_matmul",
+    "linear",
+    "conv2d",
+    "conv_transpose2d",
+];
 const GRADIENTS: [&str; 6] = [
     "linear_x_backward",
     "linear_weight_backward",
