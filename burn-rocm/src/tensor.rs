@@ -192,6 +192,9 @@ pub(crate) fn one_device<'a>(op: &'static str, operands: &[&'a RocmTensor]) -> h
 pub(crate) fn one_shape(op: &'static str, operands: &[&RocmTensor]) -> hip::Result<Shape> {
     let mut shape = operands[0].layout.shape().clone();
     for other in &operands[1..] {
+        if other.dims() == shape.as_slice() {
+            continue;
+        }
         shape = broadcast_shape(op, shape.as_slice(), other.dims()).map_err(|_| hip::Error::Invalid {
             op,
             expected: format!("shapes that broadcast, of {}", operands[0].dtype.name()),

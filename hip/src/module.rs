@@ -1,11 +1,11 @@
 //! Programs, compiled by hipRTC, and the kernels loaded from them.
 
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use hip_kernels::KernelName;
+use hip_kernels::{Arg, KernelName};
 use hip_sys::{hipFunction_t, hipModule_t};
 
 use crate::cache::{CodeObject, code_cache};
@@ -87,11 +87,40 @@ unsafe impl Send for RetiredModule {}
 #[derive(Default)]
 struct Retired(Mutex<Vec<RetiredModule>>);
 
+/// A name by where its texts lie: no text is read at a launch. One that lies in two places is looked up once more by what it says.
+#[derive(Clone, Copy)]
+struct ByAddress(KernelName);
+
+impl PartialEq for ByAddress {
+    fn eq(&self, other: &Self) -> bool {
+        let same = |(a, b): (Arg, Arg)| match (a, b) {
+            (Arg::Name(a), Arg::Name(b)) => std::ptr::eq(a, b),
+            (a, b) => a == b,
+        };
+        std::ptr::eq(self.0.template(), other.0.template()) && self.0.args().zip(other.0.args()).all(same)
+    }
+}
+
+impl Eq for ByAddress {}
+
+impl Hash for ByAddress {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_usize(self.0.template().as_ptr().addr());
+        for arg in self.0.args() {
+            state.write_usize(match arg {
+                Arg::Type(dtype) => dtype as usize,
+                Arg::Name(name) => name.as_ptr().addr(),
+                Arg::Int(value) => value as usize,
+            });
+        }
+    }
+}
+
 /// The kernels that are loaded onto one device.
 pub(crate) struct Kernels {
     context: Arc<Context>,
     architecture: String,
-    by_name: RwLock<HashMap<KernelName, Arc<Kernel>, BuildHasherDefault<Quick>>>,
+    by_name: RwLock<HashMap<ByAddress, Arc<Kernel>, BuildHasherDefault<Quick>>>,
     loaded: Mutex<Loaded>,
     retired: Arc<Retired>,
     clock: AtomicU64,
@@ -122,7 +151,8 @@ impl Kernels {
     /// A built-in kernel, compiled when it is first asked for.
     #[inline]
     pub(crate) fn built_in(&self, name: KernelName) -> Result<Arc<Kernel>> {
-        let known = self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
+        let known =
+            self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(&ByAddress(name)).cloned();
         match known {
             Some(kernel) => {
                 self.touch(&kernel);
@@ -146,7 +176,7 @@ impl Kernels {
         let kernel =
             self.load(&rtc::program_of(family, &file), rtc::source_hash(family), &name.expression())?;
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
-        by_name.insert(name, kernel.clone());
+        by_name.insert(ByAddress(name), kernel.clone());
         Ok(kernel)
     }
 
