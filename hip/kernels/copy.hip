@@ -7,25 +7,70 @@ template <class T> __global__ void copy_strided(u32 n, Strided<1> m, const T *x,
     for_each_strided<1>(m, n, [=](u32 i, Offsets<1> at) { out[i] = x[at.at[0]]; });
 }
 
+// The same by units of BYTES, which is more than any element has: strides and n count units, all begin at multiples of BYTES.
+template <u32 BYTES> struct alignas(BYTES) Unit {
+    u8 bytes[BYTES];
+};
+template <i32 BYTES> __global__ void copy_strided_units(u32 n, Strided<1> m, const u8 *x, u8 *out) {
+    const Unit<BYTES> *from = reinterpret_cast<const Unit<BYTES> *>(x);
+    Unit<BYTES> *to = reinterpret_cast<Unit<BYTES> *>(out);
+    for_each_strided<1>(m, n, [=](u32 i, Offsets<1> at) { to[i] = from[at.at[0]]; });
+}
+
 // out[..] = x[..]: row 0 of `m` is x's, row 1 out's. No element of `out` may be addressed twice; `x` and `out` don't
 // overlap.
 template <class T> __global__ void copy_to_strided(u32 n, Strided<2> m, const T *x, T *out) {
     for_each_strided<2>(m, n, [=](u32, Offsets<2> at) { out[at.at[1]] = x[at.at[0]]; });
 }
 
+// Transposing in registers: a thread takes V x V elements, V accesses of 16 bytes (8 of single bytes) on each side, all read before any is
+// written. Of 32 threads 8 lie side by side along the rows that are read and 4 along those that are written, so that either side has whole
+// sectors; a block has 16 x 16 threads' worth.
+template <class T> struct Squares {
+    static constexpr u32 V = sizeof(T) == 1 ? 8 : 16 / sizeof(T), SIDE = 16, TILE = SIDE * V;
+
+    static DEVICE void copy(u64 height, u64 width, u64 column_stride, u64 out_stride, const T *from, T *to) {
+        for (u32 t = threadIdx.x; t < SIDE * SIDE; t += blockDim.x) {
+            u32 lane = t % 32, warp = t / 32;
+            u32 r = (lane % 8 + warp % 2 * 8) * V, c = (lane / 8 + warp / 2 * 4) * V;
+            if (r >= height || c >= width) continue;
+            Vector<T, V> x[V];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (u32 k = 0; k < V; ++k) x[k] = *reinterpret_cast<const Vector<T, V> *>(from + (c + k) * column_stride + r);
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (u32 k = 0; k < V; ++k) {
+                Vector<T, V> y;
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                for (u32 j = 0; j < V; ++j) y.lane[j] = x[j].lane[k];
+                *reinterpret_cast<Vector<T, V> *>(to + (r + k) * out_stride + c) = y;
+            }
+        }
+    }
+};
+
 // out[b][r][c] = x[b * batch_stride + c * column_stride + r] for `out` contiguous [batches, rows, columns]: the copy of a
-// transposed matrix, through a tile so that both sides are read and written along memory. Launched with one block a
-// tile of 32x32; any grid is right.
+// transposed matrix. In registers where all sizes and distances are multiples of 16 bytes, else through a tile so that both sides are read
+// and written along memory. Any grid is right.
 template <class T>
 __global__ void copy_transposed(u64 batches, u64 rows, u64 columns, u64 batch_stride, u64 column_stride, const T *x, T *out) {
+    using S = Squares<T>;
+    bool squares = !ONE_THREAD && (rows | columns | batch_stride | column_stride) % S::V == 0 && ((u64)x | (u64)out) % (S::V * sizeof(T)) == 0;
     constexpr u32 TILE = 32;
     SHARED(T, tile, TILE * (TILE + 1)); // one more column, so that a column's elements lie in different banks
-    u64 down = (rows + TILE - 1) / TILE, across = (columns + TILE - 1) / TILE;
+    u64 side = squares ? S::TILE : TILE;
+    u64 down = (rows + side - 1) / side, across = (columns + side - 1) / side;
     for_each_row(batches * down * across, [&](u64 block) {
-        u64 batch = block / (down * across), row = block / across % down * TILE, column = block % across * TILE;
-        u32 height = (u32)(rows - row < TILE ? rows - row : TILE), width = (u32)(columns - column < TILE ? columns - column : TILE);
+        u64 batch = block / (down * across), row = block / across % down * side, column = block % across * side;
+        u32 height = (u32)(rows - row < side ? rows - row : side), width = (u32)(columns - column < side ? columns - column : side);
         const T *from = x + batch * batch_stride + column * column_stride + row;
         T *to = out + (batch * rows + row) * columns + column;
+        if (squares) return S::copy(height, width, column_stride, columns, from, to);
         for_each_in_tile<TILE>(width, height, [&](u32 c, u32 r) { tile[c * (TILE + 1) + r] = from[c * column_stride + r]; });
         sync_threads();
         for_each_in_tile<TILE>(height, width, [&](u32 r, u32 c) { to[r * columns + c] = tile[c * (TILE + 1) + r]; });

@@ -6,10 +6,11 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-// to[i] = f(i, from[i], mean, 1 / sqrt(variance + epsilon)) for each element of a row, the mean 0 and the variance the mean of
+// to[i] = f((from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row, the mean 0 and the variance the mean of
 // squares unless CENTRED. The variance comes from the centred row, so that a large mean costs no precision. KEPT: a row that fits stays
 // in registers and is read once.
-template <bool CENTRED, bool KEPT, class T, class C, class F> DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f) {
+template <bool CENTRED, bool KEPT, class T, class C, class F, class... More>
+DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More *...more) {
     if constexpr (ONE_THREAD) {
         C mean = CENTRED ? block_reduce_range(len, (C)0, [=](u64 i) { return load(from[i]); }, Plus()) / (C)len : (C)0;
         auto square = [=](u64 i) {
@@ -17,7 +18,7 @@ template <bool CENTRED, bool KEPT, class T, class C, class F> DEVICE void normal
             return d * d;
         };
         C scale = (C)1 / math::sqrt(block_reduce_range(len, (C)0, square, Plus()) / (C)len + epsilon);
-        for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(f(i, load(from[i]), mean, scale)); });
+        for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(f(((C)load(from[i]) - mean) * scale, (C)load(more[i])...)); });
     } else if (KEPT && KeptRow<T>::fits(len, from)) {
         KeptRow<T> row;
         C sum = (C)0, squares = (C)0;
@@ -25,38 +26,34 @@ template <bool CENTRED, bool KEPT, class T, class C, class F> DEVICE void normal
         if constexpr (CENTRED) row.for_each_kept([&](C &x, bool) { sum += x; });
         C mean = CENTRED ? block_reduce(sum, Plus()) / (C)len : (C)0;
         row.for_each_kept([&](C &x, bool inside) {
-            C d = inside ? x - mean : (C)0;
-            squares += d * d;
+            if constexpr (CENTRED) x = inside ? x - mean : (C)0;
+            squares += x * x;
         });
         C scale = (C)1 / math::sqrt(block_reduce(squares, Plus()) / (C)len + epsilon);
-        row.write(to, [&](u32 i, C x) { return f((u64)i, x, mean, scale); });
+        row.write(to, [&](C x, auto... m) { return f(x * scale, m...); }, more...);
     } else {
         C sum = (C)0, squares = (C)0;
-        if constexpr (CENTRED) for_each_of_row(len, [&](u64, T x) { sum += (C)load(x); }, from);
+        if constexpr (CENTRED) for_each_of_row(whole_block(), len, [&](u64, T x) { sum += (C)load(x); }, from);
         C mean = CENTRED ? block_reduce(sum, Plus()) / (C)len : (C)0;
         auto square = [&](u64, T x) {
             C d = (C)load(x) - mean;
             squares += d * d;
         };
-        for_each_of_row(len, square, from);
+        for_each_of_row(whole_block(), len, square, from);
         C scale = (C)1 / math::sqrt(block_reduce(squares, Plus()) / (C)len + epsilon);
-        map_row(len, to, [=](u64 i, C x) { return f(i, x, mean, scale); }, from);
+        map_row(len, to, [=](u64, C x, auto... m) { return f((x - mean) * scale, m...); }, from, more...);
     }
 }
 
 // to = (from - mean) / sqrt(variance + epsilon) * gamma + beta for one row; gamma of len elements, beta too or null.
 template <bool KEPT, class T> DEVICE void layer_norm_row(u64 len, const T *from, const T *gamma, const T *beta, f64 epsilon, T *to) {
     using C = compute_t<T>;
-    auto plain = [=](u64 i, C v, C mean, C scale) { return (v - mean) * scale * load(gamma[i]); };
-    auto shifted = [=](u64 i, C v, C mean, C scale) { return (v - mean) * scale * load(gamma[i]) + load(beta[i]); };
     if constexpr (ONE_THREAD) { // a loop each, so that they vectorise
-        if (beta != nullptr) normalise<true, KEPT>(len, from, (C)epsilon, to, shifted);
-        else normalise<true, KEPT>(len, from, (C)epsilon, to, plain);
-    } else {
-        normalise<true, KEPT>(len, from, (C)epsilon, to, [=](u64 i, C v, C mean, C scale) {
-            return beta != nullptr ? shifted(i, v, mean, scale) : plain(i, v, mean, scale);
-        });
+        if (beta == nullptr) return normalise<true, KEPT>(len, from, (C)epsilon, to, [](C x, C g) { return x * g; }, gamma);
     }
+    // Where there is no beta its place is read from gamma: two copies of all this would hold the registers of both.
+    bool shift = beta != nullptr;
+    normalise<true, KEPT>(len, from, (C)epsilon, to, [=](C x, C g, C b) { return x * g + (shift ? b : (C)0); }, gamma, shift ? beta : gamma);
 }
 
 template <class T>
@@ -93,6 +90,6 @@ __global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma,
 template <class T> __global__ void rms_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, f64 epsilon, T *out) {
     using C = compute_t<T>;
     for_each_row(rows, [=](u64 row) {
-        normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [=](u64 i, C v, C, C scale) { return v * scale * load(gamma[i]); });
+        normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [](C x, C g) { return x * g; }, gamma);
     });
 }

@@ -89,21 +89,30 @@ DEVICE Part part_of(u64 index, u64 len, u64 parts) {
 
 template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u64 parts, u64 count, const From *x, To *out) {
     using A = typename accumulator<From>::type;
-    for_each_row(rows * parts, [&](u64 index) {
-        Part part = part_of(index, len, parts);
-        const From *row = x + part.outer * len + part.begin;
-        u64 size = part.end - part.begin;
-        A result = Op::template identity<A>();
-        auto join = [](A a, A b) { return Op::join(a, b); };
-        if constexpr (ONE_THREAD) {
-            result = block_reduce_range<A>(
-                size, result, [=](u64 i) { return Op::enter(accumulator<From>::from(row[i])); }, join);
-        } else {
-            for_each_of_row(size, [&](u64, From v) { result = Op::join(result, Op::enter(accumulator<From>::from(v))); }, row);
-            result = block_reduce(result, join);
+    auto join = [](A a, A b) { return Op::join(a, b); };
+    if constexpr (ONE_THREAD) {
+        for_each_row(rows * parts, [&](u64 index) {
+            Part part = part_of(index, len, parts);
+            const From *row = x + part.outer * len + part.begin;
+            auto value = [=](u64 i) { return Op::enter(accumulator<From>::from(row[i])); };
+            A result = block_reduce_range<A>(part.end - part.begin, Op::template identity<A>(), value, join);
+            out[index] = store<To>::from(Op::leave(result, count));
+        });
+    } else {
+        u32 width = (u32)warpSize, warps = (blockDim.x + width - 1) / width, warp = threadIdx.x / width;
+        bool alone = rows * parts >= (u64)gridDim.x * warps; // enough for a warp each, which no barrier holds up
+        u32 lanes = blockDim.x - warp * width < width ? blockDim.x - warp * width : width;
+        Team team = alone ? Team{threadIdx.x % width, lanes} : whole_block();
+        u64 step = alone ? (u64)gridDim.x * warps : gridDim.x;
+        for (u64 index = alone ? (u64)blockIdx.x * warps + warp : blockIdx.x; index < rows * parts; index += step) {
+            Part part = part_of(index, len, parts);
+            A result = Op::template identity<A>();
+            auto enter = [&](u64, From v) { result = Op::join(result, Op::enter(accumulator<From>::from(v))); };
+            for_each_of_row<true>(team, part.end - part.begin, enter, x + part.outer * len + part.begin);
+            result = alone ? warp_reduce(result, join) : block_reduce(result, join);
+            if (team.at == 0) out[index] = store<To>::from(Op::leave(result, count));
         }
-        if (threadIdx.x == 0) out[index] = store<To>::from(Op::leave(result, count));
-    });
+    }
 }
 
 template <class Op, class From, class To>
@@ -138,7 +147,89 @@ DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const F
     });
 }
 
-// out[row][part] = op over x[row][the part's share of len]. One block a row and part; any grid is right. `count`: what
+// The same where 16 bytes of a row lie side by side within `inner`, on GPUs: of a block's threads up to 32 lie along a row, each with
+// as many columns as 16 bytes hold, and the rest take rows apart, four accesses each at a time. Any block size is right; past 256
+// threads there is nothing to do.
+template <class Op, class From, class To>
+DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
+    using A = typename accumulator<From>::type;
+    constexpr u32 WIDTH = LANES<From>, MOST = 256, SPAN = 64; // sums are kept short for precision
+    SHARED(A, partial, MOST);
+    u64 wide = inner / WIDTH;
+    u32 threads = blockDim.x < MOST ? blockDim.x : MOST, across = threads < 32 ? threads : 32;
+    while (across > 1 && across / 2 >= wide) across /= 2;
+    u32 down = threads / across, group = threadIdx.x / across, lane = threadIdx.x % across;
+    u64 blocks = (wide + across - 1) / across;
+    for_each_row(outer * parts * blocks, [&](u64 item) {
+        u64 index = item / blocks, vector = item % blocks * across + lane;
+        Part part = part_of(index, len, parts);
+        bool mine = group < down && vector < wide;
+        A total[WIDTH];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < WIDTH; ++k) total[k] = Op::template identity<A>();
+        if (mine) {
+            const Vector<From, WIDTH> *from = reinterpret_cast<const Vector<From, WIDTH> *>(x + part.outer * len * inner) + vector;
+            auto enter = [](From v) { return Op::enter(accumulator<From>::from(v)); };
+            u64 i = part.begin + group;
+            while (i < part.end) {
+                A sum[WIDTH];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                for (u32 k = 0; k < WIDTH; ++k) sum[k] = Op::template identity<A>();
+                u32 n = 0;
+                for (; n < SPAN && i + 3 * down < part.end; n += 4, i += 4 * down) {
+                    Vector<From, WIDTH> a = from[i * wide], b = from[(i + down) * wide], c = from[(i + 2 * down) * wide], d = from[(i + 3 * down) * wide];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                    for (u32 k = 0; k < WIDTH; ++k) {
+                        A four = Op::join(Op::join(enter(a.lane[k]), enter(b.lane[k])), Op::join(enter(c.lane[k]), enter(d.lane[k])));
+                        sum[k] = Op::join(sum[k], four);
+                    }
+                }
+                for (; n < SPAN && i < part.end; ++n, i += down) {
+                    Vector<From, WIDTH> a = from[i * wide];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                    for (u32 k = 0; k < WIDTH; ++k) sum[k] = Op::join(sum[k], enter(a.lane[k]));
+                }
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                for (u32 k = 0; k < WIDTH; ++k) total[k] = Op::join(total[k], sum[k]);
+            }
+        }
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < WIDTH; ++k) {
+            if (down > 1) {
+                sync_threads(); // what was there may still be read
+                if (threadIdx.x < MOST) partial[threadIdx.x] = total[k];
+                sync_threads();
+                if (group == 0) {
+                    for (u32 g = 1; g < down; ++g) total[k] = Op::join(total[k], partial[g * across + lane]);
+                }
+            }
+            if (group == 0 && mine) out[index * inner + vector * WIDTH + k] = store<To>::from(Op::leave(total[k], count));
+        }
+    });
+}
+
+template <class Op, class From, class To>
+DEVICE void any_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
+    if constexpr (!ONE_THREAD) {
+        if (inner % LANES<From> == 0 && past_boundary(x) == 0) return wide_columns<Op>(outer, len, inner, parts, count, x, out);
+    }
+    columns<Op>(outer, len, inner, parts, count, x, out);
+}
+
+// out[row][part] = op over x[row][the part's share of len]. A block takes a row and part, or a warp where there
+// are as many of them as the launch has warps; any grid is right. `count`: what
 // Mean divides by. Sum, Prod, Mean, Max, Min and MaxAbs over numbers; Any and All over bools.
 template <class Op, class T> __global__ void reduce_rows(u64 n, u64 len, u64 parts, u64 count, const T *x, T *out) {
     rows<Op>(n, len, parts, count, x, out);
@@ -150,16 +241,16 @@ __global__ void reduce_rows_between(u64 n, u64 len, u64 parts, u64 count, const 
     rows<Op>(n, len, parts, count, x, out);
 }
 
-// out[outer][part][inner] = op over x[outer][the part's share of len][inner]. One thread a column and part.
+// out[outer][part][inner] = op over x[outer][the part's share of len][inner]. One thread a column and part, or as wide_columns.
 template <class Op, class T>
 __global__ void reduce_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const T *x, T *out) {
-    columns<Op>(outer, len, inner, parts, count, x, out);
+    any_columns<Op>(outer, len, inner, parts, count, x, out);
 }
 
 // The same from one type to another.
 template <class Op, class From, class To>
 __global__ void reduce_columns_between(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
-    columns<Op>(outer, len, inner, parts, count, x, out);
+    any_columns<Op>(outer, len, inner, parts, count, x, out);
 }
 
 // The greatest or least element and the first index that has it; NaN is beyond every number.

@@ -18,30 +18,53 @@ template <class T> DEVICE Vector<T, LANES<T>> piece_of(const T *row, i64 first) 
     return *reinterpret_cast<const Vector<T, LANES<T>> *>(row + first);
 }
 
-// f(i, row[i], more[i]...) for i in 0..len, shared among the threads of the block. The elements have one size.
-template <class F, class T, class... More> DEVICE void for_each_of_row(u64 len, F f, const T *row, const More *...more) {
+// The threads that share a row: this one is `at` of `count`.
+struct Team {
+    u32 at, count;
+};
+DEVICE Team whole_block() { return Team{threadIdx.x, blockDim.x}; }
+
+// f(i, row[i], more[i]...) for i in 0..len, shared among the team; the elements have one size. AHEAD: four accesses of 16 bytes of each row
+// are on their way at a time, for kernels whose registers leave room.
+template <bool AHEAD = false, class F, class T, class... More>
+DEVICE void for_each_of_row(Team team, u64 len, F f, const T *row, const More *...more) {
     constexpr u32 WIDTH = LANES<T>;
-    u32 skip = past_boundary(row);
-    bool together = cut_alike(row, more...);
-    for (u64 at = (u64)threadIdx.x * WIDTH; at < len + skip; at += (u64)blockDim.x * WIDTH) {
-        i64 first = (i64)at - (i64)skip;
-        if (together && first >= 0 && (u64)first + WIDTH <= len) {
-            auto each = [&](Vector<T, WIDTH> x, Vector<More, WIDTH>... y) {
+    u64 head = past_boundary(row) ? WIDTH - past_boundary(row) : 0;
+    if (head > len || !cut_alike(row, more...)) head = len; // element by element
+    u64 tail = len - (len - head) % WIDTH;
+    u64 step = (u64)team.count * WIDTH, i = head + (u64)team.at * WIDTH;
+    // By value, so that all is loaded before any of it is used.
+    auto one = [&](u64 at, Vector<T, WIDTH> x, Vector<More, WIDTH>... y) {
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-                for (u32 j = 0; j < WIDTH; ++j) f((u64)first + j, x.lane[j], y.lane[j]...);
-            };
-            each(piece_of(row, first), piece_of(more, first)...);
-        } else {
+        for (u32 j = 0; j < WIDTH; ++j) f(at + j, x.lane[j], y.lane[j]...);
+    };
+    if constexpr (AHEAD) {
+        auto four = [&](Vector<T, WIDTH> a, Vector<More, WIDTH>... as, Vector<T, WIDTH> b, Vector<More, WIDTH>... bs, Vector<T, WIDTH> c,
+                        Vector<More, WIDTH>... cs, Vector<T, WIDTH> d, Vector<More, WIDTH>... ds) {
+            one(i, a, as...);
+            one(i + step, b, bs...);
+            one(i + 2 * step, c, cs...);
+            one(i + 3 * step, d, ds...);
+        };
+        for (; i + 3 * step < tail; i += 4 * step) {
+            i64 a = (i64)i, b = (i64)(i + step), c = (i64)(i + 2 * step), d = (i64)(i + 3 * step);
+            four(piece_of(row, a), piece_of(more, a)..., piece_of(row, b), piece_of(more, b)..., piece_of(row, c), piece_of(more, c)...,
+                 piece_of(row, d), piece_of(more, d)...);
+        }
+    }
 #if !COMPILER_HOST
 #pragma unroll 1
 #endif
-            for (u32 j = 0; j < WIDTH; ++j) {
-                u64 i = (u64)(first + (i64)j); // before the row: past every length
-                if (i < len) f(i, row[i], more[i]...);
-            }
-        }
+    for (; i < tail; i += step) one(i, piece_of(row, (i64)i), piece_of(more, (i64)i)...);
+    // What lies before the first boundary and past the last.
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
+    for (u64 j = team.at; j < head + (len - tail); j += team.count) {
+        u64 at = j < head ? j : tail + (j - head);
+        f(at, row[at], more[at]...);
     }
 }
 
@@ -50,6 +73,9 @@ template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F 
     constexpr u32 WIDTH = LANES<T>;
     u32 skip = past_boundary(out);
     bool together = cut_alike(out, in...);
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
     for (u64 at = (u64)threadIdx.x * WIDTH; at < len + skip; at += (u64)blockDim.x * WIDTH) {
         i64 first = (i64)at - (i64)skip;
         if (together && first >= 0 && (u64)first + WIDTH <= len) {
@@ -105,17 +131,21 @@ template <class T> struct KeptRow {
         });
     }
 
-    // out[i] = f(i, the row's element i), `out` cut as the row or not.
-    template <class F> DEVICE void write(T *out, F f) {
-        bool together = past_boundary(out) == skip;
+    // out[i] = f(the row's element i, more[i]...), these rows cut as this one or not.
+    template <class F, class... More> DEVICE void write(T *out, F f, const More *...more) {
+        bool together = past_boundary(out) == skip && ((past_boundary(more) == skip) && ... && true);
         for_each_piece([&](u32 p, i32 first) {
             if (together && whole(first)) {
-                Vector<T, WIDTH> y;
-                for_each_lane([&](u32 j) { y.lane[j] = store<T>::from(f((u32)first + j, value[p * WIDTH + j])); });
-                *reinterpret_cast<Vector<T, WIDTH> *>(out + first) = y;
+                auto each = [&](Vector<More, WIDTH>... m) {
+                    Vector<T, WIDTH> y;
+                    for_each_lane([&](u32 j) { y.lane[j] = store<T>::from(f(value[p * WIDTH + j], (C)load(m.lane[j])...)); });
+                    *reinterpret_cast<Vector<T, WIDTH> *>(out + first) = y;
+                };
+                each(piece_of(more, first)...);
             } else {
                 for_each_lane([&](u32 j) {
-                    if (inside(first, j)) out[first + (i32)j] = store<T>::from(f((u32)(first + (i32)j), value[p * WIDTH + j]));
+                    i32 i = first + (i32)j;
+                    if (inside(first, j)) out[i] = store<T>::from(f(value[p * WIDTH + j], (C)load(more[i])...));
                 });
             }
         });

@@ -97,10 +97,10 @@ template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *o
         });
         s.sum = block_reduce(s.sum, Plus());
         C factor = Kind::factor(s);
-        row.write(out, [&](u32, C v) { return Kind::EXPONENTIAL ? v * factor : Kind::apply(v - s.max, factor); });
+        row.write(out, [&](C v) { return Kind::EXPONENTIAL ? v * factor : Kind::apply(v - s.max, factor); });
     } else {
         Sum<C> s{lowest, (C)0};
-        for_each_of_row(len, [&](u64, T v) { s = Combine()(s, Sum<C>{Kind::read((C)load(v)), (C)1}); }, x);
+        for_each_of_row(whole_block(), len, [&](u64, T v) { s = Combine()(s, Sum<C>{Kind::read((C)load(v)), (C)1}); }, x);
         s = block_reduce(s, Combine());
         if (Kind::MASKED && s.max == lowest) s.max = (C)0;
         C factor = Kind::factor(s), max = s.max;
@@ -219,7 +219,7 @@ template <class Kind, class T> DEVICE void gradient_rows(u64 rows, u64 len, cons
             for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Kind::apply(load(a[i]), load(g[i]), sum)); });
         } else {
             C sum = (C)0;
-            for_each_of_row(len, [&](u64, T v, T d) { sum += Kind::term((C)load(v), (C)load(d)); }, a, g);
+            for_each_of_row(whole_block(), len, [&](u64, T v, T d) { sum += Kind::term((C)load(v), (C)load(d)); }, a, g);
             sum = block_reduce(sum, Plus());
             map_row(len, to, [=](u64, C v, C d) { return Kind::apply(v, d, sum); }, a, g);
         }

@@ -25,8 +25,11 @@ use crate::settings::{deterministic, settings};
 use crate::stream::Stream;
 use crate::workarounds;
 
-/// Elements of an element-wise launch per block: 8 a thread of 256. Fewer, and starting a block costs more than its work.
+/// Items of an element-wise launch per block: 8 a thread of 256. A strided copy of 2^28 f32 on an H200: 1.99 TB/s, with 4 a thread
+/// 1.91, with one 1.57.
 const ITEMS_PER_BLOCK: usize = 2048;
+/// More blocks than this loop: HIP takes fewer than 2^32 threads a launch.
+const MOST_BLOCKS: usize = 1 << 22;
 /// Threads of a block: a multiple of every warp size, and few enough for many registers each.
 const THREADS: u32 = 256;
 
@@ -280,24 +283,50 @@ impl Device {
 
     /// The grid for an element-wise kernel over so many items.
     pub fn grid(&self, items: usize) -> Grid {
-        let threads = THREADS.min(self.info.max_threads_per_block);
-        let blocks = items.div_ceil(ITEMS_PER_BLOCK).clamp(1, self.most_blocks(threads)) as u32;
-        Grid { blocks, threads }
+        self.blocks_of(ITEMS_PER_BLOCK, items)
+    }
+
+    /// The grid for an element-wise kernel over contiguous memory, `bytes` of its widest operand: one access of 16 bytes a thread.
+    pub fn grid_bytes(&self, bytes: usize) -> Grid {
+        match self.block_threads() {
+            // A core vectorises: what counts is how long its loop is.
+            1 => self.grid(bytes / 4),
+            threads => self.blocks_of(16 * threads as usize, bytes),
+        }
     }
 
     /// The grid for a kernel that gives each row of `row_len` items to a block.
     pub fn grid_rows(&self, rows: usize, row_len: usize) -> Grid {
-        let widest = THREADS.min(self.info.max_threads_per_block);
+        let widest = self.block_threads();
         let wanted = row_len.clamp(1, widest as usize).next_power_of_two() as u32;
         let threads = wanted.max(self.info.warp_size).min(widest);
-        let blocks = rows.clamp(1, self.most_blocks(threads)) as u32;
-        Grid { blocks, threads }
+        Grid { blocks: rows.clamp(1, self.most_blocks(threads)) as u32, threads }
     }
 
-    /// The blocks that are resident at once.
+    /// The warps that are resident at once.
+    pub fn resident_warps(&self) -> usize {
+        let per_unit = self.info.max_threads_per_compute_unit / self.info.warp_size;
+        self.info.compute_units as usize * per_unit.max(1) as usize
+    }
+
+    fn blocks_of(&self, items_per_block: usize, items: usize) -> Grid {
+        let threads = self.block_threads();
+        Grid { blocks: items.div_ceil(items_per_block).clamp(1, self.most_blocks(threads)) as u32, threads }
+    }
+
+    /// Threads of a block of an element-wise kernel.
+    pub fn block_threads(&self) -> u32 {
+        THREADS.min(self.info.max_threads_per_block)
+    }
+
+    /// As many as there is work for, where a block has more than one thread: blocks that start as others end keep memory busier than resident
+    /// ones that loop (H200, 2^28 f32: exp 4.27 TB/s beside 3.93, softmax of rows of 4096 3.99 beside 3.60, its gradient 3.94 beside 2.74).
+    /// Where a block is a core's loop, those that run at once.
     fn most_blocks(&self, threads: u32) -> usize {
-        let per_unit = (self.info.max_threads_per_compute_unit / threads).max(1);
-        self.info.compute_units as usize * per_unit as usize
+        if threads > 1 {
+            return MOST_BLOCKS;
+        }
+        self.info.compute_units as usize * self.info.max_threads_per_compute_unit.max(1) as usize
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn argwhere(tensor: RocmTensor, dtype: IntDType) -> hip::Result<RocmT
     }
     let tensor = reshape(tensor, &[n])?;
     let ty = tensor.kernel_type()?;
-    let serial = device.grid(usize::MAX).threads == 1;
+    let serial = device.block_threads() == 1;
     let chunk = if serial { SERIAL_CHUNK } else { CHUNK };
     let chunks = n.div_ceil(chunk);
     let counts = RocmTensor::empty(&device, [chunks], DType::I64)?;

@@ -214,8 +214,38 @@ pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
         return Ok(out);
     }
     let kernel = KernelName::new("copy_strided").ty(raw);
-    Walk::new("copy", kernel, tensor.dims(), &[Operand::whole(tensor)], Output::Row(&out)).launch()?;
+    if !in_units(tensor, &out)? {
+        Walk::new("copy", kernel, tensor.dims(), &[Operand::whole(tensor)], Output::Row(&out)).launch()?;
+    }
     Ok(out)
+}
+
+/// Copies by 16 bytes where runs of the tensor's elements lie side by side in memory, as where the outer axes alone are permuted: whether
+/// they do.
+fn in_units(tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
+    const BYTES: usize = 16;
+    let per_unit = BYTES / tensor.dtype_size();
+    let merged = collapse(tensor.dims(), [tensor.layout().strides()]);
+    let (mut shape, mut strides) = (merged.shape, merged.strides[0].clone());
+    let (Some(run), Some(&step)) = (shape.last_mut(), strides.last()) else { return Ok(false) };
+    let whole = |stride: &isize| stride.unsigned_abs().is_multiple_of(per_unit);
+    let outer = strides.len() - 1;
+    if step != 1
+        || out.hip_device().block_threads() == 1 // a core copies a run as fast by elements
+        || !run.is_multiple_of(per_unit)
+        || !strides[..outer].iter().all(whole)
+        || !tensor.layout().offset().is_multiple_of(per_unit)
+    {
+        return Ok(false);
+    }
+    *run /= per_unit;
+    for stride in &mut strides[..outer] {
+        *stride /= per_unit as isize;
+    }
+    let kernel = KernelName::new("copy_strided_units").int(BYTES as i32);
+    let from = Operand::units(tensor, &strides, BYTES);
+    Walk::new("copy", kernel, &shape, &[from], Output::Row(out)).units(BYTES).launch()?;
+    Ok(true)
 }
 
 /// A packed tensor that the caller may write: this one if nobody else holds its buffer, else a copy.
@@ -273,10 +303,11 @@ impl Transposed {
     }
 
     fn copy(&self, tensor: &RocmTensor, out: &RocmTensor, kernel: KernelName) -> hip::Result<()> {
-        let tiles = self.batches * self.rows.div_ceil(Self::TILE) * self.columns.div_ceil(Self::TILE);
         let device = out.hip_device();
-        let most = device.grid(usize::MAX);
-        let grid = hip::Grid { blocks: most.blocks.min(tiles as u32), threads: most.threads };
+        // In registers a block transposes 64 x 64 elements of 4 bytes.
+        let side = if device.block_threads() == 1 { Self::TILE } else { 2 * Self::TILE };
+        let tiles = self.batches * self.rows.div_ceil(side) * self.columns.div_ceil(side);
+        let grid = device.grid_rows(tiles, usize::MAX);
         let dims = [self.batches, self.rows, self.columns, self.batch_stride, self.column_stride]
             .map(|value| Value::U64(value as u64));
         // The view is dense in another order, or has gaps between columns: its own span is what is read.

@@ -89,7 +89,9 @@ pub(crate) fn flat(
         }
     }
     let Some(device) = outputs.first().map(|out| out.hip_device()) else { return Ok(()) };
-    rows(op, device, kernel, device.grid(n), &[Value::U64(n as u64)], inputs, scalars, outputs)
+    let widest = inputs.iter().chain(outputs).map(|tensor| tensor.dtype_size()).max().unwrap_or(1);
+    let grid = device.grid_bytes(n * widest);
+    rows(op, device, kernel, grid, &[Value::U64(n as u64)], inputs, scalars, outputs)
 }
 
 /// Launches `kernel(dims.., inputs.., scalars.., outputs..)` over dense tensors. `dims` name the elements that the
@@ -179,6 +181,12 @@ impl<'a> Operand<'a> {
         }
     }
 
+    /// `tensor` by units of `bytes`, at a multiple of which it begins; the strides count units.
+    pub(crate) fn units(tensor: &'a RocmTensor, strides: &'a [isize], bytes: usize) -> Self {
+        let offset = (tensor.layout().offset() * tensor.dtype_size() / bytes) as isize;
+        Self { buffer: tensor.buffer(), offset, size: bytes, packed: None, strides }
+    }
+
     /// Values of `bits` each in the bytes of `storage`, which lie as `layout` says.
     pub(crate) fn packed(storage: &'a RocmTensor, layout: &'a Layout, bits: usize) -> Self {
         Self {
@@ -236,6 +244,8 @@ pub(crate) struct Walk<'a> {
     after: &'a [Value],
     scalars: &'a [Value],
     work: usize,
+    /// Bytes of an output element, where they are not the tensor's.
+    unit: Option<usize>,
 }
 
 impl<'a> Walk<'a> {
@@ -247,7 +257,7 @@ impl<'a> Walk<'a> {
         inputs: &'a [Operand<'a>],
         output: Output<'a>,
     ) -> Self {
-        Self { op, kernel, shape, inputs, output, before: &[], after: &[], scalars: &[], work: 1 }
+        Self { op, kernel, shape, inputs, output, before: &[], after: &[], scalars: &[], work: 1, unit: None }
     }
 
     /// Scalars between the inputs and the output.
@@ -263,6 +273,11 @@ impl<'a> Walk<'a> {
     /// How many elements the kernel works on at each index, where that is not one.
     pub(crate) fn work(self, work: usize) -> Self {
         Self { work, ..self }
+    }
+
+    /// The output's elements are units of so many bytes.
+    pub(crate) fn units(self, bytes: usize) -> Self {
+        Self { unit: Some(bytes), ..self }
     }
 
     /// Launches over the shape, merged to the fewest dimensions and split where 32 bits would not do.
@@ -316,7 +331,8 @@ fn walk_of<const N: usize>(walk: &Walk<'_>) -> hip::Result<()> {
     let n: usize = walk.shape.iter().product();
     if let Output::Row(out) = walk.output {
         dense(walk.op, out)?;
-        if out.len() < n {
+        let len = walk.unit.map_or(out.len(), |unit| out.len() * out.dtype_size() / unit);
+        if len < n {
             return invalid(walk.op, format!("an output of {n} elements"), format!("{}", out.len()));
         }
     }
@@ -425,7 +441,10 @@ fn launch_part<const N: usize, M: Metadata>(
         launch = push(launch, scalar);
     }
     launch = match walk.output {
-        Output::Row(out) => launch.buffer(out.buffer(), out.byte_offset() + done * out.dtype_size()),
+        Output::Row(out) => {
+            let size = walk.unit.unwrap_or(out.dtype_size());
+            launch.buffer(out.buffer(), out.byte_offset() + done * size)
+        }
         Output::Last(operand) => launch.buffer(operand.buffer, offsets[N - 1] as usize * operand.size),
         Output::First(operand) => launch.buffer(operand.buffer, offsets[0] as usize * operand.size),
     };

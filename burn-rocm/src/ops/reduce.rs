@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn_backend::Scalar;
-use burn_std::{BoolDType, BoolStore, DType, IntDType};
+use burn_std::{BoolDType, BoolStore, DType, IntDType, SmallVec};
 use hip::{Device, Grid, KernelName};
 
 use super::binary::inverse;
@@ -65,22 +65,34 @@ impl Lines {
         }
     }
 
+    /// The blocks that the columns of one part take where the kernel reads them 16 bytes at a time (`wide_columns`): of 32 threads each along
+    /// a row, or fewer on shorter rows. 0 where it does not.
+    fn wide_blocks(&self) -> usize {
+        let lanes = 16 / self.tensor.dtype_size();
+        let threads = self.tensor.hip_device().block_threads() as usize;
+        if self.inner == 1 || threads == 1 || !self.inner.is_multiple_of(lanes) {
+            return 0;
+        }
+        let wide = self.inner / lanes;
+        self.outer * wide.div_ceil(wide.next_power_of_two().min(32).min(threads))
+    }
+
     /// How many parts to reduce each line in so that a few long lines fill the device: 1 where there are enough lines.
     fn parts(&self) -> usize {
         let device = self.tensor.hip_device();
         let units = device.info().compute_units as usize;
-        // A row is a block's work, a column a thread's or, where a block has one thread, one of a vector's.
-        let (lines, least) = match self.inner {
-            1 => (self.outer, LEAST_PART[0]),
-            inner => {
-                let abreast = (device.grid(usize::MAX).threads as usize).max(64);
-                ((self.outer * inner).div_ceil(abreast), LEAST_PART[1])
-            }
+        let threads = device.block_threads() as usize;
+        // A row is a block's work, a column a thread's or, where a block has one thread, one of a vector's. Blocks for each unit: as many as
+        // read at the full rate (H200, sums of 2^28 f32 as one row and as 4096 columns).
+        let (lines, least, blocks) = match (self.inner, self.wide_blocks()) {
+            (1, _) => (self.outer, LEAST_PART[0], if threads == 1 { 4 } else { 32 }),
+            (inner, 0) => ((self.outer * inner).div_ceil(threads.max(64)), LEAST_PART[1], 4),
+            (_, wide) => (wide, LEAST_PART[1] / 2, 8),
         };
         if lines == 0 || lines >= units {
             1
         } else {
-            (4 * units).div_ceil(lines).min(self.len / least).max(1)
+            (blocks * units).div_ceil(lines).min(self.len / least).max(1)
         }
     }
 
@@ -99,12 +111,17 @@ impl Lines {
             return Ok(());
         }
         let [row, column] = names;
-        let mut dims = vec![Value::U64(outer as u64), Value::U64(len as u64)];
+        let mut dims: SmallVec<[Value; 5]> = SmallVec::new();
+        dims.extend([Value::U64(outer as u64), Value::U64(len as u64)]);
         let (kernel, grid) = match inner {
-            1 => (row, device.grid_rows(outer * parts, len.div_ceil(parts))),
+            1 => (row, self.row_grid(parts)),
             _ => {
                 dims.push(Value::U64(inner as u64));
-                (column, column_grid(device, outer * parts * inner, len.div_ceil(parts)))
+                let grid = match self.wide_blocks() {
+                    0 => column_grid(device, outer * parts * inner, len.div_ceil(parts)),
+                    blocks => device.grid_rows(blocks * parts, usize::MAX),
+                };
+                (column, grid)
             }
         };
         dims.extend_from_slice(values);
@@ -163,6 +180,20 @@ impl Lines {
 /// Whether sums of the type are kept in f32.
 fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
+}
+
+impl Lines {
+    /// A block for each row and part, or a warp where that fills the device: `reduce_rows` goes by whether there are as many as warps.
+    fn row_grid(&self, parts: usize) -> Grid {
+        let device = self.tensor.hip_device();
+        let rows = self.outer * parts;
+        let threads = device.block_threads();
+        let warps = (threads / device.info().warp_size) as usize;
+        if warps > 1 && rows >= device.resident_warps() {
+            return Grid { threads, ..device.grid_rows(rows / warps, 1) };
+        }
+        device.grid_rows(rows, self.len.div_ceil(parts))
+    }
 }
 
 /// A grid for one thread a column, counting each column's elements as its work.

@@ -77,7 +77,7 @@ fn sorted(
             let dims = [n(lines), n(len), flags];
             rows(op, device, kernel("sort_rows"), grid, &dims, &[&x], &[], &[&index, &out])?;
         } else {
-            let serial = device.grid(usize::MAX).threads == 1;
+            let serial = device.block_threads() == 1;
             let tile = if serial { SERIAL_TILE } else { TILE };
             // A pair is of two words for keys of eight bytes, of one otherwise.
             let words = if ty.size() == 8 { 2 } else { 1 };

@@ -179,6 +179,7 @@ const FAMILIES: &[Family] = &[
     ]),
     family!("copy", [
         "copy_strided" [Types(RAW)],
+        "copy_strided_units" [Ints(&[16])],
         "copy_to_strided" [Types(RAW)],
         "copy_transposed" [Types(RAW)],
         "fill" [Types(RAW)],
