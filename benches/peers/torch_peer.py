@@ -142,9 +142,12 @@ def chains():
 
 def numbers(shape, series, scale):
     """`numbers` of benches/src/gpu/models.rs."""
-    index = torch.arange(math.prod(shape), dtype=torch.float64)
-    x = index * 0.6180339887498949 + series * 0.4142135623730951
-    return ((2 * (x - x.floor()) - 1) * scale).to(torch.float32).reshape(shape).to(device)
+    index = torch.arange(math.prod(shape), dtype=torch.int64)
+    x = (index + series * 0x9E3779B9) & 0xFFFFFFFF
+    for _ in range(2):
+        x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
+    x = (x ^ (x >> 16)).to(torch.float64) / (1 << 31) - 1
+    return (x * scale).to(torch.float32).reshape(shape).to(device)
 
 
 def fill(model):
@@ -245,7 +248,7 @@ def train(name, model, batch, loss_of):
     if "train" not in groups:
         return
     model = fill(model.to(device))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, eps=1e-5)
     losses = []
 
     def step():
@@ -259,7 +262,8 @@ def train(name, model, batch, loss_of):
     measure("train", name, step)
     while len(losses) <= 20:
         step()
-    say(f"loss of {name}", float(losses[20]))
+    for at, loss in enumerate(losses[:21]):
+        say(f"loss {at} of {name}", float(loss))
 
 
 def training():

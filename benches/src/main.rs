@@ -76,6 +76,9 @@ pub(crate) struct Options {
     /// On a GPU: measure eager PyTorch too, by this Python.
     #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
     torch: Option<std::path::PathBuf>,
+    /// With the cases of a GPU: measure burn-flex too, for its losses.
+    #[arg(long)]
+    flex: bool,
     /// On a GPU: measure burn-cuda too; needs the feature of that name.
     #[arg(long)]
     burn_cuda: bool,

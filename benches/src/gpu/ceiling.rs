@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use hip::{DType, Device, MatrixView};
 
+use super::cases::rotations;
 use crate::Options;
 
 /// Measured ceilings.
@@ -22,52 +23,52 @@ pub(crate) fn products(options: &Options) -> [(&'static str, DType, usize); 3] {
 }
 
 impl Ceiling {
-    /// Measures them, or the products only where they are asked for.
+    /// Measures copying. The products come in turns with the cases that they are the ceilings of: [`direct`].
     pub(crate) fn measure(device: &Arc<Device>, options: &Options) -> hip::Result<Self> {
         let bytes = (1usize << 30) / options.shrink;
         let (from, to) = (device.alloc(bytes)?, device.alloc(bytes)?);
         device.fill_bytes(&from, 0, 1, bytes)?;
         let seconds = time(device, options, || device.copy(&from, 0, &to, 0, bytes))?;
-        drop((from, to));
-        let mut gemm = Vec::new();
-        if options.all || options.matmul {
-            for (name, dtype, n) in products(options) {
-                let bytes = n * n * dtype.size();
-                let [a, b, c] = [device.alloc(bytes)?, device.alloc(bytes)?, device.alloc(bytes)?];
-                let numbers: Vec<f32> =
-                    (0..n * n).map(|i| ((i * 7919) % 1021) as f32 / 512.0 - 1.0).collect();
-                let upload = |numbers: &[f32]| -> Vec<u8> {
-                    match dtype {
-                        DType::BF16 => {
-                            numbers.iter().flat_map(|&x| half::bf16::from_f32(x).to_ne_bytes()).collect()
-                        }
-                        DType::F16 => {
-                            numbers.iter().flat_map(|&x| half::f16::from_f32(x).to_ne_bytes()).collect()
-                        }
-                        _ => numbers.iter().flat_map(|x| x.to_ne_bytes()).collect(),
-                    }
-                };
-                let data = device.upload(&upload(&numbers))?;
-                device.copy(&data, 0, &a, 0, bytes)?;
-                device.copy(&data, 0, &b, 0, bytes)?;
-                let view = |buffer| MatrixView {
-                    buffer,
-                    offset: 0,
-                    rows: n,
-                    cols: n,
-                    row_stride: n,
-                    col_stride: 1,
-                    batch_stride: 0,
-                };
-                let blas = device.blas()?;
-                let seconds = time(device, options, || {
-                    blas.gemm(dtype, 1, view(&a), view(&b), view(&c), 1.0, 0.0, false)
-                })?;
-                gemm.push((format!("matmul {n} {name}"), seconds));
-            }
-        }
-        Ok(Self { copy: 2.0 * bytes as f64 / seconds, gemm })
+        Ok(Self { copy: 2.0 * bytes as f64 / seconds, gemm: Vec::new() })
     }
+}
+
+/// A product of the cases by the library called directly, of as many operands in turn as the case has, of random numbers too: what a GPU draws,
+/// and with it its clock, goes by the bits that change.
+pub(crate) fn direct(device: &Arc<Device>, dtype: DType, n: usize) -> hip::Result<Box<dyn FnMut()>> {
+    let bytes = n * n * dtype.size();
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    let mut operand = || -> hip::Result<hip::Buffer> {
+        let numbers = (0..n * n).map(|_| random());
+        device.upload(&match dtype {
+            DType::BF16 => numbers.flat_map(|x| half::bf16::from_f32(x).to_ne_bytes()).collect::<Vec<u8>>(),
+            DType::F16 => numbers.flat_map(|x| half::f16::from_f32(x).to_ne_bytes()).collect(),
+            _ => numbers.flat_map(f32::to_ne_bytes).collect(),
+        })
+    };
+    let pairs =
+        (0..rotations(2 * bytes)).map(|_| Ok([operand()?, operand()?])).collect::<hip::Result<Vec<_>>>()?;
+    let (device, mut next) = (device.clone(), 0);
+    Ok(Box::new(move || {
+        next = (next + 1) % pairs.len();
+        let call = || -> hip::Result<()> {
+            let out = device.alloc(bytes)?;
+            let [a, b] = [square(&pairs[next][0], n), square(&pairs[next][1], n)];
+            device.blas()?.gemm(dtype, 1, a, b, square(&out, n), 1.0, 0.0, false)
+        };
+        call().expect("the library multiplies");
+    }))
+}
+
+/// A buffer as a square matrix, row-major.
+fn square(buffer: &hip::Buffer, n: usize) -> MatrixView<'_> {
+    MatrixView { buffer, offset: 0, rows: n, cols: n, row_stride: n, col_stride: 1, batch_stride: 0 }
 }
 
 /// The median seconds of one call, by events.

@@ -29,7 +29,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         );
     }
     let device = hip::Device::get(0).map_err(|error| error.to_string())?;
-    let ceiling = ceiling::Ceiling::measure(&device, options).map_err(|error| error.to_string())?;
+    let mut ceiling = ceiling::Ceiling::measure(&device, options).map_err(|error| error.to_string())?;
     println!(
         "{} ({}) through the {} provider; device copy {:.2} TB/s\n",
         device.info().name,
@@ -42,7 +42,18 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         if !groups.contains(&case.group) {
             continue;
         }
-        lines.push(measure::<burn_rocm::Rocm>(case, options));
+        let product = ceiling::products(options)
+            .into_iter()
+            .find(|(name, _, n)| case.name == format!("matmul {n} {name}"));
+        match product {
+            Some((_, dtype, n)) => {
+                let mut direct = ceiling::direct(&device, dtype, n).map_err(|error| error.to_string())?;
+                let (line, seconds) = measure_beside::<burn_rocm::Rocm>(case, &mut direct, options);
+                ceiling.gemm.push((line.name.clone(), seconds));
+                lines.push(line);
+            }
+            None => lines.push(measure::<burn_rocm::Rocm>(case, options)),
+        }
     }
     if groups.contains(&Group::ColdStart) {
         lines.extend(peers::cold_starts(options)?);
@@ -50,6 +61,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let mut columns: Vec<(String, BTreeMap<String, f64>)> = Vec::new();
     if let Some(python) = &options.torch {
         columns.push(("PyTorch".into(), peers::torch(python, options, &groups)?));
+    }
+    if options.flex {
+        columns.push(("burn-flex".into(), peers::in_process::<burn_flex::Flex>(options, &groups)));
     }
     if options.burn_cuda {
         columns.push(("burn-cuda".into(), peers::burn_cuda(options, &groups)?));
@@ -75,14 +89,28 @@ fn measure<B: time::Clock>(case: Case<B>, options: &Options) -> Line {
     let device = B::Device::default();
     eprintln!("{}", case.name);
     let mut timed = (case.make)(&device);
-    let seconds = time::median::<B>(&device, &mut timed.body, options);
-    let loss = timed.loss.map(|loss| {
+    let [seconds] = time::medians::<B, 1>(&device, [&mut timed.body], options);
+    // Of this backend's kernels; 0 on a peer.
+    let launches = || hip::Device::get(0).map_or(0, |device| device.counters().launches);
+    let before = launches();
+    (timed.body)();
+    eprintln!("  {} kernels launched a call", launches() - before);
+    let losses = timed.losses.map(|losses| {
         loop {
-            if let Some(loss) = loss() {
-                break loss;
+            if let Some(losses) = losses() {
+                break losses;
             }
             (timed.body)();
         }
     });
-    Line { name: case.name, work: case.work, bar: case.bar, seconds, loss }
+    Line { name: case.name, work: case.work, bar: case.bar, seconds, losses: losses.unwrap_or_default() }
+}
+
+/// Times one case in turns with something else, whose seconds come second.
+fn measure_beside<B: time::Clock>(case: Case<B>, other: &mut dyn FnMut(), options: &Options) -> (Line, f64) {
+    let device = B::Device::default();
+    eprintln!("{}", case.name);
+    let mut timed = (case.make)(&device);
+    let [seconds, beside] = time::medians::<B, 2>(&device, [&mut timed.body, other], options);
+    (Line { name: case.name, work: case.work, bar: case.bar, seconds, losses: Vec::new() }, beside)
 }

@@ -22,11 +22,14 @@ pub(crate) trait Trained<B: Backend>: Module<B> {
     fn loss(&self, batch: Self::Batch) -> Tensor<B, 1>;
 }
 
-/// The `i`-th of the numbers in -1..1 that every peer starts from: multiples of the golden ratio and of the square root of
-/// two, of which only the fraction counts.
+/// The `i`-th of the numbers in -1..1 that every peer starts from: the index, hashed in 32 bits. Not a sequence that fills the interval evenly: over a batch of such numbers gradients cancel to little more than
+/// rounding, which Adam scales to whole steps, and no two implementations stay together.
 fn number(index: usize, series: usize) -> f64 {
-    let x = index as f64 * 0.618_033_988_749_894_9 + series as f64 * 0.414_213_562_373_095_1;
-    2.0 * x.fract() - 1.0
+    let mut x = (index as u32).wrapping_add((series as u32).wrapping_mul(0x9e37_79b9));
+    for _ in 0..2 {
+        x = (x ^ (x >> 16)).wrapping_mul(0x045d_9f3b);
+    }
+    f64::from(x ^ (x >> 16)) / f64::from(1u32 << 31) - 1.0
 }
 
 /// Such numbers as a tensor's data.

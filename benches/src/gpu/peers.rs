@@ -9,6 +9,7 @@ use burn_rocm_examples::model::Kind;
 
 use super::cases::{Bar, Group, Work};
 use super::report::{Line, parse_csv};
+use super::time::Clock;
 use crate::Options;
 
 /// The script, part of this program so that it need not be found beside it.
@@ -52,8 +53,13 @@ pub(crate) fn burn_cuda(options: &Options, groups: &[Group]) -> Result<BTreeMap<
     // The memory that this backend's pool holds is the peer's to use.
     let device = hip::Device::get(0).map_err(|error| error.to_string())?;
     device.memory_cleanup().map_err(|error| error.to_string())?;
+    Ok(in_process::<burn_cuda::Cuda>(options, groups))
+}
+
+/// Runs the cases on another of Burn's backends.
+pub(crate) fn in_process<B: Clock>(options: &Options, groups: &[Group]) -> BTreeMap<String, f64> {
     let mut values = BTreeMap::new();
-    for case in super::cases::cases::<burn_cuda::Cuda>(options) {
+    for case in super::cases::cases::<B>(options) {
         if !groups.contains(&case.group) {
             continue;
         }
@@ -62,12 +68,12 @@ pub(crate) fn burn_cuda(options: &Options, groups: &[Group]) -> Result<BTreeMap<
         let measured =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| super::measure(case, options)));
         let Ok(line) = measured else { continue };
-        if let Some(loss) = line.loss {
-            values.insert(super::report::loss_of(&name), loss);
+        for (step, &loss) in line.losses.iter().enumerate() {
+            values.insert(super::report::loss_of(&name, step), loss);
         }
         values.insert(name, line.seconds);
     }
-    Ok(values)
+    values
 }
 
 /// As above, without the peer.
@@ -111,7 +117,7 @@ pub(crate) fn cold_starts(options: &Options) -> Result<Vec<Line>, String> {
                 work: Work::Step,
                 bar: Bar::Seconds(most),
                 seconds: times[times.len() / 2],
-                loss: None,
+                losses: Vec::new(),
             });
         }
     }

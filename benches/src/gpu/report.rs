@@ -14,11 +14,11 @@ pub(crate) struct Line {
     pub(crate) bar: Bar,
     /// The median seconds of a call.
     pub(crate) seconds: f64,
-    /// The loss before the 21st training step.
-    pub(crate) loss: Option<f64>,
+    /// The losses before each of the first training steps.
+    pub(crate) losses: Vec<f64>,
 }
 
-/// A peer's name, and what it measured by case: seconds, or a loss under `loss of CASE`.
+/// A peer's name, and what it measured by case: seconds, or a loss under [`loss_of`] its case and step.
 pub(crate) type Column = (String, BTreeMap<String, f64>);
 
 impl Line {
@@ -104,25 +104,29 @@ pub(crate) fn markdown(lines: &[Line], columns: &[Column], ceiling: &Ceiling) ->
     text + &losses(lines, columns)
 }
 
-/// The losses after the first steps, one beside the other.
+/// The first and the last losses compared, one beside the other, and the greatest difference of any step.
 fn losses(lines: &[Line], columns: &[Column]) -> String {
     let mut text = String::new();
     for line in lines {
-        let Some(ours) = line.loss else { continue };
-        let _ = write!(text, "{}: loss after 20 steps {ours:.6}", line.name);
+        let [first, .., last] = line.losses[..] else { continue };
+        let steps = line.losses.len() - 1;
+        let _ = write!(text, "{}: loss {first:.6}, after {steps} steps {last:.6}", line.name);
         for (name, values) in columns {
-            if let Some(loss) = values.get(&loss_of(&line.name)) {
-                let _ = write!(text, ", {name} {loss:.6}");
-            }
+            let other: Option<Vec<f64>> =
+                (0..=steps).map(|step| values.get(&loss_of(&line.name, step)).copied()).collect();
+            let Some([start, .., end]) = other.as_deref() else { continue };
+            let apart = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs().max(b.abs());
+            let most = line.losses.iter().zip(other.iter().flatten()).map(apart).fold(0.0, f64::max);
+            let _ = write!(text, "; {name} {start:.6} and {end:.6}, at most {most:.1e} apart");
         }
         text += "\n";
     }
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
-/// Under which name a peer gives the loss of a case.
-pub(crate) fn loss_of(case: &str) -> String {
-    format!("loss of {case}")
+/// Under which name the loss of a case before a step, counted from 0, is given.
+pub(crate) fn loss_of(case: &str, step: usize) -> String {
+    format!("loss {step} of {case}")
 }
 
 /// Case and seconds, one a line; `--compare` reads the first two columns.
@@ -141,8 +145,8 @@ pub(crate) fn csv(lines: &[Line], columns: &[Column]) -> String {
     };
     for line in lines {
         row(&line.name, line.seconds);
-        if let Some(loss) = line.loss {
-            row(&loss_of(&line.name), loss);
+        for (step, &loss) in line.losses.iter().enumerate() {
+            row(&loss_of(&line.name, step), loss);
         }
     }
     text
@@ -188,11 +192,11 @@ mod tests {
             work: Work::Bytes(12.0),
             bar: Bar::None,
             seconds: 0.25,
-            loss: Some(1.5),
+            losses: vec![1.5],
         };
         let text = csv(&[line], &[("peer".into(), BTreeMap::from([("add, of 3".into(), 0.5)]))]);
         let rows = parse_csv(&text);
         assert_eq!(rows.len(), 2);
-        assert_eq!((rows["add, of 3"], rows["loss of add, of 3"]), (0.25, 1.5));
+        assert_eq!((rows["add, of 3"], rows["loss 0 of add, of 3"]), (0.25, 1.5));
     }
 }

@@ -40,6 +40,12 @@ impl Clock for burn_rocm::Rocm {
     }
 }
 
+impl Clock for burn_flex::Flex {
+    fn time(device: &Self::Device, body: &mut dyn FnMut()) -> f64 {
+        by_host::<Self>(device, body)
+    }
+}
+
 #[cfg(feature = "burn-cuda")]
 impl Clock for burn_cuda::Cuda {
     fn time(device: &Self::Device, body: &mut dyn FnMut()) -> f64 {
@@ -48,17 +54,28 @@ impl Clock for burn_cuda::Cuda {
 }
 
 /// The median over the measured rounds of the seconds that one call takes, each round as many calls as last long enough to
-/// be told from the clock's grain.
-pub(crate) fn median<B: Clock>(device: &B::Device, body: &mut dyn FnMut(), options: &Options) -> f64 {
-    // The first calls compile, choose algorithms and fill the pool.
-    for _ in 0..options.warmup.max(1) {
-        by_host::<B>(device, body);
+/// be told from the clock's grain. Several bodies take turns, so that a slow spell of the machine meets each.
+pub(crate) fn medians<B: Clock, const N: usize>(
+    device: &B::Device,
+    mut bodies: [&mut dyn FnMut(); N],
+    options: &Options,
+) -> [f64; N] {
+    let calls = bodies.each_mut().map(|body| {
+        // The first calls compile, choose algorithms and fill the pool.
+        for _ in 0..options.warmup.max(1) {
+            by_host::<B>(device, body);
+        }
+        let once = by_host::<B>(device, body).max(1e-7);
+        (ROUND / once).ceil().clamp(1.0, 1000.0) as usize
+    });
+    let mut times = [(); N].map(|()| Vec::new());
+    for _ in 0..options.iterations.max(1) {
+        for ((times, body), calls) in times.iter_mut().zip(&mut bodies).zip(calls) {
+            times.push(B::time(device, &mut || (0..calls).for_each(|_| body())) / calls as f64);
+        }
     }
-    let once = by_host::<B>(device, body).max(1e-7);
-    let calls = (ROUND / once).ceil().clamp(1.0, 1000.0) as usize;
-    let mut times: Vec<f64> = (0..options.iterations.max(1))
-        .map(|_| B::time(device, &mut || (0..calls).for_each(|_| body())) / calls as f64)
-        .collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    })
 }
