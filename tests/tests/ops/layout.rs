@@ -219,3 +219,40 @@ fn large_transposes() {
         }
     }
 }
+
+/// Outer axes permuted, flipped and cut, so that runs of elements stay side by side: of whole units of 16 bytes, from a multiple of them on or not.
+#[test]
+fn runs_that_stay_together() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for (run, from) in [(16usize, 0isize), (32, 8), (24, 8), (32, 3), (13, 0)] {
+            let a = float(&random, &[3, 5, run + from as usize], dtype, View::Contiguous, -1.0, 1.0);
+            let m = mask(&random, &[3, 5, run + from as usize], View::Contiguous);
+            let cut = [Slice::new(1, None, 1), Slice::new(0, None, 2), Slice::new(from, None, 1)];
+            differential!(format!("{dtype:?} runs of {run} from {from}"), Tolerance::EXACT, |B, device| {
+                let cut_off = || B::float_slice(a.float::<B>(&device), &cut);
+                vec![
+                    read_float::<B>(B::float_permute(cut_off(), &[1, 0, 2])),
+                    read_float::<B>(B::float_flip(cut_off(), &[0, 1])),
+                    read_bool::<B>(B::bool_permute(B::bool_slice(m.bool::<B>(&device), &cut), &[1, 0, 2])),
+                ]
+            });
+        }
+    }
+}
+
+/// Transposed bytes, whose squares are of 8 x 8.
+#[test]
+fn transposed_bytes() {
+    let random = Random::new();
+    for shape in [[40usize, 72], [128, 136], [33, 40], [200, 48]] {
+        let m = mask(&random, &shape, View::Contiguous);
+        let i = int(&random, &shape, DType::I8, View::Contiguous, -100, 100);
+        differential!(format!("{shape:?}"), Tolerance::EXACT, |B, device| {
+            vec![
+                read_bool::<B>(B::bool_swap_dims(m.bool::<B>(&device), 0, 1)),
+                read_int::<B>(B::int_swap_dims(i.int::<B>(&device), 0, 1)),
+            ]
+        });
+    }
+}

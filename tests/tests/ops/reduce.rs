@@ -205,3 +205,42 @@ fn sums_of_nothing() {
         }
     }
 }
+
+/// What a GPU reduces in ways of its own: columns that fill 16 bytes side by side, in one part and in several, and rows enough for a warp each.
+#[test]
+fn columns_side_by_side_and_many_rows() {
+    let random = Random::new();
+    for (shape, dim) in [
+        (&[3usize, 70, 16] as &[usize], 1),
+        (&[1, 700, 32], 1),
+        (&[2, 9, 8], 1),
+        (&[1030, 160], 0),
+        (&[300, 37], 1),
+        (&[2100, 130], 1),
+    ] {
+        for dtype in FLOATS {
+            let a = float(&random, shape, dtype, View::Contiguous, -1.0, 1.0);
+            let tolerance = Tolerance::sum(dtype, shape[dim]).times(4.0);
+            differential!(format!("{dtype:?} {shape:?} dim {dim}"), tolerance, |B, device| {
+                let a = || a.float::<B>(&device);
+                vec![
+                    read_float::<B>(B::float_sum_dim(a(), dim)),
+                    read_float::<B>(B::float_mean_dim(a(), dim)),
+                    read_float::<B>(B::float_max_dim(a(), dim)),
+                ]
+            });
+        }
+        for dtype in INTS {
+            let a = int(&random, shape, dtype, View::Contiguous, 0, 3);
+            differential!(format!("{dtype:?} {shape:?} dim {dim}"), Tolerance::EXACT, |B, device| {
+                let a = || a.int::<B>(&device);
+                vec![read_int::<B>(B::int_sum_dim(a(), dim)), read_int::<B>(B::int_max_dim(a(), dim))]
+            });
+        }
+        let m = mask(&random, shape, View::Contiguous);
+        differential!(format!("bools {shape:?} dim {dim}"), Tolerance::EXACT, |B, device| {
+            let m = || m.bool::<B>(&device);
+            vec![read_bool::<B>(B::bool_any_dim(m(), dim)), read_bool::<B>(B::bool_all_dim(m(), dim))]
+        });
+    }
+}
