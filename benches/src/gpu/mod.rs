@@ -94,7 +94,7 @@ fn measure<B: time::Clock>(case: Case<B>, options: &Options) -> Line {
     let launches = || hip::Device::get(0).map_or(0, |device| device.counters().launches);
     let before = launches();
     (timed.body)();
-    eprintln!("  {} kernels launched a call", launches() - before);
+    eprintln!("  {}, {} kernels launched a call", report::time(seconds), launches() - before);
     let losses = timed.losses.map(|losses| {
         loop {
             if let Some(losses) = losses() {
