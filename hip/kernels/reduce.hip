@@ -108,7 +108,8 @@ template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u6
             Part part = part_of(index, len, parts);
             A result = Op::template identity<A>();
             auto enter = [&](u64, From v) { result = Op::join(result, Op::enter(accumulator<From>::from(v))); };
-            for_each_of_row<true>(team, part.end - part.begin, enter, x + part.outer * len + part.begin);
+            // Of single bytes, of which an access has 16, four ahead do not fit the registers.
+            for_each_of_row<(sizeof(From) > 1)>(team, part.end - part.begin, enter, x + part.outer * len + part.begin);
             result = alone ? warp_reduce(result, join) : block_reduce(result, join);
             if (team.at == 0) out[index] = store<To>::from(Op::leave(result, count));
         }
@@ -147,13 +148,16 @@ DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const F
     });
 }
 
-// The same where 16 bytes of a row lie side by side within `inner`, on GPUs: of a block's threads up to 32 lie along a row, each with
-// as many columns as 16 bytes hold, and the rest take rows apart, four accesses each at a time. Any block size is right; past 256
+// Columns that a thread takes at once: 16 bytes, but no more than 4, whose accumulators and four rows ahead fit 64 registers.
+template <class T> constexpr u32 SIDE_BY_SIDE = LANES<T> < 4 ? LANES<T> : 4;
+
+// The same where as many columns lie side by side within `inner`, on GPUs: of a block's threads up to 32 lie along a row, each with so many
+// columns, and the rest take rows apart, four accesses each at a time. Any block size is right; past 256
 // threads there is nothing to do.
 template <class Op, class From, class To>
 DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
     using A = typename accumulator<From>::type;
-    constexpr u32 WIDTH = LANES<From>, MOST = 256, SPAN = 64; // sums are kept short for precision
+    constexpr u32 WIDTH = SIDE_BY_SIDE<From>, MOST = 256, SPAN = 64; // sums are kept short for precision
     SHARED(A, partial, MOST);
     u64 wide = inner / WIDTH;
     u32 threads = blockDim.x < MOST ? blockDim.x : MOST, across = threads < 32 ? threads : 32;
@@ -223,7 +227,7 @@ DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, co
 template <class Op, class From, class To>
 DEVICE void any_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
     if constexpr (!ONE_THREAD) {
-        if (inner % LANES<From> == 0 && past_boundary(x) == 0) return wide_columns<Op>(outer, len, inner, parts, count, x, out);
+        if (inner % SIDE_BY_SIDE<From> == 0 && past_boundary(x) == 0) return wide_columns<Op>(outer, len, inner, parts, count, x, out);
     }
     columns<Op>(outer, len, inner, parts, count, x, out);
 }

@@ -224,6 +224,9 @@ pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
 /// they do.
 fn in_units(tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
     const BYTES: usize = 16;
+    if out.hip_device().block_threads() == 1 {
+        return Ok(false); // a core copies a run as fast by elements
+    }
     let per_unit = BYTES / tensor.dtype_size();
     let merged = collapse(tensor.dims(), [tensor.layout().strides()]);
     let (mut shape, mut strides) = (merged.shape, merged.strides[0].clone());
@@ -231,7 +234,6 @@ fn in_units(tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
     let whole = |stride: &isize| stride.unsigned_abs().is_multiple_of(per_unit);
     let outer = strides.len() - 1;
     if step != 1
-        || out.hip_device().block_threads() == 1 // a core copies a run as fast by elements
         || !run.is_multiple_of(per_unit)
         || !strides[..outer].iter().all(whole)
         || !tensor.layout().offset().is_multiple_of(per_unit)

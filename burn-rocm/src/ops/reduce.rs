@@ -65,10 +65,11 @@ impl Lines {
         }
     }
 
-    /// The blocks that the columns of one part take where the kernel reads them 16 bytes at a time (`wide_columns`): of 32 threads each along
-    /// a row, or fewer on shorter rows. 0 where it does not.
+    /// The blocks that the columns of one part take where a thread has several side by side (`wide_columns`): of 32 threads each along
+    /// a row, or fewer on shorter rows. 0 where it has one.
     fn wide_blocks(&self) -> usize {
-        let lanes = 16 / self.tensor.dtype_size();
+        // `SIDE_BY_SIDE`.
+        let lanes = (16 / self.tensor.dtype_size()).min(4);
         let threads = self.tensor.hip_device().block_threads() as usize;
         if self.inner == 1 || threads == 1 || !self.inner.is_multiple_of(lanes) {
             return 0;
