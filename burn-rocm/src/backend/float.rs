@@ -98,7 +98,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_div_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("float_div_scalar", "Div", lhs, rhs).or_raise()
+        binary::divide_by_scalar("float_div_scalar", lhs, rhs).or_raise()
     }
 
     fn float_remainder(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {

@@ -82,6 +82,19 @@ pub(crate) fn scalar(
     })
 }
 
+/// Floats divided by a scalar. By 1 they are the same floats, and nothing is launched: Burn divides so by the number of threads each time
+/// that it reads a running statistic.
+pub(crate) fn divide_by_scalar(
+    op: &'static str,
+    tensor: RocmTensor,
+    value: Scalar,
+) -> hip::Result<RocmTensor> {
+    if value.elem::<f64>() == 1.0 && tensor.kernel_type()?.is_float() {
+        return Ok(tensor);
+    }
+    scalar(op, "Div", tensor, value)
+}
+
 /// An element-wise map over packed elements, in place where it can be. A transposed view is worked on in the order
 /// it lies in.
 pub(crate) fn dense_map(

@@ -82,7 +82,7 @@ float_scalar_ops! {
     float_add_scalar in -10.0 .. 10.0 by [1.5f64, -3.0];
     float_sub_scalar in -10.0 .. 10.0 by [1.5f64, -3.0];
     float_mul_scalar in -10.0 .. 10.0 by [1.5f64, -3.0];
-    float_div_scalar in -10.0 .. 10.0 by [1.5f64, -3.0];
+    float_div_scalar in -10.0 .. 10.0 by [1.5f64, -3.0, 1.0];
     float_powf_scalar in 0.5 .. 2.0 by [0.0f64, 0.5, 1.0, 2.0, -1.5];
     float_powi_scalar in 0.5 .. 2.0 by [0i64, 1, 2, 3, -2];
     float_clamp_min in -10.0 .. 10.0 by [1.5f64, -3.0];
