@@ -6,7 +6,7 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-// to[i] = f((from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row, the mean 0 and the variance the mean of
+// to[i] = f(i, (from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row, the mean 0 and the variance the mean of
 // squares unless CENTRED. The variance comes from the centred row, so that a large mean costs no precision. KEPT: a row that fits stays
 // in registers and is read once.
 template <bool CENTRED, bool KEPT, class T, class C, class F, class... More>
@@ -18,7 +18,7 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
             return d * d;
         };
         C scale = (C)1 / math::sqrt(block_reduce_range(len, (C)0, square, Plus()) / (C)len + epsilon);
-        for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(f(((C)load(from[i]) - mean) * scale, (C)load(more[i])...)); });
+        for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(f(i, ((C)load(from[i]) - mean) * scale, (C)load(more[i])...)); });
     } else if (KEPT && KeptRow<T>::fits(len, from)) {
         KeptRow<T> row;
         C sum = (C)0, squares = (C)0;
@@ -30,7 +30,7 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
             squares += x * x;
         });
         C scale = (C)1 / math::sqrt(block_reduce(squares, Plus()) / (C)len + epsilon);
-        row.write(to, [&](C x, auto... m) { return f(x * scale, m...); }, more...);
+        row.write(to, [&](u64 i, C x, auto... m) { return f(i, x * scale, m...); }, more...);
     } else {
         C sum = (C)0, squares = (C)0;
         if constexpr (CENTRED) for_each_of_row(whole_block(), len, [&](u64, T x) { sum += (C)load(x); }, from);
@@ -41,7 +41,7 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         };
         for_each_of_row(whole_block(), len, square, from);
         C scale = (C)1 / math::sqrt(block_reduce(squares, Plus()) / (C)len + epsilon);
-        map_row(len, to, [=](u64, C x, auto... m) { return f((x - mean) * scale, m...); }, from, more...);
+        map_row(len, to, [=](u64 i, C x, auto... m) { return f(i, (x - mean) * scale, m...); }, from, more...);
     }
 }
 
@@ -49,11 +49,11 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
 template <bool KEPT, class T> DEVICE void layer_norm_row(u64 len, const T *from, const T *gamma, const T *beta, f64 epsilon, T *to) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) { // a loop each, so that they vectorise
-        if (beta == nullptr) return normalise<true, KEPT>(len, from, (C)epsilon, to, [](C x, C g) { return x * g; }, gamma);
+        if (beta == nullptr) return normalise<true, KEPT>(len, from, (C)epsilon, to, [](u64, C x, C g) { return x * g; }, gamma);
     }
     // Where there is no beta its place is read from gamma: two copies of all this would hold the registers of both.
     bool shift = beta != nullptr;
-    normalise<true, KEPT>(len, from, (C)epsilon, to, [=](C x, C g, C b) { return x * g + (shift ? b : (C)0); }, gamma, shift ? beta : gamma);
+    normalise<true, KEPT>(len, from, (C)epsilon, to, [=](u64, C x, C g, C b) { return x * g + (shift ? b : (C)0); }, gamma, shift ? beta : gamma);
 }
 
 template <class T>
@@ -67,11 +67,9 @@ struct Either {
 
 // What MIOpen normalised, again where it lost the variance: it takes the mean of squares less the squared mean, which leaves
 // mean^2 / variance roundings of 2^-24. `mean` and `rstd` are what it wrote for each row; past a mean of 4 deviations, or where they
-// are no numbers, the row is computed as by layer_norm_rows. A block looks at all of its rows at once, so that rows in order cost one read. A
+// are no numbers, the row is computed as by the kernels here. A block looks at all of its rows at once, so that rows in order cost one read. A
 // row is not kept: with what is looked at, that takes more registers than all waves have; its second and third reading meet the cache.
-template <class T>
-__global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, const T *mean, const T *rstd, f64 epsilon,
-                                  T *out) {
+template <class T, class F> DEVICE void repair(u64 rows, const T *mean, const T *rstd, F normalise_row) {
     using C = compute_t<T>;
     auto lost = [=](u64 row) {
         C ratio = load(mean[row]) * load(rstd[row]);
@@ -82,14 +80,44 @@ __global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma,
     for (u64 k = threadIdx.x; k < own; k += blockDim.x) any |= (u32)lost(blockIdx.x + k * gridDim.x);
     if (!block_reduce(any, Either())) return;
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
-        if (lost(row)) layer_norm_row<false>(len, x + row * len, gamma, beta, epsilon, out + row * len);
+        if (lost(row)) normalise_row(row);
     }
+}
+
+template <class T>
+__global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, const T *mean, const T *rstd, f64 epsilon,
+                                  T *out) {
+    repair(rows, mean, rstd, [=](u64 row) { layer_norm_row<false>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
+}
+
+// The same for groups of channels: x is [rows / groups, groups, channels, spatial], len = channels * spatial, and gamma and beta have a
+// value a channel of all groups, or are both null.
+template <bool KEPT, class T>
+DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
+    using C = compute_t<T>;
+    u64 first = row % groups * (len / spatial);
+    normalise<true, KEPT>(len, x + row * len, (C)epsilon, out + row * len, [=](u64 i, C n) {
+        if (gamma == nullptr) return n;
+        u64 channel = first + ((i | spatial) >> 32 ? i / spatial : (u64)((u32)i / (u32)spatial));
+        return n * (C)load(gamma[channel]) + (C)load(beta[channel]);
+    });
+}
+
+template <class T>
+__global__ void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
+    for_each_row(rows, [=](u64 row) { group_norm_row<true>(row, len, groups, spatial, x, gamma, beta, epsilon, out); });
+}
+
+template <class T>
+__global__ void group_norm_repair(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, const T *mean,
+                                  const T *rstd, f64 epsilon, T *out) {
+    repair(rows, mean, rstd, [=](u64 row) { group_norm_row<false>(row, len, groups, spatial, x, gamma, beta, epsilon, out); });
 }
 
 // out = x / sqrt(mean of x^2 + epsilon) * gamma over each row.
 template <class T> __global__ void rms_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, f64 epsilon, T *out) {
     using C = compute_t<T>;
     for_each_row(rows, [=](u64 row) {
-        normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [](C x, C g) { return x * g; }, gamma);
+        normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [](u64, C x, C g) { return x * g; }, gamma);
     });
 }

@@ -138,14 +138,14 @@ template <class T> struct KeptRow {
             if (together && whole(first)) {
                 auto each = [&](Vector<More, WIDTH>... m) {
                     Vector<T, WIDTH> y;
-                    for_each_lane([&](u32 j) { y.lane[j] = store<T>::from(f(value[p * WIDTH + j], (C)load(m.lane[j])...)); });
+                    for_each_lane([&](u32 j) { y.lane[j] = store<T>::from(f((u64)first + j, value[p * WIDTH + j], (C)load(m.lane[j])...)); });
                     *reinterpret_cast<Vector<T, WIDTH> *>(out + first) = y;
                 };
                 each(piece_of(more, first)...);
             } else {
                 for_each_lane([&](u32 j) {
                     i32 i = first + (i32)j;
-                    if (inside(first, j)) out[i] = store<T>::from(f(value[p * WIDTH + j], (C)load(more[i])...));
+                    if (inside(first, j)) out[i] = store<T>::from(f((u64)i, value[p * WIDTH + j], (C)load(more[i])...));
                 });
             }
         });

@@ -97,7 +97,7 @@ template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *o
         });
         s.sum = block_reduce(s.sum, Plus());
         C factor = Kind::factor(s);
-        row.write(out, [&](C v) { return Kind::EXPONENTIAL ? v * factor : Kind::apply(v - s.max, factor); });
+        row.write(out, [&](u64, C v) { return Kind::EXPONENTIAL ? v * factor : Kind::apply(v - s.max, factor); });
     } else {
         Sum<C> s{lowest, (C)0};
         for_each_of_row(whole_block(), len, [&](u64, T v) { s = Combine()(s, Sum<C>{Kind::read((C)load(v)), (C)1}); }, x);

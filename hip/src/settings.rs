@@ -104,7 +104,7 @@ pub fn launch_reach() -> usize {
     *VALUE.get_or_init(|| settings().map_or(LAUNCH_REACH, |settings| settings.launch_reach))
 }
 
-/// `BURN_ROCM_NORM`: who computes a layer norm.
+/// `BURN_ROCM_NORM`: who computes batch, layer and group norms.
 ///
 /// # Errors
 /// `Config` for a variable that makes no sense.

@@ -3,5 +3,11 @@
 //! All take tensors in any layout, and give contiguous ones.
 
 mod activation;
+mod batch_norm;
+mod group_norm;
+mod layer_norm;
 
 pub use activation::{silu, silu_backward};
+pub use batch_norm::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};
+pub use group_norm::{group_norm, group_norm_backward};
+pub use layer_norm::{layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};

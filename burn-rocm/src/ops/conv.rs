@@ -89,7 +89,7 @@ fn check_shape(op: &'static str, shape: &[usize], rank: usize) -> hip::Result<()
 }
 
 /// The whole of a packed tensor as MIOpen takes it.
-pub(super) fn arg(tensor: &RocmTensor) -> TensorArg<'_> {
+pub(crate) fn arg(tensor: &RocmTensor) -> TensorArg<'_> {
     TensorArg { buffer: tensor.buffer(), offset: tensor.byte_offset() }
 }
 
@@ -143,7 +143,7 @@ fn fallen_back(error: hip::Error) -> hip::Result<()> {
 }
 
 /// [`fallen_back`] whatever `BURN_ROCM_CONV` says.
-pub(super) fn without_library(error: hip::Error) -> hip::Result<()> {
+pub(crate) fn without_library(error: hip::Error) -> hip::Result<()> {
     static ONCE: Once = Once::new();
     match error {
         hip::Error::Unsupported { .. } | hip::Error::Miopen { .. } | hip::Error::NotAvailable { .. } => {

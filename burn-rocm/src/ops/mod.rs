@@ -18,7 +18,7 @@ pub(crate) mod fft;
 pub(crate) mod index;
 pub(crate) mod index_nd;
 pub(crate) mod interpolate;
-mod launch;
+pub(crate) mod launch;
 pub(crate) mod linear;
 pub(crate) mod mask;
 pub(crate) mod matmul;

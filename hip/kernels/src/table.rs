@@ -312,7 +312,23 @@ const FAMILIES: &[Family] = &[
     family!("norm", [
         "layer_norm_rows" [Types(FLOATS)],
         "layer_norm_repair" [Types(NARROW)],
+        "group_norm_rows" [Types(FLOATS)],
+        "group_norm_repair" [Types(NARROW)],
         "rms_norm_rows" [Types(FLOATS)],
+    ]),
+    family!("norm_backward", [
+        "layer_norm_rows_backward" [Types(FLOATS)],
+        "rms_norm_rows_backward" [Types(FLOATS)],
+        "group_norm_rows_backward" [Types(FLOATS)],
+        "sum_partials" [Types(FLOATS)],
+    ]),
+    family!("batch_norm", [
+        "batch_norm_moments" [Types(FLOATS)],
+        "batch_norm_apply" [Types(FLOATS)],
+        "batch_norm_finish" [Types(NARROW)],
+        "batch_norm_infer" [Types(FLOATS)],
+        "channel_sums" [Types(FLOATS)],
+        "batch_norm_backward" [Types(FLOATS)],
     ]),
     family!("fft", [
         "fft_twiddles" [Types(WIDE)],

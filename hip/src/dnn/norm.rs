@@ -5,7 +5,7 @@ use miopen_sys::*;
 use super::descriptor::TensorDesc;
 use super::{Dnn, FLOATS, Refusal, TensorArg, data_type, elements, one, zero};
 use crate::span::Span;
-use crate::{DType, Error, Result};
+use crate::{DType, Error, Result, workarounds};
 
 const BATCH: &str = "batch norm";
 const LAYER: &str = "layer norm";
@@ -23,6 +23,25 @@ pub struct BatchNormDesc {
     pub channels: usize,
     /// The product of the others.
     pub spatial: usize,
+}
+
+impl BatchNormDesc {
+    /// That MIOpen computes statistics and gradients of such a tensor correctly; inference it always does.
+    ///
+    /// # Errors
+    /// `Unsupported` where it does not.
+    pub fn trained_correctly(&self) -> Result<()> {
+        let Self { dtype, batch, spatial, .. } = *self;
+        match workarounds::batch_norm_is_right(batch, spatial) {
+            true => Ok(()),
+            false => Err(Error::Unsupported {
+                op: BATCH,
+                dtype: format!(
+                    "{dtype:?}: MIOpen is wrong for {batch} samples of {spatial} elements a channel"
+                ),
+            }),
+        }
+    }
 }
 
 /// A tensor seen as `rows x len`, normalised per row. Weight and bias have `len` values, the statistics `rows`, all

@@ -43,6 +43,10 @@ const WIDE: &[(&str, bool, bool)] = &[
     ("log_softmax_rows_backward", true, true),
     ("layer_norm_rows", true, true),
     ("rms_norm_rows", true, true),
+    ("group_norm_rows", true, true),
+    ("layer_norm_rows_backward", true, true),
+    ("rms_norm_rows_backward", true, true),
+    ("group_norm_rows_backward", true, true),
 ];
 
 /// Whether 16-byte loads and stores are asked of a kernel: those named above, in f32 and 16 bits.

@@ -1,0 +1,311 @@
+//! Batch norm: training, inference and the gradient.
+
+use std::sync::Arc;
+
+use hip::{BatchNormDesc, Device, Grid, KernelName, Route};
+
+use super::layer_norm::{floats, row, same_shape, wide};
+use crate::RocmTensor;
+use crate::dtype::Value;
+use crate::error::invalid;
+use crate::ops::cast::cast;
+use crate::ops::conv::{arg, without_library};
+use crate::ops::data::{full_on, packed};
+use crate::ops::launch::rows;
+use crate::tensor::{one_device, one_dtype};
+use burn_std::DType;
+use hip::Error as RocmError;
+
+/// What a training step's forward pass gives.
+#[derive(Clone, Debug)]
+pub struct BatchNormed {
+    /// The normalised tensor.
+    pub output: RocmTensor,
+    /// The batch's mean and `1 / sqrt(variance + epsilon)`, `[2, channels]`, f64 for f64 and f32 for all else.
+    pub statistics: RocmTensor,
+    /// The running mean and variance after this batch.
+    pub running: [RocmTensor; 2],
+}
+
+/// Least elements of a part of a channel, so that its sums cost less than its elements.
+const LEAST_PART: usize = 2048;
+
+/// A tensor seen as `[batch, channels, spatial]`.
+#[derive(Clone, Copy)]
+struct Channels {
+    batch: usize,
+    channels: usize,
+    spatial: usize,
+}
+
+/// How the own kernels go through it: `[batch, channels, spatial, wide, parts]`, and on what grid.
+struct Plan {
+    dims: [Value; 5],
+    parts: usize,
+    grid: Grid,
+}
+
+impl Channels {
+    fn of(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<Self> {
+        floats(op, x)?;
+        let &[batch, channels, ref rest @ ..] = x.dims() else {
+            return invalid(op, "a batch of channels", format!("{:?}", x.dims()));
+        };
+        for param in params {
+            one_device(op, &[x, param])?;
+            one_dtype(op, &[x, param])?;
+            if param.dims() != [channels] {
+                return invalid(
+                    op,
+                    format!("a value a channel, of shape [{channels}]"),
+                    format!("{:?}", param.dims()),
+                );
+            }
+        }
+        Ok(Self { batch, channels, spatial: rest.iter().product() })
+    }
+
+    fn desc(self, dtype: hip::DType) -> BatchNormDesc {
+        let Self { batch, channels, spatial } = self;
+        BatchNormDesc { dtype, batch, channels, spatial }
+    }
+
+    fn planned(self, device: &Arc<Device>, wide: usize, parts: usize) -> Plan {
+        let Self { batch, channels, spatial } = self;
+        // The kernels divide by spatial: nothing of it is nothing of the batch.
+        let [batch, spatial] = if spatial == 0 { [0, 1] } else { [batch, spatial] };
+        let size = |dim: usize| Value::U64(dim as u64);
+        let count = |count: usize| Value::U32(count as u32);
+        let dims = [size(batch), size(channels), size(spatial), count(wide), count(parts)];
+        let blocks = channels.div_ceil(wide) * parts;
+        let each = batch * spatial * wide / parts;
+        Plan { dims, parts, grid: device.grid_rows(blocks, each) }
+    }
+
+    /// Neighbouring threads take neighbouring channels where a channel's elements lie apart; enough parts to fill the device.
+    fn plan(self, device: &Arc<Device>) -> Plan {
+        let wide = match self.spatial {
+            1 => 32,
+            2..=7 => 8,
+            _ => 1,
+        };
+        let tiles = self.channels.div_ceil(wide).max(1);
+        let resident = device.grid(usize::MAX).blocks as usize;
+        let elements = self.batch * self.spatial * wide;
+        let parts = (resident / tiles).min(elements / LEAST_PART).max(1);
+        self.planned(device, wide, parts)
+    }
+}
+
+/// Calls MIOpen as `BURN_ROCM_NORM` says: whether it has done the work.
+fn by_library(work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
+    let route = hip::norm_route()?;
+    if route == Route::Own {
+        return Ok(false);
+    }
+    match work() {
+        Ok(()) => Ok(true),
+        Err(error) if route == Route::Library => Err(error),
+        // A dtype that it has not, or a shape that it gets wrong.
+        Err(RocmError::Unsupported { .. }) => Ok(false),
+        Err(error) => without_library(error).map(|()| false),
+    }
+}
+
+/// Normalises each channel with this batch's statistics, and updates the running ones: `(x - mean) / sqrt(variance + epsilon) * gamma +
+/// beta` ([Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167)), the variance being the biased one, and
+/// `running * (1 - momentum) + statistic * momentum` with it, as Burn has it.
+///
+/// On MIOpen, as `BURN_ROCM_NORM` says, and one kernel after it, which updates the running statistics and computes again what MIOpen's
+/// variance, the mean of squares less the squared mean, lost to rounding; or two own kernels. MIOpen is not asked where a sample's elements of
+/// a channel are no multiple of 4: it mixes channels there (<https://github.com/ROCm/rocm-libraries/pull/6765>).
+///
+/// # Shapes
+/// - x, output: `[batch, channels, ..]`; all others: `[channels]`
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
+/// the dtype or gets the shape wrong; `Miopen` where it is to be MIOpen alone and that fails; the device's own.
+pub fn batch_norm_train(
+    x: RocmTensor,
+    gamma: RocmTensor,
+    beta: RocmTensor,
+    running: [RocmTensor; 2],
+    momentum: f64,
+    epsilon: f64,
+) -> Result<BatchNormed, RocmError> {
+    const OP: &str = "batch_norm_train";
+    let shape = Channels::of(OP, &x, &[&gamma, &beta, &running[0], &running[1]])?;
+    let (x, gamma, beta) = (packed(x)?, packed(gamma)?, packed(beta)?);
+    let [before_mean, before_var] = running;
+    let before = [packed(before_mean)?, packed(before_var)?];
+    let (device, dtype, ty) = (x.hip_device(), x.dtype_of(), x.kernel_type()?);
+    let output = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
+    let statistics = RocmTensor::empty(device, [2, shape.channels], wide(dtype))?;
+    let after = RocmTensor::empty(device, [2, shape.channels], dtype)?;
+    let done = |output| -> hip::Result<BatchNormed> {
+        Ok(BatchNormed {
+            output,
+            running: [row(&after, 0)?, row(&after, 1)?],
+            statistics: statistics.clone(),
+        })
+    };
+    if shape.channels == 0 {
+        return done(output);
+    }
+    let options = [Value::F64(momentum), Value::F64(epsilon)];
+    let library = !x.is_empty()
+        && by_library(|| {
+            shape.desc(ty).trained_correctly()?;
+            let [scale, bias] = [cast(gamma.clone(), DType::F32)?, cast(beta.clone(), DType::F32)?];
+            let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
+            device.dnn()?.batch_norm_train(
+                &shape.desc(ty),
+                arg(&x),
+                arg(&output),
+                arg(&scale),
+                arg(&bias),
+                None,
+                momentum,
+                epsilon,
+                Some(saved.each_ref().map(arg)),
+            )
+        })?;
+    if library {
+        let Plan { dims, grid, .. } = shape.planned(device, 1, 1);
+        let kernel = KernelName::new("batch_norm_finish").ty(ty);
+        let inputs = [&x, &gamma, &beta, &before[0], &before[1]];
+        rows(OP, device, kernel, grid, &dims, &inputs, &options, &[&output, &statistics, &after])?;
+        return done(output);
+    }
+    let Plan { dims, parts, grid } = shape.plan(device);
+    let partial = RocmTensor::empty(device, [2, parts, shape.channels], wide(dtype))?;
+    let kernel = |name| KernelName::new(name).ty(ty);
+    rows(OP, device, kernel("batch_norm_moments"), grid, &dims, &[&x], &[], &[&partial])?;
+    let inputs = [&x, &gamma, &beta, &before[0], &before[1], &partial];
+    let outputs = [&output, &statistics, &after];
+    rows(OP, device, kernel("batch_norm_apply"), grid, &dims, &inputs, &options, &outputs)?;
+    done(output)
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` with the running statistics; on MIOpen or one own kernel.
+///
+/// # Shapes
+/// - x, result: `[batch, channels, ..]`; all others: `[channels]`
+///
+/// # Errors
+/// As for [`batch_norm_train`].
+pub fn batch_norm_infer(
+    x: RocmTensor,
+    gamma: RocmTensor,
+    beta: RocmTensor,
+    [mean, variance]: [RocmTensor; 2],
+    epsilon: f64,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "batch_norm_infer";
+    let shape = Channels::of(OP, &x, &[&gamma, &beta, &mean, &variance])?;
+    let x = packed(x)?;
+    let params = [packed(gamma)?, packed(beta)?, packed(mean)?, packed(variance)?];
+    let (device, ty) = (x.hip_device(), x.kernel_type()?);
+    let output = RocmTensor::empty(device, x.layout().shape().clone(), x.dtype_of())?;
+    if output.is_empty() {
+        return Ok(output);
+    }
+    let library = by_library(|| {
+        let mut wide = Vec::with_capacity(params.len());
+        for param in &params {
+            wide.push(cast(param.clone(), DType::F32)?);
+        }
+        let at = |index: usize| arg(&wide[index]);
+        let desc = shape.desc(ty);
+        device.dnn()?.batch_norm_infer(&desc, arg(&x), arg(&output), at(0), at(1), at(2), at(3), epsilon)
+    })?;
+    if !library {
+        let Plan { dims, grid, .. } = shape.plan(device);
+        let [gamma, beta, mean, variance] = &params;
+        let inputs = [&x, gamma, beta, mean, variance];
+        let kernel = KernelName::new("batch_norm_infer").ty(ty);
+        rows(OP, device, kernel, grid, &dims, &inputs, &[Value::F64(epsilon)], &[&output])?;
+    }
+    Ok(output)
+}
+
+/// The gradients of [`batch_norm_train`] by x, gamma and beta, from x, the output's and what it gave as statistics: on MIOpen or two own
+/// kernels.
+///
+/// # Errors
+/// As for [`batch_norm_train`].
+pub fn batch_norm_backward(
+    x: RocmTensor,
+    gamma: RocmTensor,
+    statistics: RocmTensor,
+    grad: RocmTensor,
+    epsilon: f64,
+) -> Result<[RocmTensor; 3], RocmError> {
+    const OP: &str = "batch_norm_backward";
+    let shape = Channels::of(OP, &x, &[&gamma])?;
+    one_device(OP, &[&x, &grad, &statistics])?;
+    one_dtype(OP, &[&x, &grad])?;
+    same_shape(OP, &x, &grad)?;
+    let (dtype, ty, channels) = (x.dtype_of(), x.kernel_type()?, shape.channels);
+    if statistics.dims() != [2, channels] || statistics.dtype_of() != wide(dtype) {
+        let found = format!("{:?} of {}", statistics.dims(), statistics.dtype_of().name());
+        return invalid(OP, format!("statistics [2, {channels}] of {}", wide(dtype).name()), found);
+    }
+    let (x, gamma, statistics, grad) = (packed(x)?, packed(gamma)?, packed(statistics)?, packed(grad)?);
+    let device = x.hip_device();
+    let dx = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
+    if dx.is_empty() {
+        let zeros = || full_on(device, [channels], 0i64.into(), dtype);
+        return Ok([dx, zeros()?, zeros()?]);
+    }
+    let sums = RocmTensor::empty(device, [2, channels], wide(dtype))?;
+    let library = by_library(|| {
+        shape.desc(ty).trained_correctly()?;
+        let scale = cast(gamma.clone(), DType::F32)?;
+        let [dscale, dbias] = [row(&sums, 0)?, row(&sums, 1)?];
+        let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
+        device.dnn()?.batch_norm_backward(
+            &shape.desc(ty),
+            arg(&x),
+            arg(&grad),
+            arg(&dx),
+            arg(&scale),
+            arg(&dscale),
+            arg(&dbias),
+            epsilon,
+            saved.each_ref().map(arg),
+        )
+    })?;
+    if library {
+        let sums = cast(sums, dtype)?;
+        return Ok([dx, row(&sums, 0)?, row(&sums, 1)?]);
+    }
+    let partial = channel_sums(OP, &x, &grad, &statistics, [0, 1])?;
+    let Plan { dims, grid, .. } = shape.plan(device);
+    let sums = RocmTensor::empty(device, [2, channels], dtype)?;
+    let kernel = KernelName::new("batch_norm_backward").ty(ty);
+    let inputs = [&x, &grad, &gamma, &statistics, &partial];
+    rows(OP, device, kernel, grid, &dims, &inputs, &[], &[&dx, &sums])?;
+    Ok([dx, row(&sums, 0)?, row(&sums, 1)?])
+}
+
+/// `[2, parts, channels]`: parts of each channel's sums of `grad * n` and of `grad`, `n` being `x` normalised with `statistics[2, rows]`,
+/// of which channel `c` of sample `i` has the row `i * step + c / share`.
+pub(super) fn channel_sums(
+    op: &'static str,
+    x: &RocmTensor,
+    grad: &RocmTensor,
+    statistics: &RocmTensor,
+    [step, share]: [usize; 2],
+) -> hip::Result<RocmTensor> {
+    let shape = Channels::of(op, x, &[])?;
+    let device = x.hip_device();
+    let Plan { dims, parts, grid } = shape.plan(device);
+    let partial = RocmTensor::empty(device, [2, parts, shape.channels], statistics.dtype_of())?;
+    let more = [step, share, statistics.dims()[1]].map(|value| Value::U64(value as u64));
+    let dims: Vec<Value> = dims.into_iter().chain(more).collect();
+    let kernel = KernelName::new("channel_sums").ty(x.kernel_type()?);
+    rows(op, device, kernel, grid, &dims, &[x, grad, statistics], &[], &[&partial])?;
+    Ok(partial)
+}

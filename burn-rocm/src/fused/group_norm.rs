@@ -1,0 +1,185 @@
+//! Group norm, and with a group for each channel instance norm.
+
+use hip::{GroupNormDesc, KernelName, Route, TensorArg};
+
+use super::batch_norm::channel_sums;
+use super::layer_norm::{floats, gradient_grid, row, same_shape, sum_partials, wide};
+use crate::RocmTensor;
+use crate::dtype::Value;
+use crate::error::invalid;
+use crate::ops::conv::{arg, without_library};
+use crate::ops::data::{full_on, packed};
+use crate::ops::launch::optional;
+use crate::tensor::{one_device, one_dtype};
+use hip::Error as RocmError;
+
+/// MIOpen has kernels for as many groups and more; each call for fewer would fail after a search.
+const LEAST_GROUPS: usize = 32;
+
+/// A tensor seen as `[batch, groups, channels, spatial]`.
+#[derive(Clone, Copy)]
+struct Groups {
+    batch: usize,
+    groups: usize,
+    /// Of all groups.
+    channels: usize,
+    spatial: usize,
+}
+
+impl Groups {
+    fn of(op: &'static str, x: &RocmTensor, params: &[&RocmTensor], groups: usize) -> hip::Result<Self> {
+        floats(op, x)?;
+        let &[batch, channels, ref rest @ ..] = x.dims() else {
+            return invalid(op, "a batch of channels", format!("{:?}", x.dims()));
+        };
+        if groups == 0 || !channels.is_multiple_of(groups) {
+            return invalid(op, format!("groups that divide {channels} channels"), groups.to_string());
+        }
+        for param in params {
+            one_device(op, &[x, param])?;
+            one_dtype(op, &[x, param])?;
+            if param.dims() != [channels] {
+                return invalid(op, format!("a scale of shape [{channels}]"), format!("{:?}", param.dims()));
+            }
+        }
+        Ok(Self { batch, groups, channels, spatial: rest.iter().product() })
+    }
+
+    fn rows(self) -> usize {
+        self.batch * self.groups
+    }
+
+    fn len(self) -> usize {
+        self.channels / self.groups * self.spatial
+    }
+
+    fn dims(self) -> [Value; 4] {
+        [self.rows(), self.len(), self.groups, self.spatial].map(|dim| Value::U64(dim as u64))
+    }
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over each group of channels of each sample
+/// ([Wu and He 2018](https://arxiv.org/abs/1803.08494)); gamma 1 and beta 0 without `params`.
+///
+/// On MIOpen where it has group norm for the dtype and there are 32 groups or more, as `BURN_ROCM_NORM` says; else an own kernel.
+///
+/// # Shapes
+/// - x, result: `[batch, channels, ..]`; gamma, beta: `[channels]`
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
+/// the dtype; `Miopen` where it is to be MIOpen alone and that fails; the device's own.
+pub fn group_norm(
+    x: RocmTensor,
+    params: Option<[RocmTensor; 2]>,
+    groups: usize,
+    epsilon: f64,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "group_norm";
+    let shape = Groups::of(OP, &x, &params.iter().flatten().collect::<Vec<_>>(), groups)?;
+    let x = packed(x)?;
+    let params = match params {
+        Some([gamma, beta]) => Some([packed(gamma)?, packed(beta)?]),
+        None => None,
+    };
+    let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let route = hip::norm_route()?;
+    let library = match route {
+        Route::Own => false,
+        Route::Auto => params.is_some() && groups >= LEAST_GROUPS,
+        Route::Library => true,
+    };
+    if library {
+        match by_miopen(OP, shape, &x, params.as_ref(), epsilon, &out) {
+            Ok(()) => return Ok(out),
+            Err(error) if route == Route::Library => return Err(error),
+            // A dtype that it has not, or a MIOpen of before ROCm 6.
+            Err(RocmError::Unsupported { .. }) => {}
+            Err(error) => without_library(error)?,
+        }
+    }
+    let [gamma, beta] = params.as_ref().map_or([None; 2], |params| params.each_ref().map(Some));
+    let device = x.hip_device();
+    let kernel = KernelName::new("group_norm_rows").ty(x.kernel_type()?);
+    let grid = device.grid_rows(shape.rows(), shape.len());
+    let inputs = [Some(&x), gamma, beta];
+    optional(OP, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(&out)])?;
+    Ok(out)
+}
+
+/// By MIOpen, and the groups whose variance it lost again, as of a layer norm.
+fn by_miopen(
+    op: &'static str,
+    shape: Groups,
+    x: &RocmTensor,
+    params: Option<&[RocmTensor; 2]>,
+    epsilon: f64,
+    out: &RocmTensor,
+) -> hip::Result<()> {
+    let (device, dtype) = (x.hip_device(), x.dtype_of());
+    let Groups { batch, groups, channels, spatial } = shape;
+    let desc = GroupNormDesc { dtype: x.kernel_type()?, batch, channels, spatial, groups };
+    let dnn = device.dnn()?;
+    let [gamma, beta] = match params {
+        Some(params) => params.clone(),
+        None => [
+            full_on(device, [channels], 1i64.into(), dtype)?,
+            full_on(device, [channels], 0i64.into(), dtype)?,
+        ],
+    };
+    let statistics = RocmTensor::empty(device, [2, shape.rows()], dtype)?;
+    let [mean, rstd] = [row(&statistics, 0)?, row(&statistics, 1)?];
+    let [px, pg, pb, po, pm, pr]: [TensorArg<'_>; 6] = [x, &gamma, &beta, out, &mean, &rstd].map(arg);
+    dnn.group_norm_forward(&desc, px, pg, pb, epsilon as f32, po, pm, pr)?;
+    let kernel = KernelName::new("group_norm_repair").ty(x.kernel_type()?);
+    let hip::Grid { threads, .. } = device.grid_rows(shape.rows(), shape.len());
+    let grid = hip::Grid { threads, ..device.grid(shape.rows() * threads as usize) };
+    let inputs = [Some(x), Some(&gamma), Some(&beta), Some(&mean), Some(&rstd)];
+    optional(op, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(out)])
+}
+
+/// The gradients of [`group_norm`] by x and, where `params` asks for them, by gamma and beta; from x and the output's.
+///
+/// # Errors
+/// As for [`group_norm`], but for MIOpen's: it has no such gradient.
+pub fn group_norm_backward(
+    x: RocmTensor,
+    gamma: Option<RocmTensor>,
+    grad: RocmTensor,
+    groups: usize,
+    epsilon: f64,
+    params: bool,
+) -> Result<(RocmTensor, Option<[RocmTensor; 2]>), RocmError> {
+    const OP: &str = "group_norm_backward";
+    let shape = Groups::of(OP, &x, &gamma.iter().collect::<Vec<_>>(), groups)?;
+    one_device(OP, &[&x, &grad])?;
+    one_dtype(OP, &[&x, &grad])?;
+    same_shape(OP, &x, &grad)?;
+    let (x, gamma, grad) = (packed(x)?, gamma.map(packed).transpose()?, packed(grad)?);
+    let (device, dtype) = (x.hip_device(), x.dtype_of());
+    let dx = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
+    if dx.is_empty() {
+        let zeros = || full_on(device, [shape.channels], 0i64.into(), dtype);
+        return Ok((dx, if params { Some([zeros()?, zeros()?]) } else { None }));
+    }
+    let statistics = params.then(|| RocmTensor::empty(device, [2, shape.rows()], wide(dtype))).transpose()?;
+    let grid = gradient_grid(device, shape.rows(), shape.len(), dtype);
+    optional(
+        OP,
+        device,
+        KernelName::new("group_norm_rows_backward").ty(x.kernel_type()?),
+        grid,
+        &shape.dims(),
+        &[Some(&x), Some(&grad), gamma.as_ref()],
+        &[Value::F64(epsilon)],
+        &[Some(&dx), statistics.as_ref()],
+    )?;
+    let Some(statistics) = statistics else { return Ok((dx, None)) };
+    let share = shape.channels / groups;
+    let partial = channel_sums(OP, &x, &grad, &statistics, [groups, share])?;
+    let sums = sum_partials(OP, &partial, dtype)?;
+    Ok((dx, Some([row(&sums, 0)?, row(&sums, 1)?])))
+}

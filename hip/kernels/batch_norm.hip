@@ -1,0 +1,299 @@
+// Batch normalisation of x seen as [batch, channels, spatial], contiguous: statistics over batch and spatial of each channel; f16 and
+// bf16 compute in f32. A part of one tile of `wide` channels is a block's work: one channel where its elements lie side by side, else
+// several, so that neighbouring threads read neighbouring channels. Sums have a fixed order: the same bits on every run of one grid.
+#include "prelude.h"
+
+// What every kernel here is given of its tensors and of how it goes through them.
+struct Shape {
+    u64 batch, channels, spatial;
+    u32 wide, parts;
+    DEVICE u64 count() const { return batch * spatial; } // elements of a channel
+    DEVICE u64 begin(u32 part) const { return count() * part / parts; }
+};
+
+// The channels' elements that a thread has: every `strips`-th of a channel.
+struct Place {
+    u64 channel;
+    u32 part, lanes, strip, strips;
+    bool inside; // else the thread only takes part in reductions
+};
+
+// f(place) for each channel of each tile and part; all threads of a block come by together.
+template <class F> DEVICE void for_each_place(Shape s, F f) {
+    u64 tiles = (s.channels + s.wide - 1) / s.wide;
+    u32 lanes = s.wide < blockDim.x ? s.wide : blockDim.x;
+    for_each_row(tiles * s.parts, [=](u64 index) {
+        u64 tile = index / s.parts;
+        for (u32 first = 0; first < s.wide; first += lanes) {
+            u32 lane = threadIdx.x % lanes;
+            u32 k = first + lane;
+            u64 channel = tile * s.wide + k;
+            Place place{channel, (u32)(index - tile * s.parts), lanes, threadIdx.x / lanes, (blockDim.x - lane + lanes - 1) / lanes,
+                        k < s.wide && channel < s.channels};
+            f(place);
+        }
+    });
+}
+
+// use(offset, load(offset, n)) for each of this thread's elements, n being its index in the batch: four loads at a time.
+template <class Load, class Use> DEVICE void for_each_element(Shape s, Place p, Load load_at, Use use) {
+    u64 at = s.begin(p.part) + p.strip, end = s.begin(p.part + 1);
+    if (!p.inside || at >= end) return;
+    u64 left = (end - at + p.strips - 1) / p.strips; // elements
+    u64 n = at / s.spatial, i = at - n * s.spatial, offset = (n * s.channels + p.channel) * s.spatial + i;
+    u64 step_n = p.strips / s.spatial, step_i = p.strips - step_n * s.spatial;
+    u64 sample = s.channels * s.spatial, step = step_n * sample + step_i;
+    auto next = [&]() {
+        offset += step, n += step_n, i += step_i;
+        if (i >= s.spatial) i -= s.spatial, offset += sample - s.spatial, ++n;
+    };
+    constexpr u32 ABREAST = 4;
+    for (; left >= ABREAST; left -= ABREAST) {
+        u64 where[ABREAST];
+        decltype(load_at(offset, n)) value[ABREAST];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < ABREAST; ++k, next()) value[k] = load_at(where[k] = offset, n);
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < ABREAST; ++k) use(where[k], value[k]);
+    }
+    for (; left > 0; --left, next()) use(offset, load_at(offset, n));
+}
+
+// op over the values of a channel's threads, in each of them.
+template <class V, class Op> DEVICE V channel_reduce(Place p, V value, Op op) { // lanes divide 256, or are the block
+    if constexpr (ONE_THREAD) return value;
+    if (p.lanes == 1) return block_reduce(value, op);
+    constexpr u32 TABLE = 256; // threads at a time, few enough to leave shared memory for other blocks
+    SHARED(V, table, TABLE);
+    u32 lane = threadIdx.x % p.lanes;
+    V all{};
+    for (u32 base = 0; base < blockDim.x; base += TABLE) {
+        sync_threads(); // what was there may still be read
+        if (threadIdx.x - base < TABLE) table[threadIdx.x - base] = value;
+        sync_threads();
+        u32 end = blockDim.x - base < TABLE ? blockDim.x - base : TABLE;
+        for (u32 k = lane; k < end; k += p.lanes) all = base + k == lane ? table[k] : op(all, table[k]);
+    }
+    return all;
+}
+
+// Count, mean and the sum of squared deviations (Chan, Golub and LeVeque 1983): no cancellation, whatever the mean.
+template <class C> struct Moments {
+    C count, mean, m2;
+};
+struct Join {
+    template <class C> DEVICE Moments<C> operator()(Moments<C> a, Moments<C> b) const {
+        C count = a.count + b.count, d = b.mean - a.mean;
+        if (a.count == (C)0) return b;
+        if (b.count == (C)0) return a;
+        C share = b.count / count;
+        return Moments<C>{count, a.mean + d * share, a.m2 + b.m2 + d * d * a.count * share};
+    }
+};
+
+template <class C> struct Pair {
+    C a, b;
+};
+struct Plus {
+    template <class C> DEVICE Pair<C> operator()(Pair<C> x, Pair<C> y) const { return Pair<C>{x.a + y.a, x.b + y.b}; }
+};
+
+// The moments of a part of a channel: spans of elements less the span's first, so that squares stay near the deviations'.
+template <class T> DEVICE Moments<compute_t<T>> moments_of(Shape s, Place p, const T *x) {
+    using C = compute_t<T>;
+    constexpr u32 SPAN = 256;
+    Moments<C> all{(C)0, (C)0, (C)0};
+    C first = (C)0, sum = (C)0, squares = (C)0;
+    u32 count = 0;
+    auto flush = [&]() {
+        if (count == 0) return;
+        C mean = sum / (C)count;
+        C m2 = squares - sum * mean;
+        all = Join()(all, Moments<C>{(C)count, first + mean, m2 < (C)0 ? (C)0 : m2});
+        sum = squares = (C)0;
+        count = 0;
+    };
+    for_each_element(
+        s, p, [=](u64 at, u64) { return (C)load(x[at]); },
+        [&](u64, C v) {
+            if (count == 0) first = v;
+            C d = v - first;
+            sum += d;
+            squares += d * d;
+            if (++count == SPAN) flush();
+        });
+    flush();
+    return channel_reduce(p, all, Join());
+}
+
+// A channel's moments from its parts'.
+template <class C> DEVICE Moments<C> joined_moments(Shape s, Place p, const C *partial) {
+    Moments<C> all{(C)0, (C)0, (C)0};
+    if (p.inside) {
+        for (u32 part = p.strip; part < s.parts; part += p.strips) {
+            C count = (C)(s.begin(part + 1) - s.begin(part));
+            u64 at = (u64)part * s.channels + p.channel;
+            all = Join()(all, Moments<C>{count, partial[at], partial[s.parts * s.channels + at]});
+        }
+    }
+    return channel_reduce(p, all, Join());
+}
+
+// 1 / sqrt(variance + epsilon), and the variance itself; NaN of nothing.
+template <class C> struct Spread {
+    C variance, rstd;
+};
+template <class C> DEVICE Spread<C> spread(Moments<C> m, f64 epsilon) {
+    C variance = m.m2 / m.count;
+    return Spread<C>{variance, (C)1 / math::sqrt(variance + (C)epsilon)};
+}
+
+template <class T> DEVICE void update_running(u64 channels, u64 channel, const T *mean_before, const T *variance_before, f64 momentum,
+                                              compute_t<T> mean, compute_t<T> variance, T *running) {
+    using C = compute_t<T>;
+    C kept = (C)(1.0 - momentum), taken = (C)momentum;
+    running[channel] = store<T>::from(load(mean_before[channel]) * kept + mean * taken);
+    running[channels + channel] = store<T>::from(load(variance_before[channel]) * kept + variance * taken);
+}
+
+// y = (x - mean) * rstd * gamma + beta over a part of a channel.
+template <class T>
+DEVICE void apply(Shape s, Place p, const T *x, const T *gamma, const T *beta, compute_t<T> mean, compute_t<T> rstd, T *y) {
+    using C = compute_t<T>;
+    if (!p.inside) return;
+    C scale = rstd * (C)load(gamma[p.channel]), shift = load(beta[p.channel]);
+    for_each_element(
+        s, p, [=](u64 at, u64) { return (C)load(x[at]); },
+        [=](u64 at, C v) { y[at] = store<T>::from((v - mean) * scale + shift); });
+}
+
+// partial[2, parts, channels]: mean and summed squared deviations of each part.
+template <class T>
+__global__ void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, compute_t<T> *partial) {
+    Shape s{batch, channels, spatial, wide, parts};
+    for_each_place(s, [=](Place p) {
+        auto m = moments_of(s, p, x);
+        if (!p.inside || p.strip != 0) return;
+        u64 at = (u64)p.part * channels + p.channel;
+        partial[at] = m.mean;
+        partial[parts * channels + at] = m.m2;
+    });
+}
+
+// The second step: y, statistics[2, channels] with mean and rstd, and running[2, channels] with the running mean and (biased) variance
+// after `momentum` of this batch's. The running statistics are read where they were and written elsewhere.
+template <class T>
+__global__ void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
+                                 const T *running_mean, const T *running_var, const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
+                                 compute_t<T> *statistics, T *running) {
+    Shape s{batch, channels, spatial, wide, parts};
+    for_each_place(s, [=](Place p) {
+        auto m = joined_moments(s, p, partial);
+        auto to = spread(m, epsilon);
+        // Of nothing: a mean that is no number, as of Burn.
+        auto mean = batch * spatial == 0 ? to.variance : m.mean;
+        if (p.inside && p.part == 0 && p.strip == 0) {
+            statistics[p.channel] = mean;
+            statistics[channels + p.channel] = to.rstd;
+            update_running(channels, p.channel, running_mean, running_var, momentum, mean, to.variance, running);
+        }
+        apply(s, p, x, gamma, beta, mean, to.rstd, y);
+    });
+}
+
+// After MIOpen's forward pass, which wrote y and statistics[2, channels] in f32: the running statistics, and again the channels whose
+// variance it lost. It takes the mean of squares less the squared mean, which leaves mean^2 / variance roundings of 2^-24: past a
+// mean of 4 deviations, or where they are no numbers, the channel is computed as above. wide = parts = 1.
+template <class T>
+__global__ void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
+                                  const T *running_mean, const T *running_var, f64 momentum, f64 epsilon, T *y, f32 *statistics, T *running) {
+    Shape s{batch, channels, spatial, wide, parts};
+    for_each_place(s, [=](Place p) {
+        f32 mean = statistics[p.channel], rstd = statistics[channels + p.channel], ratio = mean * rstd;
+        f32 variance = 1.0f / (rstd * rstd) - (f32)epsilon;
+        if (variance < 0.0f) variance = 0.0f;
+        if (!(ratio * ratio <= 16.0f)) {
+            auto m = moments_of(s, p, x);
+            auto to = spread(m, epsilon);
+            mean = m.mean, variance = to.variance, rstd = to.rstd;
+            apply(s, p, x, gamma, beta, mean, rstd, y);
+        }
+        sync_threads(); // until all have read the statistics
+        if (p.strip != 0) return;
+        statistics[p.channel] = mean;
+        statistics[channels + p.channel] = rstd;
+        update_running(channels, p.channel, running_mean, running_var, momentum, mean, variance, running);
+    });
+}
+
+// y = (x - mean) / sqrt(variance + epsilon) * gamma + beta with given statistics.
+template <class T>
+__global__ void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
+                                 const T *mean, const T *variance, f64 epsilon, T *y) {
+    using C = compute_t<T>;
+    Shape s{batch, channels, spatial, wide, parts};
+    for_each_place(s, [=](Place p) {
+        if (!p.inside) return;
+        C rstd = (C)1 / math::sqrt((C)load(variance[p.channel]) + (C)epsilon);
+        apply(s, p, x, gamma, beta, (C)load(mean[p.channel]), rstd, y);
+    });
+}
+
+// partial[2, parts, channels]: the sums of dy * n and of dy over each part of a channel, n = (x - mean) * rstd. statistics[2, rows] has
+// mean and rstd of row (index in the batch) * step + channel / share: of a channel, or of a group of channels of one sample.
+template <class T>
+__global__ void channel_sums(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, u64 step, u64 share, u64 rows, const T *x, const T *dy,
+                             const compute_t<T> *statistics, compute_t<T> *partial) {
+    using C = compute_t<T>;
+    Shape s{batch, channels, spatial, wide, parts};
+    for_each_place(s, [=](Place p) {
+        u64 row = p.inside ? p.channel / share : 0;
+        Pair<C> sum{(C)0, (C)0};
+        for_each_element(
+            s, p,
+            [=](u64 at, u64 n) {
+                u64 of = n * step + row;
+                C g = load(dy[at]);
+                return Pair<C>{g * (((C)load(x[at]) - statistics[of]) * statistics[rows + of]), g};
+            },
+            [&](u64, Pair<C> v) { sum = Plus()(sum, v); });
+        sum = channel_reduce(p, sum, Plus());
+        if (!p.inside || p.strip != 0) return;
+        u64 at = (u64)p.part * channels + p.channel;
+        partial[at] = sum.a;
+        partial[parts * channels + at] = sum.b;
+    });
+}
+
+// The second step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)), and dparams[2, channels] with dgamma = sum(dy * n) and
+// dbeta = sum(dy) (Ioffe and Szegedy 2015).
+template <class T>
+__global__ void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const T *gamma,
+                                    const compute_t<T> *statistics, const compute_t<T> *partial, T *dx, T *dparams) {
+    using C = compute_t<T>;
+    Shape s{batch, channels, spatial, wide, parts};
+    for_each_place(s, [=](Place p) {
+        Pair<C> sum{(C)0, (C)0};
+        if (p.inside) {
+            for (u32 part = p.strip; part < parts; part += p.strips) {
+                u64 at = (u64)part * channels + p.channel;
+                sum = Plus()(sum, Pair<C>{partial[at], partial[parts * channels + at]});
+            }
+        }
+        sum = channel_reduce(p, sum, Plus());
+        if (!p.inside) return;
+        if (p.part == 0 && p.strip == 0) {
+            dparams[p.channel] = store<T>::from(sum.a);
+            dparams[channels + p.channel] = store<T>::from(sum.b);
+        }
+        C mean = statistics[p.channel], rstd = statistics[channels + p.channel], count = (C)s.count();
+        C scale = rstd * (C)load(gamma[p.channel]), slope = sum.a / count, shift = sum.b / count;
+        for_each_element(
+            s, p, [=](u64 at, u64) { return Pair<C>{(C)load(x[at]), (C)load(dy[at])}; },
+            [=](u64 at, Pair<C> v) { dx[at] = store<T>::from(scale * (v.b - shift - (v.a - mean) * rstd * slope)); });
+    });
+}
