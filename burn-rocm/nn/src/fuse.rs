@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use burn::tensor::backend::Backend;
+use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorPrimitive};
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::retro_forward::RetroForward;
@@ -62,8 +62,16 @@ pub(crate) struct Kept {
 /// How the ops of this crate reach the tensors of backend `B`.
 pub(crate) struct Route<B> {
     /// Of an autodiff backend: what records an op. Of the plain backend, `None`.
-    record: Option<Record>,
+    recorder: Option<Recorder>,
     backend: PhantomData<B>,
+}
+
+/// What is known of an autodiff backend `Autodiff<Rocm<..>, C>`.
+#[derive(Clone, Copy)]
+struct Recorder {
+    record: Record,
+    /// Makes a tensor of no graph its `FloatTensor`.
+    constant: fn(RocmTensor) -> Box<dyn Any>,
 }
 
 /// Runs an op on the inputs of an `Io<FloatTensor<Autodiff<Rocm<..>, C>>>`, records it, and puts its output there.
@@ -78,10 +86,10 @@ impl<B: Backend> Route<B> {
     /// The route, where `B` is this project's backend or its autodiff.
     pub(crate) fn of() -> Option<Self> {
         if TypeId::of::<FloatTensor<B>>() == TypeId::of::<RocmTensor>() {
-            return Some(Self { record: None, backend: PhantomData });
+            return Some(Self { recorder: None, backend: PhantomData });
         }
-        let record = recorders().get(&TypeId::of::<B>()).copied()?;
-        Some(Self { record: Some(record), backend: PhantomData })
+        let recorder = recorders().get(&TypeId::of::<B>()).copied()?;
+        Some(Self { recorder: Some(recorder), backend: PhantomData })
     }
 
     /// The output of an op on these tensors, and what it saved.
@@ -90,12 +98,12 @@ impl<B: Backend> Route<B> {
         op: O,
         inputs: [FloatTensor<B>; N],
     ) -> (FloatTensor<B>, Vec<RocmTensor>) {
-        match self.record {
+        match self.recorder {
             None => {
                 let (output, saved) = run(&op, inputs.into_iter().map(cast).collect());
                 (cast(output), saved)
             }
-            Some(record) => {
+            Some(Recorder { record, .. }) => {
                 let mut io = Io { inputs: inputs.into(), output: None };
                 let saved = record(Arc::new(op), &mut io);
                 let output = io.output.expect("`record` puts the output there");
@@ -107,6 +115,16 @@ impl<B: Backend> Route<B> {
     /// [`apply`](Self::apply) for one tensor in and out of the same rank.
     pub(crate) fn unary<O: Op, const D: usize>(&self, op: O, x: Tensor<B, D>) -> Tensor<B, D> {
         wrap(self.apply(op, [primitive(x)]).0)
+    }
+
+    /// A float tensor of no graph, such as what an op saved, under the backend's type.
+    pub(crate) fn constant<const D: usize>(&self, tensor: RocmTensor) -> Tensor<B, D> {
+        wrap(match self.recorder {
+            None => cast(tensor),
+            Some(Recorder { constant, .. }) => {
+                *constant(tensor).downcast().expect("`Route::of` has compared the types")
+            }
+        })
     }
 
     /// An int tensor as this backend's.
@@ -140,8 +158,8 @@ fn run(op: &dyn Op, inputs: Vec<RocmTensor>) -> Applied {
 }
 
 /// Every autodiff backend that is recorded for.
-fn recorders() -> &'static HashMap<TypeId, Record> {
-    static RECORDERS: OnceLock<HashMap<TypeId, Record>> = OnceLock::new();
+fn recorders() -> &'static HashMap<TypeId, Recorder> {
+    static RECORDERS: OnceLock<HashMap<TypeId, Recorder>> = OnceLock::new();
     RECORDERS.get_or_init(|| {
         let mut all = HashMap::new();
         macro_rules! elements {
@@ -157,15 +175,22 @@ fn recorders() -> &'static HashMap<TypeId, Record> {
     })
 }
 
-fn add<F: FloatElement, I: IntElement, B: BoolElement>(all: &mut HashMap<TypeId, Record>) {
+fn add<F: FloatElement, I: IntElement, B: BoolElement>(all: &mut HashMap<TypeId, Recorder>) {
     all.insert(
         TypeId::of::<Autodiff<Rocm<F, I, B>, NoCheckpointing>>(),
-        record::<Rocm<F, I, B>, NoCheckpointing>,
+        recorder::<Rocm<F, I, B>, NoCheckpointing>(),
     );
     all.insert(
         TypeId::of::<Autodiff<Rocm<F, I, B>, BalancedCheckpointing>>(),
-        record::<Rocm<F, I, B>, BalancedCheckpointing>,
+        recorder::<Rocm<F, I, B>, BalancedCheckpointing>(),
     );
+}
+
+fn recorder<B: Inner, C: CheckpointStrategy>() -> Recorder {
+    Recorder {
+        record: record::<B, C>,
+        constant: |tensor| Box::new(<Autodiff<B, C> as AutodiffBackend>::from_inner(tensor)),
+    }
 }
 
 /// A backend whose float tensors are this project's.

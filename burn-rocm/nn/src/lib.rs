@@ -14,5 +14,10 @@
 
 mod activation;
 mod fuse;
+mod norm;
 
 pub use activation::Silu;
+pub use norm::{
+    BatchNorm, BatchNormConfig, GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig, LayerNorm,
+    LayerNormConfig, RmsNorm, RmsNormConfig,
+};

@@ -2,4 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod activation;
+mod norm;
+mod norm_batch;
+mod norm_record;
 mod support;

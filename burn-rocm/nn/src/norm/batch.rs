@@ -1,0 +1,193 @@
+//! Batch norm.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param, RunningState};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_rocm::{RocmError, RocmTensor, fused};
+
+use super::{asked, kept};
+use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+
+/// How a [`BatchNorm`] is made.
+#[derive(Config, Debug)]
+pub struct BatchNormConfig {
+    /// The number of channels.
+    pub num_features: usize,
+    /// What is added to the variance. Default: 1e-5
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// The part of the running statistics that each batch replaces. Default: 0.1
+    #[config(default = 0.1)]
+    pub momentum: f64,
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over all axes but the channels'
+/// ([Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167)).
+///
+/// Made by [`BatchNormConfig`]. On an autodiff backend it normalises with the batch's statistics and updates the running ones, the variance
+/// being the biased one, as Burn's does; else with the running ones. Both ways on MIOpen, or two own kernels, as `BURN_ROCM_NORM` says. No
+/// checkpointing strategy runs it again: each forward pass updates the statistics once.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct BatchNorm<B: Backend> {
+    /// The scale of each channel.
+    pub gamma: Param<Tensor<B, 1>>,
+    /// The shift of each channel.
+    pub beta: Param<Tensor<B, 1>>,
+    /// The running mean.
+    pub running_mean: RunningState<Tensor<B, 1>>,
+    /// The running variance.
+    pub running_var: RunningState<Tensor<B, 1>>,
+    /// The part of the running statistics that each batch replaces.
+    pub momentum: f64,
+    /// What is added to the variance.
+    pub epsilon: f64,
+}
+
+impl BatchNormConfig {
+    /// The module: gamma 1, beta 0, running mean 0 and variance 1.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> BatchNorm<B> {
+        let shape = [self.num_features];
+        BatchNorm {
+            gamma: Initializer::Ones.init(shape, device),
+            beta: Initializer::Zeros.init(shape, device),
+            running_mean: RunningState::new(Tensor::zeros(shape, device)),
+            running_var: RunningState::new(Tensor::ones(shape, device)),
+            momentum: self.momentum,
+            epsilon: self.epsilon,
+        }
+    }
+}
+
+impl<B: Backend> BatchNorm<B> {
+    /// Normalises each channel; on an autodiff backend as in training, else as in inference.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch_size, channels, ..]`
+    ///
+    /// # Panics
+    /// Where the input has fewer than two axes or other channels than the module.
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        match Route::of() {
+            Some(route) if B::ad_enabled(&input.device()) => self.train(&route, input),
+            Some(route) => self.infer(&route, input),
+            None => self.composed().forward(input),
+        }
+    }
+
+    fn infer<const D: usize>(&self, route: &Route<B>, input: Tensor<B, D>) -> Tensor<B, D> {
+        let device = input.device();
+        let [mean, variance] =
+            [&self.running_mean, &self.running_var].map(|state| primitive(state.value().to_device(&device)));
+        let [gamma, beta] = [&self.gamma, &self.beta].map(|param| primitive(param.val()));
+        let op = BatchNormInfer { epsilon: self.epsilon };
+        wrap(route.apply(op, [primitive(input), gamma, beta, mean, variance]).0)
+    }
+
+    fn train<const D: usize>(&self, route: &Route<B>, input: Tensor<B, D>) -> Tensor<B, D> {
+        let device = input.device();
+        let [mean, variance] = [&self.running_mean, &self.running_var]
+            .map(|state| primitive(state.value_sync().to_device(&device).detach()));
+        let op = BatchNormTrain { momentum: self.momentum, epsilon: self.epsilon };
+        let [gamma, beta] = [&self.gamma, &self.beta].map(|param| primitive(param.val()));
+        let (output, saved) = route.apply(op, [primitive(input), gamma, beta, mean, variance]);
+        let [_, mean, variance] = saved.try_into().expect("`BatchNormTrain` saves three");
+        self.running_mean.update(route.constant(mean));
+        self.running_var.update(route.constant(variance));
+        wrap(output)
+    }
+
+    /// Burn's module of the same parameters and the same running statistics.
+    fn composed(&self) -> burn::nn::BatchNorm<B> {
+        burn::nn::BatchNorm {
+            gamma: self.gamma.clone(),
+            beta: self.beta.clone(),
+            running_mean: self.running_mean.clone(),
+            running_var: self.running_var.clone(),
+            momentum: self.momentum,
+            epsilon: self.epsilon,
+        }
+    }
+}
+
+impl<B: Backend> ModuleDisplay for BatchNorm<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [num_features] = self.beta.shape().dims();
+        let content = content.add("num_features", &num_features).add("momentum", &self.momentum);
+        content.add("epsilon", &self.epsilon).optional()
+    }
+}
+
+/// Of x, gamma, beta, running mean and variance; saves the batch's statistics and the running ones after it.
+#[derive(Debug)]
+struct BatchNormTrain {
+    momentum: f64,
+    epsilon: f64,
+}
+
+impl Op for BatchNormTrain {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_batch_norm", "nn_batch_norm_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        &[true, true, false, false, false]
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let [x, gamma, beta, mean, variance] = inputs.try_into().expect("five inputs");
+        let fused::BatchNormed { output, statistics, running: [mean, variance] } =
+            fused::batch_norm_train(x, gamma, beta, [mean, variance], self.momentum, self.epsilon)?;
+        Ok((output, vec![statistics, mean, variance]))
+    }
+
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept_for_it: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        let mut inputs = kept_for_it.inputs.into_iter();
+        let [x, gamma] = std::array::from_fn(|_| kept(inputs.next().flatten()));
+        let statistics = kept(kept_for_it.saved.into_iter().next());
+        let found = fused::batch_norm_backward(x, gamma, statistics, grad, self.epsilon)?;
+        let found = found.into_iter().zip(wanted).map(|(grad, &wanted)| asked(wanted, Some(grad)));
+        Ok(found.chain([None, None]).collect())
+    }
+}
+
+/// Of x, gamma, beta, running mean and variance. It has no gradient: a backend that records trains.
+#[derive(Debug)]
+struct BatchNormInfer {
+    epsilon: f64,
+}
+
+impl Op for BatchNormInfer {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_batch_norm_infer", "nn_batch_norm_infer_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        &[false; 5]
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let [x, gamma, beta, mean, variance] = inputs.try_into().expect("five inputs");
+        let output = fused::batch_norm_infer(x, gamma, beta, [mean, variance], self.epsilon)?;
+        Ok((output, vec![]))
+    }
+
+    fn backward(
+        &self,
+        _: RocmTensor,
+        _: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        unreachable!("no autodiff backend infers, yet {wanted:?} are wanted")
+    }
+}

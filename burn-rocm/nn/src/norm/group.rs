@@ -1,0 +1,173 @@
+//! Group norm.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_rocm::{RocmError, RocmTensor, fused, raise};
+
+use super::{asked, both, kept};
+use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+
+/// How a [`GroupNorm`] is made.
+#[derive(Debug, Config)]
+pub struct GroupNormConfig {
+    /// The number of groups, which divides the channels.
+    pub num_groups: usize,
+    /// The number of channels.
+    pub num_channels: usize,
+    /// What is added to the variance. Default: 1e-5
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// Whether there are gamma and beta, a value a channel. Default: `true`
+    #[config(default = true)]
+    pub affine: bool,
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over each group of channels of each sample
+/// ([Wu and He 2018](https://arxiv.org/abs/1803.08494)).
+///
+/// Made by [`GroupNormConfig`]. Forward on MIOpen for 32 groups and more, or one own kernel, as `BURN_ROCM_NORM` says; the gradient is one
+/// kernel, and two more for the sums of the parameters' gradients.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct GroupNorm<B: Backend> {
+    /// The scale of each channel.
+    pub gamma: Option<Param<Tensor<B, 1>>>,
+    /// The shift of each channel.
+    pub beta: Option<Param<Tensor<B, 1>>>,
+    /// The number of groups.
+    pub num_groups: usize,
+    /// The number of channels.
+    pub num_channels: usize,
+    /// What is added to the variance.
+    pub epsilon: f64,
+    /// Whether gamma and beta are used.
+    pub affine: bool,
+}
+
+impl<B: Backend> ModuleDisplay for GroupNorm<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let content = content.add("num_groups", &self.num_groups).add("num_channels", &self.num_channels);
+        content.add("epsilon", &self.epsilon).add("affine", &self.affine).optional()
+    }
+}
+
+impl GroupNormConfig {
+    /// The module, gamma 1 and beta 0.
+    ///
+    /// # Panics
+    /// Where the groups do not divide the channels.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> GroupNorm<B> {
+        assert!(
+            self.num_groups > 0 && self.num_channels.is_multiple_of(self.num_groups),
+            "The number of channels must be divisible by the number of groups"
+        );
+        GroupNorm {
+            gamma: self.affine.then(|| Initializer::Ones.init([self.num_channels], device)),
+            beta: self.affine.then(|| Initializer::Zeros.init([self.num_channels], device)),
+            num_groups: self.num_groups,
+            num_channels: self.num_channels,
+            epsilon: self.epsilon,
+            affine: self.affine,
+        }
+    }
+}
+
+impl<B: Backend> GroupNorm<B> {
+    /// Normalises each group.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch_size, num_channels, ..]`
+    ///
+    /// # Panics
+    /// Where the input has another number of channels, or `affine` is true and gamma or beta is missing.
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        let Some(route) = Route::of() else {
+            return burn::nn::GroupNorm {
+                gamma: self.gamma.clone(),
+                beta: self.beta.clone(),
+                num_groups: self.num_groups,
+                num_channels: self.num_channels,
+                epsilon: self.epsilon,
+                affine: self.affine,
+            }
+            .forward(input);
+        };
+        let params = [&self.gamma, &self.beta].map(|param| param.as_ref().map(Param::val));
+        group_norm(&route, input, params, self.affine, [self.num_channels, self.num_groups], self.epsilon)
+    }
+}
+
+/// The fused op; `[channels, groups]` are what the module was made for.
+pub(super) fn group_norm<B: Backend, const D: usize>(
+    route: &Route<B>,
+    input: Tensor<B, D>,
+    [gamma, beta]: [Option<Tensor<B, 1>>; 2],
+    affine: bool,
+    [channels, groups]: [usize; 2],
+    epsilon: f64,
+) -> Tensor<B, D> {
+    let dims = input.dims();
+    if dims.get(1) != Some(&channels) {
+        raise(RocmError::Invalid {
+            op: "group_norm",
+            expected: format!("an input of shape [batch, {channels}, ..]"),
+            found: format!("{dims:?}"),
+        });
+    }
+    let op = GroupNormOp { groups, epsilon };
+    let x = primitive(input);
+    wrap(match both(affine, gamma, beta) {
+        Some([gamma, beta]) => route.apply(op, [x, primitive(gamma), primitive(beta)]).0,
+        None => route.apply(op, [x]).0,
+    })
+}
+
+#[derive(Debug)]
+struct GroupNormOp {
+    groups: usize,
+    epsilon: f64,
+}
+
+impl Op for GroupNormOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_group_norm", "nn_group_norm_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        &[true, true, false]
+    }
+
+    fn memory_bound(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let mut inputs = inputs.into_iter();
+        let x = inputs.next().expect("x");
+        let params = inputs.next().zip(inputs.next()).map(|(gamma, beta)| [gamma, beta]);
+        Ok((fused::group_norm(x, params, self.groups, self.epsilon)?, vec![]))
+    }
+
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept_for_it: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        let mut inputs = kept_for_it.inputs.into_iter();
+        let x = kept(inputs.next().flatten());
+        let gamma = inputs.next().flatten();
+        let params = wanted[1..].contains(&true);
+        let (dx, sums) = fused::group_norm_backward(x, gamma, grad, self.groups, self.epsilon, params)?;
+        let mut found = vec![asked(wanted[0], Some(dx))];
+        let [dgamma, dbeta] = sums.map_or([None, None], |sums| sums.map(Some));
+        found.extend(wanted[1..].iter().zip([dgamma, dbeta]).map(|(&wanted, grad)| asked(wanted, grad)));
+        Ok(found)
+    }
+}

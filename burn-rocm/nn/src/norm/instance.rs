@@ -1,0 +1,89 @@
+//! Instance norm.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+
+use super::group::group_norm;
+use crate::fuse::Route;
+
+/// How an [`InstanceNorm`] is made.
+#[derive(Debug, Config)]
+pub struct InstanceNormConfig {
+    /// The number of channels.
+    pub num_channels: usize,
+    /// What is added to the variance. Default: 1e-5
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// Whether there are gamma and beta, a value a channel. Default: `true`
+    #[config(default = true)]
+    pub affine: bool,
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over each channel of each sample
+/// ([Ulyanov, Vedaldi and Lempitsky 2016](https://arxiv.org/abs/1607.08022)).
+///
+/// Made by [`InstanceNormConfig`]. A [`GroupNorm`](crate::GroupNorm) with a group for each channel.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct InstanceNorm<B: Backend> {
+    /// The scale of each channel.
+    pub gamma: Option<Param<Tensor<B, 1>>>,
+    /// The shift of each channel.
+    pub beta: Option<Param<Tensor<B, 1>>>,
+    /// The number of channels.
+    pub num_channels: usize,
+    /// What is added to the variance.
+    pub epsilon: f64,
+    /// Whether gamma and beta are used.
+    pub affine: bool,
+}
+
+impl<B: Backend> ModuleDisplay for InstanceNorm<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let content = content.add("num_channels", &self.num_channels).add("epsilon", &self.epsilon);
+        content.add("affine", &self.affine).optional()
+    }
+}
+
+impl InstanceNormConfig {
+    /// The module, gamma 1 and beta 0.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> InstanceNorm<B> {
+        InstanceNorm {
+            gamma: self.affine.then(|| Initializer::Ones.init([self.num_channels], device)),
+            beta: self.affine.then(|| Initializer::Zeros.init([self.num_channels], device)),
+            num_channels: self.num_channels,
+            epsilon: self.epsilon,
+            affine: self.affine,
+        }
+    }
+}
+
+impl<B: Backend> InstanceNorm<B> {
+    /// Normalises each channel of each sample.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch_size, num_channels, ..]`
+    ///
+    /// # Panics
+    /// Where the input has another number of channels, or `affine` is true and gamma or beta is missing.
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        let Some(route) = Route::of() else {
+            return burn::nn::InstanceNorm {
+                gamma: self.gamma.clone(),
+                beta: self.beta.clone(),
+                num_channels: self.num_channels,
+                epsilon: self.epsilon,
+                affine: self.affine,
+            }
+            .forward(input);
+        };
+        let params = [&self.gamma, &self.beta].map(|param| param.as_ref().map(Param::val));
+        group_norm(&route, input, params, self.affine, [self.num_channels; 2], self.epsilon)
+    }
+}

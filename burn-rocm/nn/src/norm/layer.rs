@@ -1,0 +1,121 @@
+//! Layer norm.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_rocm::{RocmError, RocmTensor, fused};
+
+use super::{asked, kept};
+use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+
+/// How a [`LayerNorm`] is made.
+#[derive(Debug, Config)]
+pub struct LayerNormConfig {
+    /// The size of the last axis.
+    pub d_model: usize,
+    /// What is added to the variance. Default: 1e-5
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// Whether there is a beta. Default: true
+    #[config(default = true)]
+    pub bias: bool,
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and Hinton 2016](https://arxiv.org/abs/1607.06450)).
+///
+/// Made by [`LayerNormConfig`]. Forward on MIOpen or an own kernel, as `BURN_ROCM_NORM` says; the gradient is one kernel, and one more joins
+/// the sums of the parameters' gradients.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct LayerNorm<B: Backend> {
+    /// The scale.
+    pub gamma: Param<Tensor<B, 1>>,
+    /// The shift, if any.
+    pub beta: Option<Param<Tensor<B, 1>>>,
+    /// What is added to the variance.
+    epsilon: f64,
+}
+
+impl LayerNormConfig {
+    /// The module, gamma 1 and beta 0.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> LayerNorm<B> {
+        LayerNorm {
+            gamma: Initializer::Ones.init([self.d_model], device),
+            beta: self.bias.then(|| Initializer::Zeros.init([self.d_model], device)),
+            epsilon: self.epsilon,
+        }
+    }
+}
+
+impl<B: Backend> LayerNorm<B> {
+    /// Normalises along the last axis.
+    ///
+    /// # Shapes
+    /// - input, output: `[.., d_model]`
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        let (x, gamma) = (primitive(input), primitive(self.gamma.val()));
+        let beta = self.beta.as_ref().map(|beta| primitive(beta.val()));
+        let op = LayerNormOp { epsilon: self.epsilon };
+        wrap(match (Route::<B>::of(), beta) {
+            (Some(route), Some(beta)) => route.apply(op, [x, gamma, beta]).0,
+            (Some(route), None) => route.apply(op, [x, gamma]).0,
+            (None, beta) => B::layer_norm(x, gamma, beta, self.epsilon),
+        })
+    }
+}
+
+impl<B: Backend> ModuleDisplay for LayerNorm<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [d_model] = self.gamma.shape().dims();
+        let content = content.add("d_model", &d_model).add("epsilon", &self.epsilon);
+        content.add("bias", &self.beta.is_some()).optional()
+    }
+}
+
+#[derive(Debug)]
+struct LayerNormOp {
+    epsilon: f64,
+}
+
+impl Op for LayerNormOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_layer_norm", "nn_layer_norm_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        &[true, true, false]
+    }
+
+    fn memory_bound(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let mut inputs = inputs.into_iter();
+        let (x, gamma) = (inputs.next().expect("x"), inputs.next().expect("gamma"));
+        Ok((fused::layer_norm(x, gamma, inputs.next(), self.epsilon)?, vec![]))
+    }
+
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept_for_it: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        let mut inputs = kept_for_it.inputs.into_iter();
+        let [x, gamma] = std::array::from_fn(|_| kept(inputs.next().flatten()));
+        let params = wanted[1..].contains(&true);
+        let (dx, sums) = fused::layer_norm_backward(x, gamma, grad, self.epsilon, params)?;
+        let [dgamma, dbeta] = sums.map_or([None, None], |sums| sums.map(Some));
+        let mut found = vec![asked(wanted[0], Some(dx)), asked(wanted[1], dgamma)];
+        if let Some(&wanted) = wanted.get(2) {
+            found.push(asked(wanted, dbeta));
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,44 @@
+//! Normalisations.
+
+mod batch;
+mod group;
+mod instance;
+mod layer;
+mod rms;
+
+pub use batch::{BatchNorm, BatchNormConfig};
+pub use group::{GroupNorm, GroupNormConfig};
+pub use instance::{InstanceNorm, InstanceNormConfig};
+pub use layer::{LayerNorm, LayerNormConfig};
+pub use rms::{RmsNorm, RmsNormConfig};
+
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_rocm::{RocmError, RocmTensor};
+
+/// An optional gradient, where it is asked for.
+fn asked(wanted: bool, gradient: Option<RocmTensor>) -> Option<RocmTensor> {
+    gradient.filter(|_| wanted)
+}
+
+/// The one input of a gradient that is always kept for it.
+fn kept(input: Option<RocmTensor>) -> RocmTensor {
+    input.expect("`Op::reads` asks for it")
+}
+
+/// The parameters of an op, checked by it: both or neither.
+fn both<B: Backend>(
+    affine: bool,
+    gamma: Option<Tensor<B, 1>>,
+    beta: Option<Tensor<B, 1>>,
+) -> Option<[Tensor<B, 1>; 2]> {
+    match (affine, gamma, beta) {
+        (false, ..) => None,
+        (true, Some(gamma), Some(beta)) => Some([gamma, beta]),
+        (true, ..) => burn_rocm::raise(RocmError::Invalid {
+            op: "group_norm",
+            expected: "gamma and beta, as `affine` is true".into(),
+            found: "not both".into(),
+        }),
+    }
+}

@@ -1,0 +1,106 @@
+//! RMS norm.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_rocm::{RocmError, RocmTensor, fused};
+
+use super::{asked, kept};
+use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+
+/// How an [`RmsNorm`] is made.
+#[derive(Config, Debug)]
+pub struct RmsNormConfig {
+    /// The size of the last axis.
+    pub d_model: usize,
+    /// What is added to the mean of squares. Default: 1e-5
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+}
+
+impl RmsNormConfig {
+    /// The module, gamma 1.
+    ///
+    /// # Panics
+    /// Where epsilon is not positive.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> RmsNorm<B> {
+        assert!(self.epsilon > 0.0, "epsilon must be positive.");
+        RmsNorm { gamma: Initializer::Ones.init([self.d_model], device), epsilon: self.epsilon }
+    }
+}
+
+/// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich 2019](https://arxiv.org/abs/1910.07467)).
+///
+/// Made by [`RmsNormConfig`]. One kernel forward; the gradient is one kernel, and one more joins the sums of gamma's gradient. f64 is computed
+/// in f64, where Burn's module takes the mean of squares in f32.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct RmsNorm<B: Backend> {
+    /// The scale.
+    pub gamma: Param<Tensor<B, 1>>,
+    /// What is added to the mean of squares.
+    pub epsilon: f64,
+}
+
+impl<B: Backend> RmsNorm<B> {
+    /// Normalises along the last axis.
+    ///
+    /// # Shapes
+    /// - x, output: `[.., d_model]`
+    pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        match Route::<B>::of() {
+            Some(route) => {
+                let op = RmsNormOp { epsilon: self.epsilon };
+                wrap(route.apply(op, [primitive(x), primitive(self.gamma.val())]).0)
+            }
+            None => burn::nn::RmsNorm { gamma: self.gamma.clone(), epsilon: self.epsilon }.forward(x),
+        }
+    }
+}
+
+impl<B: Backend> ModuleDisplay for RmsNorm<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [d_model] = self.gamma.shape().dims();
+        content.add("d_model", &d_model).add("epsilon", &self.epsilon).optional()
+    }
+}
+
+#[derive(Debug)]
+struct RmsNormOp {
+    epsilon: f64,
+}
+
+impl Op for RmsNormOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_rms_norm", "nn_rms_norm_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        &[true, true]
+    }
+
+    fn memory_bound(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let [x, gamma] = inputs.try_into().expect("two inputs");
+        Ok((fused::rms_norm(x, gamma, self.epsilon)?, vec![]))
+    }
+
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept_for_it: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        let [x, gamma] = kept_for_it.inputs.try_into().expect("two inputs");
+        let (dx, dgamma) = fused::rms_norm_backward(kept(x), kept(gamma), grad, self.epsilon, wanted[1])?;
+        Ok(vec![asked(wanted[0], Some(dx)), dgamma])
+    }
+}

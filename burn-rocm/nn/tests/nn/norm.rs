@@ -1,0 +1,405 @@
+//! Layer, RMS, group and instance norm against Burn's in f64.
+
+use burn::module::Param;
+use burn::nn as theirs;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_rocm::{RocmError, take_last_error};
+use burn_rocm_nn as ours;
+use burn_rocm_tests::trace::during;
+use burn_rocm_tests::{FLOATS, assert_close};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+
+use crate::support::*;
+
+/// The dtype that this program's own tolerance is for: f32 sums of some thousand values of about unit size.
+pub(crate) fn tolerance(dtype: DType) -> Tolerance {
+    Tolerance::of(dtype).times(if matches!(dtype, DType::F16 | DType::BF16) { 20.0 } else { 200.0 })
+}
+
+/// An input, parameters a channel and the gradient of the output.
+#[derive(Clone)]
+pub(crate) struct Case {
+    x: TensorData,
+    pub(crate) gamma: TensorData,
+    pub(crate) beta: TensorData,
+    grad: TensorData,
+}
+
+impl Case {
+    /// Values that `dtype` has, `channels` of each parameter.
+    pub(crate) fn new(random: &Random, shape: &[usize], channels: usize, dtype: DType) -> Self {
+        let values = |shape: &[usize]| uniform(random, shape).convert_dtype(dtype);
+        Self { x: values(shape), gamma: values(&[channels]), beta: values(&[channels]), grad: values(shape) }
+    }
+
+    /// The input behind another memory-bound op, so that recomputation has a chain to go back, in another order of axes where `turned`; and
+    /// the leaf that it comes from.
+    pub(crate) fn input<B: AutodiffBackend, const D: usize>(
+        &self,
+        dtype: DType,
+        turned: bool,
+    ) -> [Tensor<B, D>; 2] {
+        let x = tensor::<B, D>(&self.x, dtype);
+        if turned {
+            // In memory the other way round, which `swap_dims` alone undoes.
+            let leaf = tensor::<B, D>(&x.swap_dims(0, D - 1).into_data(), dtype).require_grad();
+            [leaf.clone().swap_dims(0, D - 1).neg(), leaf]
+        } else {
+            let leaf = x.require_grad();
+            [leaf.clone().neg(), leaf]
+        }
+    }
+
+    /// What the loss is made of: a sum weighted by the output's gradient.
+    pub(crate) fn loss<B: AutodiffBackend, const D: usize>(
+        &self,
+        out: Tensor<B, D>,
+        dtype: DType,
+    ) -> Tensor<B, 1> {
+        (out.neg() * tensor::<B, D>(&self.grad, dtype)).sum()
+    }
+
+    pub(crate) fn param<B: AutodiffBackend>(&self, data: &TensorData, dtype: DType) -> Param<Tensor<B, 1>> {
+        Param::from_tensor(tensor::<B, 1>(data, dtype))
+    }
+}
+
+/// Output, the input's gradient, and those of the parameters.
+macro_rules! run {
+    ($case:expr, $B:ident, $D:literal, $dtype:expr, $turned:expr, $module:ident, $params:tt) => {
+        run!($case, $B, $D, $dtype, $turned, |x| $module.forward(x), $params)
+    };
+    ($case:expr, $B:ident, $D:literal, $dtype:expr, $turned:expr, |$x:ident| $forward:expr, [$($param:expr),*]) => {{
+        let [$x, leaf] = $case.input::<$B, $D>($dtype, $turned);
+        let out = $forward;
+        let grads = $case.loss(out.clone(), $dtype).backward();
+        #[allow(unused_mut)] // without parameters
+        let mut found = vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+        $(found.extend($param.map(|param| param.grad(&grads).unwrap().into_data()));)*
+        found
+    }};
+}
+pub(crate) use run;
+
+/// A body on the oracle in f64, rounded, against the same in `dtype` here with each checkpointing strategy.
+macro_rules! against_f64 {
+    ($what:expr, $dtype:expr, |$B:ident, $nn:ident, $of:ident| $body:expr) => {
+        against_f64!($what, $dtype, |$B, $of|
+            theirs { use burn::nn as $nn; $body },
+            ours { use burn_rocm_nn as $nn; $body }
+        )
+    };
+    ($what:expr, $dtype:expr, |$B:ident, $of:ident| theirs $theirs:expr, ours $ours:expr) => {{
+        burn_rocm_tests::trace::to_file();
+        let expected: Vec<TensorData> = {
+            type $B = $crate::support::Oracle;
+            let $of = DType::F64;
+            let found: Vec<TensorData> = $theirs;
+            found.into_iter().map(|data| data.convert_dtype($dtype)).collect()
+        };
+        let $of = $dtype;
+        let found: Vec<TensorData> = {
+            type $B = $crate::support::Ours;
+            $ours
+        };
+        let tolerance = $crate::norm::tolerance($dtype);
+        burn_rocm_tests::assert_close(&$what, &found, &expected, tolerance);
+        let found: Vec<TensorData> = {
+            type $B = $crate::support::Balanced;
+            $ours
+        };
+        burn_rocm_tests::assert_close(&format!("{}, recomputed", $what), &found, &expected, tolerance);
+    }};
+}
+pub(crate) use against_f64;
+
+macro_rules! layer_norm_of {
+    ($random:expr, $D:literal, $shape:expr) => {{
+        let shape: [usize; $D] = $shape;
+        for dtype in FLOATS {
+            let case = Case::new(&$random, &shape, shape[$D - 1], dtype);
+            let bias = $random.below(3) > 0;
+            let turned = $random.below(2) > 0;
+            let what = format!("layer norm of {shape:?} {dtype:?}, bias {bias}, turned {turned}");
+            against_f64!(what, dtype, |B, nn, of| {
+                let mut module = nn::LayerNormConfig::new(shape[$D - 1])
+                    .with_bias(bias)
+                    .with_epsilon(1e-3)
+                    .init::<B>(&Default::default());
+                module.gamma = case.param(&case.gamma, of);
+                module.beta = module.beta.map(|_| case.param(&case.beta, of));
+                let beta = module.beta.as_ref().map(|beta| beta.val());
+                run!(case, B, $D, of, turned, module, [Some(module.gamma.val()), beta])
+            });
+        }
+    }};
+}
+
+/// Rows that fit the registers of a block, that do not begin at 16-byte boundaries, and longer ones; more rows than blocks.
+#[test]
+fn layer_norm() {
+    let random = Random::new();
+    layer_norm_of!(random, 2, [1, 4]);
+    layer_norm_of!(random, 2, [5, 1]);
+    layer_norm_of!(random, 2, [300, 24]);
+    layer_norm_of!(random, 2, [37, 261]);
+    layer_norm_of!(random, 2, [3, 1000]);
+    layer_norm_of!(random, 2, [2, 8200]);
+    layer_norm_of!(random, 3, [2, 9, 64]);
+    layer_norm_of!(random, 3, [7, 5, 33]);
+}
+
+#[test]
+fn layer_norm_of_nothing() {
+    for shape in [[0usize, 5], [4, 0]] {
+        let case = Case::new(&Random::new(), &shape, shape[1], DType::F32);
+        let module = ours::LayerNormConfig::new(shape[1]).init::<Ours>(&Default::default());
+        let beta = module.beta.as_ref().map(|beta| beta.val());
+        let found = run!(case, Ours, 2, DType::F32, false, module, [Some(module.gamma.val()), beta]);
+        for (data, shape) in
+            found.iter().zip([shape.to_vec(), shape.to_vec(), vec![shape[1]], vec![shape[1]]])
+        {
+            let zeros = TensorData::new(vec![0f32; shape.iter().product()], shape);
+            assert_close(&"nothing", std::slice::from_ref(data), &[zeros], Tolerance::EXACT);
+        }
+    }
+}
+
+macro_rules! rms_norm_of {
+    ($random:expr, $D:literal, $shape:expr) => {{
+        let shape: [usize; $D] = $shape;
+        let epsilon = 1e-3;
+        for dtype in FLOATS {
+            let case = Case::new(&$random, &shape, shape[$D - 1], dtype);
+            let turned = $random.below(2) > 0;
+            // By the formula: Burn's module takes the mean of squares in f32, whatever the input has.
+            let expected: Vec<TensorData> = {
+                let [x, leaf] = case.input::<Oracle, $D>(DType::F64, turned);
+                let gamma = tensor::<Oracle, 1>(&case.gamma, DType::F64).require_grad();
+                let out =
+                    x.clone() / (x.square().mean_dim($D - 1) + epsilon).sqrt() * gamma.clone().unsqueeze();
+                let grads = case.loss(out.clone(), DType::F64).backward();
+                [out.clone().inner(), leaf.grad(&grads).unwrap()]
+                    .map(|tensor| tensor.into_data().convert_dtype(dtype))
+                    .into_iter()
+                    .chain([gamma.grad(&grads).unwrap().into_data().convert_dtype(dtype)])
+                    .collect()
+            };
+            macro_rules! check {
+                ($B:ident) => {{
+                    let mut module = ours::RmsNormConfig::new(shape[$D - 1])
+                        .with_epsilon(epsilon)
+                        .init::<$B>(&Default::default());
+                    module.gamma = case.param(&case.gamma, dtype);
+                    let found = run!(case, $B, $D, dtype, turned, module, [Some(module.gamma.val())]);
+                    let what = format!("RMS norm of {shape:?} {dtype:?}, turned {turned}");
+                    assert_close(&what, &found, &expected, tolerance(dtype));
+                }};
+            }
+            check!(Ours);
+            check!(Balanced);
+        }
+    }};
+}
+
+#[test]
+fn rms_norm() {
+    let random = Random::new();
+    rms_norm_of!(random, 2, [1, 4]);
+    rms_norm_of!(random, 2, [5, 1]);
+    rms_norm_of!(random, 2, [300, 24]);
+    rms_norm_of!(random, 2, [2, 8200]);
+    rms_norm_of!(random, 3, [2, 9, 64]);
+    rms_norm_of!(random, 3, [7, 5, 33]);
+}
+
+#[test]
+fn rms_norm_as_burns() {
+    let case = Case::new(&Random::new(), &[6, 40], 40, DType::F32);
+    against_burn!("RMS norm", tolerance(DType::F32), |B|
+        theirs {
+            let mut module = theirs::RmsNormConfig::new(40).init::<B>(&Default::default());
+            module.gamma = case.param(&case.gamma, DType::F32);
+            run!(case, B, 2, DType::F32, false, module, [Some(module.gamma.val())])
+        },
+        ours {
+            let mut module = ours::RmsNormConfig::new(40).init::<B>(&Default::default());
+            module.gamma = case.param(&case.gamma, DType::F32);
+            run!(case, B, 2, DType::F32, false, module, [Some(module.gamma.val())])
+        }
+    );
+}
+
+/// Rows less their mean, divided by their deviation.
+fn normalised<B: Backend>(rows: Tensor<B, 2>, epsilon: f64) -> Tensor<B, 2> {
+    let rows = rows.clone() - rows.mean_dim(1);
+    rows.clone() / (rows.square().mean_dim(1) + epsilon).sqrt()
+}
+
+/// By the formula: in the gradient of Burn's module the reciprocal of a group's size is f32's, whatever the input has.
+fn group_norm_by_formula<B: Backend, const D: usize>(
+    x: Tensor<B, D>,
+    params: [Option<Tensor<B, 1>>; 2],
+    groups: usize,
+) -> Tensor<B, D> {
+    let dims = x.dims();
+    let rows = dims[0] * groups;
+    let n = normalised(x.reshape([rows, dims.iter().product::<usize>() / rows]), 1e-2).reshape(dims);
+    let mut channels = [1; D];
+    channels[1] = dims[1];
+    match params {
+        [Some(gamma), Some(beta)] => n * gamma.reshape(channels) + beta.reshape(channels),
+        _ => n,
+    }
+}
+
+macro_rules! group_norm_of {
+    ($random:expr, $D:literal, $shape:expr, $groups:expr) => {{
+        let (shape, groups): ([usize; $D], usize) = ($shape, $groups);
+        for dtype in FLOATS {
+            let case = Case::new(&$random, &shape, shape[1], dtype);
+            let (affine, turned) = ($random.below(3) > 0, $random.below(2) > 0);
+            let what = format!("norm of {shape:?} {dtype:?} in {groups} groups, affine {affine}, turned {turned}");
+            macro_rules! compare {
+                ($kind:literal, $config:expr) => {
+                    against_f64!(format!("{} {what}", $kind), dtype, |B, of|
+                        theirs {
+                            let [gamma, beta] = [&case.gamma, &case.beta]
+                                .map(|data| affine.then(|| case.param::<B>(data, of).val()));
+                            let params = [gamma.clone(), beta.clone()];
+                            run!(case, B, $D, of, turned, |x| group_norm_by_formula(x, params, groups), [gamma, beta])
+                        },
+                        ours {
+                            let mut module =
+                                $config.with_affine(affine).with_epsilon(1e-2).init::<B>(&Default::default());
+                            module.gamma = module.gamma.map(|_| case.param(&case.gamma, of));
+                            module.beta = module.beta.map(|_| case.param(&case.beta, of));
+                            let [gamma, beta] =
+                                [&module.gamma, &module.beta].map(|param| param.as_ref().map(|param| param.val()));
+                            run!(case, B, $D, of, turned, module, [gamma, beta])
+                        }
+                    )
+                };
+            }
+            compare!("group", ours::GroupNormConfig::new(groups, shape[1]));
+            if groups == shape[1] {
+                compare!("instance", ours::InstanceNormConfig::new(groups));
+            }
+        }
+    }};
+}
+
+/// Few groups, for which MIOpen has no kernel; many, for which it has; a group for each channel, and one for all.
+#[test]
+fn group_norm_and_instance_norm() {
+    let random = Random::new();
+    group_norm_of!(random, 2, [3, 8], 2);
+    group_norm_of!(random, 3, [2, 6, 5], 3);
+    group_norm_of!(random, 3, [2, 64, 9], 32);
+    group_norm_of!(random, 3, [3, 4, 40], 4);
+    group_norm_of!(random, 4, [2, 6, 7, 33], 1);
+    group_norm_of!(random, 4, [2, 33, 4, 4], 33);
+    group_norm_of!(random, 4, [1, 4, 64, 65], 2);
+    group_norm_of!(random, 5, [2, 4, 3, 2, 3], 2);
+}
+
+/// Values far from 0, whose variance MIOpen's formula loses.
+#[test]
+fn values_far_from_zero() {
+    let random = Random::new();
+    let far = |shape: &[usize]| {
+        let values: Vec<f64> =
+            (0..shape.iter().product()).map(|_| 1000.0 + random.uniform(-2.0, 2.0)).collect();
+        TensorData::new(values, shape.to_vec()).convert_dtype(DType::F32)
+    };
+    let data = far(&[2, 64, 40]);
+    let wide = || tensor::<Oracle, 3>(&data, DType::F64);
+    let check = |what: &str, found: Tensor<Ours, 3>, expected: Tensor<Oracle, 3>| {
+        let expected = expected.into_data().convert_dtype(DType::F32);
+        // The mean's own rounding, in standard deviations.
+        assert_close(&what, &[found.into_data()], &[expected], Tolerance { absolute: 1e-3, relative: 0.0 });
+    };
+    let x = tensor::<Ours, 3>(&data, DType::F32);
+    let group = ours::GroupNormConfig::new(32, 64).init::<Ours>(&Default::default());
+    check(
+        "group norm",
+        group.forward(x.clone()),
+        normalised(wide().reshape([64, 80]), 1e-5).reshape([2, 64, 40]),
+    );
+    let batch = ours::BatchNormConfig::new(64).init::<Ours>(&Default::default());
+    let rows = normalised(wide().swap_dims(0, 1).reshape([64, 80]), 1e-5);
+    check("batch norm", batch.forward(x), rows.reshape([64, 2, 40]).swap_dims(0, 1));
+}
+
+/// One launch or call for each step, under the op's name.
+#[test]
+fn the_trace_tells_which_path_ran() {
+    let device = Default::default();
+    let case = Case::new(&Random::new(), &[4, 6, 16], 16, DType::F32);
+    let rms = ours::RmsNormConfig::new(16).init::<Ours>(&device);
+    let (_, lines) = during(|| run!(case, Ours, 3, DType::F32, false, rms, []));
+    for line in [
+        "nn_rms_norm f32: kernel rms_norm_rows<f32>",
+        "nn_rms_norm_backward f32: kernel rms_norm_rows_backward<f32>",
+        "nn_rms_norm_backward f32: kernel sum_partials<f32>",
+    ] {
+        assert_eq!(lines.iter().filter(|found| found.starts_with(line)).count(), 1, "{line} in {lines:#?}");
+    }
+    let of = |lines: &[String], op: &str| lines.iter().filter(|line| line.starts_with(op)).count();
+    let layer = ours::LayerNormConfig::new(16).init::<Ours>(&device);
+    let (_, lines) = during(|| run!(case, Ours, 3, DType::F32, false, layer, []));
+    assert_eq!(of(&lines, "nn_layer_norm_backward f32: "), 2, "{lines:#?}");
+    assert!(of(&lines, "nn_layer_norm f32: ") <= 2, "{lines:#?}");
+    let group = ours::GroupNormConfig::new(2, 6).init::<Ours>(&device);
+    let (_, lines) = during(|| run!(case, Ours, 3, DType::F32, false, group, []));
+    assert_eq!(of(&lines, "nn_group_norm f32: kernel group_norm_rows"), 1, "{lines:#?}");
+    assert_eq!(of(&lines, "nn_group_norm_backward f32: "), 3, "{lines:#?}");
+}
+
+#[test]
+fn bad_shapes_are_errors() {
+    let device = Default::default();
+    let x = Tensor::<Ours, 3>::ones([2, 3, 5], &device);
+    let refused = |op: &str, body: &dyn Fn() -> Tensor<Ours, 3>| {
+        catch_unwind(AssertUnwindSafe(body)).expect_err(op);
+        match take_last_error() {
+            Some(RocmError::Invalid { op: found, .. }) => assert_eq!(found, op),
+            other => panic!("{op}: {other:?}"),
+        }
+    };
+    let layer = ours::LayerNormConfig::new(4).init::<Ours>(&device);
+    refused("layer_norm", &|| layer.forward(x.clone()));
+    let rms = ours::RmsNormConfig::new(4).init::<Ours>(&device);
+    refused("rms_norm", &|| rms.forward(x.clone()));
+    let batch = ours::BatchNormConfig::new(4).init::<Ours>(&device);
+    refused("batch_norm_train", &|| batch.forward(x.clone()));
+    let mut group = ours::GroupNormConfig::new(2, 4).init::<Ours>(&device);
+    group.num_channels = 3;
+    refused("group_norm", &|| group.forward(x.clone()));
+    let instance = ours::InstanceNormConfig::new(4).with_affine(false).init::<Ours>(&device);
+    refused("group_norm", &|| instance.forward(x.clone()));
+    assert_eq!(x.into_data(), TensorData::new(vec![1f32; 30], [2, 3, 5]));
+}
+
+/// What tests of this program say in a process in which `BURN_ROCM_NORM` is set; `None` in such a process.
+pub(crate) fn child(tests: &str, norm: &str) -> Option<String> {
+    if std::env::var_os("BURN_ROCM_NORM").is_some() {
+        return None;
+    }
+    let output = Command::new(std::env::current_exe().expect("the test program has a path"))
+        .args([tests, "--skip", "lockstep", "--nocapture"])
+        .env("BURN_ROCM_NORM", norm)
+        .output()
+        .expect("the test program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!text.contains(" 0 passed"), "{text}");
+    Some(text)
+}
+
+/// The norms' tests again by own kernels alone.
+#[test]
+fn by_the_own_kernels() {
+    child("norm", "own");
+}
