@@ -366,7 +366,9 @@ impl Handle {
         };
         check(t, call, status, || format!("{:?}, {plan:?}", kind.input))?;
         let alternative = if flags == rocblas_gemm_flags_none { "" } else { ", fp16_alt_impl" };
-        trace::served(|| format!("{call} {:?} {m}x{n}, k {k}, batch {batch}{alternative}", kind.input));
+        trace::served(trace::Kind::Library, || {
+            format!("{call} {:?} {m}x{n}, k {k}, batch {batch}{alternative}", kind.input)
+        });
         Ok(())
     }
 
@@ -418,7 +420,7 @@ impl Handle {
             _ => typed!(f64, rocblas_dgeam_strided_batched),
         };
         check(self.table, call, status, || format!("{dtype:?}, {plan:?}"))?;
-        trace::served(|| format!("{call} {dtype:?} {m}x{n}, batch {batch}"));
+        trace::served(trace::Kind::Library, || format!("{call} {dtype:?} {m}x{n}, batch {batch}"));
         Ok(())
     }
 }

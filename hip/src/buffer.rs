@@ -35,9 +35,9 @@ impl Buffer {
         &self.device
     }
 
-    /// The address on the device; never null, also for 0 bytes.
+    /// The address on the device; never null, also for 0 bytes. For tables of tensors that a kernel takes by value.
     #[inline]
-    pub(crate) fn address(&self) -> usize {
+    pub fn address(&self) -> usize {
         self.address
     }
 

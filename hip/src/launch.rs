@@ -17,8 +17,8 @@ use crate::trace;
 
 /// The arguments that a kernel may have.
 pub const MAX_ARGUMENTS: usize = 16;
-/// The bytes that they may take together.
-pub const MAX_ARGUMENT_BYTES: usize = 1024;
+/// The bytes that they may take together: CUDA's limit before 12.1, and no more than ROCm 7.2 was seen to take.
+pub const MAX_ARGUMENT_BYTES: usize = 4096;
 
 /// How many blocks of how many threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl<'d> Launch<'d> {
             )
         };
         context.check("hipModuleLaunchKernel", status)?;
-        trace::served(|| format!("kernel {}", self.kernel.name()));
+        trace::served(trace::Kind::Kernel, || format!("kernel {}", self.kernel.name()));
         Ok(())
     }
 }

@@ -208,7 +208,7 @@ impl Staging {
         bytes: usize,
     ) -> Result<()> {
         count(&self.context.counters.host_to_device);
-        trace::served(|| "copy to the device");
+        trace::served(trace::Kind::Transfer, || "copy to the device");
         // SAFETY: the function is HIP's; the caller vouches for the addresses.
         let status = unsafe {
             (self.context.hip().hipMemcpyAsync)(

@@ -24,6 +24,58 @@ thread_local! {
     static RUNNING: Cell<Running> = const { Cell::new(NONE) };
 }
 
+/// What a thread has asked of devices, by kind. A library's call counts once, however many kernels it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Kernels of this project.
+    pub kernels: u64,
+    /// Calls into rocBLAS and MIOpen that compute.
+    pub library_calls: u64,
+    /// Copies and fills within a device's memory.
+    pub copies: u64,
+    /// Copies from the host or to it.
+    pub transfers: u64,
+}
+
+impl Counts {
+    /// What a device is asked to start: all but the transfers.
+    pub const fn launches(&self) -> u64 {
+        self.kernels + self.library_calls + self.copies
+    }
+}
+
+thread_local! {
+    static COUNTS: Cell<Counts> = const { Cell::new(Counts { kernels: 0, library_calls: 0, copies: 0, transfers: 0 }) };
+}
+
+/// What the thread has asked of devices so far; counted whether ops are traced or not.
+pub fn counts() -> Counts {
+    COUNTS.get()
+}
+
+/// What `body` gives, and what it asked of devices on this thread.
+pub fn counting<T>(body: impl FnOnce() -> T) -> (T, Counts) {
+    let before = counts();
+    let result = body();
+    let after = counts();
+    let counts = Counts {
+        kernels: after.kernels - before.kernels,
+        library_calls: after.library_calls - before.library_calls,
+        copies: after.copies - before.copies,
+        transfers: after.transfers - before.transfers,
+    };
+    (result, counts)
+}
+
+/// What can serve an op.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Kernel,
+    Library,
+    Copy,
+    Transfer,
+}
+
 /// The op that the thread is in, outermost first come, and what has served it so far.
 #[derive(Clone, Copy)]
 struct Running {
@@ -111,9 +163,26 @@ fn end() {
     }
 }
 
-/// Says what serves the running op.
+/// Counts what serves the running op.
 #[inline]
-pub(crate) fn served<D: Display>(by: impl FnOnce() -> D) {
+pub(crate) fn count(kind: Kind) {
+    // Not where the thread is ending and its values are gone.
+    let _ = COUNTS.try_with(|counts| {
+        let mut now = counts.get();
+        *match kind {
+            Kind::Kernel => &mut now.kernels,
+            Kind::Library => &mut now.library_calls,
+            Kind::Copy => &mut now.copies,
+            Kind::Transfer => &mut now.transfers,
+        } += 1;
+        counts.set(now);
+    });
+}
+
+/// Counts what serves the running op, and says it.
+#[inline]
+pub(crate) fn served<D: Display>(kind: Kind, by: impl FnOnce() -> D) {
+    count(kind);
     if enabled() {
         say(&by());
     }

@@ -84,7 +84,7 @@ impl Device {
     pub fn read(&self, buffer: &Buffer, byte_offset: usize, out: &mut [u8]) -> Result<()> {
         self.check_range("read", buffer, byte_offset, out.len())?;
         count(&self.context.counters.device_to_host);
-        trace::served(|| "copy to the host");
+        trace::served(trace::Kind::Transfer, || "copy to the host");
         if out.len() <= SMALL {
             if !out.is_empty() {
                 let mut block = self.staging.take_chunk()?;
@@ -180,6 +180,7 @@ impl Device {
         }
         for _ in &reads {
             count(&self.context.counters.device_to_host);
+            trace::count(trace::Kind::Transfer);
         }
         let pieces = Piece::cut(&reads);
         for wave in pieces.chunk_by(|a, b| a.block / WAVE == b.block / WAVE) {
@@ -263,6 +264,7 @@ impl Device {
                 self.compute.raw(),
             )
         };
+        trace::count(trace::Kind::Copy);
         self.context.check("hipMemcpyAsync", status)
     }
 
@@ -303,6 +305,7 @@ impl Device {
             )
         };
         self.context.check("hipMemcpyPeerAsync", status)?;
+        trace::count(trace::Kind::Copy);
         other.compute.wait(&self.compute.mark()?)?;
         Ok(buffer)
     }
@@ -348,7 +351,7 @@ impl Device {
             )
         };
         self.context.check("hipMemsetAsync", status)?;
-        trace::served(|| "memset");
+        trace::served(trace::Kind::Copy, || "memset");
         Ok(())
     }
 

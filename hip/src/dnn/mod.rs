@@ -126,7 +126,7 @@ impl Dnn {
     /// What a call that computes answered; the trace has it where it did.
     fn served(&self, call: &'static str, status: miopenStatus_t, detail: impl Fn() -> String) -> Result<()> {
         check(self.table, call, status, &detail)?;
-        trace::served(|| format!("{call} {}", detail()));
+        trace::served(trace::Kind::Library, || format!("{call} {}", detail()));
         Ok(())
     }
 }
