@@ -61,6 +61,9 @@ pub(crate) enum Value {
     I64x6([i64; 6]),
     /// A struct of eight 64-bit integers (sizes of dims).
     U64x8([u64; 8]),
+    /// A struct of twelve numbers (what a step of an optimizer takes).
+    F32x12([f32; 12]),
+    F64x12([f64; 12]),
     /// A struct of twelve 32-bit integers (the window of a pooling).
     U32x12([u32; 12]),
     /// A struct of twenty-one 32-bit integers (a convolution).

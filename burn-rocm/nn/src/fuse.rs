@@ -85,7 +85,7 @@ struct Io<T> {
 impl<B: Backend> Route<B> {
     /// The route, where `B` is this project's backend or its autodiff.
     pub(crate) fn of() -> Option<Self> {
-        if TypeId::of::<FloatTensor<B>>() == TypeId::of::<RocmTensor>() {
+        if is_rocm::<B>() {
             return Some(Self { recorder: None, backend: PhantomData });
         }
         let recorder = recorders().get(&TypeId::of::<B>()).copied()?;
@@ -141,6 +141,21 @@ pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Flo
 /// The tensor of a float primitive.
 pub(crate) fn wrap<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(tensor))
+}
+
+/// Whether the backend, which records nothing, is this project's.
+pub(crate) fn is_rocm<B: Backend>() -> bool {
+    TypeId::of::<FloatTensor<B>>() == TypeId::of::<RocmTensor>()
+}
+
+/// The tensor of a backend that [`is_rocm`].
+pub(crate) fn rocm<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> RocmTensor {
+    cast(primitive(tensor))
+}
+
+/// The tensor of a backend that [`is_rocm`], of this rank.
+pub(crate) fn from_rocm<B: Backend, const D: usize>(tensor: RocmTensor) -> Tensor<B, D> {
+    wrap(cast(tensor))
 }
 
 /// The same value under the name that generic code has for its type.

@@ -13,8 +13,10 @@
 //! too) takes a path composed of Burn's own ops, with the same result. `BURN_ROCM_TRACE=1` says which ran: a fused op has a name of its own.
 
 mod activation;
+pub mod amp;
 mod fuse;
 mod norm;
+pub mod optim;
 
 pub use activation::Silu;
 pub use norm::{

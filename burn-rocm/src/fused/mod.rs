@@ -6,6 +6,8 @@ mod activation;
 mod batch_norm;
 mod group_norm;
 mod layer_norm;
+pub mod amp;
+pub mod optim;
 
 pub use activation::{silu, silu_backward};
 pub use batch_norm::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};

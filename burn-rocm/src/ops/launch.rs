@@ -44,7 +44,7 @@ pub(crate) fn is_packed(tensor: &RocmTensor) -> bool {
     tensor.is_contiguous() && tensor.byte_offset().is_multiple_of(ALIGNMENT)
 }
 
-fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
+pub(super) fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
     match value {
         Value::F64(v) => launch.value(v),
         Value::F32(v) => launch.value(v),
@@ -60,14 +60,16 @@ fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
         Value::I64x4(v) => launch.value(v),
         Value::I64x6(v) => launch.value(v),
         Value::U64x8(v) => launch.value(v),
+        Value::F32x12(v) => launch.value(v),
+        Value::F64x12(v) => launch.value(v),
         Value::U32x12(v) => launch.value(v),
         Value::U32x21(v) => launch.value(v),
     }
 }
 
 /// The one way to the device.
-fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
-    // SAFETY: `flat`, `walk`, `rows`, `optional` and `views` have checked that the elements named by the counts, shapes and strides
+pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
+    // SAFETY: `flat`, `walk`, `rows`, `optional`, `views` and `Table` (`ops/table.rs`) have checked that the elements named by the counts, shapes and strides
     // they pass lie inside the buffers they pass with them, and give each kernel of `hip/kernels` its parameters
     // in the order that its family documents; the kernels touch nothing else.
     unsafe { launch.submit(grid, 0) }

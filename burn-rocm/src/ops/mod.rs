@@ -33,6 +33,7 @@ pub(crate) mod reduce;
 pub(crate) mod scan;
 pub(crate) mod softmax;
 pub(crate) mod sort;
+pub(crate) mod table;
 pub(crate) mod unary;
 pub(crate) mod view;
 

@@ -330,6 +330,18 @@ const FAMILIES: &[Family] = &[
         "channel_sums" [Types(FLOATS)],
         "batch_norm_backward" [Types(FLOATS)],
     ]),
+    family!("optim", [
+        "optim_adam" [Types(FLOATS), Ints(&[2]), Ints(&[0, 2])],
+        "optim_adam" [Types(FLOATS), Ints(&[3]), Ints(&[0, 1, 2])],
+        "optim_sgd" [Types(FLOATS), Ints(&[0]), Ints(&[0])],
+        "optim_sgd" [Types(FLOATS), Ints(&[1]), Ints(&[0, 2])],
+        "optim_squares" [Types(FLOATS)],
+        "optim_norms" [Types(WIDE)],
+        "optim_unscale" [Types(NARROW), Types(&[DType::F32])],
+        "optim_unscale" [Types(&[DType::F64]), Types(&[DType::F64])],
+        "optim_cast" [Types(&[DType::F32]), Types(HALVES)],
+        "optim_cast" [Types(HALVES), Types(&[DType::F32])],
+    ]),
     family!("fft", [
         "fft_twiddles" [Types(WIDE)],
         "fft_load" [Types(FLOATS)],

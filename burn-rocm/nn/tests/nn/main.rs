@@ -5,4 +5,7 @@ mod activation;
 mod norm;
 mod norm_batch;
 mod norm_record;
+mod amp;
+mod optim;
+mod optim_ops;
 mod support;

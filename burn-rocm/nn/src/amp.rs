@@ -1,0 +1,330 @@
+//! Training in mixed precision: the forward and backward pass in f16 or bf16, the parameters and the optimizer's states in f32
+//! ([Micikevicius et al. 2017](https://arxiv.org/abs/1710.03740)).
+//!
+//! ```ignore
+//! let mut scaler = GradScalerConfig::new().init();              // f16; bf16 has f32's range and needs none
+//! let half = Precision::new(FloatDType::F16).convert(&model);   // each step: a copy of the f32 parameters, in f16
+//! let logits = half.forward(images.cast(FloatDType::F16));
+//! let loss = loss.forward(logits.cast(FloatDType::F32), labels);
+//! let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &half);
+//! model = scaler.step(&mut optimizer, lr, model, grads);        // in f32, or not at all
+//! ```
+
+use std::collections::HashMap;
+
+use burn::config::Config;
+use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsParams, LearningRate, Optimizer};
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{DType, FloatDType, Tensor};
+use burn_rocm::fused::amp;
+use burn_rocm::{RocmTensor, raise, trace};
+
+use crate::fuse::{from_rocm, is_rocm, rocm};
+
+/// Which parameters a converted module has in which dtype.
+#[derive(Clone, Debug)]
+pub struct Precision {
+    dtype: FloatDType,
+    kept: Vec<String>,
+}
+
+impl Precision {
+    /// All float parameters in `dtype`, but those of `BatchNorm`: its running statistics, which a converted module shares with its original, would lose
+    /// what a batch adds.
+    pub fn new(dtype: FloatDType) -> Self {
+        Self { dtype, kept: vec!["BatchNorm".into()] }
+    }
+
+    /// Leaves modules of this type, and all within them, as they are too. What they are given must then be cast to their dtype, and what they give back.
+    pub fn keep(mut self, module: &str) -> Self {
+        self.kept.push(module.into());
+        self
+    }
+
+    /// Converts all modules, whatever was to be kept.
+    pub fn keep_none(mut self) -> Self {
+        self.kept.clear();
+        self
+    }
+
+    /// A copy of the module in this precision: other parameters of the same ids, so that their gradients are the original's. On
+    /// [`Rocm`](burn_rocm::Rocm) up to 165 of them share a launch.
+    ///
+    /// Running statistics are shared with the original; those of modules that are not kept are converted in both.
+    pub fn convert<B: AutodiffBackend, M: AutodiffModule<B>>(&self, module: &M) -> M {
+        let mut all = Collect { kept: Kept::new(&self.kept), ids: Vec::new(), tensors: Vec::new() };
+        let _op = trace::op("nn_convert", || "");
+        module.visit(&mut all);
+        let tensors = amp::cast_all(all.tensors, self.dtype.into()).unwrap_or_else(|error| raise(error));
+        let converted = all.ids.into_iter().zip(tensors).collect();
+        let kept = Kept::new(&self.kept);
+        module.clone().map(&mut Convert { kept, dtype: self.dtype, converted })
+    }
+}
+
+/// Whether what is visited is inside a module that is kept.
+struct Kept<'a> {
+    modules: &'a [String],
+    /// How many of the modules around are kept.
+    depth: usize,
+}
+
+impl<'a> Kept<'a> {
+    fn new(modules: &'a [String]) -> Self {
+        Self { modules, depth: 0 }
+    }
+
+    fn has(&self, container: &str) -> bool {
+        let name = container.rsplit(':').next().unwrap_or_default();
+        self.modules.iter().any(|module| module == name)
+    }
+
+    fn enter(&mut self, container: &str) {
+        self.depth += usize::from(self.has(container));
+    }
+
+    fn exit(&mut self, container: &str) {
+        self.depth -= usize::from(self.has(container));
+    }
+
+    fn here(&self) -> bool {
+        self.depth > 0
+    }
+}
+
+/// The parameters to convert together.
+struct Collect<'a> {
+    kept: Kept<'a>,
+    ids: Vec<ParamId>,
+    tensors: Vec<RocmTensor>,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_> {
+    fn enter_module(&mut self, _: &str, container: &str) {
+        self.kept.enter(container);
+    }
+
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.kept.exit(container);
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        // Parameters are made when they are first asked for: here, so that the copy has the same.
+        let tensor = param.val();
+        if is_rocm::<B::InnerBackend>() && !self.kept.here() {
+            self.ids.push(param.id);
+            self.tensors.push(rocm(tensor.inner()));
+        }
+    }
+}
+
+struct Convert<'a> {
+    kept: Kept<'a>,
+    dtype: FloatDType,
+    converted: HashMap<ParamId, RocmTensor>,
+}
+
+impl<B: AutodiffBackend> ModuleMapper<B> for Convert<'_> {
+    fn enter_module(&mut self, _: &str, container: &str) {
+        self.kept.enter(container);
+    }
+
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.kept.exit(container);
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let (id, tensor, mapper) = param.consume();
+        if self.kept.here() {
+            return Param::from_mapped_value(id, tensor, mapper);
+        }
+        let is_require_grad = tensor.is_require_grad();
+        let tensor = match self.converted.get(&id) {
+            Some(converted) => from_rocm(converted.clone()),
+            None => tensor.inner().cast(self.dtype),
+        };
+        let tensor = Tensor::from_inner(tensor).set_require_grad(is_require_grad);
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// How to make a [`GradScaler`].
+#[derive(Config, Debug)]
+pub struct GradScalerConfig {
+    /// What the loss is multiplied by at first.
+    #[config(default = 65536.0)]
+    pub initial_scale: f64,
+    /// What the scale is multiplied by after [`growth_interval`](Self::growth_interval) steps in a row whose gradients were finite.
+    #[config(default = 2.0)]
+    pub growth_factor: f64,
+    /// What the scale is multiplied by when a step is skipped.
+    #[config(default = 0.5)]
+    pub backoff_factor: f64,
+    /// In steps.
+    #[config(default = 2000)]
+    pub growth_interval: usize,
+}
+
+impl GradScalerConfig {
+    /// The scaler.
+    ///
+    /// # Panics
+    /// For a scale that is not positive and finite in f32, a growth factor below 1, or a back-off factor that is not between 0 and 1.
+    pub fn init(&self) -> GradScaler {
+        let scale = self.initial_scale as f32;
+        assert!(scale > 0.0 && scale.is_finite(), "the initial scale is positive: {self}");
+        assert!(self.growth_factor >= 1.0, "the scale does not shrink by growing: {self}");
+        assert!(
+            self.backoff_factor > 0.0 && self.backoff_factor < 1.0,
+            "backing off shrinks the scale: {self}"
+        );
+        GradScaler { config: self.clone(), scale, finite: 0, skipped: 0 }
+    }
+}
+
+/// Scales losses, so that small gradients are not lost in f16, and takes steps with gradients scaled back; a step whose gradients
+/// overflowed is skipped, and the scale made smaller.
+#[derive(Clone, Debug)]
+pub struct GradScaler {
+    config: GradScalerConfig,
+    scale: f32,
+    /// Steps since the scale changed.
+    finite: usize,
+    skipped: usize,
+}
+
+impl GradScaler {
+    /// What losses are multiplied by.
+    pub fn factor(&self) -> f32 {
+        self.scale
+    }
+
+    /// The steps that were skipped so far.
+    pub fn skipped(&self) -> usize {
+        self.skipped
+    }
+
+    /// The loss times [`factor`](Self::factor): what `backward` is called on. Should be f32, in whose range it stays.
+    pub fn scale<B: AutodiffBackend, const D: usize>(&self, loss: Tensor<B, D>) -> Tensor<B, D> {
+        loss.mul_scalar(self.scale)
+    }
+
+    /// The optimizer's step with the gradients of a scaled loss, each divided by the scale in f32 and of its parameter's dtype; or the module as it is, and the
+    /// optimizer's state too, where one of them is infinite or NaN. Then the scale for the next step.
+    ///
+    /// Waits for the device: whether a gradient overflowed is read, once a step. On [`Rocm`](burn_rocm::Rocm) up to 165 gradients share a launch.
+    pub fn step<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
+        &mut self,
+        optimizer: &mut O,
+        lr: LearningRate,
+        module: M,
+        grads: GradientsParams,
+    ) -> M {
+        let (grads, is_finite) = unscale::<B, M>(&module, grads, 1.0 / self.scale);
+        self.update(is_finite);
+        if is_finite { optimizer.step(lr, module, grads) } else { module }
+    }
+
+    fn update(&mut self, is_finite: bool) {
+        let GradScalerConfig { growth_factor, backoff_factor, growth_interval, .. } = self.config;
+        if !is_finite {
+            self.scale = (f64::from(self.scale) * backoff_factor).max(f32::MIN_POSITIVE.into()) as f32;
+            self.finite = 0;
+            self.skipped += 1;
+            return;
+        }
+        self.finite += 1;
+        if self.finite >= growth_interval {
+            let grown = (f64::from(self.scale) * growth_factor) as f32;
+            self.scale = if grown.is_finite() { grown } else { self.scale };
+            self.finite = 0;
+        }
+    }
+}
+
+/// The gradients times `factor`, in their parameters' dtypes, and whether all are finite.
+fn unscale<B: AutodiffBackend, M: AutodiffModule<B>>(
+    module: &M,
+    grads: GradientsParams,
+    factor: f32,
+) -> (GradientsParams, bool) {
+    let mut take =
+        Take { grads, fused: Vec::new(), ids: Vec::new(), factor, lost: None, done: GradientsParams::new() };
+    module.visit(&mut take);
+    if !is_rocm::<B::InnerBackend>() {
+        let lost = take.lost.map(|lost: Tensor<B::InnerBackend, 1>| lost.into_scalar());
+        let is_finite = lost.is_none_or(|lost| !burn::tensor::ElementConversion::elem::<f64>(lost).is_nan());
+        return (take.done, is_finite);
+    }
+    let _op = trace::op("nn_unscale", || "");
+    let (grads, flags) = amp::unscale(take.fused, factor).unwrap_or_else(|error| raise(error));
+    let grads = take.ids.into_iter().zip(grads).collect();
+    let mut give = Give { grads, done: GradientsParams::new() };
+    module.visit(&mut give);
+    let found = amp::any_set(flags).unwrap_or_else(|error| raise(error));
+    (give.done, !found)
+}
+
+/// Takes the gradients of the parameters visited.
+struct Take<B: AutodiffBackend> {
+    grads: GradientsParams,
+    factor: f32,
+    /// To be scaled together.
+    fused: Vec<RocmTensor>,
+    ids: Vec<ParamId>,
+    /// Elsewhere: those scaled one by one, and 0, or NaN where one of them is not finite.
+    done: GradientsParams,
+    lost: Option<Tensor<B::InnerBackend, 1>>,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Take<B> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let Some(grad) = self.grads.remove::<B::InnerBackend, D>(param.id) else { return };
+        if is_rocm::<B::InnerBackend>() {
+            self.ids.push(param.id);
+            self.fused.push(rocm(grad));
+            return;
+        }
+        let grad = grad.cast(wide(param.val().dtype())).mul_scalar(self.factor);
+        // Infinity or NaN, times 0, is NaN.
+        let lost = grad.clone().mul_scalar(0.0).sum().cast(FloatDType::F32);
+        self.lost = Some(match self.lost.take() {
+            Some(before) => {
+                let lost = lost.to_device(&before.device());
+                before + lost
+            }
+            None => lost,
+        });
+        self.done.register(param.id, as_param(grad, param));
+    }
+}
+
+/// Gives gradients back to those who take steps.
+struct Give {
+    grads: HashMap<ParamId, RocmTensor>,
+    done: GradientsParams,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Give {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if let Some(grad) = self.grads.remove(&param.id) {
+            let grad: Tensor<B::InnerBackend, D> = from_rocm(grad);
+            self.done.register(param.id, as_param(grad, param));
+        }
+    }
+}
+
+/// What gradients of a parameter of this dtype are scaled in.
+fn wide(dtype: DType) -> FloatDType {
+    if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 }
+}
+
+/// The gradient in its parameter's dtype.
+fn as_param<B: AutodiffBackend, const D: usize>(
+    grad: Tensor<B::InnerBackend, D>,
+    param: &Param<Tensor<B, D>>,
+) -> Tensor<B::InnerBackend, D> {
+    let dtype = param.val().dtype();
+    if grad.dtype() == dtype { grad } else { grad.cast(dtype) }
+}

@@ -1,0 +1,100 @@
+use burn::config::Config;
+use burn::grad_clipping::GradientClippingConfig;
+use burn::module::AutodiffModule;
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::{self, AdamState, AdaptiveMomentumState};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_rocm::fused::optim::{Adam as Step, Decay, Rule, State};
+
+use super::Rules;
+use super::adaptor::OptimizerAdaptor;
+use crate::fuse::{from_rocm, rocm};
+
+/// How to make an [`Adam`]: [`burn::optim::AdamConfig`].
+#[derive(Config, Debug)]
+pub struct AdamConfig {
+    /// The share of the first moment that stays.
+    #[config(default = 0.9)]
+    beta_1: f32,
+    /// The share of the second moment that stays.
+    #[config(default = 0.999)]
+    beta_2: f32,
+    /// Added to the root of the second moment.
+    #[config(default = 1e-5)]
+    epsilon: f32,
+    /// Whether to divide by the largest second moment so far.
+    #[config(default = false)]
+    amsgrad: bool,
+    /// An L2 penalty.
+    weight_decay: Option<WeightDecayConfig>,
+    /// What is done to gradients first.
+    grad_clipping: Option<GradientClippingConfig>,
+}
+
+/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)), in the place of [`burn::optim::Adam`].
+#[derive(Clone)]
+pub struct Adam {
+    burn: optim::Adam,
+    config: AdamConfig,
+}
+
+impl AdamConfig {
+    /// The optimizer's rule.
+    pub fn build(&self) -> Adam {
+        let burn = optim::AdamConfig::new()
+            .with_beta_1(self.beta_1)
+            .with_beta_2(self.beta_2)
+            .with_epsilon(self.epsilon)
+            .with_amsgrad(self.amsgrad)
+            .with_weight_decay(self.weight_decay.clone())
+            .build();
+        Adam { burn, config: self.clone() }
+    }
+
+    /// An optimizer of a module.
+    pub fn init<B: AutodiffBackend, M: AutodiffModule<B>>(&self) -> OptimizerAdaptor<Adam, M, B> {
+        let adaptor = OptimizerAdaptor::from(self.build());
+        match &self.grad_clipping {
+            Some(config) => adaptor.with_grad_clipping(config.init()),
+            None => adaptor,
+        }
+    }
+}
+
+impl<B: Backend> Rules<B> for Adam {
+    type Burn = optim::Adam;
+
+    fn burn(&self) -> optim::Adam {
+        self.burn.clone()
+    }
+
+    fn rule(&self, lr: f64) -> Rule {
+        let AdamConfig { beta_1, beta_2, epsilon, amsgrad, .. } = self.config;
+        let decay = Decay::Penalty(self.config.weight_decay.as_ref().map_or(0.0, |decay| decay.penalty));
+        Rule::Adam(Step { lr, beta_1, beta_2, epsilon, amsgrad, decay })
+    }
+
+    fn keep<const D: usize>(state: AdamState<B, D>, _: &B::Device) -> State {
+        moments(state.momentum)
+    }
+
+    fn give<const D: usize>(state: State) -> AdamState<B, D> {
+        AdamState::new(momentum(state))
+    }
+}
+
+/// What is kept of Burn's state.
+pub(super) fn moments<B: Backend, const D: usize>(state: AdaptiveMomentumState<B, D>) -> State {
+    let AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2 } = state;
+    let tensors = [Some(moment_1), Some(moment_2), max_moment_2].into_iter().flatten().map(rocm).collect();
+    State { time, tensors }
+}
+
+/// Burn's state, from what is kept.
+pub(super) fn momentum<B: Backend, const D: usize>(state: State) -> AdaptiveMomentumState<B, D> {
+    let time = state.time;
+    let mut tensors = state.tensors.into_iter().map(from_rocm);
+    let mut moment = || tensors.next().expect("a step gives both moments");
+    let (moment_1, moment_2) = (moment(), moment());
+    AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2: tensors.next() }
+}

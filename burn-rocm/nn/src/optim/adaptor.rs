@@ -1,0 +1,222 @@
+//! An optimizer of a module, from a rule.
+
+use std::marker::PhantomData;
+
+use burn::grad_clipping::GradientClipping;
+use burn::module::{AutodiffModule, ModuleMapper, Param, ParamId};
+use burn::optim::adaptor::{GradAdaptor, OptimizerAdaptor as BurnAdaptor};
+use burn::optim::record::AdaptorRecord;
+use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer, SimpleOptimizer};
+use burn::tensor::Tensor;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_rocm::fused::optim::{Clip, Rule, State, Step};
+use burn_rocm::{raise, trace};
+use std::collections::HashMap;
+
+use crate::fuse::{from_rocm, is_rocm, rocm};
+
+/// A rule that has a fused step, and Burn's optimizer that it takes the place of.
+pub trait Rules<B: Backend>: Clone + Send + Sync {
+    /// Burn's optimizer: its record is this one's too.
+    type Burn: SimpleOptimizer<B>;
+
+    /// Burn's optimizer, of the same settings.
+    fn burn(&self) -> Self::Burn;
+
+    /// The rule at this learning rate.
+    fn rule(&self, lr: LearningRate) -> Rule;
+
+    /// What is kept of Burn's state.
+    fn keep<const D: usize>(state: <Self::Burn as SimpleOptimizer<B>>::State<D>, device: &B::Device)
+    -> State;
+
+    /// Burn's state from what is kept.
+    fn give<const D: usize>(state: State) -> <Self::Burn as SimpleOptimizer<B>>::State<D>;
+}
+
+/// Takes steps of a module's parameters, in the place of [`burn::optim::adaptor::OptimizerAdaptor`]; its record is that one's.
+///
+/// On [`Rocm`](burn_rocm::Rocm) under autodiff the parameters share launches; elsewhere it is Burn's.
+#[derive(Clone)]
+pub struct OptimizerAdaptor<O, M, B>
+where
+    O: Rules<B::InnerBackend>,
+    M: AutodiffModule<B>,
+    B: AutodiffBackend,
+{
+    rules: O,
+    /// By parameter; empty where the backend is another.
+    states: HashMap<ParamId, Held<O, B>>,
+    /// What steps on another backend; here it holds what is done to gradients.
+    burn: BurnAdaptor<O::Burn, M, B>,
+    module: PhantomData<M>,
+}
+
+/// What is kept of a parameter between steps.
+enum Held<O: Rules<B::InnerBackend>, B: AutodiffBackend> {
+    /// As loaded, for a parameter that was not met yet.
+    Loaded(AdaptorRecord<O::Burn, B>),
+    /// Of a parameter of this rank.
+    Kept { rank: usize, state: State },
+}
+
+impl<O: Rules<B::InnerBackend>, B: AutodiffBackend> Clone for Held<O, B> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Loaded(record) => Self::Loaded(record.clone()),
+            Self::Kept { rank, state } => Self::Kept { rank: *rank, state: state.clone() },
+        }
+    }
+}
+
+impl<O, M, B> From<O> for OptimizerAdaptor<O, M, B>
+where
+    O: Rules<B::InnerBackend>,
+    M: AutodiffModule<B>,
+    B: AutodiffBackend,
+{
+    fn from(rules: O) -> Self {
+        let burn = BurnAdaptor::from(rules.burn());
+        Self { rules, states: HashMap::new(), burn, module: PhantomData }
+    }
+}
+
+impl<O, M, B> OptimizerAdaptor<O, M, B>
+where
+    O: Rules<B::InnerBackend>,
+    M: AutodiffModule<B>,
+    B: AutodiffBackend,
+{
+    /// The rule.
+    pub fn optim(&self) -> &O {
+        &self.rules
+    }
+
+    /// Whether gradients are clipped.
+    pub fn has_gradient_clipping(&self) -> bool {
+        self.burn.has_gradient_clipping()
+    }
+
+    /// How gradients are clipped.
+    pub fn grad_clipping(&self) -> Option<&GradientClipping> {
+        self.burn.grad_clipping()
+    }
+
+    /// The optimizer with gradients clipped: each element to a value, or each parameter's gradient to a norm.
+    pub fn with_grad_clipping(self, gradient_clipping: GradientClipping) -> Self {
+        Self { burn: self.burn.with_grad_clipping(gradient_clipping), ..self }
+    }
+
+    fn fused(&mut self, lr: LearningRate, module: M, grads: GradAdaptor) -> M {
+        let clip = match self.burn.grad_clipping() {
+            None => Clip::None,
+            Some(GradientClipping::Value(limit)) => Clip::Value(*limit),
+            Some(GradientClipping::Norm(most)) => Clip::Norm(*most),
+        };
+        let rule = self.rules.rule(lr);
+        let name = match rule {
+            Rule::Adam(_) => "nn_adam",
+            Rule::Sgd(_) => "nn_sgd",
+        };
+        let _op = trace::op(name, || "");
+        let mut gather = Gather::<O, B> { step: Step::new(rule, clip), states: &mut self.states, grads };
+        let module = module.map(&mut gather);
+        gather.step.run().unwrap_or_else(|error| raise(error));
+        module
+    }
+}
+
+/// Gives each parameter that has a gradient its new tensor, which [`Step::run`] then fills.
+struct Gather<'a, O: Rules<B::InnerBackend>, B: AutodiffBackend> {
+    step: Step,
+    states: &'a mut HashMap<ParamId, Held<O, B>>,
+    grads: GradAdaptor,
+}
+
+impl<O: Rules<B::InnerBackend>, B: AutodiffBackend> ModuleMapper<B> for Gather<'_, O, B> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let (id, tensor, mapper) = param.consume();
+        let Some((grad, device)) = self.grads.remove::<B::InnerBackend, D>(id) else {
+            return Param::from_mapped_value(id, tensor, mapper);
+        };
+        let is_require_grad = tensor.is_require_grad();
+        // As Burn has it: where the gradient is.
+        let tensor = if tensor.device() == device { tensor } else { tensor.to_device(&device) };
+        let state = self.states.remove(&id).map(|held| match held {
+            Held::Kept { state: State { time, tensors }, .. } => {
+                let there = |tensor| rocm(from_rocm::<B::InnerBackend, D>(tensor).to_device(&device));
+                State { time, tensors: tensors.into_iter().map(there).collect() }
+            }
+            Held::Loaded(record) => {
+                let state = record.into_state::<D>();
+                O::keep(<O::Burn as SimpleOptimizer<B::InnerBackend>>::to_device(state, &device), &device)
+            }
+        });
+        let (tensor, state) =
+            self.step.add(rocm(tensor.inner()), rocm(grad), state).unwrap_or_else(|error| raise(error));
+        self.states.insert(id, Held::Kept { rank: D, state });
+        let tensor = Tensor::from_inner(from_rocm(tensor)).set_require_grad(is_require_grad);
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+impl<O, M, B> Optimizer<M, B> for OptimizerAdaptor<O, M, B>
+where
+    O: Rules<B::InnerBackend>,
+    M: AutodiffModule<B>,
+    B: AutodiffBackend,
+{
+    type Record = <BurnAdaptor<O::Burn, M, B> as Optimizer<M, B>>::Record;
+
+    fn step(&mut self, lr: LearningRate, module: M, grads: GradientsParams) -> M {
+        match is_rocm::<B::InnerBackend>() {
+            true => self.fused(lr, module, grads.into()),
+            false => self.burn.step(lr, module, grads),
+        }
+    }
+
+    fn step_multi(&mut self, lr: LearningRate, module: M, grads: MultiGradientsParams) -> M {
+        match is_rocm::<B::InnerBackend>() {
+            true => self.fused(lr, module, grads.into()),
+            false => self.burn.step_multi(lr, module, grads),
+        }
+    }
+
+    fn to_record(&self) -> Self::Record {
+        if !is_rocm::<B::InnerBackend>() {
+            return self.burn.to_record();
+        }
+        let record = |(&id, held): (&ParamId, &Held<O, B>)| match held {
+            Held::Loaded(record) => (id, record.clone()),
+            Held::Kept { rank, state } => (id, given::<O, B>(*rank, state.clone())),
+        };
+        self.states.iter().map(record).collect()
+    }
+
+    fn load_record(mut self, record: Self::Record) -> Self {
+        if is_rocm::<B::InnerBackend>() {
+            self.states = record.into_iter().map(|(id, record)| (id, Held::Loaded(record))).collect();
+        } else {
+            self.burn = self.burn.load_record(record);
+        }
+        self
+    }
+}
+
+/// Burn's record of what is kept of a parameter of this rank.
+fn given<O: Rules<B::InnerBackend>, B: AutodiffBackend>(
+    rank: usize,
+    state: State,
+) -> AdaptorRecord<O::Burn, B> {
+    match rank {
+        0 => AdaptorRecord::from_state(O::give::<0>(state)),
+        1 => AdaptorRecord::from_state(O::give::<1>(state)),
+        2 => AdaptorRecord::from_state(O::give::<2>(state)),
+        3 => AdaptorRecord::from_state(O::give::<3>(state)),
+        4 => AdaptorRecord::from_state(O::give::<4>(state)),
+        5 => AdaptorRecord::from_state(O::give::<5>(state)),
+        6 => AdaptorRecord::from_state(O::give::<6>(state)),
+        7 => AdaptorRecord::from_state(O::give::<7>(state)),
+        _ => AdaptorRecord::from_state(O::give::<8>(state)),
+    }
+}

@@ -1,0 +1,90 @@
+use burn::config::Config;
+use burn::grad_clipping::GradientClippingConfig;
+use burn::module::AutodiffModule;
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::momentum::{MomentumConfig, MomentumState};
+use burn::optim::{self, SgdState};
+use burn::record::{DoublePrecisionSettings, Record};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{ElementConversion, Tensor};
+use burn_rocm::fused::optim::{Momentum, Rule, Sgd as Step, State};
+
+use super::Rules;
+use super::adaptor::OptimizerAdaptor;
+use crate::fuse::{from_rocm, rocm};
+
+/// How to make an [`Sgd`]: [`burn::optim::SgdConfig`].
+#[derive(Config, Debug)]
+pub struct SgdConfig {
+    /// An L2 penalty.
+    weight_decay: Option<WeightDecayConfig>,
+    /// What stays of earlier gradients.
+    momentum: Option<MomentumConfig>,
+    /// What is done to gradients first.
+    gradient_clipping: Option<GradientClippingConfig>,
+}
+
+/// Stochastic gradient descent, with momentum or without, in the place of [`burn::optim::Sgd`].
+#[derive(Clone)]
+pub struct Sgd<B: Backend> {
+    burn: optim::Sgd<B>,
+    config: SgdConfig,
+}
+
+impl SgdConfig {
+    /// The optimizer's rule.
+    pub fn build<B: Backend>(&self) -> Sgd<B> {
+        let burn = optim::SgdConfig::new()
+            .with_weight_decay(self.weight_decay.clone())
+            .with_momentum(self.momentum.clone())
+            .build();
+        Sgd { burn, config: self.clone() }
+    }
+
+    /// An optimizer of a module.
+    pub fn init<B: AutodiffBackend, M: AutodiffModule<B>>(
+        &self,
+    ) -> OptimizerAdaptor<Sgd<B::InnerBackend>, M, B> {
+        let adaptor = OptimizerAdaptor::from(self.build());
+        match &self.gradient_clipping {
+            Some(config) => adaptor.with_grad_clipping(config.init()),
+            None => adaptor,
+        }
+    }
+}
+
+impl<B: Backend> Rules<B> for Sgd<B> {
+    type Burn = optim::Sgd<B>;
+
+    fn burn(&self) -> optim::Sgd<B> {
+        self.burn.clone()
+    }
+
+    fn rule(&self, lr: f64) -> Rule {
+        let momentum = self.config.momentum.as_ref().map(|config| Momentum {
+            // As Burn has it: rounded to the backend's float.
+            momentum: config.momentum.elem::<B::FloatElem>().elem(),
+            dampening: config.dampening,
+            nesterov: config.nesterov,
+        });
+        let penalty = self.config.weight_decay.as_ref().map_or(0.0, |decay| decay.penalty);
+        Rule::Sgd(Step { lr, penalty, momentum })
+    }
+
+    fn keep<const D: usize>(state: SgdState<B, D>, device: &B::Device) -> State {
+        let tensors = state.momentum.map(|state| rocm(velocity(state, device))).into_iter().collect();
+        State { time: 0, tensors }
+    }
+
+    fn give<const D: usize>(state: State) -> SgdState<B, D> {
+        SgdState::new(
+            state.tensors.into_iter().next().map(|velocity| MomentumState::new(from_rocm(velocity))),
+        )
+    }
+}
+
+/// The velocity, which Burn shows in the state's record alone: by way of the host, once for a loaded record.
+fn velocity<B: Backend, const D: usize>(state: MomentumState<B, D>, device: &B::Device) -> Tensor<B, D> {
+    let item = Record::<B>::into_item::<DoublePrecisionSettings>(state);
+    Record::<B>::from_item::<DoublePrecisionSettings>(item.velocity, device)
+}

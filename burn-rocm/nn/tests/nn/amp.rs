@@ -1,0 +1,231 @@
+use burn::module::{Module, Param};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::optim::{GradientsParams, Optimizer};
+use burn::tensor::FloatDType;
+use burn::tensor::backend::AutodiffBackend;
+use burn_rocm::trace;
+use burn_rocm_nn::amp::{GradScaler, GradScalerConfig, Precision};
+use burn_rocm_nn::optim::{AdamConfig, SgdConfig};
+use burn_rocm_tests::assert_close;
+use burn_rocm_tests::trace::during;
+
+use crate::support::*;
+
+#[derive(Module, Debug)]
+struct Net<B: burn::tensor::backend::Backend> {
+    first: Linear<B>,
+    norm: BatchNorm<B>,
+    last: Vec<Linear<B>>,
+}
+
+impl<B: AutodiffBackend> Net<B> {
+    fn new() -> Self {
+        let device = Default::default();
+        let linear = |from, to| LinearConfig::new(from, to).init(&device);
+        let net = Self {
+            first: linear(6, 8),
+            norm: BatchNormConfig::new(8).init(&device),
+            last: vec![linear(8, 8), linear(8, 2)],
+        };
+        // The same on every backend.
+        let random = Random::from_seed(7);
+        let fill = |linear: &mut Linear<B>| {
+            let weights =
+                |shape: [usize; 2]| tensor::<B, 2>(&uniform(&random, &shape), DType::F32).mul_scalar(0.25);
+            linear.weight = Param::from_tensor(weights(linear.weight.dims()));
+            linear.bias = linear.bias.as_ref().map(|bias| Param::from_tensor(bias.val().zeros_like()));
+        };
+        let mut net = net;
+        fill(&mut net.first);
+        net.last.iter_mut().for_each(fill);
+        net
+    }
+
+    /// In the parameters' dtype, the norm in f32; the result in f32.
+    fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let dtype: FloatDType = self.first.weight.val().dtype().into();
+        let x = self.first.forward(x.cast(dtype));
+        let x = self.norm.forward(x.cast(FloatDType::F32)).cast(dtype);
+        self.last.iter().fold(x, |x, linear| linear.forward(x).tanh()).cast(FloatDType::F32)
+    }
+
+    fn loss(&self, x: Tensor<B, 2>) -> Tensor<B, 1> {
+        let distance = self.forward(x.clone()) - x.clone().narrow(1, 0, 2);
+        (distance.clone() * distance).mean()
+    }
+}
+
+fn input<B: AutodiffBackend>() -> Tensor<B, 2> {
+    tensor(&uniform(&Random::from_seed(9), &[16, 6]), DType::F32)
+}
+
+#[test]
+fn a_converted_module_is_a_copy_of_the_same_ids() {
+    for dtype in [FloatDType::F16, FloatDType::BF16] {
+        let net = Net::<Ours>::new();
+        let before = net.first.weight.val().into_data();
+        // Parameters are made when they are first asked for.
+        drop(Precision::new(dtype).convert(&net));
+        let ((half, counts), lines) = during(|| trace::counting(|| Precision::new(dtype).convert(&net)));
+        // Six parameters of linear layers.
+        assert_eq!((counts.kernels, counts.launches()), (1, 1), "{counts:?} {lines:#?}");
+        assert_eq!(half.first.weight.val().dtype(), DType::from(dtype));
+        assert_eq!(half.norm.gamma.val().dtype(), DType::F32);
+        assert_eq!(half.norm.running_mean.value().dtype(), DType::F32);
+        assert_eq!(half.last[1].weight.id, net.last[1].weight.id);
+        assert!(half.first.weight.val().is_require_grad());
+        let expected = net.first.weight.val().cast(dtype).into_data();
+        assert_close(&"converted", &[half.first.weight.val().into_data()], &[expected], Tolerance::EXACT);
+        assert_close(&"original", &[net.first.weight.val().into_data()], &[before], Tolerance::EXACT);
+
+        let all = Precision::new(dtype).keep_none().convert(&net.clone().no_grad());
+        assert_eq!(all.norm.gamma.val().dtype(), DType::from(dtype));
+        assert!(!all.first.weight.val().is_require_grad());
+        let kept = Precision::new(dtype).keep("Linear").convert(&Net::<Ours>::new());
+        assert_eq!(kept.first.weight.val().dtype(), DType::F32);
+        // What the original draws when it is first asked is what the copy has.
+        let lazy = LinearConfig::new(5, 3).init::<Ours>(&Default::default());
+        let copy = Precision::new(dtype).keep("Linear").convert(&lazy);
+        let [theirs, ours] = [&lazy, &copy].map(|linear| linear.weight.val().into_data());
+        assert_close(&"drawn once", &[ours], &[theirs], Tolerance::EXACT);
+        let composed = Precision::new(dtype).convert(&Net::<Oracle>::new());
+        assert_eq!(composed.last[0].weight.val().dtype(), DType::from(dtype));
+        assert_eq!(composed.norm.gamma.val().dtype(), DType::F32);
+    }
+}
+
+/// Losses of so many steps, in a precision or in f32.
+fn train<B: AutodiffBackend>(dtype: Option<FloatDType>, scaler: &mut GradScaler, steps: usize) -> Vec<f64> {
+    let mut net = Net::<B>::new();
+    let mut optimizer = AdamConfig::new().init();
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        let half = dtype.map_or_else(|| net.clone(), |dtype| Precision::new(dtype).convert(&net));
+        let loss = half.loss(input());
+        losses.push(loss.clone().into_data().iter::<f64>().next().unwrap());
+        let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &half);
+        net = scaler.step(&mut optimizer, 0.01, net, grads);
+    }
+    losses
+}
+
+#[test]
+fn halves_train_as_f32_does() {
+    let scaler = || GradScalerConfig::new().init();
+    let expected = train::<Oracle>(None, &mut scaler(), 40);
+    assert!(expected[39] < 0.3 * expected[0], "{expected:?}");
+    let near = |what: &str, found: Vec<f64>, relative: f64| {
+        for (step, (x, y)) in found.iter().zip(&expected).enumerate() {
+            assert!((x - y).abs() <= relative * (y + 0.05), "{what}, step {step}: {x} instead of {y}");
+        }
+    };
+    near("f32", train::<Ours>(None, &mut scaler(), 40), 1e-3);
+    near("f16", train::<Ours>(Some(FloatDType::F16), &mut scaler(), 40), 0.05);
+    near("bf16", train::<Ours>(Some(FloatDType::BF16), &mut scaler(), 40), 0.2);
+    near("f16, composed", train::<Oracle>(Some(FloatDType::F16), &mut scaler(), 40), 0.05);
+}
+
+/// One step whose gradient of the first weight is filled with `value`.
+fn step<B: AutodiffBackend, O: Optimizer<Net<B>, B>>(
+    scaler: &mut GradScaler,
+    optimizer: &mut O,
+    net: Net<B>,
+    dtype: DType,
+    value: f32,
+) -> Net<B> {
+    let mut grads = GradientsParams::new();
+    let device = Default::default();
+    let mut values = vec![1.0f32; 48];
+    // In the middle, where a kernel's last piece is no excuse.
+    values[29] = value;
+    let data = TensorData::new(values, [6, 8]);
+    grads.register(net.first.weight.id, Tensor::<B::InnerBackend, 2>::from_data(data, (&device, dtype)));
+    let zeros = Tensor::<B::InnerBackend, 1>::from_data(TensorData::zeros::<f32, _>([8]), (&device, dtype));
+    grads.register(net.first.bias.as_ref().unwrap().id, zeros);
+    scaler.step(optimizer, 1.0, net, grads)
+}
+
+fn skips_and_scales<B: AutodiffBackend>() {
+    let config = GradScalerConfig::new().with_initial_scale(8.0).with_growth_interval(2);
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let mut scaler = config.init();
+        let mut optimizer = SgdConfig::new().init::<B, Net<B>>();
+        let net = Net::<B>::new();
+        let start = net.first.weight.val().into_data();
+        let first = |net: &Net<B>| {
+            let difference = tensor::<B, 2>(&start, DType::F32) - net.first.weight.val();
+            difference.into_data().iter::<f32>().collect::<Vec<_>>()
+        };
+        for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            let unchanged = step(&mut scaler, &mut optimizer, net.clone(), dtype, value);
+            assert_eq!(first(&unchanged), [0.0; 48], "{dtype:?} {value}");
+        }
+        assert_eq!((scaler.factor(), scaler.skipped()), (1.0, 3));
+        let net = step(&mut scaler, &mut optimizer, net, dtype, 0.5);
+        let found = first(&net);
+        for (i, x) in found.iter().enumerate() {
+            let expected = if i == 29 { 0.5 } else { 1.0 };
+            assert!((x - expected).abs() < 1e-5, "{dtype:?}: {found:?}");
+        }
+        assert_eq!(scaler.factor(), 1.0);
+        let net = step(&mut scaler, &mut optimizer, net, dtype, 0.5);
+        assert_eq!((scaler.factor(), scaler.skipped()), (2.0, 3));
+        // A skipped step begins the count again.
+        let net = step(&mut scaler, &mut optimizer, net, dtype, 0.5);
+        let net = step(&mut scaler, &mut optimizer, net, dtype, f32::NAN);
+        assert_eq!(scaler.factor(), 1.0);
+        step(&mut scaler, &mut optimizer, net, dtype, 0.5);
+        assert_eq!(scaler.factor(), 1.0);
+    }
+}
+
+#[test]
+fn a_step_that_overflows_is_skipped_and_the_scale_follows() {
+    skips_and_scales::<Ours>();
+    skips_and_scales::<Oracle>();
+}
+
+#[test]
+fn a_step_reads_one_flag() {
+    let net = Net::<Ours>::new();
+    let mut scaler = GradScalerConfig::new().init();
+    let mut optimizer = SgdConfig::new().init();
+    let mut once = |scaler: &mut GradScaler, net: Net<Ours>| {
+        let half = Precision::new(FloatDType::F16).convert(&net);
+        let grads = GradientsParams::from_grads(scaler.scale(half.loss(input())).backward(), &half);
+        trace::counting(|| scaler.step(&mut optimizer, 0.1, net, grads))
+    };
+    // Parameters are made when they are first asked for.
+    let (net, _) = once(&mut scaler, net);
+    let (_, counts) = once(&mut scaler, net);
+    // The flag's zero, f16 gradients, the norm's f32 ones, and the optimizer's step.
+    assert_eq!((counts.launches(), counts.transfers), (4, 1), "{counts:?}");
+}
+
+#[test]
+fn a_skipped_step_leaves_the_optimizers_state() {
+    let mut scaler = GradScalerConfig::new().init();
+    let mut optimizer = AdamConfig::new().init::<Ours, Net<Ours>>();
+    let net = step(&mut scaler, &mut optimizer, Net::new(), DType::F16, f32::NAN);
+    assert!(optimizer.to_record().is_empty());
+    step(&mut scaler, &mut optimizer, net, DType::F16, 1.0);
+    assert_eq!(optimizer.to_record().len(), 2);
+}
+
+#[test]
+fn the_scale_stays_positive_and_finite() {
+    let mut scaler = GradScalerConfig::new().with_initial_scale(1e38).with_growth_interval(1).init();
+    let mut optimizer = SgdConfig::new().init();
+    let mut net = Net::<Ours>::new();
+    for _ in 0..4 {
+        net = step(&mut scaler, &mut optimizer, net, DType::F32, 0.0);
+        assert!(scaler.factor().is_finite());
+    }
+    let mut scaler = GradScalerConfig::new().with_initial_scale(1e-37).init();
+    for _ in 0..8 {
+        net = step(&mut scaler, &mut optimizer, net, DType::F32, f32::NAN);
+        assert!(scaler.factor() > 0.0);
+    }
+    let bad = || GradScalerConfig::new().with_backoff_factor(1.5).init();
+    assert!(std::panic::catch_unwind(bad).is_err());
+}

@@ -1,0 +1,326 @@
+//! Steps of optimizers over all parameters at once.
+
+use std::sync::Arc;
+
+use burn_std::{DType, Shape};
+use hip::{Device, Error as RocmError, KernelName};
+
+use crate::dtype::Value;
+use crate::error::{invalid, unsupported};
+use crate::ops::cast::cast;
+use crate::ops::data::packed;
+use crate::ops::table::{Row, tables};
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// What [`Adam`] does to keep parameters small.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Decay {
+    /// Adds the parameter, times this, to its gradient: an L2 penalty.
+    Penalty(f32),
+    /// Takes `lr * rate` of the parameter from it ([Loshchilov and Hutter 2017](https://arxiv.org/abs/1711.05101)).
+    Decoupled {
+        /// The rate.
+        rate: f32,
+        /// Only elements that have the sign of their first moment ([Cautious Weight Decay](https://arxiv.org/abs/2510.12402)).
+        cautious: bool,
+    },
+}
+
+/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980), algorithm 1).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adam {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta_1: f32,
+    /// Decay of the second moment.
+    pub beta_2: f32,
+    /// Added to the root of the second moment.
+    pub epsilon: f32,
+    /// Divides by the largest second moment so far ([Reddi et al. 2018](https://arxiv.org/abs/1904.09237)).
+    pub amsgrad: bool,
+    /// How parameters decay.
+    pub decay: Decay,
+}
+
+/// What [`Sgd`] remembers of earlier gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Momentum {
+    /// The share of the velocity that stays.
+    pub momentum: f64,
+    /// What is taken from a gradient, as a share of it, before it is added to the velocity. The first is added whole.
+    pub dampening: f64,
+    /// Steps along the velocity after the next step ([Sutskever et al. 2013](http://proceedings.mlr.press/v28/sutskever13.html)).
+    pub nesterov: bool,
+}
+
+/// Stochastic gradient descent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sgd {
+    /// Learning rate.
+    pub lr: f64,
+    /// Adds the parameter, times this, to its gradient.
+    pub penalty: f32,
+    /// With momentum, where there is one.
+    pub momentum: Option<Momentum>,
+}
+
+/// An optimizer's rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Rule {
+    Adam(Adam),
+    Sgd(Sgd),
+}
+
+/// What is done to gradients ahead of the rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clip {
+    /// Nothing.
+    None,
+    /// Each element is held within plus and minus this.
+    Value(f32),
+    /// Each tensor is scaled down to this Euclidean norm, where it has a larger one: two launches more.
+    Norm(f32),
+}
+
+/// What an optimizer keeps of a parameter between steps.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// The steps taken; counted by [`Adam`] alone.
+    pub time: usize,
+    /// Of the parameter's shape. [`Adam`]'s: first moment, second moment and, with `amsgrad`, the largest second moment. [`Sgd`]'s: the
+    /// velocity, where there is momentum.
+    pub tensors: Vec<RocmTensor>,
+}
+
+/// One step over many parameters, gathered one by one and then taken together.
+///
+/// Parameters of one dtype, device and number of steps so far share a launch, up to 62 of them (49 with `amsgrad`).
+#[must_use = "nothing is computed before `run`"]
+pub struct Step {
+    rule: Rule,
+    clip: Clip,
+    groups: Vec<Group>,
+}
+
+/// Parameters that share launches.
+struct Group {
+    device: Arc<Device>,
+    dtype: hip::DType,
+    time: usize,
+    old: Old,
+    rows: Vec<Row>,
+}
+
+/// How many of the states there were before the step: the last template argument of the kernels.
+#[derive(Clone, Copy, PartialEq)]
+enum Old {
+    None = 0,
+    /// All but the largest second moment.
+    Some = 1,
+    All = 2,
+}
+
+impl Step {
+    /// A step of this rule, over no parameter yet.
+    pub fn new(rule: Rule, clip: Clip) -> Self {
+        Self { rule, clip, groups: Vec::new() }
+    }
+
+    fn op(&self) -> &'static str {
+        match self.rule {
+            Rule::Adam(_) => "adam",
+            Rule::Sgd(_) => "sgd",
+        }
+    }
+
+    /// The tensors that the rule keeps.
+    fn states(&self) -> usize {
+        match self.rule {
+            Rule::Adam(adam) => 2 + usize::from(adam.amsgrad),
+            Rule::Sgd(sgd) => usize::from(sgd.momentum.is_some()),
+        }
+    }
+
+    /// Adds a parameter, its gradient of the same shape and what was kept of it. Returns the new parameter and what is to be kept, whose elements are
+    /// not there before [`run`](Self::run).
+    ///
+    /// A tensor takes the place of the old one where this value is its only owner.
+    ///
+    /// # Errors
+    /// `Invalid` where shapes, dtypes or devices of parameter and gradient differ, or a kept tensor has another shape or device; `Unsupported` where they are
+    /// no floats; the device's own. Nothing has changed then.
+    pub fn add(
+        &mut self,
+        param: RocmTensor,
+        grad: RocmTensor,
+        state: Option<State>,
+    ) -> Result<(RocmTensor, State), RocmError> {
+        let op = self.op();
+        let dtype = one_dtype(op, &[&param, &grad])?;
+        let device = one_device(op, &[&param, &grad])?.clone();
+        let kernel_type = param.kernel_type()?;
+        if !kernel_type.is_float() {
+            return unsupported(op, dtype.name());
+        }
+        let State { time, tensors: mut old } = state.unwrap_or_default();
+        for other in old.iter().chain([&grad]) {
+            one_device(op, &[&param, other])?;
+            if other.dims() != param.dims() {
+                return invalid(
+                    op,
+                    format!("tensors of shape {:?}", param.dims()),
+                    format!("{:?}", other.dims()),
+                );
+            }
+        }
+        let states = self.states();
+        // What an earlier rule kept beside these stays as it is.
+        let unused = old.split_off(old.len().min(states));
+        let had = match old.len() {
+            n if n == states => Old::All,
+            2 => Old::Some,
+            _ => Old::None,
+        };
+        if had == Old::None {
+            old.clear();
+        }
+        let had = if states == 0 { Old::None } else { had };
+        let time = match self.rule {
+            Rule::Adam(_) => time + 1,
+            Rule::Sgd(_) => 0,
+        };
+        let (param, new_param) = in_place(packed(param)?)?;
+        let mut read = vec![param, packed(grad)?];
+        let mut new = Vec::with_capacity(states);
+        for tensor in old {
+            let (tensor, out) = in_place(packed(cast(tensor, dtype)?)?)?;
+            read.push(tensor);
+            new.push(out);
+        }
+        while new.len() < states {
+            new.push(RocmTensor::empty(&device, new_param.layout().shape().clone(), dtype)?);
+        }
+        if !new_param.is_empty() {
+            // Rows have a place for every old state; the kernel does not look at those that were not there.
+            read.extend(new[read.len() - 2..].iter().cloned());
+            let row = read.into_iter().chain([new_param.clone()]).chain(new.iter().cloned()).collect();
+            self.group(&device, kernel_type, time, had).rows.push(row);
+        }
+        new.extend(unused);
+        Ok((new_param, State { time, tensors: new }))
+    }
+
+    fn group(&mut self, device: &Arc<Device>, dtype: hip::DType, time: usize, old: Old) -> &mut Group {
+        let found = self.groups.iter().position(|group| {
+            Arc::ptr_eq(&group.device, device) && (group.dtype, group.time, group.old) == (dtype, time, old)
+        });
+        let at = found.unwrap_or_else(|| {
+            self.groups.push(Group { device: device.clone(), dtype, time, old, rows: Vec::new() });
+            self.groups.len() - 1
+        });
+        &mut self.groups[at]
+    }
+
+    /// Computes what [`add`](Self::add) has promised.
+    ///
+    /// # Errors
+    /// The device's own.
+    pub fn run(self) -> Result<(), RocmError> {
+        let op = self.op();
+        for group in &self.groups {
+            let name = match self.rule {
+                Rule::Adam(_) => KernelName::new("optim_adam"),
+                Rule::Sgd(_) => KernelName::new("optim_sgd"),
+            };
+            let kernel = name.ty(group.dtype).int(self.states() as i32).int(group.old as i32);
+            let scalars = scalars(&self.numbers(group.time), group.dtype);
+            for (table, range) in tables(op, &group.device, &group.rows)? {
+                let factors = match self.clip {
+                    Clip::Norm(most) => Some(norm_factors(op, group, &group.rows[range], most)?),
+                    Clip::None | Clip::Value(_) => None,
+                };
+                table.launch(op, kernel, &[scalars], &[factors.as_ref()])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `Adam` or `Sgd` of `optim.hip`, at step `time`.
+    fn numbers(&self, time: usize) -> [f64; 12] {
+        let limit = match self.clip {
+            Clip::Value(limit) => limit.into(),
+            Clip::None | Clip::Norm(_) => f64::INFINITY,
+        };
+        match self.rule {
+            // In f32 as in Burn's: a beta's power differs in the fifth digit of `1 - beta^t` otherwise.
+            Rule::Adam(Adam { lr, beta_1, beta_2, epsilon, decay, .. }) => {
+                let scale = |beta: f32| 1.0 / f64::from(1.0 - beta.powi(time as i32));
+                let (penalty, decay, cautious) = match decay {
+                    Decay::Penalty(penalty) => (penalty.into(), 0.0, false),
+                    Decay::Decoupled { rate, cautious } => (0.0, lr * f64::from(rate), cautious),
+                };
+                let rest = |beta: f32| f64::from(1.0 - beta);
+                [
+                    beta_1.into(),
+                    rest(beta_1),
+                    beta_2.into(),
+                    rest(beta_2),
+                    scale(beta_1),
+                    scale(beta_2),
+                    epsilon.into(),
+                    lr,
+                    penalty,
+                    decay,
+                    f64::from(u8::from(cautious)),
+                    limit,
+                ]
+            }
+            Rule::Sgd(Sgd { lr, penalty, momentum }) => {
+                let none = Momentum { momentum: 0.0, dampening: 0.0, nesterov: false };
+                let Momentum { momentum, dampening, nesterov } = momentum.unwrap_or(none);
+                let mut numbers = [0.0; 12];
+                let all =
+                    [lr, penalty.into(), momentum, 1.0 - dampening, f64::from(u8::from(nesterov)), limit];
+                numbers[..all.len()].copy_from_slice(&all);
+                numbers
+            }
+        }
+    }
+}
+
+/// The tensor to read, and the one to write: the same where nobody else holds it.
+fn in_place(mut tensor: RocmTensor) -> Result<(RocmTensor, RocmTensor), RocmError> {
+    let out = match tensor.can_overwrite() {
+        true => tensor.clone(),
+        false => RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?,
+    };
+    Ok((tensor, out))
+}
+
+/// Numbers in the type that kernels over `dtype` compute in.
+fn scalars(numbers: &[f64; 12], dtype: hip::DType) -> Value {
+    match dtype {
+        hip::DType::F64 => Value::F64x12(*numbers),
+        _ => Value::F32x12(numbers.map(|number| number as f32)),
+    }
+}
+
+/// What the gradients of these rows are multiplied by to have no larger norm than `most`.
+fn norm_factors(op: &'static str, group: &Group, rows: &[Row], most: f32) -> Result<RocmTensor, RocmError> {
+    let (dtype, compute, most) = match group.dtype {
+        hip::DType::F64 => (DType::F64, hip::DType::F64, Value::F64(most.into())),
+        _ => (DType::F32, hip::DType::F32, Value::F32(most)),
+    };
+    let grads: Vec<Row> = rows.iter().map(|row| vec![row[1].clone()]).collect();
+    let factors = RocmTensor::empty(&group.device, Shape::from([rows.len()]), dtype)?;
+    // One table: a row of one tensor is shorter than those of the step.
+    for (table, _) in tables(op, &group.device, &grads)? {
+        let sums = RocmTensor::empty(&group.device, Shape::from([table.pieces]), dtype)?;
+        table.launch(op, KernelName::new("optim_squares").ty(group.dtype), &[], &[Some(&sums)])?;
+        let norms = KernelName::new("optim_norms").ty(compute);
+        table.launch(op, norms, &[most], &[Some(&sums), Some(&factors)])?;
+    }
+    Ok(factors)
+}

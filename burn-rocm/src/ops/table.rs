@@ -1,0 +1,119 @@
+//! Launches over many tensors, which go to the kernel by value, as a table (`Table` in `optim.hip`).
+
+use std::sync::Arc;
+
+use hip::{Device, KernelName};
+
+use super::launch::{is_packed, push, submit};
+use crate::dtype::Value;
+use crate::error::invalid;
+use crate::tensor::RocmTensor;
+
+/// `PIECE` of `optim.hip`.
+const PIECE: usize = 4096;
+
+/// `TABLE_BYTES` of `optim.hip`, in words.
+const WORDS: usize = 497;
+
+/// What a launch takes: the number of rows and of pieces, then the rows.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct Words {
+    head: u64,
+    rows: [[u64; 16]; (WORDS - 1) / 16],
+}
+
+/// Packed tensors of one length: what a row of a table names.
+pub(crate) type Row = Vec<RocmTensor>;
+
+/// The rows that a table of `width` tensors each has at most.
+pub(crate) fn capacity(width: usize) -> usize {
+    (WORDS - 1) / (width + 1)
+}
+
+/// Rows of at least one element each, at most [`capacity`] of them.
+pub(crate) struct Table<'a> {
+    words: Words,
+    device: &'a Arc<Device>,
+    /// Pieces that the blocks share among themselves.
+    pub(crate) pieces: usize,
+}
+
+/// The tables over these rows, and which rows each has. All tensors are on `device`.
+///
+/// # Errors
+/// `Invalid` for a tensor that is elsewhere, not packed or not as long as its row's others.
+pub(crate) fn tables<'a>(
+    op: &'static str,
+    device: &'a Arc<Device>,
+    rows: &[Row],
+) -> hip::Result<Vec<(Table<'a>, std::ops::Range<usize>)>> {
+    let Some(width) = rows.first().map(Vec::len) else { return Ok(Vec::new()) };
+    let mut tables = Vec::new();
+    let mut start = 0;
+    for rows in rows.chunks(capacity(width)) {
+        tables.push((Table::new(op, device, width, rows)?, start..start + rows.len()));
+        start += rows.len();
+    }
+    Ok(tables)
+}
+
+impl<'a> Table<'a> {
+    fn new(op: &'static str, device: &'a Arc<Device>, width: usize, rows: &[Row]) -> hip::Result<Self> {
+        let mut words = Words { head: 0, rows: [[0; 16]; (WORDS - 1) / 16] };
+        let mut next = words.rows.as_flattened_mut().iter_mut();
+        let mut pieces = 0;
+        for row in rows {
+            let n = row[0].len();
+            let fits = |tensor: &RocmTensor| {
+                Arc::ptr_eq(device, tensor.hip_device()) && tensor.len() == n && is_packed(tensor)
+            };
+            if n == 0 || row.len() != width || !row.iter().all(fits) {
+                return invalid(op, format!("{width} packed tensors of {n} elements"), format!("{row:?}"));
+            }
+            let (first, count) = (pieces, n.div_ceil(PIECE));
+            pieces += count;
+            let last = n - (count - 1) * PIECE;
+            let shape = (first as u64) | (last as u64) << 32;
+            let address = |tensor: &RocmTensor| (tensor.buffer().address() + tensor.byte_offset()) as u64;
+            for value in row.iter().map(address).chain([shape]) {
+                if let Some(word) = next.next() {
+                    *word = value;
+                }
+            }
+        }
+        if u32::try_from(pieces).is_err() {
+            return invalid(
+                op,
+                format!("at most {} elements", u32::MAX as usize * PIECE),
+                format!("{pieces} pieces"),
+            );
+        }
+        words.head = (rows.len() as u64) | (pieces as u64) << 32;
+        Ok(Self { words, device, pieces })
+    }
+
+    /// Launches `kernel(table, scalars.., buffers..)`, a null pointer for an absent buffer, with the threads that its pieces need.
+    ///
+    /// A scalar that is a struct may have more fields than the kernel's.
+    pub(crate) fn launch(
+        &self,
+        op: &'static str,
+        kernel: KernelName,
+        scalars: &[Value],
+        buffers: &[Option<&RocmTensor>],
+    ) -> hip::Result<()> {
+        let mut launch = self.device.launch(kernel)?.value(self.words);
+        for &scalar in scalars {
+            launch = push(launch, scalar);
+        }
+        for buffer in buffers {
+            launch = match buffer {
+                Some(tensor) if is_packed(tensor) => launch.buffer(tensor.buffer(), tensor.byte_offset()),
+                Some(tensor) => return invalid(op, "packed elements", format!("{:?}", tensor.layout())),
+                None => launch.value(0u64),
+            };
+        }
+        submit(launch, self.device.grid_rows(self.pieces, PIECE))
+    }
+}

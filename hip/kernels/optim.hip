@@ -1,0 +1,258 @@
+// Steps of optimizers, and what belongs to them, over many tensors in one launch. A launch takes its tensors by value, as a table; the
+// blocks share the tensors' pieces among themselves.
+#include "prelude.h"
+
+// Elements that a block takes at a time, a multiple of every vector's: `PIECE` in `ops/launch.rs`.
+constexpr u32 PIECE = 4096;
+// With the other parameters below the 4 KiB that a launch may pass: `TABLE_BYTES` in `ops/launch.rs`.
+constexpr u32 TABLE_BYTES = 3976;
+
+// A tensors of one length: where each begins, at a 16-byte boundary; the first of their pieces, counted over the table; the elements of
+// their last piece.
+template <u32 A> struct Row {
+    u64 address[A];
+    u32 first, last;
+};
+
+template <u32 A> struct Table {
+    u32 rows, pieces;
+    Row<A> row[(TABLE_BYTES - 8) / sizeof(Row<A>)];
+
+    // The piece behind the row's last.
+    DEVICE u32 end(u32 at) const { return at + 1 < rows ? row[at + 1].first : pieces; }
+};
+
+// Calls f(at, begin, count, piece) for each piece: elements [begin, begin + count) of row `at`, the same for all threads of a block.
+template <u32 A, class F> DEVICE void for_each_piece(const Table<A> &table, F f) {
+    for_each_row(table.pieces, [&](u64 piece) {
+        u32 at = 0, end = table.rows; // row[at].first <= piece < row[end].first
+        while (end - at > 1) {
+            u32 middle = (at + end) / 2;
+            if (table.row[middle].first <= piece) at = middle;
+            else end = middle;
+        }
+        u64 begin = (piece - table.row[at].first) * PIECE;
+        f(at, begin, piece + 1 == table.end(at) ? table.row[at].last : PIECE, piece);
+    });
+}
+
+// Elements an access: 16 bytes of them, fewer where a thread would then hold more of what it computes, `bytes` an element. With 112 instead of 72, four
+// elements of Adam's, gfx942 spilled scalar registers: of each element's root and quotient it holds comparisons' masks.
+constexpr u32 vector_width(u32 most, u32 bytes) { return most > 1 && most * bytes > 72 ? vector_width(most / 2, bytes) : most; }
+
+// Elements [begin, begin + count) of a row's tensors, READ of which are read and WRITTEN of which, those behind, are written:
+// f(compute types read, compute types to write). What is written may take the place of what is read.
+template <class In, class Out, u32 READ, u32 WRITTEN, class F>
+DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count, F f) {
+    const In *in[READ];
+    Out *out[WRITTEN];
+    for (u32 k = 0; k < READ; ++k) in[k] = reinterpret_cast<const In *>(address[k]) + begin;
+    for (u32 k = 0; k < WRITTEN; ++k) out[k] = reinterpret_cast<Out *>(address[READ + k]) + begin;
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    INDEPENDENT
+    for (u32 i = 0; i < count; ++i) {
+        compute_t<In> x[READ];
+        compute_t<Out> y[WRITTEN];
+        for (u32 k = 0; k < READ; ++k) x[k] = load(in[k][i]);
+        f(x, y);
+        for (u32 k = 0; k < WRITTEN; ++k) out[k][i] = store<Out>::from(y[k]);
+    }
+#else
+    constexpr u32 WIDTH = vector_width(16 / max_size(sizeof(In), sizeof(Out)), (READ + WRITTEN) * max_size(sizeof(compute_t<In>), sizeof(compute_t<Out>)));
+    u32 vectors = count / WIDTH;
+#pragma unroll 1
+    for (u32 v = threadIdx.x; v < vectors; v += blockDim.x) {
+        Vector<In, WIDTH> x[READ];
+        Vector<Out, WIDTH> y[WRITTEN];
+#pragma unroll
+        for (u32 k = 0; k < READ; ++k) x[k] = reinterpret_cast<const Vector<In, WIDTH> *>(in[k])[v];
+#pragma unroll
+        for (u32 j = 0; j < WIDTH; ++j) {
+            compute_t<In> from[READ];
+            compute_t<Out> to[WRITTEN];
+#pragma unroll
+            for (u32 k = 0; k < READ; ++k) from[k] = load(x[k].lane[j]);
+            f(from, to);
+#pragma unroll
+            for (u32 k = 0; k < WRITTEN; ++k) y[k].lane[j] = store<Out>::from(to[k]);
+        }
+#pragma unroll
+        for (u32 k = 0; k < WRITTEN; ++k) reinterpret_cast<Vector<Out, WIDTH> *>(out[k])[v] = y[k];
+    }
+#pragma unroll 1
+    for (u32 i = vectors * WIDTH + threadIdx.x; i < count; i += blockDim.x) {
+        compute_t<In> from[READ];
+        compute_t<Out> to[WRITTEN];
+#pragma unroll
+        for (u32 k = 0; k < READ; ++k) from[k] = load(in[k][i]);
+        f(from, to);
+#pragma unroll
+        for (u32 k = 0; k < WRITTEN; ++k) out[k][i] = store<Out>::from(to[k]);
+    }
+#endif
+}
+
+// What is done to a gradient before its step: held within +-limit, then times its tensor's factor.
+template <class C> DEVICE C clipped(C grad, C limit, C factor) {
+    // The branch is the same for all: it keeps the compiler from holding several elements' comparisons at once.
+    if (ONE_THREAD || limit < greatest<C>()) grad = select(grad > limit, limit, select(grad < -limit, -limit, grad)); // NaN stays
+    return grad * factor;
+}
+
+// `Scalars` of `fused/optim.rs`.
+template <class C> struct Adam {
+    C beta_1, rest_1, beta_2, rest_2; // moment = beta * moment + rest * grad
+    C scale_1, scale_2;               // 1 / (1 - beta^t)
+    C epsilon, lr;
+    C penalty;        // added to the gradient, times the parameter
+    C decay;          // taken from the parameter, times it
+    C cautious;       // not 0: only where the parameter has the sign of its first moment
+    C limit;
+};
+
+// Adam (Kingma and Ba 2014, algorithm 1), with L2 penalty or decoupled decay (Loshchilov and Hutter 2017), cautious decay (arXiv 2510.12402)
+// and, with three states, the largest second moment so far (Reddi et al. 2018). `x`: parameter, gradient, states; `y`: parameter, states.
+template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
+    Adam<C> s;
+    C factor;
+
+    DEVICE void operator()(const C *x, C *y) const {
+        C param = x[0], grad = clipped(x[1], s.limit, factor) + s.penalty * param;
+        C m = s.rest_1 * grad, v = s.rest_2 * grad * grad;
+        if constexpr (!FIRST) {
+            m += s.beta_1 * x[2];
+            v += s.beta_2 * x[3];
+        }
+        C largest = v;
+        if constexpr (STATES == 3) {
+            if constexpr (OLD_MAX) largest = math::max(x[4], v);
+            y[3] = largest;
+        }
+        y[1] = m;
+        y[2] = v;
+        C decay = s.decay;
+        // As above.
+        if (ONE_THREAD || s.cautious != (C)0) decay = select((s.cautious != (C)0) & ((param >= (C)0) != (m >= (C)0)), (C)0, decay);
+        y[0] = param - decay * param - s.lr * (m * s.scale_1 / (math::sqrt(largest * s.scale_2) + s.epsilon));
+    }
+};
+
+// The step `f` of each element, of tensors of which READ are read and WRITTEN written, READ addresses before the WRITTEN.
+template <class T, u32 A, u32 READ, u32 WRITTEN, class Make>
+DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make make) {
+    for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
+        u64 address[READ + WRITTEN];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < READ; ++k) address[k] = table.row[at].address[k];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < WRITTEN; ++k) address[READ + k] = table.row[at].address[A - WRITTEN + k];
+        compute_t<T> factor = factors == nullptr ? (compute_t<T>)1 : factors[at];
+        map_piece<T, T, READ, WRITTEN>(address, begin, count, make(factor));
+    });
+}
+
+// How many of the states there are before the step.
+constexpr i32 NONE = 0, SOME = 1, ALL = 2;
+
+// A step of Adam over tensors of STATES states (2; 3 with the largest second moment). Addresses: parameter, gradient, old states, new
+// parameter, new states; the old states are not read where OLD is NONE, nor is the last where it is SOME. `factors`: one a row, or null.
+template <class T, i32 STATES, i32 OLD>
+__global__ void optim_adam(Table<3 + 2 * STATES> table, Adam<compute_t<T>> s, const compute_t<T> *factors) {
+    using C = compute_t<T>;
+    constexpr u32 READ = 2 + (OLD == ALL ? STATES : OLD == SOME ? 2 : 0);
+    step_each<T, 3 + 2 * STATES, READ, 1 + STATES>(
+        table, factors, [&](C factor) { return AdamStep<STATES, OLD == NONE, OLD == ALL, C>{s, factor}; });
+}
+
+// `Scalars` of `fused/optim.rs`.
+template <class C> struct Sgd {
+    C lr, penalty, momentum, rest; // velocity = momentum * velocity + rest * grad
+    C nesterov;                    // not 0: looks ahead
+    C limit;
+};
+
+template <u32 STATES, bool FIRST, class C> struct SgdStep {
+    Sgd<C> s;
+    C factor;
+
+    DEVICE void operator()(const C *x, C *y) const {
+        C param = x[0], grad = clipped(x[1], s.limit, factor) + s.penalty * param;
+        if constexpr (STATES == 1) {
+            C velocity = grad;
+            if constexpr (!FIRST) velocity = s.rest * grad + s.momentum * x[2];
+            y[1] = velocity;
+            grad = s.nesterov != (C)0 ? s.momentum * velocity + grad : velocity;
+        }
+        y[0] = param - s.lr * grad;
+    }
+};
+
+// A step of gradient descent, with momentum where there is a state (Sutskever et al. 2013). Addresses and `factors` as for optim_adam.
+template <class T, i32 STATES, i32 OLD>
+__global__ void optim_sgd(Table<3 + 2 * STATES> table, Sgd<compute_t<T>> s, const compute_t<T> *factors) {
+    using C = compute_t<T>;
+    step_each<T, 3 + 2 * STATES, 2 + (OLD == ALL ? STATES : 0), 1 + STATES>(
+        table, factors, [&](C factor) { return SgdStep<STATES, OLD == NONE, C>{s, factor}; });
+}
+
+// The sum of squares of each piece.
+template <class T> __global__ void optim_squares(Table<1> table, compute_t<T> *sums) {
+    using C = compute_t<T>;
+    for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64 piece) {
+        const T *x = reinterpret_cast<const T *>(table.row[at].address[0]) + begin;
+        C sum = block_reduce_range(
+            (u64)count, (C)0,
+            [=](u64 i) {
+                C value = load(x[i]);
+                return value * value;
+            },
+            [](C a, C b) { return a + b; });
+        if (threadIdx.x == 0) sums[piece] = sum;
+    });
+}
+
+// The factor by which each row's elements get no larger norm than `most`, from the sums of its pieces' squares.
+template <class C> __global__ void optim_norms(Table<1> table, C most, const C *sums, C *factors) {
+    for_each_row(table.rows, [&](u64 at) {
+        u32 first = table.row[(u32)at].first;
+        C sum = block_reduce_range((u64)(table.end((u32)at) - first), (C)0, [=](u64 i) { return sums[first + i]; }, [](C a, C b) { return a + b; });
+        C norm = math::sqrt(sum);
+        if (threadIdx.x == 0) factors[at] = norm <= most ? (C)1 : most / norm; // NaN stays
+    });
+}
+
+// out = in * factor, and `found` is 1 where a result is not finite. Addresses: in, out.
+template <class In, class Out> __global__ void optim_unscale(Table<2> table, f32 factor, u32 *found) {
+    for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
+        u64 address[2] = {table.row[at].address[0], table.row[at].address[1]};
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+        // Counted, so that the loop has no store that depends on the value.
+        const In *in = reinterpret_cast<const In *>(address[0]) + begin;
+        Out *out = reinterpret_cast<Out *>(address[1]) + begin;
+        u32 bad = 0;
+        for (u32 i = 0; i < count; ++i) {
+            compute_t<Out> value = (compute_t<Out>)load(in[i]) * (compute_t<Out>)factor;
+            bad += !(math::abs(value) < greatest<compute_t<Out>>());
+            out[i] = store<Out>::from(value);
+        }
+        if (bad != 0) *(volatile u32 *)found = 1;
+#else
+        map_piece<In, Out, 1, 1>(address, begin, count, [=](const compute_t<In> *x, compute_t<Out> *y) {
+            y[0] = (compute_t<Out>)x[0] * (compute_t<Out>)factor;
+            if (!(math::abs(y[0]) < greatest<compute_t<Out>>())) *(volatile u32 *)found = 1;
+        });
+#endif
+    });
+}
+
+// out = in. Addresses: in, out.
+template <class In, class Out> __global__ void optim_cast(Table<2> table) {
+    for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
+        u64 address[2] = {table.row[at].address[0], table.row[at].address[1]};
+        map_piece<In, Out, 1, 1>(address, begin, count, [](const compute_t<In> *x, compute_t<Out> *y) { y[0] = (compute_t<Out>)x[0]; });
+    });
+}
