@@ -7,6 +7,7 @@
 mod cases;
 mod cold;
 mod families;
+mod fused;
 mod gpu;
 mod table;
 
@@ -55,6 +56,12 @@ pub(crate) struct Options {
     /// With `--families`, a row for each case too.
     #[arg(long)]
     verbose: bool,
+    /// Each op, loss, layer and optimizer of burn-rocm-nn beside the same composed by Burn, and training steps of both.
+    #[arg(long)]
+    fused: bool,
+    /// Count what a training step asks of the device, with stock modules and with burn-rocm-nn's.
+    #[arg(long)]
+    launches: bool,
     /// Process start to the end of the first training step, with empty caches.
     #[arg(long)]
     cold_start: bool,
@@ -99,6 +106,19 @@ fn main() -> std::process::ExitCode {
     }
     // A block of one thread is a core of the CPU device.
     let is_gpu = hip::Device::get(0).is_ok_and(|device| device.info().max_threads_per_block > 1);
+    if options.launches || options.fused {
+        if options.launches {
+            fused::launches();
+        }
+        let timed = if options.fused { fused::run(&options, is_gpu) } else { Ok(()) };
+        return match timed {
+            Ok(()) => std::process::ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                std::process::ExitCode::FAILURE
+            }
+        };
+    }
     if is_gpu || options.shrink > 1 {
         return match gpu::run(&options) {
             Ok(()) => std::process::ExitCode::SUCCESS,

@@ -11,9 +11,9 @@ use burn::tensor::backend::Backend;
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, FloatDType, Int, Tensor, activation};
-use burn_rocm_examples::model::{Cnn, Mlp};
 
-use super::models::{ResNet18, Trained, Transformer, fill};
+use super::models::stock::{Cnn, Mlp, ResNet18, Transformer};
+use super::models::{Trained, fill};
 use crate::Options;
 
 /// Which option asks for a case.

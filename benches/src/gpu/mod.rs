@@ -7,7 +7,7 @@ pub(crate) mod models;
 mod peers;
 mod plot;
 mod report;
-mod time;
+pub(crate) mod time;
 
 use std::collections::BTreeMap;
 use std::path::Path;

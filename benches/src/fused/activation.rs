@@ -1,0 +1,10 @@
+//! Activations.
+
+use burn::tensor::activation;
+use burn_rocm_nn::Silu;
+
+use super::Case;
+
+pub(super) fn cases(rows: usize) -> Vec<Case> {
+    vec![Case::unary("silu", [rows, 4096], activation::silu, |x| Silu::new().forward(x))]
+}

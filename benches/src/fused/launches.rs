@@ -1,0 +1,61 @@
+//! What a training step asks of the device.
+
+use burn::optim::AdamConfig;
+use burn_rocm::RocmDevice;
+use burn_rocm::trace::{self, Counts};
+
+use super::B;
+use super::train::{both, trainer};
+use crate::gpu::models::{fused, stock};
+
+/// The step behind the first ones, which make the optimizer's state.
+fn of_step(mut step: Box<dyn FnMut()>) -> Counts {
+    step();
+    step();
+    trace::counting(step).1
+}
+
+/// Model, stock, fused. The counts are those of any batch.
+fn counted(device: &RocmDevice) -> [(&'static str, [Counts; 2]); 4] {
+    [
+        ("MLP", both!(Mlp, 2, device).map(of_step)),
+        ("MNIST CNN", both!(Cnn, 2, device).map(of_step)),
+        ("ResNet-18", both!(ResNet18, 1, device).map(of_step)),
+        ("transformer, 4 layers", both!(Transformer, 1, device).map(of_step)),
+    ]
+}
+
+/// Prints the table of `benches/README.md`.
+pub(crate) fn launches() {
+    println!("| Adam step of | stock modules | burn-rocm-nn | times fewer |\n|---|---|---|---|");
+    for (model, [composed, fused]) in counted(&RocmDevice::default()) {
+        let cell = |counts: Counts| {
+            format!(
+                "{} ({} kernels, {} library calls, {} copies)",
+                counts.launches(),
+                counts.kernels,
+                counts.library_calls,
+                counts.copies
+            )
+        };
+        let times = composed.launches() as f64 / fused.launches() as f64;
+        println!("| {model} | {} | {} | {times:.2} |", cell(composed), cell(fused));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The least by which each model's launches must be fewer, in the order of [`counted`].
+    const FEWER: [u64; 4] = [2, 1, 1, 2];
+
+    #[test]
+    fn fused_modules_launch_less() {
+        for ((model, [composed, fused]), fewer) in counted(&RocmDevice::default()).into_iter().zip(FEWER) {
+            assert!(fused.launches() > 0, "{model}: {fused:?}");
+            assert!(composed.launches() > fewer * fused.launches(), "{model}: {composed:?} and {fused:?}");
+            assert_eq!(fused.transfers, 0, "{model}: {fused:?}");
+        }
+    }
+}
