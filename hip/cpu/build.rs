@@ -106,11 +106,27 @@ fn compile(isa: &flags::IsaFlags, units: Vec<(PathBuf, String)>, objects: &Path)
     library.cpp(true).cpp_link_stdlib(None).compile(&format!("hip_cpu_{}", isa.name));
 }
 
+/// The kernels' headers that a text includes, and those that they include.
+fn read_by(text: &str) -> Vec<&'static str> {
+    let mut headers: Vec<&'static str> = Vec::new();
+    let includes = |text: &str, name: &str| text.contains(&format!("#include \"{name}\""));
+    loop {
+        let next = hip_kernels::HEADERS.iter().find(|(name, body)| {
+            !headers.contains(body)
+                && (includes(text, name) || headers.iter().any(|header| includes(header, name)))
+        });
+        match next {
+            Some((_, body)) => headers.push(body),
+            None => return headers,
+        }
+    }
+}
+
 /// What an object is made of, in short: the compiler and its flags, and all the text that it reads.
 fn stamp(build: &cc::Build, text: &str) -> String {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
-    hip_kernels::HEADERS.hash(&mut hasher);
+    read_by(text).hash(&mut hasher);
     for header in ["device/hip_cpu.h", "device/hip_cpu_table.h"] {
         fs::read_to_string(header).unwrap_or_default().hash(&mut hasher);
     }
