@@ -2,12 +2,10 @@
 // Better Parallelism and Work Partitioning", algorithm 1) with the online softmax of Milakov and Gimelshein (2018, "Online
 // normalizer calculation for softmax"). A block takes a tile of queries through all keys, a tile at a time; the scores never
 // reach memory. And the mask that the composed path needs.
+#include "attention_scores.h"
+#include "block_product.h"
 #include "prelude.h"
 
-// Strides of an operand [batch, head, row, column], in elements.
-struct View {
-    i64 batch, head, row, column;
-};
 struct Shape {
     i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
 };
@@ -21,8 +19,19 @@ template <class T> struct Given {
     const T *bias;  // or null
     compute_t<T> scale, cap; // cap 0: none
     u32 causal, mask_size;   // mask_size: bytes of a bool
+    // Of TRAINED alone:
+    compute_t<T> fill; // the score of a hidden key
+    u32 quiet;         // whether 1 is added to the sum of exponentials
+    u64 seed, call;
+    u32 dropping, last;
+    compute_t<T> factor;
     T *out;
+    RowSum<compute_t<T>> *sums; // or null
 };
+
+// What a kernel is compiled for: neither mask nor bias, whose strides leave the scalar registers to the rest; both; or a mask, dropout, a
+// quiet softmax and the rows' sums, from which the gradients are computed.
+constexpr i32 PLAIN = 0, MASKED = 1, TRAINED = 2;
 
 // What a tile needs of them.
 template <class T> struct Inputs {
@@ -33,23 +42,23 @@ template <class T> struct Inputs {
     const u8 *mask;
     const T *bias;
     u32 mask_size;
-    C scale, cap;
-    bool causal;
+    C scale, cap, fill;
+    bool causal, quiet;
+    Dropout<C> dropout;
+    RowSum<C> *sums; // or null
+    u64 first_row;
 
     DEVICE Inputs(const Given<T> &g, i64 batch, i64 head)
         : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at), k_at(g.k_at), v_at(g.v_at),
           mask_at(g.mask_at), bias_at(g.bias_at), q(g.q + first(q_at, batch, head)), k(g.k + first(k_at, batch, head)),
           v(g.v + first(v_at, batch, head)), mask(g.mask == nullptr ? g.mask : g.mask + first(mask_at, batch, head) * g.mask_size),
           bias(g.bias == nullptr ? g.bias : g.bias + first(bias_at, batch, head)), mask_size(g.mask_size), scale(g.scale), cap(g.cap),
-          causal(g.causal != 0) {}
+          fill(g.fill), causal(g.causal != 0), quiet(g.quiet != 0), dropout{g.seed, g.call, g.dropping, g.last, g.factor},
+          sums(g.sums), first_row((u64)((batch * g.s.heads + head) * g.s.queries)) {}
     static DEVICE i64 first(const View &at, i64 batch, i64 head) { return batch * at.batch + head * at.head; }
 
     // Keys below this are seen by the query.
-    DEVICE u32 seen(u32 query) const {
-        if (!causal) return keys;
-        i64 end = (i64)query + (i64)keys - (i64)queries + 1;
-        return end < 0 ? 0 : end < (i64)keys ? (u32)end : keys;
-    }
+    DEVICE u32 seen(u32 query) const { return causal_end(causal, query, queries, keys); }
     DEVICE bool hidden(u32 query, u32 key) const {
         i64 at = (i64)query * mask_at.row + (i64)key * mask_at.column;
         return mask_size == 1 ? mask[at] != 0 : reinterpret_cast<const u32 *>(mask)[at] != 0;
@@ -59,24 +68,14 @@ template <class T> struct Inputs {
         score *= scale;
         return cap > (C)0 ? cap * math::tanh(score / cap) : score;
     }
+    // The sum of a row's exponentials relative to `base`; what is left of the row for the gradients.
+    DEVICE C total(C base, C sum) const { return quiet ? sum + math::exp(-base) : sum; }
+    DEVICE void leave(u32 query, C base, C factor) const {
+        if (sums != nullptr) sums[first_row + query] = RowSum<C>{base, factor};
+    }
 };
 
-template <class C> constexpr C LOWEST = (C)-__builtin_inff();
 constexpr u32 WIDEST = 256; // the widest head; the host takes the composed path beyond
-
-// NaN may lose here: it comes back with the sum.
-struct Larger {
-    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
-};
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-
-// What exponents are taken relative to, `top` being the greatest score yet: 0 while every key is hidden, so that exp(-inf)
-// gives 0 and not NaN.
-template <class C> DEVICE C base_of(C top) { return top == LOWEST<C> ? (C)0 : top; }
-// Over the sum of a row's weights; a row of hidden keys alone is 0.
-template <class C> DEVICE C share(C sum) { return sum == (C)0 ? (C)1 : (C)1 / sum; }
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 
@@ -84,65 +83,32 @@ template <class C> DEVICE C share(C sum) { return sum == (C)0 ? (C)1 : (C)1 / su
 
 constexpr u32 ROWS = 128, KEYS = 64; // queries and keys of a tile
 
-#if defined(__AVX512F__)
-constexpr u32 VECTOR = 64, GROUP = 8; // bytes of a vector; rows whose sums are kept in registers
-#elif defined(__AVX__)
-constexpr u32 VECTOR = 32, GROUP = 4;
-#else
-constexpr u32 VECTOR = 16, GROUP = 4;
-#endif
-template <class C> struct lanes {
-    typedef C type __attribute__((vector_size(VECTOR)));
-    static constexpr u32 count = VECTOR / sizeof(C);
-};
-constexpr u32 ABREAST = 2; // vectors of columns
-
-constexpr u32 round_up(u32 n, u32 to) { return (n + to - 1) / to * to; }
-
-// out[r][c] += a[r * ROW + k * STEP] * b[k][c] over `depth` k, for GROUP rows and ABREAST vectors of columns.
-template <u32 ROW, u32 STEP, class C> DEVICE void block_product(u64 depth, const C *a, const C *b, i64 b_pitch, C *out, u32 out_pitch) {
-    using V = typename lanes<C>::type;
-    constexpr u32 L = lanes<C>::count;
-    V sum[GROUP][ABREAST];
-#pragma GCC unroll 8
-    for (u32 r = 0; r < GROUP; ++r) {
-#pragma GCC unroll 8
-        for (u32 v = 0; v < ABREAST; ++v) __builtin_memcpy(&sum[r][v], out + r * out_pitch + v * L, VECTOR);
-    }
-    for (u64 k = 0; k < depth; ++k) {
-        V right[ABREAST];
-#pragma GCC unroll 8
-        for (u32 v = 0; v < ABREAST; ++v) __builtin_memcpy(&right[v], b + (i64)k * b_pitch + v * L, VECTOR);
-#pragma GCC unroll 8
-        for (u32 r = 0; r < GROUP; ++r) {
-            C left = a[r * ROW + k * STEP];
-#pragma GCC unroll 8
-            for (u32 v = 0; v < ABREAST; ++v) sum[r][v] += left * right[v];
-        }
-    }
-#pragma GCC unroll 8
-    for (u32 r = 0; r < GROUP; ++r) {
-#pragma GCC unroll 8
-        for (u32 v = 0; v < ABREAST; ++v) __builtin_memcpy(out + r * out_pitch + v * L, &sum[r][v], VECTOR);
-    }
-}
-
 // The scores of one query and a tile of keys become weights; the row's greatest score and sum go on. Gives what earlier
 // weights are to be scaled by.
-template <class T, class C = compute_t<T>> DEVICE C weigh(const Inputs<T> &p, u32 query, u32 key0, u32 count, C *x, C &top, C &sum) {
+template <i32 KIND, class T, class C = compute_t<T>> DEVICE C weigh(const Inputs<T> &p, u32 query, u32 key0, u32 count, C *x, C &top, C &sum) {
     INDEPENDENT
     for (u32 j = 0; j < KEYS; ++j) x[j] *= p.scale;
     if (p.cap > (C)0) {
         INDEPENDENT
         for (u32 j = 0; j < KEYS; ++j) x[j] = p.cap * math::tanh(x[j] / p.cap);
     }
+    if (KIND == TRAINED && p.dropout.on) {
+        u32 word[KEYS];
+        static_assert(KEYS == SPAN, "one span of words a tile");
+        for (u32 l = 0; l < BLOCKS; ++l) {
+            Words words = p.dropout.at(p.first_row + query, p.keys, key0 + l);
+            for (u32 w = 0; w < APART; ++w) word[w * BLOCKS + l] = words.w[w];
+        }
+        for (u32 j = 0; j < KEYS; ++j) x[j] *= p.dropout.kept(word[j]);
+    }
+    if (p.mask != nullptr) {
+        C hidden = KIND == TRAINED ? p.fill : LOWEST<C>;
+        for (u32 j = 0; j < count; ++j) x[j] = p.hidden(query, key0 + j) ? hidden : x[j];
+    }
     u32 seen = p.seen(query);
     u32 visible = seen < key0 ? 0 : seen - key0 < count ? seen - key0 : count;
     for (u32 j = visible; j < KEYS; ++j) x[j] = LOWEST<C>;
-    if (p.mask != nullptr) {
-        for (u32 j = 0; j < count; ++j) x[j] = p.hidden(query, key0 + j) ? LOWEST<C> : x[j];
-    }
-    if (p.bias != nullptr) {
+    if (KIND == MASKED && p.bias != nullptr) {
         for (u32 j = 0; j < count; ++j) x[j] += p.added(query, key0 + j);
     }
     const C *from = x;
@@ -155,7 +121,7 @@ template <class T, class C = compute_t<T>> DEVICE C weigh(const Inputs<T> &p, u3
     return fade;
 }
 
-template <bool MASKED, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
+template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
     using C = compute_t<T>;
     const Inputs<T> p(given, batch, head);
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
@@ -197,7 +163,7 @@ template <bool MASKED, class T> DEVICE void attend(const Given<T> &given, i64 ba
             }
         }
         for (u32 r = 0; r < rows; ++r) {
-            C fade = weigh(p, row0 + r, key0, count, scores + r * KEYS, top[r], sum[r]);
+            C fade = weigh<KIND>(p, row0 + r, key0, count, scores + r * KEYS, top[r], sum[r]);
             C *to = sums + r * pitch;
             if (fade != (C)1) {
                 INDEPENDENT
@@ -211,7 +177,8 @@ template <bool MASKED, class T> DEVICE void attend(const Given<T> &given, i64 ba
         }
     }
     for (u32 r = 0; r < rows; ++r) {
-        C factor = share(sum[r]);
+        C base = base_of(top[r]), total = KIND == TRAINED ? p.total(base, sum[r]) : sum[r], factor = share(total);
+        if (KIND == TRAINED) p.leave(row0 + r, base, factor);
         for (u32 c = 0; c < p.values; ++c) out[(u64)(row0 + r) * p.values + c] = store<T>::from(sums[r * pitch + c] * factor);
     }
 }
@@ -252,7 +219,7 @@ template <class C, class Op> DEVICE C across(C value, Op op) {
     return value;
 }
 
-template <bool MASKED, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
+template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
     using C = compute_t<T>;
     // 33 KB of shared memory either way. One more than ROWS apart, so that writes down a column meet different banks.
     constexpr u32 KEYS = sizeof(C) == 8 ? 32 : 64, DEPTH = sizeof(C) == 8 ? 16 : 32, ACROSS = KEYS / SIDE, PITCH = ROWS + 1;
@@ -300,13 +267,22 @@ template <bool MASKED, class T> DEVICE void attend(const Given<T> &given, i64 ba
             u32 query = row0 + i * SIDE + ty;
             u32 inside = query < p.queries ? p.keys : 0, visible = query < p.queries ? p.seen(query) : 0;
             C peak = LOWEST<C>;
+            Words words = {};
+            if (KIND == TRAINED && p.dropout.on) { // nor would Philox's keys of ten rounds
+                const Inputs<T> d = inputs();
+                words = d.dropout.at(d.first_row + query, d.keys, key0 + tx);
+            }
             const Inputs<T> m = inputs();
             UNROLLED
             for (u32 j = 0; j < ACROSS; ++j) {
                 u32 key = key0 + j * SIDE + tx;
                 C x = p.capped(score[i][j]);
+                if constexpr (KIND == TRAINED) {
+                    if (m.dropout.on) x *= m.dropout.kept(word_of(words, key0 % SPAN / SIDE + j));
+                    if (m.mask != nullptr && key < inside && m.hidden(query, key)) x = m.fill;
+                }
                 if (key >= visible) x = LOWEST<C>;
-                if constexpr (MASKED) {
+                if constexpr (KIND == MASKED) {
                     if (key < inside) {
                         if (m.mask != nullptr && m.hidden(query, key)) x = LOWEST<C>;
                         if (m.bias != nullptr) x += m.added(query, key);
@@ -353,11 +329,18 @@ template <bool MASKED, class T> DEVICE void attend(const Given<T> &given, i64 ba
             }
         }
     }
-    u32 values = inputs().values;
+    const Inputs<T> p = inputs();
+    u32 values = p.values;
     UNROLLED
     for (u32 i = 0; i < MICRO; ++i) {
         u32 query = row0 + i * SIDE + ty;
-        C factor = share(across(sum[i], Plus()));
+        C total = across(sum[i], Plus());
+        if constexpr (KIND == TRAINED) {
+            C base = base_of(top[i]);
+            total = p.total(base, total);
+            if (tx == 0 && query < queries) p.leave(query, base, share(total));
+        }
+        C factor = share(total);
         UNROLLED
         for (u32 c = 0; c < PARTS; ++c) {
             UNROLLED
@@ -373,17 +356,20 @@ template <bool MASKED, class T> DEVICE void attend(const Given<T> &given, i64 ba
 
 // out = softmax(mask(cap(scale q k^T)) + bias) v: out packed [pairs, queries, values], the others by their strides. Launched with
 // blocks of 256 threads (or one), min(pairs * ceil(queries / 64), cap) of them; any number of blocks is right. Keys that no query of
-// a tile sees are not read. MASKED: whether there may be a mask or a bias; without, their strides leave the scalar registers to the rest.
-template <class T, i32 MASKED>
+// a tile sees are not read. As TRAINED: out = softmax(mask(dropout(scale q k^T))) v, a hidden key's score being `fill` and not -inf; and
+// sums[pair, query] = its row's.
+template <class T, i32 KIND>
 __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at, const T *q, const T *k,
                                                  const T *v, const u8 *mask, const T *bias, compute_t<T> scale, compute_t<T> cap, u32 causal,
-                                                 u32 mask_size, T *out) {
-    if constexpr (!MASKED) mask = nullptr, bias = nullptr;
-    Given<T> given{s, q_at, k_at, v_at, mask_at, bias_at, q, k, v, mask, bias, scale, cap, causal, mask_size, out};
+                                                 u32 mask_size, compute_t<T> fill, u32 quiet, u64 seed, u64 call, u32 dropping, u32 last,
+                                                 compute_t<T> factor, T *out, RowSum<compute_t<T>> *sums) {
+    if constexpr (KIND == PLAIN) mask = nullptr, bias = nullptr;
+    Given<T> given{s, q_at, k_at, v_at, mask_at, bias_at, q, k, v, mask, bias, scale, cap, causal, mask_size, fill, quiet, seed, call, dropping,
+                   last, factor, out, sums};
     for_each_row((u64)s.pairs * ((s.queries + ROWS - 1) / ROWS), [=](u64 item) {
         const Given<T> &g = parameters(given);
         i64 tiles = (g.s.queries + ROWS - 1) / ROWS, pair = (i64)item / tiles, batch = pair / g.s.heads, head = pair - batch * g.s.heads;
-        attend<MASKED != 0>(given, batch, head, (u32)((i64)item - pair * tiles) * ROWS, g.out + pair * g.s.queries * g.s.values);
+        attend<KIND>(given, batch, head, (u32)((i64)item - pair * tiles) * ROWS, g.out + pair * g.s.queries * g.s.values);
     });
 }
 

@@ -1,9 +1,10 @@
-// Random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011).
+// Random numbers by Philox 4x32-10 (`philox.h`).
 //
 // Element i of a tensor takes its bits from counter (group, call), key = seed: four elements a group where 32 bits do for
 // an element (group = i / 4, word i % 4), two where 64 do (group = i / 2). So a value depends on seed, call and index alone,
 // never on the launch. All arithmetic is written out and rounded step by step (no contraction, no library function but
 // sqrt): the same bits on every provider.
+#include "philox.h"
 #include "prelude.h"
 
 // A product that no compiler fuses with an addition.
@@ -27,36 +28,6 @@ DEVICE f64 product(f64 a, f64 b) {
     return a * b;
 #endif
 }
-
-struct Words {
-    u32 w[4];
-};
-
-// The block of four words that Philox 4x32 makes of a counter in ten rounds.
-DEVICE Words philox(Words counter, u32 key0, u32 key1) {
-    u32 c0 = counter.w[0], c1 = counter.w[1], c2 = counter.w[2], c3 = counter.w[3];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-    for (i32 round = 0; round < 10; ++round) {
-        u64 p0 = (u64)0xd2511f53u * c0;
-        u64 p1 = (u64)0xcd9e8d57u * c2;
-        c0 = (u32)(p1 >> 32) ^ c1 ^ key0;
-        c2 = (u32)(p0 >> 32) ^ c3 ^ key1;
-        c1 = (u32)p1;
-        c3 = (u32)p0;
-        key0 += 0x9e3779b9u;
-        key1 += 0xbb67ae85u;
-    }
-    return Words{{c0, c1, c2, c3}};
-}
-
-struct Stream {
-    u64 seed, call;
-    DEVICE Words at(u64 group) const {
-        return philox(Words{{(u32)group, (u32)(group >> 32), (u32)call, (u32)(call >> 32)}}, (u32)seed, (u32)(seed >> 32));
-    }
-};
 
 // out[i] = f(words)[i % PER] over groups of PER elements; f fills an array.
 template <u32 PER, class T, class F> DEVICE void for_each_group(u64 n, Stream stream, T *out, F f) {

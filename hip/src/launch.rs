@@ -16,7 +16,7 @@ use crate::module::Kernel;
 use crate::trace;
 
 /// The arguments that a kernel may have.
-pub const MAX_ARGUMENTS: usize = 16;
+pub const MAX_ARGUMENTS: usize = 32;
 /// The bytes that they may take together: CUDA's limit before 12.1, and no more than ROCm 7.2 was seen to take.
 pub const MAX_ARGUMENT_BYTES: usize = 4096;
 

@@ -9,7 +9,7 @@ use crate::dtype::Value;
 use crate::error::invalid;
 use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
-use crate::ops::launch::optional;
+use crate::ops::launch::views_to;
 use crate::tensor::{one_device, one_dtype};
 use hip::Error as RocmError;
 
@@ -106,7 +106,7 @@ pub fn group_norm(
     let kernel = KernelName::new("group_norm_rows").ty(x.kernel_type()?);
     let grid = device.grid_rows(shape.rows(), shape.len());
     let inputs = [Some(&x), gamma, beta];
-    optional(OP, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(&out)])?;
+    views_to(OP, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(&out)])?;
     Ok(out)
 }
 
@@ -138,7 +138,7 @@ fn by_miopen(
     let hip::Grid { threads, .. } = device.grid_rows(shape.rows(), shape.len());
     let grid = hip::Grid { threads, ..device.grid(shape.rows() * threads as usize) };
     let inputs = [Some(x), Some(&gamma), Some(&beta), Some(&mean), Some(&rstd)];
-    optional(op, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(out)])
+    views_to(op, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(out)])
 }
 
 /// The gradients of [`group_norm`] by x and, where `params` asks for them, by gamma and beta; from x and the output's.
@@ -167,7 +167,7 @@ pub fn group_norm_backward(
     }
     let statistics = params.then(|| RocmTensor::empty(device, [2, shape.rows()], wide(dtype))).transpose()?;
     let grid = gradient_grid(device, shape.rows(), shape.len(), dtype);
-    optional(
+    views_to(
         OP,
         device,
         KernelName::new("group_norm_rows_backward").ty(x.kernel_type()?),

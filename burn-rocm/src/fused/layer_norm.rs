@@ -9,7 +9,7 @@ use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
 use crate::ops::data::{full_on, packed};
-use crate::ops::launch::{optional, rows};
+use crate::ops::launch::{rows, views_to};
 use crate::ops::norm;
 use crate::ops::view::{narrow, reshape};
 use crate::tensor::{one_device, one_dtype};
@@ -163,7 +163,7 @@ fn backward(
     let blocks = grid.blocks as usize;
     let partial = params.then(|| RocmTensor::empty(device, [sums, blocks, len], wide(dtype))).transpose()?;
     let dims = [Value::U64(count as u64), Value::U64(len as u64)];
-    optional(
+    views_to(
         op,
         device,
         KernelName::new(kernel).ty(x.kernel_type()?),

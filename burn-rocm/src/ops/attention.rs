@@ -6,7 +6,7 @@ use hip::KernelName;
 
 use super::binary::{binary, dense_map, scalar};
 use super::data::packed;
-use super::launch::{rows, views};
+use super::launch::{rows, views_to};
 use super::mask::{check_mask, mask_fill};
 use super::matmul::{matmul, scaled};
 use super::unary::unary;
@@ -19,16 +19,16 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 const OP: &str = "attention";
 
 /// `WIDEST` of `attention.hip`: features of a query, a key or a value that its tiles hold.
-const WIDEST: usize = 256;
+pub(super) const WIDEST: usize = 256;
 
 /// Queries of a tile on a GPU.
-const TILE: usize = 64;
+pub(super) const TILE: usize = 64;
 
 /// Queries from which the tiled kernel serves. Below, most of its tile is empty and few blocks share the work, while the scores
 /// that the composed path keeps in memory are fewer than the elements of the keys. Wave instructions on a virtual gfx1030, 8
 /// heads of 512 keys and 64 features, f32: with 1, 8, 16 and 32 queries 2.79, 2.81, 2.83 and 2.86 M in the kernel; 1.13, 1.47,
 /// 1.83 and 3.66 M composed. With 256 queries and keys, 2 heads, 1.50 M and 3.19 M; causal, 0.96 M and 3.63 M.
-const LEAST_QUERIES: usize = 32;
+pub(super) const LEAST_QUERIES: usize = 32;
 
 /// A call whose inputs fit together, `[batch, heads, ..]` of each one shape.
 struct Call {
@@ -149,7 +149,11 @@ impl Call {
         let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
         let masked = self.mask.is_some() || self.bias.is_some();
         let kernel = KernelName::new("attention").ty(ty).int(masked.into());
-        views(OP, device, kernel, grid, &dims, &inputs, &scalars, &out)?;
+        // What only the kernel for training reads: fill, quiet, seed, call, dropping, last, factor.
+        let zero = compute(0.0.into(), ty);
+        let unread = [zero, Value::U32(0), Value::U64(0), Value::U64(0), Value::U32(0), Value::U32(0), zero];
+        let scalars: Vec<Value> = scalars.into_iter().chain(unread).collect();
+        views_to(OP, device, kernel, grid, &dims, &inputs, &scalars, &[Some(&out), None])?;
         Ok(out)
     }
 
@@ -190,7 +194,7 @@ fn masked_softmax(scores: RocmTensor) -> hip::Result<RocmTensor> {
 }
 
 /// The tensor with axes of size 1 repeated by stride 0.
-fn expand(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
+pub(super) fn expand(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
     let layout = tensor.layout().expand(OP, shape)?;
     Ok(tensor.view(layout))
 }

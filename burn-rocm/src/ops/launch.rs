@@ -69,7 +69,7 @@ pub(super) fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
 
 /// The one way to the device.
 pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
-    // SAFETY: `flat`, `walk`, `rows`, `optional`, `views` and `Table` (`ops/table.rs`) have checked that the elements named by the counts, shapes and strides
+    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to` and `Table` (`ops/table.rs`) have checked that the elements named by the counts, shapes and strides
     // they pass lie inside the buffers they pass with them, and give each kernel of `hip/kernels` its parameters
     // in the order that its family documents; the kernels touch nothing else.
     unsafe { launch.submit(grid, 0) }
@@ -138,6 +138,21 @@ pub(crate) fn views(
     scalars: &[Value],
     output: &RocmTensor,
 ) -> hip::Result<()> {
+    views_to(op, device, kernel, grid, dims, inputs, scalars, &[Some(output)])
+}
+
+/// [`views`] with several outputs, a null pointer for an absent one.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn views_to(
+    op: &'static str,
+    device: &Arc<Device>,
+    kernel: KernelName,
+    grid: Grid,
+    dims: &[Value],
+    inputs: &[Option<&RocmTensor>],
+    scalars: &[Value],
+    outputs: &[Option<&RocmTensor>],
+) -> hip::Result<()> {
     let mut launch = device.launch(kernel)?;
     for &dim in dims {
         launch = push(launch, dim);
@@ -156,41 +171,11 @@ pub(crate) fn views(
     for &scalar in scalars {
         launch = push(launch, scalar);
     }
-    submit(launch.buffer(output.buffer(), dense(op, output)?), grid)
-}
-
-/// A dense tensor's pointer, or a null one.
-fn pass<'a>(op: &'static str, launch: Launch<'a>, tensor: Option<&RocmTensor>) -> hip::Result<Launch<'a>> {
-    Ok(match tensor {
-        Some(tensor) => launch.buffer(tensor.buffer(), dense(op, tensor)?),
-        None => launch.value(0u64),
-    })
-}
-
-/// [`rows`] with a null pointer for each input or output that is absent.
-#[allow(clippy::too_many_arguments)]
-pub(crate) fn optional(
-    op: &'static str,
-    device: &Arc<Device>,
-    kernel: KernelName,
-    grid: Grid,
-    dims: &[Value],
-    inputs: &[Option<&RocmTensor>],
-    scalars: &[Value],
-    outputs: &[Option<&RocmTensor>],
-) -> hip::Result<()> {
-    let mut launch = device.launch(kernel)?;
-    for &dim in dims {
-        launch = push(launch, dim);
-    }
-    for input in inputs {
-        launch = pass(op, launch, *input)?;
-    }
-    for &scalar in scalars {
-        launch = push(launch, scalar);
-    }
     for output in outputs {
-        launch = pass(op, launch, *output)?;
+        launch = match output {
+            Some(output) => launch.buffer(output.buffer(), dense(op, output)?),
+            None => launch.value(0u64),
+        };
     }
     submit(launch, grid)
 }

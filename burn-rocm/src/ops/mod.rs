@@ -4,6 +4,7 @@
 
 pub(crate) mod argwhere;
 pub(crate) mod attention;
+pub(crate) mod attention_trained;
 pub(crate) mod binary;
 pub(crate) mod cast;
 pub(crate) mod compare;

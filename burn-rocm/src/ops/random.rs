@@ -36,14 +36,14 @@ pub(crate) fn seed(device: &RocmDevice, seed: u64) {
 
 /// The key and the number of this call. A device that was never seeded starts from the operating system's entropy,
 /// which is what the standard library keys its hash maps with.
-fn next(device: &RocmDevice) -> [Value; 2] {
+pub(crate) fn next(device: &RocmDevice) -> [u64; 2] {
     let mut states = states().lock().unwrap_or_else(PoisonError::into_inner);
     let state = states
         .entry(device.index)
         .or_insert_with(|| State { seed: RandomState::new().build_hasher().finish(), calls: 0 });
     let call = state.calls;
     state.calls += 1;
-    [Value::U64(state.seed), Value::U64(call)]
+    [state.seed, call]
 }
 
 /// A tensor of the distribution. `Default` is [0, 1) for floats and [0, 255) for ints, as on Burn's other GPU
@@ -69,7 +69,7 @@ pub(crate) fn random(
     if out.is_empty() {
         return Ok(out);
     }
-    let mut scalars = next(device).to_vec();
+    let mut scalars = next(device).map(Value::U64).to_vec();
     scalars.extend(parameters.iter().map(|&value| Value::F64(value)));
     flat("random", KernelName::new(kernel).ty(out.kernel_type()?), out.len(), &[], &scalars, &[&out])?;
     Ok(out)

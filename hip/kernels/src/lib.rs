@@ -16,7 +16,10 @@ pub use table::{Family, Param, Rule, families, family_of};
 pub const HEADERS: &[(&str, &str)] = &[
     ("prelude.h", include_str!("../prelude.h")),
     ("prelude_math.h", include_str!("../prelude_math.h")),
+    ("attention_scores.h", include_str!("../attention_scores.h")),
+    ("block_product.h", include_str!("../block_product.h")),
     ("packed.h", include_str!("../packed.h")),
+    ("philox.h", include_str!("../philox.h")),
     ("rows.h", include_str!("../rows.h")),
 ];
 

@@ -306,8 +306,17 @@ const FAMILIES: &[Family] = &[
         "matmul" [Types(NUMBERS)],
     ]),
     family!("attention", [
-        "attention" [Types(FLOATS), Ints(&[0, 1])],
+        "attention" [Types(FLOATS), Ints(&[0, 1, 2])],
         "causal_mask" [Types(FLOATS)],
+    ]),
+    family!("attention_backward", [
+        "attention_backward_keys" [Types(FLOATS)],
+        "attention_backward_queries" [Types(FLOATS)],
+        "attention_dots" [Types(FLOATS)],
+    ]),
+    family!("attention_rows", [
+        "attention_weights" [Types(FLOATS)],
+        "attention_weights_backward" [Types(FLOATS)],
     ]),
     family!("norm", [
         "layer_norm_rows" [Types(FLOATS)],

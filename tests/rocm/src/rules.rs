@@ -10,6 +10,8 @@ use crate::work::Compiled;
 /// listed, but nothing is asked of it.
 const NOT_BOUND_BY_MEMORY: &[&str] = &[
     "attention",
+    "attention_backward_keys",
+    "attention_backward_queries",
     "conv_backward_data",
     "conv_backward_weights",
     "conv_forward",

@@ -1,0 +1,142 @@
+//! Scaled dot-product attention with its gradient, dropout and all: by tiled kernels that keep no scores, or by products.
+
+use crate::ops::{attention_trained, random};
+use crate::{RocmDevice, RocmTensor};
+use hip::Error as RocmError;
+
+/// Which scores of one attention are dropped: a function of these numbers and of a score's place, by Philox 4x32-10. No mask is stored; the
+/// gradient's kernels draw it again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionDropout {
+    /// The probability of a score to be dropped, in 0..=1.
+    pub prob: f64,
+    /// The device's seed.
+    pub seed: u64,
+    /// The number of the call since the device was seeded.
+    pub call: u64,
+}
+
+impl AttentionDropout {
+    /// The next numbers of the device, which `Backend::seed` starts again.
+    pub fn draw(device: &RocmDevice, prob: f64) -> Self {
+        let [seed, call] = random::next(device);
+        Self { prob, seed, call }
+    }
+}
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttentionPath {
+    /// [`Composed`](Self::Composed) up to 512 MiB of scores, and where the tiled kernels take no such head; else [`Tiled`](Self::Tiled).
+    #[default]
+    Auto,
+    /// One kernel forward; backward one for the rows' products, one for keys and values, one for queries. Memory is linear in the sequence.
+    /// For heads of at most 128 features.
+    Tiled,
+    /// Products of rocBLAS and one kernel over the rows of scores between, which are in memory.
+    Composed,
+}
+
+/// Options of [`attention`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionOptions {
+    /// What products are multiplied by; `1 / sqrt(features)` by default.
+    pub scale: Option<f64>,
+    /// Whether a query sees only keys up to its own place, the last query seeing every key. A key that it does not see has no weight.
+    pub causal: bool,
+    /// The score of a key that the mask hides: -inf by default, where a row of hidden keys alone gives zeros.
+    pub fill: f64,
+    /// Whether 1 is added to the sum of a row's exponentials ([Miller 2023](https://www.evanmiller.org/attention-is-off-by-one.html)).
+    pub quiet: bool,
+    /// Dropout of the scores, ahead of the mask, as Burn's module has it: a dropped one is 0, the others are divided by `1 - prob`.
+    pub dropout: Option<AttentionDropout>,
+    /// How it is computed.
+    pub path: AttentionPath,
+}
+
+impl Default for AttentionOptions {
+    fn default() -> Self {
+        Self {
+            scale: None,
+            causal: false,
+            fill: f64::NEG_INFINITY,
+            quiet: false,
+            dropout: None,
+            path: AttentionPath::Auto,
+        }
+    }
+}
+
+/// What [`attention`] gives.
+#[derive(Clone, Debug)]
+pub struct Attended {
+    /// `[batch, heads, queries, values]`.
+    pub out: RocmTensor,
+    /// What the gradient reads beside the inputs: the output and each row's greatest score and sum (tiled), or the weights (composed).
+    pub kept: Vec<RocmTensor>,
+}
+
+/// `softmax(mask(dropout(scale * query key^T))) value`.
+///
+/// # Shapes
+/// - `query`: `[batch, heads, queries, features]`
+/// - `key`: `[batch, heads, keys, features]`
+/// - `value`: `[batch, heads, keys, values]`
+/// - `mask`: bools that broadcast to `[batch, heads, queries, keys]`; true hides a key
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices do not fit, where the probability is outside 0..=1, and where [`AttentionPath::Tiled`] is asked for
+/// heads that it does not take; `Unsupported` for integers; the device's own.
+pub fn attention(
+    query: RocmTensor,
+    key: RocmTensor,
+    value: RocmTensor,
+    mask: Option<RocmTensor>,
+    options: &AttentionOptions,
+) -> Result<Attended, RocmError> {
+    attention_trained::attention([query, key, value], mask, options)
+}
+
+/// The gradients of [`attention`] by query, key and value, from the output's; `None` for one that is not `wanted`. `kept` is what
+/// [`attention`] gave for the same inputs, mask and options.
+///
+/// # Errors
+/// As [`attention`]; `Invalid` where the gradient or `kept` has another shape than the output, or what was kept.
+pub fn attention_backward(
+    inputs: [RocmTensor; 3],
+    mask: Option<RocmTensor>,
+    kept: Vec<RocmTensor>,
+    grad: RocmTensor,
+    options: &AttentionOptions,
+    wanted: [bool; 3],
+) -> Result<[Option<RocmTensor>; 3], RocmError> {
+    attention_trained::attention_backward(inputs, mask, kept, grad, options, wanted)
+}
+
+/// The weights `[batch, heads, queries, keys]` that [`attention`] multiplies the values by, in memory.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_weights(
+    query: RocmTensor,
+    key: RocmTensor,
+    mask: Option<RocmTensor>,
+    options: &AttentionOptions,
+) -> Result<RocmTensor, RocmError> {
+    attention_trained::attention_weights([query, key], mask, options)
+}
+
+/// The gradients of [`attention_weights`] by query and key.
+///
+/// # Errors
+/// As [`attention`]; `Invalid` where the gradient has another shape than the weights.
+pub fn attention_weights_backward(
+    inputs: [RocmTensor; 2],
+    mask: Option<RocmTensor>,
+    weights: RocmTensor,
+    grad: RocmTensor,
+    options: &AttentionOptions,
+    wanted: [bool; 2],
+) -> Result<[Option<RocmTensor>; 2], RocmError> {
+    attention_trained::attention_weights_backward(inputs, mask, weights, grad, options, wanted)
+}

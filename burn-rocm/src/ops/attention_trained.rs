@@ -1,0 +1,414 @@
+//! Attention with its gradient: see [`crate::fused::attention`].
+
+use burn_std::DType;
+use hip::KernelName;
+
+use super::attention::{LEAST_QUERIES, TILE, expand};
+use super::data::{contiguous, packed};
+use super::launch::{rows, views, views_to};
+use super::mask::check_mask;
+use super::matmul::{matmul, scaled};
+use super::view::transpose;
+use crate::dtype::{Value, compute};
+use crate::error::invalid;
+use crate::fused::{Attended, AttentionOptions, AttentionPath};
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+const OP: &str = "attention";
+const BACKWARD: &str = "attention_backward";
+
+/// `WIDEST` of `attention_backward.hip`: features of a query, a key or a value that its tiles hold.
+const WIDEST: usize = 128;
+
+/// Bytes of scores up to which products and one kernel over rows are taken. The tiled kernels compute the scores twice more for the gradient and
+/// without matrix units, which pays only where memory is short. To be measured on a GPU: `benches --fused` has both.
+const MOST_SCORES: usize = 512 << 20;
+
+/// A call whose inputs fit together.
+struct Call<'a> {
+    op: &'static str,
+    /// batch, heads, queries, keys, features.
+    sizes: [usize; 5],
+    mask: Option<RocmTensor>,
+    scale: f64,
+    options: &'a AttentionOptions,
+    ty: hip::DType,
+}
+
+impl<'a> Call<'a> {
+    fn new(
+        op: &'static str,
+        query: &RocmTensor,
+        key: &RocmTensor,
+        mask: Option<RocmTensor>,
+        options: &'a AttentionOptions,
+    ) -> hip::Result<Self> {
+        one_device(op, &[query, key])?;
+        one_dtype(op, &[query, key])?;
+        let ty = query.kernel_type()?;
+        if !ty.is_float() {
+            return crate::error::unsupported(op, query.dtype_of().name());
+        }
+        let found = || format!("{:?} and {:?}", query.dims(), key.dims());
+        let (&[batch, heads, queries, width], &[others, key_heads, keys, key_width]) =
+            (query.dims(), key.dims())
+        else {
+            return invalid(op, "queries and keys of rank 4", found());
+        };
+        if (batch, heads, width) != (others, key_heads, key_width) || width == 0 {
+            return invalid(
+                op,
+                "queries and keys of one batch, number of heads and, at least 1, of features",
+                found(),
+            );
+        }
+        if let Some(dropout) = options.dropout.filter(|dropout| !(0.0..=1.0).contains(&dropout.prob)) {
+            return invalid(op, "a probability in 0..=1", dropout.prob.to_string());
+        }
+        if [queries, keys].iter().any(|&n| n > i32::MAX as usize) {
+            return invalid(op, format!("sequences of at most {}", i32::MAX), found());
+        }
+        let mask = mask
+            .map(|mask| {
+                one_device(op, &[query, &mask])?;
+                check_mask(op, &mask)?;
+                expand(mask, &[batch, heads, queries, keys])
+            })
+            .transpose()?;
+        let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
+        Ok(Self { op, sizes: [batch, heads, queries, keys, width], mask, scale, options, ty })
+    }
+
+    fn check_value(&self, query: &RocmTensor, value: &RocmTensor) -> hip::Result<()> {
+        one_device(self.op, &[query, value])?;
+        one_dtype(self.op, &[query, value])?;
+        let [batch, heads, _, keys, _] = self.sizes;
+        match value.dims() {
+            dims if dims.len() == 4 && dims[..3] == [batch, heads, keys] => Ok(()),
+            dims => invalid(self.op, format!("values [{batch}, {heads}, {keys}, ..]"), format!("{dims:?}")),
+        }
+    }
+
+    fn check(&self, name: &str, tensor: &RocmTensor, like: &RocmTensor, dims: &[usize]) -> hip::Result<()> {
+        one_device(self.op, &[like, tensor])?;
+        one_dtype(self.op, &[like, tensor])?;
+        if tensor.dims() != dims {
+            return invalid(self.op, format!("{name} {dims:?}"), format!("{:?}", tensor.dims()));
+        }
+        Ok(())
+    }
+
+    /// Whether the tiled kernels compute it.
+    fn is_tiled(&self, query: &RocmTensor, values: usize) -> hip::Result<bool> {
+        let [batch, heads, queries, keys, width] = self.sizes;
+        let threads = query.hip_device().grid_rows(1, usize::MAX).threads;
+        let possible = width.max(values) <= WIDEST && (threads == 256 || threads == 1);
+        match self.options.path {
+            AttentionPath::Composed => Ok(false),
+            AttentionPath::Tiled if possible => Ok(true),
+            AttentionPath::Tiled => {
+                let expected = format!("heads of at most {WIDEST} features, blocks of 256 threads");
+                invalid(self.op, expected, format!("{width} and {values} features, {threads} threads"))
+            }
+            AttentionPath::Auto => {
+                let scores = [batch, heads, queries, keys]
+                    .iter()
+                    .fold(query.dtype_size(), |n, &dim| n.saturating_mul(dim));
+                Ok(possible && queries >= LEAST_QUERIES && scores > MOST_SCORES)
+            }
+        }
+    }
+
+    fn strides(tensor: Option<&RocmTensor>) -> Value {
+        Value::I64x4(std::array::from_fn(|axis| tensor.map_or(0, |t| t.layout().strides()[axis] as i64)))
+    }
+
+    fn mask_size(&self) -> Value {
+        Value::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32)
+    }
+
+    /// Seed, call, whether scores are dropped, the greatest word that drops, the factor of the others.
+    fn dropout(&self) -> [Value; 5] {
+        let dropout = self.options.dropout.filter(|dropout| dropout.prob > 0.0);
+        let (seed, call, prob) = dropout.map_or((0, 0, 0.0), |d| (d.seed, d.call, d.prob));
+        // A word drops where it is below prob * 2^32.
+        let words = (prob * 4294967296.0).round().max(1.0);
+        let factor = if prob < 1.0 { 1.0 / (1.0 - prob) } else { 0.0 };
+        [
+            Value::U64(seed),
+            Value::U64(call),
+            Value::U32(dropout.is_some() as u32),
+            Value::U32((words - 1.0) as u32),
+            compute(factor.into(), self.ty),
+        ]
+    }
+
+    fn compute(&self, value: f64) -> Value {
+        compute(value.into(), self.ty)
+    }
+
+    /// Whether the scores are softmax's input as they are, or their gradient its gradient.
+    fn is_plain(&self) -> bool {
+        self.mask.is_none()
+            && !self.options.causal
+            && self.options.dropout.is_none_or(|dropout| dropout.prob == 0.0)
+    }
+
+    /// The scores' shape as the kernels over rows take it.
+    fn shape(&self) -> Value {
+        let [batch, heads, queries, keys, _] = self.sizes.map(|n| n as i64);
+        Value::I64x4([batch * heads * queries, heads, queries, keys])
+    }
+
+    /// The weights, in the scores' place. Operands of products are packed first: heads lie side by side in a row of features, and no one stride
+    /// leads from each to the next over all batches.
+    fn weights(&self, query: RocmTensor, key: RocmTensor) -> hip::Result<RocmTensor> {
+        let [batch, heads, queries, keys, _] = self.sizes;
+        let scores = scaled(self.op, contiguous(query)?, transpose(contiguous(key)?)?, self.scale)?;
+        if scores.is_empty() {
+            return Ok(scores);
+        }
+        let device = scores.hip_device();
+        let lines = batch * heads * queries;
+        if self.is_plain() && !self.options.quiet {
+            let kernel = KernelName::new("masked_softmax_rows").ty(self.ty);
+            let dims = [Value::U64(lines as u64), Value::U64(keys as u64)];
+            rows(self.op, device, kernel, device.grid_rows(lines, keys), &dims, &[&scores], &[], &[&scores])?;
+            return Ok(scores);
+        }
+        let mut scalars = vec![
+            self.mask_size(),
+            self.compute(self.options.fill),
+            Value::U32(self.options.causal as u32),
+            Value::U32(self.options.quiet as u32),
+        ];
+        scalars.extend(self.dropout());
+        let kernel = KernelName::new("attention_weights").ty(self.ty);
+        let grid = device.grid_rows(lines, keys.div_ceil(4));
+        let dims = [self.shape(), Self::strides(self.mask.as_ref())];
+        views(self.op, device, kernel, grid, &dims, &[Some(&scores), self.mask.as_ref()], &scalars, &scores)?;
+        Ok(scores)
+    }
+
+    /// The gradient by the scores from the weights', in its place.
+    fn scores_backward(&self, weights: &RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
+        let [batch, heads, queries, keys, _] = self.sizes;
+        let mut grad = packed(grad)?;
+        let out = match grad.can_overwrite() {
+            true => grad.clone(),
+            false => RocmTensor::empty(grad.hip_device(), grad.dims().to_vec(), grad.dtype_of())?,
+        };
+        if out.is_empty() {
+            return Ok(out);
+        }
+        let device = grad.hip_device();
+        if self.is_plain() {
+            let kernel = KernelName::new("softmax_rows_backward").ty(self.ty);
+            let lines = batch * heads * queries;
+            let dims = [Value::U64(lines as u64), Value::U64(keys as u64)];
+            rows(
+                self.op,
+                device,
+                kernel,
+                device.grid_rows(lines, keys),
+                &dims,
+                &[weights, &grad],
+                &[],
+                &[&out],
+            )?;
+            return Ok(out);
+        }
+        let mut scalars = vec![self.mask_size()];
+        scalars.extend(self.dropout());
+        let kernel = KernelName::new("attention_weights_backward").ty(self.ty);
+        let grid = device.grid_rows(batch * heads * queries, keys.div_ceil(4));
+        let dims = [self.shape(), Self::strides(self.mask.as_ref())];
+        let inputs = [Some(weights), Some(&grad), self.mask.as_ref()];
+        views(self.op, device, kernel, grid, &dims, &inputs, &scalars, &out)?;
+        Ok(out)
+    }
+
+    /// The gradients by queries and keys from the scores'.
+    fn products(
+        &self,
+        [query, key]: [RocmTensor; 2],
+        scores: RocmTensor,
+        wanted: [bool; 2],
+    ) -> hip::Result<[Option<RocmTensor>; 2]> {
+        let by_query =
+            wanted[0].then(|| scaled(self.op, scores.clone(), contiguous(key)?, self.scale)).transpose()?;
+        let by_key = wanted[1]
+            .then(|| scaled(self.op, transpose(scores)?, contiguous(query)?, self.scale))
+            .transpose()?;
+        Ok([by_query, by_key])
+    }
+
+    /// The shape and strides that the tiled kernels take: `operands` and the mask.
+    fn tile_dims(&self, values: usize, operands: &[Option<&RocmTensor>]) -> Vec<Value> {
+        let [batch, heads, queries, keys, width] = self.sizes;
+        let shape = [batch * heads, heads, queries, keys, width, values].map(|n| n as i64);
+        [Value::I64x6(shape)].into_iter().chain(operands.iter().map(|&t| Self::strides(t))).collect()
+    }
+
+    /// The dtype in which rows' sums are kept: for each the greatest score and the reciprocal of the sum relative to it.
+    fn wide(&self) -> DType {
+        if self.ty == hip::DType::F64 { DType::F64 } else { DType::F32 }
+    }
+
+    fn tiled(&self, [query, key, value]: [&RocmTensor; 3]) -> hip::Result<Attended> {
+        let [batch, heads, queries, _, _] = self.sizes;
+        let (device, values) = (query.hip_device(), value.dims()[3]);
+        let out = RocmTensor::empty(device, [batch, heads, queries, values], query.dtype_of())?;
+        let sums = RocmTensor::empty(device, [batch, heads, queries, 2], self.wide())?;
+        let inputs = [Some(query), Some(key), Some(value), self.mask.as_ref(), None];
+        let mut scalars = vec![
+            self.compute(self.scale),
+            self.compute(0.0),
+            Value::U32(self.options.causal as u32),
+            self.mask_size(),
+            self.compute(self.options.fill),
+            Value::U32(self.options.quiet as u32),
+        ];
+        scalars.extend(self.dropout());
+        let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
+        let kernel = KernelName::new("attention").ty(self.ty).int(2);
+        let dims = self.tile_dims(values, &inputs);
+        views_to(self.op, device, kernel, grid, &dims, &inputs, &scalars, &[Some(&out), Some(&sums)])?;
+        Ok(Attended { out: out.clone(), kept: vec![out, sums] })
+    }
+
+    fn tiled_backward(
+        &self,
+        [query, key, value]: [&RocmTensor; 3],
+        [out, sums]: [&RocmTensor; 2],
+        grad: &RocmTensor,
+        wanted: [bool; 3],
+    ) -> hip::Result<[Option<RocmTensor>; 3]> {
+        let [batch, heads, queries, keys, width] = self.sizes;
+        let (device, values, pairs) = (query.hip_device(), value.dims()[3], batch * heads);
+        let dots = RocmTensor::empty(device, [batch, heads, queries], self.wide())?;
+        let dims = [pairs * queries, heads, queries, values].map(|n| Value::I64(n as i64));
+        let dims: Vec<Value> = dims.into_iter().chain([Self::strides(Some(grad))]).collect();
+        let kernel = KernelName::new("attention_dots").ty(self.ty);
+        let grid = device.grid_rows(pairs * queries, values);
+        views(self.op, device, kernel, grid, &dims, &[Some(out), Some(grad)], &[], &dots)?;
+        let operands = [Some(query), Some(key), Some(value), Some(grad), self.mask.as_ref()];
+        let dims = self.tile_dims(values, &operands);
+        let inputs: Vec<Option<&RocmTensor>> =
+            operands.into_iter().chain([Some(sums), Some(&dots)]).collect();
+        let mut scalars = vec![
+            self.compute(self.scale),
+            self.compute(self.options.fill),
+            Value::U32(self.options.causal as u32),
+            self.mask_size(),
+        ];
+        scalars.extend(self.dropout());
+        let launch = |template, length: usize, outputs: &[Option<&RocmTensor>]| {
+            let grid = device.grid_rows(pairs * length.div_ceil(TILE), usize::MAX);
+            let kernel = KernelName::new(template).ty(self.ty);
+            views_to(self.op, device, kernel, grid, &dims, &inputs, &scalars, outputs)
+        };
+        let like =
+            |length, features| RocmTensor::empty(device, [batch, heads, length, features], query.dtype_of());
+        let by_query = wanted[0].then(|| like(queries, width)).transpose()?;
+        if let Some(by_query) = &by_query {
+            launch("attention_backward_queries", queries, &[Some(by_query)])?;
+        }
+        let (mut by_key, mut by_value) = (None, None);
+        if wanted[1] || wanted[2] {
+            let (k, v) = (like(keys, width)?, like(keys, values)?);
+            launch("attention_backward_keys", keys, &[Some(&k), Some(&v)])?;
+            by_key = wanted[1].then_some(k);
+            by_value = wanted[2].then_some(v);
+        }
+        Ok([by_query, by_key, by_value])
+    }
+
+    /// Whether there is no score, or nothing to sum the values of.
+    fn is_empty(&self, values: usize) -> bool {
+        self.sizes.contains(&0) || values == 0
+    }
+}
+
+pub(crate) fn attention(
+    [query, key, value]: [RocmTensor; 3],
+    mask: Option<RocmTensor>,
+    options: &AttentionOptions,
+) -> hip::Result<Attended> {
+    let call = Call::new(OP, &query, &key, mask, options)?;
+    call.check_value(&query, &value)?;
+    let values = value.dims()[3];
+    if call.is_tiled(&query, values)? && !call.is_empty(values) {
+        return call.tiled([&query, &key, &value]);
+    }
+    let weights = call.weights(query, key)?;
+    Ok(Attended { out: matmul(OP, weights.clone(), contiguous(value)?)?, kept: vec![weights] })
+}
+
+pub(crate) fn attention_backward(
+    [query, key, value]: [RocmTensor; 3],
+    mask: Option<RocmTensor>,
+    kept: Vec<RocmTensor>,
+    grad: RocmTensor,
+    options: &AttentionOptions,
+    wanted: [bool; 3],
+) -> hip::Result<[Option<RocmTensor>; 3]> {
+    let call = Call::new(BACKWARD, &query, &key, mask, options)?;
+    call.check_value(&query, &value)?;
+    let [batch, heads, queries, keys, _] = call.sizes;
+    let values = value.dims()[3];
+    let tiled = call.is_tiled(&query, values)? && !call.is_empty(values);
+    call.check("a gradient", &grad, &query, &[batch, heads, queries, values])?;
+    match kept.as_slice() {
+        [out, sums] if tiled => {
+            call.check("an output", out, &query, &[batch, heads, queries, values])?;
+            if sums.dims() != [batch, heads, queries, 2] || sums.dtype_of() != call.wide() {
+                return invalid(BACKWARD, "the sums that attention kept", format!("{:?}", sums.dims()));
+            }
+            call.tiled_backward([&query, &key, &value], [out, sums], &grad, wanted)
+        }
+        [weights] if !tiled => {
+            call.check("weights", weights, &query, &[batch, heads, queries, keys])?;
+            let grad = contiguous(grad)?;
+            let by_value =
+                wanted[2].then(|| matmul(BACKWARD, transpose(weights.clone())?, grad.clone())).transpose()?;
+            let [by_query, by_key] = if wanted[0] || wanted[1] {
+                let by_weights = matmul(BACKWARD, grad, transpose(contiguous(value)?)?)?;
+                let scores = call.scores_backward(weights, by_weights)?;
+                call.products([query, key], scores, [wanted[0], wanted[1]])?
+            } else {
+                [None, None]
+            };
+            Ok([by_query, by_key, by_value])
+        }
+        other => {
+            invalid(BACKWARD, "what attention kept for these inputs", format!("{} tensors", other.len()))
+        }
+    }
+}
+
+pub(crate) fn attention_weights(
+    [query, key]: [RocmTensor; 2],
+    mask: Option<RocmTensor>,
+    options: &AttentionOptions,
+) -> hip::Result<RocmTensor> {
+    Call::new("attention_weights", &query, &key, mask, options)?.weights(query, key)
+}
+
+pub(crate) fn attention_weights_backward(
+    inputs: [RocmTensor; 2],
+    mask: Option<RocmTensor>,
+    weights: RocmTensor,
+    grad: RocmTensor,
+    options: &AttentionOptions,
+    wanted: [bool; 2],
+) -> hip::Result<[Option<RocmTensor>; 2]> {
+    let [query, key] = &inputs;
+    let call = Call::new("attention_weights_backward", query, key, mask, options)?;
+    let [batch, heads, queries, keys, _] = call.sizes;
+    for (name, tensor) in [("weights", &weights), ("a gradient", &grad)] {
+        call.check(name, tensor, query, &[batch, heads, queries, keys])?;
+    }
+    let scores = call.scores_backward(&packed(weights)?, grad)?;
+    call.products(inputs, scores, wanted)
+}

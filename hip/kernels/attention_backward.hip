@@ -1,0 +1,463 @@
+// The gradients of scaled dot-product attention, softmax(scale q k^T) v, without the scores in memory: FlashAttention-2's backward pass
+// (Dao 2023, algorithm 2) as two kernels, so that no sum depends on an order that changes. One takes a tile of keys through all queries, for
+// the gradients of keys and values, the other a tile of queries through all keys, for the queries'. Each computes the scores again,
+// and the weights from them and from the sums of their rows that the forward kernel left.
+#include "attention_scores.h"
+#include "block_product.h"
+#include "prelude.h"
+
+struct Shape {
+    i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
+};
+
+// The kernels' parameters, in their order.
+template <class T> struct Given {
+    using C = compute_t<T>;
+    Shape s;
+    View q_at, k_at, v_at, grad_at, mask_at;
+    const T *q, *k, *v, *grad;
+    const u8 *mask;      // or null: true hides a key
+    const RowSum<C> *sums; // of each row
+    const C *dots;         // of each row: the product of output and gradient
+    C scale, fill;       // fill: the score of a hidden key
+    u32 causal, mask_size;
+    u64 seed, call;
+    u32 dropping, last;
+    C factor;
+    T *out, *other;
+};
+
+constexpr u32 WIDEST = 128; // features of a head; the host takes the composed path beyond
+
+// What a tile of scores needs of them.
+template <class T> struct Inputs {
+    using C = compute_t<T>;
+    u32 queries, keys, width, values;
+    View q_at, k_at, v_at, grad_at;
+    const T *q, *k, *v, *grad; // of one batch and head
+    Mask mask;
+    const RowSum<C> *sums;
+    const C *dots;
+    C scale, fill;
+    bool causal;
+    Dropout<C> dropout;
+    u64 row0; // of the batch and head
+
+    DEVICE Inputs(const Given<T> &g, i64 pair)
+        : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at), k_at(g.k_at), v_at(g.v_at),
+          grad_at(g.grad_at), scale(g.scale), fill(g.fill), causal(g.causal != 0), dropout{g.seed, g.call, g.dropping, g.last, g.factor},
+          row0((u64)(pair * g.s.queries)) {
+        i64 batch = pair / g.s.heads, head = pair - batch * g.s.heads;
+        auto first = [=](const View &at) { return batch * at.batch + head * at.head; };
+        q = g.q + first(q_at);
+        k = g.k + first(k_at);
+        v = g.v + first(v_at);
+        grad = g.grad + first(grad_at);
+        mask = mask_of(g.mask_at, g.mask, g.mask_size, batch, head);
+        sums = g.sums + row0;
+        dots = g.dots + row0;
+    }
+    // Queries below this see no key from `key` on.
+    DEVICE u32 first_query(u32 key) const {
+        i64 first = (i64)key - ((i64)keys - (i64)queries);
+        return !causal || first < 0 ? 0 : first < (i64)queries ? (u32)first : queries;
+    }
+    DEVICE u32 seen(u32 query) const { return causal_end(causal, query, queries, keys); }
+    // From a score's product and that of its value and the output's gradient: the weight, and the gradient by the product.
+    DEVICE void gradient(u32 query, u32 key, u32 word, C &product, C &by_weight) const {
+        C kept = dropout.on ? dropout.kept(word) * scale : scale, score = product * kept;
+        if (mask.from != nullptr && mask.hides(query, key)) {
+            score = fill;
+            kept = (C)0;
+        }
+        C weight = math::exp(score - sums[query].base) * sums[query].factor;
+        product = weight;
+        by_weight = kept == (C)0 ? (C)0 : weight * (by_weight - dots[query]) * kept;
+    }
+};
+
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+
+// ---------------------------------------------------------------- one thread a block
+
+constexpr u32 TILE = 64; // queries and keys of a tile
+template <class C> constexpr u32 TILE_OF = TILE;
+
+// Rows row0.. of an operand, 0 past its end: row by row, column by column, or in groups of GROUP rows, column by column.
+template <class T, class C> DEVICE void pack_rows(const T *from, const View &at, u32 row0, u32 rows, u32 columns, u32 pitch, C *to) {
+    for (u32 r = 0; r < TILE; ++r) {
+        const T *row = from + (i64)(row0 + r) * at.row;
+        u32 inside = row0 + r < rows ? columns : 0;
+        for (u32 c = 0; c < inside; ++c) to[r * pitch + c] = load(row[(i64)c * at.column]);
+        for (u32 c = inside; c < pitch; ++c) to[r * pitch + c] = (C)0;
+    }
+}
+template <class C> DEVICE void turn_rows(const C *rows, u32 columns, u32 pitch, C *to) {
+    for (u32 c = 0; c < columns; ++c) {
+        for (u32 r = 0; r < TILE; ++r) to[c * TILE + r] = rows[r * pitch + c];
+    }
+}
+template <class C> DEVICE void group_rows(const C *rows, u32 columns, u32 pitch, C *to) {
+    for (u32 g = 0; g < TILE; g += GROUP) {
+        for (u32 c = 0; c < columns; ++c) {
+            for (u32 r = 0; r < GROUP; ++r) to[g * columns + c * GROUP + r] = rows[(g + r) * pitch + c];
+        }
+    }
+}
+
+// Queries' and keys' sides of a tile: rows of features, and of the output's gradient or of values.
+template <class C> struct Side {
+    C features[TILE * WIDEST], values[TILE * WIDEST];
+};
+
+// The tile's weights and the gradients by its products, 0 outside. `q` are groups and `k` columns of rows.
+template <class T, class C = compute_t<T>>
+DEVICE void tile_gradients(const Inputs<T> &p, u32 query0, u32 key0, const Side<C> &q, const Side<C> &k, C *weights, C *grads) {
+    constexpr u32 PANEL = ABREAST * lanes<C>::count;
+    for (u32 i = 0; i < TILE * TILE; ++i) weights[i] = grads[i] = (C)0;
+    for (u32 c = 0; c < TILE; c += PANEL) {
+        for (u32 g = 0; g < TILE; g += GROUP) {
+            block_product<1, GROUP>(p.width, q.features + g * p.width, k.features + c, TILE, weights + g * TILE + c, TILE);
+            block_product<1, GROUP>(p.values, q.values + g * p.values, k.values + c, TILE, grads + g * TILE + c, TILE);
+        }
+    }
+    u32 count = p.keys - key0 < TILE ? p.keys - key0 : TILE;
+    for (u32 r = 0; r < TILE; ++r) {
+        u32 query = query0 + r, visible = query < p.queries ? p.seen(query) : 0;
+        u32 end = visible < key0 ? 0 : visible - key0 < count ? visible - key0 : count;
+        C *w = weights + r * TILE, *g = grads + r * TILE;
+        u32 word[TILE] = {};
+        if (p.dropout.on && end > 0) {
+            static_assert(TILE == SPAN, "one span of words a tile");
+            for (u32 l = 0; l < BLOCKS; ++l) {
+                Words words = p.dropout.at(p.row0 + query, p.keys, key0 + l);
+                for (u32 b = 0; b < APART; ++b) word[b * BLOCKS + l] = words.w[b];
+            }
+        }
+        if (p.dropout.on || p.mask.from != nullptr) {
+            for (u32 j = 0; j < end; ++j) p.gradient(query, key0 + j, word[j], w[j], g[j]);
+        } else if (end > 0) {
+            C scale = p.scale, base = p.sums[query].base, factor = p.sums[query].factor, dot = p.dots[query];
+            INDEPENDENT
+            for (u32 j = 0; j < end; ++j) {
+                w[j] = math::exp(w[j] * scale - base) * factor;
+                g[j] = w[j] * (g[j] - dot) * scale;
+            }
+        }
+        for (u32 j = end; j < TILE; ++j) w[j] = g[j] = (C)0;
+    }
+}
+
+// sums[row][column] += the tile's [query][key] times rows of the other side: BY_KEY sums over queries.
+template <bool BY_KEY, class C> DEVICE void add_product(const C *tile, const C *rows, u32 pitch, C *sums) {
+    constexpr u32 PANEL = ABREAST * lanes<C>::count;
+    for (u32 c = 0; c < pitch; c += PANEL) {
+        for (u32 g = 0; g < TILE; g += GROUP) {
+            const C *from = tile + (BY_KEY ? g : g * TILE);
+            block_product<BY_KEY ? 1 : TILE, BY_KEY ? TILE : 1>(TILE, from, rows + c, pitch, sums + g * pitch + c, pitch);
+        }
+    }
+}
+template <class T, class C> DEVICE void write_rows(const C *sums, u32 pitch, u32 row0, u32 rows, u32 columns, T *out) {
+    for (u32 r = 0; r < TILE && row0 + r < rows; ++r) {
+        for (u32 c = 0; c < columns; ++c) out[(u64)(row0 + r) * columns + c] = store<T>::from(sums[r * pitch + c]);
+    }
+}
+
+template <class T> DEVICE void by_keys(const Given<T> &given, i64 pair, u32 key0) {
+    using C = compute_t<T>;
+    const Inputs<T> p(given, pair);
+    constexpr u32 PANEL = ABREAST * lanes<C>::count;
+    Side<C> q, k;
+    C rows[TILE * WIDEST], grad_rows[TILE * WIDEST], weights[TILE * TILE], grads[TILE * TILE];
+    C key_sums[TILE * WIDEST] = {}, value_sums[TILE * WIDEST] = {};
+    u32 wide = round_up(p.width, PANEL), long_ = round_up(p.values, PANEL);
+    pack_rows(p.k, p.k_at, key0, p.keys, p.width, wide, rows);
+    turn_rows(rows, p.width, wide, k.features);
+    pack_rows(p.v, p.v_at, key0, p.keys, p.values, long_, rows);
+    turn_rows(rows, p.values, long_, k.values);
+    for (u32 query0 = p.first_query(key0) / TILE * TILE; query0 < p.queries; query0 += TILE) {
+        pack_rows(p.q, p.q_at, query0, p.queries, p.width, wide, rows);
+        group_rows(rows, p.width, wide, q.features);
+        pack_rows(p.grad, p.grad_at, query0, p.queries, p.values, long_, grad_rows);
+        group_rows(grad_rows, p.values, long_, q.values);
+        tile_gradients(p, query0, key0, q, k, weights, grads);
+        add_product<true>(weights, grad_rows, long_, value_sums);
+        add_product<true>(grads, rows, wide, key_sums);
+    }
+    write_rows(key_sums, wide, key0, p.keys, p.width, given.out + pair * p.keys * p.width);
+    write_rows(value_sums, long_, key0, p.keys, p.values, given.other + pair * p.keys * p.values);
+}
+
+template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 query0) {
+    using C = compute_t<T>;
+    const Inputs<T> p(given, pair);
+    constexpr u32 PANEL = ABREAST * lanes<C>::count;
+    Side<C> q, k;
+    C rows[TILE * WIDEST], weights[TILE * TILE], grads[TILE * TILE], sums[TILE * WIDEST] = {};
+    u32 wide = round_up(p.width, PANEL), long_ = round_up(p.values, PANEL);
+    pack_rows(p.q, p.q_at, query0, p.queries, p.width, wide, rows);
+    group_rows(rows, p.width, wide, q.features);
+    pack_rows(p.grad, p.grad_at, query0, p.queries, p.values, long_, rows);
+    group_rows(rows, p.values, long_, q.values);
+    u32 last = p.queries - query0 < TILE ? p.queries - 1 : query0 + TILE - 1, seen = p.seen(last);
+    for (u32 key0 = 0; key0 < seen; key0 += TILE) {
+        pack_rows(p.v, p.v_at, key0, p.keys, p.values, long_, rows);
+        turn_rows(rows, p.values, long_, k.values);
+        pack_rows(p.k, p.k_at, key0, p.keys, p.width, wide, rows);
+        turn_rows(rows, p.width, wide, k.features);
+        tile_gradients(p, query0, key0, q, k, weights, grads);
+        add_product<false>(grads, rows, wide, sums);
+    }
+    write_rows(sums, wide, query0, p.queries, p.width, given.out + pair * p.queries * p.width);
+}
+
+#else
+
+// ---------------------------------------------------------------- 256 threads a block
+
+// Sums stay in registers only where every index is known.
+#if COMPILER_HOST
+#define UNROLLED
+#define UNROLLED_BY_4
+#else
+#define UNROLLED _Pragma("unroll")
+#define UNROLLED_BY_4 _Pragma("unroll 4")
+#endif
+
+constexpr u32 THREADS = 256, SIDE = 16, COLUMNS = 64, ABREAST_COLUMNS = COLUMNS / SIDE, PARTS = WIDEST / COLUMNS;
+
+// A tile has as many queries as keys. 33 KB of shared memory, or 25 in f64.
+template <class C> struct Tile {
+    static constexpr u32 SIZE = sizeof(C) == 8 ? 32 : 64, DEPTH = sizeof(C) == 8 ? 16 : 32, MICRO = SIZE / SIDE;
+    static constexpr u32 PITCH = SIZE + 1; // writes down a column meet different banks
+    static constexpr u32 STAGED = max_size(2 * DEPTH * PITCH, SIZE * COLUMNS);
+};
+
+// A part of an operand into shared memory: rows x columns from (row, column), 0 outside.
+template <u32 TALL, u32 WIDE, class T, class C>
+DEVICE void stage(const T *from, const View &at, u32 row, u32 rows, u32 column, u32 columns, u32 row_step, u32 column_step, C *to) {
+    bool along = at.column == 1; // along the operand's own unit stride
+    UNROLLED_BY_4
+    for (u32 i = threadIdx.x; i < TALL * WIDE; i += THREADS) {
+        u32 r = along ? i / WIDE : i % TALL, c = along ? i % WIDE : i / TALL;
+        C value = (C)0;
+        if (row + r < rows && column + c < columns) value = load(from[(i64)(row + r) * at.row + (i64)(column + c) * at.column]);
+        to[r * row_step + c * column_step] = value;
+    }
+}
+
+// sum[i][j] += the product of rows i * 16 + ty from row `left0` of one operand and j * 16 + tx from `right0` of the other.
+template <u32 M, class T, class C>
+DEVICE void tile_product(const T *left, const View &left_at, u32 left0, u32 lefts, const T *right, const View &right_at, u32 right0, u32 rights,
+                         u32 width, C *staged, C (&sum)[M][M]) {
+    using S = Tile<C>;
+    constexpr u32 SECOND = S::DEPTH * S::PITCH;
+    u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
+    for (u32 d0 = 0; d0 < width; d0 += S::DEPTH) {
+        sync_threads(); // what was staged before may still be read
+        stage<S::SIZE, S::DEPTH>(left, left_at, left0, lefts, d0, width, 1, S::PITCH, staged);
+        stage<S::SIZE, S::DEPTH>(right, right_at, right0, rights, d0, width, 1, S::PITCH, staged + SECOND);
+        sync_threads();
+        for (u32 d = 0; d < S::DEPTH; ++d) {
+            C x[M], y[M];
+            UNROLLED
+            for (u32 i = 0; i < M; ++i) x[i] = staged[d * S::PITCH + i * SIDE + ty];
+            UNROLLED
+            for (u32 j = 0; j < M; ++j) y[j] = staged[SECOND + d * S::PITCH + j * SIDE + tx];
+            UNROLLED
+            for (u32 i = 0; i < M; ++i) {
+                UNROLLED
+                for (u32 j = 0; j < M; ++j) sum[i][j] += x[i] * y[j];
+            }
+        }
+    }
+}
+
+// The weights of a tile and the gradients by its products, of queries i * 16 + ty and keys j * 16 + tx; 0 outside.
+template <u32 M, class T, class C>
+DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0, C *staged, C (&weight)[M][M], C (&grad)[M][M]) {
+    u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
+    UNROLLED
+    for (u32 i = 0; i < M; ++i) {
+        UNROLLED
+        for (u32 j = 0; j < M; ++j) weight[i][j] = grad[i][j] = (C)0;
+    }
+    {
+        const Inputs<T> p(parameters(given), pair);
+        tile_product(p.q, p.q_at, query0, p.queries, p.k, p.k_at, key0, p.keys, p.width, staged, weight);
+    }
+    {
+        const Inputs<T> p(parameters(given), pair);
+        tile_product(p.grad, p.grad_at, query0, p.queries, p.v, p.v_at, key0, p.keys, p.values, staged, grad);
+    }
+    const Inputs<T> p(parameters(given), pair);
+    UNROLLED
+    for (u32 i = 0; i < M; ++i) {
+        u32 query = query0 + i * SIDE + ty, visible = query < p.queries ? p.seen(query) : 0;
+        Words words = {};
+        if (p.dropout.on) words = p.dropout.at(p.row0 + query, p.keys, key0 + tx);
+        UNROLLED
+        for (u32 j = 0; j < M; ++j) {
+            u32 key = key0 + j * SIDE + tx;
+            if (key < visible) p.gradient(query, key, word_of(words, key0 % SPAN / SIDE + j), weight[i][j], grad[i][j]);
+            else weight[i][j] = grad[i][j] = (C)0;
+        }
+    }
+}
+
+// sum[i][c][j] += the product of column i * 16 + ty of `tile`, its rows `pitch` apart, and column 64 c + 16 j + tx of rows row0.. of an operand.
+template <u32 M, class T, class C>
+DEVICE void add_product(const C *tile, const T *from, const View &at, u32 row0, u32 rows, u32 columns, C *staged, C (&sum)[M][PARTS][ABREAST_COLUMNS]) {
+    using S = Tile<C>;
+    u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
+    UNROLLED
+    for (u32 c = 0; c < PARTS; ++c) {
+        if (c * COLUMNS < columns) {
+            sync_threads(); // `tile` is written, and what was staged has been read
+            stage<S::SIZE, COLUMNS>(from, at, row0, rows, c * COLUMNS, columns, COLUMNS, 1, staged);
+            sync_threads();
+            for (u32 row = 0; row < S::SIZE; ++row) {
+                C x[M], y[ABREAST_COLUMNS];
+                UNROLLED
+                for (u32 i = 0; i < M; ++i) x[i] = tile[row * S::PITCH + i * SIDE + ty];
+                UNROLLED
+                for (u32 j = 0; j < ABREAST_COLUMNS; ++j) y[j] = staged[row * COLUMNS + j * SIDE + tx];
+                UNROLLED
+                for (u32 i = 0; i < M; ++i) {
+                    UNROLLED
+                    for (u32 j = 0; j < ABREAST_COLUMNS; ++j) sum[i][c][j] += x[i] * y[j];
+                }
+            }
+        }
+    }
+}
+
+template <u32 M, class T, class C>
+DEVICE void write_rows(const C (&sum)[M][PARTS][ABREAST_COLUMNS], u32 row0, u32 rows, u32 columns, T *out) {
+    u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
+    UNROLLED
+    for (u32 i = 0; i < M; ++i) {
+        u32 row = row0 + i * SIDE + ty;
+        UNROLLED
+        for (u32 c = 0; c < PARTS; ++c) {
+            UNROLLED
+            for (u32 j = 0; j < ABREAST_COLUMNS; ++j) {
+                u32 column = c * COLUMNS + j * SIDE + tx;
+                if (row < rows && column < columns) out[(u64)row * columns + column] = store<T>::from(sum[i][c][j]);
+            }
+        }
+    }
+}
+
+// The tile into shared memory: tile[query * PITCH + key], or the other way round.
+template <bool BY_KEY, u32 M, class C> DEVICE void keep_tile(const C (&value)[M][M], C *tile) {
+    constexpr u32 PITCH = Tile<C>::PITCH;
+    u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
+    sync_threads(); // it may still be read
+    UNROLLED
+    for (u32 i = 0; i < M; ++i) {
+        UNROLLED
+        for (u32 j = 0; j < M; ++j) {
+            u32 query = i * SIDE + ty, key = j * SIDE + tx;
+            tile[BY_KEY ? query * PITCH + key : key * PITCH + query] = value[i][j];
+        }
+    }
+}
+
+template <class T> DEVICE void by_keys(const Given<T> &given, i64 pair, u32 key0) {
+    using C = compute_t<T>;
+    using S = Tile<C>;
+    constexpr u32 M = S::MICRO, TILE = S::SIZE;
+    SHARED(C, staged_part, S::STAGED);
+    SHARED(C, whole_tile, TILE * S::PITCH);
+    C *staged = staged_part, *tile = whole_tile;
+    C key_sums[M][PARTS][ABREAST_COLUMNS] = {}, value_sums[M][PARTS][ABREAST_COLUMNS] = {};
+    u32 queries = (u32)given.s.queries;
+    for (u32 query0 = Inputs<T>(given, pair).first_query(key0) / TILE * TILE; query0 < queries; query0 += TILE) {
+        C weight[M][M], grad[M][M];
+        tile_gradients(given, pair, query0, key0, staged, weight, grad);
+        keep_tile<true>(weight, tile);
+        {
+            const Inputs<T> p(parameters(given), pair);
+            add_product(tile, p.grad, p.grad_at, query0, p.queries, p.values, staged, value_sums);
+        }
+        keep_tile<true>(grad, tile);
+        const Inputs<T> p(parameters(given), pair);
+        add_product(tile, p.q, p.q_at, query0, p.queries, p.width, staged, key_sums);
+    }
+    const Given<T> &g = parameters(given);
+    u32 keys = (u32)g.s.keys, width = (u32)g.s.width, values = (u32)g.s.values;
+    write_rows(key_sums, key0, keys, width, g.out + pair * keys * width);
+    write_rows(value_sums, key0, keys, values, g.other + pair * keys * values);
+}
+
+template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 query0) {
+    using C = compute_t<T>;
+    using S = Tile<C>;
+    constexpr u32 M = S::MICRO, TILE = S::SIZE;
+    SHARED(C, staged_part, S::STAGED);
+    SHARED(C, whole_tile, TILE * S::PITCH);
+    C *staged = staged_part, *tile = whole_tile;
+    C sums[M][PARTS][ABREAST_COLUMNS] = {};
+    u32 queries = (u32)given.s.queries, last = queries - query0 < TILE ? queries - 1 : query0 + TILE - 1;
+    u32 seen = Inputs<T>(given, pair).seen(last);
+    for (u32 key0 = 0; key0 < seen; key0 += TILE) {
+        C weight[M][M], grad[M][M];
+        tile_gradients(given, pair, query0, key0, staged, weight, grad);
+        keep_tile<false>(grad, tile);
+        const Inputs<T> p(parameters(given), pair);
+        add_product(tile, p.k, p.k_at, key0, p.keys, p.width, staged, sums);
+    }
+    const Given<T> &g = parameters(given);
+    write_rows(sums, query0, queries, (u32)g.s.width, g.out + pair * g.s.queries * g.s.width);
+}
+
+template <class C> constexpr u32 TILE_OF = Tile<C>::SIZE;
+
+#endif
+
+// The gradients by keys [pairs, keys, width] and values [pairs, keys, values], packed; the other operands by their strides. Launched with
+// blocks of 256 threads (or one); any number of blocks is right.
+template <class T>
+__global__ __launch_bounds__(256) void attention_backward_keys(Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q,
+                                                               const T *k, const T *v, const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums,
+                                                               const compute_t<T> *dots, compute_t<T> scale, compute_t<T> fill, u32 causal,
+                                                               u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
+                                                               T *by_k, T *by_v) {
+    constexpr i64 SIZE = TILE_OF<compute_t<T>>;
+    Given<T> given{s, q_at, k_at, v_at, grad_at, mask_at, q, k, v, grad, mask, sums, dots, scale, fill, causal, mask_size, seed, call, dropping, last,
+                   factor, by_k, by_v};
+    for_each_row((u64)(s.pairs * ((s.keys + SIZE - 1) / SIZE)), [=](u64 item) {
+        i64 tiles = (parameters(given).s.keys + SIZE - 1) / SIZE, pair = (i64)item / tiles;
+        by_keys(given, pair, (u32)(((i64)item - pair * tiles) * SIZE));
+    });
+}
+
+// The gradient by queries [pairs, queries, width], packed.
+template <class T>
+__global__ __launch_bounds__(256) void attention_backward_queries(Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q,
+                                                                  const T *k, const T *v, const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums,
+                                                                  const compute_t<T> *dots, compute_t<T> scale, compute_t<T> fill, u32 causal,
+                                                                  u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
+                                                                  T *by_q) {
+    constexpr i64 SIZE = TILE_OF<compute_t<T>>;
+    Given<T> given{s, q_at, k_at, v_at, grad_at, mask_at, q, k, v, grad, mask, sums, dots, scale, fill, causal, mask_size, seed, call, dropping, last,
+                   factor, by_q, nullptr};
+    for_each_row((u64)(s.pairs * ((s.queries + SIZE - 1) / SIZE)), [=](u64 item) {
+        i64 tiles = (parameters(given).s.queries + SIZE - 1) / SIZE, pair = (i64)item / tiles;
+        by_queries(given, pair, (u32)(((i64)item - pair * tiles) * SIZE));
+    });
+}
+
+// dots[row] = the product of the output [rows, values], packed, and its gradient, for each row of batch * heads * queries.
+template <class T> __global__ void attention_dots(i64 rows, i64 heads, i64 queries, i64 values, View grad_at, const T *out, const T *grad, compute_t<T> *dots) {
+    using C = compute_t<T>;
+    for_each_row((u64)rows, [=](u64 row) {
+        i64 pair = (i64)row / queries, query = (i64)row - pair * queries, batch = pair / heads, head = pair - batch * heads;
+        const T *g = grad + batch * grad_at.batch + head * grad_at.head + query * grad_at.row, *y = out + (i64)row * values;
+        i64 step = grad_at.column;
+        C dot = block_reduce_range((u64)values, (C)0, [=](u64 i) { return (C)load(y[i]) * (C)load(g[(i64)i * step]); }, Plus());
+        if (threadIdx.x == 0) dots[row] = dot;
+    });
+}

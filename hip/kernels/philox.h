@@ -1,0 +1,33 @@
+// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011).
+#pragma once
+#include "prelude.h"
+
+struct Words {
+    u32 w[4];
+};
+
+// The block of four words that Philox 4x32 makes of a counter in ten rounds.
+DEVICE Words philox(Words counter, u32 key0, u32 key1) {
+    u32 c0 = counter.w[0], c1 = counter.w[1], c2 = counter.w[2], c3 = counter.w[3];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+    for (i32 round = 0; round < 10; ++round) {
+        u64 p0 = (u64)0xd2511f53u * c0;
+        u64 p1 = (u64)0xcd9e8d57u * c2;
+        c0 = (u32)(p1 >> 32) ^ c1 ^ key0;
+        c2 = (u32)(p0 >> 32) ^ c3 ^ key1;
+        c1 = (u32)p1;
+        c3 = (u32)p0;
+        key0 += 0x9e3779b9u;
+        key1 += 0xbb67ae85u;
+    }
+    return Words{{c0, c1, c2, c3}};
+}
+
+struct Stream {
+    u64 seed, call;
+    DEVICE Words at(u64 group) const {
+        return philox(Words{{(u32)group, (u32)(group >> 32), (u32)call, (u32)(call >> 32)}}, (u32)seed, (u32)(seed >> 32));
+    }
+};
