@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Int, Tensor, TensorPrimitive};
+use burn::tensor::{Bool, Int, Tensor, TensorPrimitive};
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::retro_forward::RetroForward;
 use burn_autodiff::checkpoint::state::BackwardStates;
@@ -20,7 +20,9 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_autodiff::{Autodiff, NodeId};
 use burn_backend::TensorMetadata;
 use burn_backend::tensor::FloatTensor;
-use burn_rocm::{BoolElement, FloatElement, IntElement, Rocm, RocmError, RocmTensor, raise, trace};
+use burn_rocm::{
+    BoolElement, FloatElement, IntElement, Rocm, RocmDevice, RocmError, RocmTensor, raise, trace,
+};
 
 /// What a fused op gives: its output, and what its gradient reads beside the inputs (or a module keeps, such as a batch's statistics).
 pub(crate) type Applied = (RocmTensor, Vec<RocmTensor>);
@@ -125,6 +127,16 @@ impl<B: Backend> Route<B> {
                 *constant(tensor).downcast().expect("`Route::of` has compared the types")
             }
         })
+    }
+
+    /// A bool tensor as this backend's.
+    pub(crate) fn bool<const D: usize>(&self, tensor: Tensor<B, D, Bool>) -> RocmTensor {
+        cast(tensor.into_primitive())
+    }
+
+    /// A device as this backend's.
+    pub(crate) fn device(&self, device: &B::Device) -> RocmDevice {
+        cast(device.clone())
     }
 
     /// An int tensor as this backend's.

@@ -14,9 +14,11 @@
 
 mod activation;
 pub mod amp;
+pub mod attention;
 mod fuse;
 mod norm;
 pub mod optim;
+pub mod transformer;
 
 pub use activation::Silu;
 pub use norm::{

@@ -8,4 +8,8 @@ mod norm_record;
 mod amp;
 mod optim;
 mod optim_ops;
+mod attention;
+mod attention_dropout;
+mod attention_encoder;
+mod attention_fused;
 mod support;

@@ -1,0 +1,92 @@
+//! What an autoregressive pass keeps between tokens.
+
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+
+/// The output of a layer for the tokens so far.
+pub struct TensorCache<B: Backend, const D: usize> {
+    value: Option<Tensor<B, D>>,
+}
+
+impl<B: Backend, const D: usize> TensorCache<B, D> {
+    /// A cache of nothing.
+    pub fn empty() -> Self {
+        Self { value: None }
+    }
+
+    /// The layer's output for all tokens: the cached ones and that for the last one, along `axis`. The first call runs all through the layer.
+    pub(crate) fn forward_autoregressive(
+        &mut self,
+        tokens: Tensor<B, 3>,
+        axis: usize,
+        layer: impl Fn(Tensor<B, 3>) -> Tensor<B, D>,
+    ) -> Tensor<B, D> {
+        let value = match self.value.take() {
+            Some(value) => {
+                let last = tokens.dims()[1] - 1;
+                Tensor::cat(vec![value, layer(tokens.narrow(1, last, 1))], axis)
+            }
+            None => layer(tokens),
+        };
+        self.value.insert(value).clone()
+    }
+
+    /// The layer's output for the first call's tokens.
+    pub(crate) fn forward_full(
+        &mut self,
+        tokens: Tensor<B, 3>,
+        layer: impl Fn(Tensor<B, 3>) -> Tensor<B, D>,
+    ) -> Tensor<B, D> {
+        self.value.get_or_insert_with(|| layer(tokens)).clone()
+    }
+}
+
+/// The cache of a [`MultiHeadAttention`](super::MultiHeadAttention), for decoding token by token.
+pub struct MhaCache<B: Backend> {
+    pub(super) query: MhaLinearCache<B, 4>,
+    pub(super) key: MhaLinearCache<B, 4>,
+    pub(super) value: MhaLinearCache<B, 4>,
+    pub(super) output: MhaLinearCache<B, 3>,
+}
+
+/// The cache of one of its linear layers.
+pub(super) enum MhaLinearCache<B: Backend, const D: usize> {
+    /// Grows by a token each call, along this axis.
+    Autoregressive(TensorCache<B, D>, usize),
+    /// Stays what the first call made it.
+    Full(TensorCache<B, D>),
+}
+
+impl<B: Backend> MhaCache<B> {
+    /// For decoding with self-attention.
+    pub fn autoregressive() -> Self {
+        Self {
+            query: MhaLinearCache::Autoregressive(TensorCache::empty(), 2),
+            key: MhaLinearCache::Autoregressive(TensorCache::empty(), 2),
+            value: MhaLinearCache::Autoregressive(TensorCache::empty(), 2),
+            output: MhaLinearCache::Autoregressive(TensorCache::empty(), 1),
+        }
+    }
+
+    /// For decoding with cross-attention, whose keys and values are those of the first call.
+    pub fn autoregressive_cross_attention() -> Self {
+        Self {
+            key: MhaLinearCache::Full(TensorCache::empty()),
+            value: MhaLinearCache::Full(TensorCache::empty()),
+            ..Self::autoregressive()
+        }
+    }
+}
+
+impl<B: Backend, const D: usize> MhaLinearCache<B, D> {
+    pub(super) fn forward(
+        &mut self,
+        tokens: Tensor<B, 3>,
+        layer: impl Fn(Tensor<B, 3>) -> Tensor<B, D>,
+    ) -> Tensor<B, D> {
+        match self {
+            Self::Autoregressive(cache, axis) => cache.forward_autoregressive(tokens, *axis, layer),
+            Self::Full(cache) => cache.forward_full(tokens, layer),
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Attention of several heads.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::nn::{Dropout, DropoutConfig, Gelu, Linear, LinearConfig};
+use burn::tensor::activation::{quiet_softmax, softmax};
+use burn::tensor::backend::Backend;
+use burn::tensor::{Bool, Tensor};
+use burn_rocm::fused::{AttentionDropout, AttentionOptions};
+
+use super::op::{ContextOp, Rule};
+use super::{MhaCache, MhaWeights};
+use crate::fuse::{Route, primitive, wrap};
+
+/// Configuration of [`MultiHeadAttention`].
+#[derive(Config, Debug)]
+pub struct MultiHeadAttentionConfig {
+    /// Features of the input and of the output.
+    pub d_model: usize,
+    /// The number of heads; divides `d_model`.
+    pub n_heads: usize,
+    /// The probability of a score to be dropped. Default: 0.1
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// The score of a masked key. Default: -1.0e4
+    #[config(default = -1.0e4)]
+    pub min_float: f64,
+    /// Whether 1 is added to the sum of a row's exponentials, so that a head may attend to nothing
+    /// ([Miller 2023](https://www.evanmiller.org/attention-is-off-by-one.html)). Default: false
+    #[config(default = false)]
+    pub quiet_softmax: bool,
+    /// How the parameters begin.
+    #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
+    pub initializer: Initializer,
+}
+
+/// Attention of several heads ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the record and the result.
+///
+/// On this project's backend the scores of long sequences are never in memory, and its gradient is computed by as many kernels; see
+/// [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct MultiHeadAttention<B: Backend> {
+    /// Makes queries of the input.
+    pub query: Linear<B>,
+    /// Makes keys.
+    pub key: Linear<B>,
+    /// Makes values.
+    pub value: Linear<B>,
+    /// Makes the output of all heads' contexts.
+    pub output: Linear<B>,
+    /// Dropout of the scores.
+    pub dropout: Dropout,
+    /// Not used; Burn's module has it.
+    pub activation: Gelu,
+    /// Features of the input and of the output.
+    pub d_model: usize,
+    /// The number of heads.
+    pub n_heads: usize,
+    /// Features of a head.
+    pub d_k: usize,
+    /// The score of a masked key.
+    pub min_float: f64,
+    /// Whether 1 is added to the sum of a row's exponentials.
+    pub quiet_softmax: bool,
+}
+
+impl<B: Backend> ModuleDisplay for MultiHeadAttention<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("d_model", &self.d_model)
+            .add("n_heads", &self.n_heads)
+            .add("d_k", &self.d_k)
+            .add("dropout", &self.dropout.prob)
+            .add("min_float", &self.min_float)
+            .add("quiet_softmax", &self.quiet_softmax)
+            .optional()
+    }
+}
+
+/// What [`MultiHeadAttention`] takes.
+#[derive(Debug, Clone)]
+pub struct MhaInput<B: Backend> {
+    query: Tensor<B, 3>,
+    key: Tensor<B, 3>,
+    value: Tensor<B, 3>,
+    mask_pad: Option<Tensor<B, 2, Bool>>,
+    mask_attn: Option<Tensor<B, 3, Bool>>,
+}
+
+impl<B: Backend> MhaInput<B> {
+    /// Self-attention.
+    ///
+    /// # Shapes
+    /// - tensor: `[batch, sequence, d_model]`
+    pub fn self_attn(tensor: Tensor<B, 3>) -> Self {
+        Self::new(tensor.clone(), tensor.clone(), tensor)
+    }
+
+    /// Attention of queries to keys and values of another sequence.
+    ///
+    /// # Shapes
+    /// - query: `[batch, queries, d_model]`
+    /// - key, value: `[batch, keys, d_model]`
+    pub fn new(query: Tensor<B, 3>, key: Tensor<B, 3>, value: Tensor<B, 3>) -> Self {
+        Self { query, key, value, mask_pad: None, mask_attn: None }
+    }
+
+    /// Hides keys, where `mask_pad` `[batch, keys]` is true.
+    pub fn mask_pad(mut self, mask_pad: Tensor<B, 2, Bool>) -> Self {
+        self.mask_pad = Some(mask_pad);
+        self
+    }
+
+    /// Hides keys from queries, where `mask_attn` `[batch, queries, keys]` is true.
+    pub fn mask_attn(mut self, mask_attn: Tensor<B, 3, Bool>) -> Self {
+        self.mask_attn = Some(mask_attn);
+        self
+    }
+}
+
+/// What [`MultiHeadAttention`] gives.
+#[derive(Debug)]
+pub struct MhaOutput<B: Backend> {
+    /// The weights `[batch, heads, queries, keys]`, computed where they are looked at.
+    pub weights: MhaWeights<B>,
+    /// The output `[batch, queries, d_model]`.
+    pub context: Tensor<B, 3>,
+}
+
+impl<B: Backend> Clone for MhaOutput<B> {
+    fn clone(&self) -> Self {
+        Self { weights: self.weights.again(), context: self.context.clone() }
+    }
+}
+
+impl MultiHeadAttentionConfig {
+    /// The module, with new parameters.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> MultiHeadAttention<B> {
+        let linear = || {
+            LinearConfig::new(self.d_model, self.d_model)
+                .with_initializer(self.initializer.clone())
+                .init(device)
+        };
+        MultiHeadAttention {
+            query: linear(),
+            key: linear(),
+            value: linear(),
+            output: linear(),
+            dropout: DropoutConfig::new(self.dropout).init(),
+            activation: Gelu::new(),
+            d_model: self.d_model,
+            n_heads: self.n_heads,
+            d_k: self.d_model / self.n_heads,
+            min_float: self.min_float,
+            quiet_softmax: self.quiet_softmax,
+        }
+    }
+}
+
+impl<B: Backend> MultiHeadAttention<B> {
+    /// Attention of each query to the keys and values.
+    ///
+    /// # Shapes
+    /// - query: `[batch, queries, d_model]`
+    /// - key, value: `[batch, keys, d_model]`
+    /// - output: `[batch, queries, d_model]`
+    pub fn forward(&self, input: MhaInput<B>) -> MhaOutput<B> {
+        let query = self.heads(input.query, &self.query);
+        let key = self.heads(input.key, &self.key);
+        let value = self.heads(input.value, &self.value);
+        let (context, weights) = self.attend(query, key, value, input.mask_pad, input.mask_attn);
+        MhaOutput { weights, context: self.output.forward(context) }
+    }
+
+    /// [`forward`](Self::forward), the linear layers running on what `cache` lacks alone.
+    pub fn forward_cache(&self, input: MhaInput<B>, cache: &mut MhaCache<B>) -> MhaOutput<B> {
+        let query = cache.query.forward(input.query, |tokens| self.heads(tokens, &self.query));
+        let key = cache.key.forward(input.key, |tokens| self.heads(tokens, &self.key));
+        let value = cache.value.forward(input.value, |tokens| self.heads(tokens, &self.value));
+        let (context, weights) = self.attend(query, key, value, input.mask_pad, input.mask_attn);
+        MhaOutput { weights, context: cache.output.forward(context, |tokens| self.output.forward(tokens)) }
+    }
+
+    /// The features of each head: `[batch, heads, sequence, d_k]`.
+    fn heads(&self, tokens: Tensor<B, 3>, linear: &Linear<B>) -> Tensor<B, 4> {
+        let [batch, sequence, _] = tokens.dims();
+        linear.forward(tokens).reshape([batch, sequence, self.n_heads, self.d_k]).swap_dims(1, 2)
+    }
+
+    /// The contexts of all heads, `[batch, queries, d_model]`, and the weights.
+    fn attend(
+        &self,
+        query: Tensor<B, 4>,
+        key: Tensor<B, 4>,
+        value: Tensor<B, 4>,
+        mask_pad: Option<Tensor<B, 2, Bool>>,
+        mask_attn: Option<Tensor<B, 3, Bool>>,
+    ) -> (Tensor<B, 3>, MhaWeights<B>) {
+        let [batch, heads, queries, width] = query.dims();
+        let mask_pad = mask_pad.map(|mask| mask.unsqueeze_dims::<4>(&[1, 2]));
+        let mask_attn = mask_attn.map(|mask| mask.unsqueeze_dim::<4>(1));
+        let (context, weights) = match Route::of() {
+            Some(route) => self.fused(&route, [query, key, value], mask_pad, mask_attn),
+            None => {
+                let weights = self.composed_weights(query, key, mask_pad, mask_attn);
+                (weights.clone().matmul(value), weights.into())
+            }
+        };
+        (context.swap_dims(1, 2).reshape([batch, queries, heads * width]), weights)
+    }
+
+    fn fused(
+        &self,
+        route: &Route<B>,
+        [query, key, value]: [Tensor<B, 4>; 3],
+        mask_pad: Option<Tensor<B, 4, Bool>>,
+        mask_attn: Option<Tensor<B, 4, Bool>>,
+    ) -> (Tensor<B, 4>, MhaWeights<B>) {
+        let device = query.device();
+        let mask = match (mask_pad, mask_attn) {
+            (Some(pad), Some(attn)) => {
+                let shape = attn.shape();
+                Some(attn.bool_or(pad.expand(shape)))
+            }
+            (pad, attn) => pad.or(attn),
+        };
+        let dropout = (B::ad_enabled(&device) && self.dropout.prob != 0.0)
+            .then(|| AttentionDropout::draw(&route.device(&device), self.dropout.prob));
+        let options = AttentionOptions {
+            fill: self.min_float,
+            quiet: self.quiet_softmax,
+            dropout,
+            ..AttentionOptions::default()
+        };
+        let rule = Rule { mask: mask.map(|mask| route.bool(mask)), options };
+        let weights = MhaWeights::of(query.clone(), key.clone(), rule.clone());
+        let inputs = [primitive(query), primitive(key), primitive(value)];
+        (wrap(route.apply(ContextOp(rule), inputs).0), weights)
+    }
+
+    fn composed_weights(
+        &self,
+        query: Tensor<B, 4>,
+        key: Tensor<B, 4>,
+        mask_pad: Option<Tensor<B, 4, Bool>>,
+        mask_attn: Option<Tensor<B, 4, Bool>>,
+    ) -> Tensor<B, 4> {
+        let scores = query.matmul(key.transpose()).div_scalar((self.d_k as f32).sqrt());
+        let scores = self.dropout.forward(scores);
+        let scores = [mask_pad, mask_attn]
+            .into_iter()
+            .flatten()
+            .fold(scores, |scores, mask| scores.mask_fill(mask, self.min_float));
+        if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) }
+    }
+}

@@ -1,0 +1,14 @@
+//! Attention: as `burn::nn::attention`, whose other items are found here too.
+
+mod cache;
+mod mha;
+mod op;
+mod weights;
+
+pub use burn::nn::attention::{
+    CrossAttention, CrossAttentionCache, CrossAttentionConfig, GeneratePaddingMask, SeqLengthOption,
+    generate_autoregressive_mask, generate_padding_mask,
+};
+pub use cache::{MhaCache, TensorCache};
+pub use mha::{MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};
+pub use weights::MhaWeights;

@@ -1,0 +1,305 @@
+//! Layers of self-attention and position-wise layers.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::nn::activation::ActivationConfig;
+use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
+use burn::tensor::backend::Backend;
+use burn::tensor::{Bool, Tensor};
+
+use super::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
+use crate::attention::{MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache};
+
+/// Configuration of [`TransformerEncoder`].
+#[derive(Config, Debug)]
+pub struct TransformerEncoderConfig {
+    /// Features of the input and of the output.
+    pub d_model: usize,
+    /// Features between a position's two linear layers.
+    pub d_ff: usize,
+    /// The number of heads; divides `d_model`.
+    pub n_heads: usize,
+    /// The number of layers.
+    pub n_layers: usize,
+    /// The probability of dropout, wherever there is one. Default: 0.1
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// Whether a layer norm comes ahead of each sub-layer, and not after it. Default: false
+    #[config(default = false)]
+    pub norm_first: bool,
+    /// Whether 1 is added to the sum of a row's exponentials, see
+    /// [`MultiHeadAttentionConfig::quiet_softmax`]. Default: false
+    #[config(default = false)]
+    pub quiet_softmax: bool,
+    /// How the parameters begin.
+    #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
+    pub initializer: Initializer,
+    /// The activation between a position's two linear layers. Default: Gelu
+    #[config(default = "ActivationConfig::Gelu")]
+    pub activation: ActivationConfig,
+    /// The epsilon of the layer norms. Default: 1e-5
+    #[config(default = 1e-5)]
+    pub layer_norm_eps: f64,
+}
+
+/// The encoder of a transformer ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the record and the result. Made by
+/// [`TransformerEncoderConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct TransformerEncoder<B: Backend> {
+    /// The layers.
+    pub layers: Vec<TransformerEncoderLayer<B>>,
+    /// Features of the input and of the output.
+    pub d_model: usize,
+    /// Features between a position's two linear layers.
+    pub d_ff: usize,
+    /// The number of heads.
+    pub n_heads: usize,
+    /// The number of layers.
+    pub n_layers: usize,
+    /// The probability of dropout.
+    pub dropout: f64,
+    /// Whether a layer norm comes ahead of each sub-layer, and not after it.
+    pub norm_first: bool,
+    /// Whether 1 is added to the sum of a row's exponentials.
+    pub quiet_softmax: bool,
+}
+
+impl<B: Backend> ModuleDisplay for TransformerEncoder<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("d_model", &self.d_model)
+            .add("d_ff", &self.d_ff)
+            .add("n_heads", &self.n_heads)
+            .add("n_layers", &self.n_layers)
+            .add("dropout", &self.dropout)
+            .add("norm_first", &self.norm_first)
+            .add("quiet_softmax", &self.quiet_softmax)
+            .optional()
+    }
+}
+
+/// What [`TransformerEncoder`] takes.
+#[derive(Debug)]
+pub struct TransformerEncoderInput<B: Backend> {
+    tensor: Tensor<B, 3>,
+    mask_pad: Option<Tensor<B, 2, Bool>>,
+    mask_attn: Option<Tensor<B, 3, Bool>>,
+}
+
+impl<B: Backend> TransformerEncoderInput<B> {
+    /// A sequence of each batch.
+    ///
+    /// # Shapes
+    /// - tensor: `[batch, sequence, d_model]`
+    pub fn new(tensor: Tensor<B, 3>) -> Self {
+        Self { tensor, mask_pad: None, mask_attn: None }
+    }
+
+    /// Hides positions, where `mask_pad` `[batch, sequence]` is true.
+    pub fn mask_pad(mut self, mask_pad: Tensor<B, 2, Bool>) -> Self {
+        self.mask_pad = Some(mask_pad);
+        self
+    }
+
+    /// Hides positions from others, where `mask_attn` `[batch, sequence, sequence]` is true.
+    pub fn mask_attn(mut self, mask_attn: Tensor<B, 3, Bool>) -> Self {
+        self.mask_attn = Some(mask_attn);
+        self
+    }
+}
+
+impl TransformerEncoderConfig {
+    /// The module, with new parameters.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> TransformerEncoder<B> {
+        TransformerEncoder {
+            layers: (0..self.n_layers).map(|_| TransformerEncoderLayer::new(self, device)).collect(),
+            d_model: self.d_model,
+            d_ff: self.d_ff,
+            n_heads: self.n_heads,
+            n_layers: self.n_layers,
+            dropout: self.dropout,
+            norm_first: self.norm_first,
+            quiet_softmax: self.quiet_softmax,
+        }
+    }
+}
+
+impl<B: Backend> TransformerEncoder<B> {
+    /// The layers, one after the other.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch, sequence, d_model]`
+    pub fn forward(&self, input: TransformerEncoderInput<B>) -> Tensor<B, 3> {
+        let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
+        self.layers.iter().fold(tensor, |x, layer| layer.forward(x, mask_pad.clone(), mask_attn.clone()))
+    }
+
+    /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with this cache.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch, sequence, d_model]`
+    ///
+    /// # Panics
+    /// Where the cache was made for another number of layers.
+    pub fn forward_autoregressive_inference(
+        &self,
+        input: TransformerEncoderInput<B>,
+        cache: &mut TransformerEncoderAutoregressiveCache<B>,
+    ) -> Tensor<B, 3> {
+        assert_eq!(self.layers.len(), cache.layers.len(), "the cache is of as many layers as the encoder");
+        let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
+        self.layers.iter().zip(&mut cache.layers).fold(tensor, |x, (layer, cache)| {
+            layer.forward_autoregressive_inference(x, mask_pad.clone(), mask_attn.clone(), cache)
+        })
+    }
+
+    /// A cache of nothing, for [`forward_autoregressive_inference`](Self::forward_autoregressive_inference).
+    pub fn new_autoregressive_cache(&self) -> TransformerEncoderAutoregressiveCache<B> {
+        TransformerEncoderAutoregressiveCache {
+            layers: self.layers.iter().map(|_| TransformerEncoderLayerAutoregressiveCache::empty()).collect(),
+        }
+    }
+}
+
+/// One layer of a [`TransformerEncoder`].
+#[derive(Module, Debug)]
+pub struct TransformerEncoderLayer<B: Backend> {
+    /// Self-attention.
+    pub mha: MultiHeadAttention<B>,
+    /// The position-wise layers.
+    pub pwff: PositionWiseFeedForward<B>,
+    /// The norm between attention and position-wise layers.
+    pub norm_1: LayerNorm<B>,
+    /// The norm ahead of the attention (`norm_first`), or after the position-wise layers.
+    pub norm_2: LayerNorm<B>,
+    /// Dropout of both sub-layers' outputs.
+    pub dropout: Dropout,
+    /// Whether a layer norm comes ahead of each sub-layer, and not after it.
+    pub norm_first: bool,
+}
+
+impl<B: Backend> TransformerEncoderLayer<B> {
+    /// A layer with new parameters.
+    pub fn new(config: &TransformerEncoderConfig, device: &B::Device) -> Self {
+        let norm = || LayerNormConfig::new(config.d_model).with_epsilon(config.layer_norm_eps).init(device);
+        Self {
+            mha: MultiHeadAttentionConfig::new(config.d_model, config.n_heads)
+                .with_initializer(config.initializer.clone())
+                .with_dropout(config.dropout)
+                .with_quiet_softmax(config.quiet_softmax)
+                .init(device),
+            pwff: PositionWiseFeedForwardConfig::new(config.d_model, config.d_ff)
+                .with_initializer(config.initializer.clone())
+                .with_dropout(config.dropout)
+                .with_activation(config.activation.clone())
+                .init(device),
+            norm_1: norm(),
+            norm_2: norm(),
+            dropout: DropoutConfig::new(config.dropout).init(),
+            norm_first: config.norm_first,
+        }
+    }
+
+    /// Attention and position-wise layers, each added to its input.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch, sequence, d_model]`
+    pub fn forward(
+        &self,
+        input: Tensor<B, 3>,
+        mask_pad: Option<Tensor<B, 2, Bool>>,
+        mask_attn: Option<Tensor<B, 3, Bool>>,
+    ) -> Tensor<B, 3> {
+        self.layer(input, |part| match part {
+            Part::Attention(x) => self.mha.forward(masked(x, &mask_pad, &mask_attn)).context,
+            Part::FeedForward(x) => self.pwff.forward(x),
+            Part::Norm1(x) => self.norm_1.forward(x),
+            Part::Norm2(x) => self.norm_2.forward(x),
+        })
+    }
+
+    /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with this cache.
+    pub fn forward_autoregressive_inference(
+        &self,
+        input: Tensor<B, 3>,
+        mask_pad: Option<Tensor<B, 2, Bool>>,
+        mask_attn: Option<Tensor<B, 3, Bool>>,
+        cache: &mut TransformerEncoderLayerAutoregressiveCache<B>,
+    ) -> Tensor<B, 3> {
+        self.layer(input, |part| match part {
+            Part::Attention(x) => {
+                self.mha.forward_cache(masked(x, &mask_pad, &mask_attn), &mut cache.mha).context
+            }
+            Part::FeedForward(x) => cache.pwff.forward_autoregressive(x, 1, |x| self.pwff.forward(x)),
+            Part::Norm1(x) => cache.norm_1.forward_autoregressive(x, 1, |x| self.norm_1.forward(x)),
+            Part::Norm2(x) => cache.norm_2.forward_autoregressive(x, 1, |x| self.norm_2.forward(x)),
+        })
+    }
+
+    /// The order of the parts.
+    fn layer(&self, x: Tensor<B, 3>, mut run: impl FnMut(Part<B>) -> Tensor<B, 3>) -> Tensor<B, 3> {
+        if self.norm_first {
+            let ahead = run(Part::Norm2(x.clone()));
+            let x = x + self.dropout.forward(run(Part::Attention(ahead)));
+            let ahead = run(Part::Norm1(x.clone()));
+            x + self.dropout.forward(run(Part::FeedForward(ahead)))
+        } else {
+            let x = x.clone() + self.dropout.forward(run(Part::Attention(x)));
+            let x = run(Part::Norm1(x));
+            let x = x.clone() + self.dropout.forward(run(Part::FeedForward(x)));
+            run(Part::Norm2(x))
+        }
+    }
+}
+
+/// A part of a layer, and its input.
+enum Part<B: Backend> {
+    Attention(Tensor<B, 3>),
+    FeedForward(Tensor<B, 3>),
+    Norm1(Tensor<B, 3>),
+    Norm2(Tensor<B, 3>),
+}
+
+fn masked<B: Backend>(
+    x: Tensor<B, 3>,
+    mask_pad: &Option<Tensor<B, 2, Bool>>,
+    mask_attn: &Option<Tensor<B, 3, Bool>>,
+) -> MhaInput<B> {
+    let input = MhaInput::self_attn(x);
+    let input = mask_pad.iter().fold(input, |input, mask| input.mask_pad(mask.clone()));
+    mask_attn.iter().fold(input, |input, mask| input.mask_attn(mask.clone()))
+}
+
+/// The cache of a [`TransformerEncoderLayer`].
+pub struct TransformerEncoderLayerAutoregressiveCache<B: Backend> {
+    /// Of the attention.
+    pub mha: MhaCache<B>,
+    /// Of the position-wise layers.
+    pub pwff: TensorCache<B, 3>,
+    /// Of the first norm.
+    pub norm_1: TensorCache<B, 3>,
+    /// Of the second norm.
+    pub norm_2: TensorCache<B, 3>,
+}
+
+impl<B: Backend> TransformerEncoderLayerAutoregressiveCache<B> {
+    /// A cache of nothing.
+    pub fn empty() -> Self {
+        Self {
+            mha: MhaCache::autoregressive(),
+            pwff: TensorCache::empty(),
+            norm_1: TensorCache::empty(),
+            norm_2: TensorCache::empty(),
+        }
+    }
+}
+
+/// The cache of a [`TransformerEncoder`], for decoding token by token.
+pub struct TransformerEncoderAutoregressiveCache<B: Backend> {
+    layers: Vec<TransformerEncoderLayerAutoregressiveCache<B>>,
+}

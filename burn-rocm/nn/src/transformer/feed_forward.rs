@@ -1,0 +1,78 @@
+//! Two linear layers with an activation between.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::nn::activation::{Activation, ActivationConfig};
+use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+
+/// Configuration of [`PositionWiseFeedForward`].
+#[derive(Config, Debug)]
+pub struct PositionWiseFeedForwardConfig {
+    /// Features of the input and of the output.
+    pub d_model: usize,
+    /// Features between.
+    pub d_ff: usize,
+    /// The probability of a feature between to be dropped. Default: 0.1
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// How the parameters begin.
+    #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
+    pub initializer: Initializer,
+    /// The activation. Default: Gelu
+    #[config(default = "ActivationConfig::Gelu")]
+    pub activation: ActivationConfig,
+}
+
+/// `outer(dropout(activation(inner(x))))` of each position ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the
+/// record and the result. As there, parameters of the activation are not in the record. Made by [`PositionWiseFeedForwardConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct PositionWiseFeedForward<B: Backend> {
+    /// From `d_model` to `d_ff` features.
+    pub linear_inner: Linear<B>,
+    /// From `d_ff` to `d_model` features.
+    pub linear_outer: Linear<B>,
+    /// Dropout of the features between.
+    pub dropout: Dropout,
+    /// The activation.
+    #[module(skip)]
+    pub activation: Activation<B>,
+}
+
+impl<B: Backend> ModuleDisplay for PositionWiseFeedForward<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [d_model, d_ff] = self.linear_inner.weight.shape().dims();
+        content.add("d_model", &d_model).add("d_ff", &d_ff).add("prob", &self.dropout.prob).optional()
+    }
+}
+
+impl PositionWiseFeedForwardConfig {
+    /// The module, with new parameters.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> PositionWiseFeedForward<B> {
+        let linear =
+            |from, to| LinearConfig::new(from, to).with_initializer(self.initializer.clone()).init(device);
+        PositionWiseFeedForward {
+            linear_inner: linear(self.d_model, self.d_ff),
+            linear_outer: linear(self.d_ff, self.d_model),
+            dropout: DropoutConfig::new(self.dropout).init(),
+            activation: self.activation.init(device),
+        }
+    }
+}
+
+impl<B: Backend> PositionWiseFeedForward<B> {
+    /// The layers, one after the other.
+    ///
+    /// # Shapes
+    /// - input, output: `[.., d_model]`
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        let between = self.activation.forward(self.linear_inner.forward(input));
+        self.linear_outer.forward(self.dropout.forward(between))
+    }
+}

@@ -1,0 +1,138 @@
+//! `TransformerEncoder` against Burn's: values, gradients, records, decoding and training.
+
+use burn::nn::transformer as theirs;
+use burn::optim::{AdamConfig, GradientsParams, Optimizer};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_rocm_nn::attention::generate_autoregressive_mask;
+use burn_rocm_nn::transformer as ours;
+use burn_rocm_tests::assert_close;
+
+use crate::attention::{bools, drawn_bools, loaded, made, saved};
+use crate::support::*;
+
+/// The encoder of either API.
+macro_rules! encoder {
+    ($api:ident, $B:ident, $norm_first:expr) => {
+        $api::TransformerEncoderConfig::new(8, 12, 2, 2)
+            .with_dropout(0.0)
+            .with_norm_first($norm_first)
+            .init::<$B>(&Default::default())
+    };
+}
+
+/// The output and the gradients of the input and of some parameters of each kind.
+macro_rules! encoded {
+    ($B:ident, $api:ident, $norm_first:expr, $record:expr, $data:expr, $masks:expr) => {{
+        let module = loaded(encoder!($api, $B, $norm_first), $record);
+        let x = tensor::<$B, 3>($data, DType::F32).require_grad();
+        let mut input = $api::TransformerEncoderInput::new(x.clone());
+        if let Some((pad, attn)) = $masks {
+            input = input.mask_pad(bools(pad)).mask_attn(bools(attn));
+        }
+        let out = module.forward(input);
+        let grads = (out.clone() * out.clone().exp()).mean().backward();
+        let layer = &module.layers[0];
+        vec![
+            out.into_data(),
+            x.grad(&grads).unwrap().into_data(),
+            layer.mha.query.weight.grad(&grads).unwrap().into_data(),
+            layer.mha.output.bias.as_ref().unwrap().grad(&grads).unwrap().into_data(),
+            layer.norm_1.gamma.grad(&grads).unwrap().into_data(),
+            layer.norm_2.gamma.grad(&grads).unwrap().into_data(),
+            layer.pwff.linear_inner.weight.grad(&grads).unwrap().into_data(),
+            layer.pwff.linear_outer.weight.grad(&grads).unwrap().into_data(),
+        ]
+    }};
+}
+
+#[test]
+fn encoder_and_its_gradients() {
+    let random = Random::new();
+    for norm_first in [false, true] {
+        let data = uniform(&random, &[3, 7, 8]);
+        let masks = (drawn_bools(&random, &[3, 7], 0.3), drawn_bools(&random, &[3, 7, 7], 0.3));
+        let record = saved(encoder!(theirs, Oracle, norm_first));
+        for masks in [None, Some((&masks.0, &masks.1))] {
+            let what = format!("encoder, norm first {norm_first}, masks {}", masks.is_some());
+            against_burn!(what, Tolerance::of(DType::F32).times(200.0), |B|
+                theirs encoded!(B, theirs, norm_first, &record, &data, masks),
+                ours encoded!(B, ours, norm_first, &record, &data, masks)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_record_loads_into_burns_encoder_and_back() {
+    let module = made(encoder!(ours, Ours, true));
+    let bytes = saved(module.clone());
+    let burns = loaded(encoder!(theirs, Oracle, true), &bytes);
+    let (one, other) = (&module.layers[1].norm_2.gamma, &burns.layers[1].norm_2.gamma);
+    assert_close(&"in Burn's", &[other.val().into_data()], &[one.val().into_data()], Tolerance::EXACT);
+    let again = saved(loaded(encoder!(ours, Ours, true), &saved(burns)));
+    assert!(again == bytes, "the same bytes");
+}
+
+#[test]
+fn it_prints_as_burns() {
+    assert_eq!(encoder!(ours, Ours, true).to_string(), encoder!(theirs, Oracle, true).to_string());
+    let (ours, theirs) = (encoder!(ours, Ours, true), encoder!(theirs, Oracle, true));
+    assert_eq!(ours.layers[0].pwff.to_string(), theirs.layers[0].pwff.to_string());
+}
+
+#[test]
+fn autoregressive_inference() {
+    type B = burn_rocm::Rocm;
+    let data = uniform(&Random::new(), &[2, 5, 8]).convert::<f32>();
+    let x = Tensor::<B, 3>::from_data(data, &Default::default());
+    for norm_first in [false, true] {
+        let module = made(encoder!(ours, B, norm_first));
+        let mask = generate_autoregressive_mask(2, 5, &x.device());
+        let whole = module.forward(ours::TransformerEncoderInput::new(x.clone()).mask_attn(mask));
+        let mut cache = module.new_autoregressive_cache();
+        let tokens = (1..=5)
+            .map(|n| {
+                let input = ours::TransformerEncoderInput::new(x.clone().narrow(1, 0, n));
+                module.forward_autoregressive_inference(input, &mut cache).narrow(1, n - 1, 1)
+            })
+            .collect();
+        let tokens = Tensor::cat(tokens, 1).into_data();
+        let tolerance = Tolerance::of(DType::F32).times(200.0);
+        assert_close(&format!("norm first {norm_first}"), &[tokens], &[whole.into_data()], tolerance);
+    }
+}
+
+/// Fifty steps of Adam from the same parameters.
+macro_rules! losses {
+    ($B:ident, $api:ident, $record:expr, $input:expr, $target:expr) => {{
+        let device = Default::default();
+        let mut module = loaded(encoder!($api, $B, true), $record);
+        let mut optimizer = AdamConfig::new().init();
+        let target = tensor::<$B, 3>($target, DType::F32);
+        let mut losses = Vec::new();
+        for _ in 0..50 {
+            let input = $api::TransformerEncoderInput::new(tensor::<$B, 3>($input, DType::F32));
+            let distance = module.forward(input) - target.clone();
+            let loss = (distance.clone() * distance).mean();
+            losses.push(loss.clone().into_scalar() as f64);
+            let grads = GradientsParams::from_grads(loss.backward(), &module);
+            module = optimizer.step(1e-3, module, grads);
+        }
+        <$B as Backend>::sync(&device).unwrap();
+        losses
+    }};
+}
+
+#[test]
+fn it_trains_as_burns() {
+    let random = Random::new();
+    let (input, target) = (uniform(&random, &[4, 6, 8]), uniform(&random, &[4, 6, 8]));
+    let record = saved(encoder!(theirs, Oracle, true));
+    let theirs: Vec<f64> = losses!(Oracle, theirs, &record, &input, &target);
+    let ours: Vec<f64> = losses!(Ours, ours, &record, &input, &target);
+    assert!(theirs[49] < 0.9 * theirs[0], "it learns: {theirs:?}");
+    for (step, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+        assert!((ours - theirs).abs() < 1e-4, "step {step}: {ours} instead of {theirs}");
+    }
+}

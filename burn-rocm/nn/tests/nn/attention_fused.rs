@@ -1,0 +1,458 @@
+//! The fused ops alone, by either path, against the formulas in f64.
+
+use burn_backend::tensor::FloatTensor;
+use burn_rocm::fused::{
+    AttentionDropout, AttentionOptions, AttentionPath, attention, attention_backward, attention_weights,
+    attention_weights_backward,
+};
+use burn_rocm::{RocmError, RocmTensor};
+use burn_rocm_tests::trace::during;
+use burn_rocm_tests::{
+    Backend, BoolTensorOps, FLOATS, FloatTensorOps, R, Shape, TensorMetadata, assert_close, read_float,
+};
+
+use crate::support::*;
+
+/// Sizes of one call.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    batch: usize,
+    heads: usize,
+    queries: usize,
+    keys: usize,
+    width: usize,
+    values: usize,
+}
+
+const fn case([batch, heads, queries, keys, width, values]: [usize; 6]) -> Case {
+    Case { batch, heads, queries, keys, width, values }
+}
+
+/// Past a tile of queries, of keys, of features, of each; as wide as the tiled kernels take; rows longer than a block keeps in registers.
+const CASES: &[Case] = &[
+    case([1, 1, 1, 1, 4, 4]),
+    case([2, 3, 5, 5, 8, 8]),
+    case([2, 3, 40, 1, 3, 1]),
+    case([1, 2, 70, 30, 20, 36]),
+    case([2, 1, 33, 140, 33, 65]),
+    case([1, 1, 131, 67, 64, 64]),
+    case([1, 1, 40, 66, 128, 128]),
+    case([1, 1, 2, 4200, 3, 2]),
+];
+
+/// Philox 4x32-10 as its authors publish it.
+fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        let [a, b] = [(counter[0], 0xd251_1f53u64), (counter[2], 0xcd9e_8d57)].map(|(c, m)| u64::from(c) * m);
+        counter = [
+            (b >> 32) as u32 ^ counter[1] ^ key[0],
+            b as u32,
+            (a >> 32) as u32 ^ counter[3] ^ key[1],
+            a as u32,
+        ];
+        key = [key[0].wrapping_add(0x9e37_79b9), key[1].wrapping_add(0xbb67_ae85)];
+    }
+    counter
+}
+
+/// What the score of a row and a key is multiplied by.
+fn kept(dropout: &AttentionDropout, row: usize, keys: usize, key: usize) -> f64 {
+    let block = (row * keys.div_ceil(64) * 16 + key / 64 * 16 + key % 16) as u64;
+    let AttentionDropout { prob, seed, call } = *dropout;
+    let words = philox(
+        [block as u32, (block >> 32) as u32, call as u32, (call >> 32) as u32],
+        [seed as u32, (seed >> 32) as u32],
+    );
+    let dropped = f64::from(words[key % 64 / 16]) < (prob * 4294967296.0).round();
+    if dropped { 0.0 } else { 1.0 / (1.0 - prob) }
+}
+
+/// Weights, output and gradients of one call, in f64.
+struct Expected {
+    weights: Vec<f64>,
+    out: Vec<f64>,
+    grads: [Vec<f64>; 3],
+    /// By query and key, of `sum(weights * grad)`.
+    grads_of_weights: [Vec<f64>; 2],
+}
+
+struct Given<'a> {
+    case: Case,
+    q: &'a [f64],
+    k: &'a [f64],
+    v: &'a [f64],
+    grad: &'a [f64],
+    weights_grad: &'a [f64],
+    mask: Option<&'a [bool]>,
+    options: &'a AttentionOptions,
+}
+
+fn expected(given: &Given<'_>) -> Expected {
+    let Given { case, q, k, v, grad, weights_grad, mask, options } = *given;
+    let Case { batch, heads, queries, keys, width, values } = case;
+    let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
+    let rows = batch * heads * queries;
+    let mut all = Expected {
+        weights: vec![0.0; rows * keys],
+        out: vec![0.0; rows * values],
+        grads: [vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]],
+        grads_of_weights: [vec![0.0; q.len()], vec![0.0; k.len()]],
+    };
+    for row in 0..rows {
+        let (pair, query) = (row / queries, row % queries);
+        let q = &q[row * width..][..width];
+        let key_row = |key: usize| (pair * keys + key) * width;
+        let value_row = |key: usize| (pair * keys + key) * values;
+        // Each score and its derivative by the product.
+        let scores: Vec<(f64, f64)> = (0..keys)
+            .map(|key| {
+                let product: f64 = q.iter().zip(&k[key_row(key)..]).map(|(a, b)| a * b).sum();
+                let factor = scale * options.dropout.map_or(1.0, |dropout| kept(&dropout, row, keys, key));
+                if options.causal && key + queries > query + keys {
+                    (f64::NEG_INFINITY, 0.0)
+                } else if mask.is_some_and(|mask| mask[row * keys + key]) {
+                    (options.fill, 0.0)
+                } else {
+                    (product * factor, factor)
+                }
+            })
+            .collect();
+        let top = scores.iter().map(|s| s.0).fold(f64::NEG_INFINITY, f64::max);
+        let base = if top == f64::NEG_INFINITY { 0.0 } else { top };
+        let sum: f64 = scores.iter().map(|s| (s.0 - base).exp()).sum::<f64>()
+            + if options.quiet { (-base).exp() } else { 0.0 };
+        let weights: Vec<f64> =
+            scores.iter().map(|s| if sum == 0.0 { 0.0 } else { (s.0 - base).exp() / sum }).collect();
+        let grad = &grad[row * values..][..values];
+        for key in 0..keys {
+            for c in 0..values {
+                all.out[row * values + c] += weights[key] * v[value_row(key) + c];
+                all.grads[2][value_row(key) + c] += weights[key] * grad[c];
+            }
+        }
+        let by_weights: Vec<f64> =
+            (0..keys).map(|key| grad.iter().zip(&v[value_row(key)..]).map(|(a, b)| a * b).sum()).collect();
+        let mut back = |by_weights: &[f64], by_q: usize| {
+            let dot: f64 = weights.iter().zip(by_weights).map(|(a, b)| a * b).sum();
+            for key in 0..keys {
+                let by_product = weights[key] * (by_weights[key] - dot) * scores[key].1;
+                let [to_q, to_k] = match by_q {
+                    0 => {
+                        let [a, b, _] = &mut all.grads;
+                        [a, b]
+                    }
+                    _ => {
+                        let [a, b] = &mut all.grads_of_weights;
+                        [a, b]
+                    }
+                };
+                for d in 0..width {
+                    to_q[row * width + d] += by_product * k[key_row(key) + d];
+                    to_k[key_row(key) + d] += by_product * q[d];
+                }
+            }
+        };
+        back(&by_weights, 0);
+        back(&weights_grad[row * keys..][..keys], 1);
+        all.weights[row * keys..][..keys].copy_from_slice(&weights);
+    }
+    all
+}
+
+fn rounded(data: &TensorData, dtype: DType) -> Vec<f64> {
+    data.clone().convert_dtype(dtype).iter::<f64>().collect()
+}
+
+/// The tensor: packed, or as a module's heads lie, [batch, sequence, heads, features] seen as [batch, heads, sequence, features].
+fn on_device(data: &TensorData, dtype: DType, as_heads: bool) -> FloatTensor<R> {
+    let tensor = R::float_from_data(data.clone().convert_dtype(dtype), &Default::default());
+    if !as_heads {
+        return tensor;
+    }
+    let shape = tensor.shape();
+    let turned = R::float_reshape(
+        R::float_add_scalar(R::float_swap_dims(tensor, 1, 2), 0.0.into()),
+        Shape::from([shape[0], shape[2], shape[1] * shape[3]]),
+    );
+    let turned = R::float_reshape(turned, Shape::from([shape[0], shape[2], shape[1], shape[3]]));
+    R::float_swap_dims(turned, 1, 2)
+}
+
+fn data(values: Vec<f64>, shape: &[usize], dtype: DType) -> TensorData {
+    TensorData::new(values, shape.to_vec()).convert_dtype(dtype)
+}
+
+/// For values and gradients of about unit size; weights of 16 bits are rounded ahead of three more products.
+fn tolerance(dtype: DType) -> Tolerance {
+    let factor = match dtype {
+        DType::F64 => 100.0,
+        DType::F32 => 30.0,
+        _ => 8.0,
+    };
+    Tolerance::of(dtype).times(factor)
+}
+
+fn against_the_formulas(case: Case, dtype: DType, path: AttentionPath, random: &Random) {
+    let Case { batch, heads, queries, keys, width, values } = case;
+    for trial in 0..4 {
+        let options = AttentionOptions {
+            scale: (trial == 1).then_some(0.3),
+            causal: trial == 2,
+            fill: [f64::NEG_INFINITY, -1e4, -0.5][random.below(3)],
+            quiet: trial == 3,
+            dropout: (trial % 2 == 1).then(|| AttentionDropout {
+                prob: 0.3,
+                seed: random.below(usize::MAX) as u64,
+                call: random.below(usize::MAX) as u64,
+            }),
+            path,
+        };
+        let draw = |shape: [usize; 4]| {
+            let values = (0..shape.iter().product()).map(|_| random.uniform(-1.0, 1.0)).collect();
+            TensorData::new::<f64, _>(values, shape)
+        };
+        let scores = [batch, heads, queries, keys];
+        let (q, k) = (draw([batch, heads, queries, width]), draw([batch, heads, keys, width]));
+        let (v, grad) = (draw([batch, heads, keys, values]), draw([batch, heads, queries, values]));
+        let weights_grad = draw(scores);
+        // A mask of one row for all heads, as a padding is; some rows may be hidden whole.
+        let hidden: Vec<bool> = (0..batch * queries * keys).map(|_| random.uniform(0.0, 1.0) < 0.3).collect();
+        let mask = (trial > 0).then(|| {
+            let shape = Shape::from([batch, 1, queries, keys]);
+            R::bool_from_data(TensorData::new(hidden.clone(), shape), &Default::default())
+        });
+        let everywhere: Vec<bool> = (0..batch * heads * queries * keys)
+            .map(|at| hidden[(at / (heads * queries * keys)) * queries * keys + at % (queries * keys)])
+            .collect();
+        let [rq, rk, rv, rg, rw] = [&q, &k, &v, &grad, &weights_grad].map(|data| rounded(data, dtype));
+        let expected = expected(&Given {
+            case,
+            q: &rq,
+            k: &rk,
+            v: &rv,
+            grad: &rg,
+            weights_grad: &rw,
+            mask: mask.is_some().then_some(everywhere.as_slice()),
+            options: &options,
+        });
+        let views = random.below(2) == 0;
+        let [q, k, v, grad] = [&q, &k, &v, &grad].map(|data| on_device(data, dtype, views));
+        let weights_grad = on_device(&weights_grad, dtype, false);
+        let what = format!("{case:?} {dtype:?} {options:?} mask {} views {views}", mask.is_some());
+
+        let attended = attention(q.clone(), k.clone(), v.clone(), mask.clone(), &options).unwrap();
+        let inputs = [q.clone(), k.clone(), v.clone()];
+        let grads =
+            attention_backward(inputs, mask.clone(), attended.kept, grad, &options, [true; 3]).unwrap();
+        let ours: Vec<TensorData> = [attended.out]
+            .into_iter()
+            .chain(grads.into_iter().map(Option::unwrap))
+            .map(read_float::<R>)
+            .collect();
+        let shapes = [
+            [batch, heads, queries, values],
+            [batch, heads, queries, width],
+            [batch, heads, keys, width],
+            [batch, heads, keys, values],
+        ];
+        let [by_q, by_k, by_v] = expected.grads;
+        let theirs: Vec<TensorData> = [expected.out, by_q, by_k, by_v]
+            .into_iter()
+            .zip(shapes)
+            .map(|(x, s)| data(x, &s, dtype))
+            .collect();
+        assert_close(&what, &ours, &theirs, tolerance(dtype));
+
+        if path == AttentionPath::Composed {
+            let weights = attention_weights(q.clone(), k.clone(), mask.clone(), &options).unwrap();
+            let grads =
+                attention_weights_backward([q, k], mask, weights.clone(), weights_grad, &options, [true; 2])
+                    .unwrap();
+            let ours: Vec<TensorData> = [weights]
+                .into_iter()
+                .chain(grads.into_iter().map(Option::unwrap))
+                .map(read_float::<R>)
+                .collect();
+            let [by_q, by_k] = expected.grads_of_weights;
+            let theirs = [
+                data(expected.weights, &scores, dtype),
+                data(by_q, &shapes[1], dtype),
+                data(by_k, &shapes[2], dtype),
+            ];
+            assert_close(&format!("weights of {what}"), &ours, &theirs, tolerance(dtype));
+        }
+    }
+}
+
+#[test]
+fn tiled_attention_and_its_gradients() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for &case in CASES {
+            against_the_formulas(case, dtype, AttentionPath::Tiled, &random);
+        }
+    }
+}
+
+#[test]
+fn composed_attention_and_its_gradients() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        // And a head wider than the tiled kernels take.
+        for &case in CASES.iter().chain(&[case([1, 2, 3, 4, 200, 9])]) {
+            against_the_formulas(case, dtype, AttentionPath::Composed, &random);
+        }
+    }
+}
+
+/// Neither scores nor a mask of dropout are in memory: the kernels are these four.
+#[test]
+fn the_tiled_path_is_four_kernels() {
+    let random = Random::new();
+    let draw = || on_device(&uniform(&random, &[1, 2, 33, 8]), DType::F32, false);
+    let (q, k, v, grad) = (draw(), draw(), draw(), draw());
+    let options = AttentionOptions {
+        dropout: Some(AttentionDropout::draw(&Default::default(), 0.1)),
+        path: AttentionPath::Tiled,
+        ..AttentionOptions::default()
+    };
+    let (_, lines) = during(|| {
+        let attended = attention(q.clone(), k.clone(), v.clone(), None, &options).unwrap();
+        attention_backward([q, k, v], None, attended.kept, grad, &options, [true; 3]).unwrap()
+    });
+    let kernels: Vec<&str> = lines.iter().filter_map(|line| line.split("kernel ").nth(1)).collect();
+    let four = [
+        "attention<f32, 2>",
+        "attention_dots<f32>",
+        "attention_backward_queries<f32>",
+        "attention_backward_keys<f32>",
+    ];
+    assert_eq!(kernels, four, "{lines:#?}");
+    assert_eq!(lines.len(), 4, "{lines:#?}");
+}
+
+#[test]
+fn empty_sizes() {
+    let device = Default::default();
+    for path in [AttentionPath::Tiled, AttentionPath::Composed] {
+        let options = AttentionOptions { path, ..AttentionOptions::default() };
+        for (queries, keys, values) in [(2, 0, 3), (40, 0, 3), (0, 2, 3), (40, 2, 0)] {
+            let of = |shape: [usize; 4]| R::float_ones(Shape::from(shape), &device, DType::F32.into());
+            let (q, k, v) = (of([1, 2, queries, 4]), of([1, 2, keys, 4]), of([1, 2, keys, values]));
+            let attended = attention(q.clone(), k.clone(), v.clone(), None, &options).unwrap();
+            let grad = of([1, 2, queries, values]);
+            let grads =
+                attention_backward([q, k, v], None, attended.kept, grad, &options, [true; 3]).unwrap();
+            let found: Vec<TensorData> = [attended.out]
+                .into_iter()
+                .chain(grads.into_iter().map(Option::unwrap))
+                .map(read_float::<R>)
+                .collect();
+            let shapes = [[queries, values], [queries, 4], [keys, 4], [keys, values]];
+            for (data, [rows, columns]) in found.iter().zip(shapes) {
+                assert_eq!(data.shape.as_slice(), [1, 2, rows, columns], "{path:?}");
+                assert!(data.iter::<f32>().all(|x| x == 0.0), "{path:?} {queries} {keys} {values}");
+            }
+        }
+    }
+}
+
+/// A NaN reaches the rows that see it, and a row of masked keys alone is zeros, with gradients of zero.
+#[test]
+fn special_values() {
+    for path in [AttentionPath::Tiled, AttentionPath::Composed] {
+        let options = AttentionOptions { path, ..AttentionOptions::default() };
+        let rows = 33;
+        let mut q = vec![1.0; rows * 2];
+        q[3] = f64::NAN;
+        let of = |values: Vec<f64>, shape: [usize; 4]| {
+            R::float_from_data(data(values, &shape, DType::F32), &Default::default())
+        };
+        let (q, grad) = (of(q, [1, 1, rows, 2]), of(vec![1.0; rows], [1, 1, rows, 1]));
+        let (k, v) = (of(vec![1.0; 6], [1, 1, 3, 2]), of(vec![1.0, 2.0, 3.0], [1, 1, 3, 1]));
+        let mask: Vec<bool> = (0..rows * 3).map(|at| at / 3 == 2).collect();
+        let mask = R::bool_from_data(TensorData::new(mask, [1, 1, rows, 3]), &Default::default());
+        let attended = attention(q.clone(), k.clone(), v.clone(), Some(mask.clone()), &options).unwrap();
+        let kept = attended.kept.clone();
+        let grads = attention_backward([q, k, v], Some(mask), kept, grad, &options, [true; 3]).unwrap();
+        let out: Vec<f32> = read_float::<R>(attended.out).iter::<f32>().collect();
+        assert!(out[1].is_nan() && out[2] == 0.0 && (out[0] - 2.0).abs() < 1e-6, "{path:?} {out:?}");
+        let [by_q, by_k, _] =
+            grads.map(|grad| read_float::<R>(grad.unwrap()).iter::<f32>().collect::<Vec<_>>());
+        assert!(by_q[2].is_nan() && by_q[4] == 0.0 && by_q[5] == 0.0, "{path:?} {by_q:?}");
+        assert!(by_k.iter().all(|x| x.is_nan()), "{path:?} {by_k:?}");
+    }
+}
+
+#[test]
+fn only_wanted_gradients_are_computed() {
+    let random = Random::new();
+    for path in [AttentionPath::Tiled, AttentionPath::Composed] {
+        let options = AttentionOptions { path, ..AttentionOptions::default() };
+        let draw = || on_device(&uniform(&random, &[1, 1, 9, 4]), DType::F32, false);
+        let (q, k, v, grad) = (draw(), draw(), draw(), draw());
+        let kept = attention(q.clone(), k.clone(), v.clone(), None, &options).unwrap().kept;
+        let run = |wanted| {
+            let inputs = [q.clone(), k.clone(), v.clone()];
+            attention_backward(inputs, None, kept.clone(), grad.clone(), &options, wanted).unwrap()
+        };
+        let all = run([true; 3]).map(|grad| read_float::<R>(grad.unwrap()));
+        for wanted in [[true, false, false], [false, true, false], [false, false, true]] {
+            for ((grad, wanted), all) in run(wanted).into_iter().zip(wanted).zip(&all) {
+                let grad = grad.map(read_float::<R>);
+                assert_eq!(grad.is_some(), wanted, "{path:?}");
+                if let Some(grad) = grad {
+                    assert_close(&"a gradient alone", &[grad], std::slice::from_ref(all), Tolerance::EXACT);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let zeros = |shape: &[usize]| -> RocmTensor {
+        R::float_zeros(Shape::from(shape.to_vec()), &Default::default(), DType::F32.into())
+    };
+    let half = |shape: &[usize]| R::float_cast(zeros(shape), DType::F16.into());
+    let plain = AttentionOptions::default();
+    let check = |found: &str, result: Result<Vec<RocmTensor>, RocmError>| match result {
+        Err(error @ RocmError::Invalid { .. }) => {
+            assert!(error.to_string().contains(found), "{error} does not name {found}");
+        }
+        other => panic!("{found}: {other:?}"),
+    };
+    let (q, k, v) = ([2, 3, 4, 8], [2, 3, 5, 8], [2, 3, 5, 6]);
+    let run = |q, k, v, mask, options: &AttentionOptions| attention(q, k, v, mask, options).map(|a| a.kept);
+    check("[2, 3, 4]", run(zeros(&[2, 3, 4]), zeros(&k), zeros(&v), None, &plain));
+    check("[2, 3, 5, 7]", run(zeros(&q), zeros(&[2, 3, 5, 7]), zeros(&v), None, &plain));
+    check("[2, 1, 5, 8]", run(zeros(&q), zeros(&[2, 1, 5, 8]), zeros(&v), None, &plain));
+    check("[2, 3, 4, 6]", run(zeros(&q), zeros(&k), zeros(&[2, 3, 4, 6]), None, &plain));
+    check("f16", run(zeros(&q), half(&k), zeros(&v), None, &plain));
+    check("f16", run(zeros(&q), zeros(&k), half(&v), None, &plain));
+    check("f32", run(zeros(&q), zeros(&k), zeros(&v), Some(zeros(&[2, 3, 4, 5])), &plain));
+    let mask = |shape: &[usize]| {
+        R::bool_zeros(Shape::from(shape.to_vec()), &Default::default(), burn_rocm_tests::BoolDType::Native)
+    };
+    check("[2, 3, 4, 4]", run(zeros(&q), zeros(&k), zeros(&v), Some(mask(&[2, 3, 4, 4])), &plain));
+    let of = |prob| {
+        let dropout = Some(AttentionDropout { prob, seed: 0, call: 0 });
+        AttentionOptions { dropout, ..AttentionOptions::default() }
+    };
+    for prob in [-0.1, 1.1, f64::NAN] {
+        check("0..=1", run(zeros(&q), zeros(&k), zeros(&v), None, &of(prob)));
+    }
+    let tiled = AttentionOptions { path: AttentionPath::Tiled, ..plain };
+    let wide = [1, 1, 40, 129];
+    check("129", run(zeros(&wide), zeros(&wide), zeros(&wide), None, &tiled));
+    let back = |grad, kept: Vec<RocmTensor>| {
+        let inputs = [zeros(&q), zeros(&k), zeros(&v)];
+        attention_backward(inputs, None, kept, grad, &plain, [true; 3])
+            .map(|grads| grads.into_iter().flatten().collect())
+    };
+    let kept = || attention(zeros(&q), zeros(&k), zeros(&v), None, &plain).unwrap().kept;
+    check("[2, 3, 4, 5]", back(zeros(&[2, 3, 4, 5]), kept()));
+    check("2 tensors", back(zeros(&[2, 3, 4, 6]), vec![zeros(&q), zeros(&q)]));
+    check("[1]", back(zeros(&[2, 3, 4, 6]), vec![zeros(&[1])]));
+    R::sync(&Default::default()).unwrap();
+}
