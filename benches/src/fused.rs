@@ -18,17 +18,22 @@ pub(crate) use launches::launches;
 /// What the rows are measured on.
 pub(crate) type B = Autodiff<Rocm>;
 
+/// What is timed.
+pub(crate) type Body = Box<dyn FnMut()>;
+
+type Make = Box<dyn FnOnce(&RocmDevice) -> [Body; 2]>;
+
 /// One row: the same work composed and fused.
 pub(crate) struct Case {
     name: String,
-    make: Box<dyn FnOnce(&RocmDevice) -> [Box<dyn FnMut()>; 2]>,
+    make: Make,
 }
 
 impl Case {
     /// A row of two bodies, made when its turn comes.
     pub(crate) fn new(
         name: impl Into<String>,
-        make: impl FnOnce(&RocmDevice) -> [Box<dyn FnMut()>; 2] + 'static,
+        make: impl FnOnce(&RocmDevice) -> [Body; 2] + 'static,
     ) -> Self {
         Self { name: name.into(), make: Box::new(make) }
     }
@@ -48,7 +53,7 @@ impl Case {
                     let grads = op(leaf.clone()).backward();
                     drop(leaf.grad(&grads));
                 };
-                Box::new(body) as Box<dyn FnMut()>
+                Box::new(body) as Body
             })
         })
     }
@@ -82,7 +87,7 @@ pub(crate) fn run(options: &Options, is_gpu: bool) -> Result<(), String> {
         println!("| {} | {:.3} | {:.3} | {:.2} |", case.name, composed * 1e3, fused * 1e3, composed / fused);
         csv += &format!("\"{}\",{composed:.9},{fused:.9}\n", case.name);
         // The pool's blocks of one case are not in the way of the next.
-        let _ = Rocm::<f32, i32, u8>::memory_cleanup(&device);
+        Rocm::<f32, i32, u8>::memory_cleanup(&device);
     }
     match &options.csv {
         Some(path) => std::fs::write(path, csv).map_err(|error| format!("{}: {error}", path.display())),

@@ -4,6 +4,9 @@
 //! and the bar the ratio is held to. The two backends take turns, so that a slow spell of the machine meets both. On a GPU the cases
 //! are larger, and the peers others: [`gpu`].
 
+// `gpu/models/nets.rs` is compiled once for each choice of modules.
+#![allow(clippy::duplicate_mod)]
+
 mod cases;
 mod cold;
 mod families;

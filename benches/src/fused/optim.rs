@@ -26,7 +26,7 @@ struct Copies;
 impl ModuleMapper<B> for Copies {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let grad = param.is_require_grad();
-        param.map(|tensor| (tensor.detach() * 0.5).set_require_grad(grad))
+        param.map(|tensor| Tensor::from_inner(tensor.inner() * 0.5).set_require_grad(grad))
     }
 }
 

@@ -25,7 +25,7 @@ macro_rules! both_ways {
                     $ours.load_record(Recorder::<Rocm>::load(&recorder, bytes, &Default::default()).unwrap());
                 let found = here.forward(Tensor::<Rocm, 3>::from_data($x, &Default::default())).into_data();
                 let what = concat!($name, " that Burn's module saved");
-                assert_close(&what, &[found], &[expected.clone()], tolerance(DType::F32));
+                assert_close(&what, &[found], std::slice::from_ref(&expected), tolerance(DType::F32));
                 let bytes = Recorder::<Rocm>::record(&recorder, here.into_record(), ()).unwrap();
                 let there = $blank.load_record(Recorder::<Flex>::load(&recorder, bytes, &device).unwrap());
                 let found = there.forward(Tensor::<Flex, 3>::from_data($x, &device)).into_data();

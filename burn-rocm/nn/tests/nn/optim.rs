@@ -266,7 +266,11 @@ fn parameters_share_launches() {
     macro_rules! launched {
         ($config:expr) => {{
             let mut optimizer = $config.init::<Ours, Params<Ours>>();
-            let params = Params::new(&start, DType::F32).train(&mut optimizer, &[grads.clone()], DType::F32);
+            let params = Params::new(&start, DType::F32).train(
+                &mut optimizer,
+                std::slice::from_ref(&grads),
+                DType::F32,
+            );
             let grads = params.gradients(&grads, DType::F32);
             let (params, lines) = during(|| optimizer.step(0.01, params, grads));
             assert!(params.one.val().is_require_grad());
