@@ -2,6 +2,7 @@
 //!
 //! All take tensors in any layout, and give contiguous ones.
 
+mod act;
 mod activation;
 pub mod amp;
 mod attention;
@@ -9,7 +10,14 @@ mod batch_norm;
 mod group_norm;
 mod layer_norm;
 pub mod optim;
+mod loss;
+mod loss_elements;
+mod softmax;
 
+pub use act::{
+    Act, add_act, add_act_backward, bias_act, bias_act_backward, mul_add, mul_add_backward, relu_backward,
+    silu_mul, silu_mul_backward,
+};
 pub use activation::{silu, silu_backward};
 pub use attention::{
     Attended, AttentionDropout, AttentionOptions, AttentionPath, attention, attention_backward,
@@ -18,3 +26,9 @@ pub use attention::{
 pub use batch_norm::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};
 pub use group_norm::{group_norm, group_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};
+pub use loss::{ClassScores, ClassTargets, MAX_PAD_TOKENS, cross_entropy, cross_entropy_backward};
+pub use loss_elements::{
+    BinaryTargets, Residual, Total, binary_cross_entropy, binary_cross_entropy_backward, residual_loss,
+    residual_loss_backward,
+};
+pub use softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};

@@ -11,7 +11,7 @@ use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
 /// Indices as the kernels read them: 32 or 64 bits, signed.
-pub(super) fn index(op: &'static str, indices: RocmTensor) -> hip::Result<RocmTensor> {
+pub(crate) fn index(op: &'static str, indices: RocmTensor) -> hip::Result<RocmTensor> {
     let dtype = indices.dtype_of();
     if is_index(dtype) {
         return Ok(indices);
@@ -47,7 +47,7 @@ fn flag(op: &'static str) -> Value {
 }
 
 /// An axis without elements has no index at all; the host knows that before any kernel.
-pub(super) fn check_size(op: &'static str, size: usize) -> hip::Result<()> {
+pub(crate) fn check_size(op: &'static str, size: usize) -> hip::Result<()> {
     match size {
         0 => invalid(op, "indices from 0 to below the axis' size", "an axis of size 0"),
         _ => Ok(()),

@@ -235,6 +235,17 @@ pub(crate) fn reduce_dim(
     lines.restore(lines.reduce(op, functor, dtype)?)
 }
 
+/// The sum along an axis, which stays with size 1, of f32 in a narrower float (or of any type in itself): rounded once.
+pub(crate) fn sum_dim_to(
+    op: &'static str,
+    tensor: RocmTensor,
+    axis: usize,
+    to: DType,
+) -> hip::Result<RocmTensor> {
+    let lines = Lines::new(op, tensor, axis)?;
+    lines.restore(lines.reduce(op, "Sum", to)?)
+}
+
 /// The sum along two axes, which stay with size 1: rounded once, also in types narrower than f32.
 pub(crate) fn sum_two_dims(
     op: &'static str,

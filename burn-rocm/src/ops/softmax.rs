@@ -2,8 +2,33 @@
 
 use hip::KernelName;
 
+use super::data::packed;
 use super::reduce::Lines;
-use crate::tensor::RocmTensor;
+use crate::error::invalid;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+
+/// The gradient by the input, from the output and its gradient.
+pub(crate) fn backward(
+    op: &'static str,
+    names: [&'static str; 2],
+    output: RocmTensor,
+    grad: RocmTensor,
+    axis: usize,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&output, &grad])?;
+    one_dtype(op, &[&output, &grad])?;
+    if output.dims() != grad.dims() {
+        return invalid(op, format!("a gradient of shape {:?}", output.dims()), format!("{:?}", grad.dims()));
+    }
+    let ty = output.kernel_type()?;
+    let lines = Lines::new(op, packed(output)?, axis)?;
+    let grad = packed(grad)?;
+    let out = RocmTensor::empty(grad.hip_device(), grad.layout().shape().clone(), grad.dtype_of())?;
+    if !out.is_empty() {
+        lines.launch(op, names.map(|name| KernelName::new(name).ty(ty)), 1, &[], &[&grad, &out])?;
+    }
+    Ok(out)
+}
 
 /// `row` and `column` kernels along the axis.
 fn along(

@@ -125,6 +125,14 @@ const FLOAT_BINARY: &[&str] = &[
     "SiluBackward",
 ];
 
+/// Activations that are joined to other ops.
+const ACT: &[&str] = &["Relu", "Gelu", "Silu"];
+/// What losses read.
+const CLASS_SCORES: &[&str] = &["Logits", "Probabilities", "LogProbabilities"];
+const PROBABILITIES: &[&str] = &["Probabilities", "LogProbabilities"];
+const BINARY_SCORES: &[&str] = &["BinaryLogits", "BinaryProbabilities"];
+const RESIDUAL: &[&str] = &["Squared", "Huber"];
+
 const LOGIC: &[&str] = &["LogicAnd", "LogicOr", "LogicXor"];
 #[rustfmt::skip] // one a line otherwise
 const FLOAT_UNARY: &[&str] = &[
@@ -155,6 +163,16 @@ const ATOMIC: &[DType] = &[DType::F32, DType::F64, DType::I32, DType::U32, DType
 
 #[rustfmt::skip] // it would lay out some families one way and some another
 const FAMILIES: &[Family] = &[
+    family!("act", [
+        "bias_act" [Names(ACT), Types(FLOATS)],
+        "bias_act_columns_backward" [Names(ACT), Types(FLOATS)],
+        "bias_act_planes_backward" [Names(ACT), Types(FLOATS)],
+        "add_act" [Names(ACT), Types(FLOATS)],
+        "add_act_backward" [Names(ACT), Types(FLOATS)],
+        "mul_add" [Types(FLOATS)],
+        "silu_mul" [Types(FLOATS)],
+        "mul_backward" [Names(&["Plain", "Silu"]), Types(FLOATS)],
+    ]),
     family!("binary", [
         "binary_contiguous" [Names(ARITHMETIC), Types(NUMBERS)],
         "binary_contiguous" [Names(DIVISION), Types(FLOATS)],
@@ -301,6 +319,21 @@ const FAMILIES: &[Family] = &[
         "ctc_alpha" [Types(FLOATS)],
         "ctc_posterior" [Types(FLOATS)],
         "ctc_gradient" [Types(FLOATS)],
+    ]),
+    family!("loss", [
+        "cross_entropy" [Types(FLOATS), Types(INDEX)],
+        "cross_entropy_warps" [Types(FLOATS), Types(INDEX)],
+        "cross_entropy_short" [Types(FLOATS), Types(INDEX)],
+        "nll_loss" [Names(PROBABILITIES), Types(FLOATS), Types(INDEX)],
+        "cross_entropy_backward" [Names(CLASS_SCORES), Types(FLOATS), Types(INDEX)],
+        "cross_entropy_short_backward" [Names(CLASS_SCORES), Types(FLOATS), Types(INDEX)],
+        "residual_loss" [Names(RESIDUAL), Types(FLOATS)],
+        "residual_loss_sum" [Names(RESIDUAL), Types(FLOATS)],
+        "residual_loss_backward" [Names(RESIDUAL), Types(FLOATS)],
+        "residual_loss_sum_backward" [Names(RESIDUAL), Types(FLOATS)],
+        "binary_cross_entropy" [Names(BINARY_SCORES), Types(FLOATS), Types(INDEX)],
+        "binary_cross_entropy_backward" [Names(BINARY_SCORES), Types(FLOATS), Types(INDEX)],
+        "loss_total" [Types(FLOATS)],
     ]),
     family!("matmul", [
         "matmul" [Types(NUMBERS)],

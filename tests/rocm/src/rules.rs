@@ -49,6 +49,15 @@ const WIDE: &[(&str, bool, bool)] = &[
     ("layer_norm_rows_backward", true, true),
     ("rms_norm_rows_backward", true, true),
     ("group_norm_rows_backward", true, true),
+    ("residual_loss", true, true),
+    ("residual_loss_sum", true, false),
+    ("residual_loss_backward", true, true),
+    ("residual_loss_sum_backward", true, true),
+    ("bias_act", true, true),
+    ("add_act", true, true),
+    ("add_act_backward", true, true),
+    ("mul_add", true, true),
+    ("silu_mul", true, true),
 ];
 
 /// Whether 16-byte loads and stores are asked of a kernel: those named above, in f32 and 16 bits.

@@ -1,0 +1,274 @@
+//! Activations joined to the op before them: a bias, a sum, a product.
+
+use hip::KernelName;
+
+use crate::RocmTensor;
+use crate::dtype::Value;
+use crate::error::invalid;
+use crate::ops::cast::cast;
+use crate::ops::data::{full_on, packed};
+use crate::ops::launch::{flat, rows, views};
+use crate::ops::reduce::sum_dim_to;
+use crate::ops::view::reshape;
+use crate::tensor::{check_axis, one_device, one_dtype};
+use hip::Error as RocmError;
+
+use super::loss::{compute_dtype, float_type};
+
+/// An activation that the kernels join to another op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// `max(z, 0)`.
+    Relu,
+    /// `z Phi(z)`, the exact form ([Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415)).
+    Gelu,
+    /// `z sigmoid(z)`.
+    Silu,
+}
+
+impl Act {
+    fn functor(self) -> &'static str {
+        match self {
+            Self::Relu => "Relu",
+            Self::Gelu => "Gelu",
+            Self::Silu => "Silu",
+        }
+    }
+}
+
+/// Rows that one thread sums of a column, so that a long plain sum does not lose bits.
+const ROWS_A_PART: usize = 256;
+
+/// Packed tensors of one shape and float type.
+fn alike<const N: usize>(
+    op: &'static str,
+    tensors: [RocmTensor; N],
+) -> hip::Result<([RocmTensor; N], hip::DType)> {
+    let all: Vec<&RocmTensor> = tensors.iter().collect();
+    one_device(op, &all)?;
+    one_dtype(op, &all)?;
+    let ty = float_type(op, all[0])?;
+    if let Some(other) = all.iter().find(|other| other.dims() != all[0].dims()) {
+        return invalid(op, format!("operands of shape {:?}", all[0].dims()), format!("{:?}", other.dims()));
+    }
+    let mut failed = None;
+    let tensors = tensors.map(|tensor| {
+        packed(tensor.clone()).unwrap_or_else(|error| {
+            failed = Some(error);
+            tensor
+        })
+    });
+    failed.map_or(Ok((tensors, ty)), Err)
+}
+
+/// A new tensor like another.
+fn like(x: &RocmTensor) -> hip::Result<RocmTensor> {
+    RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())
+}
+
+/// `x` seen as `[outer, len, inner]` around an axis, and a bias along that.
+struct Biased {
+    x: RocmTensor,
+    bias: Option<RocmTensor>,
+    ty: hip::DType,
+    outer: usize,
+    len: usize,
+    inner: usize,
+}
+
+impl Biased {
+    fn new(op: &'static str, x: RocmTensor, bias: Option<RocmTensor>, axis: usize) -> hip::Result<Self> {
+        check_axis(op, &x, axis)?;
+        let ty = float_type(op, &x)?;
+        let dims = x.dims();
+        let (outer, len, inner) =
+            (dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product());
+        if let Some(bias) = &bias {
+            one_device(op, &[&x, bias])?;
+            one_dtype(op, &[&x, bias])?;
+            if bias.dims() != [len] {
+                return invalid(op, format!("a bias of shape [{len}]"), format!("{:?}", bias.dims()));
+            }
+        }
+        Ok(Self { x: packed(x)?, bias: bias.map(packed).transpose()?, ty, outer, len, inner })
+    }
+
+    fn dims(&self, parts: Option<usize>) -> Vec<Value> {
+        let sizes = match (self.inner, parts) {
+            (1, Some(parts)) => vec![self.outer, self.len, parts],
+            (_, Some(parts)) => vec![self.outer, self.len, self.inner, parts],
+            (_, None) => vec![self.outer, self.len, self.inner],
+        };
+        sizes.into_iter().map(|n| Value::U64(n as u64)).collect()
+    }
+}
+
+/// `act(x + bias)`, the bias (`[size of the axis]`) along an axis of `x`; in the place of an `x` that has no other owner.
+///
+/// # Errors
+/// `Invalid` for a bias of another shape, dtype or device, an axis that `x` has not, or integers; the device's own.
+pub fn bias_act(
+    act: Act,
+    x: RocmTensor,
+    bias: Option<RocmTensor>,
+    axis: usize,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "bias_act";
+    let mut biased = Biased::new(OP, x, bias, axis)?;
+    let out = if biased.x.can_overwrite() { biased.x.clone() } else { like(&biased.x)? };
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let kernel = KernelName::new("bias_act").name(act.functor()).ty(biased.ty);
+    let inputs = [Some(&biased.x), biased.bias.as_ref()];
+    let device = out.hip_device();
+    views(OP, device, kernel, device.grid(out.len()), &biased.dims(None), &inputs, &[], &out)?;
+    Ok(out)
+}
+
+/// The gradients of [`bias_act`] by `x` (of whose shape `grad` is) and by the bias: one kernel, and one that joins the bias' sums where there are
+/// several. For ReLU the output serves for `x`, without a bias.
+///
+/// # Errors
+/// As of [`bias_act`], and `Invalid` for a gradient of another shape or dtype.
+pub fn bias_act_backward(
+    act: Act,
+    x: RocmTensor,
+    bias: Option<RocmTensor>,
+    grad: RocmTensor,
+    axis: usize,
+) -> Result<(RocmTensor, RocmTensor), RocmError> {
+    const OP: &str = "bias_act_backward";
+    let ([x, grad], _) = alike(OP, [x, grad])?;
+    let biased = Biased::new(OP, x, bias, axis)?;
+    let (dtype, len) = (biased.x.dtype_of(), biased.len);
+    let out = like(&biased.x)?;
+    let device = out.hip_device();
+    if out.is_empty() {
+        return Ok((out.clone(), full_on(device, [len], 0i64.into(), dtype)?));
+    }
+    let units = device.info().compute_units as usize;
+    let (template, parts, grid) = match biased.inner {
+        1 => {
+            let parts = biased.outer.div_ceil(ROWS_A_PART).max((units * 256).div_ceil(len)).min(biased.outer);
+            ("bias_act_columns_backward", parts, device.grid(out.len()))
+        }
+        inner => {
+            let parts = (4 * units).div_ceil(len).min(biased.outer);
+            ("bias_act_planes_backward", parts, device.grid_rows(parts * len, inner))
+        }
+    };
+    let partial = RocmTensor::empty(device, [parts, len], compute_dtype(dtype))?;
+    let kernel = KernelName::new(template).name(act.functor()).ty(biased.ty);
+    let inputs = [Some(&biased.x), biased.bias.as_ref(), Some(&grad), Some(&partial)];
+    views(OP, device, kernel, grid, &biased.dims(Some(parts)), &inputs, &[], &out)?;
+    let sums = match parts {
+        1 => cast(partial, dtype)?,
+        _ => sum_dim_to(OP, partial, 0, dtype)?,
+    };
+    Ok((out, reshape(sums, &[len])?))
+}
+
+/// `act(a + b)` of two tensors of one shape.
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices differ, or for integers; the device's own.
+pub fn add_act(act: Act, a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "add_act";
+    let ([a, b], ty) = alike(OP, [a, b])?;
+    map(OP, KernelName::new("add_act").name(act.functor()).ty(ty), &[&a, &b])
+}
+
+/// The gradient of [`add_act`], the same by `a` and by `b`.
+///
+/// # Errors
+/// As of [`add_act`].
+pub fn add_act_backward(
+    act: Act,
+    a: RocmTensor,
+    b: RocmTensor,
+    grad: RocmTensor,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "add_act_backward";
+    let ([a, b, grad], ty) = alike(OP, [a, b, grad])?;
+    map(OP, KernelName::new("add_act_backward").name(act.functor()).ty(ty), &[&a, &b, &grad])
+}
+
+/// The gradient of a ReLU from its output.
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices differ; the device's own.
+pub fn relu_backward(output: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
+    crate::ops::binary::binary("relu_backward", "ReluBackward", output, grad)
+}
+
+/// `a * b + c` of three tensors of one shape.
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices differ, or for integers; the device's own.
+pub fn mul_add(a: RocmTensor, b: RocmTensor, c: RocmTensor) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "mul_add";
+    let ([a, b, c], ty) = alike(OP, [a, b, c])?;
+    map(OP, KernelName::new("mul_add").ty(ty), &[&a, &b, &c])
+}
+
+/// The gradients of [`mul_add`] by `a` and by `b`; that by `c` is `grad`.
+///
+/// # Errors
+/// As of [`mul_add`].
+pub fn mul_add_backward(
+    a: RocmTensor,
+    b: RocmTensor,
+    grad: RocmTensor,
+) -> Result<(RocmTensor, RocmTensor), RocmError> {
+    mul_backward("mul_add_backward", "Plain", a, b, grad)
+}
+
+/// `silu(a) * b` of two tensors of one shape.
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices differ, or for integers; the device's own.
+pub fn silu_mul(a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "silu_mul";
+    let ([a, b], ty) = alike(OP, [a, b])?;
+    map(OP, KernelName::new("silu_mul").ty(ty), &[&a, &b])
+}
+
+/// The gradients of [`silu_mul`] by `a` and by `b`.
+///
+/// # Errors
+/// As of [`silu_mul`].
+pub fn silu_mul_backward(
+    a: RocmTensor,
+    b: RocmTensor,
+    grad: RocmTensor,
+) -> Result<(RocmTensor, RocmTensor), RocmError> {
+    mul_backward("silu_mul_backward", "Silu", a, b, grad)
+}
+
+/// A new tensor of what a kernel makes of packed ones.
+fn map(op: &'static str, kernel: KernelName, inputs: &[&RocmTensor]) -> hip::Result<RocmTensor> {
+    let out = like(inputs[0])?;
+    if !out.is_empty() {
+        flat(op, kernel, out.len(), inputs, &[], &[&out])?;
+    }
+    Ok(out)
+}
+
+fn mul_backward(
+    op: &'static str,
+    functor: &'static str,
+    a: RocmTensor,
+    b: RocmTensor,
+    grad: RocmTensor,
+) -> hip::Result<(RocmTensor, RocmTensor)> {
+    let ([a, b, grad], ty) = alike(op, [a, b, grad])?;
+    let (by_a, by_b) = (like(&a)?, like(&b)?);
+    if !a.is_empty() {
+        let device = a.hip_device();
+        let kernel = KernelName::new("mul_backward").name(functor).ty(ty);
+        let dims = [Value::U64(a.len() as u64)];
+        rows(op, device, kernel, device.grid(a.len()), &dims, &[&a, &b, &grad], &[], &[&by_a, &by_b])?;
+    }
+    Ok((by_a, by_b))
+}

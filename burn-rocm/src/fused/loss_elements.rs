@@ -1,0 +1,266 @@
+//! Losses of elements: squared error, Huber's, binary cross entropy; and their gradients.
+
+use hip::{Fault, KernelName};
+
+use super::loss::{compute_dtype, float_type, items_grid, one_gradient, room, total};
+use crate::RocmTensor;
+use crate::dtype::{Value, compute};
+use crate::error::invalid;
+use crate::ops::cast::cast;
+use crate::ops::data::{full_on, packed};
+use crate::ops::index::index;
+use crate::ops::launch::{flat, views};
+use crate::tensor::{one_device, one_dtype};
+use hip::Error as RocmError;
+
+/// A loss of the difference `r` of two elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Residual {
+    /// `r^2`.
+    Squared,
+    /// `r^2 / 2` up to `|r| = delta`, `delta |r| - lin_bias` beyond, where `lin_bias` is half of `delta^2`
+    /// ([Huber 1964](https://doi.org/10.1214/aoms/1177703732)).
+    Huber {
+        /// Where it becomes linear.
+        delta: f32,
+        /// What makes both pieces meet.
+        lin_bias: f32,
+    },
+}
+
+impl Residual {
+    fn functor(self) -> &'static str {
+        match self {
+            Self::Squared => "Squared",
+            Self::Huber { .. } => "Huber",
+        }
+    }
+
+    fn parameters(self, ty: hip::DType) -> [Value; 2] {
+        let [p, q] = match self {
+            Self::Squared => [0.0, 0.0],
+            Self::Huber { delta, lin_bias } => [delta, lin_bias],
+        };
+        [p, q].map(|value| compute(value.into(), ty))
+    }
+}
+
+/// What becomes of the losses of all elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Total {
+    /// Nothing: one loss an element.
+    Each,
+    /// Their sum, `[1]`.
+    Sum,
+    /// Their mean, `[1]`; NaN of none.
+    Mean,
+}
+
+impl Total {
+    /// What the sum of `n` losses is divided by.
+    fn divisor(self, n: usize) -> f64 {
+        if self == Self::Mean { n as f64 } else { 1.0 }
+    }
+}
+
+/// Two packed tensors of one shape and float type.
+fn pair(op: &'static str, a: RocmTensor, b: RocmTensor) -> hip::Result<(RocmTensor, RocmTensor, hip::DType)> {
+    one_device(op, &[&a, &b])?;
+    one_dtype(op, &[&a, &b])?;
+    let ty = float_type(op, &a)?;
+    if a.dims() != b.dims() {
+        return invalid(op, format!("targets of shape {:?}", a.dims()), format!("{:?}", b.dims()));
+    }
+    Ok((packed(a)?, packed(b)?, ty))
+}
+
+/// The loss of `a - b`, two tensors of one shape: of that shape or `[1]`.
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices differ, or for integers; the device's own.
+pub fn residual_loss(
+    kind: Residual,
+    a: RocmTensor,
+    b: RocmTensor,
+    reduce: Total,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "residual_loss";
+    let (a, b, ty) = pair(OP, a, b)?;
+    let (device, n) = (a.hip_device(), a.len());
+    let [p, q] = kind.parameters(ty);
+    let name = |name| KernelName::new(name).name(kind.functor()).ty(ty);
+    if reduce == Total::Each {
+        let out = RocmTensor::empty(device, a.layout().shape().clone(), a.dtype_of())?;
+        if n > 0 {
+            flat(OP, name("residual_loss"), n, &[&a, &b], &[p, q], &[&out])?;
+        }
+        return Ok(out);
+    }
+    if n == 0 {
+        let value = if reduce == Total::Sum { 0.0 } else { f64::NAN };
+        return full_on(device, [1], value.into(), a.dtype_of());
+    }
+    let out = RocmTensor::empty(device, [1], a.dtype_of())?;
+    let grid = items_grid(device, n);
+    let partial = room(&a, grid)?;
+    let divisor = reduce.divisor(n);
+    let inputs = [Some(&a), Some(&b), partial.as_ref()];
+    let (dims, scalars) = ([Value::U64(n as u64)], [p, q, Value::F64(divisor)]);
+    views(OP, device, name("residual_loss_sum"), grid, &dims, &inputs, &scalars, &out)?;
+    total(OP, partial.as_ref(), None, divisor, &out)?;
+    Ok(out)
+}
+
+/// The gradient of [`residual_loss`] by `a`, from the loss' own; that by `b` is its negative.
+///
+/// # Errors
+/// As of [`residual_loss`], and for a gradient of another shape than the loss.
+pub fn residual_loss_backward(
+    kind: Residual,
+    a: RocmTensor,
+    b: RocmTensor,
+    grad: RocmTensor,
+    reduce: Total,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "residual_loss_backward";
+    let (a, b, ty) = pair(OP, a, b)?;
+    let (device, n) = (a.hip_device(), a.len());
+    let [p, _] = kind.parameters(ty);
+    let name = |name| KernelName::new(name).name(kind.functor()).ty(ty);
+    let out = RocmTensor::empty(device, a.layout().shape().clone(), a.dtype_of())?;
+    if reduce == Total::Each {
+        let (_, grad, _) = pair(OP, a.clone(), grad)?;
+        if n > 0 {
+            flat(OP, name("residual_loss_backward"), n, &[&a, &b, &grad], &[p], &[&out])?;
+        }
+        return Ok(out);
+    }
+    let grad = one_gradient(OP, &a, grad)?;
+    if n == 0 {
+        return Ok(out);
+    }
+    let inputs = [Some(&a), Some(&b), Some(&grad)];
+    let (dims, scalars) = ([Value::U64(n as u64)], [p, Value::F64(reduce.divisor(n))]);
+    views(OP, device, name("residual_loss_sum_backward"), device.grid(n), &dims, &inputs, &scalars, &out)?;
+    Ok(out)
+}
+
+/// The labels of a binary (or multi-label) classifier, and how the loss counts them.
+#[derive(Clone, Debug)]
+pub struct BinaryTargets {
+    /// Whether scores are logits instead of probabilities.
+    pub logits: bool,
+    /// Of the scores' shape and an int type: 0 or 1.
+    pub targets: RocmTensor,
+    /// `a`: a target `y` becomes `y (1 - a) + a / classes`, with as many classes as the last axis has, or 2 of scores with one axis.
+    pub smoothing: Option<f32>,
+}
+
+/// What both passes check and hand to the kernels.
+struct Binary {
+    x: RocmTensor,
+    targets: RocmTensor,
+    weights: Option<RocmTensor>,
+    kernel: [KernelName; 2],
+    /// Elements; columns, or 0 where weights are by target; weights.
+    dims: [Value; 3],
+    /// Smoothing (below 0: none), classes, divisor.
+    scalars: [Value; 3],
+}
+
+impl Binary {
+    fn new(
+        op: &'static str,
+        x: RocmTensor,
+        weights: Option<RocmTensor>,
+        of: &BinaryTargets,
+    ) -> hip::Result<Self> {
+        let ty = float_type(op, &x)?;
+        one_device(op, &[&x, &of.targets])?;
+        if of.targets.dims() != x.dims() || x.dims().is_empty() {
+            let found = format!("{:?} and {:?}", x.dims(), of.targets.dims());
+            return invalid(op, "scores and targets of one shape", found);
+        }
+        let columns = if x.dims().len() > 1 { x.dims()[x.dims().len() - 1] } else { 0 };
+        let classes = if x.dims().len() > 1 { columns } else { 2 };
+        let mut count = 0;
+        let weights = match weights {
+            None => None,
+            Some(weights) => {
+                one_device(op, &[&x, &weights])?;
+                float_type(op, &weights)?;
+                count = weights.len();
+                if weights.dims().len() != 1 || columns > 0 && count != columns {
+                    return invalid(
+                        op,
+                        format!("weights of {columns} classes"),
+                        format!("{:?}", weights.dims()),
+                    );
+                }
+                Some(packed(cast(weights, compute_dtype(x.dtype_of()))?)?)
+            }
+        };
+        let targets = packed(index(op, of.targets.clone())?)?;
+        let kind = if of.logits { "BinaryLogits" } else { "BinaryProbabilities" };
+        let of_index = targets.kernel_type()?;
+        let kernel = ["binary_cross_entropy", "binary_cross_entropy_backward"]
+            .map(|name| KernelName::new(name).name(kind).ty(ty).ty(of_index));
+        let dims = [x.len(), columns, count].map(|n| Value::U64(n as u64));
+        let smoothing = of.smoothing.map_or(-1.0, f64::from);
+        let scalars = [smoothing, classes as f64, x.len() as f64].map(Value::F64);
+        Ok(Self { x: packed(x)?, targets, weights, kernel, dims, scalars })
+    }
+}
+
+/// The mean of `-y log(p) - (1 - y) log(1 - p)` over all elements, `p` being the scores or their sigmoid: `[1]`, NaN of none. Logarithms of
+/// probabilities are kept above -100.
+///
+/// `weights` are by column (`[.., columns]`), or by target where scores have one axis: a target that has none is 0 there, and the next read
+/// or sync reports it.
+///
+/// # Errors
+/// `Invalid` for shapes, types or devices other than those said; the device's own.
+pub fn binary_cross_entropy(
+    x: RocmTensor,
+    weights: Option<RocmTensor>,
+    of: &BinaryTargets,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "binary_cross_entropy";
+    let binary = Binary::new(OP, x, weights, of)?;
+    let (x, device) = (&binary.x, binary.x.hip_device());
+    if x.is_empty() {
+        return full_on(device, [1], f64::NAN.into(), x.dtype_of());
+    }
+    let out = RocmTensor::empty(device, [1], x.dtype_of())?;
+    let grid = items_grid(device, x.len());
+    let partial = room(x, grid)?;
+    let inputs = [Some(x), Some(&binary.targets), binary.weights.as_ref(), partial.as_ref()];
+    let [smoothing, classes, divisor] = binary.scalars;
+    let scalars = [smoothing, classes, divisor, Value::Flag(OP, Fault::Index)];
+    views(OP, device, binary.kernel[0], grid, &binary.dims, &inputs, &scalars, &out)?;
+    total(OP, partial.as_ref(), None, x.len() as f64, &out)?;
+    Ok(out)
+}
+
+/// The gradient of [`binary_cross_entropy`] by the scores, from the loss' own (`[1]`); 0 where a logarithm was kept above -100.
+///
+/// # Errors
+/// As of [`binary_cross_entropy`].
+pub fn binary_cross_entropy_backward(
+    x: RocmTensor,
+    weights: Option<RocmTensor>,
+    of: &BinaryTargets,
+    grad: RocmTensor,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "binary_cross_entropy_backward";
+    let binary = Binary::new(OP, x, weights, of)?;
+    let (x, device) = (&binary.x, binary.x.hip_device());
+    let grad = one_gradient(OP, x, grad)?;
+    let out = RocmTensor::empty(device, x.layout().shape().clone(), x.dtype_of())?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let inputs = [Some(x), Some(&binary.targets), binary.weights.as_ref(), Some(&grad)];
+    views(OP, device, binary.kernel[1], device.grid(x.len()), &binary.dims, &inputs, &binary.scalars, &out)?;
+    Ok(out)
+}

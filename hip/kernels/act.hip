@@ -1,0 +1,189 @@
+// Activations joined to what comes before them, a bias, a sum or a product, and their gradients. f16 and bf16 are computed in f32; `out` may be
+// an input.
+#include "prelude.h"
+#include "rows.h"
+
+struct Plus {
+    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
+};
+
+// An activation of z and its slope there.
+struct Relu { // NaN stays, and so does its gradient; of the output the slope is as of z
+    template <class C> static DEVICE C apply(C z) { return z < (C)0 ? (C)0 : z; }
+    template <class C> static DEVICE C slope(C z) { return z <= (C)0 ? (C)0 : (C)1; }
+};
+struct Gelu { // z Phi(z), the exact form
+    template <class C> static DEVICE C apply(C z) { return (C)0.5 * z * ((C)1 + math::erf(z * (C)0.70710678118654752440)); }
+    template <class C> static DEVICE C slope(C z) {
+        C cdf = (C)0.5 * ((C)1 + math::erf(z * (C)0.70710678118654752440));
+        return cdf + z * math::exp((C)-0.5 * z * z) * (C)0.39894228040143267794;
+    }
+};
+struct Silu { // z s(z); exp of a value that is never positive: right in relative terms at both ends
+    template <class C> static DEVICE C sigmoid(C z) {
+        C e = math::exp(-math::abs(z));
+        return (z < (C)0 ? e : (C)1) / ((C)1 + e);
+    }
+    template <class C> static DEVICE C apply(C z) { return z * sigmoid(z); }
+    template <class C> static DEVICE C slope(C z) {
+        C s = sigmoid(z);
+        return s * ((C)1 + z * ((C)1 - s));
+    }
+};
+
+// ---------------------------------------------------------------- after a bias
+
+// The channel of an element of [outer, len, inner]; `narrow` where 32 bits hold its place.
+DEVICE u64 channel_of(u64 at, u64 len, u64 inner, bool narrow) {
+    if (narrow) {
+        u32 row = inner == 1 ? (u32)at : (u32)at / (u32)inner;
+        return row % (u32)len;
+    }
+    return at / inner % len;
+}
+
+// out = act(x + bias) over [outer, len, inner], the bias along the middle dim; packed. Without a bias act(x).
+template <class Act, class T> __global__ void bias_act(u64 outer, u64 len, u64 inner, const T *x, const T *bias, T *out) {
+    using C = compute_t<T>;
+    u64 n = outer * len * inner;
+    auto added = [=](u64 channel) { return bias == nullptr ? (C)0 : (C)load(bias[channel]); };
+    if constexpr (ONE_THREAD) {
+        if (inner == 1) {
+            for_each_row(outer, [=](u64 row) {
+                const T *from = x + row * len;
+                T *to = out + row * len;
+                if (bias == nullptr) for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Act::apply((C)load(from[i]))); });
+                else for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Act::apply((C)load(from[i]) + (C)load(bias[i]))); });
+            });
+        } else {
+            for_each_row(outer * len, [=](u64 row) {
+                C b = added(row % len);
+                const T *from = x + row * inner;
+                T *to = out + row * inner;
+                for_each_in_block(inner, [=](u64 i) { to[i] = store<T>::from(Act::apply((C)load(from[i]) + b)); });
+            });
+        }
+    } else {
+        constexpr u32 WIDTH = LANES<T>;
+        bool narrow = n < (1ull << 31);
+        u64 pieces = n / WIDTH;
+        for_each(pieces, [=](u64 piece) {
+            u64 at = piece * WIDTH, channel = channel_of(at, len, inner, narrow), rest = inner - at % inner;
+            if (narrow) rest = (u32)inner - (u32)at % (u32)inner;
+            Vector<T, WIDTH> v = piece_of(x, (i64)at), y;
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (u32 j = 0; j < WIDTH; ++j) {
+                y.lane[j] = store<T>::from(Act::apply((C)load(v.lane[j]) + added(channel)));
+                if (--rest == 0) {
+                    rest = inner;
+                    if (++channel == len) channel = 0;
+                }
+            }
+            *reinterpret_cast<Vector<T, WIDTH> *>(out + at) = y;
+        });
+        for_each(n - pieces * WIDTH, [=](u64 i) {
+            u64 at = pieces * WIDTH + i;
+            out[at] = store<T>::from(Act::apply((C)load(x[at]) + added(channel_of(at, len, inner, narrow))));
+        });
+    }
+}
+
+// Which rows a part of them has.
+struct Part {
+    u64 begin, end;
+};
+DEVICE Part part_of(u64 part, u64 count, u64 parts) { return {count * part / parts, count * (part + 1) / parts}; }
+
+// out = grad * slope(x + bias) over [rows, len], and the columns' sums of it over `parts` of the rows: partial [parts, len].
+template <class Act, class T>
+__global__ void bias_act_columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *bias, const T *grad, compute_t<T> *partial, T *out) {
+    using C = compute_t<T>;
+    for_each_column_group(parts, len, [=](u64 index, u64 first, u32 width) {
+        Part part = part_of(index, rows, parts);
+        C sum[COLUMN_GROUP], add[COLUMN_GROUP];
+        for (u32 k = 0; k < width; ++k) {
+            sum[k] = (C)0;
+            add[k] = bias == nullptr ? (C)0 : (C)load(bias[first + k]);
+        }
+        for (u64 row = part.begin; row < part.end; ++row) {
+            u64 at = row * len + first;
+            for (u32 k = 0; k < width; ++k) {
+                C d = (C)load(grad[at + k]) * Act::slope((C)load(x[at + k]) + add[k]);
+                out[at + k] = store<T>::from(d);
+                sum[k] += d;
+            }
+        }
+        for (u32 k = 0; k < width; ++k) partial[index * len + first + k] = sum[k];
+    });
+}
+
+// The same over [outer, len, inner], with the sums of each channel over `parts` of the outer dim.
+template <class Act, class T>
+__global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 parts, const T *x, const T *bias, const T *grad,
+                                         compute_t<T> *partial, T *out) {
+    using C = compute_t<T>;
+    for_each_row(parts * len, [=](u64 index) {
+        u64 channel = index % len;
+        Part part = part_of(index / len, outer, parts);
+        C add = bias == nullptr ? (C)0 : (C)load(bias[channel]), sum = (C)0;
+        for (u64 o = part.begin; o < part.end; ++o) {
+            u64 at = (o * len + channel) * inner;
+            const T *from = x + at, *g = grad + at;
+            T *to = out + at;
+            if constexpr (ONE_THREAD) {
+                auto of = [=](u64 i) { return (C)load(g[i]) * Act::slope((C)load(from[i]) + add); };
+                sum += block_reduce_range(inner, (C)0, of, Plus()); // before `out` takes an input's place
+                for_each_in_block(inner, [=](u64 i) { to[i] = store<T>::from(of(i)); });
+            } else {
+                auto of = [&](u64, C v, C d) {
+                    d *= Act::slope(v + add);
+                    sum += d;
+                    return d;
+                };
+                map_row(inner, to, of, from, g);
+            }
+        }
+        sum = block_reduce(sum, Plus());
+        if (threadIdx.x == 0) partial[index] = sum;
+    });
+}
+
+// ---------------------------------------------------------------- after a sum or a product; packed
+
+// out = act(a + b)
+template <class Act, class T> __global__ void add_act(u64 n, const T *a, const T *b, T *out) {
+    using C = compute_t<T>;
+    map_contiguous(n, out, [=](C x, C y) { return Act::apply(x + y); }, a, b);
+}
+// out = grad * slope(a + b), the gradient of both.
+template <class Act, class T> __global__ void add_act_backward(u64 n, const T *a, const T *b, const T *grad, T *out) {
+    using C = compute_t<T>;
+    map_contiguous(n, out, [=](C x, C y, C g) { return Act::slope(x + y) * g; }, a, b, grad);
+}
+// out = a * b + c
+template <class T> __global__ void mul_add(u64 n, const T *a, const T *b, const T *c, T *out) {
+    using C = compute_t<T>;
+    map_contiguous(n, out, [=](C x, C y, C z) { return x * y + z; }, a, b, c);
+}
+// out = silu(a) * b
+template <class T> __global__ void silu_mul(u64 n, const T *a, const T *b, T *out) {
+    using C = compute_t<T>;
+    map_contiguous(n, out, [=](C x, C y) { return Silu::apply(x) * y; }, a, b);
+}
+
+// Both factors' gradients, of `a` as it is or through SiLU.
+struct Plain {
+    template <class C> static DEVICE C apply(C z) { return z; }
+    template <class C> static DEVICE C slope(C) { return (C)1; }
+};
+template <class Act, class T>
+__global__ void mul_backward(u64 n, const T *a, const T *b, const T *grad, T *by_a, T *by_b) {
+    using C = compute_t<T>;
+    for_each(n, [=](u64 i) {
+        C x = load(a[i]), y = load(b[i]), g = load(grad[i]);
+        by_a[i] = store<T>::from(g * y * Act::slope(x));
+        by_b[i] = store<T>::from(g * Act::apply(x));
+    });
+}

@@ -1,0 +1,509 @@
+// Losses and their gradients. Of rows of class scores [rows, len] with one class each: cross entropy and negative log-likelihood. Of elements:
+// squared error, Huber's, binary cross entropy. Contiguous tensors; f16 and bf16 are computed in f32.
+//
+// A loss is a quotient of sums over all rows or elements. A launch of one block writes it; of more, each block leaves its sums in `partial`
+// ([blocks, 2]) and `loss_total` joins them: the same bits on every run.
+#include "prelude.h"
+#include "rows.h"
+
+template <class C> constexpr C INFINITE = (C)__builtin_inff();
+
+struct Plus {
+    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
+};
+// NaN may lose here: it comes back with the sum.
+struct Larger {
+    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
+};
+
+// ---------------------------------------------------------------- sums over a launch
+
+// Losses, and what they are divided by where the host does not know it.
+template <class C> struct Sums {
+    C loss, weight;
+};
+struct Join {
+    template <class C> DEVICE Sums<C> operator()(Sums<C> a, Sums<C> b) const { return Sums<C>{a.loss + b.loss, a.weight + b.weight}; }
+};
+
+// By `divisor`, or by the weights where that is 0; `weight`, if any, gets their sum.
+template <class T, class C> DEVICE void conclude(Sums<C> all, f64 divisor, C *weight, T *out) {
+    out[0] = store<T>::from(all.loss / (divisor == 0 ? all.weight : (C)divisor));
+    if (weight != nullptr) weight[0] = all.weight;
+}
+
+// From each thread's sums. All threads of the launch call it once.
+template <class T, class C> DEVICE void finish(Sums<C> mine, f64 divisor, C *partial, C *weight, T *out) {
+    Sums<C> block = block_reduce(mine, Join());
+    if (threadIdx.x != 0) return;
+    if (gridDim.x == 1) {
+        conclude(block, divisor, weight, out);
+    } else {
+        partial[2 * (u64)blockIdx.x] = block.loss;
+        partial[2 * (u64)blockIdx.x + 1] = block.weight;
+    }
+}
+
+// In one block. `weight` may be null.
+template <class T> __global__ void loss_total(u64 parts, const compute_t<T> *partial, compute_t<T> *weight, f64 divisor, T *out) {
+    using C = compute_t<T>;
+    auto part = [=](u64 i) { return Sums<C>{partial[2 * i], partial[2 * i + 1]}; };
+    Sums<C> all = block_reduce_range(parts, Sums<C>{(C)0, (C)0}, part, Join());
+    if (threadIdx.x == 0) conclude(all, divisor, weight, out);
+}
+
+// ---------------------------------------------------------------- rows of classes
+
+// What a row's scores are: how the logarithm of a probability is read of one, and of a target's where there is no smoothing; and the gradient by
+// one, k of the loss being this class' minus log-probability, `all` any class', and log_sum what `cross_entropy` saved.
+struct Logits {
+    static constexpr bool SUMMED = true;
+    template <class C> static DEVICE C gradient(C x, C k, C all, C log_sum, bool, C) { return math::exp(x - log_sum) * all - k; }
+};
+struct Probabilities { // a target's is kept from 0
+    static constexpr bool SUMMED = false;
+    template <class C> static DEVICE C read(C x) { return math::log(x); }
+    template <class C> static DEVICE C target(C x, C least) { return math::log(x < least ? least : x); }
+    template <class C> static DEVICE C gradient(C x, C k, C, C, bool smoothed, C least) {
+        return k == (C)0 || (!smoothed && x < least) ? (C)0 : -k / x;
+    }
+};
+struct LogProbabilities {
+    static constexpr bool SUMMED = false;
+    template <class C> static DEVICE C read(C x) { return x; }
+    template <class C> static DEVICE C target(C x, C) { return x; }
+    template <class C> static DEVICE C gradient(C, C k, C, C, bool, C) { return -k; }
+};
+
+// Targets that count nothing.
+constexpr u32 MAX_PADS = 8;
+struct Pads {
+    u64 token[MAX_PADS];
+};
+
+// A row's class, its weight, and whether the row counts.
+template <class C> struct Label {
+    u64 at;
+    C weight;
+    bool counts;
+};
+template <class C, class I> DEVICE Label<C> label_of(I target, u64 len, const C *weights, u32 pads, const Pads &pad, u64 *flag) {
+    bool padded = false, valid = in_range(target, len);
+    for (u32 k = 0; k < pads; ++k) padded = padded || (u64)(i64)target == pad.token[k];
+    if (!valid && !padded) raise_index(flag, target, len);
+    C weight = !valid ? (C)0 : weights == nullptr ? (C)1 : weights[(u64)(i64)target];
+    return Label<C>{valid ? (u64)(i64)target : 0, weight, valid && !padded};
+}
+
+// Whose work a row is: a thread's, a warp's or a block's. `reduce` gives all of them op over their values.
+struct Alone {
+    static DEVICE u32 lane() { return 0; }
+    static DEVICE u32 lanes() { return 1; }
+    template <class F> static DEVICE void for_each_own(u64 rows, F f) { for_each(rows, f); }
+};
+struct OfWarp {
+    static DEVICE u32 first() { return threadIdx.x / (u32)warpSize * (u32)warpSize; }
+    static DEVICE u32 lane() { return threadIdx.x - first(); }
+    static DEVICE u32 lanes() {
+        u32 rest = blockDim.x - first();
+        return rest < (u32)warpSize ? rest : (u32)warpSize;
+    }
+    template <class C, class Op> static DEVICE C reduce(C value, Op op) { return warp_reduce(value, op); }
+    template <class F> static DEVICE void for_each_own(u64 rows, F f) {
+        u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize;
+        for (u64 row = (u64)blockIdx.x * warps + threadIdx.x / (u32)warpSize; row < rows; row += (u64)gridDim.x * warps) f(row);
+    }
+};
+struct OfBlock {
+    static DEVICE u32 lane() { return threadIdx.x; }
+    static DEVICE u32 lanes() { return blockDim.x; }
+    template <class C, class Op> static DEVICE C reduce(C value, Op op) { return block_reduce(value, op); }
+    template <class F> static DEVICE void for_each_own(u64 rows, F f) { for_each_row(rows, f); }
+};
+// Calls f(row) for each row; on the CPU in order, since f adds up.
+template <class Scope, class F> DEVICE void for_each_row_of(u64 rows, F f) {
+    if constexpr (ONE_THREAD) for_each_row(rows, f);
+    else Scope::for_each_own(rows, f);
+}
+
+// A row's greatest element, the logarithm of the sum of exp(x - max), and this thread's sum of elements where that is asked for.
+template <class C> struct Norm {
+    C max, log_sum, own_total;
+    DEVICE C log_sum_exp() const { return max + log_sum; }
+    DEVICE C log_p(C x) const { return x - max - log_sum; }
+};
+
+// Below every finite number's place in a softmax: -inf less it is -inf, and not NaN.
+template <class C> constexpr C FLOOR = (C)-3.40282347e38f;
+template <> constexpr f64 FLOOR<f64> = -1.7976931348623157e308;
+
+// A thread's next elements, into its maximum, its sum of exp(x - maximum) and, where that is asked for, its sum.
+template <class C, u32 N> DEVICE void enter(const C (&v)[N], C &max, C &sum, bool summed, C &total) {
+    C before = max;
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+    for (u32 k = 0; k < N; ++k) max = Larger()(max, v[k]);
+    sum *= math::exp(before - max);
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+    for (u32 k = 0; k < N; ++k) sum += math::exp(v[k] - max);
+    if (!summed) return;
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+    for (u32 k = 0; k < N; ++k) total += v[k];
+}
+
+// Of one row, read once by those whose work it is.
+template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const T *x, bool summed) {
+    using C = compute_t<T>;
+    Norm<C> e{FLOOR<C>, (C)0, (C)0};
+    if constexpr (ONE_THREAD) { // exponentials and sums vectorise better apart
+        constexpr u64 CHUNK = 512;
+        C max = block_reduce_range(len, FLOOR<C>, [=](u64 i) { return (C)load(x[i]); }, Larger()), kept[CHUNK];
+        if (summed) e.own_total = block_reduce_range(len, (C)0, [=](u64 i) { return (C)load(x[i]); }, Plus());
+        e.max = max;
+        for (u64 start = 0; start < len; start += CHUNK) {
+            u64 count = len - start < CHUNK ? len - start : CHUNK;
+            const T *from = x + start;
+            INDEPENDENT
+            for (u64 i = 0; i < count; ++i) kept[i] = math::exp((C)load(from[i]) - max);
+            const C *terms = kept;
+            e.log_sum += block_reduce_range(count, (C)0, [=](u64 i) { return terms[i]; }, Plus());
+        }
+    } else if constexpr (is_same<Scope, Alone>::value) {
+        for (u64 i = 0; i < len; ++i) e.max = Larger()(e.max, (C)load(x[i]));
+        for (u64 i = 0; i < len; ++i) {
+            C v = (C)load(x[i]);
+            e.log_sum += math::exp(v - e.max);
+            e.own_total += v;
+        }
+    } else {
+        // Four pieces of 16 bytes a thread at a time (two of 16-bit floats), one where not all are whole; the sum is of exp(x - this thread's maximum).
+        constexpr u32 WIDTH = LANES<T>, PIECES = 64 / (WIDTH * sizeof(C));
+        u32 skip = past_boundary(x);
+        u64 end = len + skip, step = (u64)Scope::lanes() * WIDTH, at = (u64)Scope::lane() * WIDTH, base = 0;
+        C max = e.max, sum = (C)0;
+        if (skip == 0) {
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
+            for (; base + PIECES * step <= end; base += PIECES * step) {
+                C v[PIECES * WIDTH];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                for (u32 p = 0; p < PIECES; ++p) {
+                    Vector<T, WIDTH> piece = piece_of(x, (i64)(base + at + p * step));
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                    for (u32 j = 0; j < WIDTH; ++j) v[p * WIDTH + j] = (C)load(piece.lane[j]);
+                }
+                enter(v, max, sum, summed, e.own_total);
+            }
+        }
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
+        for (; base < end; base += step) {
+            C v[WIDTH];
+            u64 first = base + at - skip; // before the row: past every length
+            bool whole = first < len && first + WIDTH <= len;
+            if (whole) {
+                Vector<T, WIDTH> piece = piece_of(x, (i64)first);
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                for (u32 j = 0; j < WIDTH; ++j) v[j] = (C)load(piece.lane[j]);
+            } else {
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+                for (u32 j = 0; j < WIDTH; ++j) {
+                    bool in = first + j < len;
+                    v[j] = in ? (C)load(x[first + j]) : -INFINITE<C>;
+                    if (in && summed) e.own_total += v[j];
+                }
+            }
+            enter(v, max, sum, summed && whole, e.own_total);
+        }
+        e.max = Scope::reduce(max, Larger());
+        e.log_sum = Scope::reduce(max == e.max ? sum : sum * math::exp(max - e.max), Plus());
+    }
+    e.log_sum = math::log(e.log_sum);
+    return e;
+}
+
+// The sum of f(i) over i in 0..n: this thread's share of it.
+template <class Scope, class C, class F> DEVICE C own_sum(u64 n, C zero, F f) {
+    C sum = zero;
+    if constexpr (ONE_THREAD) {
+        sum = block_reduce_range(n, zero, f, Plus());
+    } else {
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
+        for (u64 i = Scope::lane(); i < n; i += Scope::lanes()) sum += f(i);
+    }
+    return sum;
+}
+
+// This thread's share of a row's loss, into its sums: -(1 - a) w[t] log p[t], that of the thread which `leads`, and -a / len * sum(w log p), of which
+// `spread` is its share; a is the smoothing (below 0: none).
+template <class C> DEVICE void add_row(Sums<C> &mine, bool leads, u64 len, Label<C> label, C a, C log_target, C spread) {
+    if (leads) mine.weight += label.weight;
+    if (!label.counts) return;
+    if (a >= (C)0) {
+        mine.loss -= a / (C)len * spread;
+        log_target *= (C)1 - a;
+    }
+    if (leads) mine.loss -= label.weight * log_target;
+}
+
+// One row of logits.
+template <class Scope, class T, class I>
+DEVICE void add_logits(Sums<compute_t<T>> &mine, u64 row, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
+                       compute_t<T> *saved, compute_t<T> smoothing, u32 pads, const Pads &pad, u64 *flag) {
+    using C = compute_t<T>;
+    const T *from = x + row * len;
+    Label<C> label = label_of(targets[row], len, weights, pads, pad, flag);
+    C target = (C)load(from[label.at]), spread = (C)0;
+    bool leads = Scope::lane() == 0, smoothed = smoothing >= (C)0, summed = smoothed && weights == nullptr;
+    Norm<C> e = norm_of<Scope>(len, from, summed);
+    if (leads) saved[row] = e.log_sum_exp();
+    if (summed) spread = leads ? e.own_total - (C)len * e.log_sum_exp() : e.own_total;
+    else if (smoothed) spread = own_sum<Scope>(len, (C)0, [=](u64 i) { return e.log_p((C)load(from[i])) * weights[i]; });
+    add_row(mine, leads, len, label, smoothing, e.log_p(target), spread);
+}
+
+// The loss of logits: over all rows, sum / sum of the targets' weights, or sum / divisor. saved [rows + 1]: each row's
+// max + log(sum(exp(x - max))), then the sum of weights. A target that is no class raises the flag, and its row counts 0, as one of a pad
+// token does. A row is a block's work.
+template <class T, class I>
+__global__ void cross_entropy(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
+                              compute_t<T> *partial, compute_t<T> smoothing, compute_t<T>, f64 divisor, u32 pads, Pads pad, u64 *flag, T *out) {
+    Sums<compute_t<T>> mine{(compute_t<T>)0, (compute_t<T>)0};
+    for_each_row_of<OfBlock>(rows, [&](u64 row) { add_logits<OfBlock>(mine, row, len, x, targets, weights, saved, smoothing, pads, pad, flag); });
+    finish(mine, divisor, partial, saved + rows, out);
+}
+// The same with a row a warp: no barriers, and one short reduction.
+template <class T, class I>
+__global__ void cross_entropy_warps(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
+                                    compute_t<T> *partial, compute_t<T> smoothing, compute_t<T>, f64 divisor, u32 pads, Pads pad, u64 *flag,
+                                    T *out) {
+    Sums<compute_t<T>> mine{(compute_t<T>)0, (compute_t<T>)0};
+    for_each_row_of<OfWarp>(rows, [&](u64 row) { add_logits<OfWarp>(mine, row, len, x, targets, weights, saved, smoothing, pads, pad, flag); });
+    finish(mine, divisor, partial, saved + rows, out);
+}
+// The same with a row a thread.
+template <class T, class I>
+__global__ void cross_entropy_short(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
+                                    compute_t<T> *partial, compute_t<T> smoothing, compute_t<T>, f64 divisor, u32 pads, Pads pad, u64 *flag,
+                                    T *out) {
+    Sums<compute_t<T>> mine{(compute_t<T>)0, (compute_t<T>)0};
+    for_each_row_of<Alone>(rows, [&](u64 row) { add_logits<Alone>(mine, row, len, x, targets, weights, saved, smoothing, pads, pad, flag); });
+    finish(mine, divisor, partial, saved + rows, out);
+}
+
+// The loss of probabilities or their logarithms; a block a row where there is smoothing, a thread elsewhere. Of `saved` the last element alone.
+template <class Kind, class T, class I>
+__global__ void nll_loss(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
+                         compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least, f64 divisor, u32 pads, Pads pad, u64 *flag,
+                         T *out) {
+    using C = compute_t<T>;
+    Sums<C> mine{(C)0, (C)0};
+    if (smoothing < (C)0) {
+        for_each_row_of<Alone>(rows, [&](u64 row) {
+            Label<C> label = label_of(targets[row], len, weights, pads, pad, flag);
+            add_row(mine, true, len, label, smoothing, Kind::target((C)load(x[row * len + label.at]), least), (C)0);
+        });
+    } else {
+        for_each_row(rows, [&](u64 row) {
+            const T *from = x + row * len;
+            Label<C> label = label_of(targets[row], len, weights, pads, pad, flag);
+            auto term = [=](u64 i) { return Kind::read((C)load(from[i])) * (weights == nullptr ? (C)1 : weights[i]); };
+            C spread = own_sum<OfBlock>(len, (C)0, term);
+            add_row(mine, threadIdx.x == 0, len, label, smoothing, Kind::read((C)load(from[label.at])), spread);
+        });
+    }
+    finish(mine, divisor, partial, saved + rows, out);
+}
+
+// What the gradient of one row's element is made of.
+template <class C> struct Shares {
+    C on, off, spread; // of the target, of each class by its weight, of all classes by theirs
+};
+template <class C> DEVICE Shares<C> shares(u64 len, const C *weights, C smoothing) {
+    C a = smoothing < (C)0 ? (C)0 : smoothing, off = a / (C)len, all = (C)len;
+    if (a > (C)0 && weights != nullptr) all = block_reduce_range(len, (C)0, [=](u64 i) { return weights[i]; }, Plus());
+    return Shares<C>{(C)1 - a, off, off * all};
+}
+template <class Kind, class C>
+DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weights, C log_sum, bool smoothed, C least) {
+    C on = of.on * label.weight, k = i == label.at ? on : (C)0;
+    if (of.off != (C)0) k += of.off * (weights == nullptr ? (C)1 : weights[i]);
+    C slope = Kind::gradient(x, k, on + of.spread, log_sum, smoothed, least);
+    return label.counts ? slope : (C)0;
+}
+
+// out = d loss / d x, `saved` as the loss left it. A block a row.
+template <class Kind, class T, class I>
+__global__ void cross_entropy_backward(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
+                                       const compute_t<T> *saved, const T *grad, compute_t<T> smoothing, compute_t<T> least, f64 divisor,
+                                       u32 pads, Pads pad, T *out) {
+    using C = compute_t<T>;
+    Shares<C> of = shares(len, weights, smoothing);
+    C factor = (C)load(grad[0]) / (divisor == 0 ? saved[rows] : (C)divisor);
+    bool smoothed = smoothing >= (C)0;
+    for_each_row(rows, [=, &pad](u64 row) {
+        const T *from = x + row * len;
+        T *to = out + row * len;
+        Label<C> label = label_of(targets[row], len, weights, pads, pad, (u64 *)nullptr);
+        C log_sum = Kind::SUMMED ? saved[row] : (C)0;
+        auto one = [=](u64 i, C v) { return factor * class_gradient<Kind>(i, v, label, of, weights, log_sum, smoothed, least); };
+        if constexpr (ONE_THREAD) for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(one(i, (C)load(from[i]))); });
+        else map_row(len, to, one, from);
+    });
+}
+// The same for short rows: neighbouring threads have neighbouring elements, of several rows.
+template <class Kind, class T, class I>
+__global__ void cross_entropy_short_backward(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
+                                             const compute_t<T> *saved, const T *grad, compute_t<T> smoothing, compute_t<T> least,
+                                             f64 divisor, u32 pads, Pads pad, T *out) {
+    using C = compute_t<T>;
+    Shares<C> of = shares(len, weights, smoothing);
+    C factor = (C)load(grad[0]) / (divisor == 0 ? saved[rows] : (C)divisor);
+    bool smoothed = smoothing >= (C)0;
+    for_each(rows * len, [=, &pad](u64 at) {
+        u64 row = at / len;
+        Label<C> label = label_of(targets[row], len, weights, pads, pad, (u64 *)nullptr);
+        C log_sum = Kind::SUMMED ? saved[row] : (C)0;
+        C d = class_gradient<Kind>(at - row * len, (C)load(x[at]), label, of, weights, log_sum, smoothed, least);
+        out[at] = store<T>::from(factor * d);
+    });
+}
+
+// ---------------------------------------------------------------- elements
+
+// The sums of f(i, a[i], more[i]...) over this block's share of n elements, and 0 as weight.
+template <class T, class F> DEVICE Sums<compute_t<T>> sum_of(u64 n, F f, const T *a, const T *b) {
+    using C = compute_t<T>;
+    u64 begin = n * blockIdx.x / gridDim.x, len = n * (blockIdx.x + 1) / gridDim.x - begin;
+    const T *x = a + begin, *y = b + begin;
+    C sum = (C)0;
+    if constexpr (ONE_THREAD) sum = block_reduce_range(len, sum, [=](u64 i) { return f((C)load(x[i]), (C)load(y[i])); }, Plus());
+    else for_each_of_row(len, [&](u64, T v, T w) { sum += f((C)load(v), (C)load(w)); }, x, y);
+    return Sums<C>{sum, (C)0};
+}
+
+// Losses of a residual r. p and q are Huber's: the bound where it becomes linear, and half of its square.
+struct Squared {
+    template <class C> static DEVICE C loss(C r, C, C) { return r * r; }
+    template <class C> static DEVICE C slope(C r, C) { return (C)2 * r; }
+};
+struct Huber {
+    template <class C> static DEVICE C loss(C r, C p, C q) {
+        C size = math::abs(r);
+        return select(size > p, p * size - q, (C)0.5 * r * r);
+    }
+    template <class C> static DEVICE C slope(C r, C p) {
+        C low = r < -p ? -p : r;
+        return low > p ? p : low;
+    }
+};
+
+// out[i] = loss(a[i] - b[i]); all begin at 16-byte boundaries.
+template <class Kind, class T>
+__global__ void residual_loss(u64 n, const T *a, const T *b, compute_t<T> p, compute_t<T> q, T *out) {
+    using C = compute_t<T>;
+    map_contiguous(n, out, [=](C x, C y) { return Kind::loss(x - y, p, q); }, a, b);
+}
+// The sum of it, divided.
+template <class Kind, class T>
+__global__ void residual_loss_sum(u64 n, const T *a, const T *b, compute_t<T> *partial, compute_t<T> p, compute_t<T> q, f64 divisor, T *out) {
+    using C = compute_t<T>;
+    finish(sum_of(n, [=](C x, C y) { return Kind::loss(x - y, p, q); }, a, b), divisor, partial, (C *)nullptr, out);
+}
+// out = the gradient by a: each element's own grad, or of all the one over the divisor.
+template <class Kind, class T>
+__global__ void residual_loss_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, T *out) {
+    using C = compute_t<T>;
+    map_contiguous(n, out, [=](C x, C y, C g) { return Kind::slope(x - y, p) * g; }, a, b, grad);
+}
+template <class Kind, class T>
+__global__ void residual_loss_sum_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, f64 divisor, T *out) {
+    using C = compute_t<T>;
+    C g = (C)load(grad[0]) / (C)divisor;
+    map_contiguous(n, out, [=](C x, C y) { return Kind::slope(x - y, p) * g; }, a, b);
+}
+
+// Binary cross entropy of one element and its slope, from x and the target y in 0..1.
+struct BinaryLogits { // (1 - y) x - log(sigmoid(x))
+    template <class C> static DEVICE C loss(C x, C y) {
+        C log_sigmoid = (x > (C)0 ? (C)0 : x) - math::log1p(math::exp(-math::abs(x)));
+        return ((C)1 - y) * x - log_sigmoid;
+    }
+    template <class C> static DEVICE C slope(C x, C y) {
+        C e = math::exp(-math::abs(x));
+        return (x < (C)0 ? e : (C)1) / ((C)1 + e) - y;
+    }
+};
+struct BinaryProbabilities { // -y log(x) - (1 - y) log(1 - x), logarithms kept above -100
+    template <class C> static DEVICE C kept(C log) { return log < (C)-100 ? (C)-100 : log; }
+    template <class C> static DEVICE C loss(C x, C y) { return (y - (C)1) * kept(math::log1p(-x)) - y * kept(math::log(x)); }
+    template <class C> static DEVICE C slope(C x, C y) {
+        C no = math::log1p(-x) < (C)-100 ? (C)0 : ((C)1 - y) / ((C)1 - x);
+        C yes = math::log(x) < (C)-100 ? (C)0 : y / x;
+        return no - yes;
+    }
+};
+
+// What an element's class weighs: by its target where there is one column, by its column elsewhere. `classes` is what smoothing divides among.
+template <class C, class I> struct Binary {
+    const I *targets;
+    const C *weights;
+    u64 columns, count;
+    f64 smoothing, classes;
+    u64 *flag;
+
+    DEVICE C target(u64 i) const {
+        C y = (C)targets[i];
+        return smoothing < 0 ? y : y * ((C)1 - (C)smoothing) + (C)smoothing / (C)classes;
+    }
+    DEVICE C weight(u64 i) const {
+        if (weights == nullptr) return (C)1;
+        if (columns > 0) return weights[i % columns];
+        I at = targets[i];
+        if (in_range(at, count)) return weights[(u64)(i64)at];
+        raise_index(flag, at, count);
+        return (C)0;
+    }
+};
+
+// The sum over n elements, divided. columns 0: weights [count] are by target.
+template <class Kind, class T, class I>
+__global__ void binary_cross_entropy(u64 n, u64 columns, u64 count, const T *x, const I *targets, const compute_t<T> *weights,
+                                     compute_t<T> *partial, f64 smoothing, f64 classes, f64 divisor, u64 *flag, T *out) {
+    using C = compute_t<T>;
+    Binary<C, I> of{targets, weights, columns, count, smoothing, classes, flag};
+    u64 begin = n * blockIdx.x / gridDim.x, len = n * (blockIdx.x + 1) / gridDim.x - begin;
+    auto loss = [=](u64 k) {
+        u64 i = begin + k;
+        return Kind::loss((C)load(x[i]), of.target(i)) * of.weight(i);
+    };
+    C sum = (C)0;
+    if constexpr (ONE_THREAD) sum = block_reduce_range(len, sum, loss, Plus());
+    else for (u64 k = threadIdx.x; k < len; k += blockDim.x) sum += loss(k);
+    finish(Sums<C>{sum, (C)0}, divisor, partial, (C *)nullptr, out);
+}
+template <class Kind, class T, class I>
+__global__ void binary_cross_entropy_backward(u64 n, u64 columns, u64 count, const T *x, const I *targets, const compute_t<T> *weights,
+                                              const T *grad, f64 smoothing, f64 classes, f64 divisor, T *out) {
+    using C = compute_t<T>;
+    Binary<C, I> of{targets, weights, columns, count, smoothing, classes, nullptr};
+    C g = (C)load(grad[0]) / (C)divisor;
+    for_each(n, [=](u64 i) { out[i] = store<T>::from(Kind::slope((C)load(x[i]), of.target(i)) * of.weight(i) * g); });
+}
