@@ -1,7 +1,10 @@
 //! What `burn-rocm-nn` is made of, beside the same composed by Burn: one backend, one process, taking turns.
 
 mod activation;
+mod attention;
 mod launches;
+mod loss;
+mod norm;
 mod optim;
 mod train;
 
@@ -67,6 +70,9 @@ pub(crate) fn large(options: &Options, is_gpu: bool) -> usize {
 fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
     let rows = large(options, is_gpu);
     let mut all = activation::cases(rows);
+    all.extend(attention::cases(is_gpu));
+    all.extend(loss::cases(rows));
+    all.extend(norm::cases(rows));
     all.extend(optim::cases(is_gpu));
     all.extend(train::cases(options, is_gpu));
     all
@@ -82,8 +88,8 @@ pub(crate) fn run(options: &Options, is_gpu: bool) -> Result<(), String> {
     let mut csv = String::from("case,composed_s,fused_s\n");
     for case in cases(options, is_gpu) {
         eprintln!("{}", case.name);
-        let [composed, fused] =
-            (case.make)(&device).map(|mut body| time::median::<Rocm>(&device, &mut body, options));
+        let [mut composed, mut fused] = (case.make)(&device);
+        let [composed, fused] = time::medians::<Rocm, 2>(&device, [&mut *composed, &mut *fused], options);
         println!("| {} | {:.3} | {:.3} | {:.2} |", case.name, composed * 1e3, fused * 1e3, composed / fused);
         csv += &format!("\"{}\",{composed:.9},{fused:.9}\n", case.name);
         // The pool's blocks of one case are not in the way of the next.

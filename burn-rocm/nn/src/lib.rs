@@ -12,15 +12,20 @@
 //! strategies `C`, and with float elements of f64, f32, f16 or bf16, int elements of i64 or i32 and any bool elements. Every other backend (Burn's dispatch
 //! too) takes a path composed of Burn's own ops, with the same result. `BURN_ROCM_TRACE=1` says which ran: a fused op has a name of its own.
 
-mod activation;
+pub mod activation;
 pub mod amp;
 pub mod attention;
 mod fuse;
+mod layer;
+pub mod loss;
 mod norm;
 pub mod optim;
 pub mod transformer;
 
 pub use activation::Silu;
+pub use layer::{
+    Act, AddAct, ConvAct, ConvActConfig, LinearAct, LinearActConfig, MulAdd, SwiGlu, SwiGluConfig,
+};
 pub use norm::{
     BatchNorm, BatchNormConfig, GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig, LayerNorm,
     LayerNormConfig, RmsNorm, RmsNormConfig,

@@ -9,9 +9,9 @@ mod attention;
 mod batch_norm;
 mod group_norm;
 mod layer_norm;
-pub mod optim;
 mod loss;
 mod loss_elements;
+pub mod optim;
 mod softmax;
 
 pub use act::{

@@ -2,14 +2,18 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod activation;
-mod norm;
-mod norm_batch;
-mod norm_record;
 mod amp;
-mod optim;
-mod optim_ops;
 mod attention;
 mod attention_dropout;
 mod attention_encoder;
 mod attention_fused;
+mod layer;
+mod lockstep;
+mod loss;
+mod loss_elements;
+mod norm;
+mod norm_batch;
+mod norm_record;
+mod optim;
+mod optim_ops;
 mod support;

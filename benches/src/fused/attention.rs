@@ -1,0 +1,60 @@
+//! Attention: Burn's module and this project's, forward and backward. The paths that the latter has between are measured by the program `attention_paths`.
+
+use burn::nn::attention as stock;
+use burn::nn::transformer as stock_transformer;
+use burn::tensor::{Distribution, Tensor};
+use burn_rocm_nn::{attention, transformer};
+
+use super::{B, Case};
+
+/// Batch, sequence, features and heads of the transformer of the benches, or a smaller one.
+fn sizes(is_gpu: bool) -> [usize; 4] {
+    if is_gpu { [16, 512, 768, 12] } else { [2, 128, 96, 4] }
+}
+
+pub(super) fn cases(is_gpu: bool) -> Vec<Case> {
+    let [batch, sequence, features, heads] = sizes(is_gpu);
+    let shape = [batch, sequence, features];
+    let step = |forward: Box<dyn Fn(Tensor<B, 3>) -> Tensor<B, 3>>, x: Tensor<B, 3>| {
+        let body = move || {
+            let leaf = x.clone().detach().require_grad();
+            let grads = forward(leaf.clone()).sum().backward();
+            drop(leaf.grad(&grads));
+        };
+        Box::new(body) as Box<dyn FnMut()>
+    };
+    let mut all = Vec::new();
+    for dropout in [0.0, 0.1] {
+        let name = format!("multi-head attention {shape:?}, {heads} heads, dropout {dropout}, f32, forward and backward");
+        all.push(Case::new(name, move |device| {
+            let x = Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device);
+            let theirs =
+                stock::MultiHeadAttentionConfig::new(features, heads).with_dropout(dropout).init::<B>(device);
+            let ours = attention::MultiHeadAttentionConfig::new(features, heads)
+                .with_dropout(dropout)
+                .init::<B>(device);
+            [
+                step(Box::new(move |x| theirs.forward(stock::MhaInput::self_attn(x)).context), x.clone()),
+                step(Box::new(move |x| ours.forward(attention::MhaInput::self_attn(x)).context), x),
+            ]
+        }));
+    }
+    let name = format!("transformer encoder layer {shape:?}, {heads} heads, norm first, f32, forward and backward");
+    all.push(Case::new(name, move |device| {
+        let x = Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device);
+        let theirs = stock_transformer::TransformerEncoderConfig::new(features, 4 * features, heads, 1)
+            .with_dropout(0.0)
+            .with_norm_first(true)
+            .init::<B>(device);
+        let ours = transformer::TransformerEncoderConfig::new(features, 4 * features, heads, 1)
+            .with_dropout(0.0)
+            .with_norm_first(true)
+            .init::<B>(device);
+        let input = stock_transformer::TransformerEncoderInput::new;
+        [
+            step(Box::new(move |x| theirs.forward(input(x))), x.clone()),
+            step(Box::new(move |x| ours.forward(transformer::TransformerEncoderInput::new(x))), x),
+        ]
+    }));
+    all
+}

@@ -1,0 +1,85 @@
+//! A bias and an activation after a product or a convolution.
+
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_rocm::{RocmError, RocmTensor, fused};
+
+use super::{Act, composed};
+use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+
+/// `act(x + bias)`, the bias along an axis.
+pub(super) fn bias_act<B: Backend, const D: usize>(
+    act: Act,
+    x: Tensor<B, D>,
+    bias: Option<Tensor<B, 1>>,
+    axis: usize,
+) -> Tensor<B, D> {
+    match (Route::of(), bias) {
+        (Some(route), Some(bias)) => {
+            let op = BiasAct { act, axis, biased: true };
+            wrap(route.apply(op, [primitive(x), primitive(bias)]).0)
+        }
+        (Some(route), None) => route.unary(BiasAct { act, axis, biased: false }, x),
+        (None, None) => composed(act, x),
+        (None, Some(bias)) => {
+            let mut shape = [1; D];
+            shape[axis] = bias.dims()[0];
+            composed(act, x + bias.reshape(shape))
+        }
+    }
+}
+
+#[derive(Debug)]
+struct BiasAct {
+    act: Act,
+    axis: usize,
+    /// Whether a bias is the second input.
+    biased: bool,
+}
+
+impl BiasAct {
+    /// ReLU's gradient reads its output, which the next op keeps too; so the product need not be kept, and its place is taken.
+    fn reads_output(&self) -> bool {
+        self.act == Act::Relu
+    }
+}
+
+impl Op for BiasAct {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_bias_act", "nn_bias_act_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        match (self.reads_output(), self.biased) {
+            (true, true) => &[false, false],
+            (true, false) => &[false],
+            (false, true) => &[true, true],
+            (false, false) => &[true],
+        }
+    }
+
+    fn memory_bound(&self) -> bool {
+        !self.reads_output()
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let mut inputs = inputs.into_iter();
+        let x = inputs.next().expect("the product comes first");
+        let y = fused::bias_act(self.act.fused(), x, inputs.next(), self.axis)?;
+        let saved = if self.reads_output() { vec![y.clone()] } else { vec![] };
+        Ok((y, saved))
+    }
+
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        let mut read = kept.inputs.into_iter().flatten().chain(kept.saved);
+        let x = read.next().expect("the product or the output is kept");
+        let (by_x, by_bias) = fused::bias_act_backward(self.act.fused(), x, read.next(), grad, self.axis)?;
+        let all = [Some(by_x), Some(by_bias)];
+        Ok(all.into_iter().zip(wanted).map(|(found, &wanted)| found.filter(|_| wanted)).collect())
+    }
+}

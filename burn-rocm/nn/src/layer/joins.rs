@@ -1,0 +1,153 @@
+//! Sums and products of tensors, joined with what follows them.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_rocm::{RocmError, RocmTensor, fused};
+
+use super::{Act, composed};
+use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+
+/// The activation of a sum, as where a residual block joins its input: one kernel, and one for both gradients. Shapes that differ broadcast,
+/// composed of Burn's ops.
+#[derive(Module, Clone, Debug)]
+pub struct AddAct {
+    /// What follows the sum.
+    pub activation: Act,
+}
+
+impl AddAct {
+    /// The module.
+    pub fn new(activation: Act) -> Self {
+        Self { activation }
+    }
+
+    /// `act(a + b)`.
+    ///
+    /// # Shapes
+    /// - a, b, output: `[..]`
+    pub fn forward<B: Backend, const D: usize>(&self, a: Tensor<B, D>, b: Tensor<B, D>) -> Tensor<B, D> {
+        match Route::<B>::of() {
+            Some(route) if a.dims() == b.dims() => {
+                wrap(route.apply(AddActOp(self.activation), [primitive(a), primitive(b)]).0)
+            }
+            _ => composed(self.activation, a + b),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct AddActOp(Act);
+
+impl AddActOp {
+    /// ReLU's gradient reads its output, which the next op keeps too: neither input need be kept.
+    fn reads_output(&self) -> bool {
+        self.0 == Act::Relu
+    }
+}
+
+impl Op for AddActOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_add_act", "nn_add_act_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        if self.reads_output() { &[false, false] } else { &[true, true] }
+    }
+
+    fn memory_bound(&self) -> bool {
+        !self.reads_output()
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let [a, b] = inputs.try_into().expect("two inputs");
+        let y = fused::add_act(self.0.fused(), a, b)?;
+        let saved = if self.reads_output() { vec![y.clone()] } else { vec![] };
+        Ok((y, saved))
+    }
+
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        let mut inputs = kept.inputs.into_iter().flatten();
+        let found = match kept.saved.into_iter().next() {
+            Some(y) => fused::relu_backward(y, grad)?,
+            None => {
+                let (a, b) = (inputs.next().expect("kept"), inputs.next().expect("kept"));
+                fused::add_act_backward(self.0.fused(), a, b, grad)?
+            }
+        };
+        Ok(wanted.iter().map(|&wanted| wanted.then(|| found.clone())).collect())
+    }
+}
+
+/// `a * b + c` of each element, in one kernel, and the gradients by both factors in another. Shapes that differ broadcast, composed of Burn's
+/// ops.
+#[derive(Module, Clone, Debug, Default)]
+pub struct MulAdd {}
+
+impl MulAdd {
+    /// The module.
+    pub fn new() -> Self {
+        Self {}
+    }
+
+    /// `a * b + c`.
+    ///
+    /// # Shapes
+    /// - a, b, c, output: `[..]`
+    pub fn forward<B: Backend, const D: usize>(
+        &self,
+        a: Tensor<B, D>,
+        b: Tensor<B, D>,
+        c: Tensor<B, D>,
+    ) -> Tensor<B, D> {
+        match Route::<B>::of() {
+            Some(route) if a.dims() == b.dims() && b.dims() == c.dims() => {
+                wrap(route.apply(MulAddOp, [primitive(a), primitive(b), primitive(c)]).0)
+            }
+            _ => a * b + c,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct MulAddOp;
+
+impl Op for MulAddOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_mul_add", "nn_mul_add_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        &[true, true, false]
+    }
+
+    fn memory_bound(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let [a, b, c] = inputs.try_into().expect("three inputs");
+        Ok((fused::mul_add(a, b, c)?, vec![]))
+    }
+
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        let mut inputs = kept.inputs.into_iter().flatten();
+        let (a, b) = (inputs.next().expect("kept"), inputs.next().expect("kept"));
+        let by_c = wanted[2].then(|| grad.clone());
+        if !wanted[0] && !wanted[1] {
+            return Ok(vec![None, None, by_c]);
+        }
+        let (by_a, by_b) = fused::mul_add_backward(a, b, grad)?;
+        Ok(vec![wanted[0].then_some(by_a), wanted[1].then_some(by_b), by_c])
+    }
+}

@@ -1,0 +1,109 @@
+//! Layers that are one of Burn's and an activation. To optimizers, recorders and displays they are Burn's layer: the activation has no parameter
+//! and is no part of a record, so that checkpoints of either load into the other.
+
+/// A struct of the fields of Burn's layer and `activation` as a module that stands for that layer.
+macro_rules! like_burn {
+    ($own:ident, $burn:ident, [$($field:ident),*]) => {
+        impl<B: Backend> $own<B> {
+            /// Burn's layer, followed by an activation.
+            pub fn from_burn(layer: $burn<B>, activation: Act) -> Self {
+                let $burn { $($field),* } = layer;
+                Self { $($field,)* activation }
+            }
+
+            /// Burn's layer of the same parameters.
+            pub fn into_burn(self) -> $burn<B> {
+                $burn { $($field: self.$field),* }
+            }
+
+            /// Burn's layer with these very parameters: a clone of one that was not yet initialised would start with other numbers.
+            fn burn(&self) -> $burn<B> {
+                self.weight.val();
+                if let Some(bias) = &self.bias {
+                    bias.val();
+                }
+                self.clone().into_burn()
+            }
+
+            fn with(self, f: impl FnOnce($burn<B>) -> $burn<B>) -> Self {
+                let activation = self.activation;
+                Self::from_burn(f(self.into_burn()), activation)
+            }
+        }
+
+        impl<B: Backend> burn::module::Module<B> for $own<B> {
+            type Record = <$burn<B> as burn::module::Module<B>>::Record;
+
+            fn collect_devices(&self, devices: burn::module::Devices<B>) -> burn::module::Devices<B> {
+                self.clone().into_burn().collect_devices(devices)
+            }
+
+            fn fork(self, device: &B::Device) -> Self {
+                self.with(|layer| layer.fork(device))
+            }
+
+            fn to_device(self, device: &B::Device) -> Self {
+                self.with(|layer| layer.to_device(device))
+            }
+
+            fn visit<V: burn::module::ModuleVisitor<B>>(&self, visitor: &mut V) {
+                self.burn().visit(visitor);
+            }
+
+            fn map<M: burn::module::ModuleMapper<B>>(self, mapper: &mut M) -> Self {
+                self.with(|layer| layer.map(mapper))
+            }
+
+            fn load_record(self, record: Self::Record) -> Self {
+                self.with(|layer| layer.load_record(record))
+            }
+
+            fn into_record(self) -> Self::Record {
+                self.into_burn().into_record()
+            }
+        }
+
+        impl<B: burn::tensor::backend::AutodiffBackend> burn::module::AutodiffModule<B> for $own<B> {
+            type InnerModule = $own<B::InnerBackend>;
+
+            fn valid(&self) -> Self::InnerModule {
+                $own::from_burn(self.burn().valid(), self.activation)
+            }
+
+            fn from_inner(module: Self::InnerModule) -> Self {
+                let activation = module.activation;
+                Self::from_burn(burn::module::AutodiffModule::from_inner(module.into_burn()), activation)
+            }
+        }
+
+        impl<B: burn::tensor::backend::AutodiffBackend> burn::module::HasAutodiffModule<B>
+            for $own<B::InnerBackend>
+        {
+            type TrainModule = $own<B>;
+        }
+
+        impl<B: Backend> core::fmt::Display for $own<B> {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(&burn::module::ModuleDisplay::format(self, Default::default()))
+            }
+        }
+
+        impl<B: Backend> burn::module::ModuleDisplayDefault for $own<B> {
+            fn content(&self, content: burn::module::Content) -> Option<burn::module::Content> {
+                burn::module::ModuleDisplay::custom_content(&self.burn(), content)
+                    .map(|content| content.add_debug_attribute("activation", &self.activation))
+            }
+
+            fn num_params(&self) -> usize {
+                burn::module::Module::num_params(self)
+            }
+        }
+
+        impl<B: Backend> burn::module::ModuleDisplay for $own<B> {
+            fn custom_settings(&self) -> Option<burn::module::DisplaySettings> {
+                burn::module::DisplaySettings::new().with_new_line_after_attribute(false).optional()
+            }
+        }
+    };
+}
+pub(super) use like_burn;

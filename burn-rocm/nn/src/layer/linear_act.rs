@@ -1,0 +1,71 @@
+//! A linear layer and an activation.
+
+use burn::config::Config;
+use burn::module::{Initializer, Param};
+use burn::nn::{Linear, LinearConfig, LinearLayout};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn::tensor::module::linear;
+
+use super::Act;
+use super::bias_act::bias_act;
+use super::like_burn::like_burn;
+
+/// What [`LinearAct`] is made of: Burn's `LinearConfig` and an activation.
+#[derive(Config, Debug)]
+pub struct LinearActConfig {
+    /// Features of the input.
+    pub d_input: usize,
+    /// Features of the output.
+    pub d_output: usize,
+    /// What follows.
+    pub activation: Act,
+    /// Whether there is a bias.
+    #[config(default = true)]
+    pub bias: bool,
+    /// How parameters start.
+    #[config(default = "Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }")]
+    pub initializer: Initializer,
+    /// How the weight lies in memory.
+    #[config(default = "LinearLayout::Row")]
+    pub layout: LinearLayout,
+}
+
+impl LinearActConfig {
+    /// The layer.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> LinearAct<B> {
+        let linear = LinearConfig::new(self.d_input, self.d_output)
+            .with_bias(self.bias)
+            .with_initializer(self.initializer.clone())
+            .with_layout(self.layout);
+        LinearAct::from_burn(linear.init(device), self.activation)
+    }
+}
+
+/// `act(x W + b)`: the product on rocBLAS, bias and activation in one kernel; backward, the activation's gradient and the bias' in one kernel
+/// (and one that joins the sums of its parts), then the products.
+///
+/// Its record is that of Burn's [`Linear`].
+#[derive(Clone, Debug)]
+pub struct LinearAct<B: Backend> {
+    /// `[d_input, d_output]`.
+    pub weight: Param<Tensor<B, 2>>,
+    /// `[d_output]`.
+    pub bias: Option<Param<Tensor<B, 1>>>,
+    /// What follows.
+    pub activation: Act,
+}
+
+like_burn!(LinearAct, Linear, [weight, bias]);
+
+impl<B: Backend> LinearAct<B> {
+    /// The layer's output.
+    ///
+    /// # Shapes
+    /// - input: `[.., d_input]`
+    /// - output: `[.., d_output]`
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        let product = linear(input, self.weight.val(), None);
+        bias_act(self.activation, product, self.bias.as_ref().map(|bias| bias.val()), D - 1)
+    }
+}

@@ -1,0 +1,49 @@
+//! Layers whose last steps are one kernel.
+
+mod bias_act;
+mod conv_act;
+mod joins;
+mod like_burn;
+mod linear_act;
+mod swiglu;
+
+pub use conv_act::{ConvAct, ConvActConfig};
+pub use joins::{AddAct, MulAdd};
+pub use linear_act::{LinearAct, LinearActConfig};
+pub use swiglu::{SwiGlu, SwiGluConfig};
+
+use burn::config::Config;
+use burn::tensor::Tensor;
+use burn::tensor::activation::{gelu, relu, silu};
+use burn::tensor::backend::Backend;
+use burn_rocm::fused;
+
+/// An activation that is joined to the layer before it.
+#[derive(Config, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// `max(z, 0)`.
+    Relu,
+    /// `z Phi(z)`, the exact form ([Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415)).
+    Gelu,
+    /// `z sigmoid(z)`.
+    Silu,
+}
+
+impl Act {
+    fn fused(self) -> fused::Act {
+        match self {
+            Self::Relu => fused::Act::Relu,
+            Self::Gelu => fused::Act::Gelu,
+            Self::Silu => fused::Act::Silu,
+        }
+    }
+}
+
+/// An activation by Burn's ops.
+fn composed<B: Backend, const D: usize>(act: Act, x: Tensor<B, D>) -> Tensor<B, D> {
+    match act {
+        Act::Relu => relu(x),
+        Act::Gelu => gelu(x),
+        Act::Silu => silu(x),
+    }
+}

@@ -1,0 +1,119 @@
+//! The gated linear unit with SiLU.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::nn::{Linear, LinearConfig, LinearLayout};
+use burn::tensor::Tensor;
+use burn::tensor::activation::silu;
+use burn::tensor::backend::Backend;
+use burn_rocm::{RocmError, RocmTensor, fused};
+
+use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+
+/// What [`SwiGlu`] is made of.
+#[derive(Config, Debug)]
+pub struct SwiGluConfig {
+    /// Features of the input.
+    pub d_input: usize,
+    /// Features of the output.
+    pub d_output: usize,
+    /// Whether the linear layers have a bias.
+    #[config(default = false)]
+    pub bias: bool,
+    /// How parameters start.
+    #[config(default = "Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }")]
+    pub initializer: Initializer,
+    /// How the weights lie in memory.
+    #[config(default = "LinearLayout::Row")]
+    pub layout: LinearLayout,
+}
+
+impl SwiGluConfig {
+    /// The layer.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> SwiGlu<B> {
+        let linear = || {
+            LinearConfig::new(self.d_input, self.d_output)
+                .with_bias(self.bias)
+                .with_initializer(self.initializer.clone())
+                .with_layout(self.layout)
+                .init(device)
+        };
+        SwiGlu { linear_inner: linear(), linear_outer: linear() }
+    }
+}
+
+/// `silu(x W1 + b1) * (x W2 + b2)` ([Shazeer 2020](https://arxiv.org/abs/2002.05202)): SiLU and product in one kernel, both of their gradients in
+/// another.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct SwiGlu<B: Backend> {
+    /// What SiLU is of.
+    pub linear_inner: Linear<B>,
+    /// What it is multiplied by.
+    pub linear_outer: Linear<B>,
+}
+
+impl<B: Backend> ModuleDisplay for SwiGlu<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [d_input, d_output] = self.linear_inner.weight.shape().dims();
+        content
+            .add("d_input", &d_input)
+            .add("d_output", &d_output)
+            .add("bias", &self.linear_inner.bias.is_some())
+            .optional()
+    }
+}
+
+impl<B: Backend> SwiGlu<B> {
+    /// The layer's output.
+    ///
+    /// # Shapes
+    /// - input: `[.., d_input]`
+    /// - output: `[.., d_output]`
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        let inner = self.linear_inner.forward(input.clone());
+        let outer = self.linear_outer.forward(input);
+        match Route::<B>::of() {
+            Some(route) => wrap(route.apply(SiluMul, [primitive(inner), primitive(outer)]).0),
+            None => silu(inner) * outer,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SiluMul;
+
+impl Op for SiluMul {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_silu_mul", "nn_silu_mul_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        &[true, true]
+    }
+
+    fn memory_bound(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let [a, b] = inputs.try_into().expect("two inputs");
+        Ok((fused::silu_mul(a, b)?, vec![]))
+    }
+
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        let mut inputs = kept.inputs.into_iter().flatten();
+        let (a, b) = (inputs.next().expect("kept"), inputs.next().expect("kept"));
+        let (by_a, by_b) = fused::silu_mul_backward(a, b, grad)?;
+        Ok(vec![wanted[0].then_some(by_a), wanted[1].then_some(by_b)])
+    }
+}

@@ -1,0 +1,109 @@
+//! Cross entropy.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::tensor::backend::Backend;
+use burn::tensor::{Int, Tensor};
+use burn_rocm::fused::ClassScores;
+
+use super::check_options;
+use super::classes::{Options, class_loss};
+
+/// What [`CrossEntropyLoss`] is made of.
+#[derive(Config, Debug)]
+pub struct CrossEntropyLossConfig {
+    /// Targets whose rows have no loss (they count in the mean).
+    pub pad_tokens: Option<Vec<usize>>,
+    /// A positive weight of each class: the sum of the rows' losses is then divided by their targets' weights.
+    pub weights: Option<Vec<f32>>,
+    /// The share of each target that is spread over all classes, 0 to 1.
+    pub smoothing: Option<f32>,
+    /// Whether the input is logits, and not probabilities.
+    #[config(default = true)]
+    pub logits: bool,
+}
+
+impl CrossEntropyLossConfig {
+    /// The loss.
+    ///
+    /// # Panics
+    /// For a smoothing outside 0 to 1, and for weights that are not positive.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> CrossEntropyLoss<B> {
+        check_options(self.smoothing, self.weights.as_deref());
+        CrossEntropyLoss {
+            pad_tokens: self.pad_tokens.clone(),
+            weights: self.weights.as_ref().map(|weights| Tensor::from_floats(weights.as_slice(), device)),
+            smoothing: self.smoothing,
+            logits: self.logits,
+        }
+    }
+}
+
+/// The mean over rows of minus the logarithm of the probability of each row's class.
+///
+/// From logits by the log-sum-exp, so that neither large nor small ones overflow. See [`burn_rocm::fused::cross_entropy`] for the formula. More
+/// than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens are composed of Burn's ops.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct CrossEntropyLoss<B: Backend> {
+    /// Targets whose rows have no loss.
+    pub pad_tokens: Option<Vec<usize>>,
+    /// `[classes]`.
+    pub weights: Option<Tensor<B, 1>>,
+    /// The share of each target that is spread over all classes.
+    pub smoothing: Option<f32>,
+    /// Whether the input is logits.
+    pub logits: bool,
+}
+
+impl<B: Backend> ModuleDisplay for CrossEntropyLoss<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("pad_tokens", &format!("{:?}", self.pad_tokens))
+            .add("weights", &self.weights)
+            .add("smoothing", &self.smoothing)
+            .add("logits", &self.logits)
+            .optional()
+    }
+}
+
+impl<B: Backend> CrossEntropyLoss<B> {
+    /// The loss of logits with at most one pad token.
+    pub fn new(pad_index: Option<usize>, device: &B::Device) -> Self {
+        CrossEntropyLossConfig::new().with_pad_tokens(pad_index.map(|index| vec![index])).init(device)
+    }
+
+    /// The loss.
+    ///
+    /// # Shapes
+    /// - logits: `[rows, classes]`
+    /// - targets: `[rows]`
+    /// - output: `[1]`
+    ///
+    /// # Panics
+    /// For other shapes. A target that is no class counts nothing, and the next read or sync reports it.
+    pub fn forward(&self, logits: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
+        let options = Options {
+            scores: if self.logits { ClassScores::Logits } else { ClassScores::Probabilities },
+            smoothing: self.smoothing,
+            pad_tokens: self.pad_tokens.as_deref().unwrap_or_default(),
+        };
+        const NAMES: [&str; 2] = ["nn_cross_entropy", "nn_cross_entropy_backward"];
+        class_loss(NAMES, options, self.weights.as_ref(), &logits, &targets)
+            .unwrap_or_else(|| self.composed(logits, targets))
+    }
+
+    fn composed(&self, logits: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
+        let loss = burn::nn::loss::CrossEntropyLoss {
+            pad_tokens: self.pad_tokens.clone().filter(|tokens| !tokens.is_empty()),
+            weights: self.weights.clone(),
+            smoothing: self.smoothing,
+            logits: self.logits,
+        };
+        loss.forward(logits, targets)
+    }
+}

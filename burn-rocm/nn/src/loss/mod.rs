@@ -1,0 +1,37 @@
+//! Losses, each one kernel forward (and one that joins the sums of its blocks, where it needs several) and one backward.
+//!
+//! In place of those of `burn::nn::loss`: same names, fields, configs, records and results. On [`Rocm`](burn_rocm::Rocm) f16 and bf16 are
+//! computed in f32 and rounded once.
+
+mod binary_cross_entropy;
+mod classes;
+mod cross_entropy;
+mod huber;
+mod mse;
+mod nll;
+mod residual;
+
+pub use binary_cross_entropy::{BinaryCrossEntropyLoss, BinaryCrossEntropyLossConfig};
+pub use burn::nn::loss::Reduction;
+pub use cross_entropy::{CrossEntropyLoss, CrossEntropyLossConfig};
+pub use huber::{HuberLoss, HuberLossConfig};
+pub use mse::MseLoss;
+pub use nll::{NllLoss, NllLossConfig};
+
+/// What Burn asserts of the options that losses of classes share.
+///
+/// # Panics
+/// For a smoothing outside 0 to 1, and for weights that are not positive.
+fn check_options(smoothing: Option<f32>, weights: Option<&[f32]>) {
+    if let Some(alpha) = smoothing {
+        assert!((0.0..=1.0).contains(&alpha), "label smoothing is from 0 to 1, not {alpha}");
+    }
+    if let Some(weights) = weights {
+        assert!(weights.iter().all(|&weight| weight > 0.0), "class weights are positive, not {weights:?}");
+    }
+}
+
+/// The error of a gradient by class weights, which are constants here.
+fn constant_weights<T>(op: &'static str) -> Result<T, burn_rocm::RocmError> {
+    Err(burn_rocm::RocmError::Unsupported { op, dtype: "a gradient by the class weights".into() })
+}

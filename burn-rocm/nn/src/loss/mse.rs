@@ -1,0 +1,54 @@
+//! Mean squared error.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_rocm::fused::{Residual, Total};
+
+use super::Reduction;
+use super::residual::{residual_loss, total};
+
+const NAMES: [&str; 2] = ["nn_mse_loss", "nn_mse_loss_backward"];
+
+/// The squared difference of logits and targets.
+#[derive(Module, Clone, Debug, Default)]
+pub struct MseLoss;
+
+impl MseLoss {
+    /// The loss.
+    pub fn new() -> Self {
+        Self
+    }
+
+    /// The mean or the sum over all elements. Shapes that differ broadcast, composed of Burn's ops.
+    ///
+    /// # Shapes
+    /// - logits, targets: `[..]`
+    /// - output: `[1]`
+    ///
+    /// # Panics
+    /// For [`Reduction::BatchMean`], as Burn's.
+    pub fn forward<const D: usize, B: Backend>(
+        &self,
+        logits: Tensor<B, D>,
+        targets: Tensor<B, D>,
+        reduction: Reduction,
+    ) -> Tensor<B, 1> {
+        total(&reduction)
+            .and_then(|total| residual_loss(NAMES, Residual::Squared, &logits, &targets, total))
+            .unwrap_or_else(|| burn::nn::loss::MseLoss::new().forward(logits, targets, reduction))
+    }
+
+    /// The squared differences.
+    ///
+    /// # Shapes
+    /// - logits, targets, output: `[..]`
+    pub fn forward_no_reduction<const D: usize, B: Backend>(
+        &self,
+        logits: Tensor<B, D>,
+        targets: Tensor<B, D>,
+    ) -> Tensor<B, D> {
+        residual_loss(NAMES, Residual::Squared, &logits, &targets, Total::Each)
+            .unwrap_or_else(|| burn::nn::loss::MseLoss::new().forward_no_reduction(logits, targets))
+    }
+}

@@ -1,0 +1,112 @@
+//! Negative log-likelihood.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::tensor::backend::Backend;
+use burn::tensor::{Int, Tensor};
+use burn_rocm::fused::ClassScores;
+
+use super::check_options;
+use super::classes::{Options, class_loss};
+
+/// What [`NllLoss`] is made of.
+#[derive(Config, Debug)]
+pub struct NllLossConfig {
+    /// Targets whose rows have no loss (they count in the mean).
+    pub pad_tokens: Option<Vec<usize>>,
+    /// A positive weight of each class: the sum of the rows' losses is then divided by their targets' weights.
+    pub weights: Option<Vec<f32>>,
+    /// The share of each target that is spread over all classes, 0 to 1.
+    pub smoothing: Option<f32>,
+}
+
+impl NllLossConfig {
+    /// The loss.
+    ///
+    /// # Panics
+    /// For a smoothing outside 0 to 1, and for weights that are not positive.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> NllLoss<B> {
+        check_options(self.smoothing, self.weights.as_deref());
+        NllLoss {
+            pad_tokens: self.pad_tokens.clone(),
+            weights: self.weights.as_ref().map(|weights| Tensor::from_floats(weights.as_slice(), device)),
+            smoothing: self.smoothing,
+        }
+    }
+}
+
+/// The mean over rows of minus the log-probability of each row's class: [`CrossEntropyLoss`](super::CrossEntropyLoss) of what a log-softmax gives.
+///
+/// Burn 0.21 has no loss of this name; options and record are those of its cross entropy.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct NllLoss<B: Backend> {
+    /// Targets whose rows have no loss.
+    pub pad_tokens: Option<Vec<usize>>,
+    /// `[classes]`.
+    pub weights: Option<Tensor<B, 1>>,
+    /// The share of each target that is spread over all classes.
+    pub smoothing: Option<f32>,
+}
+
+impl<B: Backend> ModuleDisplay for NllLoss<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("pad_tokens", &format!("{:?}", self.pad_tokens))
+            .add("weights", &self.weights)
+            .add("smoothing", &self.smoothing)
+            .optional()
+    }
+}
+
+impl<B: Backend> NllLoss<B> {
+    /// The loss.
+    ///
+    /// # Shapes
+    /// - log_probs: `[rows, classes]`, taken as they are, normalised or not
+    /// - targets: `[rows]`
+    /// - output: `[1]`
+    ///
+    /// # Panics
+    /// For other shapes. A target that is no class counts nothing, and the next read or sync reports it.
+    pub fn forward(&self, log_probs: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
+        let options = Options {
+            scores: ClassScores::LogProbabilities,
+            smoothing: self.smoothing,
+            pad_tokens: self.pad_tokens.as_deref().unwrap_or_default(),
+        };
+        const NAMES: [&str; 2] = ["nn_nll_loss", "nn_nll_loss_backward"];
+        class_loss(NAMES, options, self.weights.as_ref(), &log_probs, &targets)
+            .unwrap_or_else(|| self.composed(log_probs, targets))
+    }
+
+    fn composed(&self, log_probs: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
+        let [rows, classes] = log_probs.dims();
+        assert_eq!([rows], targets.dims(), "a target for each of {rows} rows");
+        let smoothing = self.smoothing.unwrap_or(0.0);
+        let weight = self.weights.as_ref().map(|weights| weights.clone().gather(0, targets.clone()));
+        let mut loss = log_probs.clone().gather(1, targets.clone().reshape([rows, 1])).reshape([rows]);
+        if let Some(weight) = &weight {
+            loss = loss * weight.clone();
+        }
+        if self.smoothing.is_some() {
+            let all = match &self.weights {
+                Some(weights) => log_probs * weights.clone().reshape([1, classes]),
+                None => log_probs,
+            };
+            let spread = all.sum_dim(1).reshape([rows]);
+            loss = loss * (1.0 - smoothing) + spread * (smoothing / classes as f32);
+        }
+        for &token in self.pad_tokens.iter().flatten() {
+            loss = loss.mask_fill(targets.clone().equal_elem(token as i64), 0);
+        }
+        match weight {
+            Some(weight) => loss.sum().neg() / weight.sum(),
+            None => loss.mean().neg(),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Targets that are no class: found by the kernel, reported once by the next read, with the op's name.
+//!
+//! A program of its own, one test at a time: flags belong to the device, and other tests' reads would report them.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use burn::backend::Autodiff;
+use burn::tensor::{Int, Tensor, TensorData};
+use burn_rocm_nn::loss::{BinaryCrossEntropyLossConfig, CrossEntropyLoss, NllLossConfig};
+
+type B = Autodiff<burn_rocm::Rocm>;
+
+fn ints(values: &[i64]) -> Tensor<B, 1, Int> {
+    Tensor::from_ints(TensorData::new(values.to_vec(), [values.len()]), &Default::default())
+}
+
+/// The error that reading a loss gives, then what reading it again gives and the gradient by the scores.
+fn fault_of(loss: Tensor<B, 1>, scores: &Tensor<B, 2>) -> (String, f32, Vec<f32>) {
+    let bystander = Tensor::<B, 1>::from_floats([1.0, 2.0], &Default::default());
+    let error = loss.clone().try_into_data().expect_err("the fault is reported").to_string();
+    assert_eq!((bystander.clone() + bystander).into_data().to_vec::<f32>().unwrap(), [2.0, 4.0]);
+    let grads = loss.backward();
+    let grad = scores.grad(&grads).unwrap().try_into_data().expect("reported once");
+    (error, loss.into_data().to_vec::<f32>().unwrap()[0], grad.to_vec().unwrap())
+}
+
+/// In one test: each fault is the device's.
+#[test]
+fn targets_that_are_no_class() {
+    let device = Default::default();
+    for columns in [4usize, 50] {
+        let scores = Tensor::<B, 2>::zeros([3, columns], &device).require_grad();
+        let of_row = (columns as f32).ln() / 3.0;
+        for bad in [-1, columns as i64] {
+            let loss = CrossEntropyLoss::<B>::new(None, &device).forward(scores.clone(), ints(&[1, bad, 2]));
+            let (error, loss, grad) = fault_of(loss, &scores);
+            assert!(error.contains("cross_entropy: ") && error.contains(&format!("index {bad}")), "{error}");
+            assert!(error.contains(&format!("size, {columns}")), "{error}");
+            assert!((loss - 2.0 * of_row).abs() < 1e-5, "two rows count: {loss}");
+            assert!(grad[columns..2 * columns].iter().all(|&g| g == 0.0), "the third has no gradient");
+            assert!(grad[..columns].iter().all(|&g| g != 0.0));
+        }
+        let loss = NllLossConfig::new().init::<B>(&device).forward(scores.clone(), ints(&[0, 99, 2]));
+        let (error, ..) = fault_of(loss, &scores);
+        assert!(error.contains("cross_entropy: ") && error.contains("index 99"), "{error}");
+        // A pad token need not be a class.
+        let loss = CrossEntropyLoss::<B>::new(Some(1000), &device).forward(scores, ints(&[1, 1000, 2]));
+        assert!((loss.into_data().to_vec::<f32>().unwrap()[0] - 2.0 * of_row).abs() < 1e-5);
+    }
+    let scores = Tensor::<B, 2>::zeros([1, 3], &device).require_grad();
+    let loss = BinaryCrossEntropyLossConfig::new().with_logits(true).with_weights(Some(vec![1.0, 2.0]));
+    let loss = loss.init::<B>(&device).forward(scores.clone().flatten::<1>(0, 1), ints(&[0, 2, 1]));
+    let (error, ..) = fault_of(loss, &scores);
+    assert!(error.contains("binary_cross_entropy: ") && error.contains("index 2"), "{error}");
+}

@@ -1,0 +1,390 @@
+//! Layers that end in an activation, sums, products and softmax: against Burn's ops; and their records against Burn's layers'.
+
+use burn::module::{AutodiffModule, Module, Param};
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{BatchNormConfig, Linear, LinearConfig, LinearLayout, PaddingConfig2d};
+use burn::record::{BinBytesRecorder, FullPrecisionSettings, NamedMpkBytesRecorder, Recorder, RecorderError};
+use burn::tensor::activation::{self, gelu, relu, silu};
+use burn::tensor::backend::Backend;
+use burn_rocm_nn::activation::{log_softmax, softmax};
+use burn_rocm_nn::{
+    Act, AddAct, ConvAct, ConvActConfig, LinearAct, LinearActConfig, MulAdd, SwiGlu, SwiGluConfig,
+};
+use burn_rocm_tests::trace::during;
+use burn_rocm_tests::{FLOATS, SHAPES};
+
+use crate::support::*;
+
+const ACTS: [Act; 3] = [Act::Relu, Act::Gelu, Act::Silu];
+
+fn by_burn<B: Backend, const D: usize>(act: Act, x: Tensor<B, D>) -> Tensor<B, D> {
+    match act {
+        Act::Relu => relu(x),
+        Act::Gelu => gelu(x),
+        Act::Silu => silu(x),
+    }
+}
+
+/// What an op of tensors of one shape gives, and the gradients of a sum of its products with fixed numbers, through an op on either side.
+macro_rules! gradients {
+    ($B:ident, $D:literal, $data:expr, $dtype:expr, |$x:ident| $out:expr) => {{
+        let leaves: Vec<Tensor<$B, $D>> =
+            $data.iter().map(|data| tensor::<$B, $D>(data, $dtype).require_grad()).collect();
+        let $x: Vec<Tensor<$B, $D>> = leaves.iter().map(|leaf| leaf.clone().tanh() * 2.0).collect();
+        let out = $out;
+        let grads = (out.clone().tanh() * out.clone()).sum().backward();
+        let mut all = vec![out.into_data()];
+        all.extend(leaves.iter().map(|leaf| leaf.grad(&grads).unwrap().into_data()));
+        all
+    }};
+}
+
+fn several(random: &Random, shape: &[usize], count: usize) -> Vec<TensorData> {
+    (0..count).map(|_| uniform(random, shape)).collect()
+}
+
+fn shapes() -> impl Iterator<Item = &'static [usize]> {
+    SHAPES.iter().copied().filter(|shape| shape.len() == 2)
+}
+
+#[test]
+fn sums_and_products() {
+    let random = Random::new();
+    for (shape, dtype) in shapes().flat_map(|shape| FLOATS.map(|dtype| (shape, dtype))) {
+        let tolerance = Tolerance::of(dtype).times(50.0);
+        for act in ACTS {
+            let data = several(&random, shape, 2);
+            against_burn!(format!("{act:?} of a sum, {shape:?} {dtype:?}"), tolerance, |B|
+                theirs gradients!(B, 2, data, dtype, |x| by_burn(act, x[0].clone() + x[1].clone())),
+                ours gradients!(B, 2, data, dtype, |x| AddAct::new(act).forward(x[0].clone(), x[1].clone()))
+            );
+        }
+        let data = several(&random, shape, 3);
+        against_burn!(format!("a product and a sum, {shape:?} {dtype:?}"), tolerance, |B|
+            theirs gradients!(B, 2, data, dtype, |x| x[0].clone() * x[1].clone() + x[2].clone()),
+            ours gradients!(B, 2, data, dtype, |x| {
+                MulAdd::new().forward(x[0].clone(), x[1].clone(), x[2].clone())
+            })
+        );
+    }
+}
+
+#[test]
+fn shapes_that_broadcast_are_composed() {
+    let random = Random::new();
+    let data = [uniform(&random, &[4, 6]), uniform(&random, &[1, 6]), uniform(&random, &[4, 1])];
+    let tolerance = Tolerance::of(DType::F32).times(50.0);
+    against_burn!("a product and a sum", tolerance, |B|
+        theirs gradients!(B, 2, data, DType::F32, |x| x[0].clone() * x[1].clone() + x[2].clone()),
+        ours gradients!(B, 2, data, DType::F32, |x| {
+            MulAdd::new().forward(x[0].clone(), x[1].clone(), x[2].clone())
+        })
+    );
+    against_burn!("an activation of a sum", tolerance, |B|
+        theirs gradients!(B, 2, data[..2], DType::F32, |x| silu(x[0].clone() + x[1].clone())),
+        ours gradients!(B, 2, data[..2], DType::F32, |x| {
+            AddAct::new(Act::Silu).forward(x[0].clone(), x[1].clone())
+        })
+    );
+}
+
+#[test]
+fn softmax_and_its_logarithm() {
+    let random = Random::new();
+    for shape in [[3, 4, 5], [2, 1, 700], [7, 33, 1], [2, 5000, 3]] {
+        for dim in 0..3 {
+            for dtype in FLOATS {
+                let data = several(&random, &shape, 1);
+                // The oracle's own gradients of 16-bit floats lose bits in long sums.
+                if shape.iter().product::<usize>() > 3000 && dtype != DType::F32 {
+                    continue;
+                }
+                let what = format!("{shape:?} dim {dim} {dtype:?}");
+                let tolerance = Tolerance::sum(dtype, 100);
+                against_burn!(format!("softmax {what}"), tolerance, |B|
+                    theirs gradients!(B, 3, data, dtype, |x| activation::softmax(x[0].clone(), dim)),
+                    ours gradients!(B, 3, data, dtype, |x| softmax(x[0].clone(), dim))
+                );
+                against_burn!(format!("log_softmax {what}"), tolerance, |B|
+                    theirs gradients!(B, 3, data, dtype, |x| activation::log_softmax(x[0].clone(), dim)),
+                    ours gradients!(B, 3, data, dtype, |x| log_softmax(x[0].clone(), dim))
+                );
+            }
+        }
+    }
+}
+
+/// The oracle refuses these.
+#[test]
+fn softmax_of_nothing() {
+    for shape in [[0, 4], [4, 0]] {
+        for dim in [0, 1] {
+            let leaf = Tensor::<Ours, 2>::zeros(shape, &Default::default()).require_grad();
+            let grads = softmax(leaf.clone(), dim).sum().backward();
+            assert_eq!(leaf.grad(&grads).unwrap().dims(), shape);
+        }
+    }
+}
+
+#[test]
+fn softmax_of_a_transposed_view() {
+    let data = several(&Random::new(), &[12, 40], 1);
+    for dim in [0, 1] {
+        against_burn!(format!("dim {dim}"), Tolerance::of(DType::F32).times(50.0), |B|
+            theirs gradients!(B, 2, data, DType::F32, |x| activation::softmax(x[0].clone().transpose(), dim)),
+            ours gradients!(B, 2, data, DType::F32, |x| softmax(x[0].clone().transpose(), dim))
+        );
+    }
+}
+
+/// A parameter of fixed values.
+fn param<B: burn::tensor::backend::AutodiffBackend, const D: usize>(
+    data: &TensorData,
+    dtype: DType,
+) -> Param<Tensor<B, D>> {
+    Param::from_tensor(tensor::<B, D>(data, dtype))
+}
+
+/// A layer's output, and the gradients by its input, weight and bias.
+macro_rules! layer_gradients {
+    ($B:ident, $input:expr, $layer:expr, |$x:ident| $forward:expr) => {{
+        let leaf = $input.require_grad();
+        let layer = $layer;
+        let $x = leaf.clone() * 1.0;
+        let out = $forward(&layer, $x);
+        let grads = (out.clone() * out.clone()).sum().backward();
+        let mut all = vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+        all.push(layer.weight.val().grad(&grads).unwrap().into_data());
+        all.extend(layer.bias.as_ref().map(|bias| bias.val().grad(&grads).unwrap().into_data()));
+        all
+    }};
+}
+
+#[test]
+fn linear_and_activation() {
+    let random = Random::new();
+    for (rows, d_input, d_output) in [(1, 1, 1), (5, 7, 3), (300, 4, 65), (600, 3, 2)] {
+        for (act, dtype) in ACTS.iter().flat_map(|&act| FLOATS.map(|dtype| (act, dtype))) {
+            for biased in [true, false] {
+                let [x, weight, bias] = [
+                    uniform(&random, &[rows, d_input]),
+                    uniform(&random, &[d_input, d_output]),
+                    uniform(&random, &[d_output]),
+                ];
+                if dtype != DType::F32 && rows == 600 {
+                    continue;
+                }
+                let what = format!("{rows} x {d_input} x {d_output} {act:?} {dtype:?} bias {biased}");
+                let scale = if matches!(dtype, DType::F16 | DType::BF16) { 20.0 } else { 5.0 };
+                against_burn!(what, Tolerance::sum(dtype, rows * d_input).times(scale), |B|
+                    theirs layer_gradients!(B, tensor::<B, 2>(&x, dtype), Linear::<B> {
+                        weight: param(&weight, dtype),
+                        bias: biased.then(|| param(&bias, dtype)),
+                    }, |x| |layer: &Linear<B>, x| by_burn(act, layer.forward(x))),
+                    ours layer_gradients!(B, tensor::<B, 2>(&x, dtype), LinearAct::<B> {
+                        weight: param(&weight, dtype),
+                        bias: biased.then(|| param(&bias, dtype)),
+                        activation: act,
+                    }, |x| |layer: &LinearAct<B>, x| layer.forward(x))
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn convolution_and_activation() {
+    let random = Random::new();
+    for (act, dtype) in ACTS.iter().flat_map(|&act| [DType::F32, DType::F64].map(|dtype| (act, dtype))) {
+        for (size, padding) in [([9, 7], PaddingConfig2d::Same), ([5, 40], PaddingConfig2d::Valid)] {
+            for biased in [true, false] {
+                let x = uniform(&random, &[3, 4, size[0], size[1]]);
+                let (weight, bias) = (uniform(&random, &[6, 2, 3, 3]), uniform(&random, &[6]));
+                macro_rules! conv {
+                    ($B:ident) => {
+                        Conv2d::<$B> {
+                            weight: param(&weight, dtype),
+                            bias: biased.then(|| param(&bias, dtype)),
+                            stride: [1, 2],
+                            kernel_size: [3, 3],
+                            dilation: [1, 1],
+                            groups: 2,
+                            padding: padding.clone(),
+                        }
+                    };
+                }
+                let what = format!("{size:?} {act:?} {dtype:?} bias {biased}");
+                against_burn!(what, Tolerance::sum(dtype, 2000).times(5.0), |B|
+                    theirs layer_gradients!(B, tensor::<B, 4>(&x, dtype), conv!(B), |x| {
+                        |layer: &Conv2d<B>, x| by_burn(act, layer.forward(x))
+                    }),
+                    ours layer_gradients!(B, tensor::<B, 4>(&x, dtype), ConvAct::from_burn(conv!(B), act), |x| {
+                        |layer: &ConvAct<B>, x| layer.forward(x)
+                    })
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_norm_folds_into_the_convolution_before_it() {
+    let random = Random::new();
+    let device = Default::default();
+    for bias in [true, false] {
+        let conv = Conv2dConfig::new([3, 5], [3, 3]).with_bias(bias).init::<Ours>(&device);
+        let norm = BatchNormConfig::new(5).init::<Ours>(&device);
+        // Training gives it statistics other than 0 and 1.
+        let train = tensor::<Ours, 4>(&uniform(&random, &[4, 3, 8, 8]), DType::F32);
+        norm.forward(conv.forward(train) * 3.0 + 0.5);
+        let (conv, mut norm) = (conv.valid(), norm.valid());
+        norm.gamma = Param::from_tensor(tensor::<Ours, 1>(&uniform(&random, &[5]), DType::F32).inner());
+        norm.beta = Param::from_tensor(tensor::<Ours, 1>(&uniform(&random, &[5]), DType::F32).inner());
+        let x = tensor::<Ours, 4>(&uniform(&random, &[2, 3, 9, 6]), DType::F32).inner();
+        let theirs = relu(norm.forward(conv.forward(x.clone()))).into_data();
+        let of = [norm.gamma.val(), norm.beta.val(), norm.running_mean.value(), norm.running_var.value()];
+        let folded = ConvAct::folded(conv, of, norm.epsilon, Act::Relu);
+        let (ours, lines) = during(|| folded.forward(x));
+        burn_rocm_tests::assert_close(
+            &"folded",
+            &[ours.into_data()],
+            &[theirs],
+            Tolerance::sum(DType::F32, 27),
+        );
+        assert_eq!(lines.iter().filter(|line| line.contains("kernel bias_act<Relu, f32>")).count(), 1);
+    }
+}
+
+#[test]
+fn swiglu() {
+    let random = Random::new();
+    let config = burn::nn::SwiGluConfig::new(6, 9).with_bias(true);
+    let theirs = config.init::<Oracle>(&Default::default());
+    theirs.num_params(); // initialises: a clone of what is not would start with other numbers
+    let recorder = BinBytesRecorder::<FullPrecisionSettings>::default();
+    let bytes = recorder.record(theirs.clone().into_record(), ()).unwrap();
+    let x = uniform(&random, &[4, 5, 6]);
+    let expected = {
+        let leaf = tensor::<Oracle, 3>(&x, DType::F32).require_grad();
+        let out = theirs.forward(leaf.clone());
+        let grads = (out.clone() * out.clone()).sum().backward();
+        let weight = theirs.linear_outer.weight.val().grad(&grads).unwrap();
+        [out.into_data(), leaf.grad(&grads).unwrap().into_data(), weight.into_data()]
+    };
+    let ours: SwiGlu<Ours> = SwiGluConfig::new(6, 9).with_bias(true).init(&Default::default());
+    let ours = ours.load_record(recorder.load(bytes.clone(), &Default::default()).unwrap());
+    let leaf = tensor::<Ours, 3>(&x, DType::F32).require_grad();
+    let out = ours.forward(leaf.clone());
+    let grads = (out.clone() * out.clone()).sum().backward();
+    let weight = ours.linear_outer.weight.val().grad(&grads).unwrap();
+    let found = [out.into_data(), leaf.grad(&grads).unwrap().into_data(), weight.into_data()];
+    burn_rocm_tests::assert_close(&"swiglu", &found, &expected, Tolerance::sum(DType::F32, 60).times(5.0));
+    assert_eq!(recorder.record(ours.into_record(), ()).unwrap(), bytes, "the record is Burn's");
+    let nested = SwiGluConfig::new(6, 9).init::<Oracle>(&Default::default());
+    nested.num_params();
+    let plain = burn::nn::SwiGlu {
+        linear_inner: nested.linear_inner.clone(),
+        linear_outer: nested.linear_outer.clone(),
+    };
+    let x = tensor::<Oracle, 3>(&x, DType::F32);
+    let (ours, theirs) = (nested.forward(x.clone()).into_data(), plain.forward(x).into_data());
+    burn_rocm_tests::assert_close(&"composed", &[ours], &[theirs], Tolerance::EXACT);
+}
+
+/// Without autodiff: there Burn's own `Linear` of column layout can't be loaded.
+type Inference = burn_rocm::Rocm;
+
+/// A record's bytes, by a recorder with field names and by one without.
+fn both_records<M: Module<Inference>>(module: M) -> [Vec<u8>; 2] {
+    [
+        NamedMpkBytesRecorder::<FullPrecisionSettings>::default()
+            .record(module.clone().into_record(), ())
+            .unwrap(),
+        BinBytesRecorder::<FullPrecisionSettings>::default().record(module.into_record(), ()).unwrap(),
+    ]
+}
+
+fn loaded<M: Module<Inference>>(module: M, [named, binary]: [Vec<u8>; 2]) -> Result<[M; 2], RecorderError> {
+    let device = Default::default();
+    Ok([
+        module
+            .clone()
+            .load_record(NamedMpkBytesRecorder::<FullPrecisionSettings>::default().load(named, &device)?),
+        module.load_record(BinBytesRecorder::<FullPrecisionSettings>::default().load(binary, &device)?),
+    ])
+}
+
+#[test]
+fn records_are_those_of_burns_layers() {
+    let device = Default::default();
+    for layout in [LinearLayout::Row, LinearLayout::Col] {
+        let theirs = LinearConfig::new(3, 4).with_layout(layout).init::<Inference>(&device);
+        theirs.num_params(); // initialises: a clone of what is not would start with other numbers
+        let config = LinearActConfig::new(3, 4, Act::Gelu).with_layout(layout);
+        let records = both_records(theirs.clone());
+        for ours in loaded(config.init(&device), records.clone()).unwrap() {
+            assert_eq!(ours.weight.val().into_data(), theirs.weight.val().into_data());
+            assert_eq!(ours.activation, Act::Gelu);
+            assert_eq!(both_records(ours.clone()), records);
+            assert_eq!((ours.num_params(), ours.weight.id), (16, theirs.weight.id));
+            let fresh = LinearConfig::new(3, 4).with_layout(layout).init::<Inference>(&device);
+            for back in loaded(fresh, both_records(ours)).unwrap() {
+                assert_eq!(back.weight.val().into_data(), theirs.weight.val().into_data());
+            }
+        }
+    }
+    let theirs = Conv2dConfig::new([2, 4], [3, 3]).init::<Inference>(&device);
+    theirs.num_params();
+    let records = both_records(theirs.clone());
+    for ours in loaded(ConvActConfig::new([2, 4], [3, 3], Act::Relu).init(&device), records.clone()).unwrap()
+    {
+        assert_eq!(ours.weight.val().into_data(), theirs.weight.val().into_data());
+        assert_eq!(both_records(ours), records);
+    }
+}
+
+#[test]
+fn parameters_are_initialised_once() {
+    let device = Default::default();
+    let x = tensor::<Ours, 4>(&uniform(&Random::new(), &[1, 2, 5, 5]), DType::F32);
+    let layer = ConvActConfig::new([2, 3], [3, 3], Act::Gelu).init::<Ours>(&device);
+    let first = layer.forward(x.clone()).into_data();
+    burn_rocm_tests::assert_close(&"again", &[layer.forward(x).into_data()], &[first], Tolerance::EXACT);
+    let layer = LinearActConfig::new(2, 3, Act::Gelu).init::<Ours>(&device);
+    let valid = layer.valid();
+    assert_eq!(valid.weight.val().into_data(), layer.weight.val().into_data());
+}
+
+#[test]
+fn layers_move_between_training_and_inference() {
+    let layer = LinearActConfig::new(3, 2, Act::Silu).init::<Ours>(&Default::default());
+    let inference = layer.valid();
+    let x = tensor::<Ours, 2>(&uniform(&Random::new(), &[5, 3]), DType::F32);
+    let expected = layer.forward(x.clone()).into_data();
+    burn_rocm_tests::assert_close(
+        &"valid",
+        &[inference.forward(x.clone().inner()).into_data()],
+        std::slice::from_ref(&expected),
+        Tolerance::EXACT,
+    );
+    let back: LinearAct<Ours> = inference.train();
+    burn_rocm_tests::assert_close(&"train", &[back.forward(x).into_data()], &[expected], Tolerance::EXACT);
+    let text = format!("{layer}");
+    assert!(text.contains("d_input: 3") && text.contains("Silu") && text.contains("LinearAct"), "{text}");
+}
+
+#[test]
+fn the_trace_names_the_fused_ops() {
+    let random = Random::new();
+    let layer = LinearActConfig::new(8, 16, Act::Relu).init::<Ours>(&Default::default());
+    let x = tensor::<Ours, 2>(&uniform(&random, &[4, 8]), DType::F32);
+    let (_, lines) = during(|| softmax(layer.forward(x), 1).sum().backward());
+    for op in [
+        "nn_bias_act f32: kernel bias_act<Relu, f32>",
+        "nn_bias_act_backward f32: kernel bias_act_columns_backward<Relu, f32>",
+        "nn_softmax f32: kernel softmax_rows<f32>",
+        "nn_softmax_backward f32: kernel softmax_rows_backward<f32>",
+    ] {
+        assert_eq!(lines.iter().filter(|line| *line == op).count(), 1, "{op} in {lines:#?}");
+    }
+}

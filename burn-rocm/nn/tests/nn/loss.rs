@@ -1,0 +1,353 @@
+//! Losses of rows with one class each: against sums in f64, and against Burn's module.
+
+use burn::nn::loss as burns;
+use burn::tensor::Int;
+use burn::tensor::activation::{log_softmax, softmax};
+use burn::tensor::backend::AutodiffBackend;
+use burn_rocm_nn::loss::{self as own, CrossEntropyLoss, CrossEntropyLossConfig, NllLoss, NllLossConfig};
+use burn_rocm_tests::trace::during;
+use burn_rocm_tests::{FLOATS, Tolerance};
+
+use crate::support::*;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Scores {
+    Logits,
+    Probabilities,
+    LogProbabilities,
+}
+
+/// The options of one loss.
+#[derive(Clone, Debug)]
+struct Options {
+    weights: Option<Vec<f32>>,
+    smoothing: Option<f32>,
+    pad_tokens: Option<Vec<usize>>,
+}
+
+fn options(classes: usize, random: &Random) -> Vec<Options> {
+    let weights = || Some((0..classes).map(|_| random.uniform(0.5, 2.0) as f32).collect());
+    let plain = Options { weights: None, smoothing: None, pad_tokens: None };
+    vec![
+        plain.clone(),
+        Options { weights: weights(), ..plain.clone() },
+        Options { smoothing: Some(0.1), ..plain.clone() },
+        Options { pad_tokens: Some(vec![0, classes / 2]), ..plain },
+        Options { weights: weights(), smoothing: Some(0.3), pad_tokens: Some(vec![classes - 1]) },
+    ]
+}
+
+/// The loss and its gradient by the scores, in f64 from the formula.
+fn reference(kind: Scores, x: &[f64], targets: &[i64], of: &Options, least: f64) -> (f64, Vec<f64>) {
+    let (rows, len) = (targets.len(), x.len() / targets.len());
+    let weight = |class: usize| of.weights.as_ref().map_or(1.0, |weights| f64::from(weights[class]));
+    let divisor = match of.weights {
+        Some(_) => targets.iter().map(|&target| weight(target as usize)).sum(),
+        None => rows as f64,
+    };
+    let (mut loss, mut grad) = (0.0, vec![0.0; x.len()]);
+    for (row, &target) in targets.iter().enumerate() {
+        let target = target as usize;
+        if of.pad_tokens.as_ref().is_some_and(|tokens| tokens.contains(&target)) {
+            continue;
+        }
+        let scores = &x[row * len..][..len];
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let log_sum = max + scores.iter().map(|v| (v - max).exp()).sum::<f64>().ln();
+        // How much of the loss is minus the log-probability of each class.
+        let share: Vec<f64> = (0..len)
+            .map(|class| {
+                let a = of.smoothing.map_or(0.0, f64::from);
+                let hard = if class == target { 1.0 } else { 0.0 };
+                weight(class) * (hard * (1.0 - a) + a / len as f64)
+            })
+            .collect();
+        let all: f64 = share.iter().sum();
+        for class in 0..len {
+            let (v, k) = (scores[class], share[class]);
+            let (log_p, slope) = match kind {
+                Scores::Logits => (v - log_sum, (v - log_sum).exp() * all - k),
+                Scores::LogProbabilities => (v, -k),
+                Scores::Probabilities if of.smoothing.is_some() => (v.ln(), -k / v),
+                Scores::Probabilities => (v.max(least).ln(), if v < least { 0.0 } else { -k / v }),
+            };
+            loss -= if k == 0.0 { 0.0 } else { k * log_p };
+            grad[row * len + class] = slope / divisor;
+        }
+    }
+    (loss / divisor, grad)
+}
+
+fn targets<B: AutodiffBackend>(targets: &[i64], dtype: DType) -> Tensor<B, 1, Int> {
+    Tensor::from_data(TensorData::new(targets.to_vec(), [targets.len()]), (&Default::default(), dtype))
+}
+
+/// The loss and the gradient of three times it.
+fn run<B: AutodiffBackend>(
+    kind: Scores,
+    x: &TensorData,
+    classes: &[i64],
+    index: DType,
+    of: &Options,
+) -> Vec<TensorData> {
+    let device = Default::default();
+    let leaf = tensor::<B, 2>(x, x.dtype).require_grad();
+    let classes = targets::<B>(classes, index);
+    let loss = match kind {
+        Scores::LogProbabilities => {
+            let config = NllLossConfig {
+                pad_tokens: of.pad_tokens.clone(),
+                weights: of.weights.clone(),
+                smoothing: of.smoothing,
+            };
+            config.init::<B>(&device).forward(leaf.clone(), classes)
+        }
+        _ => {
+            let config = CrossEntropyLossConfig {
+                pad_tokens: of.pad_tokens.clone(),
+                weights: of.weights.clone(),
+                smoothing: of.smoothing,
+                logits: kind == Scores::Logits,
+            };
+            config.init::<B>(&device).forward(leaf.clone(), classes)
+        }
+    };
+    let grads = (loss.clone() * 3.0).backward();
+    vec![loss.into_data(), leaf.grad(&grads).unwrap().into_data()]
+}
+
+#[test]
+fn losses_and_gradients_as_in_f64() {
+    let random = Random::new();
+    let shapes = [[1, 1], [1, 7], [64, 10], [600, 30], [3, 32], [5, 33], [3, 257], [2, 4096], [2, 5003]];
+    for kind in [Scores::Logits, Scores::Probabilities, Scores::LogProbabilities] {
+        for (place, &[rows, len]) in shapes.iter().enumerate() {
+            let dtype = FLOATS[place % FLOATS.len()];
+            for dtype in if rows * len < 3000 { FLOATS.to_vec() } else { vec![dtype] } {
+                let draw = || match kind {
+                    Scores::Probabilities => random.uniform(0.1, 1.0),
+                    _ => random.uniform(-4.0, 4.0),
+                };
+                let x: Vec<f64> = (0..rows * len).map(|_| draw()).collect();
+                let x = TensorData::new(x, [rows, len]).convert_dtype(dtype);
+                let classes: Vec<i64> = (0..rows).map(|_| random.below(len) as i64).collect();
+                let wide: Vec<f64> = x.iter::<f64>().collect();
+                for of in options(len, &random) {
+                    let (loss, grad) = reference(kind, &wide, &classes, &of, 0.0);
+                    let grad: Vec<f64> = grad.iter().map(|g| 3.0 * g).collect();
+                    let theirs = [
+                        TensorData::new(vec![loss], [1]).convert_dtype(dtype),
+                        TensorData::new(grad, [rows, len]).convert_dtype(dtype),
+                    ];
+                    let tolerance =
+                        Tolerance::of(dtype).times(if dtype == DType::F64 { 100.0 } else { 10.0 });
+                    for index in [DType::I32, DType::I64, DType::U8] {
+                        if index == DType::U8 && len > 256 {
+                            continue;
+                        }
+                        let ours = run::<Ours>(kind, &x, &classes, index, &of);
+                        let what = format!("{kind:?} {rows} x {len} {dtype:?} {index:?} {of:?}");
+                        burn_rocm_tests::assert_close(&what, &ours, &theirs, tolerance);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn cross_entropy_as_burn() {
+    let random = Random::new();
+    for (rows, len) in [(6, 4), (5, 70)] {
+        let x = uniform(&random, &[rows, len]);
+        let classes: Vec<i64> = (0..rows).map(|_| random.below(len) as i64).collect();
+        for of in options(len, &random) {
+            for logits in [true, false] {
+                // The oracle's smoothing is of f32 alone.
+                for dtype in if of.smoothing.is_some() { vec![DType::F32] } else { FLOATS.to_vec() } {
+                    macro_rules! loss_of {
+                        ($B:ident, $from:ident) => {{
+                            let leaf = tensor::<$B, 2>(&x, dtype).require_grad();
+                            let scores = if logits { leaf.clone() * 2.0 } else { softmax(leaf.clone(), 1) };
+                            let mut loss = $from::CrossEntropyLossConfig::new()
+                                .with_pad_tokens(of.pad_tokens.clone())
+                                .with_weights(of.weights.clone())
+                                .with_smoothing(of.smoothing)
+                                .with_logits(logits)
+                                .init::<$B>(&Default::default());
+                            loss.weights = loss.weights.map(|weights| weights.cast(dtype));
+                            let out = loss.forward(scores, targets::<$B>(&classes, DType::I32));
+                            let grads = (out.clone() * out.clone()).backward();
+                            vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()]
+                        }};
+                    }
+                    let what = format!("cross entropy {rows} x {len} {dtype:?} logits {logits} {of:?}");
+                    against_burn!(what, Tolerance::of(dtype).times(30.0), |B|
+                        theirs loss_of!(B, burns),
+                        ours loss_of!(B, own)
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Both paths of a module, the fused and the composed.
+#[test]
+fn the_composed_paths_agree() {
+    let random = Random::new();
+    let (rows, len) = (9, 6);
+    let x = uniform(&random, &[rows, len]);
+    let classes: Vec<i64> = (0..rows).map(|_| random.below(len) as i64).collect();
+    for of in options(len, &random) {
+        for kind in [Scores::Logits, Scores::LogProbabilities] {
+            let x = x.clone().convert_dtype(DType::F32);
+            let theirs = run::<Oracle>(kind, &x, &classes, DType::I64, &of);
+            let ours = run::<Ours>(kind, &x, &classes, DType::I64, &of);
+            let what = format!("{kind:?} {of:?}");
+            burn_rocm_tests::assert_close(&what, &ours, &theirs, Tolerance::of(DType::F32).times(30.0));
+            // More pad tokens than the kernel takes, all but the first few no class at all.
+            let tokens = of.pad_tokens.clone().unwrap_or_default().into_iter().chain(100..110).collect();
+            let more = Options { pad_tokens: Some(tokens), ..of.clone() };
+            let ours = run::<Ours>(kind, &x, &classes, DType::I64, &more);
+            burn_rocm_tests::assert_close(&what, &ours, &theirs, Tolerance::of(DType::F32).times(30.0));
+        }
+    }
+}
+
+#[test]
+fn views_are_taken() {
+    let random = Random::new();
+    let x = uniform(&random, &[41, 12]);
+    macro_rules! loss_of {
+        ($B:ident, $loss:expr) => {{
+            let leaf = tensor::<$B, 2>(&x, DType::F32).require_grad();
+            let classes = targets::<$B>(&(0..24).map(|i| i * 17 % 41).collect::<Vec<_>>(), DType::I32);
+            let classes = classes.slice_dim(0, burn::tensor::Slice::new(1, Some(24), 2));
+            let out = $loss.forward(leaf.clone().transpose(), classes);
+            vec![out.clone().into_data(), leaf.grad(&out.backward()).unwrap().into_data()]
+        }};
+    }
+    against_burn!("views", Tolerance::of(DType::F32).times(10.0), |B|
+        theirs loss_of!(B, burn::nn::loss::CrossEntropyLoss::<B>::new(Some(17), &Default::default())),
+        ours loss_of!(B, CrossEntropyLoss::<B>::new(Some(17), &Default::default()))
+    );
+}
+
+#[test]
+fn logits_of_any_size_do_not_overflow() {
+    let rows = [[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4], [3.0, f64::NEG_INFINITY, 2.0], [88.0, 89.0, 90.0]];
+    let x: Vec<f64> = rows.concat();
+    let classes = [1, 0, 0, 2];
+    let of = Options { weights: None, smoothing: None, pad_tokens: None };
+    let (loss, grad) = reference(Scores::Logits, &x, &classes, &of, 0.0);
+    let grad: Vec<f64> = grad.iter().map(|g| 3.0 * g).collect();
+    for columns in [3, 40] {
+        // The same rows, and with elements that add nothing: those are a block's work each.
+        let wide = |row: &[f64], rest: f64| -> Vec<f64> {
+            row.iter().copied().chain(std::iter::repeat(rest)).take(columns).collect()
+        };
+        let widen = |values: &[f64], rest| {
+            TensorData::new(
+                values.chunks(3).flat_map(|row| wide(row, rest)).collect::<Vec<f64>>(),
+                [4, columns],
+            )
+            .convert_dtype(DType::F32)
+        };
+        let theirs = [TensorData::new(vec![loss as f32], [1]), widen(&grad, 0.0)];
+        let ours = run::<Ours>(Scores::Logits, &widen(&x, f64::NEG_INFINITY), &classes, DType::I32, &of);
+        burn_rocm_tests::assert_close(&columns, &ours, &theirs, Tolerance::of(DType::F32).times(10.0));
+    }
+}
+
+#[test]
+fn what_is_no_number_stays_none() {
+    let of = Options { weights: None, smoothing: None, pad_tokens: None };
+    for columns in [4, 50, 5000] {
+        for odd in [f64::NAN, f64::INFINITY] {
+            let mut x = vec![0.5; 2 * columns];
+            x[columns + 2] = odd;
+            let x = TensorData::new(x, [2, columns]).convert_dtype(DType::F32);
+            let ours = run::<Ours>(Scores::Logits, &x, &[1, 1], DType::I32, &of);
+            assert!(ours[0].iter::<f64>().all(f64::is_nan), "{odd} in {columns} columns gives {:?}", ours[0]);
+            let grad: Vec<f64> = ours[1].iter().collect();
+            assert!(grad[..columns].iter().all(|g| g.is_finite()), "the other row has its gradient");
+            assert!(grad[columns..].iter().all(|g| g.is_nan()));
+        }
+    }
+}
+
+#[test]
+fn no_rows_have_no_mean() {
+    let of = Options { weights: None, smoothing: None, pad_tokens: None };
+    let x = TensorData::new(Vec::<f32>::new(), [0, 5]);
+    let ours = run::<Ours>(Scores::Logits, &x, &[], DType::I32, &of);
+    assert!(ours[0].iter::<f64>().all(f64::is_nan) && ours[0].shape.as_slice() == [1]);
+    assert_eq!(ours[1].shape.as_slice(), [0, 5]);
+}
+
+#[test]
+fn a_nll_of_log_softmax_is_the_cross_entropy() {
+    let x = uniform(&Random::new(), &[12, 9]);
+    let classes: Vec<i64> = (0..12).map(|i| i % 9).collect();
+    against_burn!("nll", Tolerance::of(DType::F32).times(10.0), |B|
+        theirs {
+            let leaf = tensor::<B, 2>(&x, DType::F32).require_grad();
+            let loss = burn::nn::loss::CrossEntropyLoss::<B>::new(None, &Default::default());
+            let out = loss.forward(leaf.clone(), targets::<B>(&classes, DType::I32));
+            vec![out.clone().into_data(), leaf.grad(&out.backward()).unwrap().into_data()]
+        },
+        ours {
+            let leaf = tensor::<B, 2>(&x, DType::F32).require_grad();
+            let loss: NllLoss<B> = NllLossConfig::new().init(&Default::default());
+            let out = loss.forward(log_softmax(leaf.clone(), 1), targets::<B>(&classes, DType::I32));
+            vec![out.clone().into_data(), leaf.grad(&out.backward()).unwrap().into_data()]
+        }
+    );
+}
+
+#[test]
+fn one_kernel_each_way() {
+    let loss = CrossEntropyLoss::<Ours>::new(None, &Default::default());
+    let of = |rows: usize, columns: usize| {
+        let x = tensor::<Ours, 2>(&uniform(&Random::new(), &[rows, columns]), DType::F32).require_grad();
+        let classes = targets::<Ours>(&vec![1; rows], DType::I32);
+        let (_, lines) = during(|| {
+            let out = loss.forward(x, classes);
+            out.backward()
+        });
+        lines.into_iter().filter(|line| line.starts_with("nn_")).collect::<Vec<_>>()
+    };
+    let [forward, backward] = [
+        "nn_cross_entropy f32: kernel cross_entropy_short<f32, i32>",
+        "nn_cross_entropy_backward f32: kernel cross_entropy_short_backward<Logits, f32, i32>",
+    ];
+    assert_eq!(of(64, 10), [forward, backward]);
+    // Of several blocks, one more joins the sums.
+    assert_eq!(of(2048, 16), [forward, "nn_cross_entropy f32: kernel loss_total<f32>", backward]);
+}
+
+#[test]
+fn bad_shapes_are_refused() {
+    let x = tensor::<Ours, 2>(&uniform(&Random::new(), &[3, 4]), DType::F32);
+    let loss = CrossEntropyLoss::<Ours>::new(None, &Default::default());
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        loss.forward(x.clone(), targets::<Ours>(&[0, 1], DType::I32))
+    }));
+    assert!(caught.is_err());
+    let error = burn_rocm::take_last_error();
+    assert!(matches!(error, Some(burn_rocm::RocmError::Invalid { op: "cross_entropy", .. })), "{error:?}");
+    loss.forward(x, targets::<Ours>(&[0, 1, 3], DType::I32)).into_data();
+}
+
+#[test]
+#[should_panic(expected = "label smoothing is from 0 to 1")]
+fn a_smoothing_past_one_is_refused() {
+    CrossEntropyLossConfig::new().with_smoothing(Some(1.5)).init::<Ours>(&Default::default());
+}
+
+#[test]
+#[should_panic(expected = "class weights are positive")]
+fn weights_that_are_not_positive_are_refused() {
+    NllLossConfig::new().with_weights(Some(vec![1.0, 0.0])).init::<Ours>(&Default::default());
+}

@@ -1,0 +1,256 @@
+//! Losses of elements: squared error, Huber's, binary cross entropy; against Burn's modules.
+
+use burn::nn::loss as burns;
+use burn::nn::loss::Reduction;
+use burn::tensor::Int;
+use burn_rocm::fused::{self, Residual, Total};
+use burn_rocm_nn::loss as own;
+use burn_rocm_tests::trace::during;
+use burn_rocm_tests::{FLOATS, SHAPES};
+
+use crate::support::*;
+
+/// What a loss gives, and both gradients of its square.
+macro_rules! gradients {
+    ($B:ident, $data:expr, $dtype:expr, |$a:ident, $b:ident| $loss:expr) => {{
+        let [first, second] = [0, 1].map(|k: usize| tensor::<$B, 2>(&$data[k], $dtype).require_grad());
+        let ($a, $b) = (first.clone() * 1.5, second.clone());
+        let out = $loss;
+        let grads = (out.clone() * out.clone()).sum().backward();
+        let [by_a, by_b] = [first, second].map(|leaf| leaf.grad(&grads).unwrap().into_data());
+        vec![out.into_data(), by_a, by_b]
+    }};
+}
+
+fn pairs(random: &Random) -> Vec<[TensorData; 2]> {
+    let shapes: Vec<&[usize]> = SHAPES.iter().copied().filter(|shape| shape.len() == 2).collect();
+    shapes.iter().map(|shape| [0, 1].map(|_| uniform(random, shape))).collect()
+}
+
+#[test]
+fn squared_error() {
+    let random = Random::new();
+    for (data, dtype) in pairs(&random).iter().flat_map(|data| FLOATS.map(|dtype| (data, dtype))) {
+        let what = format!("mse of {:?} {dtype:?}", data[0].shape);
+        let tolerance = Tolerance::sum(dtype, 4000);
+        for reduction in [Reduction::Mean, Reduction::Sum, Reduction::Auto] {
+            // The oracle's sums of 16-bit floats end at their greatest number, and lose bits on the way.
+            if dtype == DType::F16 && data[0].num_elements() > 100 && matches!(reduction, Reduction::Sum) {
+                continue;
+            }
+            against_burn!(format!("{what} {reduction:?}"), tolerance, |B|
+                theirs gradients!(B, data, dtype, |a, b| burns::MseLoss::new().forward(a, b, reduction.clone())),
+                ours gradients!(B, data, dtype, |a, b| own::MseLoss::new().forward(a, b, reduction.clone()))
+            );
+        }
+        against_burn!(what, Tolerance::of(dtype).times(30.0), |B|
+            theirs gradients!(B, data, dtype, |a, b| burns::MseLoss::new().forward_no_reduction(a, b)),
+            ours gradients!(B, data, dtype, |a, b| own::MseLoss::new().forward_no_reduction(a, b))
+        );
+    }
+}
+
+#[test]
+fn huber() {
+    let random = Random::new();
+    for (data, dtype) in pairs(&random).iter().flat_map(|data| FLOATS.map(|dtype| (data, dtype))) {
+        let what = format!("huber of {:?} {dtype:?}", data[0].shape);
+        let theirs = burns::HuberLossConfig::new(0.7).init();
+        let ours = own::HuberLossConfig::new(0.7).init();
+        against_burn!(format!("{what} mean"), Tolerance::sum(dtype, 4000), |B|
+            theirs gradients!(B, data, dtype, |a, b| theirs.forward(a, b, Reduction::Mean)),
+            ours gradients!(B, data, dtype, |a, b| ours.forward(a, b, Reduction::Mean))
+        );
+        // Narrow floats round a residual near the bound to either side of it.
+        let tolerance = Tolerance::of(dtype).times(30.0);
+        against_burn!(format!("{what} each"), tolerance, |B|
+            theirs gradients!(B, data, dtype, |a, b| theirs.forward_no_reduction(a, b)),
+            ours gradients!(B, data, dtype, |a, b| ours.forward_no_reduction(a, b))
+        );
+        against_burn!(format!("{what} of residuals"), tolerance, |B|
+            theirs gradients!(B, data, dtype, |a, b| theirs.forward_residuals(a - b)),
+            ours gradients!(B, data, dtype, |a, b| ours.forward_residuals(a - b))
+        );
+    }
+}
+
+#[test]
+fn broadcast_targets_are_composed() {
+    let random = Random::new();
+    let data = [uniform(&random, &[6, 5]), uniform(&random, &[1, 5])];
+    let huber = (burns::HuberLossConfig::new(0.5).init(), own::HuberLossConfig::new(0.5).init());
+    against_burn!("mse", Tolerance::of(DType::F32).times(30.0), |B|
+        theirs gradients!(B, data, DType::F32, |a, b| burns::MseLoss::new().forward(a, b, Reduction::Sum)),
+        ours gradients!(B, data, DType::F32, |a, b| own::MseLoss::new().forward(a, b, Reduction::Sum))
+    );
+    against_burn!("huber", Tolerance::of(DType::F32).times(30.0), |B|
+        theirs gradients!(B, data, DType::F32, |a, b| huber.0.forward(a, b, Reduction::Sum)),
+        ours gradients!(B, data, DType::F32, |a, b| huber.1.forward(a, b, Reduction::Sum))
+    );
+}
+
+#[test]
+#[should_panic(expected = "BatchMean reduction is not supported")]
+fn a_mean_by_batch_is_refused_as_by_burn() {
+    let x = tensor::<Ours, 2>(&uniform(&Random::new(), &[2, 2]), DType::F32);
+    own::MseLoss::new().forward(x.clone(), x, Reduction::BatchMean);
+}
+
+/// Of so many elements that several blocks sum them.
+#[test]
+fn means_of_many_elements() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        let data = [0, 1].map(|_| uniform(&random, &[70_001]).convert_dtype(dtype));
+        let [a, b] = [0, 1].map(|k: usize| data[k].iter::<f64>().collect::<Vec<_>>());
+        let mean = a.iter().zip(&b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>() / a.len() as f64;
+        let [a, b] = [0, 1].map(|k: usize| tensor::<Ours, 1>(&data[k], dtype));
+        let ours = own::MseLoss::new().forward(a, b, Reduction::Mean).into_data();
+        let theirs = TensorData::new(vec![mean], [1]).convert_dtype(dtype);
+        burn_rocm_tests::assert_close(&dtype.name(), &[ours], &[theirs], Tolerance::of(dtype).times(3.0));
+    }
+}
+
+fn labels<const D: usize>(random: &Random, shape: [usize; D]) -> TensorData {
+    let count = shape.iter().product();
+    TensorData::new((0..count).map(|_| random.below(2) as i64).collect::<Vec<_>>(), shape)
+}
+
+/// What a binary loss gives, and the gradient of its square.
+macro_rules! binary {
+    ($B:ident, $D:literal, $from:ident, $case:expr) => {{
+        let (x, labels, dtype, index, logits, smoothing, weights) = &$case;
+        let leaf = tensor::<$B, $D>(x, *dtype).require_grad();
+        let labels = Tensor::<$B, $D, Int>::from_data(labels.clone(), (&Default::default(), *index));
+        let mut loss = $from::BinaryCrossEntropyLossConfig::new()
+            .with_logits(*logits)
+            .with_smoothing(*smoothing)
+            .with_weights(weights.clone())
+            .init::<$B>(&Default::default());
+        loss.weights = loss.weights.map(|weights| weights.cast(*dtype));
+        // The oracle makes targets floats of its default type.
+        let out = loss.forward(leaf.clone(), labels);
+        let grads = (out.clone() * out.clone()).backward();
+        vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()]
+    }};
+}
+
+#[test]
+fn binary_cross_entropy() {
+    let random = Random::new();
+    for logits in [true, false] {
+        for smoothing in [None, Some(0.2)] {
+            for index in [DType::I32, DType::I64] {
+                let draw = |shape: &[usize]| {
+                    let count = shape.iter().product();
+                    let (low, high) = if logits { (-30.0, 30.0) } else { (0.01, 0.99) };
+                    let values: Vec<f64> = (0..count).map(|_| random.uniform(low, high)).collect();
+                    TensorData::new(values, shape.to_vec())
+                };
+                for n in [1, 17, 300] {
+                    for weights in [None, Some(vec![0.5, 3.0])] {
+                        let labels = labels(&random, [n]);
+                        let case = (draw(&[n]), labels, DType::F32, index, logits, smoothing, weights);
+                        let what = format!("{n} logits {logits} {smoothing:?} {:?}", case.6);
+                        against_burn!(what, Tolerance::of(DType::F32).times(30.0), |B|
+                            theirs binary!(B, 1, burns, case),
+                            ours binary!(B, 1, own, case)
+                        );
+                    }
+                }
+                for shape in [[3, 4], [33, 7], [1, 1], [4000, 5]] {
+                    for weighted in [false, true] {
+                        let weights = weighted.then(|| (1..=shape[1]).map(|k| k as f32 / 2.0).collect());
+                        let labels = labels(&random, shape);
+                        let case = (draw(&shape), labels, DType::F32, index, logits, smoothing, weights);
+                        let what = format!("{shape:?} logits {logits} {smoothing:?} weighted {weighted}");
+                        against_burn!(what, Tolerance::of(DType::F32).times(30.0), |B|
+                            theirs binary!(B, 2, burns, case),
+                            ours binary!(B, 2, own, case)
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The other float types, from the formula in f64: the oracle multiplies no f16 by its f32 targets.
+#[test]
+fn binary_cross_entropy_in_every_float_type() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for logits in [true, false] {
+            let (low, high) = if logits { (-6.0, 6.0) } else { (0.05, 0.95) };
+            let x: Vec<f64> = (0..91).map(|_| random.uniform(low, high)).collect();
+            let x = TensorData::new(x, [13, 7]).convert_dtype(dtype);
+            let labels = labels(&random, [13, 7]);
+            let case = (x.clone(), labels.clone(), dtype, DType::I32, logits, Some(0.1f32), None::<Vec<f32>>);
+            let ours = binary!(Ours, 2, own, case);
+            let (mut loss, mut grad) = (0.0, Vec::new());
+            for (x, y) in x.iter::<f64>().zip(labels.iter::<f64>()) {
+                let y = y * (1.0 - f64::from(0.1f32)) + f64::from(0.1f32) / 7.0;
+                let p = if logits { 1.0 / (1.0 + (-x).exp()) } else { x };
+                loss -= (y * p.ln() + (1.0 - y) * (1.0 - p).ln()) / 91.0;
+                let slope = (1.0 - y) / (1.0 - p) - y / p;
+                grad.push(slope * if logits { p * (1.0 - p) } else { 1.0 } / 91.0);
+            }
+            let square: Vec<f64> = grad.iter().map(|g| 2.0 * loss * g).collect();
+            let theirs = [
+                TensorData::new(vec![loss], [1]).convert_dtype(dtype),
+                TensorData::new(square, [13, 7]).convert_dtype(dtype),
+            ];
+            let what = format!("{dtype:?} logits {logits}");
+            burn_rocm_tests::assert_close(&what, &ours, &theirs, Tolerance::of(dtype).times(10.0));
+        }
+    }
+}
+
+#[test]
+fn certain_probabilities_keep_finite_losses_and_gradients() {
+    let x = TensorData::new(vec![0.0f32, 1.0, 0.0, 1.0], [4]);
+    let labels = TensorData::new(vec![0i64, 1, 1, 0], [4]);
+    let case = (x, labels, DType::F32, DType::I64, false, None, None);
+    let ours = binary!(Ours, 1, own, case);
+    assert_eq!(ours[0].to_vec::<f32>().unwrap(), [50.0], "two of four are wrong, each -100 at most");
+    assert!(ours[1].iter::<f32>().all(f32::is_finite), "{:?}", ours[1]);
+}
+
+#[test]
+fn the_trace_names_the_fused_ops() {
+    let data = [0, 1].map(|_| uniform(&Random::new(), &[8, 8]));
+    let [a, b] = [0, 1].map(|k: usize| tensor::<Ours, 2>(&data[k], DType::F32).require_grad());
+    let huber = own::HuberLossConfig::new(1.0).init();
+    let (_, lines) = during(|| {
+        own::MseLoss::new().forward(a.clone(), b.clone(), Reduction::Mean).backward();
+        huber.forward(a, b, Reduction::Sum).backward();
+    });
+    let fused: Vec<_> = lines.iter().filter(|line| line.starts_with("nn_")).collect();
+    assert_eq!(
+        fused,
+        [
+            "nn_mse_loss f32: kernel residual_loss_sum<Squared, f32>",
+            "nn_mse_loss_backward f32: kernel residual_loss_sum_backward<Squared, f32>",
+            "nn_mse_loss_backward f32: kernel residual_loss_sum_backward<Squared, f32>",
+            "nn_huber_loss f32: kernel residual_loss_sum<Huber, f32>",
+            "nn_huber_loss_backward f32: kernel residual_loss_sum_backward<Huber, f32>",
+            "nn_huber_loss_backward f32: kernel residual_loss_sum_backward<Huber, f32>",
+        ],
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn bad_inputs_are_refused() {
+    let of = |shape: &[usize], dtype| {
+        let data = uniform(&Random::new(), shape);
+        tensor::<Ours, 1>(&data, dtype).inner().into_primitive().tensor()
+    };
+    let (a, short, narrow) = (of(&[4], DType::F32), of(&[3], DType::F32), of(&[4], DType::F16));
+    for b in [short, narrow] {
+        let error = fused::residual_loss(Residual::Squared, a.clone(), b.clone(), Total::Mean);
+        assert!(matches!(error, Err(burn_rocm::RocmError::Invalid { op: "residual_loss", .. })), "{error:?}");
+        let error = fused::residual_loss_backward(Residual::Squared, a.clone(), a.clone(), b, Total::Sum);
+        assert!(matches!(error, Err(burn_rocm::RocmError::Invalid { .. })), "{error:?}");
+    }
+}
