@@ -72,7 +72,7 @@ fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
     let mut all = activation::cases(rows);
     all.extend(attention::cases(is_gpu));
     all.extend(loss::cases(rows));
-    all.extend(norm::cases(rows));
+    all.extend(norm::cases(rows, if is_gpu { 64 } else { 4 }));
     all.extend(optim::cases(is_gpu));
     all.extend(train::cases(options, is_gpu));
     all

@@ -395,7 +395,7 @@ template <class T, class F> DEVICE Sums<compute_t<T>> sum_of(u64 n, F f, const T
     const T *x = a + begin, *y = b + begin;
     C sum = (C)0;
     if constexpr (ONE_THREAD) sum = block_reduce_range(len, sum, [=](u64 i) { return f((C)load(x[i]), (C)load(y[i])); }, Plus());
-    else for_each_of_row(len, [&](u64, T v, T w) { sum += f((C)load(v), (C)load(w)); }, x, y);
+    else for_each_of_row(whole_block(), len, [&](u64, T v, T w) { sum += f((C)load(v), (C)load(w)); }, x, y);
     return Sums<C>{sum, (C)0};
 }
 

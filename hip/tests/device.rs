@@ -226,10 +226,13 @@ fn launches_check_their_arguments() {
     let past_the_end = device.launch_kernel(&kernel).unwrap().buffer(&buffer, 17);
     // SAFETY: refused before anything is launched.
     assert!(matches!(unsafe { past_the_end.submit(grid, 0) }, Err(Error::Invalid { .. })));
-    let too_many = (0..17).fold(device.launch_kernel(&kernel).unwrap(), |launch, i| launch.value(i as u32));
+    let too_many = (0..=hip::MAX_ARGUMENTS)
+        .fold(device.launch_kernel(&kernel).unwrap(), |launch, i| launch.value(i as u32));
     // SAFETY: refused before anything is launched.
     assert!(matches!(unsafe { too_many.submit(grid, 0) }, Err(Error::Invalid { .. })));
-    let too_large = device.launch_kernel(&kernel).unwrap().value([0u64; 64]).value([0u64; 64]).value(0u8);
+    let full = (0..hip::MAX_ARGUMENT_BYTES / 512)
+        .fold(device.launch_kernel(&kernel).unwrap(), |launch, _| launch.value([0u64; 64]));
+    let too_large = full.value(0u8);
     // SAFETY: refused before anything is launched.
     assert!(matches!(unsafe { too_large.submit(grid, 0) }, Err(Error::Invalid { .. })));
     assert_eq!(read(&buffer), [0; 16]);

@@ -25,7 +25,9 @@ pub(super) fn cases(is_gpu: bool) -> Vec<Case> {
     };
     let mut all = Vec::new();
     for dropout in [0.0, 0.1] {
-        let name = format!("multi-head attention {shape:?}, {heads} heads, dropout {dropout}, f32, forward and backward");
+        let name = format!(
+            "multi-head attention {shape:?}, {heads} heads, dropout {dropout}, f32, forward and backward"
+        );
         all.push(Case::new(name, move |device| {
             let x = Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device);
             let theirs =
@@ -39,7 +41,8 @@ pub(super) fn cases(is_gpu: bool) -> Vec<Case> {
             ]
         }));
     }
-    let name = format!("transformer encoder layer {shape:?}, {heads} heads, norm first, f32, forward and backward");
+    let name =
+        format!("transformer encoder layer {shape:?}, {heads} heads, norm first, f32, forward and backward");
     all.push(Case::new(name, move |device| {
         let x = Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device);
         let theirs = stock_transformer::TransformerEncoderConfig::new(features, 4 * features, heads, 1)

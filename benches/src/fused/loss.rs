@@ -73,22 +73,36 @@ pub(super) fn cases(rows: usize) -> Vec<Case> {
         cross_entropy_forward(rows, 4096),
         cross_entropy(rows, 4096),
         cross_entropy(64, 10),
-        Case::unary("softmax", [rows, 4096], |x| activation::softmax(x, 1), |x| {
-            burn_rocm_nn::activation::softmax(x, 1)
-        }),
-        Case::unary("log_softmax", [rows, 4096], |x| activation::log_softmax(x, 1), |x| {
-            burn_rocm_nn::activation::log_softmax(x, 1)
-        }),
-        Case::unary("mean squared error", [rows, 4096], |x| {
-            let zeros = x.zeros_like();
-            burns::MseLoss::new().forward(x, zeros, burns::Reduction::Mean).unsqueeze()
-        }, |x| {
-            let zeros = x.zeros_like();
-            own::MseLoss::new().forward(x, zeros, own::Reduction::Mean).unsqueeze()
-        }),
-        Case::unary("ReLU of a sum", [rows, 4096], |x| relu(x.clone() + x), |x| {
-            AddAct::new(Act::Relu).forward(x.clone(), x)
-        }),
+        Case::unary(
+            "softmax",
+            [rows, 4096],
+            |x| activation::softmax(x, 1),
+            |x| burn_rocm_nn::activation::softmax(x, 1),
+        ),
+        Case::unary(
+            "log_softmax",
+            [rows, 4096],
+            |x| activation::log_softmax(x, 1),
+            |x| burn_rocm_nn::activation::log_softmax(x, 1),
+        ),
+        Case::unary(
+            "mean squared error",
+            [rows, 4096],
+            |x| {
+                let zeros = x.zeros_like();
+                burns::MseLoss::new().forward(x, zeros, burns::Reduction::Mean).unsqueeze()
+            },
+            |x| {
+                let zeros = x.zeros_like();
+                own::MseLoss::new().forward(x, zeros, own::Reduction::Mean).unsqueeze()
+            },
+        ),
+        Case::unary(
+            "ReLU of a sum",
+            [rows, 4096],
+            |x| relu(x.clone() + x),
+            |x| AddAct::new(Act::Relu).forward(x.clone(), x),
+        ),
         linear_relu(rows / 16, 1024),
     ]
 }

@@ -3,35 +3,39 @@
 mod parts {
     //! What the models are made of.
 
-    use burn::nn::Linear;
     use burn::tensor::activation::relu;
     use burn::tensor::backend::Backend;
     use burn::tensor::{Int, Tensor};
+    use burn_rocm_nn::loss::{CrossEntropyLossConfig, MseLoss, Reduction};
+    use burn_rocm_nn::{Act, AddAct, LinearActConfig};
 
-    pub(super) use burn::nn::transformer::{
+    pub(super) use burn_rocm_nn::transformer::{
         TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput,
     };
-    pub(super) use burn::nn::{BatchNorm, BatchNormConfig};
+    pub(super) use burn_rocm_nn::{BatchNorm, BatchNormConfig, LinearAct as LinearRelu};
 
     pub(super) fn norm_relu<B: Backend>(norm: &BatchNorm<B>, x: Tensor<B, 4>) -> Tensor<B, 4> {
         relu(norm.forward(x))
     }
 
     pub(super) fn join_relu<B: Backend>(x: Tensor<B, 4>, around: Tensor<B, 4>) -> Tensor<B, 4> {
-        relu(x + around)
+        AddAct::new(Act::Relu).forward(x, around)
     }
 
-    pub(super) fn linear_relu<B: Backend>(linear: &Linear<B>, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        relu(linear.forward(x))
+    pub(super) fn linear_relu_of<B: Backend>(from: usize, to: usize, device: &B::Device) -> LinearRelu<B> {
+        LinearActConfig::new(from, to, Act::Relu).init(device)
+    }
+
+    pub(super) fn linear_relu<B: Backend>(linear: &LinearRelu<B>, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        linear.forward(x)
     }
 
     pub(super) fn cross_entropy<B: Backend>(logits: Tensor<B, 2>, labels: Tensor<B, 1, Int>) -> Tensor<B, 1> {
-        burn::nn::loss::CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels)
+        CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels)
     }
 
     pub(super) fn mean_square<B: Backend>(x: Tensor<B, 3>, target: Tensor<B, 3>) -> Tensor<B, 1> {
-        let distance = x - target;
-        (distance.clone() * distance).mean()
+        MseLoss::new().forward(x, target, Reduction::Mean)
     }
 }
 

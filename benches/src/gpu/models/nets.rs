@@ -13,8 +13,8 @@ use crate::gpu::models::{Trained, images, labels, numbers};
 /// The example's multilayer perceptron: 784-512-256-10 with ReLU.
 #[derive(Module, Debug)]
 pub(crate) struct Mlp<B: Backend> {
-    hidden1: Linear<B>,
-    hidden2: Linear<B>,
+    hidden1: LinearRelu<B>,
+    hidden2: LinearRelu<B>,
     output: Linear<B>,
 }
 
@@ -23,8 +23,8 @@ impl<B: Backend> Trained<B> for Mlp<B> {
 
     fn new(device: &B::Device) -> Self {
         Self {
-            hidden1: LinearConfig::new(784, 512).init(device),
-            hidden2: LinearConfig::new(512, 256).init(device),
+            hidden1: linear_relu_of(784, 512, device),
+            hidden2: linear_relu_of(512, 256, device),
             output: LinearConfig::new(256, 10).init(device),
         }
     }
@@ -46,7 +46,7 @@ pub(crate) struct Cnn<B: Backend> {
     convs: Vec<Conv2d<B>>,
     norms: Vec<BatchNorm<B>>,
     pool: MaxPool2d,
-    hidden: Linear<B>,
+    hidden: LinearRelu<B>,
     output: Linear<B>,
 }
 
@@ -58,7 +58,7 @@ impl<B: Backend> Trained<B> for Cnn<B> {
             convs: vec![conv(1, 32, 3, 1, device), conv(32, 64, 3, 1, device)],
             norms: [32, 64].map(|channels| BatchNormConfig::new(channels).init(device)).into(),
             pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
-            hidden: LinearConfig::new(64 * 7 * 7, 128).init(device),
+            hidden: linear_relu_of(64 * 7 * 7, 128, device),
             output: LinearConfig::new(128, 10).init(device),
         }
     }

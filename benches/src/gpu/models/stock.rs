@@ -3,7 +3,6 @@
 mod parts {
     //! What the models are made of.
 
-    use burn::nn::Linear;
     use burn::tensor::activation::relu;
     use burn::tensor::backend::Backend;
     use burn::tensor::{Int, Tensor};
@@ -21,7 +20,13 @@ mod parts {
         relu(x + around)
     }
 
-    pub(super) fn linear_relu<B: Backend>(linear: &Linear<B>, x: Tensor<B, 2>) -> Tensor<B, 2> {
+    pub(super) use burn::nn::Linear as LinearRelu;
+
+    pub(super) fn linear_relu_of<B: Backend>(from: usize, to: usize, device: &B::Device) -> LinearRelu<B> {
+        burn::nn::LinearConfig::new(from, to).init(device)
+    }
+
+    pub(super) fn linear_relu<B: Backend>(linear: &LinearRelu<B>, x: Tensor<B, 2>) -> Tensor<B, 2> {
         relu(linear.forward(x))
     }
 

@@ -3,12 +3,13 @@
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
 use burn::nn::activation::ActivationConfig;
-use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
+use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor};
 
 use super::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 use crate::attention::{MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache};
+use crate::{LayerNorm, LayerNormConfig};
 
 /// Configuration of [`TransformerEncoder`].
 #[derive(Config, Debug)]
