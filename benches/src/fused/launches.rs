@@ -47,14 +47,11 @@ pub(crate) fn launches() {
 mod tests {
     use super::*;
 
-    /// The least by which each model's launches must be fewer, in the order of [`counted`].
-    const FEWER: [u64; 4] = [2, 1, 1, 2];
-
     #[test]
     fn fused_modules_launch_less() {
-        for ((model, [composed, fused]), fewer) in counted(&RocmDevice::default()).into_iter().zip(FEWER) {
+        for (model, [composed, fused]) in counted(&RocmDevice::default()) {
             assert!(fused.launches() > 0, "{model}: {fused:?}");
-            assert!(composed.launches() > fewer * fused.launches(), "{model}: {composed:?} and {fused:?}");
+            assert!(composed.launches() >= 3 * fused.launches(), "{model}: {composed:?} and {fused:?}");
             assert_eq!(fused.transfers, 0, "{model}: {fused:?}");
         }
     }

@@ -57,3 +57,44 @@ pub(super) fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
     }));
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The losses before each of 50 steps.
+    fn losses<M>(mut optimizer: impl Optimizer<M, B>, size: usize) -> Vec<f64>
+    where
+        M: Trained<B> + AutodiffModule<B>,
+    {
+        let device = RocmDevice::default();
+        let batch = M::batch(size, &device);
+        let mut model = fill::<B, M>(M::new(&device));
+        let mut step = |_| {
+            let loss = model.loss(batch.clone());
+            let gradients = GradientsParams::from_grads(loss.backward(), &model);
+            // The rate of the peers' training: at larger ones f32 and f64 part too.
+            model = optimizer.step(1e-4, model.clone(), gradients);
+            loss.into_scalar().into()
+        };
+        (0..50).map(&mut step).collect()
+    }
+
+    macro_rules! agree {
+        ($Model:ident, $size:expr) => {
+            let composed = losses::<stock::$Model<B>>(AdamConfig::new().init(), $size);
+            let fused = losses::<fused::$Model<B>>(burn_rocm_nn::optim::AdamConfig::new().init(), $size);
+            assert!(composed[49] < 0.9 * composed[0], "nothing was learnt: {composed:?}");
+            for (step, (a, b)) in composed.iter().zip(&fused).enumerate() {
+                let near = (a - b).abs() <= 1e-4 * a.abs().max(1.0);
+                assert!(near, "{} before step {step}: {a} composed and {b} fused", stringify!($Model));
+            }
+        };
+    }
+
+    #[test]
+    fn fused_modules_train_as_burns_do() {
+        agree!(Mlp, 16);
+        agree!(Cnn, 16);
+    }
+}
