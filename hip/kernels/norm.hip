@@ -41,7 +41,11 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         };
         for_each_of_row(whole_block(), len, square, from);
         C scale = (C)1 / math::sqrt(block_reduce(squares, Plus()) / (C)len + epsilon);
-        map_row(len, to, [=](u64 i, C x, auto... m) { return f(i, (x - mean) * scale, m...); }, from, more...);
+        if constexpr (KEPT) {
+            map_row(len, to, [=](u64 i, C x, auto... m) { return f(i, (x - mean) * scale, m...); }, from, more...);
+        } else { // an element at a time, for fewer registers
+            for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(f(i, ((C)load(from[i]) - mean) * scale, (C)load(more[i])...)); });
+        }
     }
 }
 
@@ -57,7 +61,7 @@ template <bool KEPT, class T> DEVICE void layer_norm_row(u64 len, const T *from,
 }
 
 template <class T>
-__global__ ALL_WAVES(sizeof(T) < 8) void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
+__global__ ALL_WAVES(sizeof(T) == 4) void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
     for_each_row(rows, [=](u64 row) { layer_norm_row<true>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
 }
 
