@@ -11,6 +11,7 @@ mod readme {}
 pub mod alignments;
 mod compare;
 mod input;
+pub mod lockstep;
 mod random;
 pub mod trace;
 pub mod training;
