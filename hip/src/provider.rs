@@ -40,6 +40,11 @@ impl ProviderKind {
             Self::Cpu => "cpu",
         }
     }
+
+    /// What its hipRTC compiles every program with beside what it is told, where that can change without its version changing.
+    pub(crate) fn compiles_with(self) -> impl Iterator<Item = &'static str> {
+        (self == Self::Cuda).then(cuda::hiprtc_additions).into_iter().flatten()
+    }
 }
 
 impl fmt::Display for ProviderKind {
@@ -398,6 +403,10 @@ mod cuda {
     #[allow(clippy::type_complexity)]
     pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
         Err(not_built(ProviderKind::Cuda))
+    }
+
+    pub(super) fn hiprtc_additions() -> std::iter::Empty<&'static str> {
+        std::iter::empty()
     }
 
     pub(super) fn rocblas() -> Result<Rocblas> {

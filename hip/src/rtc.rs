@@ -130,9 +130,10 @@ pub(crate) fn key(
     expression: &str,
     options: &[&str],
 ) -> u128 {
-    options
-        .iter()
-        .fold(Fnv::new().bytes(&source.to_le_bytes()), |key, option| key.part(option))
+    let key = options.iter().fold(Fnv::new().bytes(&source.to_le_bytes()), |key, option| key.part(option));
+    provider
+        .compiles_with()
+        .fold(key, |key, text| key.part(text))
         .part(expression)
         // The provider too: an NVIDIA or CPU device never has AMD's architecture name, but nothing forbids it.
         .part(provider.name())

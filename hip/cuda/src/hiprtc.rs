@@ -32,6 +32,22 @@ const HEADER: &CStr =
     };
 const HEADER_NAME: &CStr = c"hip_cuda.h";
 
+/// Options of every program.
+const OWN_OPTIONS: &[&str] = &[
+    // As hipRTC has it: functions without a mark, `constexpr` ones say, may be called on the device.
+    "--device-as-default-execution-space",
+    "--pre-include=hip_cuda.h",
+    // hipRTC gives a kernel without `__launch_bounds__` no more registers than a block of 1024 threads has, NVRTC up to 255, with
+    // which such a block does not start. A block has 65,536 registers on every NVIDIA GPU. Kernels with launch bounds keep theirs:
+    // for these the option is ignored (CUDA C++ Programming Guide, "Launch Bounds").
+    "--maxrregcount=64",
+];
+
+/// What this provider compiles every program with beside what hipRTC is told: a part of what a code object is kept by.
+pub fn hiprtc_additions() -> impl Iterator<Item = &'static str> {
+    [include_str!("../device/hip_cuda.h")].into_iter().chain(OWN_OPTIONS.iter().copied())
+}
+
 /// What NVRTC says of a call, in hipRTC's numbers, which are NVRTC's up to 11.
 fn status(result: nvrtc::nvrtcResult) -> hiprtcResult {
     let code = result as u32;
@@ -48,7 +64,7 @@ fn raw(program: hiprtcProgram) -> nvrtc::nvrtcProgram {
 
 /// hipRTC's options in NVRTC's spelling. What NVRTC has no word for and always does is left out.
 fn translate(options: &[&str]) -> Vec<String> {
-    let mut all = Vec::with_capacity(options.len() + 1);
+    let mut all = Vec::with_capacity(options.len() + OWN_OPTIONS.len());
     for option in options {
         match *option {
             // NVRTC optimises unless told not to.
@@ -63,9 +79,7 @@ fn translate(options: &[&str]) -> Vec<String> {
             },
         }
     }
-    // As hipRTC has it: functions without a mark, `constexpr` ones say, may be called on the device.
-    all.push("--device-as-default-execution-space".into());
-    all.push("--pre-include=hip_cuda.h".into());
+    all.extend(OWN_OPTIONS.iter().map(|&option| option.into()));
     all
 }
 
@@ -245,7 +259,8 @@ mod tests {
                 "-DX=1",
                 "--fmad=false",
                 "--device-as-default-execution-space",
-                "--pre-include=hip_cuda.h"
+                "--pre-include=hip_cuda.h",
+                "--maxrregcount=64"
             ]
         );
     }

@@ -17,7 +17,7 @@ mod runtime;
 mod settings;
 mod symbols;
 
-pub use hiprtc::hiprtc_table;
+pub use hiprtc::{hiprtc_additions, hiprtc_table};
 pub use miopen::miopen_table;
 pub use rocblas::rocblas_table;
 pub use runtime::hip_table;

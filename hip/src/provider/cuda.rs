@@ -7,6 +7,8 @@ use rocblas_sys::Rocblas;
 use crate::error::{Error, Result};
 use crate::library::{Names, nvidia};
 
+pub(super) use hip_cuda::hiprtc_additions;
+
 /// Loads a library and looks for every function that is called. It stays loaded, where `hip-cuda` finds it by its name.
 fn load(names: Names, library: hip_cuda::Library) -> Result<String> {
     let loaded = nvidia::open(names)?;
