@@ -14,6 +14,9 @@ use burn::tensor::{Distribution, Tensor};
 use burn_rocm::{Rocm, RocmDevice};
 
 use crate::Options;
+use crate::gpu::cases::{Bar, Work};
+use crate::gpu::ceiling::Ceiling;
+use crate::gpu::report::Line;
 use crate::gpu::time;
 
 pub(crate) use launches::launches;
@@ -29,6 +32,8 @@ type Make = Box<dyn FnOnce(&RocmDevice) -> [Body; 2]>;
 /// One row: the same work composed and fused.
 pub(crate) struct Case {
     name: String,
+    work: Work,
+    bar: Bar,
     make: Make,
 }
 
@@ -38,7 +43,12 @@ impl Case {
         name: impl Into<String>,
         make: impl FnOnce(&RocmDevice) -> [Body; 2] + 'static,
     ) -> Self {
-        Self { name: name.into(), make: Box::new(make) }
+        Self { name: name.into(), work: Work::Step, bar: Bar::None, make: Box::new(make) }
+    }
+
+    /// The row as a rate, of so many bytes that must be read or written, and what a GPU is held to.
+    pub(crate) fn moves(self, bytes: f64, bar: Bar) -> Self {
+        Self { work: Work::Bytes(bytes), bar, ..self }
     }
 
     /// Two functions of one tensor of uniform values, forward and backward.
@@ -74,7 +84,11 @@ fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
     all.extend(loss::cases(rows));
     all.extend(norm::cases(rows, if is_gpu { 64 } else { 4 }));
     all.extend(optim::cases(is_gpu));
-    all.extend(train::cases(options, is_gpu));
+    if !is_gpu {
+        // On a GPU they are rows of `--train`.
+        all.extend(train::cases());
+    }
+    all.retain(|case| options.names(&case.name));
     all
 }
 
@@ -84,14 +98,38 @@ fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
 /// What could not be written, in words.
 pub(crate) fn run(options: &Options, is_gpu: bool) -> Result<(), String> {
     let device = RocmDevice::default();
-    println!("| case | composed, ms | fused, ms | times faster |\n|---|---|---|---|");
+    let gpu = hip::Device::get(device.index).map_err(|error| error.to_string())?;
+    let ceiling = Ceiling::measure(&gpu, options).map_err(|error| error.to_string())?;
+    println!(
+        "{} ({}) through the {} provider; device copy {:.2} TB/s\n",
+        gpu.info().name,
+        gpu.info().arch,
+        gpu.provider().kind(),
+        ceiling.copy / 1e12
+    );
+    println!(
+        "| case | composed | fused | times faster | of copy | bar | |\n|---|---:|---:|---:|---:|---:|---|"
+    );
     let mut csv = String::from("case,composed_s,fused_s\n");
-    for case in cases(options, is_gpu) {
-        eprintln!("{}", case.name);
-        let [mut composed, mut fused] = (case.make)(&device);
+    for Case { name, work, bar, make } in cases(options, is_gpu) {
+        eprintln!("{name}");
+        let [mut composed, mut fused] = make(&device);
         let [composed, fused] = time::medians::<Rocm, 2>(&device, [&mut *composed, &mut *fused], options);
-        println!("| {} | {:.3} | {:.3} | {:.2} |", case.name, composed * 1e3, fused * 1e3, composed / fused);
-        csv += &format!("\"{}\",{composed:.9},{fused:.9}\n", case.name);
+        // The bars are a GPU's.
+        let bar = if is_gpu { bar } else { Bar::None };
+        let line = Line { name, work, bar, seconds: fused, losses: Vec::new() };
+        let share = line.share(&ceiling).map_or("-".into(), |share| format!("{:.0} %", share * 100.0));
+        let (bar, verdict) = line
+            .bar(&ceiling)
+            .map_or(("-".into(), ""), |(bar, met)| (bar, if met { "ok" } else { "missed" }));
+        println!(
+            "| {} | {} | {} | {:.2} | {share} | {bar} | {verdict} |",
+            line.name,
+            line.figure(composed),
+            line.figure(fused),
+            composed / fused
+        );
+        csv += &format!("\"{}\",{composed:.9},{fused:.9}\n", line.name);
         // The pool's blocks of one case are not in the way of the next.
         Rocm::<f32, i32, u8>::memory_cleanup(&device);
     }

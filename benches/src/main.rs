@@ -74,6 +74,9 @@ pub(crate) struct Options {
     /// Rounds before the measured ones.
     #[arg(long, default_value_t = 2)]
     warmup: usize,
+    /// With `--fused` or on a GPU: only the rows whose names have this in them.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
     /// Write the rows as CSV too.
     #[arg(long, value_name = "FILE")]
     csv: Option<std::path::PathBuf>,
@@ -99,6 +102,13 @@ pub(crate) struct Options {
     /// Used by `--cold-start` to run itself: one training step, then exit.
     #[arg(long, hide = true, value_name = "MODEL")]
     first_step: Option<burn_rocm_examples::model::Kind>,
+}
+
+impl Options {
+    /// Whether a row of this name is asked for by `--filter`.
+    fn names(&self, row: &str) -> bool {
+        self.filter.as_ref().is_none_or(|text| row.contains(text))
+    }
 }
 
 fn main() -> std::process::ExitCode {

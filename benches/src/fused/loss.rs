@@ -9,6 +9,7 @@ use burn_rocm_nn::loss as own;
 use burn_rocm_nn::{Act, AddAct, LinearAct};
 
 use super::{B, Case};
+use crate::gpu::cases::Bar;
 
 fn uniform<const D: usize>(shape: [usize; D], device: &burn_rocm::RocmDevice) -> Tensor<B, D> {
     Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device)
@@ -70,7 +71,7 @@ fn linear_relu(rows: usize, size: usize) -> Case {
 
 pub(super) fn cases(rows: usize) -> Vec<Case> {
     vec![
-        cross_entropy_forward(rows, 4096),
+        cross_entropy_forward(rows, 4096).moves(rows as f64 * 4096.0 * 4.0, Bar::Rate(3.5e12)),
         cross_entropy(rows, 4096),
         cross_entropy(64, 10),
         Case::unary(

@@ -7,6 +7,7 @@ use burn_rocm::RocmDevice;
 use burn_rocm_nn as ours;
 
 use super::{B, Case};
+use crate::gpu::cases::Bar;
 
 /// Forward and backward of a module made of either crate, the parameters' gradients too.
 macro_rules! case {
@@ -27,6 +28,17 @@ macro_rules! case {
     }};
 }
 
+/// Forward alone, without autodiff's graph.
+fn layer_norm_forward(rows: usize, columns: usize) -> Case {
+    Case::new(format!("layer norm [{rows}, {columns}] f32, forward"), move |device| {
+        let x = Tensor::<B, 2>::random([rows, columns], Distribution::Uniform(-1.0, 1.0), device).inner();
+        let theirs = nn::LayerNormConfig::new(columns).init(device);
+        let ours = ours::LayerNormConfig::new(columns).init(device);
+        let y = x.clone();
+        [Box::new(move || drop(theirs.forward(x.clone()))), Box::new(move || drop(ours.forward(y.clone())))]
+    })
+}
+
 fn steps<const D: usize>(
     shape: [usize; D],
     device: &RocmDevice,
@@ -37,8 +49,12 @@ fn steps<const D: usize>(
 }
 
 pub(super) fn cases(rows: usize, images: usize) -> Vec<Case> {
+    // A pass over the table. Forward reads and writes one, backward reads two and writes one; the gradient that `backward` starts
+    // from, ones, is written too.
+    let pass = rows as f64 * 4096.0 * 4.0;
     vec![
-        case!("layer norm", [rows, 4096], LayerNormConfig(4096)),
+        layer_norm_forward(rows, 4096).moves(2.0 * pass, Bar::OfCopy(0.9)),
+        case!("layer norm", [rows, 4096], LayerNormConfig(4096)).moves(6.0 * pass, Bar::OfCopy(0.9)),
         case!("layer norm", [rows * 4, 1024], LayerNormConfig(1024)),
         case!("RMS norm", [rows, 4096], RmsNormConfig(4096)),
         case!("batch norm", [images, 64, 112, 112], BatchNormConfig(64)),

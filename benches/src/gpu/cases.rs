@@ -12,9 +12,11 @@ use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, FloatDType, Int, Tensor, activation};
 
-use super::models::stock::{Cnn, Mlp, ResNet18, Transformer};
-use super::models::{Trained, fill};
+use super::models::{Trained, fill, fused, stock};
 use crate::Options;
+
+/// How the names of rows of burn-rocm-nn's modules end; what stands before it is the row of stock modules and of the peers.
+pub(crate) const FUSED: &str = ", burn-rocm-nn";
 
 /// Which option asks for a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +175,7 @@ pub(crate) fn cases<B: Backend>(options: &Options) -> Vec<Case<B>> {
     all.extend(convolutions::<B>(options));
     all.extend(chains::<B>(options));
     all.extend(training::<B>(options));
+    all.retain(|case| options.names(&case.name));
     all
 }
 
@@ -341,20 +344,44 @@ fn chains<B: Backend>(_: &Options) -> Vec<Case<B>> {
     ]
 }
 
+/// The training rows of one set of modules and one optimizer; the bars of each row in turn, seconds.
+macro_rules! training {
+    ($options:expr, $modules:ident, $optimizer:expr, $suffix:expr, $bars:expr) => {{
+        let small = $options.shrink > 1;
+        let [mlp, cnn, resnet, transformer]: [&[f64]; 4] = $bars;
+        let mut all = Vec::new();
+        for (size, &bar) in [64, 512, 4096].into_iter().zip(mlp) {
+            all.push(trainer::<_, $modules::Mlp<_>, _>("MLP", size, $suffix, $optimizer, bar));
+        }
+        for (size, &bar) in [64, 512, 4096].into_iter().zip(cnn) {
+            all.push(trainer::<_, $modules::Cnn<_>, _>("CNN", size, $suffix, $optimizer, bar));
+        }
+        if small {
+            all.retain(|case| case.name.contains("batch 64"));
+        }
+        let (images, sequences) = if small { (1, 1) } else { (64, 16) };
+        all.push(trainer::<_, $modules::ResNet18<_>, _>("ResNet-18", images, $suffix, $optimizer, resnet[0]));
+        all.push(trainer::<_, $modules::Transformer<_>, _>(
+            "transformer",
+            sequences,
+            $suffix,
+            $optimizer,
+            transformer[0],
+        ));
+        all
+    }};
+}
+
 fn training<B: Backend>(options: &Options) -> Vec<Case<B>> {
-    let small = options.shrink > 1;
-    let mut all = Vec::new();
-    for (size, bar) in [(64, 0.45e-3), (512, 0.45e-3), (4096, 0.55e-3)] {
-        all.push(trainer::<B, Mlp<Autodiff<B>>>("MLP", size, bar));
-    }
-    for (size, bar) in [(64, 1.4e-3), (512, 4e-3), (4096, 28e-3)] {
-        all.push(trainer::<B, Cnn<Autodiff<B>>>("CNN", size, bar));
-    }
-    if small {
-        all.retain(|case| case.name.ends_with("batch 64"));
-    }
-    all.push(trainer::<B, ResNet18<Autodiff<B>>>("ResNet-18", if small { 1 } else { 64 }, 45e-3));
-    all.push(trainer::<B, Transformer<Autodiff<B>>>("transformer", if small { 1 } else { 16 }, 60e-3));
+    let bars: [&[f64]; 4] = [&[0.45e-3, 0.45e-3, 0.55e-3], &[1.4e-3, 4e-3, 28e-3], &[45e-3], &[60e-3]];
+    training!(options, stock, || AdamConfig::new().init(), "", bars)
+}
+
+/// The training rows again, of burn-rocm-nn's modules and optimizer.
+pub(crate) fn fused_training(options: &Options) -> Vec<Case<burn_rocm::Rocm>> {
+    let bars: [&[f64]; 4] = [&[0.35e-3, 0.35e-3, 0.45e-3], &[0.7e-3, 1.8e-3, 13e-3], &[23e-3], &[36e-3]];
+    let mut all = training!(options, fused, || burn_rocm_nn::optim::AdamConfig::new().init(), FUSED, bars);
+    all.retain(|case| options.names(&case.name));
     all
 }
 
@@ -364,15 +391,22 @@ const STEPS: usize = 20;
 /// other data, by 40 %).
 const LEARNING_RATE: f64 = 1e-4;
 
-fn trainer<B: Backend, M>(model: &str, size: usize, bar: f64) -> Case<B>
+fn trainer<B: Backend, M, O>(
+    model: &str,
+    size: usize,
+    suffix: &str,
+    optimizer: impl Fn() -> O + 'static,
+    bar: f64,
+) -> Case<B>
 where
     M: Trained<Autodiff<B>> + burn::module::AutodiffModule<Autodiff<B>> + 'static,
     M::Batch: 'static,
+    O: Optimizer<M, Autodiff<B>> + 'static,
 {
     let make = move |device: &B::Device| {
         let batch = M::batch(size, device);
         let mut state = Some(fill::<Autodiff<B>, M>(M::new(device)));
-        let mut optimizer = AdamConfig::new().init();
+        let mut optimizer = optimizer();
         // The loss before each of the first steps, read only when all is over.
         let losses = Rc::new(RefCell::new(Vec::new()));
         let seen = losses.clone();
@@ -394,7 +428,7 @@ where
     };
     Case {
         group: Group::Train,
-        name: format!("{model} Adam step, batch {size}"),
+        name: format!("{model} Adam step, batch {size}{suffix}"),
         work: Work::Step,
         bar: Bar::Seconds(bar),
         make: Box::new(make),

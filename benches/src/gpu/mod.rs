@@ -1,12 +1,12 @@
 //! The cases of a GPU: sizes beyond its caches, timed by device events, as shares of what the device reaches at most and beside
 //! the peers measured in the same call.
 
-mod cases;
-mod ceiling;
+pub(crate) mod cases;
+pub(crate) mod ceiling;
 pub(crate) mod models;
 mod peers;
 mod plot;
-mod report;
+pub(crate) mod report;
 pub(crate) mod time;
 
 use std::collections::BTreeMap;
@@ -54,6 +54,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             }
             None => lines.push(measure::<burn_rocm::Rocm>(case, options)),
         }
+    }
+    if groups.contains(&Group::Train) {
+        lines.extend(cases::fused_training(options).into_iter().map(|case| measure(case, options)));
     }
     if groups.contains(&Group::ColdStart) {
         lines.extend(peers::cold_starts(options)?);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use super::cases::{Bar, Work};
+use super::cases::{Bar, FUSED, Work};
 use super::ceiling::Ceiling;
 
 /// One measured case.
@@ -22,6 +22,11 @@ pub(crate) struct Line {
 pub(crate) type Column = (String, BTreeMap<String, f64>);
 
 impl Line {
+    /// Under which name a peer has the same work.
+    fn peers_name(&self) -> &str {
+        self.name.strip_suffix(FUSED).unwrap_or(&self.name)
+    }
+
     /// Seconds of one op, where a call is many.
     fn one(&self, seconds: f64) -> f64 {
         match self.work {
@@ -31,7 +36,7 @@ impl Line {
     }
 
     /// The time, or the rate where one is meant.
-    fn figure(&self, seconds: f64) -> String {
+    pub(crate) fn figure(&self, seconds: f64) -> String {
         match self.work {
             Work::Bytes(bytes) => format!("{:.2} TB/s", bytes / seconds / 1e12),
             Work::Flops(flops) => format!("{:.1} TFLOP/s", flops / seconds / 1e12),
@@ -40,7 +45,7 @@ impl Line {
     }
 
     /// The share of the ceiling.
-    fn share(&self, ceiling: &Ceiling) -> Option<f64> {
+    pub(crate) fn share(&self, ceiling: &Ceiling) -> Option<f64> {
         match self.work {
             Work::Bytes(bytes) => Some(bytes / self.seconds / ceiling.copy),
             Work::Flops(_) => {
@@ -52,7 +57,7 @@ impl Line {
     }
 
     /// The bar in words, and whether it is met.
-    fn bar(&self, ceiling: &Ceiling) -> Option<(String, bool)> {
+    pub(crate) fn bar(&self, ceiling: &Ceiling) -> Option<(String, bool)> {
         match self.bar {
             Bar::None => None,
             Bar::Rate(least) => {
@@ -92,7 +97,7 @@ pub(crate) fn markdown(lines: &[Line], columns: &[Column], ceiling: &Ceiling) ->
         let _ =
             write!(text, "| {} | {} | {share} | {bar} | {verdict} |", line.name, line.figure(line.seconds));
         for (_, values) in columns {
-            match values.get(&line.name) {
+            match values.get(line.peers_name()) {
                 Some(&seconds) => {
                     let _ = write!(text, " {} | {:.2} |", line.figure(seconds), seconds / line.seconds);
                 }
@@ -113,7 +118,7 @@ fn losses(lines: &[Line], columns: &[Column]) -> String {
         let _ = write!(text, "{}: loss {first:.6}, after {steps} steps {last:.6}", line.name);
         for (name, values) in columns {
             let other: Option<Vec<f64>> =
-                (0..=steps).map(|step| values.get(&loss_of(&line.name, step)).copied()).collect();
+                (0..=steps).map(|step| values.get(&loss_of(line.peers_name(), step)).copied()).collect();
             let Some([start, .., end]) = other.as_deref() else { continue };
             let apart = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs().max(b.abs());
             let most = line.losses.iter().zip(other.iter().flatten()).map(apart).fold(0.0, f64::max);
