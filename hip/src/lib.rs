@@ -20,7 +20,7 @@
 //! | `BURN_ROCM_CACHE_DIR` | where they are kept | `$XDG_CACHE_HOME/burn-rocm`, else `~/.cache/burn-rocm` |
 //! | `BURN_ROCM_CACHE_LIMIT` | bytes on disk; the files used longest ago go first | `512M` |
 //! | `BURN_ROCM_CONV` | `miopen`: MIOpen alone convolves, `own`: kernels of this crate alone; `auto`: MIOpen what it takes | `auto` |
-//! | `BURN_ROCM_CONV_FIND` | `find`: MIOpen times a convolution's solutions at first use; `immediate`: it asks the database | `immediate` |
+//! | `BURN_ROCM_CONV_FIND` | `find`: MIOpen times a convolution's solutions at first use; `immediate`: it asks the database; `auto`: at a shape's third use it times | `auto` |
 //! | `BURN_ROCM_TRACE` | `1`: says through `log` which library call or kernel served each op ([`trace`]) | `0` |
 //! | `BURN_ROCM_LAUNCH_REACH` | for tests: elements above which a launch of a strided kernel is split | `2147483647` |
 //! | `BURN_ROCM_CUDA_TF32` | the CUDA provider: `1` lets products and convolutions of f32 round their operands to TF32 | `0` |

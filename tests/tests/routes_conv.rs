@@ -76,3 +76,30 @@ fn one_launch_a_pool() {
         assert!(by.len() == 1 && by[0].starts_with("conv_patches<"), "{by:?}");
     }
 }
+
+/// At a shape's third use its algorithms are timed, and the fastest is taken; what is computed stays the same.
+#[test]
+fn a_shape_that_comes_again_is_timed() {
+    let (x, w) = (tensor(&[2, 3, 11, 9], DType::F32), tensor(&[4, 3, 3, 3], DType::F32));
+    let g = tensor(&[2, 4, 11, 9], DType::F32);
+    let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
+    let check = |immediate: &str, timed: &str, conv: &dyn Fn() -> burn_rocm::RocmTensor| {
+        let (values, lines): (Vec<TensorData>, Vec<String>) =
+            (0..4).map(|_| during(conv)).map(|(out, lines)| (read_float::<R>(out), lines.join("\n"))).unzip();
+        for (at, line) in lines.iter().enumerate() {
+            let call = if at < 2 { immediate } else { timed };
+            assert!(line.contains(&format!("{call} ")), "use {at}: {line}");
+        }
+        let first = vec![values[0].clone(); values.len()];
+        assert_close(&timed, &values, &first, Tolerance::sum(DType::F32, 198));
+    };
+    check("miopenConvolutionForwardImmediate", "miopenConvolutionForward", &|| {
+        R::conv2d(x.clone(), w.clone(), None, options())
+    });
+    check("miopenConvolutionBackwardDataImmediate", "miopenConvolutionBackwardData", &|| {
+        R::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options())
+    });
+    check("miopenConvolutionBackwardWeightsImmediate", "miopenConvolutionBackwardWeights", &|| {
+        R::conv2d_weight_backward(x.clone(), w.clone(), g.clone(), options())
+    });
+}

@@ -2,10 +2,14 @@
 //!
 //! A transposed convolution is the gradient of the data of the plain one with the same weights.
 //!
-//! Each shape's solution is chosen once, by immediate mode: MIOpen's database or its heuristics, nothing timed.
-//! `BURN_ROCM_CONV_FIND=find` times the algorithms at a shape's first use instead.
+//! A shape's solution is chosen by immediate mode: MIOpen's database or its heuristics, nothing timed. At the third use of a shape, which a
+//! training loop has and a single forward pass has not, its algorithms are timed, and the fastest is taken from there on.
+//! `BURN_ROCM_CONV_FIND` has the one or the other alone.
 
 mod calls;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL};
 
@@ -17,6 +21,9 @@ use crate::{Buffer, DType, Error, Result};
 use calls::Operands;
 
 const OP: &str = "convolution";
+
+/// Uses of a shape before its algorithms are timed.
+const USES_BEFORE_FIND: u32 = 2;
 
 /// A convolution's shapes and options. Spatial rank 2 or 3; `stride`, `padding` and `dilation` have that length.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -60,6 +67,10 @@ pub(super) struct Prepared {
     alternative: bool,
     /// The chosen solution, then those to fall back to when there is no memory for its workspace.
     choices: Vec<Choice>,
+    /// What was timed later, instead of `choices`; empty where that failed.
+    timed: OnceLock<Vec<Choice>>,
+    /// How often `choices` were asked for, in auto mode.
+    uses: AtomicU32,
     /// Why there is none.
     refused: Refusal,
 }
@@ -241,7 +252,7 @@ impl Dnn {
         let device = out.buffer.device();
         prepared.refused.check()?;
         let mut failed = None;
-        for choice in &prepared.choices {
+        for choice in self.chosen(&prepared, direction, desc, spans, out.buffer) {
             let workspace = match device.alloc(choice.workspace) {
                 Ok(workspace) => workspace,
                 Err(error @ Error::OutOfMemory { .. }) => {
@@ -291,6 +302,8 @@ impl Dnn {
             y: TensorDesc::packed(table, OP, data_type, &desc.y)?,
             alternative: false,
             choices: Vec::new(),
+            timed: OnceLock::new(),
+            uses: AtomicU32::new(0),
             refused: Refusal::default(),
         };
         if self.deterministic {
@@ -311,7 +324,7 @@ impl Dnn {
         Ok(prepared)
     }
 
-    /// The ways to compute a convolution, best first, as `BURN_ROCM_CONV_FIND` has them chosen.
+    /// The ways to compute a convolution, best first, as `BURN_ROCM_CONV_FIND` has them chosen at a shape's first use.
     fn choices(
         &self,
         prepared: &Prepared,
@@ -321,10 +334,55 @@ impl Dnn {
         at: &Buffer,
     ) -> Result<Vec<Choice>> {
         // Find mode tries everything: products too, which must not be tried without rocBLAS's kernels.
-        if settings()?.conv_find == FindMode::Immediate || !self.products {
+        if settings()?.conv_find != FindMode::Find || !self.products {
             let handle = self.begin(at)?;
             return prepared.operands(&handle, direction, spans).solutions(desc, self.products);
         }
+        self.find(prepared, direction, desc, spans, at)
+    }
+
+    /// Those to take now: the first ones, until the shape has been used often enough to be timed. Not where the same seed is to give the
+    /// same bits, since the fastest may be another in each run.
+    fn chosen<'a>(
+        &self,
+        prepared: &'a Prepared,
+        direction: Direction,
+        desc: &ConvDesc,
+        spans: [Span; 3],
+        at: &Buffer,
+    ) -> &'a [Choice] {
+        let auto = settings().is_ok_and(|settings| settings.conv_find == FindMode::Auto);
+        if !auto || self.deterministic || !self.products || prepared.choices.is_empty() {
+            return &prepared.choices;
+        }
+        if prepared.timed.get().is_none() && prepared.uses.fetch_add(1, Ordering::Relaxed) == USES_BEFORE_FIND
+        {
+            // Where there is no memory for a workspace, what was chosen first does.
+            let timed = match self.find(prepared, direction, desc, spans, at) {
+                Ok(found) => found.into_iter().chain(prepared.choices.iter().copied()).collect(),
+                Err(error) => {
+                    log::debug!("{direction:?} of {desc:?} was not timed: {error}");
+                    Vec::new()
+                }
+            };
+            log::debug!("{direction:?} of {desc:?}, timed: {timed:?}");
+            prepared.timed.get_or_init(|| timed);
+        }
+        match prepared.timed.get() {
+            Some(timed) if !timed.is_empty() => timed,
+            _ => &prepared.choices,
+        }
+    }
+
+    /// Times the algorithms, which write where the convolution will; fastest first.
+    fn find(
+        &self,
+        prepared: &Prepared,
+        direction: Direction,
+        desc: &ConvDesc,
+        spans: [Span; 3],
+        at: &Buffer,
+    ) -> Result<Vec<Choice>> {
         let bytes = {
             let handle = self.begin(at)?;
             prepared.operands(&handle, direction, spans).find_workspace(desc)?
