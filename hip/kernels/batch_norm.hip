@@ -2,14 +2,19 @@
 // bf16 compute in f32. A part of one tile of `wide` channels is a block's work: one channel where its elements lie side by side, else
 // several, so that neighbouring threads read neighbouring channels. Sums have a fixed order: the same bits on every run of one grid.
 #include "prelude.h"
+#include "rows.h"
 
 // What every kernel here is given of its tensors and of how it goes through them.
 struct Shape {
     u64 batch, channels, spatial;
     u32 wide, parts;
+    u32 unit; // elements that lie side by side in every channel of every sample, where a channel is a block's: parts are made of such
     DEVICE u64 count() const { return batch * spatial; } // elements of a channel
-    DEVICE u64 begin(u32 part) const { return count() * part / parts; }
+    DEVICE u64 begin(u32 part) const { return count() / unit * part / parts * unit; }
 };
+template <class T> DEVICE Shape shape_of(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts) {
+    return Shape{batch, channels, spatial, wide, parts, wide == 1 && spatial % LANES<T> == 0 ? LANES<T> : 1};
+}
 
 // The channels' elements that a thread has: every `strips`-th of a channel.
 struct Place {
@@ -35,32 +40,50 @@ template <class F> DEVICE void for_each_place(Shape s, F f) {
     });
 }
 
-// use(offset, load(offset, n)) for each of this thread's elements, n being its index in the batch: four loads at a time.
-template <class Load, class Use> DEVICE void for_each_element(Shape s, Place p, Load load_at, Use use) {
-    u64 at = s.begin(p.part) + p.strip, end = s.begin(p.part + 1);
+// f(offset, n, x's piece, dy's piece) for each piece of WIDTH elements that this thread has, n being its index in the batch: several loads at a
+// time. `dy` may be null, its pieces are not looked at then.
+template <u32 WIDTH, bool BOTH, class F, class T> DEVICE void pieces_by(Shape s, Place p, F f, const T *x, const T *dy) {
+    using Piece = Vector<T, WIDTH>;
+    u64 spatial = s.spatial / WIDTH, at = s.begin(p.part) / WIDTH + p.strip, end = s.begin(p.part + 1) / WIDTH;
     if (!p.inside || at >= end) return;
-    u64 left = (end - at + p.strips - 1) / p.strips; // elements
-    u64 n = at / s.spatial, i = at - n * s.spatial, offset = (n * s.channels + p.channel) * s.spatial + i;
-    u64 step_n = p.strips / s.spatial, step_i = p.strips - step_n * s.spatial;
-    u64 sample = s.channels * s.spatial, step = step_n * sample + step_i;
+    u64 left = (end - at + p.strips - 1) / p.strips; // pieces
+    u64 n = at / spatial, i = at - n * spatial, offset = (n * s.channels + p.channel) * spatial + i;
+    u64 step_n = p.strips / spatial, step_i = p.strips - step_n * spatial;
+    u64 sample = s.channels * spatial, step = step_n * sample + step_i;
     auto next = [&]() {
         offset += step, n += step_n, i += step_i;
-        if (i >= s.spatial) i -= s.spatial, offset += sample - s.spatial, ++n;
+        if (i >= spatial) i -= spatial, offset += sample - spatial, ++n;
     };
-    constexpr u32 ABREAST = 4;
+    auto piece = [](const T *from, u64 at) { return *reinterpret_cast<const Piece *>(from + at * WIDTH); };
+    constexpr u32 ABREAST = WIDTH == 1 ? 4 : 2;
     for (; left >= ABREAST; left -= ABREAST) {
-        u64 where[ABREAST];
-        decltype(load_at(offset, n)) value[ABREAST];
+        u64 where[ABREAST], of[ABREAST];
+        Piece a[ABREAST], g[BOTH ? ABREAST : 1];
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-        for (u32 k = 0; k < ABREAST; ++k, next()) value[k] = load_at(where[k] = offset, n);
+        for (u32 k = 0; k < ABREAST; ++k, next()) {
+            where[k] = offset, of[k] = n;
+            a[k] = piece(x, offset);
+            if constexpr (BOTH) g[k] = piece(dy, offset);
+        }
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-        for (u32 k = 0; k < ABREAST; ++k) use(where[k], value[k]);
+        for (u32 k = 0; k < ABREAST; ++k) f(where[k] * WIDTH, of[k], a[k], g[BOTH ? k : 0]);
     }
-    for (; left > 0; --left, next()) use(offset, load_at(offset, n));
+    for (; left > 0; --left, next()) {
+        Piece g{};
+        if constexpr (BOTH) g = piece(dy, offset);
+        f(offset * WIDTH, n, piece(x, offset), g);
+    }
+}
+
+// The same by pieces of 16 bytes where all tensors, `out` as well, have them at 16-byte boundaries, else element by element.
+template <bool BOTH, class F, class T> DEVICE void for_each_piece(Shape s, Place p, F f, const T *x, const T *dy, const T *out) {
+    bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(out) == 0;
+    if (LANES<T> > 1 && s.unit == LANES<T> && aligned) pieces_by<LANES<T>, BOTH>(s, p, f, x, dy);
+    else pieces_by<1, BOTH>(s, p, f, x, dy);
 }
 
 // op over the values of a channel's threads, in each of them.
@@ -105,27 +128,35 @@ struct Plus {
 // The moments of a part of a channel: spans of elements less the span's first, so that squares stay near the deviations'.
 template <class T> DEVICE Moments<compute_t<T>> moments_of(Shape s, Place p, const T *x) {
     using C = compute_t<T>;
-    constexpr u32 SPAN = 256;
+    constexpr u32 SPAN = 256, LANE_COUNT = LANES<T>;
     Moments<C> all{(C)0, (C)0, (C)0};
-    C first = (C)0, sum = (C)0, squares = (C)0;
+    // Of each place in a piece, so that a CPU adds a piece at a time.
+    C first = (C)0, sum[LANE_COUNT] = {}, squares[LANE_COUNT] = {};
     u32 count = 0;
     auto flush = [&]() {
         if (count == 0) return;
-        C mean = sum / (C)count;
-        C m2 = squares - sum * mean;
+        C total = (C)0, square = (C)0;
+        for (u32 j = 0; j < LANE_COUNT; ++j) {
+            total += sum[j], square += squares[j];
+            sum[j] = squares[j] = (C)0;
+        }
+        C mean = total / (C)count;
+        C m2 = square - total * mean;
         all = Join()(all, Moments<C>{(C)count, first + mean, m2 < (C)0 ? (C)0 : m2});
-        sum = squares = (C)0;
         count = 0;
     };
-    for_each_element(
-        s, p, [=](u64 at, u64) { return (C)load(x[at]); },
-        [&](u64, C v) {
-            if (count == 0) first = v;
-            C d = v - first;
-            sum += d;
-            squares += d * d;
-            if (++count == SPAN) flush();
-        });
+    auto take = [&](u64, u64, auto a, auto) {
+        constexpr u32 WIDTH = sizeof(a) / sizeof(T);
+        if (count == 0) first = load(a.lane[0]);
+        for (u32 j = 0; j < WIDTH; ++j) {
+            C d = (C)load(a.lane[j]) - first;
+            sum[j] += d;
+            squares[j] += d * d;
+        }
+        count += WIDTH;
+        if (count >= SPAN) flush();
+    };
+    for_each_piece<false>(s, p, take, x, (const T *)nullptr, (const T *)nullptr);
     flush();
     return channel_reduce(p, all, Join());
 }
@@ -166,15 +197,19 @@ DEVICE void apply(Shape s, Place p, const T *x, const T *gamma, const T *beta, c
     using C = compute_t<T>;
     if (!p.inside) return;
     C scale = rstd * (C)load(gamma[p.channel]), shift = load(beta[p.channel]);
-    for_each_element(
-        s, p, [=](u64 at, u64) { return (C)load(x[at]); },
-        [=](u64 at, C v) { y[at] = store<T>::from((v - mean) * scale + shift); });
+    auto each = [=](u64 at, u64, auto a, auto) {
+        constexpr u32 WIDTH = sizeof(a) / sizeof(T);
+        Vector<T, WIDTH> out;
+        for (u32 j = 0; j < WIDTH; ++j) out.lane[j] = store<T>::from(((C)load(a.lane[j]) - mean) * scale + shift);
+        *reinterpret_cast<Vector<T, WIDTH> *>(y + at) = out;
+    };
+    for_each_piece<false>(s, p, each, x, (const T *)nullptr, (const T *)y);
 }
 
 // partial[2, parts, channels]: mean and summed squared deviations of each part.
 template <class T>
 __global__ void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, compute_t<T> *partial) {
-    Shape s{batch, channels, spatial, wide, parts};
+    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
     for_each_place(s, [=](Place p) {
         auto m = moments_of(s, p, x);
         if (!p.inside || p.strip != 0) return;
@@ -190,7 +225,7 @@ template <class T>
 __global__ void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
                                  const T *running_mean, const T *running_var, const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
                                  compute_t<T> *statistics, T *running) {
-    Shape s{batch, channels, spatial, wide, parts};
+    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
     for_each_place(s, [=](Place p) {
         auto m = joined_moments(s, p, partial);
         auto to = spread(m, epsilon);
@@ -211,7 +246,7 @@ __global__ void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide,
 template <class T>
 __global__ void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
                                   const T *running_mean, const T *running_var, f64 momentum, f64 epsilon, T *y, f32 *statistics, T *running) {
-    Shape s{batch, channels, spatial, wide, parts};
+    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
     for_each_place(s, [=](Place p) {
         f32 mean = statistics[p.channel], rstd = statistics[channels + p.channel], ratio = mean * rstd;
         f32 variance = 1.0f / (rstd * rstd) - (f32)epsilon;
@@ -235,7 +270,7 @@ template <class T>
 __global__ void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
                                  const T *mean, const T *variance, f64 epsilon, T *y) {
     using C = compute_t<T>;
-    Shape s{batch, channels, spatial, wide, parts};
+    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
     for_each_place(s, [=](Place p) {
         if (!p.inside) return;
         C rstd = (C)1 / math::sqrt((C)load(variance[p.channel]) + (C)epsilon);
@@ -249,18 +284,20 @@ template <class T>
 __global__ void channel_sums(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, u64 step, u64 share, u64 rows, const T *x, const T *dy,
                              const compute_t<T> *statistics, compute_t<T> *partial) {
     using C = compute_t<T>;
-    Shape s{batch, channels, spatial, wide, parts};
+    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
     for_each_place(s, [=](Place p) {
         u64 row = p.inside ? p.channel / share : 0;
         Pair<C> sum{(C)0, (C)0};
-        for_each_element(
-            s, p,
-            [=](u64 at, u64 n) {
-                u64 of = n * step + row;
-                C g = load(dy[at]);
-                return Pair<C>{g * (((C)load(x[at]) - statistics[of]) * statistics[rows + of]), g};
-            },
-            [&](u64, Pair<C> v) { sum = Plus()(sum, v); });
+        auto each = [&](u64, u64 n, auto a, auto d) {
+            constexpr u32 WIDTH = sizeof(a) / sizeof(T);
+            u64 of = n * step + row;
+            C mean = statistics[of], rstd = statistics[rows + of];
+            for (u32 j = 0; j < WIDTH; ++j) {
+                C g = load(d.lane[j]);
+                sum = Plus()(sum, Pair<C>{g * (((C)load(a.lane[j]) - mean) * rstd), g});
+            }
+        };
+        for_each_piece<true>(s, p, each, x, dy, (const T *)nullptr);
         sum = channel_reduce(p, sum, Plus());
         if (!p.inside || p.strip != 0) return;
         u64 at = (u64)p.part * channels + p.channel;
@@ -275,7 +312,7 @@ template <class T>
 __global__ void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const T *gamma,
                                     const compute_t<T> *statistics, const compute_t<T> *partial, T *dx, T *dparams) {
     using C = compute_t<T>;
-    Shape s{batch, channels, spatial, wide, parts};
+    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
     for_each_place(s, [=](Place p) {
         Pair<C> sum{(C)0, (C)0};
         if (p.inside) {
@@ -292,8 +329,15 @@ __global__ void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wi
         }
         C mean = statistics[p.channel], rstd = statistics[channels + p.channel], count = (C)s.count();
         C scale = rstd * (C)load(gamma[p.channel]), slope = sum.a / count, shift = sum.b / count;
-        for_each_element(
-            s, p, [=](u64 at, u64) { return Pair<C>{(C)load(x[at]), (C)load(dy[at])}; },
-            [=](u64 at, Pair<C> v) { dx[at] = store<T>::from(scale * (v.b - shift - (v.a - mean) * rstd * slope)); });
+        auto each = [=](u64 at, u64, auto a, auto d) {
+            constexpr u32 WIDTH = sizeof(a) / sizeof(T);
+            Vector<T, WIDTH> out;
+            for (u32 j = 0; j < WIDTH; ++j) {
+                C v = load(a.lane[j]), g = load(d.lane[j]);
+                out.lane[j] = store<T>::from(scale * (g - shift - (v - mean) * rstd * slope));
+            }
+            *reinterpret_cast<Vector<T, WIDTH> *>(dx + at) = out;
+        };
+        for_each_piece<true>(s, p, each, x, dy, (const T *)dx);
     });
 }

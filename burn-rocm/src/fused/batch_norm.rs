@@ -90,9 +90,12 @@ impl Channels {
             _ => 1,
         };
         let tiles = self.channels.div_ceil(wide).max(1);
-        let resident = device.grid(usize::MAX).blocks as usize;
         let elements = self.batch * self.spatial * wide;
-        let parts = (resident / tiles).min(elements / LEAST_PART).max(1);
+        // Some more than run at once, so that none waits long for the last; not many more, since each block of the second step joins all parts.
+        let info = device.info();
+        let resident = info.compute_units as usize
+            * (info.max_threads_per_compute_unit / device.block_threads()).max(1) as usize;
+        let parts = (4 * resident / tiles).min(elements / LEAST_PART).max(1);
         self.planned(device, wide, parts)
     }
 }
