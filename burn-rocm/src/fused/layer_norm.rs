@@ -71,7 +71,7 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
         OP,
         device,
         kernel,
-        device.grid_rows(count, len),
+        device.grid_kept_rows(count, len),
         &dims,
         &[&x, &gamma],
         &[Value::F64(epsilon)],

@@ -188,7 +188,7 @@ fn masked_softmax(scores: RocmTensor) -> hip::Result<RocmTensor> {
         let lines = scores.len() / len;
         let device = scores.hip_device();
         let dims = [Value::U64(lines as u64), Value::U64(len as u64)];
-        rows(OP, device, kernel, device.grid_rows(lines, len), &dims, &[&scores], &[], &[&out])?;
+        rows(OP, device, kernel, device.grid_kept_rows(lines, len), &dims, &[&scores], &[], &[&out])?;
     }
     Ok(out)
 }

@@ -173,7 +173,16 @@ impl<'a> Call<'a> {
         if self.is_plain() && !self.options.quiet {
             let kernel = KernelName::new("masked_softmax_rows").ty(self.ty);
             let dims = [Value::U64(lines as u64), Value::U64(keys as u64)];
-            rows(self.op, device, kernel, device.grid_rows(lines, keys), &dims, &[&scores], &[], &[&scores])?;
+            rows(
+                self.op,
+                device,
+                kernel,
+                device.grid_kept_rows(lines, keys),
+                &dims,
+                &[&scores],
+                &[],
+                &[&scores],
+            )?;
             return Ok(scores);
         }
         let mut scalars = vec![
@@ -184,7 +193,7 @@ impl<'a> Call<'a> {
         ];
         scalars.extend(self.dropout());
         let kernel = KernelName::new("attention_weights").ty(self.ty);
-        let grid = device.grid_rows(lines, keys.div_ceil(4));
+        let grid = device.grid_kept_rows(lines, keys);
         let dims = [self.shape(), Self::strides(self.mask.as_ref())];
         views(self.op, device, kernel, grid, &dims, &[Some(&scores), self.mask.as_ref()], &scalars, &scores)?;
         Ok(scores)
@@ -210,7 +219,7 @@ impl<'a> Call<'a> {
                 self.op,
                 device,
                 kernel,
-                device.grid_rows(lines, keys),
+                device.grid_kept_rows(lines, keys),
                 &dims,
                 &[weights, &grad],
                 &[],
@@ -221,7 +230,7 @@ impl<'a> Call<'a> {
         let mut scalars = vec![self.mask_size()];
         scalars.extend(self.dropout());
         let kernel = KernelName::new("attention_weights_backward").ty(self.ty);
-        let grid = device.grid_rows(batch * heads * queries, keys.div_ceil(4));
+        let grid = device.grid_kept_rows(batch * heads * queries, keys);
         let dims = [self.shape(), Self::strides(self.mask.as_ref())];
         let inputs = [Some(weights), Some(&grad), self.mask.as_ref()];
         views(self.op, device, kernel, grid, &dims, &inputs, &scalars, &out)?;

@@ -50,7 +50,7 @@ pub(crate) fn layer_norm(
         },
     };
     if !done {
-        let grid = out.hip_device().grid_rows(out.len() / len, len);
+        let grid = out.hip_device().grid_kept_rows(out.len() / len, len);
         by_kernel("layer_norm_rows", grid, &[Some(&x), Some(&gamma), beta.as_ref()], epsilon, &out)?;
     }
     Ok(out)
@@ -96,7 +96,7 @@ fn by_miopen(
     dnn.layer_norm_forward(&desc, px, pg, pb, epsilon as f32, po, pm, pr)?;
     let inputs = [Some(x), Some(gamma), beta, Some(&mean), Some(&rstd)];
     // A block for as many rows as its threads look at within a few steps.
-    let Grid { threads, .. } = device.grid_rows(desc.rows, len);
+    let Grid { threads, .. } = device.grid_kept_rows(desc.rows, len);
     let grid = Grid { threads, ..device.grid(desc.rows * threads as usize) };
     by_kernel("layer_norm_repair", grid, &inputs, epsilon, out)
 }

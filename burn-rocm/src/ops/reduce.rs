@@ -97,11 +97,12 @@ impl Lines {
         }
     }
 
-    /// Launches the row kernel, or the column kernel where a line's elements lie apart, `values` after the shape.
+    /// Launches the row kernel on `row_grid`, or the column kernel where a line's elements lie apart, `values` after the shape.
     pub(super) fn launch(
         &self,
         op: &'static str,
         names: [KernelName; 2],
+        row_grid: Grid,
         parts: usize,
         values: &[Value],
         outputs: &[&RocmTensor],
@@ -115,7 +116,7 @@ impl Lines {
         let mut dims: SmallVec<[Value; 5]> = SmallVec::new();
         dims.extend([Value::U64(outer as u64), Value::U64(len as u64)]);
         let (kernel, grid) = match inner {
-            1 => (row, self.row_grid(parts)),
+            1 => (row, row_grid),
             _ => {
                 dims.push(Value::U64(inner as u64));
                 let grid = match self.wide_blocks() {
@@ -148,7 +149,7 @@ impl Lines {
         let names =
             [name("reduce_rows", "reduce_rows_between"), name("reduce_columns", "reduce_columns_between")];
         let values = [Value::U64(parts as u64), Value::U64(count as u64)];
-        self.launch(op, names, parts, &values, &[&out])?;
+        self.launch(op, names, self.row_grid(parts), parts, &values, &[&out])?;
         Ok(out)
     }
 
@@ -184,6 +185,11 @@ fn is_half(dtype: DType) -> bool {
 }
 
 impl Lines {
+    /// For kernels that give a row to a block and read it 16 bytes a thread.
+    pub(super) fn kept_row_grid(&self) -> Grid {
+        self.tensor.hip_device().grid_kept_rows(self.outer, self.len)
+    }
+
     /// A block for each row and part, or a warp where that fills the device: `reduce_rows` goes by whether there are as many as warps.
     fn row_grid(&self, parts: usize) -> Grid {
         let device = self.tensor.hip_device();
@@ -345,7 +351,8 @@ pub(crate) fn extreme_with_index(
     }
     let (values, indices) = (lines.output(dtype)?, lines.output(DType::I32)?);
     let name = |template| KernelName::new(template).name(functor).ty(ty);
-    lines.launch(op, [name("arg_rows"), name("arg_columns")], 1, &[Value::U64(1)], &[&values, &indices])?;
+    let names = [name("arg_rows"), name("arg_columns")];
+    lines.launch(op, names, lines.row_grid(1), 1, &[Value::U64(1)], &[&values, &indices])?;
     Ok((lines.restore(values)?, lines.restore(cast(indices, index)?)?))
 }
 

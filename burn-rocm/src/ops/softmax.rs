@@ -25,7 +25,8 @@ pub(crate) fn backward(
     let grad = packed(grad)?;
     let out = RocmTensor::empty(grad.hip_device(), grad.layout().shape().clone(), grad.dtype_of())?;
     if !out.is_empty() {
-        lines.launch(op, names.map(|name| KernelName::new(name).ty(ty)), 1, &[], &[&grad, &out])?;
+        let names = names.map(|name| KernelName::new(name).ty(ty));
+        lines.launch(op, names, lines.kept_row_grid(), 1, &[], &[&grad, &out])?;
     }
     Ok(out)
 }
@@ -42,7 +43,8 @@ fn along(
     let input = &lines.tensor;
     let out = RocmTensor::empty(input.hip_device(), input.layout().shape().clone(), input.dtype_of())?;
     if !out.is_empty() {
-        lines.launch(op, names.map(|name| KernelName::new(name).ty(ty)), 1, &[], &[&out])?;
+        let names = names.map(|name| KernelName::new(name).ty(ty));
+        lines.launch(op, names, lines.kept_row_grid(), 1, &[], &[&out])?;
     }
     lines.restore(out)
 }
