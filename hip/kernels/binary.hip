@@ -142,8 +142,46 @@ __global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void b
     map_contiguous(n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
 }
 
-// out[i] = op(a[..], b[..]): `out` contiguous.
+// Whether rows can be gone through 16 bytes at a time: the last axis is of such pieces, along which an operand's elements lie side by side or are
+// one, and every piece begins at a 16-byte boundary.
+template <class T> DEVICE bool by_pieces(const Strided<2> &m, const T *a, const T *b, const T *out) {
+    constexpr u32 WIDTH = 16 / sizeof(T);
+    if (m.rank == 0 || m.shape[m.rank - 1] % WIDTH != 0) return false;
+    u64 starts = (u64)out;
+    i32 between = 0; // the strides of the other axes, where pieces are read
+    for (u32 k = 0; k < 2; ++k) {
+        i32 step = m.stride[k][m.rank - 1];
+        if (step != 0 && step != 1) return false;
+        if (step == 0) continue;
+        starts |= (u64)(k == 0 ? a : b);
+        for (u32 d = 0; d + 1 < m.rank; ++d) between |= m.stride[k][d];
+    }
+    return starts % 16 == 0 && (u32)between % WIDTH == 0;
+}
+
+// out[i] = op(a[..], b[..]): `out` contiguous. A grid of a thread for 16 bytes.
 template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, const T *a, const T *b, T *out) {
+    constexpr u32 WIDTH = 16 / sizeof(T);
+    if (!ONE_THREAD && by_pieces(m, a, b, out)) {
+        bool alike[2] = {m.stride[0][m.rank - 1] == 0, m.stride[1][m.rank - 1] == 0};
+        auto piece = [](const T *from, bool same) {
+            Vector<T, WIDTH> v;
+            if (!same) return *reinterpret_cast<const Vector<T, WIDTH> *>(from);
+            T value = *from;
+            for (u32 j = 0; j < WIDTH; ++j) v.lane[j] = value;
+            return v;
+        };
+        for_each(n / WIDTH, [=](u64 index) {
+            Offsets<2> at = offsets_of(m, (u32)index * WIDTH);
+            Vector<T, WIDTH> x = piece(a + at.at[0], alike[0]), y = piece(b + at.at[1], alike[1]);
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (u32 j = 0; j < WIDTH; ++j) x.lane[j] = store<T>::from(Op::apply(load(x.lane[j]), load(y.lane[j])));
+            reinterpret_cast<Vector<T, WIDTH> *>(out)[index] = x;
+        });
+        return;
+    }
     for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = store<T>::from(Op::apply(load(a[at.at[0]]), load(b[at.at[1]]))); });
 }
 

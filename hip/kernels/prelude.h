@@ -457,6 +457,23 @@ template <u32 N, class F> DEVICE void strided_row(u32 first, u32 count, Offsets<
 }
 #endif
 
+// Each operand's offset of element i, in row-major order of m.shape.
+template <u32 N> DEVICE Offsets<N> offsets_of(const Strided<N> &m, u32 i) {
+    Offsets<N> o = {};
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+    for (u32 d = MAX_DIMS; d-- > 0;) {
+        if (d < m.rank) {
+            u32 quotient = i / m.shape[d];
+            i32 coordinate = (i32)(i - quotient * m.shape[d]);
+            i = quotient;
+            for (u32 k = 0; k < N; ++k) o.at[k] += coordinate * m.stride[k][d];
+        }
+    }
+    return o;
+}
+
 // Calls f(i, offsets) for each element i (in row-major order of m.shape) of n, with each operand's offset.
 template <u32 N, class F> DEVICE void for_each_strided(const Strided<N> &m, u32 n, F f) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
@@ -490,22 +507,7 @@ template <u32 N, class F> DEVICE void for_each_strided(const Strided<N> &m, u32 
         }
     }
 #else
-    for_each(n, [=](u64 index) {
-        u32 rest = (u32)index;
-        Offsets<N> o = {};
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-        for (u32 d = MAX_DIMS; d-- > 0;) {
-            if (d < m.rank) {
-                u32 quotient = rest / m.shape[d];
-                i32 coordinate = (i32)(rest - quotient * m.shape[d]);
-                rest = quotient;
-                for (u32 k = 0; k < N; ++k) o.at[k] += coordinate * m.stride[k][d];
-            }
-        }
-        f((u32)index, o);
-    });
+    for_each(n, [=](u64 index) { f((u32)index, offsets_of(m, (u32)index)); });
 #endif
 }
 

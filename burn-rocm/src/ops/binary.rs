@@ -63,6 +63,7 @@ pub(crate) fn binary(
         Output::Row(&out),
     )
     .scalars(scalars)
+    .pieces()
     .launch()?;
     Ok(out)
 }

@@ -267,6 +267,8 @@ pub(crate) struct Walk<'a> {
     after: &'a [Value],
     scalars: &'a [Value],
     work: usize,
+    /// A thread takes 16 bytes.
+    pieces: bool,
     /// Bytes of an output element, where they are not the tensor's.
     unit: Option<usize>,
 }
@@ -280,7 +282,19 @@ impl<'a> Walk<'a> {
         inputs: &'a [Operand<'a>],
         output: Output<'a>,
     ) -> Self {
-        Self { op, kernel, shape, inputs, output, before: &[], after: &[], scalars: &[], work: 1, unit: None }
+        Self {
+            op,
+            kernel,
+            shape,
+            inputs,
+            output,
+            before: &[],
+            after: &[],
+            scalars: &[],
+            work: 1,
+            pieces: false,
+            unit: None,
+        }
     }
 
     /// Scalars between the inputs and the output.
@@ -296,6 +310,11 @@ impl<'a> Walk<'a> {
     /// How many elements the kernel works on at each index, where that is not one.
     pub(crate) fn work(self, work: usize) -> Self {
         Self { work, ..self }
+    }
+
+    /// The kernel takes 16 bytes of the output at a time where it can.
+    pub(crate) fn pieces(self) -> Self {
+        Self { pieces: true, ..self }
     }
 
     /// The output's elements are units of so many bytes.
@@ -471,7 +490,10 @@ fn launch_part<const N: usize, M: Metadata>(
         Output::Last(operand) => launch.buffer(operand.buffer, offsets[N - 1] as usize * operand.size),
         Output::First(operand) => launch.buffer(operand.buffer, offsets[0] as usize * operand.size),
     };
-    let mut grid = device.grid(n.saturating_mul(walk.work));
+    let mut grid = match walk.output {
+        Output::Row(out) if walk.pieces => device.grid_bytes(n * out.dtype_size()),
+        _ => device.grid(n.saturating_mul(walk.work)),
+    };
     grid.blocks = grid.blocks.min(n as u32);
     submit(launch, grid)
 }
