@@ -6,7 +6,7 @@ use burn::tensor::activation::{self, silu};
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use crate::fuse::{Applied, Kept, Op, Route};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route};
 
 /// SiLU, also known as swish: `x * sigmoid(x)` ([Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415)).
 #[derive(Module, Clone, Debug, Default)]
@@ -33,32 +33,26 @@ impl Silu {
 #[derive(Debug)]
 struct SiluOp;
 
-impl Op for SiluOp {
+impl Op<1> for SiluOp {
     fn names(&self) -> [&'static str; 2] {
         ["nn_silu", "nn_silu_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[true]
+    fn reads(&self) -> [bool; 1] {
+        [true]
     }
 
     fn memory_bound(&self) -> bool {
         true
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [x] = inputs.try_into().expect("one input");
+    fn forward(&self, [x]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
         Ok((fused::silu(x)?, vec![]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        _: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let [x] = kept.inputs.try_into().expect("one input");
-        Ok(vec![x.map(|x| fused::silu_backward(x, grad)).transpose()?])
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<1>, _: [bool; 1]) -> Gradients<1> {
+        let [x] = kept.first();
+        Ok([Some(fused::silu_backward(x, grad)?)])
     }
 }
 
@@ -97,7 +91,7 @@ struct SoftmaxOp {
     logarithm: bool,
 }
 
-impl Op for SoftmaxOp {
+impl Op<1> for SoftmaxOp {
     fn names(&self) -> [&'static str; 2] {
         match self.logarithm {
             true => ["nn_log_softmax", "nn_log_softmax_backward"],
@@ -105,12 +99,11 @@ impl Op for SoftmaxOp {
         }
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[false]
+    fn reads(&self) -> [bool; 1] {
+        [false]
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [x] = inputs.try_into().expect("one input");
+    fn forward(&self, [x]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
         let y = match self.logarithm {
             true => fused::log_softmax(x, self.dim)?,
             false => fused::softmax(x, self.dim)?,
@@ -118,17 +111,12 @@ impl Op for SoftmaxOp {
         Ok((y.clone(), vec![y]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        _: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+    fn backward(&self, grad: RocmTensor, kept: Kept<1>, _: [bool; 1]) -> Gradients<1> {
         let [y] = kept.saved.try_into().expect("the output");
         let found = match self.logarithm {
             true => fused::log_softmax_backward(y, grad, self.dim)?,
             false => fused::softmax_backward(y, grad, self.dim)?,
         };
-        Ok(vec![Some(found)])
+        Ok([Some(found)])
     }
 }

@@ -15,9 +15,8 @@ use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::retro_forward::RetroForward;
 use burn_autodiff::checkpoint::state::BackwardStates;
 use burn_autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy, NoCheckpointing};
-use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
-use burn_autodiff::{Autodiff, NodeId};
+use burn_autodiff::{Autodiff, NodeId, grads};
 use burn_backend::TensorMetadata;
 use burn_backend::tensor::FloatTensor;
 use burn_rocm::{
@@ -27,13 +26,16 @@ use burn_rocm::{
 /// What a fused op gives: its output, and what its gradient reads beside the inputs (or a module keeps, such as a batch's statistics).
 pub(crate) type Applied = (RocmTensor, Vec<RocmTensor>);
 
-/// An op on plain tensors and its gradient. Whatever is no tracked tensor (sizes, factors, targets, masks) is a field of the implementing type.
-pub(crate) trait Op: Debug + Send + Sync + 'static {
+/// The gradients by an op's inputs.
+pub(crate) type Gradients<const N: usize> = Result<[Option<RocmTensor>; N], RocmError>;
+
+/// An op on `N` plain tensors and its gradient. Whatever is no tracked tensor (sizes, factors, targets, masks) is a field of the implementing type.
+pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
     /// The names that the trace has for the op and for its gradient.
     fn names(&self) -> [&'static str; 2];
 
     /// Which inputs the gradient reads; the others are not kept for it.
-    fn reads(&self) -> &'static [bool];
+    fn reads(&self) -> [bool; N];
 
     /// Whether it is cheap to run again, and has no effect but its output: where the checkpointing strategy asks for it, the output is not kept but
     /// computed again from the inputs.
@@ -42,23 +44,25 @@ pub(crate) trait Op: Debug + Send + Sync + 'static {
     }
 
     /// The output, and what else [`backward`](Self::backward) is given.
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError>;
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError>;
 
-    /// The gradients by the inputs, from the output's; of an input that is not `wanted`, `None`.
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError>;
+    /// The gradients by the inputs, from the output's. That of an input that is not `wanted` is dropped; best is `None`.
+    fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N>;
 }
 
 /// What an op's gradient reads.
-pub(crate) struct Kept {
+pub(crate) struct Kept<const N: usize> {
     /// One for each input, `None` where [`Op::reads`] says so.
-    pub(crate) inputs: Vec<Option<RocmTensor>>,
+    pub(crate) inputs: [Option<RocmTensor>; N],
     /// What [`Op::forward`] gave beside the output.
     pub(crate) saved: Vec<RocmTensor>,
+}
+
+impl<const N: usize> Kept<N> {
+    /// The first inputs, which [`Op::reads`] asks for.
+    pub(crate) fn first<const K: usize>(&mut self) -> [RocmTensor; K] {
+        std::array::from_fn(|k| self.inputs[k].take().expect("`Op::reads` asks for it, and it is taken once"))
+    }
 }
 
 /// How the ops of this crate reach the tensors of backend `B`.
@@ -71,16 +75,18 @@ pub(crate) struct Route<B> {
 /// What is known of an autodiff backend `Autodiff<Rocm<..>, C>`.
 #[derive(Clone, Copy)]
 struct Recorder {
-    record: Record,
+    /// Of ops of one input, of two, and so on.
+    record: [Record; 5],
     /// Makes a tensor of no graph its `FloatTensor`.
     constant: fn(RocmTensor) -> Box<dyn Any>,
 }
 
-/// Runs an op on the inputs of an `Io<FloatTensor<Autodiff<Rocm<..>, C>>>`, records it, and puts its output there.
-type Record = fn(Arc<dyn Op>, &mut dyn Any) -> Vec<RocmTensor>;
+/// Runs the op of a `Call<FloatTensor<Autodiff<Rocm<..>, C>>, N>`, records it, and puts its output there.
+type Record = fn(&mut dyn Any) -> Vec<RocmTensor>;
 
-struct Io<T> {
-    inputs: Vec<T>,
+struct Call<T, const N: usize> {
+    op: Arc<dyn Op<N>>,
+    inputs: Option<[T; N]>,
     output: Option<T>,
 }
 
@@ -95,27 +101,27 @@ impl<B: Backend> Route<B> {
     }
 
     /// The output of an op on these tensors, and what it saved.
-    pub(crate) fn apply<O: Op, const N: usize>(
+    pub(crate) fn apply<const N: usize>(
         &self,
-        op: O,
+        op: impl Op<N>,
         inputs: [FloatTensor<B>; N],
     ) -> (FloatTensor<B>, Vec<RocmTensor>) {
         match self.recorder {
             None => {
-                let (output, saved) = run(&op, inputs.into_iter().map(cast).collect());
+                let (output, saved) = run(&op, inputs.map(cast));
                 (cast(output), saved)
             }
             Some(Recorder { record, .. }) => {
-                let mut io = Io { inputs: inputs.into(), output: None };
-                let saved = record(Arc::new(op), &mut io);
-                let output = io.output.expect("`record` puts the output there");
+                let mut call = Call { op: Arc::new(op), inputs: Some(inputs), output: None };
+                let saved = record[N - 1](&mut call);
+                let output = call.output.expect("`record` puts the output there");
                 (output, saved)
             }
         }
     }
 
     /// [`apply`](Self::apply) for one tensor in and out of the same rank.
-    pub(crate) fn unary<O: Op, const D: usize>(&self, op: O, x: Tensor<B, D>) -> Tensor<B, D> {
+    pub(crate) fn unary<const D: usize>(&self, op: impl Op<1>, x: Tensor<B, D>) -> Tensor<B, D> {
         wrap(self.apply(op, [primitive(x)]).0)
     }
 
@@ -179,7 +185,7 @@ fn cast<T: 'static, U: 'static>(value: T) -> U {
 }
 
 /// Runs an op under its name in the trace; an error is raised as by Burn's ops.
-fn run(op: &dyn Op, inputs: Vec<RocmTensor>) -> Applied {
+fn run<const N: usize>(op: &dyn Op<N>, inputs: [RocmTensor; N]) -> Applied {
     let _op = trace::op(op.names()[0], || inputs[0].dtype().name());
     op.forward(inputs).unwrap_or_else(|error| raise(error))
 }
@@ -215,7 +221,13 @@ fn add<F: FloatElement, I: IntElement, B: BoolElement>(all: &mut HashMap<TypeId,
 
 fn recorder<B: Inner, C: CheckpointStrategy>() -> Recorder {
     Recorder {
-        record: record::<B, C>,
+        record: [
+            record::<B, C, 1>,
+            record::<B, C, 2>,
+            record::<B, C, 3>,
+            record::<B, C, 4>,
+            record::<B, C, 5>,
+        ],
         constant: |tensor| Box::new(<Autodiff<B, C> as AutodiffBackend>::from_inner(tensor)),
     }
 }
@@ -224,46 +236,31 @@ fn recorder<B: Inner, C: CheckpointStrategy>() -> Recorder {
 trait Inner: Backend<FloatTensorPrimitive = RocmTensor> {}
 impl<B: Backend<FloatTensorPrimitive = RocmTensor>> Inner for B {}
 
-fn record<B: Inner, C: CheckpointStrategy>(op: Arc<dyn Op>, io: &mut dyn Any) -> Vec<RocmTensor> {
-    let io =
-        io.downcast_mut::<Io<FloatTensor<Autodiff<B, C>>>>().expect("`Route::of` has compared the types");
-    let inputs = std::mem::take(&mut io.inputs);
-    let (output, saved) = match inputs.len() {
-        1 => record_of::<B, C, 1>(op, inputs),
-        2 => record_of::<B, C, 2>(op, inputs),
-        3 => record_of::<B, C, 3>(op, inputs),
-        4 => record_of::<B, C, 4>(op, inputs),
-        5 => record_of::<B, C, 5>(op, inputs),
-        n => unreachable!("an op of {n} tensors"),
-    };
-    io.output = Some(output);
-    saved
-}
-
-fn record_of<B: Inner, C: CheckpointStrategy, const N: usize>(
-    op: Arc<dyn Op>,
-    tensors: Vec<FloatTensor<Autodiff<B, C>>>,
-) -> (FloatTensor<Autodiff<B, C>>, Vec<RocmTensor>) {
-    let prep = Step::prepare::<C>(
-        Step(PhantomData::<B>),
-        std::array::from_fn::<_, N, _>(|k| tensors[k].node.clone()),
-    );
+fn record<B: Inner, C: CheckpointStrategy, const N: usize>(call: &mut dyn Any) -> Vec<RocmTensor> {
+    let Call { op, inputs, output } = call
+        .downcast_mut::<Call<FloatTensor<Autodiff<B, C>>, N>>()
+        .expect("`Route::of` has compared the types");
+    let tensors = inputs.take().expect("a call is recorded once");
+    let prep =
+        Step::prepare::<C>(Step(PhantomData::<B>), tensors.each_ref().map(|tensor| tensor.node.clone()));
     let prep = if op.memory_bound() {
-        let inputs = std::array::from_fn::<_, N, _>(|k| tensors[k].node.id);
+        let inputs = tensors.each_ref().map(|tensor| tensor.node.id);
         prep.memory_bound().retro_forward(Again { op: op.clone(), inputs }).parents(&tensors)
     } else {
         prep.compute_bound()
     };
     match prep.stateful() {
         OpsKind::Tracked(mut prep) => {
-            let inputs = std::array::from_fn(|k| op.reads()[k].then(|| prep.checkpoint(&tensors[k])));
-            let (output, saved) = run(&*op, tensors.into_iter().map(|tensor| tensor.primitive).collect());
-            let state = State { op, inputs, saved: saved.clone() };
-            (prep.finish(state, output), saved)
+            let reads = op.reads();
+            let inputs = std::array::from_fn(|k| reads[k].then(|| prep.checkpoint(&tensors[k])));
+            let (found, saved) = run(&**op, tensors.map(|tensor| tensor.primitive));
+            *output = Some(prep.finish(State { op: op.clone(), inputs, saved: saved.clone() }, found));
+            saved
         }
         OpsKind::UnTracked(prep) => {
-            let (output, saved) = run(&*op, tensors.into_iter().map(|tensor| tensor.primitive).collect());
-            (prep.finish(output), saved)
+            let (found, saved) = run(&**op, tensors.map(|tensor| tensor.primitive));
+            *output = Some(prep.finish(found));
+            saved
         }
     }
 }
@@ -271,7 +268,7 @@ fn record_of<B: Inner, C: CheckpointStrategy, const N: usize>(
 /// What the backward pass is given of an op.
 #[derive(Clone, Debug)]
 struct State<const N: usize> {
-    op: Arc<dyn Op>,
+    op: Arc<dyn Op<N>>,
     /// Where the checkpointer finds the inputs that the gradient reads.
     inputs: [Option<NodeId>; N],
     saved: Vec<RocmTensor>,
@@ -283,15 +280,14 @@ struct Step<B>(PhantomData<B>);
 impl<B: Inner, const N: usize> Backward<B, N> for Step<B> {
     type State = State<N>;
 
-    fn backward(self, ops: Ops<State<N>, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+    fn backward(self, ops: Ops<State<N>, N>, grads: &mut grads::Gradients, checkpointer: &mut Checkpointer) {
         let grad = grads.consume::<B>(&ops.node);
         let State { op, inputs, saved } = ops.state;
-        let inputs =
-            inputs.into_iter().map(|id| id.map(|id| checkpointer.retrieve_node_output(id))).collect();
-        let wanted: [bool; N] = std::array::from_fn(|k| ops.parents[k].is_some());
+        let inputs = inputs.map(|id| id.map(|id| checkpointer.retrieve_node_output(id)));
+        let wanted = ops.parents.each_ref().map(Option::is_some);
         let found = {
             let _op = trace::op(op.names()[1], || grad.dtype().name());
-            op.backward(grad, Kept { inputs, saved }, &wanted).unwrap_or_else(|error| raise(error))
+            op.backward(grad, Kept { inputs, saved }, wanted).unwrap_or_else(|error| raise(error))
         };
         for (parent, grad) in ops.parents.into_iter().zip(found) {
             if let (Some(parent), Some(grad)) = (parent, grad) {
@@ -304,13 +300,13 @@ impl<B: Inner, const N: usize> Backward<B, N> for Step<B> {
 /// Runs an op again from its inputs, where its output was not kept.
 #[derive(Debug)]
 struct Again<const N: usize> {
-    op: Arc<dyn Op>,
+    op: Arc<dyn Op<N>>,
     inputs: [NodeId; N],
 }
 
 impl<const N: usize> RetroForward for Again<N> {
     fn forward(&self, states: &mut BackwardStates, output: NodeId) {
-        let inputs = self.inputs.iter().map(|id| states.get_state::<RocmTensor>(id)).collect();
+        let inputs = self.inputs.each_ref().map(|id| states.get_state::<RocmTensor>(id));
         states.save(output, run(&*self.op, inputs).0);
     }
 }

@@ -3,7 +3,7 @@
 use burn_rocm::fused::{self, AttentionOptions};
 use burn_rocm::{RocmError, RocmTensor};
 
-use crate::fuse::{Applied, Kept, Op};
+use crate::fuse::{Applied, Gradients, Kept, Op};
 
 /// What an attention is but its tracked tensors.
 #[derive(Clone, Debug)]
@@ -17,32 +17,24 @@ pub(super) struct Rule {
 #[derive(Debug)]
 pub(super) struct ContextOp(pub(super) Rule);
 
-impl Op for ContextOp {
+impl Op<3> for ContextOp {
     fn names(&self) -> [&'static str; 2] {
         ["nn_attention", "nn_attention_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[true, true, true]
+    fn reads(&self) -> [bool; 3] {
+        [true; 3]
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [query, key, value] = inputs.try_into().expect("three inputs");
+    fn forward(&self, [query, key, value]: [RocmTensor; 3]) -> Result<Applied, RocmError> {
         let attended = fused::attention(query, key, value, self.0.mask.clone(), &self.0.options)?;
         Ok((attended.out, attended.kept))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let inputs: Vec<RocmTensor> = kept.inputs.into_iter().flatten().collect();
-        let inputs = inputs.try_into().expect("three inputs are read");
-        let wanted = [wanted[0], wanted[1], wanted[2]];
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<3>, wanted: [bool; 3]) -> Gradients<3> {
+        let inputs = kept.first();
         let Rule { mask, options } = &self.0;
-        Ok(fused::attention_backward(inputs, mask.clone(), kept.saved, grad, options, wanted)?.into())
+        fused::attention_backward(inputs, mask.clone(), kept.saved, grad, options, wanted)
     }
 }
 
@@ -50,32 +42,24 @@ impl Op for ContextOp {
 #[derive(Debug)]
 pub(super) struct WeightsOp(pub(super) Rule);
 
-impl Op for WeightsOp {
+impl Op<2> for WeightsOp {
     fn names(&self) -> [&'static str; 2] {
         ["nn_attention_weights", "nn_attention_weights_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[true, true]
+    fn reads(&self) -> [bool; 2] {
+        [true; 2]
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [query, key] = inputs.try_into().expect("two inputs");
+    fn forward(&self, [query, key]: [RocmTensor; 2]) -> Result<Applied, RocmError> {
         let weights = fused::attention_weights(query, key, self.0.mask.clone(), &self.0.options)?;
         Ok((weights.clone(), vec![weights]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let inputs: Vec<RocmTensor> = kept.inputs.into_iter().flatten().collect();
-        let inputs = inputs.try_into().expect("two inputs are read");
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<2>, wanted: [bool; 2]) -> Gradients<2> {
+        let inputs = kept.first();
         let [weights] = kept.saved.try_into().expect("the weights are saved");
         let Rule { mask, options } = &self.0;
-        let wanted = [wanted[0], wanted[1]];
-        Ok(fused::attention_weights_backward(inputs, mask.clone(), weights, grad, options, wanted)?.into())
+        fused::attention_weights_backward(inputs, mask.clone(), weights, grad, options, wanted)
     }
 }

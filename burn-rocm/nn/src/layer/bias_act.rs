@@ -5,7 +5,7 @@ use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
 use super::{Act, composed};
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// `act(x + bias)`, the bias along an axis.
 pub(super) fn bias_act<B: Backend, const D: usize>(
@@ -16,10 +16,9 @@ pub(super) fn bias_act<B: Backend, const D: usize>(
 ) -> Tensor<B, D> {
     match (Route::of(), bias) {
         (Some(route), Some(bias)) => {
-            let op = BiasAct { act, axis, biased: true };
-            wrap(route.apply(op, [primitive(x), primitive(bias)]).0)
+            wrap(route.apply(BiasAct { act, axis }, [primitive(x), primitive(bias)]).0)
         }
-        (Some(route), None) => route.unary(BiasAct { act, axis, biased: false }, x),
+        (Some(route), None) => route.unary(BiasAct { act, axis }, x),
         (None, None) => composed(act, x),
         (None, Some(bias)) => {
             let mut shape = [1; D];
@@ -29,12 +28,11 @@ pub(super) fn bias_act<B: Backend, const D: usize>(
     }
 }
 
+/// Of the product, and of the bias if there is one.
 #[derive(Debug)]
 struct BiasAct {
     act: Act,
     axis: usize,
-    /// Whether a bias is the second input.
-    biased: bool,
 }
 
 impl BiasAct {
@@ -44,25 +42,20 @@ impl BiasAct {
     }
 }
 
-impl Op for BiasAct {
+impl<const N: usize> Op<N> for BiasAct {
     fn names(&self) -> [&'static str; 2] {
         ["nn_bias_act", "nn_bias_act_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        match (self.reads_output(), self.biased) {
-            (true, true) => &[false, false],
-            (true, false) => &[false],
-            (false, true) => &[true, true],
-            (false, false) => &[true],
-        }
+    fn reads(&self) -> [bool; N] {
+        [!self.reads_output(); N]
     }
 
     fn memory_bound(&self) -> bool {
         !self.reads_output()
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
         let mut inputs = inputs.into_iter();
         let x = inputs.next().expect("the product comes first");
         let y = fused::bias_act(self.act.fused(), x, inputs.next(), self.axis)?;
@@ -70,16 +63,11 @@ impl Op for BiasAct {
         Ok((y, saved))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+    fn backward(&self, grad: RocmTensor, kept: Kept<N>, _: [bool; N]) -> Gradients<N> {
         let mut read = kept.inputs.into_iter().flatten().chain(kept.saved);
         let x = read.next().expect("the product or the output is kept");
         let (by_x, by_bias) = fused::bias_act_backward(self.act.fused(), x, read.next(), grad, self.axis)?;
-        let all = [Some(by_x), Some(by_bias)];
-        Ok(all.into_iter().zip(wanted).map(|(found, &wanted)| found.filter(|_| wanted)).collect())
+        let found = [by_x, by_bias];
+        Ok(std::array::from_fn(|k| Some(found[k].clone())))
     }
 }

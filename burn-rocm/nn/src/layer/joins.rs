@@ -6,7 +6,7 @@ use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
 use super::{Act, composed};
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// The activation of a sum, as where a residual block joins its input: one kernel, and one for both gradients. Shapes that differ broadcast,
 /// composed of Burn's ops.
@@ -46,41 +46,34 @@ impl AddActOp {
     }
 }
 
-impl Op for AddActOp {
+impl Op<2> for AddActOp {
     fn names(&self) -> [&'static str; 2] {
         ["nn_add_act", "nn_add_act_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        if self.reads_output() { &[false, false] } else { &[true, true] }
+    fn reads(&self) -> [bool; 2] {
+        [!self.reads_output(); 2]
     }
 
     fn memory_bound(&self) -> bool {
         !self.reads_output()
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [a, b] = inputs.try_into().expect("two inputs");
+    fn forward(&self, [a, b]: [RocmTensor; 2]) -> Result<Applied, RocmError> {
         let y = fused::add_act(self.0.fused(), a, b)?;
         let saved = if self.reads_output() { vec![y.clone()] } else { vec![] };
         Ok((y, saved))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let mut inputs = kept.inputs.into_iter().flatten();
-        let found = match kept.saved.into_iter().next() {
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<2>, _: [bool; 2]) -> Gradients<2> {
+        let found = match kept.saved.pop() {
             Some(y) => fused::relu_backward(y, grad)?,
             None => {
-                let (a, b) = (inputs.next().expect("kept"), inputs.next().expect("kept"));
+                let [a, b] = kept.first();
                 fused::add_act_backward(self.0.fused(), a, b, grad)?
             }
         };
-        Ok(wanted.iter().map(|&wanted| wanted.then(|| found.clone())).collect())
+        Ok([Some(found.clone()), Some(found)])
     }
 }
 
@@ -117,37 +110,30 @@ impl MulAdd {
 #[derive(Debug)]
 struct MulAddOp;
 
-impl Op for MulAddOp {
+impl Op<3> for MulAddOp {
     fn names(&self) -> [&'static str; 2] {
         ["nn_mul_add", "nn_mul_add_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[true, true, false]
+    fn reads(&self) -> [bool; 3] {
+        [true, true, false]
     }
 
     fn memory_bound(&self) -> bool {
         true
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [a, b, c] = inputs.try_into().expect("three inputs");
+    fn forward(&self, [a, b, c]: [RocmTensor; 3]) -> Result<Applied, RocmError> {
         Ok((fused::mul_add(a, b, c)?, vec![]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let mut inputs = kept.inputs.into_iter().flatten();
-        let (a, b) = (inputs.next().expect("kept"), inputs.next().expect("kept"));
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<3>, wanted: [bool; 3]) -> Gradients<3> {
         let by_c = wanted[2].then(|| grad.clone());
         if !wanted[0] && !wanted[1] {
-            return Ok(vec![None, None, by_c]);
+            return Ok([None, None, by_c]);
         }
+        let [a, b] = kept.first();
         let (by_a, by_b) = fused::mul_add_backward(a, b, grad)?;
-        Ok(vec![wanted[0].then_some(by_a), wanted[1].then_some(by_b), by_c])
+        Ok([Some(by_a), Some(by_b), by_c])
     }
 }

@@ -8,7 +8,7 @@ use burn::tensor::activation::silu;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// What [`SwiGlu`] is made of.
 #[derive(Config, Debug)]
@@ -87,33 +87,26 @@ impl<B: Backend> SwiGlu<B> {
 #[derive(Debug)]
 struct SiluMul;
 
-impl Op for SiluMul {
+impl Op<2> for SiluMul {
     fn names(&self) -> [&'static str; 2] {
         ["nn_silu_mul", "nn_silu_mul_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[true, true]
+    fn reads(&self) -> [bool; 2] {
+        [true, true]
     }
 
     fn memory_bound(&self) -> bool {
         true
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [a, b] = inputs.try_into().expect("two inputs");
+    fn forward(&self, [a, b]: [RocmTensor; 2]) -> Result<Applied, RocmError> {
         Ok((fused::silu_mul(a, b)?, vec![]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let mut inputs = kept.inputs.into_iter().flatten();
-        let (a, b) = (inputs.next().expect("kept"), inputs.next().expect("kept"));
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<2>, _: [bool; 2]) -> Gradients<2> {
+        let [a, b] = kept.first();
         let (by_a, by_b) = fused::silu_mul_backward(a, b, grad)?;
-        Ok(vec![wanted[0].then_some(by_a), wanted[1].then_some(by_b)])
+        Ok([Some(by_a), Some(by_b)])
     }
 }

@@ -8,7 +8,7 @@ use burn_rocm::fused::{self, BinaryTargets};
 use burn_rocm::{RocmError, RocmTensor};
 
 use super::{check_options, constant_weights};
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// What [`BinaryCrossEntropyLoss`] is made of.
 #[derive(Config, Debug)]
@@ -103,35 +103,29 @@ struct BinaryLoss {
     of: BinaryTargets,
 }
 
-impl Op for BinaryLoss {
+impl<const N: usize> Op<N> for BinaryLoss {
     fn names(&self) -> [&'static str; 2] {
         ["nn_binary_cross_entropy", "nn_binary_cross_entropy_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        if self.weighted { &[true, true] } else { &[true] }
+    fn reads(&self) -> [bool; N] {
+        [true; N]
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
         let mut inputs = inputs.into_iter();
         let scores = inputs.next().expect("the scores come first");
         Ok((fused::binary_cross_entropy(scores, inputs.next(), &self.of)?, vec![]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+    fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
         if wanted.get(1) == Some(&true) {
-            return constant_weights(self.names()[1]);
+            return constant_weights("nn_binary_cross_entropy_backward");
         }
         let mut inputs = kept.inputs.into_iter().flatten();
         let scores = inputs.next().expect("the scores are kept");
         let found = fused::binary_cross_entropy_backward(scores, inputs.next(), &self.of, grad)?;
-        let mut grads = vec![None; wanted.len()];
-        grads[0] = Some(found);
-        Ok(grads)
+        let mut found = Some(found);
+        Ok(std::array::from_fn(|_| found.take()))
     }
 }

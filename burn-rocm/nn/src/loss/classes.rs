@@ -6,7 +6,7 @@ use burn_rocm::fused::{self, ClassScores, ClassTargets};
 use burn_rocm::{RocmError, RocmTensor};
 
 use super::constant_weights;
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// The options of a loss, beside the class weights.
 pub(super) struct Options<'a> {
@@ -53,36 +53,30 @@ struct ClassLoss {
     of: ClassTargets,
 }
 
-impl Op for ClassLoss {
+impl<const N: usize> Op<N> for ClassLoss {
     fn names(&self) -> [&'static str; 2] {
         self.names
     }
 
-    fn reads(&self) -> &'static [bool] {
-        if self.weighted { &[true, true] } else { &[true] }
+    fn reads(&self) -> [bool; N] {
+        [true; N]
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
         let mut inputs = inputs.into_iter();
         let scores = inputs.next().expect("the scores come first");
         let (loss, saved) = fused::cross_entropy(scores, inputs.next(), &self.of)?;
         Ok((loss, vec![saved]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+    fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
         if wanted.get(1) == Some(&true) {
             return constant_weights(self.names[1]);
         }
         let mut inputs = kept.inputs.into_iter().flatten();
         let scores = inputs.next().expect("the scores are kept");
         let found = fused::cross_entropy_backward(scores, inputs.next(), &self.of, &kept.saved[0], grad)?;
-        let mut grads = vec![None; wanted.len()];
-        grads[0] = Some(found);
-        Ok(grads)
+        let mut found = Some(found);
+        Ok(std::array::from_fn(|_| found.take()))
     }
 }

@@ -6,7 +6,7 @@ use burn::tensor::backend::Backend;
 use burn_rocm::fused::{self, Residual, Total};
 use burn_rocm::{RocmError, RocmTensor};
 
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// The loss of `a - b` by the fused op, where there is a route and nothing to broadcast.
 pub(super) fn residual_loss<B: Backend, const D: usize, const OUT: usize>(
@@ -40,38 +40,31 @@ struct ResidualLoss {
     total: Total,
 }
 
-impl Op for ResidualLoss {
+impl Op<2> for ResidualLoss {
     fn names(&self) -> [&'static str; 2] {
         self.names
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[true, true]
+    fn reads(&self) -> [bool; 2] {
+        [true, true]
     }
 
     fn memory_bound(&self) -> bool {
         self.total == Total::Each
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [a, b] = inputs.try_into().expect("two inputs");
+    fn forward(&self, [a, b]: [RocmTensor; 2]) -> Result<Applied, RocmError> {
         Ok((fused::residual_loss(self.kind, a, b, self.total)?, vec![]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let [a, b] = kept.inputs.try_into().expect("two inputs");
-        let (a, b) = (a.expect("kept"), b.expect("kept"));
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<2>, wanted: [bool; 2]) -> Gradients<2> {
+        let [a, b] = kept.first();
         // Of b as of a: the loss is even.
         let of = |first: &RocmTensor, second: &RocmTensor| {
             fused::residual_loss_backward(self.kind, first.clone(), second.clone(), grad.clone(), self.total)
         };
         let by_a = wanted[0].then(|| of(&a, &b)).transpose()?;
         let by_b = wanted[1].then(|| of(&b, &a)).transpose()?;
-        Ok(vec![by_a, by_b])
+        Ok([by_a, by_b])
     }
 }

@@ -6,8 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use super::{asked, kept};
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How a [`BatchNorm`] is made.
 #[derive(Config, Debug)]
@@ -130,34 +129,27 @@ struct BatchNormTrain {
     epsilon: f64,
 }
 
-impl Op for BatchNormTrain {
+impl Op<5> for BatchNormTrain {
     fn names(&self) -> [&'static str; 2] {
         ["nn_batch_norm", "nn_batch_norm_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[true, true, false, false, false]
+    fn reads(&self) -> [bool; 5] {
+        [true, true, false, false, false]
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [x, gamma, beta, mean, variance] = inputs.try_into().expect("five inputs");
+    fn forward(&self, [x, gamma, beta, mean, variance]: [RocmTensor; 5]) -> Result<Applied, RocmError> {
         let fused::BatchNormed { output, statistics, running: [mean, variance] } =
             fused::batch_norm_train(x, gamma, beta, [mean, variance], self.momentum, self.epsilon)?;
         Ok((output, vec![statistics, mean, variance]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept_for_it: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let mut inputs = kept_for_it.inputs.into_iter();
-        let [x, gamma] = std::array::from_fn(|_| kept(inputs.next().flatten()));
-        let statistics = kept(kept_for_it.saved.into_iter().next());
-        let found = fused::batch_norm_backward(x, gamma, statistics, grad, self.epsilon)?;
-        let found = found.into_iter().zip(wanted).map(|(grad, &wanted)| asked(wanted, Some(grad)));
-        Ok(found.chain([None, None]).collect())
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<5>, _: [bool; 5]) -> Gradients<5> {
+        let [x, gamma] = kept.first();
+        let [statistics, _, _] = kept.saved.try_into().expect("three are saved");
+        let [by_x, by_gamma, by_beta] =
+            fused::batch_norm_backward(x, gamma, statistics, grad, self.epsilon)?.map(Some);
+        Ok([by_x, by_gamma, by_beta, None, None])
     }
 }
 
@@ -167,27 +159,21 @@ struct BatchNormInfer {
     epsilon: f64,
 }
 
-impl Op for BatchNormInfer {
+impl Op<5> for BatchNormInfer {
     fn names(&self) -> [&'static str; 2] {
         ["nn_batch_norm_infer", "nn_batch_norm_infer_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[false; 5]
+    fn reads(&self) -> [bool; 5] {
+        [false; 5]
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [x, gamma, beta, mean, variance] = inputs.try_into().expect("five inputs");
+    fn forward(&self, [x, gamma, beta, mean, variance]: [RocmTensor; 5]) -> Result<Applied, RocmError> {
         let output = fused::batch_norm_infer(x, gamma, beta, [mean, variance], self.epsilon)?;
         Ok((output, vec![]))
     }
 
-    fn backward(
-        &self,
-        _: RocmTensor,
-        _: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+    fn backward(&self, _: RocmTensor, _: Kept<5>, wanted: [bool; 5]) -> Gradients<5> {
         unreachable!("no autodiff backend infers, yet {wanted:?} are wanted")
     }
 }

@@ -6,8 +6,8 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused, raise};
 
-use super::{asked, both, kept};
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use super::both;
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How a [`GroupNorm`] is made.
 #[derive(Debug, Config)]
@@ -134,40 +134,34 @@ struct GroupNormOp {
     epsilon: f64,
 }
 
-impl Op for GroupNormOp {
+impl<const N: usize> Op<N> for GroupNormOp {
     fn names(&self) -> [&'static str; 2] {
         ["nn_group_norm", "nn_group_norm_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[true, true, false]
+    fn reads(&self) -> [bool; N] {
+        std::array::from_fn(|k| k < 2)
     }
 
     fn memory_bound(&self) -> bool {
         true
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
         let mut inputs = inputs.into_iter();
         let x = inputs.next().expect("x");
         let params = inputs.next().zip(inputs.next()).map(|(gamma, beta)| [gamma, beta]);
         Ok((fused::group_norm(x, params, self.groups, self.epsilon)?, vec![]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept_for_it: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let mut inputs = kept_for_it.inputs.into_iter();
-        let x = kept(inputs.next().flatten());
-        let gamma = inputs.next().flatten();
+    fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
+        let mut read = kept.inputs.into_iter().flatten();
+        let x = read.next().expect("`reads` asks for it");
+        let gamma = read.next();
         let params = wanted[1..].contains(&true);
         let (dx, sums) = fused::group_norm_backward(x, gamma, grad, self.groups, self.epsilon, params)?;
-        let mut found = vec![asked(wanted[0], Some(dx))];
         let [dgamma, dbeta] = sums.map_or([None, None], |sums| sums.map(Some));
-        found.extend(wanted[1..].iter().zip([dgamma, dbeta]).map(|(&wanted, grad)| asked(wanted, grad)));
-        Ok(found)
+        let found = [Some(dx), dgamma, dbeta];
+        Ok(std::array::from_fn(|k| found[k].clone()))
     }
 }

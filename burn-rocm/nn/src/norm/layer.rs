@@ -6,8 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use super::{asked, kept};
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How a [`LayerNorm`] is made.
 #[derive(Debug, Config)]
@@ -82,40 +81,31 @@ struct LayerNormOp {
     epsilon: f64,
 }
 
-impl Op for LayerNormOp {
+impl<const N: usize> Op<N> for LayerNormOp {
     fn names(&self) -> [&'static str; 2] {
         ["nn_layer_norm", "nn_layer_norm_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[true, true, false]
+    fn reads(&self) -> [bool; N] {
+        std::array::from_fn(|k| k < 2)
     }
 
     fn memory_bound(&self) -> bool {
         true
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
         let mut inputs = inputs.into_iter();
         let (x, gamma) = (inputs.next().expect("x"), inputs.next().expect("gamma"));
         Ok((fused::layer_norm(x, gamma, inputs.next(), self.epsilon)?, vec![]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept_for_it: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let mut inputs = kept_for_it.inputs.into_iter();
-        let [x, gamma] = std::array::from_fn(|_| kept(inputs.next().flatten()));
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
+        let [x, gamma] = kept.first();
         let params = wanted[1..].contains(&true);
         let (dx, sums) = fused::layer_norm_backward(x, gamma, grad, self.epsilon, params)?;
         let [dgamma, dbeta] = sums.map_or([None, None], |sums| sums.map(Some));
-        let mut found = vec![asked(wanted[0], Some(dx)), asked(wanted[1], dgamma)];
-        if let Some(&wanted) = wanted.get(2) {
-            found.push(asked(wanted, dbeta));
-        }
-        Ok(found)
+        let found = [Some(dx), dgamma, dbeta];
+        Ok(std::array::from_fn(|k| found[k].clone()))
     }
 }

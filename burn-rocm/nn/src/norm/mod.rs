@@ -14,17 +14,7 @@ pub use rms::{RmsNorm, RmsNormConfig};
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_rocm::{RocmError, RocmTensor};
-
-/// An optional gradient, where it is asked for.
-fn asked(wanted: bool, gradient: Option<RocmTensor>) -> Option<RocmTensor> {
-    gradient.filter(|_| wanted)
-}
-
-/// The one input of a gradient that is always kept for it.
-fn kept(input: Option<RocmTensor>) -> RocmTensor {
-    input.expect("`Op::reads` asks for it")
-}
+use burn_rocm::RocmError;
 
 /// The parameters of an op, checked by it: both or neither.
 fn both<B: Backend>(

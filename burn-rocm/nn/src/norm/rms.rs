@@ -6,8 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use super::{asked, kept};
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How an [`RmsNorm`] is made.
 #[derive(Config, Debug)]
@@ -75,32 +74,26 @@ struct RmsNormOp {
     epsilon: f64,
 }
 
-impl Op for RmsNormOp {
+impl Op<2> for RmsNormOp {
     fn names(&self) -> [&'static str; 2] {
         ["nn_rms_norm", "nn_rms_norm_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[true, true]
+    fn reads(&self) -> [bool; 2] {
+        [true, true]
     }
 
     fn memory_bound(&self) -> bool {
         true
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [x, gamma] = inputs.try_into().expect("two inputs");
+    fn forward(&self, [x, gamma]: [RocmTensor; 2]) -> Result<Applied, RocmError> {
         Ok((fused::rms_norm(x, gamma, self.epsilon)?, vec![]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept_for_it: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let [x, gamma] = kept_for_it.inputs.try_into().expect("two inputs");
-        let (dx, dgamma) = fused::rms_norm_backward(kept(x), kept(gamma), grad, self.epsilon, wanted[1])?;
-        Ok(vec![asked(wanted[0], Some(dx)), dgamma])
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<2>, wanted: [bool; 2]) -> Gradients<2> {
+        let [x, gamma] = kept.first();
+        let (dx, dgamma) = fused::rms_norm_backward(x, gamma, grad, self.epsilon, wanted[1])?;
+        Ok([Some(dx), dgamma])
     }
 }
