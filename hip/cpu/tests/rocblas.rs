@@ -57,7 +57,7 @@ impl Case {
         let (rows_a, columns_a) = if a == NONE { (m, k) } else { (k, m) };
         let (rows_b, columns_b) = if b == NONE { (k, n) } else { (n, k) };
         let (lda, ldb, ldc) = (rows_a + pad(random), rows_b + pad(random), m + pad(random));
-        let batch = random.pick(&[1, 1, 2, 5]);
+        let batch = random.pick(&[1, 1, 2, 5, 33]);
         let mut stride = [lda * columns_a, ldb * columns_b, ldc * n].map(|size| size + random.pick(&[0, 3]));
         if round.is_multiple_of(3) {
             stride[random.below(2)] = 0; // A batch that shares one operand.
@@ -140,16 +140,15 @@ fn gemm_f32_and_f64() {
     }
 }
 
-fn ex<I: Number, O: Number>(random: &mut Random, round: usize, types: [rocblas_datatype; 2]) {
+fn ex<I: Number, O: Number>(random: &mut Random, case: &Case, in_place: bool, types: [rocblas_datatype; 2]) {
     let blas = Blas::new();
-    let case = Case::random(random, round);
     let a = random.values::<I>(case.lengths()[0]);
     let b = random.values::<I>(case.lengths()[1]);
     let c = random.values::<O>(case.lengths()[2]);
     let d: Vec<O> = c.clone();
     let (da, db, dc, dd) = (Device::new(&a), Device::new(&b), Device::new(&c), Device::new(&d));
     let (alpha, beta) = (case.alpha as f32, case.beta as f32);
-    let out = if round.is_multiple_of(2) { &dc } else { &dd };
+    let out = if in_place { &dc } else { &dd };
     let float = |value: &f32| core::ptr::from_ref(value).cast::<c_void>();
     // SAFETY: buffers of the sizes that the case says.
     let status = unsafe {
@@ -192,12 +191,29 @@ fn ex<I: Number, O: Number>(random: &mut Random, round: usize, types: [rocblas_d
 #[test]
 fn gemm_ex_low_precision() {
     let mut random = Random::new("gemm_ex");
-    for round in 0..40 {
-        ex::<f16, f16>(&mut random, round, [rocblas_datatype_f16_r; 2]);
-        ex::<f16, f32>(&mut random, round, [rocblas_datatype_f16_r, rocblas_datatype_f32_r]);
-        ex::<bf16, bf16>(&mut random, round, [rocblas_datatype_bf16_r; 2]);
-        ex::<bf16, f32>(&mut random, round, [rocblas_datatype_bf16_r, rocblas_datatype_f32_r]);
-        ex::<f32, f32>(&mut random, round, [rocblas_datatype_f32_r; 2]);
+    // Results of several tasks, with gaps between columns and without.
+    let large = [300, 303].map(|ldc| Case {
+        a: NONE,
+        b: TRANSPOSE,
+        m: 300,
+        n: 260,
+        k: 20,
+        lda: 300,
+        ldb: 263,
+        ldc,
+        stride: [6000, 5260, 260 * ldc],
+        batch: 2,
+        alpha: 0.5,
+        beta: 0.25,
+    });
+    let drawn: Vec<Case> = (0..40).map(|round| Case::random(&mut random, round)).collect();
+    for (round, case) in drawn.iter().chain(&large).enumerate() {
+        let (random, in_place) = (&mut random, round.is_multiple_of(2));
+        ex::<f16, f16>(random, case, in_place, [rocblas_datatype_f16_r; 2]);
+        ex::<f16, f32>(random, case, in_place, [rocblas_datatype_f16_r, rocblas_datatype_f32_r]);
+        ex::<bf16, bf16>(random, case, in_place, [rocblas_datatype_bf16_r; 2]);
+        ex::<bf16, f32>(random, case, in_place, [rocblas_datatype_bf16_r, rocblas_datatype_f32_r]);
+        ex::<f32, f32>(random, case, in_place, [rocblas_datatype_f32_r; 2]);
     }
 }
 

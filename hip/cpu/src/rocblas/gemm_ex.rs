@@ -1,31 +1,48 @@
 //! `rocblas_gemm_ex` and its strided batch: operands in one type, sums in another.
 //!
-//! Low-precision operands are widened whole, multiplied in `f32` and rounded once. So are 8-bit integers, as many terms at a
+//! Low-precision operands are widened whole, multiplied in `f32` and rounded once, a slice at a time. So are 8-bit integers, as many terms at a
 //! time as `f32` sums exactly; those sums are added up in `f64`, whose 53 bits hold every sum of up to 2^38 products.
 
 use super::gemm::Sizes;
 use super::handle::{Outcome, check, compute, require, span};
 use super::multiply::{Operand, Product, Scalar, multiply};
-use crate::numeric::element::Element;
+use crate::numeric::element::{Element, Single};
 use crate::numeric::halves::{Flushed, Halves, Rounded};
 use crate::numeric::shared::Shared;
-use crate::runtime::parallel;
+use crate::runtime::{parallel, threads};
 use core::ffi::c_void;
 use half::{bf16, f16};
 use rocblas_sys::*;
 
 /// A type of operands or results, computed in `C`.
-trait Stored<C>: Copy + Send + Sync {
+trait Stored<C: Copy>: Copy + Send + Sync {
     fn load(self) -> C;
     fn store(value: C) -> Self;
+    /// Loads as many as `to` holds.
+    fn load_all(from: &[Self], to: &mut [C]) {
+        to.iter_mut().zip(from).for_each(|(to, &from)| *to = from.load());
+    }
+    /// Stores as many as `to` holds.
+    fn store_all(from: &[C], to: &mut [Self]) {
+        to.iter_mut().zip(from).for_each(|(to, &from)| *to = Self::store(from));
+    }
 }
 macro_rules! stored {
     ($($t:ty, $c:ty;)+) => { $(impl Stored<$c> for $t {
-        fn load(self) -> $c { Element::widen(self) }
-        fn store(value: $c) -> Self { Element::narrow(value) }
+        fn load(self) -> $c { self }
+        fn store(value: $c) -> Self { value }
     })+ };
 }
-stored! { f32, f32; f16, f32; bf16, f32; f64, f64; }
+stored! { f32, f32; f64, f64; }
+macro_rules! stored_half {
+    ($($t:ty)+) => { $(impl Stored<f32> for $t {
+        fn load(self) -> f32 { self.widen() }
+        fn store(value: f32) -> Self { Self::narrow(value) }
+        fn load_all(from: &[Self], to: &mut [f32]) { Self::widen_slice(from, to) }
+        fn store_all(from: &[f32], to: &mut [Self]) { Self::narrow_slice(from, to) }
+    })+ };
+}
+stored_half! { f16 bf16 }
 impl Stored<f32> for Flushed {
     fn load(self) -> f32 {
         self.load()
@@ -73,6 +90,22 @@ struct Pointers {
     d: *mut c_void,
 }
 
+/// Elements that one task converts.
+const PIECE: usize = 1 << 15;
+
+/// Calls `run(packed, stored, len)` for each run of elements that lie side by side in a matrix whose leading dimension is `ld`: of `len` from element
+/// `packed` of the matrix without gaps, `stored` of the matrix as it is. In parallel.
+fn each_run(rows: usize, columns: usize, ld: usize, run: impl Fn(usize, usize, usize) + Sync) {
+    let each = PIECE.div_ceil(rows.max(1));
+    parallel(columns.div_ceil(each), |task| {
+        let (from, to) = (task * each, ((task + 1) * each).min(columns));
+        if ld == rows {
+            return run(from * rows, from * rows, (to - from) * rows);
+        }
+        (from..to).for_each(|column| run(column * rows, column * ld, rows));
+    });
+}
+
 /// Copies a matrix of `rows` x `columns` with leading dimension `ld` into packed columns of `C`.
 fn widen<T: Stored<C>, C: Scalar + Default>(
     from: &Shared<T>,
@@ -82,13 +115,11 @@ fn widen<T: Stored<C>, C: Scalar + Default>(
     let (rows, columns, ld) = (rows as usize, columns as usize, ld as usize);
     let mut all = vec![C::default(); rows * columns];
     let to = Shared(all.as_mut_ptr());
-    let each = (1usize << 15).div_ceil(rows.max(1));
-    parallel(columns.div_ceil(each), |task| {
-        for column in task * each..((task + 1) * each).min(columns) {
-            for row in 0..rows {
-                // SAFETY: inside the matrix, which the caller checked, and inside `all`; each column is one task's.
-                unsafe { *to.get().add(column * rows + row) = (*from.get().add(column * ld + row)).load() };
-            }
+    each_run(rows, columns, ld, |packed, stored, len| {
+        // SAFETY: inside the matrix, which the caller checked, and inside `all`; each run is one task's.
+        unsafe {
+            let from = core::slice::from_raw_parts(from.get().add(stored), len);
+            T::load_all(from, core::slice::from_raw_parts_mut(to.get().add(packed), len));
         }
     });
     all
@@ -124,30 +155,28 @@ where
     check(d, span(sizes.m, sizes.n, sizes.ldd, sizes.stride_d, sizes.batch)?)?;
     let (m, n) = (sizes.m as usize, sizes.n as usize);
     let k = sizes.k as usize;
-    let mut part = vec![W::default(); m * n];
-    // What more than one part adds up to.
-    let whole = k <= terms;
-    let mut sums = vec![C::default(); if whole { 0 } else { m * n }];
+    let (a, b) = (Shared(a.cast_mut()), Shared(b.cast_mut()));
+    let (c, d) = (Shared(c.cast_mut()), Shared(d));
+    let at = |from: Shared<I>, i: usize, stride: i64| {
+        Shared(from.get().wrapping_offset(i as isize * stride as isize))
+    };
+    let widen_a = |i| widen::<I, W>(&at(a, i, sizes.stride_a), sizes.stored_a(), sizes.lda);
+    let widen_b = |i| widen::<I, W>(&at(b, i, sizes.stride_b), sizes.stored_b(), sizes.ldb);
     // Operands that the whole batch shares are widened once.
-    let mut kept: (Vec<W>, Vec<W>) = (Vec::new(), Vec::new());
-    for i in 0..sizes.batch as isize {
-        if reads {
-            let at =
-                |from: *const I, stride: i64| Shared(from.wrapping_offset(i * stride as isize).cast_mut());
-            if i == 0 || sizes.stride_a != 0 {
-                kept.0 = widen(&at(a, sizes.stride_a), sizes.stored_a(), sizes.lda);
-            }
-            if i == 0 || sizes.stride_b != 0 {
-                kept.1 = widen(&at(b, sizes.stride_b), sizes.stored_b(), sizes.ldb);
-            }
-        }
-        let operand = |values: &[W], operation, rows: i32| {
+    let shared_a = (reads && sizes.stride_a == 0).then(|| widen_a(0));
+    let shared_b = (reads && sizes.stride_b == 0).then(|| widen_b(0));
+    let product = |i: usize| {
+        let own_a = (reads && shared_a.is_none()).then(|| widen_a(i));
+        let own_b = (reads && shared_b.is_none()).then(|| widen_b(i));
+        let operand = |values: Option<&Vec<W>>, operation, rows: i32| {
             let (row, column) = Sizes::strides(operation, rows);
-            (Shared(values.as_ptr().cast_mut()), row, column)
+            (Shared(values.map_or(core::ptr::null_mut(), |values| values.as_ptr().cast_mut())), row, column)
         };
-        let a = operand(&kept.0, sizes.a, sizes.stored_a().0);
-        let b = operand(&kept.1, sizes.b, sizes.stored_b().0);
-        sums.fill(C::ZERO);
+        let a = operand(own_a.as_ref().or(shared_a.as_ref()), sizes.a, sizes.stored_a().0);
+        let b = operand(own_b.as_ref().or(shared_b.as_ref()), sizes.b, sizes.stored_b().0);
+        let mut part = vec![W::default(); m * n];
+        // What more than one part adds up to.
+        let mut sums = vec![C::ZERO; if k > terms { m * n } else { 0 }];
         for first in (0..k.max(1)).step_by(terms.min(k.max(1))) {
             let to = Shared(part.as_mut_ptr());
             // SAFETY: packed copies of the operands, and `part` for the result; the terms from `first` on are inside both.
@@ -169,25 +198,32 @@ where
                 *sum = *sum + (*part).into();
             }
         }
-        let c = Shared(c.wrapping_offset(i * sizes.stride_c as isize).cast_mut());
-        let d = Shared(d.wrapping_offset(i * sizes.stride_d as isize));
-        let (part, sums) = (&part, &sums);
-        let each = (1usize << 15).div_ceil(m);
-        parallel(n.div_ceil(each), |task| {
-            for column in task * each..((task + 1) * each).min(n) {
-                for row in 0..m {
-                    // SAFETY: inside c and d, which were checked; c may be d: an element is read before it is written.
-                    unsafe {
-                        let at = column * m + row;
-                        let mut value = alpha * if whole { part[at].into() } else { sums[at] };
-                        if keeps {
-                            value = value + beta * (*c.get().add(column * sizes.ldc as usize + row)).load();
-                        }
-                        *d.get().add(column * sizes.ldd as usize + row) = O::store(value);
+        if k <= terms {
+            sums = part.into_iter().map(Into::into).collect();
+        }
+        let sums = Shared(sums.as_mut_ptr());
+        let c = Shared(c.get().cast_const().wrapping_offset(i as isize * sizes.stride_c as isize).cast_mut());
+        let d = Shared(d.get().wrapping_offset(i as isize * sizes.stride_d as isize));
+        each_run(m, n, sizes.ldd as usize, |packed, stored, len| {
+            // SAFETY: inside `sums`, c and d, which were checked; each run is one task's. c may be d: it is read before it is written.
+            unsafe {
+                let sums = core::slice::from_raw_parts_mut(sums.get().add(packed), len);
+                for (at, sum) in (packed..).zip(sums.iter_mut()) {
+                    *sum = alpha * *sum;
+                    if keeps {
+                        *sum = *sum + beta * (*c.get().add(at / m * sizes.ldc as usize + at % m)).load();
                     }
                 }
+                O::store_all(sums, core::slice::from_raw_parts_mut(d.get().add(stored), len));
             }
         });
+    };
+    // Many products are tasks each; the few of a batch are cut into tasks themselves.
+    let batch = sizes.batch as usize;
+    if batch >= 2 * threads() {
+        parallel(batch, product)
+    } else {
+        (0..batch).for_each(product)
     }
     Ok(())
 }
