@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use burn::config::Config;
 use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, LearningRate, Optimizer};
+use burn::record::Record;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_rocm::fused::amp;
@@ -173,7 +174,7 @@ impl GradScalerConfig {
     /// For a scale that is not positive and finite in f32, a growth factor below 1, or a back-off factor that is not between 0 and 1.
     pub fn init(&self) -> GradScaler {
         let scale = self.initial_scale as f32;
-        assert!(scale > 0.0 && scale.is_finite(), "the initial scale is positive: {self}");
+        assert!(is_scale(scale), "the initial scale is positive: {self}");
         assert!(self.growth_factor >= 1.0, "the scale does not shrink by growing: {self}");
         assert!(
             self.backoff_factor > 0.0 && self.backoff_factor < 1.0,
@@ -181,6 +182,22 @@ impl GradScalerConfig {
         );
         GradScaler { config: self.clone(), scale, finite: 0, skipped: 0 }
     }
+}
+
+/// Whether losses can be multiplied by this.
+fn is_scale(scale: f32) -> bool {
+    scale > 0.0 && scale.is_finite()
+}
+
+/// What a checkpoint keeps of a [`GradScaler`], beside those of the model and the optimizer. Its settings are its config's.
+#[derive(Record, Clone, Debug, PartialEq)]
+pub struct GradScalerRecord {
+    /// What losses are multiplied by.
+    pub scale: f32,
+    /// Steps since the scale changed.
+    pub finite: usize,
+    /// The steps that were skipped so far.
+    pub skipped: usize,
 }
 
 /// Scales losses, so that small gradients are not lost in f16, and takes steps with gradients scaled back; a step whose gradients
@@ -224,6 +241,21 @@ impl GradScaler {
         let (grads, is_finite) = unscale::<B, M>(&module, grads, 1.0 / self.scale);
         self.update(is_finite);
         if is_finite { optimizer.step(lr, module, grads) } else { module }
+    }
+
+    /// What to save, so that a run that is resumed goes on with the same scale.
+    pub fn to_record(&self) -> GradScalerRecord {
+        GradScalerRecord { scale: self.scale, finite: self.finite, skipped: self.skipped }
+    }
+
+    /// The scaler as it was when the record was made; the settings stay this one's.
+    ///
+    /// # Panics
+    /// For a scale that is not positive and finite.
+    pub fn load_record(self, record: GradScalerRecord) -> Self {
+        let GradScalerRecord { scale, finite, skipped } = record;
+        assert!(is_scale(scale), "a recorded scale is positive, not {scale}");
+        Self { scale, finite, skipped, ..self }
     }
 
     fn update(&mut self, is_finite: bool) {

@@ -1,10 +1,11 @@
 use burn::module::{Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{GradientsParams, Optimizer};
+use burn::record::{BinBytesRecorder, FullPrecisionSettings, HalfPrecisionSettings, Recorder};
 use burn::tensor::FloatDType;
 use burn::tensor::backend::AutodiffBackend;
 use burn_rocm::trace;
-use burn_rocm_nn::amp::{GradScaler, GradScalerConfig, Precision};
+use burn_rocm_nn::amp::{GradScaler, GradScalerConfig, GradScalerRecord, Precision};
 use burn_rocm_nn::optim::{AdamConfig, SgdConfig};
 use burn_rocm_tests::assert_close;
 use burn_rocm_tests::trace::during;
@@ -228,4 +229,50 @@ fn the_scale_stays_positive_and_finite() {
     }
     let bad = || GradScalerConfig::new().with_backoff_factor(1.5).init();
     assert!(std::panic::catch_unwind(bad).is_err());
+}
+
+/// A run of nine steps, two of which overflow, in one go or resumed after so many steps from what recorders gave: the scales, and the last weights.
+fn scales<B: AutodiffBackend>(resumed_after: Option<usize>) -> (Vec<(f32, usize)>, TensorData) {
+    let config = GradScalerConfig::new().with_initial_scale(8.0).with_growth_interval(3);
+    let new = || (config.init(), AdamConfig::new().init::<B, Net<B>>(), Net::<B>::new());
+    let (mut scaler, mut optimizer, mut net) = new();
+    let mut seen = Vec::new();
+    for (i, value) in [1.0, 1.0, f32::NAN, 1.0, 1.0, 1.0, 1.0, f32::INFINITY, 1.0].into_iter().enumerate() {
+        if resumed_after == Some(i) {
+            let device = Default::default();
+            // A scale is whole in half precision too.
+            let scale = BinBytesRecorder::<HalfPrecisionSettings>::default();
+            let scale_bytes = Recorder::<B>::record(&scale, scaler.to_record(), ()).unwrap();
+            let full = BinBytesRecorder::<FullPrecisionSettings>::default();
+            let steps_bytes = Recorder::<B>::record(&full, optimizer.to_record(), ()).unwrap();
+            let net_bytes = Recorder::<B>::record(&full, net.into_record(), ()).unwrap();
+            (scaler, optimizer, net) = new();
+            scaler = scaler.load_record(Recorder::<B>::load(&scale, scale_bytes, &device).unwrap());
+            optimizer = optimizer.load_record(Recorder::<B>::load(&full, steps_bytes, &device).unwrap());
+            net = net.load_record(Recorder::<B>::load(&full, net_bytes, &device).unwrap());
+        }
+        net = step(&mut scaler, &mut optimizer, net, DType::F16, value);
+        seen.push((scaler.factor(), scaler.skipped()));
+    }
+    (seen, net.first.weight.val().into_data())
+}
+
+#[test]
+fn a_resumed_run_goes_on_with_the_same_scale() {
+    let (expected, weights) = scales::<Ours>(None);
+    assert_eq!(expected[2], (4.0, 1), "backed off");
+    assert_eq!(expected[5], (8.0, 1), "grown after three steps");
+    assert_eq!(expected[8], (4.0, 2));
+    // Before and after a skipped step, amid a count, and where it has just ended.
+    for after in 1..9 {
+        let (found, resumed) = scales::<Ours>(Some(after));
+        assert_eq!(found, expected, "resumed after {after} steps");
+        assert_close(&after, &[resumed], std::slice::from_ref(&weights), Tolerance::EXACT);
+    }
+    assert_eq!(scales::<Oracle>(Some(4)).0, expected);
+    for scale in [0.0, -1.0, f32::INFINITY, f32::NAN] {
+        let bad = GradScalerRecord { scale, finite: 0, skipped: 0 };
+        let load = || GradScalerConfig::new().init().load_record(bad);
+        assert!(std::panic::catch_unwind(load).is_err(), "{scale}");
+    }
 }
