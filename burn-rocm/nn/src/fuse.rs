@@ -79,6 +79,8 @@ struct Recorder {
     record: [Record; 5],
     /// Makes a tensor of no graph its `FloatTensor`.
     constant: fn(RocmTensor) -> Box<dyn Any>,
+    /// The tensor of a `FloatTensor`, where no graph has it.
+    untracked: fn(&dyn Any) -> Option<RocmTensor>,
 }
 
 /// Runs the op of a `Call<FloatTensor<Autodiff<Rocm<..>, C>>, N>`, records it, and puts its output there.
@@ -133,6 +135,15 @@ impl<B: Backend> Route<B> {
                 *constant(tensor).downcast().expect("`Route::of` has compared the types")
             }
         })
+    }
+
+    /// The tensor, where no gradient of it is asked for: what may be a field of an [`Op`].
+    pub(crate) fn untracked<const D: usize>(&self, tensor: &Tensor<B, D>) -> Option<RocmTensor> {
+        let tensor = primitive(tensor.clone());
+        match self.recorder {
+            None => Some(cast(tensor)),
+            Some(Recorder { untracked, .. }) => untracked(&tensor),
+        }
     }
 
     /// A bool tensor as this backend's.
@@ -229,6 +240,11 @@ fn recorder<B: Inner, C: CheckpointStrategy>() -> Recorder {
             record::<B, C, 5>,
         ],
         constant: |tensor| Box::new(<Autodiff<B, C> as AutodiffBackend>::from_inner(tensor)),
+        untracked: |tensor| {
+            let tensor: &FloatTensor<Autodiff<B, C>> =
+                tensor.downcast_ref().expect("`Route::of` has compared the types");
+            (!tensor.is_tracked()).then(|| tensor.primitive.clone())
+        },
     }
 }
 

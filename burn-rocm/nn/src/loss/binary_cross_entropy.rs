@@ -7,7 +7,7 @@ use burn::tensor::{Int, Tensor};
 use burn_rocm::fused::{self, BinaryTargets};
 use burn_rocm::{RocmError, RocmTensor};
 
-use super::{check_options, constant_weights};
+use super::check_options;
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// What [`BinaryCrossEntropyLoss`] is made of.
@@ -39,7 +39,8 @@ impl BinaryCrossEntropyLossConfig {
 
 /// The mean over elements of `-y log(p) - (1 - y) log(1 - p)`.
 ///
-/// Logarithms of probabilities are kept above -100; where that happens the gradient is 0 (Burn's is NaN at exactly 0 and 1).
+/// Logarithms of probabilities are kept above -100; where that happens the gradient is 0 (Burn's is NaN at exactly 0 and 1). A loss whose weights require a
+/// gradient is composed of Burn's ops.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct BinaryCrossEntropyLoss<B: Backend> {
@@ -75,15 +76,23 @@ impl<B: Backend> BinaryCrossEntropyLoss<B> {
     /// # Panics
     /// For other shapes.
     pub fn forward<const D: usize>(&self, logits: Tensor<B, D>, targets: Tensor<B, D, Int>) -> Tensor<B, 1> {
-        let Some(route) = Route::<B>::of() else { return self.composed(logits, targets) };
-        let of =
-            BinaryTargets { logits: self.logits, targets: route.int(targets), smoothing: self.smoothing };
-        let op = BinaryLoss { weighted: self.weights.is_some(), of };
-        let scores = primitive(logits);
-        wrap(match &self.weights {
-            Some(weights) => route.apply(op, [scores, primitive(weights.clone())]).0,
-            None => route.apply(op, [scores]).0,
-        })
+        self.fused(&logits, &targets).unwrap_or_else(|| self.composed(logits, targets))
+    }
+
+    /// The loss by the fused op, where there is a route and no gradient of the weights is asked for.
+    fn fused<const D: usize>(
+        &self,
+        logits: &Tensor<B, D>,
+        targets: &Tensor<B, D, Int>,
+    ) -> Option<Tensor<B, 1>> {
+        let route = Route::<B>::of()?;
+        let weights = match &self.weights {
+            None => None,
+            Some(weights) => Some(route.untracked(weights)?),
+        };
+        let targets = route.int(targets.clone());
+        let of = BinaryTargets { logits: self.logits, targets, smoothing: self.smoothing };
+        Some(wrap(route.apply(BinaryLoss { weights, of }, [primitive(logits.clone())]).0))
     }
 
     fn composed<const D: usize>(&self, logits: Tensor<B, D>, targets: Tensor<B, D, Int>) -> Tensor<B, 1> {
@@ -98,34 +107,25 @@ impl<B: Backend> BinaryCrossEntropyLoss<B> {
 
 #[derive(Debug)]
 struct BinaryLoss {
-    /// Whether weights are the second input.
-    weighted: bool,
+    weights: Option<RocmTensor>,
     of: BinaryTargets,
 }
 
-impl<const N: usize> Op<N> for BinaryLoss {
+impl Op<1> for BinaryLoss {
     fn names(&self) -> [&'static str; 2] {
         ["nn_binary_cross_entropy", "nn_binary_cross_entropy_backward"]
     }
 
-    fn reads(&self) -> [bool; N] {
-        [true; N]
+    fn reads(&self) -> [bool; 1] {
+        [true]
     }
 
-    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
-        let mut inputs = inputs.into_iter();
-        let scores = inputs.next().expect("the scores come first");
-        Ok((fused::binary_cross_entropy(scores, inputs.next(), &self.of)?, vec![]))
+    fn forward(&self, [scores]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
+        Ok((fused::binary_cross_entropy(scores, self.weights.clone(), &self.of)?, vec![]))
     }
 
-    fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
-        if wanted.get(1) == Some(&true) {
-            return constant_weights("nn_binary_cross_entropy_backward");
-        }
-        let mut inputs = kept.inputs.into_iter().flatten();
-        let scores = inputs.next().expect("the scores are kept");
-        let found = fused::binary_cross_entropy_backward(scores, inputs.next(), &self.of, grad)?;
-        let mut found = Some(found);
-        Ok(std::array::from_fn(|_| found.take()))
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<1>, _: [bool; 1]) -> Gradients<1> {
+        let [scores] = kept.first();
+        Ok([Some(fused::binary_cross_entropy_backward(scores, self.weights.clone(), &self.of, grad)?)])
     }
 }

@@ -5,7 +5,6 @@ use burn::tensor::{Int, Tensor};
 use burn_rocm::fused::{self, ClassScores, ClassTargets};
 use burn_rocm::{RocmError, RocmTensor};
 
-use super::constant_weights;
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// The options of a loss, beside the class weights.
@@ -15,7 +14,7 @@ pub(super) struct Options<'a> {
     pub(super) pad_tokens: &'a [usize],
 }
 
-/// The loss of scores `[rows, classes]` by the fused op, where there is a route.
+/// The loss of scores `[rows, classes]` by the fused op, where there is a route and no gradient of the weights is asked for.
 pub(super) fn class_loss<B: Backend>(
     names: [&'static str; 2],
     options: Options<'_>,
@@ -27,9 +26,13 @@ pub(super) fn class_loss<B: Backend>(
     if options.pad_tokens.len() > fused::MAX_PAD_TOKENS {
         return None;
     }
+    let weights = match weights {
+        None => None,
+        Some(weights) => Some(route.untracked(weights)?),
+    };
     let op = ClassLoss {
         names,
-        weighted: weights.is_some(),
+        weights,
         of: ClassTargets {
             scores: options.scores,
             targets: route.int(targets.clone()),
@@ -37,46 +40,33 @@ pub(super) fn class_loss<B: Backend>(
             pad_tokens: options.pad_tokens.to_vec(),
         },
     };
-    let scores = primitive(scores.clone());
-    let loss = match weights {
-        Some(weights) => route.apply(op, [scores, primitive(weights.clone())]).0,
-        None => route.apply(op, [scores]).0,
-    };
-    Some(wrap(loss))
+    Some(wrap(route.apply(op, [primitive(scores.clone())]).0))
 }
 
 #[derive(Debug)]
 struct ClassLoss {
     names: [&'static str; 2],
-    /// Whether class weights are the second input.
-    weighted: bool,
+    weights: Option<RocmTensor>,
     of: ClassTargets,
 }
 
-impl<const N: usize> Op<N> for ClassLoss {
+impl Op<1> for ClassLoss {
     fn names(&self) -> [&'static str; 2] {
         self.names
     }
 
-    fn reads(&self) -> [bool; N] {
-        [true; N]
+    fn reads(&self) -> [bool; 1] {
+        [true]
     }
 
-    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
-        let mut inputs = inputs.into_iter();
-        let scores = inputs.next().expect("the scores come first");
-        let (loss, saved) = fused::cross_entropy(scores, inputs.next(), &self.of)?;
+    fn forward(&self, [scores]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
+        let (loss, saved) = fused::cross_entropy(scores, self.weights.clone(), &self.of)?;
         Ok((loss, vec![saved]))
     }
 
-    fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
-        if wanted.get(1) == Some(&true) {
-            return constant_weights(self.names[1]);
-        }
-        let mut inputs = kept.inputs.into_iter().flatten();
-        let scores = inputs.next().expect("the scores are kept");
-        let found = fused::cross_entropy_backward(scores, inputs.next(), &self.of, &kept.saved[0], grad)?;
-        let mut found = Some(found);
-        Ok(std::array::from_fn(|_| found.take()))
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<1>, _: [bool; 1]) -> Gradients<1> {
+        let [scores] = kept.first();
+        let weights = self.weights.clone();
+        Ok([Some(fused::cross_entropy_backward(scores, weights, &self.of, &kept.saved[0], grad)?)])
     }
 }

@@ -42,7 +42,7 @@ impl CrossEntropyLossConfig {
 /// The mean over rows of minus the logarithm of the probability of each row's class.
 ///
 /// From logits by the log-sum-exp, so that neither large nor small ones overflow. See [`burn_rocm::fused::cross_entropy`] for the formula. More
-/// than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens are composed of Burn's ops.
+/// than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens are composed of Burn's ops, and so is a loss whose weights require a gradient.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct CrossEntropyLoss<B: Backend> {

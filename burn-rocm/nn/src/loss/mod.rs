@@ -30,8 +30,3 @@ fn check_options(smoothing: Option<f32>, weights: Option<&[f32]>) {
         assert!(weights.iter().all(|&weight| weight > 0.0), "class weights are positive, not {weights:?}");
     }
 }
-
-/// The error of a gradient by class weights, which are constants here.
-fn constant_weights<T>(op: &'static str) -> Result<T, burn_rocm::RocmError> {
-    Err(burn_rocm::RocmError::Unsupported { op, dtype: "a gradient by the class weights".into() })
-}

@@ -38,6 +38,7 @@ impl NllLossConfig {
 /// The mean over rows of minus the log-probability of each row's class: [`CrossEntropyLoss`](super::CrossEntropyLoss) of what a log-softmax gives.
 ///
 /// Burn 0.21 has no loss of this name; options and record are those of its cross entropy.
+/// More than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, and weights that require a gradient, are composed of Burn's ops.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct NllLoss<B: Backend> {

@@ -215,6 +215,82 @@ fn the_composed_paths_agree() {
     }
 }
 
+/// Weights that are a leaf, and such as follow from one: their gradient is Burn's, as are the loss and the scores' gradient.
+#[test]
+fn weights_that_require_a_gradient_have_burns() {
+    let random = Random::new();
+    let (rows, len) = (11, 5);
+    let x = uniform(&random, &[rows, len]);
+    let classes: Vec<i64> = (0..rows).map(|_| random.below(len) as i64).collect();
+    let weights = TensorData::new((0..len).map(|_| random.uniform(0.5, 2.0)).collect::<Vec<_>>(), [len]);
+    macro_rules! loss_of {
+        ($B:ident, $loss:ident, $derived:expr, $options:expr) => {{
+            let (kind, of): (Scores, &Options) = $options;
+            let leaf = tensor::<$B, 2>(&x, DType::F32).require_grad();
+            let weights_leaf = tensor::<$B, 1>(&weights, DType::F32).require_grad();
+            let weights = Some(if $derived { weights_leaf.clone() * 1.5 } else { weights_leaf.clone() });
+            let scores = match kind {
+                Scores::Logits => leaf.clone(),
+                Scores::Probabilities => softmax(leaf.clone(), 1),
+                Scores::LogProbabilities => log_softmax(leaf.clone(), 1),
+            };
+            let classes = targets::<$B>(&classes, DType::I32);
+            let out = $loss!($B, of, weights, kind).forward(scores, classes);
+            let grads = (out.clone() * out.clone()).backward();
+            vec![
+                out.into_data(),
+                leaf.grad(&grads).unwrap().into_data(),
+                weights_leaf.grad(&grads).unwrap().into_data(),
+            ]
+        }};
+    }
+    macro_rules! cross_entropy {
+        ($B:ident, $of:expr, $weights:expr, $kind:expr) => {
+            CrossEntropyLoss::<$B> {
+                pad_tokens: $of.pad_tokens.clone(),
+                weights: $weights,
+                smoothing: $of.smoothing,
+                logits: $kind == Scores::Logits,
+            }
+        };
+    }
+    macro_rules! burns_cross_entropy {
+        ($B:ident, $of:expr, $weights:expr, $kind:expr) => {
+            burns::CrossEntropyLoss::<$B> {
+                pad_tokens: $of.pad_tokens.clone(),
+                weights: $weights,
+                smoothing: $of.smoothing,
+                logits: $kind == Scores::Logits,
+            }
+        };
+    }
+    macro_rules! nll {
+        ($B:ident, $of:expr, $weights:expr, $kind:expr) => {
+            NllLoss::<$B> { pad_tokens: $of.pad_tokens.clone(), weights: $weights, smoothing: $of.smoothing }
+        };
+    }
+    for of in options(len, &random) {
+        for derived in [false, true] {
+            let what = format!("derived {derived} {of:?}");
+            let (_, lines) = during(|| {
+                for kind in [Scores::Logits, Scores::Probabilities] {
+                    against_burn!(format!("{kind:?} {what}"), Tolerance::of(DType::F32).times(30.0), |B|
+                        theirs loss_of!(B, burns_cross_entropy, derived, (kind, &of)),
+                        ours loss_of!(B, cross_entropy, derived, (kind, &of))
+                    );
+                }
+                // Burn has no such loss: its cross entropy of the logits is the same.
+                against_burn!(format!("nll {what}"), Tolerance::of(DType::F32).times(30.0), |B|
+                    theirs loss_of!(B, burns_cross_entropy, derived, (Scores::Logits, &of)),
+                    ours loss_of!(B, nll, derived, (Scores::LogProbabilities, &of))
+                );
+            });
+            let fused = lines.iter().find(|line| line.starts_with("nn_"));
+            assert!(lines.len() > 10 && fused.is_none(), "{what}: {fused:?}");
+        }
+    }
+}
+
 #[test]
 fn views_are_taken() {
     let random = Random::new();

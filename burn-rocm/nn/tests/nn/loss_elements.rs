@@ -175,6 +175,43 @@ fn binary_cross_entropy() {
     }
 }
 
+#[test]
+fn binary_weights_that_require_a_gradient_have_burns() {
+    let random = Random::new();
+    for logits in [true, false] {
+        let (low, high) = if logits { (-6.0, 6.0) } else { (0.05, 0.95) };
+        let x: Vec<f64> = (0..28).map(|_| random.uniform(low, high)).collect();
+        let x = TensorData::new(x, [7, 4]);
+        let labels = labels(&random, [7, 4]);
+        let weights = TensorData::new(vec![0.5, 1.0, 1.5, 2.0], [4]);
+        macro_rules! loss_of {
+            ($B:ident, $from:ident) => {{
+                let [leaf, weights] = [(&x, 28), (&weights, 4)].map(|(data, count)| {
+                    tensor::<$B, 1>(&TensorData::new(data.iter::<f64>().collect(), [count]), DType::F32)
+                        .require_grad()
+                });
+                let loss = $from::BinaryCrossEntropyLoss::<$B> {
+                    weights: Some(weights.clone()),
+                    smoothing: Some(0.1),
+                    logits,
+                };
+                let labels = Tensor::<$B, 2, Int>::from_data(labels.clone(), &Default::default());
+                let out = loss.forward(leaf.clone().reshape([7, 4]), labels);
+                let grads = (out.clone() * out.clone()).backward();
+                let [by_x, by_weights] = [leaf, weights].map(|leaf| leaf.grad(&grads).unwrap().into_data());
+                vec![out.into_data(), by_x, by_weights]
+            }};
+        }
+        let (_, lines) = during(|| {
+            against_burn!(format!("logits {logits}"), Tolerance::of(DType::F32).times(30.0), |B|
+                theirs loss_of!(B, burns),
+                ours loss_of!(B, own)
+            );
+        });
+        assert!(lines.len() > 10 && !lines.iter().any(|line| line.starts_with("nn_")), "{lines:#?}");
+    }
+}
+
 /// The other float types, from the formula in f64: the oracle multiplies no f16 by its f32 targets.
 #[test]
 fn binary_cross_entropy_in_every_float_type() {
