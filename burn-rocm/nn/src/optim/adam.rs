@@ -53,11 +53,7 @@ impl AdamConfig {
 
     /// An optimizer of a module.
     pub fn init<B: AutodiffBackend, M: AutodiffModule<B>>(&self) -> OptimizerAdaptor<Adam, M, B> {
-        let adaptor = OptimizerAdaptor::from(self.build());
-        match &self.grad_clipping {
-            Some(config) => adaptor.with_grad_clipping(config.init()),
-            None => adaptor,
-        }
+        OptimizerAdaptor::clipped(self.build(), self.grad_clipping.as_ref())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use burn::grad_clipping::GradientClipping;
+use burn::grad_clipping::{GradientClipping, GradientClippingConfig};
 use burn::module::{AutodiffModule, ModuleMapper, Param, ParamId};
 use burn::optim::adaptor::{GradAdaptor, OptimizerAdaptor as BurnAdaptor};
 use burn::optim::record::AdaptorRecord;
@@ -87,6 +87,15 @@ where
     M: AutodiffModule<B>,
     B: AutodiffBackend,
 {
+    /// With gradients clipped as configured, if at all.
+    pub(super) fn clipped(rules: O, clipping: Option<&GradientClippingConfig>) -> Self {
+        let adaptor = Self::from(rules);
+        match clipping {
+            Some(config) => adaptor.with_grad_clipping(config.init()),
+            None => adaptor,
+        }
+    }
+
     /// The rule.
     pub fn optim(&self) -> &O {
         &self.rules

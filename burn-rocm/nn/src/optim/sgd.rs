@@ -45,11 +45,7 @@ impl SgdConfig {
     pub fn init<B: AutodiffBackend, M: AutodiffModule<B>>(
         &self,
     ) -> OptimizerAdaptor<Sgd<B::InnerBackend>, M, B> {
-        let adaptor = OptimizerAdaptor::from(self.build());
-        match &self.gradient_clipping {
-            Some(config) => adaptor.with_grad_clipping(config.init()),
-            None => adaptor,
-        }
+        OptimizerAdaptor::clipped(self.build(), self.gradient_clipping.as_ref())
     }
 }
 
