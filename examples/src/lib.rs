@@ -1,5 +1,6 @@
 //! Shared parts of the examples: the data, the models, the training loop and the plots.
 
+pub mod amp;
 pub mod data;
 pub mod error;
 pub mod machine;

@@ -1,0 +1,185 @@
+//! Mixed precision: two classifiers of drawn digits whose parameters may be f16 or bf16, and their training with f32 master weights.
+
+use std::time::Instant;
+
+use burn::module::{AutodiffModule, Module};
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
+use burn::optim::{GradientsParams, Optimizer};
+use burn::tensor::activation::relu;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{FloatDType, Int, Tensor, TensorData};
+use burn_rocm::RocmDevice;
+use burn_rocm_nn::amp::{GradScalerConfig, Precision};
+use burn_rocm_nn::loss::CrossEntropyLossConfig;
+use burn_rocm_nn::optim::AdamConfig;
+use burn_rocm_nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
+use burn_rocm_nn::{BatchNorm, BatchNormConfig};
+
+use crate::data::{CLASSES, Data, SIDE, Split, epoch_order};
+
+/// The models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Two blocks of convolution, batch norm, ReLU and pooling, then 128-10.
+    Cnn,
+    /// Two layers over the image's rows, 64 features and 4 heads.
+    Transformer,
+}
+
+/// A classifier whose parameters may be f16 or bf16: its activations are what they are, but for what batch norm is given; its scores are f32.
+#[derive(Module, Debug)]
+struct Classifier<B: Backend> {
+    convs: Vec<Conv2d<B>>,
+    norms: Vec<BatchNorm<B>>,
+    pool: MaxPool2d,
+    embedding: Option<Linear<B>>,
+    encoder: Option<TransformerEncoder<B>>,
+    hidden: Linear<B>,
+    output: Linear<B>,
+}
+
+impl<B: Backend> Classifier<B> {
+    fn new(kind: Kind, device: &B::Device) -> Self {
+        let conv = |channels| {
+            let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+            Conv2dConfig::new(channels, [3, 3]).with_padding(padding).with_bias(false).init(device)
+        };
+        let is_cnn = kind == Kind::Cnn;
+        let encoder = || TransformerEncoderConfig::new(64, 256, 4, 2).with_dropout(0.0).with_norm_first(true);
+        Self {
+            convs: if is_cnn { vec![conv([1, 16]), conv([16, 32])] } else { vec![] },
+            norms: if is_cnn {
+                [16, 32].map(|n| BatchNormConfig::new(n).init(device)).into()
+            } else {
+                vec![]
+            },
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            embedding: (!is_cnn).then(|| LinearConfig::new(SIDE, 64).init(device)),
+            encoder: (!is_cnn).then(|| encoder().init(device)),
+            hidden: LinearConfig::new(if is_cnn { 32 * (SIDE / 4) * (SIDE / 4) } else { SIDE * 64 }, 128)
+                .init(device),
+            output: LinearConfig::new(128, CLASSES).init(device),
+        }
+    }
+
+    /// Scores of the classes, `[batch, 10]` in f32, for images `[batch, 28, 28]`.
+    fn forward(&self, images: Tensor<B, 3>) -> Tensor<B, 2> {
+        let dtype: FloatDType = self.output.weight.val().dtype().into();
+        let images = images.cast(dtype);
+        let x: Tensor<B, 2> = match (&self.embedding, &self.encoder) {
+            (Some(embedding), Some(encoder)) => {
+                encoder.forward(TransformerEncoderInput::new(embedding.forward(images))).flatten(1, 2)
+            }
+            _ => {
+                let blocks = self.convs.iter().zip(&self.norms);
+                let x = blocks.fold(images.unsqueeze_dim(1), |x: Tensor<B, 4>, (conv, norm)| {
+                    // Batch norm stays f32, its running statistics with it.
+                    let x = norm.forward(conv.forward(x).cast(FloatDType::F32)).cast(dtype);
+                    self.pool.forward(relu(x))
+                });
+                x.flatten(1, 3)
+            }
+        };
+        self.output.forward(relu(self.hidden.forward(x))).cast(FloatDType::F32)
+    }
+}
+
+type Batch<B> = (Tensor<B, 3>, Tensor<B, 1, Int>);
+
+fn upload<B: Backend>(data: &Data, split: &Split, indices: &[usize], device: &B::Device) -> Batch<B> {
+    let (pixels, labels) = data.batch(split, indices);
+    let images = TensorData::new(pixels, [indices.len(), SIDE, SIDE]);
+    (Tensor::from_data(images, device), Tensor::from_data(TensorData::new(labels, [indices.len()]), device))
+}
+
+/// How to train.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Steps, at least one.
+    pub steps: usize,
+    /// Images in one step.
+    pub batch_size: usize,
+    /// Learning rate of the first step. It falls to 0 in a line, so that what a run ends with is not the chance of its last steps.
+    pub lr: f64,
+    /// Decides the weights at the start and the order of the images.
+    pub seed: u64,
+}
+
+/// How a run went.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// On held-out images, in percent.
+    pub accuracy: f64,
+    /// The most memory that tensors had at once in a step after the second, in MiB.
+    pub peak: f64,
+    /// Of the steps, in seconds.
+    pub seconds: f64,
+    /// Steps whose gradients overflowed.
+    pub skipped: usize,
+}
+
+/// Trains a new model, in f32, or in a half with f32 master weights and the loss scaled; and evaluates it in f32.
+///
+/// # Errors
+/// What the device reports.
+pub fn train<B>(
+    kind: Kind,
+    half: Option<FloatDType>,
+    data: &Data,
+    options: &Options,
+) -> Result<Outcome, Box<dyn std::error::Error>>
+where
+    B: AutodiffBackend<Device = RocmDevice>,
+{
+    let device = RocmDevice::default();
+    let pool = hip::Device::get(device.index)?;
+    B::seed(&device, options.seed);
+    // A copy draws the parameters in their order, where a forward pass would in its own: every precision starts with the same.
+    let mut model = Precision::new(FloatDType::F32).convert(&Classifier::<B>::new(kind, &device));
+    let loss = CrossEntropyLossConfig::new().init::<B>(&device);
+    let mut optimizer = AdamConfig::new().init();
+    let mut scaler = GradScalerConfig::new().init();
+    let orders = (0..).flat_map(|epoch| epoch_order(data.train.len(), options.seed, epoch));
+    let indices: Vec<usize> = orders.take(options.steps * options.batch_size).collect();
+    let mut seconds = 0.0;
+    for (step, indices) in indices.chunks(options.batch_size).enumerate() {
+        // The first steps choose algorithms, and make the optimizer's states.
+        if step == 2 {
+            B::sync(&device)?;
+            pool.pool().reset_peak();
+        }
+        let lr = options.lr * (1.0 - step as f64 / options.steps as f64);
+        let begin = Instant::now();
+        let (images, labels) = upload::<B>(data, &data.train, indices, &device);
+        model = match half {
+            None => {
+                let loss = loss.forward(model.forward(images), labels);
+                let grads = GradientsParams::from_grads(loss.backward(), &model);
+                optimizer.step(lr, model, grads)
+            }
+            Some(dtype) => {
+                let half = Precision::new(dtype).convert(&model);
+                let loss = loss.forward(half.forward(images), labels);
+                let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &half);
+                drop(half);
+                scaler.step(&mut optimizer, lr, model, grads)
+            }
+        };
+        seconds += begin.elapsed().as_secs_f64();
+    }
+    B::sync(&device)?;
+    let peak = pool.pool().stats().peak as f64 / f64::from(1 << 20);
+    // Evaluated in f32: the master weights are the model.
+    let model = model.valid();
+    let all: Vec<usize> = (0..data.test.len()).collect();
+    let mut right = 0u64;
+    for indices in all.chunks(500) {
+        let (images, labels) = upload::<B::InnerBackend>(data, &data.test, indices, &device);
+        let hits = model.forward(images).argmax(1).flatten::<1>(0, 1).equal(labels).int().sum();
+        right += hits.try_into_data()?.iter::<u64>().sum::<u64>();
+    }
+    let accuracy = 100.0 * right as f64 / data.test.len() as f64;
+    Ok(Outcome { accuracy, peak, seconds, skipped: scaler.skipped() })
+}
