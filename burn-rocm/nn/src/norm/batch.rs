@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
+use super::shared;
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How a [`BatchNorm`] is made.
@@ -100,8 +101,8 @@ impl<B: Backend> BatchNorm<B> {
     /// Burn's module of the same parameters and the same running statistics.
     fn composed(&self) -> burn::nn::BatchNorm<B> {
         burn::nn::BatchNorm {
-            gamma: self.gamma.clone(),
-            beta: self.beta.clone(),
+            gamma: shared(&self.gamma),
+            beta: shared(&self.beta),
             running_mean: self.running_mean.clone(),
             running_var: self.running_var.clone(),
             momentum: self.momentum,

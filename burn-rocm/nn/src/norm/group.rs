@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused, raise};
 
-use super::both;
+use super::{both, shared};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How a [`GroupNorm`] is made.
@@ -89,8 +89,8 @@ impl<B: Backend> GroupNorm<B> {
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let Some(route) = Route::of() else {
             return burn::nn::GroupNorm {
-                gamma: self.gamma.clone(),
-                beta: self.beta.clone(),
+                gamma: self.gamma.as_ref().map(shared),
+                beta: self.beta.as_ref().map(shared),
                 num_groups: self.num_groups,
                 num_channels: self.num_channels,
                 epsilon: self.epsilon,

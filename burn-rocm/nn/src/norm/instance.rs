@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
 use super::group::group_norm;
+use super::shared;
 use crate::fuse::Route;
 
 /// How an [`InstanceNorm`] is made.
@@ -75,8 +76,8 @@ impl<B: Backend> InstanceNorm<B> {
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let Some(route) = Route::of() else {
             return burn::nn::InstanceNorm {
-                gamma: self.gamma.clone(),
-                beta: self.beta.clone(),
+                gamma: self.gamma.as_ref().map(shared),
+                beta: self.beta.as_ref().map(shared),
                 num_channels: self.num_channels,
                 epsilon: self.epsilon,
                 affine: self.affine,

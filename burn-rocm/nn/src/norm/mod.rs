@@ -12,9 +12,16 @@ pub use instance::{InstanceNorm, InstanceNormConfig};
 pub use layer::{LayerNorm, LayerNormConfig};
 pub use rms::{RmsNorm, RmsNormConfig};
 
+use burn::module::Param;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::RocmError;
+
+/// The parameter itself in another module: a clone of one that was not yet initialised would be another tensor, and the gradient would be that one's.
+fn shared<B: Backend, const D: usize>(param: &Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+    param.val();
+    param.clone()
+}
 
 /// The parameters of an op, checked by it: both or neither.
 fn both<B: Backend>(

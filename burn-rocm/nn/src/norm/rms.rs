@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
+use super::shared;
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How an [`RmsNorm`] is made.
@@ -53,7 +54,7 @@ impl<B: Backend> RmsNorm<B> {
                 let op = RmsNormOp { epsilon: self.epsilon };
                 wrap(route.apply(op, [primitive(x), primitive(self.gamma.val())]).0)
             }
-            None => burn::nn::RmsNorm { gamma: self.gamma.clone(), epsilon: self.epsilon }.forward(x),
+            None => burn::nn::RmsNorm { gamma: shared(&self.gamma), epsilon: self.epsilon }.forward(x),
         }
     }
 }

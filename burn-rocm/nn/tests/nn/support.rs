@@ -2,6 +2,7 @@
 
 pub(crate) use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::backend::AutodiffBackend;
 pub(crate) use burn::tensor::{DType, Tensor, TensorData};
 pub(crate) use burn_rocm_tests::{Random, Tolerance};
@@ -21,6 +22,23 @@ pub(crate) fn tensor<B: AutodiffBackend, const D: usize>(data: &TensorData, dtyp
 pub(crate) fn uniform(random: &Random, shape: &[usize]) -> TensorData {
     let values: Vec<f64> = (0..shape.iter().product()).map(|_| random.uniform(-2.0, 2.0)).collect();
     TensorData::new(values, shape.to_vec())
+}
+
+/// The gradients of all parameters of a module, in their order.
+pub(crate) fn gradients_of<B: AutodiffBackend>(
+    module: &impl Module<B>,
+    grads: &B::Gradients,
+) -> Vec<TensorData> {
+    struct Read<'a, B: AutodiffBackend>(&'a B::Gradients, Vec<TensorData>);
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Read<'_, B> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            let grad = param.val().grad(self.0);
+            self.1.push(grad.unwrap_or_else(|| panic!("no gradient of {}", param.id)).into_data());
+        }
+    }
+    let mut read = Read(grads, Vec::new());
+    module.visit(&mut read);
+    read.1
 }
 
 /// What a body gives on the oracle, against what it gives here with each checkpointing strategy.
