@@ -65,7 +65,24 @@ impl<B: Backend> LinearAct<B> {
     /// - input: `[.., d_input]`
     /// - output: `[.., d_output]`
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
-        let product = linear(input, self.weight.val(), None);
-        bias_act(self.activation, product, self.bias.as_ref().map(|bias| bias.val()), D - 1)
+        by_params(&self.weight, self.bias.as_ref(), self.activation, input)
     }
+}
+
+/// The activation of Burn's layer's output, as [`LinearAct`] computes it.
+pub(crate) fn linear_act<B: Backend, const D: usize>(
+    layer: &Linear<B>,
+    act: Act,
+    input: Tensor<B, D>,
+) -> Tensor<B, D> {
+    by_params(&layer.weight, layer.bias.as_ref(), act, input)
+}
+
+fn by_params<B: Backend, const D: usize>(
+    weight: &Param<Tensor<B, 2>>,
+    bias: Option<&Param<Tensor<B, 1>>>,
+    act: Act,
+    input: Tensor<B, D>,
+) -> Tensor<B, D> {
+    bias_act(act, linear(input, weight.val(), None), bias.map(Param::val), D - 1)
 }

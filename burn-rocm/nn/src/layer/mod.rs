@@ -9,6 +9,7 @@ mod swiglu;
 
 pub use conv_act::{ConvAct, ConvActConfig};
 pub use joins::{AddAct, MulAdd};
+pub(crate) use linear_act::linear_act;
 pub use linear_act::{LinearAct, LinearActConfig};
 pub use swiglu::{SwiGlu, SwiGluConfig};
 

@@ -7,6 +7,9 @@ use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
+use crate::Act;
+use crate::layer::linear_act;
+
 /// Configuration of [`PositionWiseFeedForward`].
 #[derive(Config, Debug)]
 pub struct PositionWiseFeedForwardConfig {
@@ -26,7 +29,8 @@ pub struct PositionWiseFeedForwardConfig {
 }
 
 /// `outer(dropout(activation(inner(x))))` of each position ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the
-/// record and the result. As there, parameters of the activation are not in the record. Made by [`PositionWiseFeedForwardConfig`].
+/// record and the result. As there, parameters of the activation are not in the record. ReLU and exact GELU are one kernel with the first layer's bias, as in
+/// [`LinearAct`](crate::LinearAct). Made by [`PositionWiseFeedForwardConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct PositionWiseFeedForward<B: Backend> {
@@ -72,7 +76,12 @@ impl<B: Backend> PositionWiseFeedForward<B> {
     /// # Shapes
     /// - input, output: `[.., d_model]`
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
-        let between = self.activation.forward(self.linear_inner.forward(input));
+        let inner = &self.linear_inner;
+        let between = match &self.activation {
+            Activation::Gelu(gelu) if !gelu.approximate => linear_act(inner, Act::Gelu, input),
+            Activation::Relu(_) => linear_act(inner, Act::Relu, input),
+            other => other.forward(inner.forward(input)),
+        };
         self.linear_outer.forward(self.dropout.forward(between))
     }
 }

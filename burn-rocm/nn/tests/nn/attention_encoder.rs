@@ -1,5 +1,6 @@
 //! `TransformerEncoder` against Burn's: values, gradients, records, decoding and training.
 
+use burn::nn::activation::ActivationConfig;
 use burn::nn::transformer as theirs;
 use burn::optim::{AdamConfig, GradientsParams, Optimizer};
 use burn::tensor::Tensor;
@@ -7,6 +8,7 @@ use burn::tensor::backend::Backend;
 use burn_rocm_nn::attention::generate_autoregressive_mask;
 use burn_rocm_nn::transformer as ours;
 use burn_rocm_tests::assert_close;
+use burn_rocm_tests::trace::during;
 
 use crate::attention::{bools, drawn_bools, loaded, made, saved};
 use crate::support::*;
@@ -134,5 +136,43 @@ fn it_trains_as_burns() {
     assert!(theirs[49] < 0.9 * theirs[0], "it learns: {theirs:?}");
     for (step, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
         assert!((ours - theirs).abs() < 1e-4, "step {step}: {ours} instead of {theirs}");
+    }
+}
+
+/// The position-wise layers with each kind of activation: those that are joined to the first layer's bias, and one that is not.
+#[test]
+fn position_wise_layers() {
+    let random = Random::new();
+    let record = saved(theirs::PositionWiseFeedForwardConfig::new(5, 9).init::<Oracle>(&Default::default()));
+    let kinds = [
+        (ActivationConfig::Gelu, Some("nn_bias_act f32: kernel bias_act<Gelu, f32>")),
+        (ActivationConfig::Relu, Some("nn_bias_act f32: kernel bias_act<Relu, f32>")),
+        (ActivationConfig::GeluApproximate, None),
+    ];
+    for (activation, joined) in kinds {
+        let data = uniform(&random, &[3, 4, 5]);
+        macro_rules! run {
+            ($B:ident, $api:ident) => {{
+                let config = $api::PositionWiseFeedForwardConfig::new(5, 9)
+                    .with_dropout(0.0)
+                    .with_activation(activation.clone());
+                let module = loaded(config.init::<$B>(&Default::default()), &record);
+                let x = tensor::<$B, 3>(&data, DType::F32).require_grad();
+                let out = module.forward(x.clone() * 1.0);
+                let grads = (out.clone() * out.clone()).sum().backward();
+                let mut all = vec![out.into_data(), x.grad(&grads).unwrap().into_data()];
+                all.extend(gradients_of(&module, &grads));
+                all
+            }};
+        }
+        against_burn!(format!("{activation:?}"), Tolerance::of(DType::F32).times(200.0), |B|
+            theirs run!(B, theirs),
+            ours run!(B, ours)
+        );
+        let (_, lines) = during(|| run!(Ours, ours));
+        let of = |op: &str| lines.iter().filter(|line| line.starts_with(op)).count();
+        let fused = usize::from(joined.is_some());
+        assert_eq!((of("nn_bias_act f32: "), of(joined.unwrap_or("nn_"))), (fused, fused), "{lines:#?}");
+        assert_eq!(of("float_gelu") + of("float_relu") + of("gelu") + of("relu"), 0, "{lines:#?}");
     }
 }
