@@ -29,6 +29,7 @@ mod staging;
 mod tensor;
 
 pub use backend::{BoolElement, FloatElement, IntElement, Rocm};
+pub use burn_std::{bf16, f16};
 pub use device::RocmDevice;
 pub use error::{raise, take_last_error};
 pub use hip::trace;

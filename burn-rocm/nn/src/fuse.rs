@@ -207,14 +207,11 @@ fn recorders() -> &'static HashMap<TypeId, Recorder> {
     RECORDERS.get_or_init(|| {
         let mut all = HashMap::new();
         macro_rules! elements {
-            ($($float:ty)*) => {$( elements!(@ $float, i32 i64); )*};
-            (@ $float:ty, $($int:ty)*) => {$(
-                add::<$float, $int, u8>(&mut all);
-                add::<$float, $int, u32>(&mut all);
-                add::<$float, $int, bool>(&mut all);
-            )*};
+            ([$($float:ty)*] $ints:tt $bools:tt) => {$( elements!(@ $float, $ints $bools); )*};
+            (@ $float:ty, [$($int:ty)*] $bools:tt) => {$( elements!(@ $float, $int, $bools); )*};
+            (@ $float:ty, $int:ty, [$($bool:ty)*]) => {$( add::<$float, $int, $bool>(&mut all); )*};
         }
-        elements!(f32 f64 burn::tensor::f16 burn::tensor::bf16);
+        burn_rocm::element_types!(elements);
         all
     })
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Bounds stay `B: Backend`. The fast path is taken where `B` is [`Rocm`](burn_rocm::Rocm) or `Autodiff<Rocm, C>` with any of Burn's checkpointing
-//! strategies `C`, and with float elements of f64, f32, f16 or bf16, int elements of i64 or i32 and any bool elements. Every other backend (Burn's dispatch
+//! strategies `C`, whatever its element types are. Every other backend (Burn's dispatch
 //! too) takes a path composed of Burn's own ops, with the same result. `BURN_ROCM_TRACE=1` says which ran: a fused op has a name of its own.
 
 pub mod activation;

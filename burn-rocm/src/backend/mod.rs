@@ -14,7 +14,7 @@ use core::marker::PhantomData;
 use burn_backend::{Backend, BackendTypes, DTypeUsage, DTypeUsageSet, Element, ExecutionError, TensorData};
 use burn_ir::{BackendIr, HandleKind, TensorHandle};
 use burn_rocm_macros::traced;
-use burn_std::{DType, bf16, f16};
+use burn_std::DType;
 
 use crate::device::RocmDevice;
 use crate::error::{execution, raise};
@@ -59,14 +59,27 @@ pub trait IntElement: Element {}
 /// The element types that bool tensors are stored as by default: `u8` and `bool` are one byte, `u32` is four.
 pub trait BoolElement: Element {}
 
+/// Every float, int and bool element type of [`Rocm`], handed to another macro as three lists: `element_types!(table)` is
+/// `table! { [f64 f32 ..] [i64 i32 ..] [u8 u32 bool] }`.
+#[macro_export]
+macro_rules! element_types {
+    ($then:ident) => {
+        $then! {
+            [f64 f32 $crate::f16 $crate::bf16]
+            [i64 i32 i16 i8 u64 u32 u16 u8]
+            [u8 u32 ::core::primitive::bool]
+        }
+    };
+}
+
 macro_rules! elements {
-    ($($kind:ident: $($ty:ty),*;)*) => {$($(impl $kind for $ty {})*)*};
+    ([$($float:ty)*] [$($int:ty)*] [$($bool:ty)*]) => {
+        $(impl FloatElement for $float {})*
+        $(impl IntElement for $int {})*
+        $(impl BoolElement for $bool {})*
+    };
 }
-elements! {
-    FloatElement: f64, f32, f16, bf16;
-    IntElement: i64, i32, i16, i8, u64, u32, u16, u8;
-    BoolElement: u8, u32, ::core::primitive::bool;
-}
+element_types!(elements);
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> BackendTypes for Rocm<F, I, B> {
     type Device = RocmDevice;
