@@ -126,8 +126,8 @@ pub fn bias_act(
     Ok(out)
 }
 
-/// The gradients of [`bias_act`] by `x` (of whose shape `grad` is) and by the bias: one kernel, and one that joins the bias' sums where there are
-/// several. For ReLU the output serves for `x`, without a bias.
+/// The gradients of [`bias_act`] by `x` (of whose shape `grad` is) and, where `by_bias`, by the bias: one kernel, and one that joins the bias'
+/// sums where there are several. For ReLU the output serves for `x`, without a bias.
 ///
 /// # Errors
 /// As of [`bias_act`], and `Invalid` for a gradient of another shape or dtype.
@@ -137,7 +137,8 @@ pub fn bias_act_backward(
     bias: Option<RocmTensor>,
     grad: RocmTensor,
     axis: usize,
-) -> Result<(RocmTensor, RocmTensor), RocmError> {
+    by_bias: bool,
+) -> Result<(RocmTensor, Option<RocmTensor>), RocmError> {
     const OP: &str = "bias_act_backward";
     let ([x, grad], _) = alike(OP, [x, grad])?;
     let biased = Biased::new(OP, x, bias, axis)?;
@@ -145,7 +146,8 @@ pub fn bias_act_backward(
     let out = like(&biased.x)?;
     let device = out.hip_device();
     if out.is_empty() {
-        return Ok((out.clone(), full_on(device, [len], 0i64.into(), dtype)?));
+        let zeros = by_bias.then(|| full_on(device, [len], 0i64.into(), dtype)).transpose()?;
+        return Ok((out, zeros));
     }
     let units = device.info().compute_units as usize;
     let (template, parts, grid) = match biased.inner {
@@ -162,11 +164,14 @@ pub fn bias_act_backward(
     let kernel = KernelName::new(template).name(act.functor()).ty(biased.ty);
     let inputs = [Some(&biased.x), biased.bias.as_ref(), Some(&grad), Some(&partial)];
     views(OP, device, kernel, grid, &biased.dims(Some(parts)), &inputs, &[], &out)?;
+    if !by_bias {
+        return Ok((out, None));
+    }
     let sums = match parts {
         1 => cast(partial, dtype)?,
         _ => sum_dim_to(OP, partial, 0, dtype)?,
     };
-    Ok((out, reshape(sums, &[len])?))
+    Ok((out, Some(reshape(sums, &[len])?)))
 }
 
 /// `act(a + b)` of two tensors of one shape.

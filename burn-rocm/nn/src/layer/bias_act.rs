@@ -63,11 +63,13 @@ impl<const N: usize> Op<N> for BiasAct {
         Ok((y, saved))
     }
 
-    fn backward(&self, grad: RocmTensor, kept: Kept<N>, _: [bool; N]) -> Gradients<N> {
+    fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
         let mut read = kept.inputs.into_iter().flatten().chain(kept.saved);
         let x = read.next().expect("the product or the output is kept");
-        let (by_x, by_bias) = fused::bias_act_backward(self.act.fused(), x, read.next(), grad, self.axis)?;
-        let found = [by_x, by_bias];
-        Ok(std::array::from_fn(|k| Some(found[k].clone())))
+        let by_bias = wanted.get(1) == Some(&true);
+        let (by_x, by_bias) =
+            fused::bias_act_backward(self.act.fused(), x, read.next(), grad, self.axis, by_bias)?;
+        let mut found = [Some(by_x), by_bias].into_iter();
+        Ok([(); N].map(|()| found.next().flatten()))
     }
 }
