@@ -35,7 +35,7 @@ macro_rules! like_burn {
             type Record = <$burn<B> as burn::module::Module<B>>::Record;
 
             fn collect_devices(&self, devices: burn::module::Devices<B>) -> burn::module::Devices<B> {
-                self.clone().into_burn().collect_devices(devices)
+                self.burn().collect_devices(devices)
             }
 
             fn fork(self, device: &B::Device) -> Self {

@@ -30,3 +30,8 @@ fn check_options(smoothing: Option<f32>, weights: Option<&[f32]>) {
         assert!(weights.iter().all(|&weight| weight > 0.0), "class weights are positive, not {weights:?}");
     }
 }
+
+/// Pad tokens as Burn displays them.
+fn shown(pad_tokens: Option<&[usize]>) -> String {
+    pad_tokens.map_or("None".into(), |tokens| format!("Vec<0..{}>", tokens.len()))
+}

@@ -57,7 +57,7 @@ impl<B: Backend> ModuleDisplay for NllLoss<B> {
 
     fn custom_content(&self, content: Content) -> Option<Content> {
         content
-            .add("pad_tokens", &format!("{:?}", self.pad_tokens))
+            .add("pad_tokens", &super::shown(self.pad_tokens.as_deref()))
             .add("weights", &self.weights)
             .add("smoothing", &self.smoothing)
             .optional()
