@@ -144,9 +144,9 @@ impl Step {
     }
 
     /// Adds a parameter, its gradient of the same shape and what was kept of it. Returns the new parameter and what is to be kept, whose elements are
-    /// not there before [`run`](Self::run).
+    /// not there before [`run`](Self::run); `state` stays what it was.
     ///
-    /// A tensor takes the place of the old one where this value is its only owner.
+    /// A tensor takes the place of the old one where this value, or `state`, is its only owner.
     ///
     /// # Errors
     /// `Invalid` where shapes, dtypes or devices of parameter and gradient differ, or a kept tensor has another shape or device; `Unsupported` where they are
@@ -155,7 +155,7 @@ impl Step {
         &mut self,
         param: RocmTensor,
         grad: RocmTensor,
-        state: Option<State>,
+        state: &mut State,
     ) -> Result<(RocmTensor, State), RocmError> {
         let op = self.op();
         let dtype = one_dtype(op, &[&param, &grad])?;
@@ -164,8 +164,7 @@ impl Step {
         if !kernel_type.is_float() {
             return unsupported(op, dtype.name());
         }
-        let State { time, tensors: mut old } = state.unwrap_or_default();
-        for other in old.iter().chain([&grad]) {
+        for other in state.tensors.iter().chain([&grad]) {
             one_device(op, &[&param, other])?;
             if other.dims() != param.dims() {
                 return invalid(
@@ -177,25 +176,27 @@ impl Step {
         }
         let states = self.states();
         // What an earlier rule kept beside these stays as it is.
-        let unused = old.split_off(old.len().min(states));
-        let had = match old.len() {
-            n if n == states => Old::All,
+        let had = match state.tensors.len() {
+            _ if states == 0 => Old::None,
+            n if n >= states => Old::All,
             2 => Old::Some,
             _ => Old::None,
         };
-        if had == Old::None {
-            old.clear();
-        }
-        let had = if states == 0 { Old::None } else { had };
         let time = match self.rule {
-            Rule::Adam(_) => time + 1,
+            Rule::Adam(_) => state.time + 1,
             Rule::Sgd(_) => 0,
         };
-        let (param, new_param) = in_place(packed(param)?)?;
+        let of_rule = if had == Old::None { 0 } else { state.tensors.len().min(states) };
+        let (old, unused) = state.tensors.split_at_mut(of_rule);
+        let unused = if had == Old::None && states > 0 { &[] } else { &*unused };
+        let (param, new_param) = in_place(&mut packed(param)?)?;
         let mut read = vec![param, packed(grad)?];
         let mut new = Vec::with_capacity(states);
         for tensor in old {
-            let (tensor, out) = in_place(packed(cast(tensor, dtype)?)?)?;
+            if tensor.dtype_of() != dtype || !tensor.layout().is_contiguous() {
+                *tensor = packed(cast(tensor.clone(), dtype)?)?;
+            }
+            let (tensor, out) = in_place(tensor)?;
             read.push(tensor);
             new.push(out);
         }
@@ -208,7 +209,7 @@ impl Step {
             let row = read.into_iter().chain([new_param.clone()]).chain(new.iter().cloned()).collect();
             self.group(&device, kernel_type, time, had).rows.push(row);
         }
-        new.extend(unused);
+        new.extend(unused.iter().cloned());
         Ok((new_param, State { time, tensors: new }))
     }
 
@@ -227,7 +228,7 @@ impl Step {
     ///
     /// # Errors
     /// The device's own.
-    pub fn run(self) -> Result<(), RocmError> {
+    pub fn run(&mut self) -> Result<(), RocmError> {
         let op = self.op();
         for group in &self.groups {
             let name = match self.rule {
@@ -244,6 +245,7 @@ impl Step {
                 table.launch(op, kernel, &[scalars], &[factors.as_ref()])?;
             }
         }
+        self.groups.clear();
         Ok(())
     }
 
@@ -291,12 +293,12 @@ impl Step {
 }
 
 /// The tensor to read, and the one to write: the same where nobody else holds it.
-fn in_place(mut tensor: RocmTensor) -> Result<(RocmTensor, RocmTensor), RocmError> {
+fn in_place(tensor: &mut RocmTensor) -> Result<(RocmTensor, RocmTensor), RocmError> {
     let out = match tensor.can_overwrite() {
         true => tensor.clone(),
         false => RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?,
     };
-    Ok((tensor, out))
+    Ok((tensor.clone(), out))
 }
 
 /// Numbers in the type that kernels over `dtype` compute in.

@@ -4,13 +4,14 @@ use std::marker::PhantomData;
 
 use burn::grad_clipping::{GradientClipping, GradientClippingConfig};
 use burn::module::{AutodiffModule, ModuleMapper, Param, ParamId};
-use burn::optim::adaptor::{GradAdaptor, OptimizerAdaptor as BurnAdaptor};
+use burn::optim::adaptor::OptimizerAdaptor as BurnAdaptor;
+pub use burn::optim::adaptor::GradAdaptor;
 use burn::optim::record::AdaptorRecord;
 use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer, SimpleOptimizer};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn_rocm::fused::optim::{Clip, Rule, State, Step};
-use burn_rocm::{raise, trace};
+use burn_rocm::{RocmError, raise, trace};
 use std::collections::HashMap;
 
 use crate::fuse::{from_rocm, is_rocm, rocm};
@@ -128,18 +129,39 @@ where
             Rule::Sgd(_) => "nn_sgd",
         };
         let _op = trace::op(name, || "");
-        let mut gather = Gather::<O, B> { step: Step::new(rule, clip), states: &mut self.states, grads };
+        let states = &mut self.states;
+        let mut gather = Gather { step: Step::new(rule, clip), states, grads, before: vec![], after: vec![] };
         let module = module.map(&mut gather);
-        gather.step.run().unwrap_or_else(|error| raise(error));
+        gather.run().unwrap_or_else(|error| raise(error));
         module
     }
 }
 
-/// Gives each parameter that has a gradient its new tensor, which [`Step::run`] then fills.
+/// Gives each parameter that has a gradient its new tensor, which [`Step::run`] then fills. Where that does not come to its end, as where a gradient
+/// does not fit or memory is short, the states are those before the step again.
 struct Gather<'a, O: Rules<B::InnerBackend>, B: AutodiffBackend> {
     step: Step,
     states: &'a mut HashMap<ParamId, Held<O, B>>,
     grads: GradAdaptor,
+    /// What was kept of the parameters gathered so far.
+    before: Vec<(ParamId, Held<O, B>)>,
+    /// What is to be kept of them.
+    after: Vec<(ParamId, Held<O, B>)>,
+}
+
+impl<O: Rules<B::InnerBackend>, B: AutodiffBackend> Gather<'_, O, B> {
+    fn run(&mut self) -> Result<(), RocmError> {
+        self.step.run()?;
+        self.before.clear();
+        self.states.extend(self.after.drain(..));
+        Ok(())
+    }
+}
+
+impl<O: Rules<B::InnerBackend>, B: AutodiffBackend> Drop for Gather<'_, O, B> {
+    fn drop(&mut self) {
+        self.states.extend(self.before.drain(..));
+    }
 }
 
 impl<O: Rules<B::InnerBackend>, B: AutodiffBackend> ModuleMapper<B> for Gather<'_, O, B> {
@@ -151,7 +173,7 @@ impl<O: Rules<B::InnerBackend>, B: AutodiffBackend> ModuleMapper<B> for Gather<'
         let is_require_grad = tensor.is_require_grad();
         // As Burn has it: where the gradient is.
         let tensor = if tensor.device() == device { tensor } else { tensor.to_device(&device) };
-        let state = self.states.remove(&id).map(|held| match held {
+        let before = self.states.remove(&id).map(|held| match held {
             Held::Kept { state: State { time, tensors }, .. } => {
                 let there = |tensor| rocm(from_rocm::<B::InnerBackend, D>(tensor).to_device(&device));
                 State { time, tensors: tensors.into_iter().map(there).collect() }
@@ -161,9 +183,14 @@ impl<O: Rules<B::InnerBackend>, B: AutodiffBackend> ModuleMapper<B> for Gather<'
                 O::keep(<O::Burn as SimpleOptimizer<B::InnerBackend>>::to_device(state, &device), &device)
             }
         });
-        let (tensor, state) =
-            self.step.add(rocm(tensor.inner()), rocm(grad), state).unwrap_or_else(|error| raise(error));
-        self.states.insert(id, Held::Kept { rank: D, state });
+        let had = before.is_some();
+        let mut before = before.unwrap_or_default();
+        let added = self.step.add(rocm(tensor.inner()), rocm(grad), &mut before);
+        if had {
+            self.before.push((id, Held::Kept { rank: D, state: before }));
+        }
+        let (tensor, state) = added.unwrap_or_else(|error| raise(error));
+        self.after.push((id, Held::Kept { rank: D, state }));
         let tensor = Tensor::from_inner(from_rocm(tensor)).set_require_grad(is_require_grad);
         Param::from_mapped_value(id, tensor, mapper)
     }
@@ -226,6 +253,11 @@ fn given<O: Rules<B::InnerBackend>, B: AutodiffBackend>(
         5 => AdaptorRecord::from_state(O::give::<5>(state)),
         6 => AdaptorRecord::from_state(O::give::<6>(state)),
         7 => AdaptorRecord::from_state(O::give::<7>(state)),
-        _ => AdaptorRecord::from_state(O::give::<8>(state)),
+        8 => AdaptorRecord::from_state(O::give::<8>(state)),
+        _ => raise(RocmError::Invalid {
+            op: "optimizer record",
+            expected: "parameters of ranks 0 to 8, as Burn's records have".into(),
+            found: format!("one of rank {rank}"),
+        }),
     }
 }

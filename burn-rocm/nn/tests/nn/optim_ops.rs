@@ -129,11 +129,13 @@ fn steps_are_their_formulas() {
                         let kept: Vec<_> = (0..if old { states } else { 0 })
                             .map(|k| one(if k > 0 { 0.1 } else { -2.0 }))
                             .collect();
-                        let state = old.then(|| State {
-                            time: 2,
-                            tensors: kept.iter().map(|data| make(data, dtype)).collect(),
-                        });
-                        let (new, state) = step.add(make(&param, dtype), make(&grad, dtype), state).unwrap();
+                        let mut before = State::default();
+                        if old {
+                            let tensors = kept.iter().map(|data| make(data, dtype)).collect();
+                            before = State { time: 2, tensors };
+                        }
+                        let (new, state) =
+                            step.add(make(&param, dtype), make(&grad, dtype), &mut before).unwrap();
                         let kept: Vec<_> = kept.iter().map(values).collect();
                         let time = if old { 3 } else { 1 };
                         let expected = expected(rule, clip, time, &values(&param), &values(&grad), &kept);
@@ -165,7 +167,7 @@ fn a_gradient_that_is_not_finite_is_not_hidden() {
         let rule = Rule::Sgd(Sgd { lr: 1.0, penalty: 0.0, momentum: None });
         let mut step = Step::new(rule, clip);
         let (param, _) = step
-            .add(float(&data([1.0; 3]), DType::F32), float(&data([0.25, f64::NAN, 0.25]), DType::F32), None)
+            .add(float(&data([1.0; 3]), DType::F32), float(&data([0.25, f64::NAN, 0.25]), DType::F32), &mut State::default())
             .unwrap();
         step.run().unwrap();
         let found = values(&read(param));
@@ -189,14 +191,14 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     let (f32, f16) = (DType::F32, DType::F16);
     let param = float(&data([2, 3]), f32);
     let mut step = Step::new(rule, Clip::None);
-    let mut refused = |grad: RocmTensor, state| {
-        let error = step.add(param.clone(), grad, state).unwrap_err();
+    let mut refused = |grad: RocmTensor, mut state: State| {
+        let error = step.add(param.clone(), grad, &mut state).unwrap_err();
         assert!(matches!(error, burn_rocm::RocmError::Invalid { op: "adam", .. }), "{error}");
     };
-    refused(float(&data([3, 2]), f32), None);
-    refused(float(&data([2, 3]), f16), None);
+    refused(float(&data([3, 2]), f32), State::default());
+    refused(float(&data([2, 3]), f16), State::default());
     let state =
-        |shape| Some(State { time: 1, tensors: vec![float(&data([2, 3]), f32), float(&data(shape), f32)] });
+        |shape| State { time: 1, tensors: vec![float(&data([2, 3]), f32), float(&data(shape), f32)] };
     refused(float(&data([2, 3]), f32), state([1, 3]));
     step.run().unwrap();
     assert_eq!(values(&read(param)), [1.0; 6]);
