@@ -72,24 +72,29 @@ pub(crate) struct Route<B> {
     backend: PhantomData<B>,
 }
 
+/// A float tensor of any autodiff backend of this project's. Their types differ by the element types, of which nothing of an op depends; so all are
+/// recorded as one.
+type Tracked = TrackedBy<Rocm>;
+type TrackedBy<B> = FloatTensor<Autodiff<B>>;
+
 /// What is known of an autodiff backend `Autodiff<Rocm<..>, C>`.
 #[derive(Clone, Copy)]
 struct Recorder {
-    /// Of ops of one input, of two, and so on.
-    record: [Record; 5],
-    /// Makes a tensor of no graph its `FloatTensor`.
-    constant: fn(RocmTensor) -> Box<dyn Any>,
-    /// The tensor of a `FloatTensor`, where no graph has it.
-    untracked: fn(&dyn Any) -> Option<RocmTensor>,
+    /// Whether `C` computes memory-bound ops again.
+    balanced: bool,
+    /// Takes the backend's tensor out of an `Option`.
+    enter: fn(&mut dyn Any) -> Tracked,
+    /// Puts the backend's tensor into an `Option`.
+    leave: fn(Tracked, &mut dyn Any),
+    tape: Tape,
 }
 
-/// Runs the op of a `Call<FloatTensor<Autodiff<Rocm<..>, C>>, N>`, records it, and puts its output there.
-type Record = fn(&mut dyn Any) -> Vec<RocmTensor>;
-
-struct Call<T, const N: usize> {
-    op: Arc<dyn Op<N>>,
-    inputs: Option<[T; N]>,
-    output: Option<T>,
+/// How the backward pass finds gradients, which are kept under the backend's type.
+#[derive(Clone, Copy, Debug)]
+struct Tape {
+    /// Of a node, which has no name outside its crate.
+    consume: fn(&mut grads::Gradients, &dyn Any) -> RocmTensor,
+    register: fn(&mut grads::Gradients, NodeId, RocmTensor),
 }
 
 impl<B: Backend> Route<B> {
@@ -113,11 +118,15 @@ impl<B: Backend> Route<B> {
                 let (output, saved) = run(&op, inputs.map(cast));
                 (cast(output), saved)
             }
-            Some(Recorder { record, .. }) => {
-                let mut call = Call { op: Arc::new(op), inputs: Some(inputs), output: None };
-                let saved = record[N - 1](&mut call);
-                let output = call.output.expect("`record` puts the output there");
-                (output, saved)
+            Some(Recorder { balanced, enter, leave, tape }) => {
+                let inputs = inputs.map(|tensor| enter(&mut Some(tensor)));
+                let (output, saved) = match balanced {
+                    false => record::<NoCheckpointing, N>(Arc::new(op), inputs, tape),
+                    true => record::<BalancedCheckpointing, N>(Arc::new(op), inputs, tape),
+                };
+                let mut place = None;
+                leave(output, &mut place);
+                (place.expect("`leave` puts the output there"), saved)
             }
         }
     }
@@ -131,8 +140,10 @@ impl<B: Backend> Route<B> {
     pub(crate) fn constant<const D: usize>(&self, tensor: RocmTensor) -> Tensor<B, D> {
         wrap(match self.recorder {
             None => cast(tensor),
-            Some(Recorder { constant, .. }) => {
-                *constant(tensor).downcast().expect("`Route::of` has compared the types")
+            Some(Recorder { leave, .. }) => {
+                let mut place = None;
+                leave(<Autodiff<Rocm> as AutodiffBackend>::from_inner(tensor), &mut place);
+                place.expect("`leave` puts the tensor there")
             }
         })
     }
@@ -142,7 +153,10 @@ impl<B: Backend> Route<B> {
         let tensor = primitive(tensor.clone());
         match self.recorder {
             None => Some(cast(tensor)),
-            Some(Recorder { untracked, .. }) => untracked(&tensor),
+            Some(Recorder { enter, .. }) => {
+                let tensor = enter(&mut Some(tensor));
+                (!tensor.is_tracked()).then_some(tensor.primitive)
+            }
         }
     }
 
@@ -217,45 +231,50 @@ fn recorders() -> &'static HashMap<TypeId, Recorder> {
 }
 
 fn add<F: FloatElement, I: IntElement, B: BoolElement>(all: &mut HashMap<TypeId, Recorder>) {
-    all.insert(
-        TypeId::of::<Autodiff<Rocm<F, I, B>, NoCheckpointing>>(),
-        recorder::<Rocm<F, I, B>, NoCheckpointing>(),
-    );
-    all.insert(
-        TypeId::of::<Autodiff<Rocm<F, I, B>, BalancedCheckpointing>>(),
-        recorder::<Rocm<F, I, B>, BalancedCheckpointing>(),
-    );
+    let recorder = recorder::<Rocm<F, I, B>>;
+    all.insert(TypeId::of::<Autodiff<Rocm<F, I, B>, NoCheckpointing>>(), recorder(false));
+    all.insert(TypeId::of::<Autodiff<Rocm<F, I, B>, BalancedCheckpointing>>(), recorder(true));
 }
 
-fn recorder<B: Inner, C: CheckpointStrategy>() -> Recorder {
+fn recorder<B: Inner>(balanced: bool) -> Recorder {
     Recorder {
-        record: [
-            record::<B, C, 1>,
-            record::<B, C, 2>,
-            record::<B, C, 3>,
-            record::<B, C, 4>,
-            record::<B, C, 5>,
-        ],
-        constant: |tensor| Box::new(<Autodiff<B, C> as AutodiffBackend>::from_inner(tensor)),
-        untracked: |tensor| {
-            let tensor: &FloatTensor<Autodiff<B, C>> =
-                tensor.downcast_ref().expect("`Route::of` has compared the types");
-            (!tensor.is_tracked()).then(|| tensor.primitive.clone())
+        balanced,
+        enter: |tensor| {
+            let tensor = tensor.downcast_mut::<Option<TrackedBy<B>>>().and_then(Option::take);
+            let tensor = tensor.expect("`Route::of` has compared the types");
+            Tracked { primitive: tensor.primitive, node: tensor.node, rc: tensor.rc }
         },
+        leave: |tensor, place| {
+            let place = place.downcast_mut::<Option<TrackedBy<B>>>();
+            *place.expect("`Route::of` has compared the types") =
+                Some(TrackedBy::<B> { primitive: tensor.primitive, node: tensor.node, rc: tensor.rc });
+        },
+        tape: Tape { consume: consume::<B>, register: grads::Gradients::register::<B> },
     }
+}
+
+fn consume<B: Inner>(grads: &mut grads::Gradients, node: &dyn Any) -> RocmTensor {
+    fn of<Node: 'static>(
+        consume: fn(&mut grads::Gradients, &Node) -> RocmTensor,
+        grads: &mut grads::Gradients,
+        node: &dyn Any,
+    ) -> RocmTensor {
+        consume(grads, node.downcast_ref().expect("a node of the graph"))
+    }
+    of(grads::Gradients::consume::<B>, grads, node)
 }
 
 /// A backend whose float tensors are this project's.
 trait Inner: Backend<FloatTensorPrimitive = RocmTensor> {}
 impl<B: Backend<FloatTensorPrimitive = RocmTensor>> Inner for B {}
 
-fn record<B: Inner, C: CheckpointStrategy, const N: usize>(call: &mut dyn Any) -> Vec<RocmTensor> {
-    let Call { op, inputs, output } = call
-        .downcast_mut::<Call<FloatTensor<Autodiff<B, C>>, N>>()
-        .expect("`Route::of` has compared the types");
-    let tensors = inputs.take().expect("a call is recorded once");
-    let prep =
-        Step::prepare::<C>(Step(PhantomData::<B>), tensors.each_ref().map(|tensor| tensor.node.clone()));
+/// Runs an op and records it.
+fn record<C: CheckpointStrategy, const N: usize>(
+    op: Arc<dyn Op<N>>,
+    tensors: [Tracked; N],
+    tape: Tape,
+) -> (Tracked, Vec<RocmTensor>) {
+    let prep = Step(tape).prepare::<C>(tensors.each_ref().map(|tensor| tensor.node.clone()));
     let prep = if op.memory_bound() {
         let inputs = tensors.each_ref().map(|tensor| tensor.node.id);
         prep.memory_bound().retro_forward(Again { op: op.clone(), inputs }).parents(&tensors)
@@ -266,14 +285,12 @@ fn record<B: Inner, C: CheckpointStrategy, const N: usize>(call: &mut dyn Any) -
         OpsKind::Tracked(mut prep) => {
             let reads = op.reads();
             let inputs = std::array::from_fn(|k| reads[k].then(|| prep.checkpoint(&tensors[k])));
-            let (found, saved) = run(&**op, tensors.map(|tensor| tensor.primitive));
-            *output = Some(prep.finish(State { op: op.clone(), inputs, saved: saved.clone() }, found));
-            saved
+            let (output, saved) = run(&*op, tensors.map(|tensor| tensor.primitive));
+            (prep.finish(State { op, inputs, saved: saved.clone() }, output), saved)
         }
         OpsKind::UnTracked(prep) => {
-            let (found, saved) = run(&**op, tensors.map(|tensor| tensor.primitive));
-            *output = Some(prep.finish(found));
-            saved
+            let (output, saved) = run(&*op, tensors.map(|tensor| tensor.primitive));
+            (prep.finish(output), saved)
         }
     }
 }
@@ -288,13 +305,14 @@ struct State<const N: usize> {
 }
 
 #[derive(Debug)]
-struct Step<B>(PhantomData<B>);
+struct Step(Tape);
 
-impl<B: Inner, const N: usize> Backward<B, N> for Step<B> {
+impl<const N: usize> Backward<Rocm, N> for Step {
     type State = State<N>;
 
     fn backward(self, ops: Ops<State<N>, N>, grads: &mut grads::Gradients, checkpointer: &mut Checkpointer) {
-        let grad = grads.consume::<B>(&ops.node);
+        let Tape { consume, register } = self.0;
+        let grad = consume(grads, &ops.node);
         let State { op, inputs, saved } = ops.state;
         let inputs = inputs.map(|id| id.map(|id| checkpointer.retrieve_node_output(id)));
         let wanted = ops.parents.each_ref().map(Option::is_some);
@@ -304,7 +322,7 @@ impl<B: Inner, const N: usize> Backward<B, N> for Step<B> {
         };
         for (parent, grad) in ops.parents.into_iter().zip(found) {
             if let (Some(parent), Some(grad)) = (parent, grad) {
-                grads.register::<B>(parent.id, grad);
+                register(grads, parent.id, grad);
             }
         }
     }
@@ -321,5 +339,33 @@ impl<const N: usize> RetroForward for Again<N> {
     fn forward(&self, states: &mut BackwardStates, output: NodeId) {
         let inputs = self.inputs.each_ref().map(|id| states.get_state::<RocmTensor>(id));
         states.save(output, run(&*self.op, inputs).0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four float types, eight int types, three bool types, two strategies; and no other backend.
+    #[test]
+    fn every_backend_of_this_project_has_a_route() {
+        let mut found = Vec::new();
+        fn strategy<B: Backend>() -> Option<Option<bool>> {
+            Route::<B>::of().map(|route| route.recorder.map(|recorder| recorder.balanced))
+        }
+        macro_rules! all {
+            ([$($float:ty)*] $ints:tt $bools:tt) => {$( all!(@ $float, $ints $bools); )*};
+            (@ $float:ty, [$($int:ty)*] $bools:tt) => {$( all!(@ $float, $int, $bools); )*};
+            (@ $float:ty, $int:ty, [$($bool:ty)*]) => {$( found.push([
+                strategy::<Rocm<$float, $int, $bool>>(),
+                strategy::<Autodiff<Rocm<$float, $int, $bool>>>(),
+                strategy::<Autodiff<Rocm<$float, $int, $bool>, BalancedCheckpointing>>(),
+            ]); )*};
+        }
+        burn_rocm::element_types!(all);
+        assert_eq!(found, vec![[Some(None), Some(Some(false)), Some(Some(true))]; 96]);
+        assert_eq!(recorders().len(), 192);
+        assert_eq!(strategy::<burn_flex::Flex>(), None);
+        assert_eq!(strategy::<Autodiff<burn_flex::Flex>>(), None);
     }
 }

@@ -60,14 +60,14 @@ pub trait IntElement: Element {}
 pub trait BoolElement: Element {}
 
 /// Every float, int and bool element type of [`Rocm`], handed to another macro as three lists: `element_types!(table)` is
-/// `table! { [f64 f32 ..] [i64 i32 ..] [u8 u32 bool] }`.
+/// `table! { [f64 f32 ..] [i64 i32 ..] [bool u8 u32] }`.
 #[macro_export]
 macro_rules! element_types {
     ($then:ident) => {
         $then! {
             [f64 f32 $crate::f16 $crate::bf16]
             [i64 i32 i16 i8 u64 u32 u16 u8]
-            [u8 u32 ::core::primitive::bool]
+            [::core::primitive::bool u8 u32]
         }
     };
 }
