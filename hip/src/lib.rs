@@ -19,6 +19,7 @@
 //! | `BURN_ROCM_CACHE` | `0`: no code objects on disk | `1` |
 //! | `BURN_ROCM_CACHE_DIR` | where they are kept | `$XDG_CACHE_HOME/burn-rocm`, else `~/.cache/burn-rocm` |
 //! | `BURN_ROCM_CACHE_LIMIT` | bytes on disk; the files used longest ago go first | `512M` |
+//! | `BURN_ROCM_ATTENTION_SCORES` | bytes of one attention's scores that may be kept for its gradient | `256M` |
 //! | `BURN_ROCM_CONV` | `miopen`: MIOpen alone convolves, `own`: kernels of this crate alone; `auto`: MIOpen what it takes | `auto` |
 //! | `BURN_ROCM_CONV_FIND` | `find`: MIOpen times a convolution's solutions at first use; `immediate`: it asks the database; `auto`: at a shape's third use it times | `auto` |
 //! | `BURN_ROCM_TRACE` | `1`: says through `log` which library call or kernel served each op ([`trace`]) | `0` |
@@ -83,7 +84,7 @@ pub use provider::{
     Provider, ProviderKind, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
 pub use rtc::{CompiledKernels, Compiler};
-pub use settings::{Route, conv_route, deterministic, launch_reach, matmul_route, norm_route};
+pub use settings::{Route, attention_scores, conv_route, deterministic, launch_reach, matmul_route, norm_route};
 pub use stream::Stream;
 pub use survey::{ProviderReport, survey};
 pub use transfer::Read;

@@ -1,4 +1,4 @@
-//! Drop-in replacements for Burn's modules, losses and optimizers, each one kernel or library call forward and one backward.
+//! Drop-in replacements for Burn's modules, losses and optimizers, each a few kernels and library calls forward and backward.
 //!
 //! Burn composes batch norm, group norm, softmax's and attention's gradients, its losses and its optimizers from small ops. The modules here
 //! have the same names, fields, configs and records, and take the place of Burn's by a change of imports:

@@ -1,4 +1,4 @@
-//! Memory that a step takes: one test in a program of its own, because the pool is the device's.
+//! Memory that a step takes: in a program of its own, one test at a time, because the pool is the device's.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
@@ -6,12 +6,18 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, Optimizer};
 use burn::tensor::Tensor;
 use burn_rocm::Rocm;
+use burn_rocm_nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
 use burn_rocm_nn::optim::AdamConfig;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 type B = Autodiff<Rocm>;
 
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_step_is_taken_in_place() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     const SIDE: usize = 512;
     let bytes = 4 * SIDE * (SIDE + 1);
     let device = Default::default();
@@ -41,4 +47,49 @@ fn a_step_is_taken_in_place() {
     let grown = pool.pool().stats().peak - before;
     assert!((3 * bytes..4 * bytes).contains(&grown), "{grown} bytes for parameters of {bytes}");
     drop((kept, layer));
+}
+
+/// The most bytes beyond what was there before that attention takes, forward and backward, for sequences of each length.
+fn attention_takes(lengths: [usize; 3]) -> [usize; 3] {
+    let device = Default::default();
+    let pool = hip::Device::get(0).unwrap();
+    let module: MultiHeadAttention<B> =
+        MultiHeadAttentionConfig::new(16, 2).with_dropout(0.0).init(&device);
+    lengths.map(|length| {
+        let run = || {
+            let x = Tensor::<B, 3>::ones([1, length, 16], &device).require_grad();
+            module.forward(MhaInput::self_attn(x)).context.sum().backward()
+        };
+        drop(run()); // what stays, such as a workspace, is there before
+        pool.pool().reset_peak();
+        let before = pool.pool().stats().allocated;
+        drop(run());
+        pool.pool().stats().peak - before
+    })
+}
+
+/// Up to the bytes of scores that `BURN_ROCM_ATTENTION_SCORES` allows memory grows with the square of the sequence; beyond, a sequence twice as long
+/// takes twice the memory.
+#[test]
+fn memory_is_linear_in_the_sequence_beyond_the_scores_that_are_kept() {
+    if std::env::var_os("BURN_ROCM_ATTENTION_SCORES").is_none() {
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let [short, medium, long] = attention_takes([512, 1024, 2048]);
+        assert!(medium > 3 * short && long > 3 * medium, "kept by default: {short}, {medium}, {long}");
+        // The setting is read once.
+        let name = "memory_is_linear_in_the_sequence_beyond_the_scores_that_are_kept";
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env("BURN_ROCM_ATTENTION_SCORES", "1M")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
+        return;
+    }
+    let [short, medium, long] = attention_takes([512, 1024, 2048]);
+    for (half, whole) in [(short, medium), (medium, long)] {
+        assert!((19 * half..=21 * half).contains(&(10 * whole)), "{short}, {medium}, {long}");
+    }
 }

@@ -27,7 +27,8 @@ impl AttentionDropout {
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttentionPath {
-    /// [`Composed`](Self::Composed) up to 512 MiB of scores, and where the tiled kernels take no such head; else [`Tiled`](Self::Tiled).
+    /// [`Composed`](Self::Composed) up to so many bytes of scores as [`AttentionOptions::scores`] says, for fewer than 32 queries, and where the tiled
+    /// kernels take no such head; else [`Tiled`](Self::Tiled). So memory is linear in the sequence from there on.
     #[default]
     Auto,
     /// One kernel forward; backward one for the rows' products, one for keys and values, one for queries. Memory is linear in the sequence.
@@ -52,6 +53,9 @@ pub struct AttentionOptions {
     pub dropout: Option<AttentionDropout>,
     /// How it is computed.
     pub path: AttentionPath,
+    /// For [`AttentionPath::Auto`], the bytes of `[batch, heads, queries, keys]` scores up to which they are kept in memory until the gradient is
+    /// computed. By default what the environment variable `BURN_ROCM_ATTENTION_SCORES` says, or 256 MiB.
+    pub scores: Option<usize>,
 }
 
 impl Default for AttentionOptions {
@@ -63,6 +67,7 @@ impl Default for AttentionOptions {
             quiet: false,
             dropout: None,
             path: AttentionPath::Auto,
+            scores: None,
         }
     }
 }

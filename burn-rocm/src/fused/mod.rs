@@ -1,4 +1,4 @@
-//! Ops beyond Burn's traits, each one kernel or library call: what modules of the crate `burn-rocm-nn` are made of.
+//! Ops beyond Burn's traits, each a few launches at most: what modules of the crate `burn-rocm-nn` are made of.
 //!
 //! All take tensors in any layout, and give contiguous ones.
 

@@ -20,10 +20,6 @@ const BACKWARD: &str = "attention_backward";
 /// `WIDEST` of `attention_backward.hip`: features of a query, a key or a value that its tiles hold.
 const WIDEST: usize = 128;
 
-/// Bytes of scores up to which products and one kernel over rows are taken. The tiled kernels compute the scores twice more for the gradient and
-/// without matrix units, which pays only where memory is short. To be measured on a GPU: `benches --fused` has both.
-const MOST_SCORES: usize = 512 << 20;
-
 /// A call whose inputs fit together.
 struct Call<'a> {
     op: &'static str,
@@ -114,7 +110,10 @@ impl<'a> Call<'a> {
                 let scores = [batch, heads, queries, keys]
                     .iter()
                     .fold(query.dtype_size(), |n, &dim| n.saturating_mul(dim));
-                Ok(possible && queries >= LEAST_QUERIES && scores > MOST_SCORES)
+                // The tiled kernels compute the scores twice more for the gradient and without matrix units, which pays only where memory is
+                // short.
+                let most = self.options.scores.map_or_else(hip::attention_scores, Ok)?;
+                Ok(possible && queries >= LEAST_QUERIES && scores > most)
             }
         }
     }

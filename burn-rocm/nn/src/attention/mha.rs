@@ -36,8 +36,8 @@ pub struct MultiHeadAttentionConfig {
 
 /// Attention of several heads ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the record and the result.
 ///
-/// On this project's backend the scores of long sequences are never in memory, and its gradient is computed by as many kernels; see
-/// [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
+/// On this project's backend more scores than `BURN_ROCM_ATTENTION_SCORES` says (256 MiB by default) are never in memory, so that from there on memory is
+/// linear in the sequence; see [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct MultiHeadAttention<B: Backend> {

@@ -238,7 +238,7 @@ fn weights_are_made_when_they_are_asked_for() {
     assert!(sums.iter::<f32>().all(|sum| (sum - 1.0).abs() < 1e-5), "{sums:?}");
 }
 
-/// Scores of more than 512 MiB: the tiled kernels, and none of it in memory.
+/// Scores of more than what is kept: the tiled kernels, and none of it in memory.
 #[test]
 fn long_sequences_keep_no_scores() {
     if std::env::var_os("BURN_ROCM_CPU_WAVE").is_some()
@@ -247,8 +247,8 @@ fn long_sequences_keep_no_scores() {
         return; // 10^8 scores are too many for coroutines, and for the virtual GPU
     }
     let module: MultiHeadAttention<Ours> =
-        MultiHeadAttentionConfig::new(9, 9).with_dropout(0.0).init(&Default::default());
-    let x = tensor::<Ours, 3>(&uniform(&Random::new(), &[1, 4096, 9]), DType::F32).require_grad();
+        MultiHeadAttentionConfig::new(5, 5).with_dropout(0.0).init(&Default::default());
+    let x = tensor::<Ours, 3>(&uniform(&Random::new(), &[1, 4096, 5]), DType::F32).require_grad();
     let (_, lines) = during(|| module.forward(MhaInput::self_attn(x)).context.sum().backward());
     for op in [
         "nn_attention f32: kernel attention<f32, 2>",

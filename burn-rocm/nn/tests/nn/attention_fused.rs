@@ -206,6 +206,7 @@ fn against_the_formulas(case: Case, dtype: DType, path: AttentionPath, random: &
                 call: random.below(usize::MAX) as u64,
             }),
             path,
+            scores: None,
         };
         let draw = |shape: [usize; 4]| {
             let values = (0..shape.iter().product()).map(|_| random.uniform(-1.0, 1.0)).collect();
