@@ -2,6 +2,8 @@
 # Runs the op tests, and any further test program named, on AMD's real libraries over a virtual gfx1030.
 #
 #   tests/rocm/run.sh ROOT [FILTER...]     the op tests (those whose names contain a FILTER, if any)
+#   tests/rocm/run.sh ROOT --nn [FILTER...]
+#                                          the tests of burn-rocm-nn: its programs nn, nn_faults and memory
 #   tests/rocm/run.sh ROOT --train         20 training steps of the MLP and of the CNN, beside the CPU provider's
 #   tests/rocm/run.sh ROOT --routes        one training step of each: AMD's own logs must show every product in rocBLAS, every
 #                                          convolution and pooling in MIOpen
@@ -11,12 +13,12 @@
 # All of it, 254 tests, took 61 minutes of one core on 2026-11-20, most of it compiling kernels the first time; none is too slow to run. The slowest:
 # `compare::casts_between_all_types` 321 s, `reduce::int_reductions` 120 s, `conv_drawn::own_kernels` 76 s, the others at most 65 s each.
 #
-# STEPS, MISSING and OPS name the programs of the tests where they are built already.
+# STEPS, MISSING, OPS, NN, NN_FAULTS and MEMORY name the programs of the tests where they are built already.
 #
 # ROOT is a Debian root that holds the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a machine
 # with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p burn-rocm-tests`.
 set -euo pipefail
-root=$(realpath "${1:?usage: tests/rocm/run.sh ROOT [FILTER... | --train | --routes | --missing]}"); shift
+root=$(realpath "${1:?usage: tests/rocm/run.sh ROOT [FILTER... | --nn [FILTER...] | --train | --routes | --missing]}"); shift
 cd "$(dirname "$(realpath "$0")")/../.."
 [ -e "$root/opt/vgpu/libhsa-runtime64.so.1" ] || { echo "$root/opt/vgpu has no libhsa-runtime64.so.1: build the virtual GPU into it first" >&2; exit 2; }
 
@@ -58,6 +60,19 @@ case "${1:-}" in
             [ "$found" = "$gemms:$convs:$pools" ] || { echo "expected $gemms:$convs:$pools; see /tmp/routes-$model.txt" >&2; exit 1; }
         done
     fi
+    ;;
+--nn)
+    shift
+    messages=
+    for name in nn nn_faults memory; do
+        variable=${name^^}
+        program=${!variable:-}
+        if [ -z "$program" ]; then
+            [ -n "$messages" ] || messages=$(cargo test --release -p burn-rocm-nn --tests --no-run --message-format json)
+            program=$(built "$name" <<<"$messages")
+        fi
+        inside "$program" --test-threads 1 "$@"
+    done
     ;;
 --missing)
     program=${MISSING:-$(cargo test --release -p burn-rocm-tests --test missing --no-run --message-format json | built missing)}
