@@ -1,5 +1,6 @@
 //! `TransformerEncoder` against Burn's: values, gradients, records, decoding and training.
 
+use burn::module::AutodiffModule;
 use burn::nn::activation::ActivationConfig;
 use burn::nn::transformer as theirs;
 use burn::optim::{AdamConfig, GradientsParams, Optimizer};
@@ -175,4 +176,72 @@ fn position_wise_layers() {
         assert_eq!((of("nn_bias_act f32: "), of(joined.unwrap_or("nn_"))), (fused, fused), "{lines:#?}");
         assert_eq!(of("float_gelu") + of("float_relu") + of("gelu") + of("relu"), 0, "{lines:#?}");
     }
+}
+
+/// Each option and each mask by itself.
+#[test]
+fn options_one_by_one() {
+    let random = Random::new();
+    let data = uniform(&random, &[3, 7, 8]);
+    let (pad, attn) = (drawn_bools(&random, &[3, 7], 0.3), drawn_bools(&random, &[3, 7, 7], 0.3));
+    let record = saved(encoder!(theirs, Oracle, false));
+    for (quiet, activation, padded, masked) in [
+        (true, ActivationConfig::Gelu, false, false),
+        (true, ActivationConfig::Gelu, true, true),
+        (false, ActivationConfig::Relu, true, false),
+        (false, ActivationConfig::Gelu, false, true),
+        (false, ActivationConfig::Sigmoid, false, false),
+    ] {
+        macro_rules! run {
+            ($B:ident, $api:ident) => {{
+                let config = $api::TransformerEncoderConfig::new(8, 12, 2, 2)
+                    .with_dropout(0.0)
+                    .with_quiet_softmax(quiet)
+                    .with_activation(activation.clone());
+                let module = loaded(config.init::<$B>(&Default::default()), &record);
+                let x = tensor::<$B, 3>(&data, DType::F32).require_grad();
+                let mut input = $api::TransformerEncoderInput::new(x.clone());
+                if padded {
+                    input = input.mask_pad(bools(&pad));
+                }
+                if masked {
+                    input = input.mask_attn(bools(&attn));
+                }
+                let out = module.forward(input);
+                let grads = (out.clone() * out.clone().exp()).mean().backward();
+                let mut all = vec![out.into_data(), x.grad(&grads).unwrap().into_data()];
+                all.extend(gradients_of(&module, &grads));
+                all
+            }};
+        }
+        let what = format!("quiet {quiet}, {activation:?}, pad {padded}, attn {masked}");
+        against_burn!(what, Tolerance::of(DType::F32).times(200.0), |B|
+            theirs run!(B, theirs),
+            ours run!(B, ours)
+        );
+    }
+}
+
+/// In training each call drops others, and every parameter has its gradient; in inference nothing is dropped.
+#[test]
+fn dropout_is_of_training_alone() {
+    let random = Random::new();
+    let config = |dropout| ours::TransformerEncoderConfig::new(8, 12, 2, 2).with_dropout(dropout);
+    let record = saved(config(0.0).init::<Ours>(&Default::default()));
+    let x = tensor::<Ours, 3>(&uniform(&random, &[3, 7, 8]), DType::F32);
+    let [dropping, whole] = [0.4, 0.0].map(|p| loaded(config(p).init::<Ours>(&Default::default()), &record));
+    let run = |module: &ours::TransformerEncoder<Ours>| {
+        let out = module.forward(ours::TransformerEncoderInput::new(x.clone()));
+        let grads = out.clone().sin().sum().backward();
+        let gradients = gradients_of(module, &grads);
+        assert!(gradients.iter().all(|data| data.iter::<f32>().all(f32::is_finite)));
+        out.into_data()
+    };
+    let [first, second] = [run(&dropping), run(&dropping)];
+    assert!(first != second && first != run(&whole), "each call drops others");
+    assert!(first.iter::<f32>().all(f32::is_finite));
+    let infer = |module: ours::TransformerEncoder<Ours>| {
+        module.valid().forward(ours::TransformerEncoderInput::new(x.clone().inner())).into_data()
+    };
+    assert_eq!(infer(dropping), infer(whole));
 }

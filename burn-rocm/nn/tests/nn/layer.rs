@@ -15,9 +15,9 @@ use burn_rocm_tests::{FLOATS, SHAPES};
 
 use crate::support::*;
 
-const ACTS: [Act; 3] = [Act::Relu, Act::Gelu, Act::Silu];
+pub(crate) const ACTS: [Act; 3] = [Act::Relu, Act::Gelu, Act::Silu];
 
-fn by_burn<B: Backend, const D: usize>(act: Act, x: Tensor<B, D>) -> Tensor<B, D> {
+pub(crate) fn by_burn<B: Backend, const D: usize>(act: Act, x: Tensor<B, D>) -> Tensor<B, D> {
     match act {
         Act::Relu => relu(x),
         Act::Gelu => gelu(x),

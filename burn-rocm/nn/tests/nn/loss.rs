@@ -34,6 +34,7 @@ fn options(classes: usize, random: &Random) -> Vec<Options> {
         Options { smoothing: Some(0.1), ..plain.clone() },
         Options { pad_tokens: Some(vec![0, classes / 2]), ..plain },
         Options { weights: weights(), smoothing: Some(0.3), pad_tokens: Some(vec![classes - 1]) },
+        Options { weights: weights(), smoothing: Some(0.2), pad_tokens: None },
     ]
 }
 
