@@ -5,6 +5,7 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
 use burn_rocm::fused::ClassScores;
+use burn_rocm::{RocmError, raise};
 
 use super::check_options;
 use super::classes::{Options, class_loss};
@@ -87,7 +88,13 @@ impl<B: Backend> NllLoss<B> {
 
     fn composed(&self, log_probs: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
         let [rows, classes] = log_probs.dims();
-        assert_eq!([rows], targets.dims(), "a target for each of {rows} rows");
+        if targets.dims() != [rows] {
+            raise(RocmError::Invalid {
+                op: "nll_loss",
+                expected: format!("a target for each of {rows} rows"),
+                found: format!("{:?}", targets.dims()),
+            });
+        }
         let smoothing = self.smoothing.unwrap_or(0.0);
         let weight = self.weights.as_ref().map(|weights| weights.clone().gather(0, targets.clone()));
         let mut loss = log_probs.clone().gather(1, targets.clone().reshape([rows, 1])).reshape([rows]);

@@ -6,6 +6,7 @@ use burn::nn::activation::ActivationConfig;
 use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor};
+use burn_rocm::{RocmError, raise};
 
 use super::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 use crate::attention::{MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache};
@@ -152,7 +153,13 @@ impl<B: Backend> TransformerEncoder<B> {
         input: TransformerEncoderInput<B>,
         cache: &mut TransformerEncoderAutoregressiveCache<B>,
     ) -> Tensor<B, 3> {
-        assert_eq!(self.layers.len(), cache.layers.len(), "the cache is of as many layers as the encoder");
+        if self.layers.len() != cache.layers.len() {
+            raise(RocmError::Invalid {
+                op: "transformer_encoder",
+                expected: format!("a cache of {} layers", self.layers.len()),
+                found: format!("one of {}", cache.layers.len()),
+            });
+        }
         let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
         self.layers.iter().zip(&mut cache.layers).fold(tensor, |x, (layer, cache)| {
             layer.forward_autoregressive_inference(x, mask_pad.clone(), mask_attn.clone(), cache)
