@@ -84,7 +84,9 @@ pub use provider::{
     Provider, ProviderKind, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
 pub use rtc::{CompiledKernels, Compiler};
-pub use settings::{Route, attention_scores, conv_route, deterministic, launch_reach, matmul_route, norm_route};
+pub use settings::{
+    Route, attention_scores, conv_route, deterministic, launch_reach, matmul_route, norm_route,
+};
 pub use stream::Stream;
 pub use survey::{ProviderReport, survey};
 pub use transfer::Read;

@@ -53,8 +53,7 @@ fn a_step_is_taken_in_place() {
 fn attention_takes(lengths: [usize; 3]) -> [usize; 3] {
     let device = Default::default();
     let pool = hip::Device::get(0).unwrap();
-    let module: MultiHeadAttention<B> =
-        MultiHeadAttentionConfig::new(16, 2).with_dropout(0.0).init(&device);
+    let module: MultiHeadAttention<B> = MultiHeadAttentionConfig::new(16, 2).with_dropout(0.0).init(&device);
     lengths.map(|length| {
         let run = || {
             let x = Tensor::<B, 3>::ones([1, length, 16], &device).require_grad();

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 
 use burn::grad_clipping::{GradientClipping, GradientClippingConfig};
 use burn::module::{AutodiffModule, ModuleMapper, Param, ParamId};
-use burn::optim::adaptor::OptimizerAdaptor as BurnAdaptor;
 pub use burn::optim::adaptor::GradAdaptor;
+use burn::optim::adaptor::OptimizerAdaptor as BurnAdaptor;
 use burn::optim::record::AdaptorRecord;
 use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer, SimpleOptimizer};
 use burn::tensor::Tensor;

@@ -6,10 +6,12 @@ use burn::nn::transformer as theirs;
 use burn::optim::{AdamConfig, GradientsParams, Optimizer};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_nn::attention::generate_autoregressive_mask;
 use burn_rocm_nn::transformer as ours;
 use burn_rocm_tests::assert_close;
 use burn_rocm_tests::trace::during;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::attention::{bools, drawn_bools, loaded, made, saved};
 use crate::support::*;
@@ -104,6 +106,18 @@ fn autoregressive_inference() {
         let tolerance = Tolerance::of(DType::F32).times(200.0);
         assert_close(&format!("norm first {norm_first}"), &[tokens], &[whole.into_data()], tolerance);
     }
+}
+
+#[test]
+fn a_cache_of_another_encoder_is_an_error() {
+    type B = burn_rocm::Rocm;
+    let of = |layers| ours::TransformerEncoderConfig::new(8, 12, 2, layers).init::<B>(&Default::default());
+    let mut cache = of(3).new_autoregressive_cache();
+    let input = ours::TransformerEncoderInput::new(Tensor::ones([1, 2, 8], &Default::default()));
+    let module = of(2);
+    catch_unwind(AssertUnwindSafe(|| module.forward_autoregressive_inference(input, &mut cache)))
+        .expect_err("three layers for two");
+    assert!(matches!(take_last_error(), Some(RocmError::Invalid { op: "transformer_encoder", .. })));
 }
 
 /// Fifty steps of Adam from the same parameters.

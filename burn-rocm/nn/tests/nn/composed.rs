@@ -9,10 +9,12 @@ use burn::nn::loss::Reduction;
 use burn::nn::{LinearConfig, PaddingConfig2d, attention, transformer};
 use burn::tensor::activation::{self, log_softmax, silu};
 use burn::tensor::{Bool, Int};
+use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_nn as ours;
 use burn_rocm_nn::loss;
 use burn_rocm_tests::assert_close;
 use burn_rocm_tests::trace::during;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::attention::{bools, drawn_bools, loaded, saved};
 use crate::layer::{ACTS, by_burn};
@@ -170,7 +172,8 @@ fn losses_of_elements() {
     same("huber of residuals", found, &plain(&data, |[a, b]| theirs.forward_residuals(a - b)));
 
     let labels: Vec<i64> = (0..60).map(|_| random.below(2) as i64).collect();
-    let labels = || Tensor::<B, 3, Int>::from_data(TensorData::new(labels.clone(), [2, 5, 6]), &Default::default());
+    let labels =
+        || Tensor::<B, 3, Int>::from_data(TensorData::new(labels.clone(), [2, 5, 6]), &Default::default());
     for (logits, smoothing, weighted) in
         [(true, None, false), (true, Some(0.2), true), (false, None, true), (false, Some(0.1), false)]
     {
@@ -202,7 +205,8 @@ fn losses_of_classes() {
     let random = Random::new();
     let data = [uniform(&random, &[2, 5, 6])];
     let classes: Vec<i64> = (0..10).map(|_| random.below(6) as i64).collect();
-    let targets = || Tensor::<B, 1, Int>::from_data(TensorData::new(classes.clone(), [10]), &Default::default());
+    let targets =
+        || Tensor::<B, 1, Int>::from_data(TensorData::new(classes.clone(), [10]), &Default::default());
     let rows = |x: Tensor<B, 3>| x.reshape([10, 6]);
     let weights = || Some((1..=6).map(|k| k as f32 / 2.0).collect::<Vec<_>>());
     for (weights, smoothing, pad) in [
@@ -231,7 +235,8 @@ fn losses_of_classes() {
             same(&format!("cross entropy, logits {logits}, {what}"), found, &expected);
             assert_eq!(own.to_string(), theirs.to_string());
             if logits {
-                let config = loss::NllLossConfig { pad_tokens: pad.clone(), weights: weights.clone(), smoothing };
+                let config =
+                    loss::NllLossConfig { pad_tokens: pad.clone(), weights: weights.clone(), smoothing };
                 let own = config.init::<B>(&Default::default());
                 let found = during(|| plain(&data, |[x]| own.forward(log_softmax(rows(x), 1), targets())));
                 same(&format!("nll, {what}"), found, &expected);
@@ -240,10 +245,21 @@ fn losses_of_classes() {
     }
 }
 
+/// Typed here too.
+#[test]
+fn targets_of_another_count_are_an_error() {
+    let loss = loss::NllLossConfig::new().init::<B>(&Default::default());
+    let (x, targets) =
+        (Tensor::<B, 2>::ones([3, 4], &Default::default()), Tensor::from_data([1, 2], &Default::default()));
+    catch_unwind(AssertUnwindSafe(|| loss.forward(x, targets))).expect_err("two targets of three rows");
+    assert!(matches!(take_last_error(), Some(RocmError::Invalid { op: "nll_loss", .. })));
+}
+
 #[test]
 fn multi_head_attention() {
     let random = Random::new();
-    let data: [TensorData; 3] = [&[2, 4, 6], &[2, 5, 6], &[2, 5, 6]].map(|shape: &[usize; 3]| uniform(&random, shape));
+    let data: [TensorData; 3] =
+        [&[2, 4, 6], &[2, 5, 6], &[2, 5, 6]].map(|shape: &[usize; 3]| uniform(&random, shape));
     let (pad, attn) = (drawn_bools(&random, &[2, 5], 0.3), drawn_bools(&random, &[2, 4, 5], 0.3));
     for (fresh, quiet, masks) in [
         (true, false, [false, false]),

@@ -16,7 +16,8 @@ type Inner = <Ours as AutodiffBackend>::InnerBackend;
 /// Gradients of a layer's weight, and of its bias where that has `outputs` elements.
 fn gradients(random: &Random, layer: &Linear<Ours>, outputs: usize) -> GradientsParams {
     let mut grads = GradientsParams::new();
-    let [weight, bias] = [uniform(random, &[3, 2]), uniform(random, &[outputs])].map(|data| data.convert::<f32>());
+    let [weight, bias] =
+        [uniform(random, &[3, 2]), uniform(random, &[outputs])].map(|data| data.convert::<f32>());
     grads.register(layer.weight.id, Tensor::<Inner, 2>::from_data(weight, &Default::default()));
     let bias = Tensor::<Inner, 1>::from_data(bias, &Default::default());
     grads.register(layer.bias.as_ref().unwrap().id, bias);
@@ -48,7 +49,10 @@ fn a_step_that_fails_leaves_the_moments_as_they_were() {
                     }
                     let mut grads = GradientsParams::new();
                     let [weight, bias] = [weight, bias].map(|data| data.clone().convert::<f32>());
-                    grads.register(layer.weight.id, Tensor::<Inner, 2>::from_data(weight, &Default::default()));
+                    grads.register(
+                        layer.weight.id,
+                        Tensor::<Inner, 2>::from_data(weight, &Default::default()),
+                    );
                     let bias = Tensor::<Inner, 1>::from_data(bias, &Default::default());
                     grads.register(layer.bias.as_ref().unwrap().id, bias);
                     layer = optimizer.step(0.1, layer, grads);

@@ -167,7 +167,11 @@ fn a_gradient_that_is_not_finite_is_not_hidden() {
         let rule = Rule::Sgd(Sgd { lr: 1.0, penalty: 0.0, momentum: None });
         let mut step = Step::new(rule, clip);
         let (param, _) = step
-            .add(float(&data([1.0; 3]), DType::F32), float(&data([0.25, f64::NAN, 0.25]), DType::F32), &mut State::default())
+            .add(
+                float(&data([1.0; 3]), DType::F32),
+                float(&data([0.25, f64::NAN, 0.25]), DType::F32),
+                &mut State::default(),
+            )
             .unwrap();
         step.run().unwrap();
         let found = values(&read(param));
@@ -197,8 +201,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     };
     refused(float(&data([3, 2]), f32), State::default());
     refused(float(&data([2, 3]), f16), State::default());
-    let state =
-        |shape| State { time: 1, tensors: vec![float(&data([2, 3]), f32), float(&data(shape), f32)] };
+    let state = |shape| State { time: 1, tensors: vec![float(&data([2, 3]), f32), float(&data(shape), f32)] };
     refused(float(&data([2, 3]), f32), state([1, 3]));
     step.run().unwrap();
     assert_eq!(values(&read(param)), [1.0; 6]);

@@ -73,7 +73,8 @@ macro_rules! models {
                 }
 
                 fn loss(&self, batch: &Batch) -> Tensor<B, 1> {
-                    let x = Tensor::<B, 4>::from_data(batch.input.clone().convert::<f32>(), &Default::default());
+                    let x =
+                        Tensor::<B, 4>::from_data(batch.input.clone().convert::<f32>(), &Default::default());
                     let x = relu(self.norm_0.forward(self.first.forward(x)));
                     let y = relu(self.norm_1.forward(self.conv_1.forward(x.clone())));
                     let ($a, $b) = (self.norm_2.forward(self.conv_2.forward(y)), x);
@@ -99,7 +100,8 @@ macro_rules! models {
                 }
 
                 fn loss(&self, batch: &Batch) -> Tensor<B, 1> {
-                    let x = Tensor::<B, 3>::from_data(batch.input.clone().convert::<f32>(), &Default::default());
+                    let x =
+                        Tensor::<B, 3>::from_data(batch.input.clone().convert::<f32>(), &Default::default());
                     let out = self.encoder.forward(transformer::TransformerEncoderInput::new(x));
                     let loss = loss::CrossEntropyLossConfig::new().init(&out.device());
                     loss.forward(self.last.forward(out).flatten::<2>(0, 1), targets(batch))
@@ -114,10 +116,7 @@ models!(fused, burn_rocm_nn, burn_rocm_nn::transformer, burn_rocm_nn::loss, |a, 
 });
 
 fn images(random: &Random) -> Batch {
-    Batch {
-        input: uniform(random, &[8, 2, 6, 6]),
-        targets: (0..8).map(|_| random.below(4) as i64).collect(),
-    }
+    Batch { input: uniform(random, &[8, 2, 6, 6]), targets: (0..8).map(|_| random.below(4) as i64).collect() }
 }
 
 fn sequences(random: &Random) -> Batch {
@@ -142,9 +141,14 @@ fn train<B: AutodiffBackend, M: Model<B> + AutodiffModule<B>>(
     (0..steps).map(&mut step).collect()
 }
 
+/// Fifty; fewer in lockstep, where a step is some hundred times slower.
+fn steps() -> usize {
+    if std::env::var_os("BURN_ROCM_CPU_WAVE").is_some() { 10 } else { 50 }
+}
+
 fn agree(what: &str, ours: &[f64], theirs: &[f64]) {
     let last = theirs.len() - 1;
-    assert!(theirs[last] < 0.9 * theirs[0], "{what} learns: {theirs:?}");
+    assert!(last < 20 || theirs[last] < 0.9 * theirs[0], "{what} learns: {theirs:?}");
     for (step, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
         assert!((ours - theirs).abs() < 1e-4, "{what}, step {step}: {ours} instead of {theirs}");
     }
@@ -160,7 +164,7 @@ macro_rules! fifty_steps {
                 use $api as $optim;
                 let mut model = Some(loaded($models::$Model::<$B>::new(), &record));
                 let mut optimizer = $optimizer.init();
-                train::<$B, _>(&mut model, &mut optimizer, $lr, 50, &batch)
+                train::<$B, _>(&mut model, &mut optimizer, $lr, steps(), &batch)
             }};
         }
         let theirs = losses!(Oracle, stock, burn::optim);
@@ -178,7 +182,9 @@ fn momentum() -> Option<MomentumConfig> {
 fn a_residual_block_trains_as_burns() {
     fifty_steps!(Residual, images, 1e-3, |optim| optim::AdamWConfig::new().with_weight_decay(0.01));
     fifty_steps!(Residual, images, 0.02, |optim| {
-        optim::SgdConfig::new().with_momentum(momentum()).with_weight_decay(Some(WeightDecayConfig::new(1e-3)))
+        optim::SgdConfig::new()
+            .with_momentum(momentum())
+            .with_weight_decay(Some(WeightDecayConfig::new(1e-3)))
     });
 }
 
@@ -208,7 +214,8 @@ fn checkpoints_go_on_elsewhere_and_come_back() {
             let mut model = Some(loaded(stock::$Model::<Oracle>::new(), &record));
             let expected = train(&mut model, &mut theirs(), lr, 30, &batch);
 
-            let (mut optimizer, mut model) = (theirs(), Some(loaded(stock::$Model::<Oracle>::new(), &record)));
+            let (mut optimizer, mut model) =
+                (theirs(), Some(loaded(stock::$Model::<Oracle>::new(), &record)));
             let mut found = train(&mut model, &mut optimizer, lr, 10, &batch);
             let bytes = [saved(model.unwrap()), save::<Oracle, _>(optimizer.to_record())];
 

@@ -215,7 +215,8 @@ fn a_frozen_bias_is_not_summed() {
             assert!(x.grad(&grads).is_some() && layer.weight.val().grad(&grads).is_some());
             assert!(layer.bias.as_ref().unwrap().val().grad(&grads).is_none());
         });
-        let backward = lines.iter().filter(|line| line.starts_with("nn_bias_act_backward f32: kernel")).count();
+        let backward =
+            lines.iter().filter(|line| line.starts_with("nn_bias_act_backward f32: kernel")).count();
         assert_eq!(backward, 1, "{act:?}: {lines:#?}");
     }
 }
