@@ -111,6 +111,30 @@ pub fn read_float<B: Backend>(tensor: burn_backend::tensor::FloatTensor<B>) -> T
     wait(B::float_into_data(tensor))
 }
 
+/// Whether a backend is the oracle.
+fn is_oracle<B: Backend>() -> bool {
+    std::any::TypeId::of::<B>() == std::any::TypeId::of::<O>()
+}
+
+/// The input as a float tensor; for the oracle in f32 where it is f16 or bf16. The oracle rounds each product and each sum of
+/// some convolutions to their type; so it sums in f32 what was rounded alike, and [`read_rounded`] rounds its result once.
+pub fn widened<B: Backend>(
+    input: &Input,
+    device: &burn_backend::tensor::Device<B>,
+) -> burn_backend::tensor::FloatTensor<B> {
+    let tensor = input.float::<B>(device);
+    if is_oracle::<B>() && matches!(tensor.dtype(), DType::F16 | DType::BF16) {
+        return B::float_cast(tensor, FloatDType::F32);
+    }
+    tensor
+}
+
+/// Reads a result of [`widened`] inputs; the oracle's as `dtype`.
+pub fn read_rounded<B: Backend>(tensor: burn_backend::tensor::FloatTensor<B>, dtype: DType) -> TensorData {
+    let data = read_float::<B>(tensor);
+    if is_oracle::<B>() { data.convert_dtype(dtype) } else { data }
+}
+
 /// Reads an integer tensor.
 pub fn read_int<B: Backend>(tensor: burn_backend::tensor::IntTensor<B>) -> TensorData {
     wait(B::int_into_data(tensor))
@@ -122,7 +146,7 @@ pub fn read_bool<B: Backend>(tensor: burn_backend::tensor::BoolTensor<B>) -> Ten
     // The oracle labels some of its bools as bytes, and keeps the name of the store; here both one-byte stores are read as
     // Rust's bools.
     let bytes = matches!(data.dtype, DType::U8 | DType::Bool(BoolStore::U8));
-    if std::any::TypeId::of::<B>() == std::any::TypeId::of::<O>() && bytes {
+    if is_oracle::<B>() && bytes {
         let TensorData { bytes, shape, .. } = data;
         return TensorData::from_bytes(bytes, shape, DType::Bool(BoolStore::Native));
     }

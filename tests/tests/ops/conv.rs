@@ -78,21 +78,13 @@ macro_rules! conv {
                     );
                     differential!(
                         c.name($dims, dtype),
-                        Tolerance::sum(dtype, c.terms($dims)).times(2.0),
+                        Tolerance::convolution(dtype, c.terms($dims)),
                         |B, device| {
+                            let of = |input: &Input| widened::<B>(input, &device);
+                            let read = |tensor| read_rounded::<B>(tensor, dtype);
                             vec![
-                                read_float::<B>(B::$conv(
-                                    x.float::<B>(&device),
-                                    w.float::<B>(&device),
-                                    None,
-                                    options.clone(),
-                                )),
-                                read_float::<B>(B::$conv(
-                                    x.float::<B>(&device),
-                                    w.float::<B>(&device),
-                                    Some(b.float::<B>(&device)),
-                                    options.clone(),
-                                )),
+                                read(B::$conv(of(&x), of(&w), None, options.clone())),
+                                read(B::$conv(of(&x), of(&w), Some(of(&b)), options.clone())),
                             ]
                         }
                     );
@@ -100,26 +92,14 @@ macro_rules! conv {
                     let terms = c.batch * c.out().pow($dims) * c.channels[1] * c.kernel;
                     differential!(
                         c.name($dims, dtype) + " backward",
-                        Tolerance::sum(dtype, terms).times(2.0),
+                        Tolerance::convolution(dtype, terms),
                         |B, device| {
+                            let of = |input: &Input| widened::<B>(input, &device);
+                            let read = |tensor| read_rounded::<B>(tensor, dtype);
                             vec![
-                                read_float::<B>(B::$x_backward(
-                                    x.float::<B>(&device),
-                                    w.float::<B>(&device),
-                                    g.float::<B>(&device),
-                                    options.clone(),
-                                )),
-                                read_float::<B>(B::$w_backward(
-                                    x.float::<B>(&device),
-                                    w.float::<B>(&device),
-                                    g.float::<B>(&device),
-                                    options.clone(),
-                                )),
-                                read_float::<B>(B::$b_backward(
-                                    x.float::<B>(&device),
-                                    b.float::<B>(&device),
-                                    g.float::<B>(&device),
-                                )),
+                                read(B::$x_backward(of(&x), of(&w), of(&g), options.clone())),
+                                read(B::$w_backward(of(&x), of(&w), of(&g), options.clone())),
+                                read(B::$b_backward(of(&x), of(&b), of(&g))),
                             ]
                         }
                     );
@@ -179,32 +159,15 @@ macro_rules! conv_transpose {
                     let terms = c.batch * c.size.pow($dims) * c.channels[1] * c.kernel;
                     differential!(
                         format!("transposed {}", c.name($dims, dtype)),
-                        Tolerance::sum(dtype, terms).times(2.0),
+                        Tolerance::convolution(dtype, terms),
                         |B, device| {
+                            let of = |input: &Input| widened::<B>(input, &device);
+                            let read = |tensor| read_rounded::<B>(tensor, dtype);
                             vec![
-                                read_float::<B>(B::$conv(
-                                    x.float::<B>(&device),
-                                    w.float::<B>(&device),
-                                    None,
-                                    options.clone(),
-                                )),
-                                read_float::<B>(B::$conv(
-                                    x.float::<B>(&device),
-                                    w.float::<B>(&device),
-                                    Some(b.float::<B>(&device)),
-                                    options.clone(),
-                                )),
-                                read_float::<B>(B::$x_backward(
-                                    w.float::<B>(&device),
-                                    g.float::<B>(&device),
-                                    options.clone(),
-                                )),
-                                read_float::<B>(B::$w_backward(
-                                    x.float::<B>(&device),
-                                    w.float::<B>(&device),
-                                    g.float::<B>(&device),
-                                    options.clone(),
-                                )),
+                                read(B::$conv(of(&x), of(&w), None, options.clone())),
+                                read(B::$conv(of(&x), of(&w), Some(of(&b)), options.clone())),
+                                read(B::$x_backward(of(&w), of(&g), options.clone())),
+                                read(B::$w_backward(of(&x), of(&w), of(&g), options.clone())),
                             ]
                         }
                     );

@@ -117,35 +117,36 @@ macro_rules! drawn {
                         * to.max(from)
                         * (c.out().iter().product::<usize>() + c.window.iter().product::<usize>());
                     let name = format!(concat!(stringify!($conv), " {:?} {:?}"), dtype, c);
-                    differential!(name, Tolerance::sum(dtype, terms).times(2.0), |B, device| {
-                        let (x, w, g) = (x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device));
+                    differential!(name, Tolerance::convolution(dtype, terms), |B, device| {
+                        let [x, w, g] = [&x, &w, &g].map(|input| widened::<B>(input, &device));
                         vec![
-                            read_float::<B>(B::$conv(
-                                x.clone(),
-                                w.clone(),
-                                Some(b.float::<B>(&device)),
-                                c.options(),
-                            )),
-                            read_float::<B>(B::$x(x.clone(), w.clone(), g.clone(), c.options())),
-                            read_float::<B>(B::$w(x, w, g, c.options())),
+                            read_rounded::<B>(
+                                B::$conv(x.clone(), w.clone(), Some(widened::<B>(&b, &device)), c.options()),
+                                dtype,
+                            ),
+                            read_rounded::<B>(B::$x(x.clone(), w.clone(), g.clone(), c.options()), dtype),
+                            read_rounded::<B>(B::$w(x, w, g, c.options()), dtype),
                         ]
                     });
                     let w = draw(&shape(from, to / c.groups, &c.window), view(random.below(4)));
                     let g = draw(&shape(c.batch, to, &c.transposed()), view(random.below(4)));
                     let terms = c.batch * to.max(from) * c.transposed().iter().product::<usize>();
                     let name = format!(concat!(stringify!($transposed), " {:?} {:?}"), dtype, c);
-                    differential!(name, Tolerance::sum(dtype, terms).times(2.0), |B, device| {
-                        let (x, w, g) = (x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device));
+                    differential!(name, Tolerance::convolution(dtype, terms), |B, device| {
+                        let [x, w, g] = [&x, &w, &g].map(|input| widened::<B>(input, &device));
                         let options = c.transposed_options();
                         vec![
-                            read_float::<B>(B::$transposed(
-                                x.clone(),
-                                w.clone(),
-                                Some(b.float::<B>(&device)),
-                                options.clone(),
-                            )),
-                            read_float::<B>(B::$tx(w.clone(), g.clone(), options.clone())),
-                            read_float::<B>(B::$tw(x, w, g, options)),
+                            read_rounded::<B>(
+                                B::$transposed(
+                                    x.clone(),
+                                    w.clone(),
+                                    Some(widened::<B>(&b, &device)),
+                                    options.clone(),
+                                ),
+                                dtype,
+                            ),
+                            read_rounded::<B>(B::$tx(w.clone(), g.clone(), options.clone()), dtype),
+                            read_rounded::<B>(B::$tw(x, w, g, options), dtype),
                         ]
                     });
                 }
@@ -217,13 +218,14 @@ fn lines_longer_than_a_piece() {
             let out = [0, 1].map(|d| (size[d] + 2 * padding[d] - [1, 5][d]) / stride[d] + 1);
             let g = float(&random, &[2, 5, out[0], out[1]], dtype, View::Contiguous, -1.0, 1.0);
             let options = ConvOptions::<2>::new(stride, padding, [1, 1], 1);
-            let tolerance = Tolerance::sum(dtype, 2 * out[0] * out[1] + 15).times(2.0);
+            let tolerance = Tolerance::convolution(dtype, 2 * out[0] * out[1] + 15);
             differential!(format!("{dtype:?} {size:?} {stride:?}"), tolerance, |B, device| {
-                let (x, w, g) = (x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device));
+                let [x, w, g] = [&x, &w, &g].map(|input| widened::<B>(input, &device));
+                let read = |tensor| read_rounded::<B>(tensor, dtype);
                 vec![
-                    read_float::<B>(B::conv2d(x.clone(), w.clone(), None, options.clone())),
-                    read_float::<B>(B::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options.clone())),
-                    read_float::<B>(B::conv2d_weight_backward(x, w, g, options.clone())),
+                    read(B::conv2d(x.clone(), w.clone(), None, options.clone())),
+                    read(B::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options.clone())),
+                    read(B::conv2d_weight_backward(x, w, g, options.clone())),
                 ]
             });
         }
