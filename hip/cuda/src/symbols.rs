@@ -73,6 +73,12 @@ const DRIVER: &[&str] = &[
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuDeviceCanAccessPeer",
     "cuCtxEnablePeerAccess",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphExecDestroy",
+    "cuGraphDestroy",
 ];
 
 const NVRTC: &[&str] = &[

@@ -1,10 +1,11 @@
 //! The functions of `libamdhip64`.
 
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::{
     function_table, hipDevice_t, hipDeviceAttribute_t, hipDeviceProp_tR0000, hipDeviceProp_tR0600,
-    hipDeviceptr_t, hipError_t, hipEvent_t, hipFunction_t, hipMemcpyKind, hipModule_t, hipStream_t,
+    hipDeviceptr_t, hipError_t, hipEvent_t, hipFunction_t, hipGraph_t, hipGraphExec_t, hipMemcpyKind,
+    hipModule_t, hipStream_t, hipStreamCaptureMode,
 };
 
 function_table! {
@@ -95,6 +96,18 @@ function_table! {
             fn hipGetDeviceProperties(prop: *mut hipDeviceProp_tR0000, device: c_int) -> hipError_t;
             /// Counts a kernel's blocks that fit on one compute unit.
             fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: hipFunction_t, block_size: c_int, shared_bytes: usize) -> hipError_t;
+            /// Takes down what a stream is given from now on, instead of running it.
+            fn hipStreamBeginCapture(stream: hipStream_t, mode: hipStreamCaptureMode) -> hipError_t;
+            /// Ends a capture and gives what was taken down as a graph.
+            fn hipStreamEndCapture(stream: hipStream_t, graph: *mut hipGraph_t) -> hipError_t;
+            /// Makes a graph ready to be launched.
+            fn hipGraphInstantiateWithFlags(exec: *mut hipGraphExec_t, graph: hipGraph_t, flags: c_ulonglong) -> hipError_t;
+            /// Runs a graph in stream order.
+            fn hipGraphLaunch(exec: hipGraphExec_t, stream: hipStream_t) -> hipError_t;
+            /// Destroys what is launched; the graph that it was made of stays.
+            fn hipGraphExecDestroy(exec: hipGraphExec_t) -> hipError_t;
+            /// Destroys a graph.
+            fn hipGraphDestroy(graph: hipGraph_t) -> hipError_t;
         }
     }
 }

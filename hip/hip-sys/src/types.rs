@@ -28,26 +28,68 @@ pub const hipErrorNoDevice: hipError_t = 100;
 pub const hipErrorInvalidDevice: hipError_t = 101;
 /// A code object is damaged.
 pub const hipErrorInvalidImage: hipError_t = 200;
+/// A context is not valid, or none is current.
+pub const hipErrorInvalidContext: hipError_t = 201;
+/// A context is current already.
+pub const hipErrorContextAlreadyCurrent: hipError_t = 202;
 /// A code object holds nothing for this device.
 pub const hipErrorNoBinaryForGpu: hipError_t = 209;
+/// Memory has an error that can't be corrected.
+pub const hipErrorECCNotCorrectable: hipError_t = 214;
 /// The two devices can't reach each other's memory.
 pub const hipErrorPeerAccessUnsupported: hipError_t = 217;
+/// A kernel file (CUDA: PTX) is not valid.
+pub const hipErrorInvalidKernelFile: hipError_t = 218;
+/// A kernel's source is not valid.
+pub const hipErrorInvalidSource: hipError_t = 300;
+/// A file was not found.
+pub const hipErrorFileNotFound: hipError_t = 301;
 /// A handle is not valid.
 pub const hipErrorInvalidHandle: hipError_t = 400;
+/// What was asked for is not possible in the present state.
+pub const hipErrorIllegalState: hipError_t = 401;
 /// A name was not found.
 pub const hipErrorNotFound: hipError_t = 500;
 /// Work that was asked about is not finished.
 pub const hipErrorNotReady: hipError_t = 600;
 /// A kernel accessed memory that is not its own.
 pub const hipErrorIllegalAddress: hipError_t = 700;
+/// A launch needs more registers or other resources than there are.
+pub const hipErrorLaunchOutOfResources: hipError_t = 701;
+/// A kernel ran for too long.
+pub const hipErrorLaunchTimeOut: hipError_t = 702;
 /// Access to the peer was enabled before.
 pub const hipErrorPeerAccessAlreadyEnabled: hipError_t = 704;
+/// A context, or a stream of it, is no more.
+pub const hipErrorContextIsDestroyed: hipError_t = 709;
 /// A device-side `assert` failed.
 pub const hipErrorAssert: hipError_t = 710;
 /// A kernel failed while running.
 pub const hipErrorLaunchFailure: hipError_t = 719;
+/// A cooperative launch has more blocks than fit on the device at once.
+pub const hipErrorCooperativeLaunchTooLarge: hipError_t = 720;
 /// The runtime does not implement what was asked.
 pub const hipErrorNotSupported: hipError_t = 801;
+/// A stream that is captured can't do this.
+pub const hipErrorStreamCaptureUnsupported: hipError_t = 900;
+/// The capture failed before.
+pub const hipErrorStreamCaptureInvalidated: hipError_t = 901;
+/// Two captures would become one.
+pub const hipErrorStreamCaptureMerge: hipError_t = 902;
+/// The capture did not begin in this stream.
+pub const hipErrorStreamCaptureUnmatched: hipError_t = 903;
+/// Another stream that joined the capture has work that this one does not wait for.
+pub const hipErrorStreamCaptureUnjoined: hipError_t = 904;
+/// The capture would depend on work outside of it.
+pub const hipErrorStreamCaptureIsolation: hipError_t = 905;
+/// The default stream would depend on the capture.
+pub const hipErrorStreamCaptureImplicit: hipError_t = 906;
+/// An event of a capture can't be used so.
+pub const hipErrorCapturedEvent: hipError_t = 907;
+/// The capture began in another thread.
+pub const hipErrorStreamCaptureWrongThread: hipError_t = 908;
+/// A graph can't be updated so.
+pub const hipErrorGraphExecUpdateFailure: hipError_t = 910;
 /// No other code fits.
 pub const hipErrorUnknown: hipError_t = 999;
 
@@ -77,6 +119,10 @@ handles! {
     ihipModule_t => hipModule_t;
     /// A kernel of a module.
     ihipModuleSymbol_t => hipFunction_t;
+    /// Work and its order, as it was captured from a stream.
+    ihipGraph => hipGraph_t;
+    /// A graph that can be launched.
+    hipGraphExec => hipGraphExec_t;
     /// A program that hipRTC compiles.
     _hiprtcProgram => hiprtcProgram;
 }
@@ -98,6 +144,15 @@ pub const hipMemcpyDefault: hipMemcpyKind = 4;
 pub const hipStreamDefault: c_uint = 0;
 /// A stream that the default stream does not order.
 pub const hipStreamNonBlocking: c_uint = 1;
+
+/// What may not happen beside a capture.
+pub type hipStreamCaptureMode = c_uint;
+/// No call in any thread that a capture does not allow.
+pub const hipStreamCaptureModeGlobal: hipStreamCaptureMode = 0;
+/// None in this thread.
+pub const hipStreamCaptureModeThreadLocal: hipStreamCaptureMode = 1;
+/// Anything may.
+pub const hipStreamCaptureModeRelaxed: hipStreamCaptureMode = 2;
 
 /// An event with timing.
 pub const hipEventDefault: c_uint = 0;

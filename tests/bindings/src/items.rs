@@ -220,6 +220,7 @@ pub(crate) fn cpp(ty: &Type) -> String {
             match name.as_str() {
                 "c_int" => "int",
                 "c_uint" => "unsigned int",
+                "c_ulonglong" => "unsigned long long",
                 "c_char" => "char",
                 "c_void" => "void",
                 "f32" => "float",

@@ -9,9 +9,6 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// The handle's object is gone (not among the constants that `hip-sys` needs).
-pub(super) const hipErrorContextIsDestroyed: hipError_t = 709;
-
 /// A kernel's failure, as lockstep found it.
 #[cfg_attr(not(lockstep), allow(dead_code))]
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use super::{
     Handles, Status,
     device::current,
-    error::{api, hipErrorContextIsDestroyed, put},
+    error::{api, put},
     stream::on_stream,
 };
 use hip_sys::*;

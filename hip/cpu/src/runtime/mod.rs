@@ -86,5 +86,12 @@ pub fn hip_table() -> Hip {
         hipModuleOccupancyMaxActiveBlocksPerMultiprocessor: Some(
             launch::hipModuleOccupancyMaxActiveBlocksPerMultiprocessor,
         ),
+        // Nothing above asks for graphs; a launch costs no more here than one in a graph would.
+        hipStreamBeginCapture: None,
+        hipStreamEndCapture: None,
+        hipGraphInstantiateWithFlags: None,
+        hipGraphLaunch: None,
+        hipGraphExecDestroy: None,
+        hipGraphDestroy: None,
     }
 }

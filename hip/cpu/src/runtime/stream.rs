@@ -3,7 +3,7 @@
 use super::{
     Handles, Status,
     device::{Device, current},
-    error::{api, hipErrorContextIsDestroyed, put},
+    error::{api, put},
     event,
 };
 use hip_sys::*;

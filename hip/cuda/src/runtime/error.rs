@@ -23,18 +23,14 @@ pub(crate) fn from_cuda(result: CUresult) -> Status {
 
 fn translate(code: u32) -> hipError_t {
     match code {
-        // Named alike.
-        1..=4 | 100 | 101 | 200 | 209 | 217 | 400 | 500 | 600 | 700 | 704 | 709 | 710 | 719 | 801 => code,
         // A device that another process has for itself, or that is lost or needs a reset.
         46 | 102 => hipErrorInvalidDevice,
-        201 | 202 => hipErrorInvalidValue,
-        // PTX that is damaged or too new, and a compiler that is missing.
-        218 | 221..=223 | 300 => hipErrorInvalidImage,
-        // Too many registers or too much shared memory for the block.
-        701 => hipErrorInvalidConfiguration,
-        // Timeouts, illegal instructions, misaligned and foreign addresses, ECC errors: the context is lost.
-        214 | 220 | 702 | 714..=718 | 721 => hipErrorLaunchFailure,
+        // PTX that is too new, and a compiler that is missing.
+        221..=223 => hipErrorInvalidImage,
+        // Links between devices, illegal instructions, misaligned and foreign addresses: the context is lost.
+        220 | 714..=718 | 721 => hipErrorLaunchFailure,
         800 => hipErrorNotSupported,
+        named if describe(named).is_some() => named,
         _ => hipErrorUnknown,
     }
 }
@@ -63,14 +59,15 @@ pub(super) unsafe extern "C" fn hipGetLastError() -> hipError_t {
 }
 
 macro_rules! errors {
-    ($( $value:literal $name:ident $text:literal; )*) => {
-        fn describe(error: hipError_t) -> (&'static CStr, &'static CStr) {
+    ($( $name:ident $text:literal; )*) => {
+        /// The name and the description of HIP's statuses.
+        fn describe(error: hipError_t) -> Option<(&'static CStr, &'static CStr)> {
             match error {
-                $( $value => (
+                $( $name => Some((
                     const { c_string(concat!(stringify!($name), "\0")) },
                     const { c_string(concat!($text, "\0")) },
-                ), )*
-                _ => (c"hipErrorUnknown", c"unknown error"),
+                )), )*
+                _ => None,
             }
         }
     };
@@ -84,38 +81,58 @@ const fn c_string(text: &'static str) -> &'static CStr {
 }
 
 errors! {
-    0 hipSuccess "no error";
-    1 hipErrorInvalidValue "invalid argument";
-    2 hipErrorOutOfMemory "out of memory";
-    3 hipErrorNotInitialized "initialization error";
-    4 hipErrorDeinitialized "driver shutting down";
-    9 hipErrorInvalidConfiguration "invalid configuration argument";
-    17 hipErrorInvalidDevicePointer "invalid device pointer";
-    21 hipErrorInvalidMemcpyDirection "invalid copy direction for memcpy";
-    98 hipErrorInvalidDeviceFunction "invalid device function";
-    100 hipErrorNoDevice "no device is detected";
-    101 hipErrorInvalidDevice "invalid device ordinal";
-    200 hipErrorInvalidImage "device kernel image is invalid";
-    209 hipErrorNoBinaryForGpu "no kernel image is available for execution on the device";
-    217 hipErrorPeerAccessUnsupported "peer access is not supported between these two devices";
-    400 hipErrorInvalidHandle "invalid resource handle";
-    500 hipErrorNotFound "named symbol not found";
-    600 hipErrorNotReady "device not ready";
-    700 hipErrorIllegalAddress "an illegal memory access was encountered";
-    704 hipErrorPeerAccessAlreadyEnabled "peer access is already enabled";
-    709 hipErrorContextIsDestroyed "context is destroyed";
-    710 hipErrorAssert "device-side assert triggered";
-    719 hipErrorLaunchFailure "unspecified launch failure";
-    801 hipErrorNotSupported "operation not supported";
-    999 hipErrorUnknown "unknown error";
+    hipSuccess "no error";
+    hipErrorInvalidValue "invalid argument";
+    hipErrorOutOfMemory "out of memory";
+    hipErrorNotInitialized "initialization error";
+    hipErrorDeinitialized "driver shutting down";
+    hipErrorInvalidConfiguration "invalid configuration argument";
+    hipErrorInvalidDevicePointer "invalid device pointer";
+    hipErrorInvalidMemcpyDirection "invalid copy direction for memcpy";
+    hipErrorInvalidDeviceFunction "invalid device function";
+    hipErrorNoDevice "no device is detected";
+    hipErrorInvalidDevice "invalid device ordinal";
+    hipErrorInvalidImage "device kernel image is invalid";
+    hipErrorInvalidContext "invalid device context";
+    hipErrorContextAlreadyCurrent "context is already current context";
+    hipErrorNoBinaryForGpu "no kernel image is available for execution on the device";
+    hipErrorECCNotCorrectable "uncorrectable ECC error encountered";
+    hipErrorPeerAccessUnsupported "peer access is not supported between these two devices";
+    hipErrorInvalidKernelFile "invalid kernel file";
+    hipErrorInvalidSource "device kernel image is invalid";
+    hipErrorFileNotFound "file not found";
+    hipErrorInvalidHandle "invalid resource handle";
+    hipErrorIllegalState "the operation cannot be performed in the present state";
+    hipErrorNotFound "named symbol not found";
+    hipErrorNotReady "device not ready";
+    hipErrorIllegalAddress "an illegal memory access was encountered";
+    hipErrorLaunchOutOfResources "too many resources requested for launch";
+    hipErrorLaunchTimeOut "the launch timed out and was terminated";
+    hipErrorPeerAccessAlreadyEnabled "peer access is already enabled";
+    hipErrorContextIsDestroyed "context is destroyed";
+    hipErrorAssert "device-side assert triggered";
+    hipErrorLaunchFailure "unspecified launch failure";
+    hipErrorCooperativeLaunchTooLarge "too many blocks in cooperative launch";
+    hipErrorNotSupported "operation not supported";
+    hipErrorStreamCaptureUnsupported "operation not permitted when stream is capturing";
+    hipErrorStreamCaptureInvalidated "operation failed due to a previous error during capture";
+    hipErrorStreamCaptureMerge "operation would result in a merge of separate capture sequences";
+    hipErrorStreamCaptureUnmatched "capture was not ended in the same stream as it began";
+    hipErrorStreamCaptureUnjoined "capturing stream has unjoined work";
+    hipErrorStreamCaptureIsolation "dependency created on uncaptured work in another stream";
+    hipErrorStreamCaptureImplicit "operation would make the legacy stream depend on a capturing blocking stream";
+    hipErrorCapturedEvent "operation not permitted on an event last recorded in a capturing stream";
+    hipErrorStreamCaptureWrongThread "attempt to terminate a thread-local capture sequence from another thread";
+    hipErrorGraphExecUpdateFailure "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
+    hipErrorUnknown "unknown error";
 }
 
 pub(super) unsafe extern "C" fn hipGetErrorName(error: hipError_t) -> *const c_char {
-    describe(error).0.as_ptr()
+    describe(error).map_or(c"hipErrorUnknown", |(name, _)| name).as_ptr()
 }
 
 pub(super) unsafe extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
-    describe(error).1.as_ptr()
+    describe(error).map_or(c"unknown error", |(_, text)| text).as_ptr()
 }
 
 /// Writes a result where the caller wants it.
@@ -141,8 +158,19 @@ mod tests {
         for (cuda, hip) in [
             (CUresult::CUDA_ERROR_OUT_OF_MEMORY, hipErrorOutOfMemory),
             (CUresult::CUDA_ERROR_NO_DEVICE, hipErrorNoDevice),
-            (CUresult::CUDA_ERROR_INVALID_PTX, hipErrorInvalidImage),
-            (CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, hipErrorInvalidConfiguration),
+            (CUresult::CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext),
+            (CUresult::CUDA_ERROR_CONTEXT_ALREADY_CURRENT, hipErrorContextAlreadyCurrent),
+            (CUresult::CUDA_ERROR_ECC_UNCORRECTABLE, hipErrorECCNotCorrectable),
+            (CUresult::CUDA_ERROR_INVALID_PTX, hipErrorInvalidKernelFile),
+            (CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, hipErrorInvalidImage),
+            (CUresult::CUDA_ERROR_INVALID_SOURCE, hipErrorInvalidSource),
+            (CUresult::CUDA_ERROR_FILE_NOT_FOUND, hipErrorFileNotFound),
+            (CUresult::CUDA_ERROR_ILLEGAL_STATE, hipErrorIllegalState),
+            (CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, hipErrorLaunchOutOfResources),
+            (CUresult::CUDA_ERROR_LAUNCH_TIMEOUT, hipErrorLaunchTimeOut),
+            (CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, hipErrorCooperativeLaunchTooLarge),
+            (CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, hipErrorStreamCaptureUnsupported),
+            (CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, hipErrorStreamCaptureWrongThread),
             (CUresult::CUDA_ERROR_MISALIGNED_ADDRESS, hipErrorLaunchFailure),
             (CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, hipErrorIllegalAddress),
             (CUresult::CUDA_ERROR_NOT_SUPPORTED, hipErrorNotSupported),
@@ -150,6 +178,10 @@ mod tests {
         ] {
             assert_eq!(from_cuda(cuda), Err(hip));
         }
+        // SAFETY: a static text for any status.
+        let name = |status| unsafe { CStr::from_ptr(hipGetErrorName(status)) };
+        assert_eq!(name(hipErrorLaunchOutOfResources), c"hipErrorLaunchOutOfResources");
+        assert_eq!(name(12345), c"hipErrorUnknown");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod copy;
 mod device;
 mod error;
+mod graph;
 mod launch;
 mod memory;
 mod order;
@@ -65,5 +66,11 @@ pub fn hip_table() -> Hip {
         hipModuleOccupancyMaxActiveBlocksPerMultiprocessor: Some(
             launch::hipModuleOccupancyMaxActiveBlocksPerMultiprocessor,
         ),
+        hipStreamBeginCapture: Some(graph::hipStreamBeginCapture),
+        hipStreamEndCapture: Some(graph::hipStreamEndCapture),
+        hipGraphInstantiateWithFlags: Some(graph::hipGraphInstantiateWithFlags),
+        hipGraphLaunch: Some(graph::hipGraphLaunch),
+        hipGraphExecDestroy: Some(graph::hipGraphExecDestroy),
+        hipGraphDestroy: Some(graph::hipGraphDestroy),
     }
 }
