@@ -1,0 +1,71 @@
+use std::ptr::null_mut;
+
+use hip_sys::*;
+
+use crate::{Memory, gpu, kernel, launch, ok};
+
+const ADD_ONE: &std::ffi::CStr = c"
+__global__ void add_one(unsigned *x, unsigned *y, unsigned n) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { x[i] += 1; y[i] += 1; }
+}";
+
+#[test]
+fn what_was_captured_runs_at_each_launch() {
+    let Some(hip) = gpu(&[]) else { return };
+    let function = kernel(&hip, ADD_ONE, c"add_one");
+    let count = 1000u32;
+    let (x, y) = (Memory::of(&hip, &[9u32; 1000]), Memory::of(&hip, &[0u32; 1000]));
+    let (mut stream, mut graph, mut exec) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: the table's functions; the pointers are to what the header says, and the buffers have `count` words.
+    unsafe {
+        ok((hip.hipStreamCreateWithFlags)(&mut stream, hipStreamNonBlocking));
+        // Of this thread alone: other tests allocate meanwhile.
+        ok(hip.hipStreamBeginCapture.unwrap()(stream, hipStreamCaptureModeThreadLocal));
+        ok((hip.hipMemsetD32Async)(x.address, 5, count as usize, stream));
+        for _ in 0..2 {
+            let (mut to, mut too, mut n) = (x.address, y.address, count);
+            let parameters = &mut [(&raw mut to).cast(), (&raw mut too).cast(), (&raw mut n).cast()];
+            ok(launch(&hip, function, [4, 256], stream, parameters));
+        }
+        ok(hip.hipStreamEndCapture.unwrap()(stream, &mut graph));
+        assert_eq!(x.read::<u32>(), [9; 1000], "nothing ran yet");
+        ok(hip.hipGraphInstantiateWithFlags.unwrap()(&mut exec, graph, 0));
+        ok(hip.hipGraphDestroy.unwrap()(graph));
+        for _ in 0..2 {
+            ok(hip.hipGraphLaunch.unwrap()(exec, stream));
+        }
+        ok((hip.hipStreamSynchronize)(stream));
+        ok(hip.hipGraphExecDestroy.unwrap()(exec));
+        ok((hip.hipStreamDestroy)(stream));
+    }
+    assert_eq!(x.read::<u32>(), [7; 1000], "filled with 5, and two launches, in this order");
+    assert_eq!(y.read::<u32>(), [4; 1000], "two launches, twice");
+}
+
+#[test]
+fn a_capture_that_fails_gives_no_graph() {
+    let Some(hip) = gpu(&[]) else { return };
+    let (begin, end) = (hip.hipStreamBeginCapture.unwrap(), hip.hipStreamEndCapture.unwrap());
+    let (mut stream, mut graph) = (null_mut(), std::ptr::dangling_mut());
+    // SAFETY: the table's functions; null handles are refused, the others are live.
+    unsafe {
+        assert_eq!(begin(null_mut(), hipStreamCaptureModeRelaxed), hipErrorStreamCaptureUnsupported);
+        assert_eq!(end(null_mut(), &mut graph), hipErrorIllegalState);
+        ok((hip.hipStreamCreateWithFlags)(&mut stream, hipStreamNonBlocking));
+        assert_eq!(begin(stream, 3), hipErrorInvalidValue);
+        assert_eq!(end(stream, null_mut()), hipErrorInvalidValue);
+        assert_ne!(end(stream, &mut graph), hipSuccess, "nothing was begun");
+        ok(begin(stream, hipStreamCaptureModeThreadLocal));
+        // What is captured does not run, so nobody can wait for it.
+        assert_eq!((hip.hipStreamSynchronize)(stream), hipErrorStreamCaptureUnsupported);
+        assert_eq!(end(stream, &mut graph), hipErrorStreamCaptureInvalidated);
+        assert!(graph.is_null());
+        ok((hip.hipStreamDestroy)(stream));
+        let mut exec = null_mut();
+        assert_eq!(hip.hipGraphInstantiateWithFlags.unwrap()(&mut exec, null_mut(), 0), hipErrorInvalidValue);
+        assert_eq!(hip.hipGraphLaunch.unwrap()(null_mut(), null_mut()), hipErrorInvalidValue);
+        assert_eq!(hip.hipGraphExecDestroy.unwrap()(null_mut()), hipErrorInvalidValue);
+        assert_eq!(hip.hipGraphDestroy.unwrap()(null_mut()), hipErrorInvalidValue);
+    }
+}
