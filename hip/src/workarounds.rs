@@ -79,17 +79,34 @@ pub(crate) fn rocblas_has_kernels(table: &Rocblas, arch: &str) -> Result<()> {
 fn serves(names: &[String], arch: &str) -> bool {
     let chip = chip(arch);
     // rocBLAS opens the first of these catalogues that is there, and ends the process where none is.
-    let catalogues =
-        [format!("TensileLibrary_lazy_{chip}"), format!("TensileLibrary_{chip}"), "TensileLibrary".into()];
+    let mut catalogues = vec!["TensileLibrary".to_owned()];
+    for target in [Some(chip), generic_target(chip)].into_iter().flatten() {
+        catalogues.extend([format!("TensileLibrary_lazy_{target}"), format!("TensileLibrary_{target}")]);
+    }
     let stem = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
     if names.iter().any(|name| name.starts_with("TensileLibrary")) {
-        // A generic target, such as gfx11-generic, serves a family; rocBLAS knows which.
-        return names.iter().any(|name| catalogues.contains(&stem(name)) || name.contains("-generic"));
+        return names.iter().any(|name| catalogues.contains(&stem(name)));
     }
     // A layout that is not known: left to rocBLAS, unless it is for other chips or holds nothing.
     let named = |name: &String| name.contains("gfx");
     let token = |name: &String| name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == chip);
     !names.is_empty() && (names.iter().any(token) || !names.iter().any(named))
+}
+
+/// The target whose code a chip's whole family runs (LLVM's "User Guide for AMDGPU Backend", "Generic Processors"): gfx908 and gfx90a
+/// have none.
+fn generic_target(chip: &str) -> Option<&'static str> {
+    let of = |prefix| chip.starts_with(prefix);
+    match chip {
+        "gfx900" | "gfx902" | "gfx904" | "gfx906" | "gfx909" | "gfx90c" => Some("gfx9-generic"),
+        _ if of("gfx94") || of("gfx95") => Some("gfx9-4-generic"),
+        _ if of("gfx101") => Some("gfx10-1-generic"),
+        _ if of("gfx103") => Some("gfx10-3-generic"),
+        _ if of("gfx11") => Some("gfx11-generic"),
+        _ if of("gfx125") => Some("gfx12-5-generic"),
+        _ if of("gfx12") => Some("gfx12-generic"),
+        _ => None,
+    }
 }
 
 /// Where this rocBLAS looks for its kernels; `None` where that is not known.
@@ -204,7 +221,20 @@ mod tests {
             assert_eq!(serves(&files, arch), expected, "{arch}");
         }
         assert!(serves(&["TensileLibrary.dat"], "gfx1100"), "one catalogue for all");
-        assert!(serves(&["TensileLibrary_gfx11-generic.dat"], "gfx1103"));
+        for (target, chips, others) in [
+            ("gfx9-generic", &["gfx900", "gfx906:sramecc+:xnack-"][..], &["gfx908", "gfx90a", "gfx942"][..]),
+            ("gfx9-4-generic", &["gfx942", "gfx950"], &["gfx906", "gfx90a"]),
+            ("gfx10-1-generic", &["gfx1010", "gfx1013"], &["gfx1030"]),
+            ("gfx10-3-generic", &["gfx1030", "gfx1036"], &["gfx1010", "gfx1100"]),
+            ("gfx11-generic", &["gfx1100", "gfx1103", "gfx1151"], &["gfx1030", "gfx1201"]),
+            ("gfx12-generic", &["gfx1200", "gfx1201"], &["gfx1100", "gfx1250"]),
+        ] {
+            for file in [format!("TensileLibrary_{target}.dat"), format!("TensileLibrary_lazy_{target}.dat")]
+            {
+                assert!(chips.iter().all(|chip| serves(&[&file], chip)), "{file} {chips:?}");
+                assert!(!others.iter().any(|chip| serves(&[&file], chip)), "{file} {others:?}");
+            }
+        }
         assert!(serves(&["README"], "gfx1100"), "an unknown layout is left to rocBLAS");
         assert!(serves(&["a_gfx1100.db", "a_gfx1030.db"], "gfx1100"));
         assert!(!serves(&["a_gfx1030.db"], "gfx1100"), "unknown, but for others");
