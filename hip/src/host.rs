@@ -78,22 +78,19 @@ impl Device {
         if length == 0 {
             return Ok(buffer);
         }
-        self.fences.wait(&self.copies, fence)?;
         let source = owner.as_ptr();
-        // SAFETY: the buffer has just as many bytes; the source stays until the owner is dropped, which is kept until the event
-        // behind the copy has passed.
-        unsafe { self.staging.copy_to_device(&self.copies, buffer.address(), source, length)? };
-        let event = match self.copies.mark() {
-            Ok(event) => event,
-            Err(error) => {
-                // Without an event nobody knows when the copy is over.
-                let _ = self.copies.synchronize();
-                return Err(error);
-            }
-        };
-        let joined = self.compute.wait(&event);
-        self.staging.keep(Box::new(owner), event);
-        joined?;
+        let queued = self.fences.wait(&self.copies, fence).and_then(|()| {
+            // SAFETY: the buffer has just as many bytes; the source stays until the owner is dropped, which is kept until the event
+            // behind the copy has passed, or else until `joined` has waited.
+            unsafe { self.staging.copy_to_device(&self.copies, buffer.address(), source, length)? };
+            let event = self.copies.mark()?;
+            self.compute.wait(&event)?;
+            Ok(event)
+        });
+        match queued {
+            Ok(event) => self.staging.keep(Box::new(owner), event),
+            Err(error) => self.joined(Err(error))?,
+        }
         Ok(buffer)
     }
 }

@@ -139,9 +139,11 @@ impl Staging {
         let mut state = self.state();
         let room = state.page.as_ref().is_some_and(|(_, used)| used + bytes.len() <= PAGE);
         if !room {
-            if let Some((page, _)) = state.page.take() {
+            if state.page.is_some() {
+                // Before the page is taken: without an event behind its copies it must not be freed.
                 let event = stream.mark()?;
-                state.full_pages.push_back((page, event));
+                let page = state.page.take();
+                state.full_pages.extend(page.map(|(page, _)| (page, event)));
             }
             while state.full_pages.front().is_some_and(|(_, event)| event.query().unwrap_or(false)) {
                 let page = state.full_pages.pop_front();

@@ -69,11 +69,23 @@ impl Device {
         let block = self.pool.allocate(bytes.len(), Purpose::Transfer)?;
         let fence = block.fence;
         let buffer = Buffer::new(self.clone(), block, bytes.len());
-        self.fences.wait(&self.copies, fence)?;
-        // SAFETY: the buffer has just as many bytes; what used them before is behind the fence.
-        unsafe { self.staging.upload_large(&self.copies, buffer.address(), bytes)? };
-        self.compute.wait(&self.copies.mark()?)?;
+        let queued = self.fences.wait(&self.copies, fence).and_then(|()| {
+            // SAFETY: the buffer has just as many bytes; what used them before is behind the fence.
+            unsafe { self.staging.upload_large(&self.copies, buffer.address(), bytes)? };
+            self.compute.wait(&self.copies.mark()?)
+        });
+        self.joined(queued)?;
         Ok(buffer)
+    }
+
+    /// Passes on what came of queueing copies that the compute stream was to wait for. Where that failed it waits for none of them: the
+    /// host does, before their memory goes back to the pool, which gives it to the compute stream's next work.
+    pub(crate) fn joined(&self, queued: Result<()>) -> Result<()> {
+        queued.inspect_err(|_| {
+            if let Err(error) = self.copies.synchronize() {
+                log::error!("copies that failed can't be waited for: {error}");
+            }
+        })
     }
 
     /// Copies `out.len()` bytes, from `byte_offset` on, to the host: waits for them, and reports what `Drop` or the device

@@ -12,7 +12,7 @@
 //! | `BURN_ROCM_CPU_POISON` | `1` fills new device memory with 0xff (always so in lockstep) |
 //! | `BURN_ROCM_CPU_WAVE` | `32` or `64`: lockstep mode with waves of that size |
 //! | `BURN_ROCM_CPU_ARCH` | the architecture that the device says it is, for what goes by its name |
-//! | `BURN_ROCM_CPU_FAIL` | what fails, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels` |
+//! | `BURN_ROCM_CPU_FAIL` | what fails, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`; with `:3` the third call alone |
 //! | `BURN_ROCM_CPU_SEED` | the order in which lockstep resumes threads (0) |
 #![allow(non_snake_case, non_upper_case_globals)]
 

@@ -1,6 +1,13 @@
 //! What the environment asks of the CPU device, read once.
 
-use std::{env, fmt, str::FromStr, sync::OnceLock};
+use std::{
+    env, fmt,
+    str::FromStr,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 /// A setting that can't be honoured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +39,8 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     /// The architecture that the device says it is.
     pub(crate) arch: Option<String>,
-    /// What is to fail.
-    pub(crate) fail: Vec<Failure>,
+    /// What is to fail, and which call of it where not every one.
+    pub(crate) fail: Vec<(Failure, Option<u64>)>,
 }
 
 /// What a test may want to see fail, as AMD's libraries do on a machine where something is wrong.
@@ -47,19 +54,32 @@ pub(crate) enum Failure {
     MiopenHandle,
     /// Every computation of MIOpen, as where its kernels do not compile.
     MiopenKernels,
+    /// `hipEventRecord`, as where the runtime has no memory for it.
+    EventRecord,
+    /// `hipHostMalloc`, as where the host has no more memory to pin.
+    HostMalloc,
 }
 
 impl Failure {
-    const ALL: [(&str, Self); 4] = [
+    const ALL: [(&str, Self); 6] = [
         ("rocblas_create_handle", Self::RocblasHandle),
         ("rocblas_products", Self::RocblasProducts),
         ("miopenCreateWithStream", Self::MiopenHandle),
         ("miopen_kernels", Self::MiopenKernels),
+        ("hipEventRecord", Self::EventRecord),
+        ("hipHostMalloc", Self::HostMalloc),
     ];
 
-    /// Whether `BURN_ROCM_CPU_FAIL` asks for it.
+    /// Whether `BURN_ROCM_CPU_FAIL` asks for it at this call.
     pub(crate) fn is_asked(self) -> bool {
-        settings().is_ok_and(|settings| settings.fail.contains(&self))
+        static CALLS: [AtomicU64; Failure::ALL.len()] = [const { AtomicU64::new(0) }; Failure::ALL.len()];
+        let Some((_, which)) =
+            settings().ok().and_then(|settings| settings.fail.iter().find(|(failure, _)| *failure == self))
+        else {
+            return false;
+        };
+        let call = CALLS[self as usize].fetch_add(1, Ordering::Relaxed) + 1;
+        which.is_none_or(|which| which == call)
     }
 }
 
@@ -124,10 +144,15 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> 
     let (text, name) = get("BURN_ROCM_CPU_FAIL");
     let fail = text.iter().flat_map(|text| text.split(',')).filter(|text| !text.is_empty());
     let fail = fail.map(|text| {
-        let known = Failure::ALL.iter().find(|(name, _)| *name == text);
-        known.map(|(_, failure)| *failure).ok_or_else(|| Problem {
+        let (failure, call) = text.split_once(':').map_or((text, None), |(what, call)| (what, Some(call)));
+        let known = Failure::ALL.iter().find(|(name, _)| *name == failure);
+        let call = call.map(str::parse::<u64>).transpose().ok();
+        known.zip(call).map(|((_, failure), call)| (*failure, call)).ok_or_else(|| Problem {
             what: name.into(),
-            expected: Failure::ALL.map(|(name, _)| name).join(", "),
+            expected: format!(
+                "{}, each with :N for the N-th call alone",
+                Failure::ALL.map(|(name, _)| name).join(", ")
+            ),
             found: format!("{text:?}"),
         })
     });
@@ -160,10 +185,15 @@ mod tests {
             ("BURN_ROCM_CPU_ISA", "v9"),
             ("BURN_ROCM_CPU_POISON", "2"),
             ("BURN_ROCM_CPU_FAIL", "everything"),
+            ("BURN_ROCM_CPU_FAIL", "hipHostMalloc:first"),
         ] {
             let problem = read(|asked| (asked == name).then(|| value.into())).err().unwrap();
             assert_eq!(problem.what, name);
             assert!(problem.found.contains(value), "{problem}");
         }
+        let settings =
+            read(|asked| (asked == "BURN_ROCM_CPU_FAIL").then(|| "miopen_kernels,hipHostMalloc:3".into()));
+        let expected = vec![(Failure::MiopenKernels, None), (Failure::HostMalloc, Some(3))];
+        assert_eq!(settings.ok().unwrap().fail, expected);
     }
 }

@@ -6,6 +6,7 @@ use super::{
     error::{api, put},
     stream::on_stream,
 };
+use crate::settings::Failure;
 use hip_sys::*;
 use std::{
     ffi::c_uint,
@@ -60,6 +61,9 @@ pub(super) unsafe extern "C" fn hipEventDestroy(event: hipEvent_t) -> hipError_t
 pub(super) unsafe extern "C" fn hipEventRecord(event: hipEvent_t, stream: hipStream_t) -> hipError_t {
     api(|| {
         let event = get(event)?;
+        if Failure::EventRecord.is_asked() {
+            return Err(hipErrorOutOfMemory);
+        }
         on_stream(stream, |device| {
             if device.index != event.device {
                 return Err(hipErrorInvalidHandle);

@@ -6,6 +6,7 @@ use super::{
     error::{api, put},
     settings,
 };
+use crate::settings::Failure;
 use hip_sys::*;
 use std::{
     alloc::{Layout, alloc, dealloc},
@@ -166,6 +167,9 @@ pub(super) unsafe extern "C" fn hipHostMalloc(
 ) -> hipError_t {
     api(|| {
         current()?;
+        if Failure::HostMalloc.is_asked() {
+            return Err(hipErrorOutOfMemory);
+        }
         let memory =
             if size == 0 || pointer.is_null() { std::ptr::null_mut() } else { allocate(size, None)? };
         // SAFETY: the caller's, by HIP's contract.
