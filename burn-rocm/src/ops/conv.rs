@@ -146,7 +146,9 @@ fn fallen_back(error: hip::Error) -> hip::Result<()> {
 pub(crate) fn without_library(error: hip::Error) -> hip::Result<()> {
     static ONCE: Once = Once::new();
     match error {
-        hip::Error::Unsupported { .. } | hip::Error::Miopen { .. } | hip::Error::NotAvailable { .. } => {
+        hip::Error::Unsupported { .. }
+        | hip::Error::Miopen { refused: true, .. }
+        | hip::Error::NotAvailable { .. } => {
             ONCE.call_once(|| {
                 log::warn!("kernels of this crate take the place of MIOpen where it fails: {error}")
             });

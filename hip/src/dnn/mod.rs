@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::hash::Hash;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hip_sys::hipStream_t;
@@ -217,23 +218,48 @@ impl Drop for Handle {
 }
 
 /// Why a shape is not MIOpen's, once it is known: what does not compile is not tried again at each call, which takes MIOpen its time.
+///
+/// MIOpen compiles a kernel when it is found or first run, and failing to has no status of its own ("internal error", "unknown
+/// error"). So what fails before it ever worked counts as refused; what fails later is an error of that run and says nothing of the next.
 #[derive(Default)]
-struct Refusal(OnceLock<Error>);
+struct Refusal {
+    why: OnceLock<Error>,
+    /// A bit for each way that has worked.
+    worked: AtomicU64,
+}
 
 impl Refusal {
     fn check(&self) -> Result<()> {
-        self.0.get().map_or(Ok(()), |error| Err(error.clone()))
+        self.why.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Keeps a failure, unless it may pass.
-    fn keep<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(error @ (Error::Miopen { .. } | Error::Unsupported { .. })) = &result
-            && !matches!(error, Error::Miopen { status, .. } if *status == miopenStatusAllocFailed.0)
-        {
-            self.0.get_or_init(|| error.clone());
+    /// Keeps a failure of the `way`-th way to compute a shape if it is a refusal, unless it may pass.
+    fn keep(&self, way: usize, result: Result<()>) -> Result<()> {
+        let bit = 1 << way.min(63);
+        match result {
+            Ok(()) => {
+                self.worked.fetch_or(bit, Ordering::Relaxed);
+                Ok(())
+            }
+            // For want of memory: a kernel that needs less may serve meanwhile.
+            Err(error) if is_short_of_memory(&error) => Err(error),
+            Err(Error::Miopen { call, status, name, detail, .. })
+                if self.worked.load(Ordering::Relaxed) & bit != 0 =>
+            {
+                Err(Error::Miopen { call, status, name, detail, refused: false })
+            }
+            Err(error) => {
+                if matches!(error, Error::Miopen { .. } | Error::Unsupported { .. }) {
+                    self.why.get_or_init(|| error.clone());
+                }
+                Err(error)
+            }
         }
-        result
     }
+}
+
+fn is_short_of_memory(error: &Error) -> bool {
+    matches!(error, Error::Miopen { status, .. } if *status == miopenStatusAllocFailed.0)
 }
 
 /// A status as a `Result`.
@@ -255,7 +281,7 @@ fn check(
         // SAFETY: a static, NUL-terminated string as just said.
         unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("unknown status")
     });
-    Err(Error::Miopen { call, status: status.0, name, detail: detail() })
+    Err(Error::Miopen { call, status: status.0, name, detail: detail(), refused: true })
 }
 
 #[cfg(test)]
@@ -270,17 +296,35 @@ mod tests {
         assert_eq!(*cache.get(&1, || panic!("made twice")).unwrap(), 10);
     }
 
+    fn failed(status: miopenStatus_t, refused: bool) -> Result<()> {
+        Err(Error::Miopen { call: "c", status: status.0, name: "n", detail: String::new(), refused })
+    }
+
     #[test]
     fn a_refusal_is_kept_unless_it_may_pass() {
-        let failed = |status: miopenStatus_t| {
-            Err::<(), _>(Error::Miopen { call: "c", status: status.0, name: "n", detail: String::new() })
-        };
         let refusal = Refusal::default();
-        assert!(refusal.keep(failed(miopenStatusAllocFailed)).is_err());
-        assert!(refusal.keep::<()>(Err(Error::invalid("t", "a", "b"))).is_err());
+        assert!(refusal.keep(0, failed(miopenStatusAllocFailed, true)).is_err());
+        assert!(refusal.keep(0, Err(Error::invalid("t", "a", "b"))).is_err());
         assert!(refusal.check().is_ok());
-        assert!(refusal.keep(failed(miopenStatusUnknownError)).is_err());
-        assert_eq!(refusal.check(), failed(miopenStatusUnknownError));
+        assert!(refusal.keep(0, failed(miopenStatusUnknownError, true)).is_err());
+        assert_eq!(refusal.check(), failed(miopenStatusUnknownError, true));
+    }
+
+    #[test]
+    fn what_has_worked_is_not_refused_when_it_fails() {
+        let refusal = Refusal::default();
+        assert_eq!(refusal.keep(0, Ok(())), Ok(()));
+        let status = miopenStatusInternalError;
+        assert_eq!(refusal.keep(0, failed(status, true)), failed(status, false), "an error of this run");
+        assert_eq!(refusal.check(), Ok(()));
+        // A fallback for want of memory: that may pass either way.
+        let status = miopenStatusAllocFailed;
+        assert_eq!(refusal.keep(0, failed(status, true)), failed(status, true));
+        assert_eq!(refusal.check(), Ok(()));
+        // Another way, of which no kernel has been compiled yet.
+        let status = miopenStatusInternalError;
+        assert_eq!(refusal.keep(1, failed(status, true)), failed(status, true));
+        assert_eq!(refusal.check(), failed(status, true));
     }
 
     #[test]

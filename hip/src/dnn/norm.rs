@@ -352,7 +352,7 @@ impl Dnn {
                 rs.ptr,
             )
         };
-        refused.keep(self.served("miopenLayerNormForward", status, || format!("{desc:?}")))
+        refused.keep(0, self.served("miopenLayerNormForward", status, || format!("{desc:?}")))
     }
 
     /// `y = (x - mean) * rstd * weight + bias` with each group's mean and `rstd = 1 / sqrt(var + epsilon)`.

@@ -124,7 +124,7 @@ impl Dnn {
                 kept.bytes,
             )
         };
-        prepared.refused.keep(self.served("miopenPoolingForward", status, || format!("{desc:?}")))
+        prepared.refused.keep(0, self.served("miopenPoolingForward", status, || format!("{desc:?}")))
     }
 
     /// `dx`, the gradient of `x`, from `dy`, that of `y`; `indices` as the forward pass of [`PoolMode::Max`] left it.
@@ -170,7 +170,7 @@ impl Dnn {
                 kept.ptr,
             )
         };
-        prepared.refused.keep(self.served("miopenPoolingBackward", status, || format!("{desc:?}")))
+        prepared.refused.keep(1, self.served("miopenPoolingBackward", status, || format!("{desc:?}")))
     }
 
     fn pool_spans(&self, desc: &PoolDesc, x: TensorArg<'_>, y: TensorArg<'_>) -> Result<[Span; 2]> {
