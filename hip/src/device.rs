@@ -155,10 +155,12 @@ impl Device {
         self.dnn.get(|| {
             let table = self.provider().miopen()?;
             // MIOpen multiplies by the rocBLAS that is loaded here too.
+            // Where none could be loaded, nobody knows whether MIOpen's has kernels: it is kept from products.
             let products = self
                 .provider()
                 .rocblas()
-                .map_or(true, |rocblas| workarounds::rocblas_has_kernels(rocblas, &self.info.arch).is_ok());
+                .and_then(|rocblas| workarounds::rocblas_has_kernels(rocblas, &self.info.arch))
+                .is_ok();
             self.make_current()?;
             let info = &self.info;
             Dnn::new(table, &info.arch, info.index, self.compute.raw(), deterministic(), products)

@@ -175,8 +175,13 @@ impl Kernels {
         let file = rtc::file_of(family);
         let kernel =
             self.load(&rtc::program_of(family, &file), rtc::source_hash(family), &name.expression())?;
-        let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
-        by_name.insert(ByAddress(name), kernel.clone());
+        // What is found by its name is counted in `loaded`: another thread may have unloaded it since.
+        let loaded = self.loaded();
+        if loaded.kernels.values().any(|other| Arc::ptr_eq(other, &kernel)) {
+            let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
+            by_name.insert(ByAddress(name), kernel.clone());
+        }
+        drop(loaded);
         Ok(kernel)
     }
 
@@ -264,10 +269,11 @@ impl Kernels {
 
     /// Forgets every kernel; those in flight are unloaded after the next wait for the stream.
     pub(crate) fn clear(&self) {
-        self.by_name.write().unwrap_or_else(PoisonError::into_inner).clear();
         let mut loaded = self.loaded();
         loaded.kernels.clear();
         loaded.bytes = 0;
+        // While `loaded` is locked, so that nobody adds a name in between.
+        self.by_name.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Kernels loaded and the bytes of their code.

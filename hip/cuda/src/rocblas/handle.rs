@@ -18,6 +18,25 @@ pub(super) struct Handle {
     pub(super) scalars_on_host: bool,
 }
 
+impl Handle {
+    /// Destroys cuBLAS's handle, once.
+    fn destroy(&mut self) -> Outcome {
+        match std::mem::replace(&mut self.raw, ptr::null_mut()) {
+            raw if raw.is_null() => Ok(()),
+            // SAFETY: cuBLAS made it, and nobody uses it any more.
+            raw => answer(unsafe { cublas::cublasDestroy_v2(raw) }),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Err(status) = self.destroy() {
+            log::warn!("cublasDestroy failed: {status:?}");
+        }
+    }
+}
+
 /// What the body of a function returns; the error is the C status.
 pub(super) type Outcome<T = ()> = Result<T, rocblas_status>;
 
@@ -68,9 +87,15 @@ pub(super) unsafe extern "C" fn rocblas_create_handle(handle: *mut rocblas_handl
         require(!handle.is_null(), rocblas_status_invalid_handle)?;
         ensure().map_err(|_| rocblas_status_internal_error)?;
         let mut raw = ptr::null_mut();
-        // SAFETY: the functions are cuBLAS's, the pointer valid, the handle alive.
+        // SAFETY: the functions are cuBLAS's, the pointer valid, the handle alive; the out-pointer is the caller's.
         unsafe {
-            answer(cublas::cublasCreate_v2(&mut raw))?;
+            answer(cublas::cublasCreate_v2(&mut raw)).map_err(|status| match status {
+                // cuBLAS's "not initialised": no driver, or no resources. There is no handle that could be wrong.
+                rocblas_status_invalid_handle => rocblas_status_internal_error,
+                other => other,
+            })?;
+            // Owned from here on, also where the rest fails.
+            let own = Box::new(Handle { raw, stream: ptr::null_mut(), scalars_on_host: true });
             let mode = if tf32() {
                 cublas::cublasMath_t::CUBLAS_TF32_TENSOR_OP_MATH
             } else {
@@ -78,10 +103,8 @@ pub(super) unsafe extern "C" fn rocblas_create_handle(handle: *mut rocblas_handl
                 cublas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
             };
             answer(cublas::cublasSetMathMode(raw, mode))?;
+            handle.write(Box::into_raw(own).cast());
         }
-        let own = Box::new(Handle { raw, stream: ptr::null_mut(), scalars_on_host: true });
-        // SAFETY: the caller's out-pointer.
-        unsafe { handle.write(Box::into_raw(own).cast()) };
         Ok(())
     })
 }
@@ -91,10 +114,8 @@ pub(super) unsafe extern "C" fn rocblas_destroy_handle(handle: rocblas_handle) -
         require(!handle.is_null(), rocblas_status_invalid_handle)?;
         ensure().map_err(|_| rocblas_status_internal_error)?;
         // SAFETY: `rocblas_create_handle` made it; the caller uses it no more.
-        unsafe {
-            let own = Box::from_raw(handle.cast::<Handle>());
-            answer(cublas::cublasDestroy_v2(own.raw))
-        }
+        let mut own = unsafe { Box::from_raw(handle.cast::<Handle>()) };
+        own.destroy()
     })
 }
 
