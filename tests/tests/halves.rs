@@ -9,6 +9,7 @@ use std::process::Command;
 use burn::backend::Autodiff;
 use burn::tensor::Tensor;
 use burn_backend::TensorPrimitive;
+use burn_rocm::fused::{AttentionOptions, AttentionPath, attention, attention_backward};
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
 
@@ -91,26 +92,49 @@ fn case(name: &str) -> (f32, bool) {
             let (x, w, g) = (out(1.0), window(1.0), image(TINY));
             run(|| R::conv_transpose2d_weight_backward(x, w, g, transposed()))
         }
+        // One key, whose weight is 1: the output is its value, and the value's gradient the output's.
+        "fused::attention" => {
+            let (q, k, v) = (out(1.0), out(1.0), out(TINY));
+            run(|| attention(q, k, v, None, &composed()).unwrap().out)
+        }
+        "fused::attention_backward" => {
+            let inputs = [out(1.0), out(1.0), out(1.0)];
+            let [q, k, v] = inputs.clone();
+            let kept = attention(q, k, v, None, &composed()).unwrap().kept;
+            let wanted = [false, false, true];
+            run(|| {
+                let [_, _, by_value] =
+                    attention_backward(inputs, None, kept, out(TINY), &composed(), wanted).unwrap();
+                by_value.unwrap()
+            })
+        }
         other => panic!("{other}"),
     }
 }
 
+/// By products of rocBLAS: the tiled kernels use no matrix instructions.
+fn composed() -> AttentionOptions {
+    AttentionOptions { path: AttentionPath::Composed, ..Default::default() }
+}
+
 /// No gradients, and one that nothing tells from them.
-const FORWARD: [&str; 6] = [
+const FORWARD: [&str; 7] = [
     "float_matmul",
     "batched float_matmul",
     "gradient of float_matmul",
     "linear",
     "conv2d",
     "conv_transpose2d",
+    "fused::attention",
 ];
-const GRADIENTS: [&str; 6] = [
+const GRADIENTS: [&str; 7] = [
     "linear_x_backward",
     "linear_weight_backward",
     "conv2d_x_backward",
     "conv2d_weight_backward",
     "conv_transpose2d_x_backward",
     "conv_transpose2d_weight_backward",
+    "fused::attention_backward",
 ];
 
 /// Says of each op whether the alternative served it; that values are kept there and lost elsewhere is asserted.
