@@ -2,29 +2,37 @@
 # Every kernel of the table through AMD's own hipRTC, with no GPU: compiled as the product compiles, no scratch, no spills, room
 # for enough waves, 16 bytes an access where it matters, no header on disk, and how long it takes.
 #
-#   kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--family f,g] [--write] [--keep FILE]
+#   kernels.sh ROOT [--arch a,b | --full | --changed] [--family f,g] [--write] [--keep FILE]
 #
 #   ROOT        a root made by root.sh: of ROCm 7.2, by whose compiler the kernels are shaped. Of an older one is asked only that each
 #               kernel compiles and is found by its name; what spills is listed
 #   --arch      these architectures; else those that every run does (tests/rocm/src/architecture.rs lists all), by an older ROCm gfx1030
 #   --full      all of them
-#   --changed   all of them where what makes a kernel differs from the commit BASE (HEAD^); where there is no such commit, as in a
-#               shallow clone, those that every run does. By an older ROCm: gfx1030 where it differs, else nothing
+#   --changed   all of them where what makes a kernel is not what docs/kernels.md says that it was made of, else those that every run
+#               does. By an older ROCm: gfx1030 where it differs, else nothing
 #   --family    the kernels of these families only: no tables, no times
-#   --write     puts the tables into docs/kernels.md instead of comparing
+#   --write     puts the tables into docs/kernels.md instead of comparing; with --full, and where all is well, what it was made of too
 #   --keep      takes from FILE what an earlier run found of families whose sources are the same, and puts all of it there: so
 #               `--full --write --keep FILE` compiles only what changed since
 #
 # Exit status: 0 all is well, 1 something is not (each thing has a line), 2 wrong use. Needs root, for chroot.
 set -euo pipefail
-usage="usage: kernels.sh ROOT [--arch a,b | --full | --changed [BASE]] [--family f,g] [--write] [--keep FILE]"
+usage="usage: kernels.sh ROOT [--arch a,b | --full | --changed] [--family f,g] [--write] [--keep FILE]"
 root=$(realpath "${1:?$usage}")
 shift
 [ -e "$root/.rocm" ] || { echo "kernels.sh: $root was not made by root.sh" >&2; exit 2; }
 from=$PWD
 cd "$(dirname "$(realpath "$0")")/../.."
 
-options=() write=0 keep='' shaped=1 arch=0
+# What a kernel is made of: its sources and their table, the options and headers, and how it is asked for by its name.
+sources() {
+    {
+        find hip/kernels hip/src/rtc.rs -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+        sed -n '/^pub(crate) fn spelled_out/,/^}/p' hip/src/workarounds.rs
+    } | sha256sum | cut -c1-64
+}
+
+options=() write=0 full=0 family=0 keep='' shaped=1 arch=0
 case "$(head -1 "$root/.rocm")" in
 "ROCm 7.2:"*) ;;
 *) options+=(--found) && shaped=0 ;;
@@ -32,19 +40,17 @@ esac
 while [ $# -gt 0 ]; do
     case "$1" in
     --changed)
-        base=HEAD^
-        case "${2:---}" in --*) ;; *) base=$2 && shift ;; esac
-        if ! git rev-parse --verify --quiet "$base^{commit}" >/dev/null; then
-            echo "kernels.sh: no commit $base to compare with"
-        elif git diff --quiet "$base" -- hip/kernels hip/src/rtc.rs; then
-            echo "kernels.sh: no kernel differs from $base"
+        if grep -qxF "Sources: $(sources)" docs/kernels.md; then
+            echo "kernels.sh: the kernels are those of docs/kernels.md"
             if [ $shaped = 0 ]; then exit 0; fi
         elif [ $shaped = 1 ]; then
-            echo "kernels.sh: kernels differ from $base, so all architectures are compiled"
+            echo "kernels.sh: the kernels are not those of docs/kernels.md (--full --write), so all architectures are compiled"
             options+=(--full)
         fi
         ;;
     --arch) arch=1 && options+=("$1") ;;
+    --full) full=1 && options+=("$1") ;;
+    --family) family=1 && options+=("$1") ;;
     --write) write=1 && options+=(--write) ;;
     --keep)
         keep=$(cd "$from" && realpath -m "${2:?$usage}") && options+=(--keep /kept) && shift
@@ -90,4 +96,8 @@ env -i AMD_COMGR_CACHE=0 BURN_ROCM_CACHE_DIR=/cache HOME=/tmp \
     "$chroot" "$bare" /kernel-check check / ${options[@]+"${options[@]}"} || status=$?
 if [ -n "$keep" ] && [ -e "$bare/kept" ]; then cp "$bare/kept" "$keep"; fi
 if [ $write = 1 ]; then cp "$bare/kernels.md" docs/kernels.md; fi
+if [ $write = 1 ] && [ $full = 1 ] && [ $family = 0 ] && [ $shaped = 1 ] && [ $status = 0 ]; then
+    sed -i '/^Sources: /d' docs/kernels.md
+    printf 'Sources: %s\n' "$(sources)" >>docs/kernels.md
+fi
 exit $status
