@@ -1,6 +1,8 @@
 //! Random test data from one printed seed.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::panic::Location;
 use std::sync::OnceLock;
 
 /// A small generator (SplitMix64: Steele, Lea and Flood 2014); statistical quality is not at stake here.
@@ -9,26 +11,36 @@ pub struct Random(Cell<u64>);
 
 impl Random {
     /// A generator of its own stream, from the run's seed (`BURN_ROCM_TEST_SEED`, else the clock), which is printed once.
+    ///
+    /// A test has the same numbers in every run with that seed, alone or among others; with `--test-threads 1` it has others, the same
+    /// in every run with that option.
+    #[track_caller]
     pub fn new() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
+        let thread = std::thread::current();
+        // Tests run side by side: the thread's name (the test's) keeps each one's numbers its own and repeatable. With one thread they all
+        // run on the main one: there it is the place where the generator is made.
+        let (test, option) = match thread.name() {
+            None | Some("main") => (Location::caller().to_string(), " (with --test-threads 1)"),
+            Some(name) => (name.to_owned(), ""),
+        };
         let seed = *SEED.get_or_init(|| {
             let seed = match std::env::var("BURN_ROCM_TEST_SEED") {
                 Ok(text) => text.parse().expect("BURN_ROCM_TEST_SEED is a number"),
                 Err(_) => std::time::UNIX_EPOCH.elapsed().expect("the clock is past 1970").as_nanos() as u64,
             };
-            eprintln!("BURN_ROCM_TEST_SEED={seed}");
+            eprintln!("BURN_ROCM_TEST_SEED={seed}{option}");
             seed
         });
-        // Tests run side by side: the thread's name (the test's) keeps each one's numbers its own and repeatable.
-        let thread = std::thread::current();
-        let test = thread
-            .name()
-            .unwrap_or("")
+        let hash = test
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-        thread_local!(static CALLS: Cell<u64> = const { Cell::new(0) });
-        let call = CALLS.replace(CALLS.get() + 1);
-        Self(Cell::new(seed ^ test ^ call.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        thread_local!(static CALLS: RefCell<HashMap<String, u64>> = RefCell::default());
+        let call = CALLS.with_borrow_mut(|calls| {
+            let next = calls.entry(test).or_insert(0);
+            std::mem::replace(next, *next + 1)
+        });
+        Self(Cell::new(seed ^ hash ^ call.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
     /// A generator that gives the same numbers in every run.
@@ -57,7 +69,33 @@ impl Random {
 }
 
 impl Default for Random {
+    #[track_caller]
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Random;
+    use std::thread::Builder;
+
+    #[test]
+    fn a_tests_numbers_do_not_depend_on_the_tests_before_it() {
+        let on = |name: &str, before: usize| {
+            let draw = move || {
+                for _ in 0..before {
+                    Random::new();
+                }
+                [Random::new().bits(), Random::new().bits()]
+            };
+            let thread = Builder::new().name(name.into()).spawn(draw).expect("a thread starts");
+            thread.join().expect("it draws")
+        };
+        let [first, second] = on("main", 0);
+        assert_ne!(first, second);
+        assert_eq!(on("main", 3), [first, second], "after another test on the main thread");
+        assert_eq!(on("a test", 0), on("a test", 0));
+        assert_ne!(on("a test", 0), on("another", 0));
     }
 }
