@@ -88,5 +88,5 @@ pub use settings::{
     Route, attention_scores, conv_route, deterministic, launch_reach, matmul_route, norm_route,
 };
 pub use stream::Stream;
-pub use survey::{ProviderReport, survey};
+pub use survey::{ProviderReport, rocblas_serves, survey};
 pub use transfer::Read;

@@ -2,11 +2,15 @@
 
 use std::fmt;
 
+use rocblas_sys::Rocblas;
+
 use crate::diagnosis::Diagnosis;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::info::DeviceInfo;
 use crate::inventory::{LibraryReport, inventory, version};
+use crate::library::{self, fill};
 use crate::provider::{Provider, ProviderKind, Versions, candidate};
+use crate::workarounds;
 
 /// What was found of one provider.
 #[derive(Debug, Clone)]
@@ -52,6 +56,17 @@ fn report(kind: ProviderKind) -> ProviderReport {
         report.hints.extend(diagnosis.notes().iter().cloned());
     }
     report
+}
+
+/// Whether the rocBLAS of this machine has kernels for an architecture (`gfx1030`, `gfx90a:sramecc+:xnack-`): what [`crate::Device::blas`]
+/// asks before it makes a handle, as rocBLAS ends the process where it has none. Needs no device.
+///
+/// # Errors
+/// `NotAvailable` where rocBLAS is not installed, or has none in the folder that it looks in.
+pub fn rocblas_serves(architecture: &str) -> Result<()> {
+    let library = library::open(library::ROCBLAS)?;
+    let table = fill!(Rocblas, &library, "rocBLAS")?;
+    workarounds::rocblas_has_kernels(&table, architecture)
 }
 
 impl ProviderReport {

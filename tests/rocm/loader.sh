@@ -42,4 +42,25 @@ for root in "${roots[@]}"; do
         grep -qF "$expected" "$said/info" || { cat "$said/info" >&2; fail "device-info does not say: $expected"; }
     done
     echo "device-info says all of it"
+
+    # Whether rocBLAS has kernels for a chip, which is looked at before it would end the process: where its kernels are in the root.
+    kernels=$(find "$root/usr/lib" -type d -path '*/rocblas/*/library' | head -1)
+    [ -n "$kernels" ] || { echo "no kernels of rocBLAS here"; continue; }
+    shipped=()
+    for catalogue in "$kernels"/TensileLibrary_lazy_gfx*.dat; do
+        chip=${catalogue##*/TensileLibrary_lazy_}
+        shipped+=("${chip%.dat}")
+    done
+    [ ${#shipped[@]} -gt 5 ] || fail "only ${#shipped[@]} catalogues in $kernels"
+    absent=gfx1036
+    case " ${shipped[*]} " in *" $absent "*) fail "rocBLAS has kernels for $absent by now: name another chip" ;; esac
+    mkdir -p "$root/opt/burn-rocm/empty"
+    rocblas() { inside "$@" >"$said/rocblas" || fail "the look for rocBLAS's kernels failed"; }
+    answers() { grep -qE "^$1: $2" "$said/rocblas" || { cat "$said/rocblas" >&2; fail "$1: not answered by: $2"; }; }
+    rocblas "$chroot" "$root" /opt/burn-rocm/loader --rocblas "${shipped[@]}" gfx90a:sramecc+:xnack- "$absent"
+    for chip in "${shipped[@]}" 'gfx90a:sramecc\+:xnack-'; do answers "$chip" 'yes$'; done
+    answers "$absent" "NotAvailable: this rocBLAS has no kernels for $absent"
+    rocblas ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty "$chroot" "$root" /opt/burn-rocm/loader --rocblas "${shipped[@]}"
+    for chip in "${shipped[@]}"; do answers "$chip" 'NotAvailable: .*ROCBLAS_TENSILE_LIBPATH.*/opt/burn-rocm/empty'; done
+    echo "rocBLAS has kernels for ${shipped[*]}, and none for $absent or in an empty folder"
 done

@@ -1,5 +1,5 @@
 //! Asserts what the loader finds of a real ROCm on a machine without a device: `loader VERSION`, VERSION being that of the root it runs
-//! in. `tests/rocm/loader.sh` runs it.
+//! in. `loader --rocblas ARCHITECTURE...` says of each whether rocBLAS has kernels for it. `tests/rocm/loader.sh` runs it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,10 +23,23 @@ const DECLARED: &str = include_str!("../../rocm/bindings.txt");
 const UNDECLARED: [(&str, &str); 0] = [];
 
 fn main() -> ExitCode {
-    let Some(version) = std::env::args().nth(1) else {
-        eprintln!("usage: loader VERSION");
+    let mut arguments = std::env::args().skip(1);
+    let Some(version) = arguments.next() else {
+        eprintln!("usage: loader VERSION | loader --rocblas ARCHITECTURE...");
         return ExitCode::from(2);
     };
+    if version == "--rocblas" {
+        for architecture in arguments {
+            match hip::rocblas_serves(&architecture) {
+                Ok(()) => println!("{architecture}: yes"),
+                Err(Error::NotAvailable { reason, searched }) => {
+                    println!("{architecture}: NotAvailable: {reason} ({})", searched.join(", "));
+                }
+                Err(other) => panic!("{architecture}: {other}"),
+            }
+        }
+        return ExitCode::SUCCESS;
+    }
     let Some((version, expected)) = ROOTS.into_iter().find(|(name, _)| *name == version) else {
         eprintln!("loader: nothing is known of ROCm {version}");
         return ExitCode::from(2);
