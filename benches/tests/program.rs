@@ -36,3 +36,61 @@ fn a_run_is_compared_with_another_and_drawn() {
     assert!(!ok && text.contains("absent.csv"), "{text}");
     std::fs::remove_dir_all(&folder).expect("the folder goes");
 }
+
+#[test]
+fn every_group_of_a_gpus_cases_runs() {
+    for (group, cases) in [
+        ("--conv", &["| conv2d 3->64 7x7 stride 2 on 224x224, batch 1 f32 |", "| conv2d 512->512 3x3"][..]),
+        ("--reduce", &["| sum 4096 f32 |", "| sum_dim 0 16x4096 f32 |", "| sum_dim 1 16x4096 f32 |"]),
+        ("--norm", &["| layer_norm 16x4096 f32 |"]),
+        ("--overhead", &["a chain of 1000, results kept |", "a chain of 1000, results dropped |"]),
+        (
+            "--cold-start",
+            &[
+                "| cold start to the end of the first mlp step |",
+                "| warm start to the end of the first cnn step |",
+            ],
+        ),
+    ] {
+        let (ok, text) = run(&[group, "--shrink", "65536", "--iterations", "1", "--warmup", "0"]);
+        assert!(ok, "{group}: {text}");
+        for case in cases {
+            assert!(text.contains(case), "{group}: no {case} in {text}");
+        }
+    }
+}
+
+/// The losses of a training run are compared with another's step by step, and the greatest difference is told.
+#[test]
+fn losses_that_part_are_told() {
+    let folder = std::env::temp_dir().join(format!("burn-rocm-losses-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
+    let path = |name: &str| folder.join(name).to_str().expect("a path in UTF-8").to_string();
+    let (csv, other) = (path("run.csv"), path("other.csv"));
+    let loss = |step: usize| format!("\"loss {step} of MLP Adam step, batch 64\",");
+    // A run that does not learn.
+    let rows: String = (0..=20).map(|step| loss(step) + "2.5\n").collect();
+    std::fs::write(&other, rows).expect("a file can be written");
+    let common = ["--train", "--shrink", "65536", "--iterations", "1", "--warmup", "0"];
+    let (ok, text) = run(&[&common[..], &["--csv", &csv, "--compare", &other]].concat());
+    assert!(ok, "{text}");
+    for model in ["MLP", "CNN", "ResNet-18", "transformer"] {
+        assert!(text.contains(&format!("\n{model} Adam step, batch")), "no losses of {model} in {text}");
+    }
+    let rows = std::fs::read_to_string(&csv).expect("the rows");
+    let ours = |step: usize| -> f64 {
+        let row = rows.lines().find_map(|line| line.strip_prefix(&loss(step))).expect("a row a step");
+        row.split(',').next().and_then(|number| number.parse().ok()).expect("a loss")
+    };
+    assert!(ours(20) < ours(0), "it learns");
+    let apart = (0..=20).map(|step| (ours(step) - 2.5).abs() / ours(step).max(2.5)).fold(0.0, f64::max);
+    let told: Vec<&str> = text.lines().filter(|line| line.ends_with(" apart")).collect();
+    assert_eq!(told.len(), 1, "the other run has no losses of other models: {text}");
+    assert!(told[0].starts_with("MLP Adam step, batch 64: "), "{}", told[0]);
+    assert!(
+        told[0].ends_with(&format!("2.500000 and 2.500000, at most {apart:.1e} apart")),
+        "{}: {apart}",
+        told[0]
+    );
+    std::fs::remove_dir_all(&folder).expect("the folder goes");
+}
