@@ -6,6 +6,7 @@ mod launches;
 mod loss;
 mod norm;
 mod optim;
+mod pool;
 mod train;
 
 use burn::backend::Autodiff;
@@ -84,6 +85,7 @@ fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
     all.extend(loss::cases(rows));
     all.extend(norm::cases(rows, if is_gpu { 64 } else { 4 }));
     all.extend(optim::cases(is_gpu));
+    all.extend(pool::cases(if is_gpu { 64 } else { 4 }));
     if !is_gpu {
         // On a GPU they are rows of `--train`.
         all.extend(train::cases());

@@ -66,6 +66,8 @@ pub(crate) enum Value {
     F64x12([f64; 12]),
     /// A struct of twelve 32-bit integers (the window of a pooling).
     U32x12([u32; 12]),
+    /// A struct of eighteen 32-bit integers (the window of a pooling in 3-D).
+    U32x18([u32; 18]),
     /// A struct of twenty-one 32-bit integers (a convolution).
     U32x21([u32; 21]),
 }

@@ -107,6 +107,11 @@ impl<B: Backend> Route<B> {
         Some(Self { recorder: Some(recorder), backend: PhantomData })
     }
 
+    /// Whether ops are recorded for a backward pass.
+    pub(crate) fn records(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     /// The output of an op on these tensors, and what it saved.
     pub(crate) fn apply<const N: usize>(
         &self,

@@ -20,6 +20,7 @@ mod layer;
 pub mod loss;
 mod norm;
 pub mod optim;
+mod pool;
 pub mod transformer;
 
 pub use activation::Silu;
@@ -30,3 +31,4 @@ pub use norm::{
     BatchNorm, BatchNormConfig, GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig, LayerNorm,
     LayerNormConfig, RmsNorm, RmsNormConfig,
 };
+pub use pool::{AvgPool3d, AvgPool3dConfig, MaxPool3d, MaxPool3dConfig};

@@ -1,10 +1,11 @@
-//! Targets that are no class: found by the kernel, reported once by the next read, with the op's name.
+//! Targets that are no class, places that are no element: found by the kernel, reported once by the next read, with the op's name.
 //!
 //! A program of its own, one test at a time: flags belong to the device, and other tests' reads would report them.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
+use burn_rocm::{Rocm, fused};
 use burn_rocm_nn::loss::{BinaryCrossEntropyLossConfig, CrossEntropyLoss, NllLossConfig};
 
 type B = Autodiff<burn_rocm::Rocm>;
@@ -51,4 +52,28 @@ fn targets_that_are_no_class() {
     let loss = loss.init::<B>(&device).forward(scores.clone().flatten::<1>(0, 1), ints(&[0, 2, 1]));
     let (error, ..) = fault_of(loss, &scores);
     assert!(error.contains("binary_cross_entropy: ") && error.contains("index 2"), "{error}");
+    places_that_are_no_element();
+}
+
+/// The gradient of a maximum that says it comes from elsewhere; in f64, which is the kernel's.
+fn places_that_are_no_element() {
+    let device = Default::default();
+    let (kernel_size, stride) = ([2; 3], [2; 3]);
+    let pool = fused::Pool3d { kernel_size, stride, padding: [0; 3], dilation: [1; 3], ceil_mode: false };
+    for (place, bad) in [(7, false), (-1, false), (8, true), (-2, true)] {
+        let grad = Tensor::<Rocm, 5>::ones([1; 5], (&device, DType::F64));
+        let places = Tensor::<Rocm, 5, Int>::from_ints(TensorData::new(vec![place], [1; 5]), &device);
+        let (grad, places) = (grad.into_primitive().tensor(), places.into_primitive());
+        let dx = fused::max_pool3d_backward([1, 1, 2, 2, 2], pool, grad, places).unwrap();
+        let dx = Tensor::<Rocm, 5>::from_primitive(TensorPrimitive::Float(dx));
+        let read = dx.clone().try_into_data();
+        assert_eq!(read.is_err(), bad, "place {place}");
+        if let Err(error) = read {
+            let error = error.to_string();
+            assert!(error.contains("max_pool3d_backward: "), "{error}");
+            assert!(error.contains(&format!("index {place}")), "{error}");
+        }
+        let sum = dx.sum().into_data().to_vec::<f64>().unwrap()[0];
+        assert_eq!(sum, if place == 7 { 1.0 } else { 0.0 }, "place {place}");
+    }
 }

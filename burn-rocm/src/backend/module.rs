@@ -389,7 +389,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         ceil_mode: bool,
     ) -> RocmTensor {
         let window = Window { size: kernel_size, stride, padding, dilation: [1, 1], ceil: ceil_mode };
-        pool::average_backward("avg_pool2d_backward", x, grad, window, count_include_pad).or_raise()
+        pool::average_backward("avg_pool2d_backward", &x, grad, window, count_include_pad).or_raise()
     }
 
     fn adaptive_avg_pool2d(x: RocmTensor, output_size: [usize; 2]) -> RocmTensor {
@@ -488,7 +488,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         indices: RocmTensor,
     ) -> MaxPool2dBackward<Self> {
         let window = Window { size: kernel_size, stride, padding, dilation, ceil: ceil_mode };
-        let grad = pool::max_backward("max_pool2d_with_indices_backward", x, window, output_grad, indices);
+        let grad = pool::max_backward("max_pool2d_with_indices_backward", &x, window, output_grad, indices);
         MaxPool2dBackward::new(grad.or_raise())
     }
 

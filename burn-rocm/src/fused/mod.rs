@@ -12,6 +12,7 @@ mod layer_norm;
 mod loss;
 mod loss_elements;
 pub mod optim;
+mod pool;
 mod softmax;
 
 pub use act::{
@@ -30,5 +31,8 @@ pub use loss::{ClassScores, ClassTargets, MAX_PAD_TOKENS, cross_entropy, cross_e
 pub use loss_elements::{
     BinaryTargets, Residual, Total, binary_cross_entropy, binary_cross_entropy_backward, residual_loss,
     residual_loss_backward,
+};
+pub use pool::{
+    Pool3d, avg_pool3d, avg_pool3d_backward, max_pool3d, max_pool3d_backward, max_pool3d_with_indices,
 };
 pub use softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};

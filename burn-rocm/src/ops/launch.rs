@@ -63,6 +63,7 @@ pub(super) fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
         Value::F32x12(v) => launch.value(v),
         Value::F64x12(v) => launch.value(v),
         Value::U32x12(v) => launch.value(v),
+        Value::U32x18(v) => launch.value(v),
         Value::U32x21(v) => launch.value(v),
     }
 }

@@ -1,4 +1,4 @@
-//! Pooling, in one dimension that of a plane of one row.
+//! Pooling over two and three axes, in one dimension that of a plane of one row.
 //!
 //! Maxima are found by a kernel: MIOpen starts each window from the lowest finite number and takes what is greater, so that
 //! windows of -inf and windows that begin with NaN come out different from Burn's, and nothing tells of them beforehand. Their
@@ -19,30 +19,32 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 /// The kernels' places along an axis keep within this.
 const MAX_SIZE: usize = 1 << 30;
 
-/// A pooling's window and how it moves.
+/// A pooling's window over `D` axes, two or three, and how it moves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
-    pub size: [usize; 2],
-    pub stride: [usize; 2],
-    pub padding: [usize; 2],
-    pub dilation: [usize; 2],
+pub(crate) struct Window<const D: usize> {
+    pub size: [usize; D],
+    pub stride: [usize; D],
+    pub padding: [usize; D],
+    pub dilation: [usize; D],
     /// Whether an incomplete last window counts.
     pub ceil: bool,
 }
 
-impl Window {
+impl Window<2> {
     /// A window over `[N, C, L]` as one over `[N, C, 1, L]`.
     pub(crate) fn line(size: usize, stride: usize, padding: usize, dilation: usize, ceil: bool) -> Self {
         Self { size: [1, size], stride: [1, stride], padding: [0, padding], dilation: [1, dilation], ceil }
     }
+}
 
-    /// The output's shape for an input `[N, C, H, W]`.
-    fn output(&self, op: &'static str, x: &[usize]) -> hip::Result<[usize; 4]> {
-        let &[batch, channels, height, width] = x else {
-            return invalid(op, "an input of rank 4", format!("{x:?}"));
-        };
-        let mut out = [batch, channels, height, width];
-        for axis in 0..2 {
+impl<const D: usize> Window<D> {
+    /// The output's shape for an input `[N, C, H, W]` or `[N, C, D, H, W]`.
+    fn output(&self, op: &'static str, x: &[usize]) -> hip::Result<Vec<usize>> {
+        if x.len() != D + 2 {
+            return invalid(op, format!("an input of rank {}", D + 2), format!("{x:?}"));
+        }
+        let mut out = x.to_vec();
+        for axis in 0..D {
             let fits = self.size[axis] > 0 && self.stride[axis] > 0 && self.dilation[axis] > 0;
             let reach = self.dilation[axis].checked_mul(self.size[axis].saturating_sub(1));
             let padded = self.padding[axis].checked_mul(2).and_then(|both| both.checked_add(x[axis + 2]));
@@ -62,7 +64,8 @@ impl Window {
             let last = (out[axis + 2] - 1).checked_mul(self.stride[axis]).is_none_or(|last| last >= MAX_SIZE);
             last || x[axis + 2] + 2 * self.padding[axis] >= MAX_SIZE || self.dilation[axis] >= MAX_SIZE
         };
-        if height.checked_mul(width).is_none_or(|pixels| pixels > MAX_REACH) || beyond(0) || beyond(1) {
+        let pixels = x[2..].iter().try_fold(1usize, |pixels, &dim| pixels.checked_mul(dim));
+        if pixels.is_none_or(|pixels| pixels > MAX_REACH) || (0..D).any(beyond) {
             let expected = format!("axes below {MAX_SIZE} and planes below {MAX_REACH}");
             return invalid(op, expected, format!("{self:?} over {x:?}"));
         }
@@ -75,27 +78,36 @@ impl Window {
         let complete = Self { ceil: false, ..*self }.output("pool", x).is_ok_and(|complete| complete == out);
         let padding = self.padding.iter().zip(&self.size).all(|(padding, size)| padding < size);
         let small = [x, out].iter().all(|shape| shape.iter().product::<usize>() <= MAX_REACH);
-        complete && padding && small && self.dilation == [1, 1] && PoolDesc::takes(dtype)
+        complete && padding && small && self.dilation == [1; D] && PoolDesc::takes(dtype)
     }
 
     fn describe(&self, x: &[usize], y: &[usize], dtype: hip::DType, mode: PoolMode) -> PoolDesc {
         PoolDesc {
             dtype,
-            x: [x[0], x[1], x[2], x[3]],
-            y: [y[0], y[1], y[2], y[3]],
-            window: self.size,
-            stride: self.stride,
-            padding: self.padding,
+            x: x.to_vec(),
+            y: y.to_vec(),
+            window: self.size.to_vec(),
+            stride: self.stride.to_vec(),
+            padding: self.padding.to_vec(),
             mode,
             index: hip::DType::I64,
         }
     }
 
-    /// The kernels' `Window`.
+    /// The kernels' `Window2` or `Window3`.
     fn value(&self, x: &[usize], y: &[usize]) -> Value {
-        let pairs = [[x[2], x[3]], [y[2], y[3]], self.size, self.stride, self.padding, self.dilation];
+        let lists = [&x[2..], &y[2..], &self.size, &self.stride, &self.padding, &self.dilation];
         // A step that is never taken may be any size.
-        Value::U32x12(std::array::from_fn(|i| pairs[i / 2][i % 2].min(MAX_SIZE) as u32))
+        let entry = |i: usize| lists[i % 6][i / 6].min(MAX_SIZE) as u32;
+        match D {
+            2 => Value::U32x12(std::array::from_fn(entry)),
+            _ => Value::U32x18(std::array::from_fn(entry)),
+        }
+    }
+
+    /// The kernel for as many axes.
+    fn kernel(&self, [two, three]: [&'static str; 2]) -> KernelName {
+        KernelName::new(if D == 2 { two } else { three })
     }
 }
 
@@ -126,22 +138,26 @@ fn kernel(
 }
 
 /// Largest elements of each window.
-pub(crate) fn max(op: &'static str, x: RocmTensor, window: Window) -> hip::Result<RocmTensor> {
+pub(crate) fn max<const D: usize>(
+    op: &'static str,
+    x: RocmTensor,
+    window: Window<D>,
+) -> hip::Result<RocmTensor> {
     Ok(maxima(op, x, window, None)?.0)
 }
 
-/// Largest elements of each window, and where in its plane each is (`row * width + column`).
+/// Largest elements of each window, and where in its plane each is (`(slice * height + row) * width + column`).
 ///
 /// # Errors
 /// `Invalid` also where `index` cannot tell the places of such a plane apart.
-pub(crate) fn max_with_indices(
+pub(crate) fn max_with_indices<const D: usize>(
     op: &'static str,
     x: RocmTensor,
-    window: Window,
+    window: Window<D>,
     index: DType,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     window.output(op, x.dims())?;
-    let (pixels, most) = (x.dims()[2] * x.dims()[3], greatest_index(index));
+    let (pixels, most) = (x.dims()[2..].iter().product::<usize>(), greatest_index(index));
     if pixels.saturating_sub(1) > most {
         return invalid(
             op,
@@ -165,20 +181,23 @@ fn greatest_index(dtype: DType) -> usize {
 }
 
 /// The maxima, and their places as `index` where one is named; else the second tensor is empty.
-fn maxima(
+///
+/// In 3-D they are `I32`.
+fn maxima<const D: usize>(
     op: &'static str,
     x: RocmTensor,
-    window: Window,
+    window: Window<D>,
     index: Option<DType>,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     let y = window.output(op, x.dims())?;
     let x = packed(x)?;
     let device = x.hip_device();
-    let out = RocmTensor::empty(device, y.to_vec(), x.dtype_of())?;
-    let shape = if index.is_some() { y.to_vec() } else { vec![0] };
+    let out = RocmTensor::empty(device, y.clone(), x.dtype_of())?;
+    let shape = if index.is_some() { y.clone() } else { vec![0] };
     let indices = RocmTensor::empty(device, shape, index.unwrap_or(DType::I32))?;
     if !out.is_empty() {
-        let name = KernelName::new("max_pool2d").ty(x.kernel_type()?).ty(indices.kernel_type()?);
+        let name = window.kernel(["max_pool2d", "max_pool3d"]).ty(x.kernel_type()?);
+        let name = if D == 2 { name.ty(indices.kernel_type()?) } else { name };
         let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
         kernel(op, name, shapes, Some(index.is_some()), &[&x], &[], &[&out, &indices])?;
     }
@@ -186,38 +205,51 @@ fn maxima(
 }
 
 /// The gradient of the input of a max pooling.
-pub(crate) fn max_backward(
+pub(crate) fn max_backward<const D: usize>(
     op: &'static str,
-    x: RocmTensor,
-    window: Window,
+    x: &RocmTensor,
+    window: Window<D>,
     grad: RocmTensor,
     indices: RocmTensor,
 ) -> hip::Result<RocmTensor> {
-    one_device(op, &[&x, &grad, &indices])?;
-    one_dtype(op, &[&x, &grad])?;
-    let y = window.output(op, x.dims())?;
+    one_device(op, &[x, &grad])?;
+    one_dtype(op, &[x, &grad])?;
+    max_gradient(op, x.dims(), window, grad, indices)
+}
+
+/// The gradient of the input, of shape `x`, of a max pooling; in 3-D by indices of `I32`.
+pub(crate) fn max_gradient<const D: usize>(
+    op: &'static str,
+    x: &[usize],
+    window: Window<D>,
+    grad: RocmTensor,
+    indices: RocmTensor,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&grad, &indices])?;
+    let y = window.output(op, x)?;
     if grad.dims() != y || indices.dims() != y {
         let found = format!("{:?} and {:?}", grad.dims(), indices.dims());
         return invalid(op, format!("a gradient and indices of shape {y:?}"), found);
     }
-    let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
+    let out = RocmTensor::empty(grad.hip_device(), x.to_vec(), grad.dtype_of())?;
     if out.is_empty() {
         return Ok(out);
     }
-    let ty = x.kernel_type()?;
-    let indices = packed(if is_index(indices.dtype_of()) { indices } else { cast(indices, DType::I64)? })?;
+    let ty = grad.kernel_type()?;
+    let kept = D == 2 && is_index(indices.dtype_of()) || indices.dtype_of() == DType::I32;
+    let other = if D == 2 { DType::I64 } else { DType::I32 };
+    let indices = packed(if kept { indices } else { cast(indices, other)? })?;
     let grad = packed(grad)?;
-    let name = KernelName::new("max_pool2d_backward").ty(ty).ty(indices.kernel_type()?);
-    if window.miopen(x.dims(), &y, ty) {
-        // MIOpen names the input and the output but reads the indices and the output's gradient alone.
-        let (x, index) = (packed(x.clone())?, indices.kernel_type()?);
-        let desc = PoolDesc { index, ..window.describe(x.dims(), &y, ty, PoolMode::Max) };
-        let (there, kept) = (arg(&grad), Some(arg(&indices)));
-        if served(&out, |dnn| dnn.pool_backward(&desc, arg(&x), there, there, arg(&out), kept))? {
+    if window.miopen(x, &y, ty) {
+        let desc = PoolDesc { index: indices.kernel_type()?, ..window.describe(x, &y, ty, PoolMode::Max) };
+        let places = Some(arg(&indices));
+        if served(&out, |dnn| dnn.pool_backward(&desc, arg(&grad), arg(&out), places))? {
             return Ok(out);
         }
     }
-    let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
+    let name = window.kernel(["max_pool2d_backward", "max_pool3d_backward"]).ty(ty);
+    let name = if D == 2 { name.ty(indices.kernel_type()?) } else { name };
+    let shapes = (x, &y[..], window.value(x, &y));
     let fault = [Value::Flag(op, Fault::Index)];
     kernel(op, name, shapes, None, &[&grad, &indices], &fault, &[&out])?;
     Ok(out)
@@ -228,16 +260,16 @@ fn average_mode(count_include_pad: bool) -> PoolMode {
 }
 
 /// Means of each window.
-pub(crate) fn average(
+pub(crate) fn average<const D: usize>(
     op: &'static str,
     x: RocmTensor,
-    window: Window,
+    window: Window<D>,
     count_include_pad: bool,
 ) -> hip::Result<RocmTensor> {
     let y = window.output(op, x.dims())?;
     let ty = x.kernel_type()?;
     let x = packed(x)?;
-    let out = RocmTensor::empty(x.hip_device(), y.to_vec(), x.dtype_of())?;
+    let out = RocmTensor::empty(x.hip_device(), y.clone(), x.dtype_of())?;
     if out.is_empty() {
         return Ok(out);
     }
@@ -248,40 +280,50 @@ pub(crate) fn average(
         }
     }
     let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
-    let name = KernelName::new("avg_pool2d").ty(ty);
+    let name = window.kernel(["avg_pool2d", "avg_pool3d"]).ty(ty);
     kernel(op, name, shapes, Some(count_include_pad), &[&x], &[], &[&out])?;
     Ok(out)
 }
 
 /// The gradient of the input of an average pooling.
-pub(crate) fn average_backward(
+pub(crate) fn average_backward<const D: usize>(
     op: &'static str,
-    x: RocmTensor,
+    x: &RocmTensor,
     grad: RocmTensor,
-    window: Window,
+    window: Window<D>,
     count_include_pad: bool,
 ) -> hip::Result<RocmTensor> {
-    one_device(op, &[&x, &grad])?;
-    one_dtype(op, &[&x, &grad])?;
-    let y = window.output(op, x.dims())?;
+    one_device(op, &[x, &grad])?;
+    one_dtype(op, &[x, &grad])?;
+    average_gradient(op, x.dims(), grad, window, count_include_pad)
+}
+
+/// The gradient of the input, of shape `x`, of an average pooling.
+pub(crate) fn average_gradient<const D: usize>(
+    op: &'static str,
+    x: &[usize],
+    grad: RocmTensor,
+    window: Window<D>,
+    count_include_pad: bool,
+) -> hip::Result<RocmTensor> {
+    let y = window.output(op, x)?;
     if grad.dims() != y {
         return invalid(op, format!("a gradient of shape {y:?}"), format!("{:?}", grad.dims()));
     }
-    let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
+    let out = RocmTensor::empty(grad.hip_device(), x.to_vec(), grad.dtype_of())?;
     if out.is_empty() {
         return Ok(out);
     }
-    let ty = x.kernel_type()?;
+    let ty = grad.kernel_type()?;
     let grad = packed(grad)?;
-    if window.miopen(x.dims(), &y, ty) {
-        let (x, there) = (packed(x.clone())?, arg(&grad));
-        let desc = window.describe(x.dims(), &y, ty, average_mode(count_include_pad));
-        if served(&out, |dnn| dnn.pool_backward(&desc, arg(&x), there, there, arg(&out), None))? {
+    if window.miopen(x, &y, ty) {
+        let desc = window.describe(x, &y, ty, average_mode(count_include_pad));
+        if served(&out, |dnn| dnn.pool_backward(&desc, arg(&grad), arg(&out), None))? {
             return Ok(out);
         }
     }
-    let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
-    let name = KernelName::new("avg_pool2d_backward").ty(ty);
+    let shapes = (x, &y[..], window.value(x, &y));
+    let name = window.kernel(["avg_pool2d_backward", "avg_pool3d_backward"]).ty(ty);
     kernel(op, name, shapes, Some(count_include_pad), &[&grad], &[], &[&out])?;
     Ok(out)
 }

@@ -16,7 +16,7 @@ fn lift(op: &'static str, lines: RocmTensor) -> hip::Result<RocmTensor> {
 }
 
 /// As [`pool::max`].
-pub(crate) fn max(op: &'static str, x: RocmTensor, window: Window) -> hip::Result<RocmTensor> {
+pub(crate) fn max(op: &'static str, x: RocmTensor, window: Window<2>) -> hip::Result<RocmTensor> {
     conv::lower(pool::max(op, lift(op, x)?, window)?)
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn max(op: &'static str, x: RocmTensor, window: Window) -> hip::Resul
 pub(crate) fn max_with_indices(
     op: &'static str,
     x: RocmTensor,
-    window: Window,
+    window: Window<2>,
     index: DType,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     let (out, indices) = pool::max_with_indices(op, lift(op, x)?, window, index)?;
@@ -35,18 +35,18 @@ pub(crate) fn max_with_indices(
 pub(crate) fn max_backward(
     op: &'static str,
     x: RocmTensor,
-    window: Window,
+    window: Window<2>,
     grad: RocmTensor,
     indices: RocmTensor,
 ) -> hip::Result<RocmTensor> {
-    conv::lower(pool::max_backward(op, lift(op, x)?, window, lift(op, grad)?, lift(op, indices)?)?)
+    conv::lower(pool::max_backward(op, &lift(op, x)?, window, lift(op, grad)?, lift(op, indices)?)?)
 }
 
 /// As [`pool::average`].
 pub(crate) fn average(
     op: &'static str,
     x: RocmTensor,
-    window: Window,
+    window: Window<2>,
     count_include_pad: bool,
 ) -> hip::Result<RocmTensor> {
     conv::lower(pool::average(op, lift(op, x)?, window, count_include_pad)?)
@@ -57,10 +57,10 @@ pub(crate) fn average_backward(
     op: &'static str,
     x: RocmTensor,
     grad: RocmTensor,
-    window: Window,
+    window: Window<2>,
     count_include_pad: bool,
 ) -> hip::Result<RocmTensor> {
-    conv::lower(pool::average_backward(op, lift(op, x)?, lift(op, grad)?, window, count_include_pad)?)
+    conv::lower(pool::average_backward(op, &lift(op, x)?, lift(op, grad)?, window, count_include_pad)?)
 }
 
 /// As [`pool::adaptive`].

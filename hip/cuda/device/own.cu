@@ -58,32 +58,49 @@ extern "C" __global__ void gemm_i8(Gemm g, const i8 *a, const i8 *b, const i32 *
     });
 }
 
+struct Axis {
+    i32 size, out, window, stride, pad;
+
+    // The windows that hold place i: from first, to last inclusive.
+    __device__ i32 first(i32 i) const { return i + pad < window ? 0 : (i + pad - window) / stride + 1; }
+    __device__ i32 last(i32 i) const { return min((i + pad) / stride, out - 1); }
+};
+
 struct Pool {
     i64 planes;
-    i32 height, width, out_height, out_width, window_height, window_width, stride_height, stride_width, pad_height,
-        pad_width;
+    Axis d, h, w;
     i32 masked; // an index counts within the window, else within the plane
+
+    // In 2-D the compiler knows that there is one slice.
+    template <int AXES> __device__ Axis depth() const {
+        if constexpr (AXES == 2) return Axis{1, 1, 1, 1, 0};
+        else return d;
+    }
 };
 
 // The first of the greatest, beginning at the lowest finite number: MIOpen's maximum.
-template <class T, class I> __global__ void max_forward(Pool p, const T *x, T *y, I *indices) {
-    u64 outputs = (u64)p.out_height * p.out_width;
+template <int AXES, class T, class I> __global__ void max_forward(Pool p, const T *x, T *y, I *indices) {
+    Axis d = p.depth<AXES>(), h = p.h, w = p.w;
+    u64 outputs = (u64)d.out * h.out * w.out;
     for_each(outputs * p.planes, [=](u64 i) {
         u64 plane = i / outputs;
-        i32 row = (i32)(i % outputs / p.out_width), column = (i32)(i % p.out_width);
-        const T *from = x + plane * p.height * p.width;
-        i32 top = row * p.stride_height - p.pad_height, left = column * p.stride_width - p.pad_width;
+        i32 slice = (i32)(i % outputs / ((u64)h.out * w.out)), row = (i32)(i / w.out % h.out), column = (i32)(i % w.out);
+        const T *from = x + plane * d.size * h.size * w.size;
+        i32 front = slice * d.stride - d.pad, top = row * h.stride - h.pad, left = column * w.stride - w.pad;
         float best = -3.402823466e+38f;
         u64 index = 0;
-        for (i32 r = 0; r < p.window_height; ++r) {
-            if (top + r < 0 || top + r >= p.height) continue;
-            for (i32 s = 0; s < p.window_width; ++s) {
-                if (left + s < 0 || left + s >= p.width) continue;
-                u64 at = (u64)(top + r) * p.width + (left + s);
-                float value = load(from[at]);
-                if (value > best) {
-                    best = value;
-                    index = p.masked ? (u64)r * p.window_width + s : at;
+        for (i32 q = 0; q < d.window; ++q) {
+            if (front + q < 0 || front + q >= d.size) continue;
+            for (i32 r = 0; r < h.window; ++r) {
+                if (top + r < 0 || top + r >= h.size) continue;
+                for (i32 s = 0; s < w.window; ++s) {
+                    if (left + s < 0 || left + s >= w.size) continue;
+                    u64 at = ((u64)(front + q) * h.size + (top + r)) * w.size + (left + s);
+                    float value = load(from[at]);
+                    if (value > best) {
+                        best = value;
+                        index = p.masked ? ((u64)q * h.window + r) * w.window + s : at;
+                    }
                 }
             }
         }
@@ -93,24 +110,21 @@ template <class T, class I> __global__ void max_forward(Pool p, const T *x, T *y
 }
 
 // Each pixel of the input gathers from the windows that hold it: a fixed order, one rounding.
-template <class T, class I> __global__ void max_backward(Pool p, const T *dy, const I *indices, T *dx) {
-    u64 inputs = (u64)p.height * p.width, outputs = (u64)p.out_height * p.out_width;
+template <int AXES, class T, class I> __global__ void max_backward(Pool p, const T *dy, const I *indices, T *dx) {
+    Axis d = p.depth<AXES>(), h = p.h, w = p.w;
+    u64 inputs = (u64)d.size * h.size * w.size, outputs = (u64)d.out * h.out * w.out;
     for_each(inputs * p.planes, [=](u64 i) {
         u64 plane = i / inputs, at = i % inputs;
-        i32 row = (i32)(at / p.width), column = (i32)(at % p.width);
-        i32 low = row + p.pad_height, left = column + p.pad_width;
-        i32 first_row = low < p.window_height ? 0 : (low - p.window_height) / p.stride_height + 1;
-        i32 first_column = left < p.window_width ? 0 : (left - p.window_width) / p.stride_width + 1;
-        i32 last_row = min(low / p.stride_height, p.out_height - 1);
-        i32 last_column = min(left / p.stride_width, p.out_width - 1);
+        i32 slice = (i32)(at / ((u64)h.size * w.size)), row = (i32)(at / w.size % h.size), column = (i32)(at % w.size);
         float sum = 0.0f;
-        for (i32 r = first_row; r <= last_row; ++r) {
-            for (i32 s = first_column; s <= last_column; ++s) {
-                u64 window = plane * outputs + (u64)r * p.out_width + s;
-                u64 mine = p.masked
-                    ? (u64)(low - r * p.stride_height) * p.window_width + (left - s * p.stride_width)
-                    : at;
-                if ((u64)indices[window] == mine) sum += load(dy[window]);
+        for (i32 q = d.first(slice); q <= d.last(slice); ++q) {
+            for (i32 r = h.first(row); r <= h.last(row); ++r) {
+                for (i32 s = w.first(column); s <= w.last(column); ++s) {
+                    u64 window = plane * outputs + ((u64)q * h.out + r) * w.out + s;
+                    i32 inner = (slice + d.pad - q * d.stride) * h.window + row + h.pad - r * h.stride;
+                    u64 mine = p.masked ? (u64)inner * w.window + (column + w.pad - s * w.stride) : at;
+                    if ((u64)indices[window] == mine) sum += load(dy[window]);
+                }
             }
         }
         store(dx + i, sum);

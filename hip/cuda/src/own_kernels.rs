@@ -145,7 +145,8 @@ mod tests {
             ["u8", "u16", "u32", "u64"]
                 .map(|i| i.replace("u8", "unsigned char"))
                 .into_iter()
-                .flat_map(|i| [format!("max_forward<{t}, {i}>"), format!("max_backward<{t}, {i}>")])
+                .flat_map(|i| [format!("2, {t}, {i}"), format!("3, {t}, {i}")])
+                .flat_map(|types| [format!("max_forward<{types}>"), format!("max_backward<{types}>")])
                 .collect::<Vec<_>>()
         };
         let mut names = [of_pools("float"), of_pools("f16")].concat();

@@ -154,9 +154,9 @@ hip_sys::function_table! {
                 dw: *mut c_void, workSpace: *mut c_void, workSpaceSize: usize,
             ) -> miopenStatus_t;
             fn miopenCreatePoolingDescriptor(poolDesc: *mut miopenPoolingDescriptor_t) -> miopenStatus_t;
-            fn miopenSet2dPoolingDescriptor(
-                poolDesc: miopenPoolingDescriptor_t, mode: miopenPoolingMode_t, windowHeight: c_int,
-                windowWidth: c_int, pad_h: c_int, pad_w: c_int, stride_h: c_int, stride_w: c_int,
+            fn miopenSetNdPoolingDescriptor(
+                poolDesc: miopenPoolingDescriptor_t, mode: miopenPoolingMode_t, nbDims: c_int,
+                windowDimA: *const c_int, padA: *const c_int, stridesA: *const c_int,
             ) -> miopenStatus_t;
             fn miopenSetPoolingIndexType(
                 poolDesc: miopenPoolingDescriptor_t, index_type: miopenIndexType_t,

@@ -163,19 +163,24 @@ impl PoolingDesc {
     pub(super) fn new(
         table: &'static Miopen,
         mode: miopenPoolingMode_t,
-        window: [i32; 2],
-        padding: [i32; 2],
-        stride: [i32; 2],
+        window: &[i32],
+        padding: &[i32],
+        stride: &[i32],
         index: miopenIndexType_t,
     ) -> Result<Self> {
         let this = Self::create(table)?;
-        // SAFETY: the descriptor is valid.
+        // SAFETY: the caller's three arrays have the same length, and are copied.
         let status = unsafe {
-            (table.miopenSet2dPoolingDescriptor)(
-                this.raw, mode, window[0], window[1], padding[0], padding[1], stride[0], stride[1],
+            (table.miopenSetNdPoolingDescriptor)(
+                this.raw,
+                mode,
+                window.len() as i32,
+                window.as_ptr(),
+                padding.as_ptr(),
+                stride.as_ptr(),
             )
         };
-        check(table, "miopenSet2dPoolingDescriptor", status, || {
+        check(table, "miopenSetNdPoolingDescriptor", status, || {
             format!("{mode:?}, window {window:?}, padding {padding:?}, stride {stride:?}")
         })?;
         // SAFETY: the descriptor is valid.

@@ -1,4 +1,4 @@
-//! Pooling in 2-D, both ways.
+//! Pooling in 2-D and 3-D, both ways.
 
 use miopen_sys::*;
 
@@ -20,21 +20,21 @@ pub enum PoolMode {
     AverageExclusive,
 }
 
-/// A pooling's shapes and options.
+/// A pooling's shapes and options. Spatial rank 2 or 3; `window`, `stride` and `padding` have that length.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolDesc {
     /// f32 or f16; MIOpen has no bf16 here.
     pub dtype: DType,
-    /// Shape of the input: batch, channels, height, width.
-    pub x: [usize; 4],
+    /// Shape of the input: batch, channels, then depth (3-D), height, width.
+    pub x: Vec<usize>,
     /// Shape of the output.
-    pub y: [usize; 4],
-    /// Height and width of the window.
-    pub window: [usize; 2],
+    pub y: Vec<usize>,
+    /// Size of the window.
+    pub window: Vec<usize>,
     /// Steps of the window.
-    pub stride: [usize; 2],
+    pub stride: Vec<usize>,
     /// Padding before and after.
-    pub padding: [usize; 2],
+    pub padding: Vec<usize>,
     /// What a window becomes.
     pub mode: PoolMode,
     /// The type of the indices: u32 or i32 for 4 bytes, u64 or i64 for 8.
@@ -60,16 +60,23 @@ impl PoolDesc {
 
     fn validate(&self) -> Result<()> {
         let invalid = |expected: String| Err(Error::invalid(OP, expected, format!("{self:?}")));
+        let rank = self.x.len();
+        if !(rank == 4 || rank == 5) || self.y.len() != rank {
+            return invalid("an input and an output of rank 4 or 5".into());
+        }
+        if [&self.window, &self.stride, &self.padding].iter().any(|list| list.len() != rank - 2) {
+            return invalid("window, stride and padding for each spatial dimension".into());
+        }
         if self.window.contains(&0) || self.stride.contains(&0) {
             return invalid("windows and strides of at least 1".into());
         }
-        if (0..2).any(|i| self.padding[i] >= self.window[i]) {
+        if self.padding.iter().zip(&self.window).any(|(padding, window)| padding >= window) {
             return invalid("padding less than the window".into());
         }
-        let mut y = [self.x[0], self.x[1], 0, 0];
-        for i in 0..2 {
+        let mut y = self.x[..2].to_vec();
+        for i in 0..rank - 2 {
             match (self.x[i + 2] + 2 * self.padding[i]).checked_sub(self.window[i]) {
-                Some(steps) => y[i + 2] = steps / self.stride[i] + 1,
+                Some(steps) => y.push(steps / self.stride[i] + 1),
                 None => return invalid("a window that fits the padded input".into()),
             }
         }
@@ -82,7 +89,7 @@ impl PoolDesc {
 
 impl Dnn {
     /// `y` from `x`. With [`PoolMode::Max`], `indices` (shaped like `y`, of type `desc.index`) gets each maximum's
-    /// place in its channel's plane, `row * width + column` of the unpadded input; the gradient needs it.
+    /// place in its channel of the unpadded input, `(slice * height + row) * width + column`; the gradient needs it.
     ///
     /// The first of equal elements wins. MIOpen starts from the lowest finite number and takes what is greater: NaN is
     /// never the maximum, and a window of nothing but NaN and -inf gives that number and place 0.
@@ -129,24 +136,24 @@ impl Dnn {
 
     /// `dx`, the gradient of `x`, from `dy`, that of `y`; `indices` as the forward pass of [`PoolMode::Max`] left it.
     ///
+    /// MIOpen's call names `x` and `y` too, and reads neither: it is given the gradients in their places.
+    ///
     /// # Errors
     /// As for [`Dnn::pool_forward`]; `Invalid` also for [`PoolMode::Max`] without indices.
     pub fn pool_backward(
         &self,
         desc: &PoolDesc,
-        x: TensorArg<'_>,
-        y: TensorArg<'_>,
         dy: TensorArg<'_>,
         dx: TensorArg<'_>,
         indices: Option<TensorArg<'_>>,
     ) -> Result<()> {
-        let ([xs, ys], [dxs, dys]) = (self.pool_spans(desc, x, y)?, self.pool_spans(desc, dx, dy)?);
+        let [dxs, dys] = self.pool_spans(desc, dx, dy)?;
         let prepared = self.poolings.get(desc, || self.prepare_pool(desc))?;
         if desc.mode == PoolMode::Max && indices.is_none() {
             return Err(Error::invalid(OP, "the indices of the maxima", "none"));
         }
         let kept = self.indices(desc, &prepared, indices)?;
-        dxs.apart_from(OP, &[xs, ys, dys, kept])?;
+        dxs.apart_from(OP, &[dys, kept])?;
         if dxs.bytes == 0 || dys.bytes == 0 {
             return Ok(());
         }
@@ -159,11 +166,11 @@ impl Dnn {
                 prepared.pool.raw(),
                 one(),
                 prepared.y.raw(),
-                ys.ptr,
+                dys.ptr,
                 prepared.y.raw(),
                 dys.ptr,
                 prepared.x.raw(),
-                xs.ptr,
+                dxs.ptr,
                 zero(),
                 prepared.x.raw(),
                 dxs.ptr,
@@ -201,16 +208,10 @@ impl Dnn {
             PoolMode::AverageInclusive => miopenPoolingAverageInclusive,
             PoolMode::AverageExclusive => miopenPoolingAverage,
         };
-        let pair = |values: &[usize; 2]| ints(OP, values).map(|v| [v[0], v[1]]);
         let table = self.table;
-        let pool = PoolingDesc::new(
-            table,
-            mode,
-            pair(&desc.window)?,
-            pair(&desc.padding)?,
-            pair(&desc.stride)?,
-            index,
-        )?;
+        let (window, padding, stride) =
+            (ints(OP, &desc.window)?, ints(OP, &desc.padding)?, ints(OP, &desc.stride)?);
+        let pool = PoolingDesc::new(table, mode, &window, &padding, &stride, index)?;
         let x = TensorDesc::packed(table, OP, data_type, &desc.x)?;
         let y = TensorDesc::packed(table, OP, data_type, &desc.y)?;
         let mut indices = 0;
@@ -228,14 +229,15 @@ impl Dnn {
 mod tests {
     use super::*;
 
-    fn desc(x: [usize; 4], y: [usize; 4], window: usize, stride: usize, padding: usize) -> PoolDesc {
+    fn desc(x: &[usize], y: &[usize], window: usize, stride: usize, padding: usize) -> PoolDesc {
+        let n = x.len() - 2;
         PoolDesc {
             dtype: DType::F32,
-            x,
-            y,
-            window: [window; 2],
-            stride: [stride; 2],
-            padding: [padding; 2],
+            x: x.to_vec(),
+            y: y.to_vec(),
+            window: vec![window; n],
+            stride: vec![stride; n],
+            padding: vec![padding; n],
             mode: PoolMode::Max,
             index: DType::I64,
         }
@@ -243,10 +245,14 @@ mod tests {
 
     #[test]
     fn shapes_are_checked() {
-        desc([2, 3, 8, 8], [2, 3, 4, 4], 2, 2, 0).validate().unwrap();
-        desc([2, 3, 11, 9], [2, 3, 6, 5], 3, 2, 1).validate().unwrap();
-        assert!(desc([2, 3, 8, 8], [2, 3, 5, 4], 2, 2, 0).validate().is_err(), "output");
-        assert!(desc([2, 3, 8, 8], [2, 3, 6, 6], 2, 2, 2).validate().is_err(), "padding");
-        assert!(desc([2, 3, 2, 2], [2, 3, 1, 1], 3, 1, 0).validate().is_err(), "window");
+        desc(&[2, 3, 8, 8], &[2, 3, 4, 4], 2, 2, 0).validate().unwrap();
+        desc(&[2, 3, 11, 9], &[2, 3, 6, 5], 3, 2, 1).validate().unwrap();
+        desc(&[2, 3, 5, 11, 9], &[2, 3, 3, 6, 5], 3, 2, 1).validate().unwrap();
+        assert!(desc(&[2, 3, 8, 8], &[2, 3, 5, 4], 2, 2, 0).validate().is_err(), "output");
+        assert!(desc(&[2, 3, 8, 8], &[2, 3, 6, 6], 2, 2, 2).validate().is_err(), "padding");
+        assert!(desc(&[2, 3, 2, 2], &[2, 3, 1, 1], 3, 1, 0).validate().is_err(), "window");
+        assert!(desc(&[2, 3, 8], &[2, 3, 4], 2, 2, 0).validate().is_err(), "rank");
+        let wrong = PoolDesc { stride: vec![2; 3], ..desc(&[2, 3, 8, 8], &[2, 3, 4, 4], 2, 2, 0) };
+        assert!(wrong.validate().is_err(), "strides of another rank");
     }
 }

@@ -20,6 +20,7 @@ mod optim_devices;
 mod optim_faults;
 mod optim_ops;
 mod routes;
+mod pool;
 mod support;
 mod train;
 mod views;

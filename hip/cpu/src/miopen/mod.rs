@@ -66,7 +66,7 @@ pub fn miopen_table() -> Miopen {
         miopenFindConvolutionBackwardWeightsAlgorithm: conv::miopenFindConvolutionBackwardWeightsAlgorithm,
         miopenConvolutionBackwardWeights: conv::miopenConvolutionBackwardWeights,
         miopenCreatePoolingDescriptor: pool::miopenCreatePoolingDescriptor,
-        miopenSet2dPoolingDescriptor: pool::miopenSet2dPoolingDescriptor,
+        miopenSetNdPoolingDescriptor: pool::miopenSetNdPoolingDescriptor,
         miopenSetPoolingIndexType: pool::miopenSetPoolingIndexType,
         miopenSetPoolingWorkSpaceIndexMode: pool::miopenSetPoolingWorkSpaceIndexMode,
         miopenPoolingGetWorkSpaceSizeV2: pool::miopenPoolingGetWorkSpaceSizeV2,

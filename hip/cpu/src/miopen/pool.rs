@@ -71,24 +71,23 @@ pub(super) unsafe extern "C" fn miopenDestroyPoolingDescriptor(
     status(|| unsafe { take::<Pooling, _>(poolDesc) })
 }
 
-pub(super) unsafe extern "C" fn miopenSet2dPoolingDescriptor(
+pub(super) unsafe extern "C" fn miopenSetNdPoolingDescriptor(
     poolDesc: miopenPoolingDescriptor_t,
     mode: miopenPoolingMode_t,
-    windowHeight: c_int,
-    windowWidth: c_int,
-    pad_h: c_int,
-    pad_w: c_int,
-    stride_h: c_int,
-    stride_w: c_int,
+    nbDims: c_int,
+    windowDimA: *const c_int,
+    padA: *const c_int,
+    stridesA: *const c_int,
 ) -> miopenStatus_t {
-    // SAFETY: the caller's descriptor.
-    status(|| unsafe {
-        object_mut::<Pooling, _>(poolDesc)?.set(
-            mode,
-            &[windowHeight, windowWidth],
-            &[pad_h, pad_w],
-            &[stride_h, stride_w],
-        )
+    status(|| {
+        require(nbDims == 2 || nbDims == 3, miopenStatusBadParm)?;
+        let lists = [windowDimA, padA, stridesA];
+        require(lists.iter().all(|list| !list.is_null()), miopenStatusBadParm)?;
+        // SAFETY: the caller's arrays of `nbDims` values, and descriptor.
+        unsafe {
+            let [window, pad, stride] = lists.map(|list| core::slice::from_raw_parts(list, nbDims as usize));
+            object_mut::<Pooling, _>(poolDesc)?.set(mode, window, pad, stride)
+        }
     })
 }
 

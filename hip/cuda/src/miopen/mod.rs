@@ -69,7 +69,7 @@ pub fn miopen_table() -> Miopen {
             conv_calls::miopenFindConvolutionBackwardWeightsAlgorithm,
         miopenConvolutionBackwardWeights: conv_calls::miopenConvolutionBackwardWeights,
         miopenCreatePoolingDescriptor: pool::miopenCreatePoolingDescriptor,
-        miopenSet2dPoolingDescriptor: pool::miopenSet2dPoolingDescriptor,
+        miopenSetNdPoolingDescriptor: pool::miopenSetNdPoolingDescriptor,
         miopenSetPoolingIndexType: pool::miopenSetPoolingIndexType,
         miopenSetPoolingWorkSpaceIndexMode: pool::miopenSetPoolingWorkSpaceIndexMode,
         miopenPoolingGetWorkSpaceSizeV2: pool::miopenPoolingGetWorkSpaceSizeV2,

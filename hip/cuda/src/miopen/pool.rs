@@ -16,9 +16,9 @@ use std::ptr;
 struct Pooling {
     raw: cudnn::cudnnPoolingDescriptor_t,
     mode: miopenPoolingMode_t,
-    window: [c_int; 2],
-    pad: [c_int; 2],
-    stride: [c_int; 2],
+    window: Vec<c_int>,
+    pad: Vec<c_int>,
+    stride: Vec<c_int>,
     index: miopenIndexType_t,
     index_mode: miopenPoolingWorkspaceIndexMode_t,
 }
@@ -31,22 +31,22 @@ impl Pooling {
         let mut own = Pooling {
             raw,
             mode: miopenPoolingMax,
-            window: [1; 2],
-            pad: [0; 2],
-            stride: [1; 2],
+            window: Vec::new(),
+            pad: Vec::new(),
+            stride: Vec::new(),
             index: miopenIndexUint8,
             index_mode: miopenPoolingWorkspaceIndexMask,
         };
-        own.set(miopenPoolingMax, [1; 2], [0; 2], [1; 2])?;
+        own.set(miopenPoolingMax, &[1; 2], &[0; 2], &[1; 2])?;
         Ok(own)
     }
 
     fn set(
         &mut self,
         mode: miopenPoolingMode_t,
-        window: [c_int; 2],
-        pad: [c_int; 2],
-        stride: [c_int; 2],
+        window: &[c_int],
+        pad: &[c_int],
+        stride: &[c_int],
     ) -> Outcome {
         use cudnn::cudnnPoolingMode_t::*;
         let raw_mode = match mode {
@@ -55,20 +55,24 @@ impl Pooling {
             miopenPoolingAverageInclusive => CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING,
             _ => return Err(miopenStatusBadParm),
         };
-        require(window.iter().chain(&stride).all(|&value| value >= 1), miopenStatusBadParm)?;
+        require(window.iter().chain(stride).all(|&value| value >= 1), miopenStatusBadParm)?;
         // A pad as long as the window would make windows that touch no pixel.
-        require(
-            window.iter().zip(&pad).all(|(&window, &pad)| pad >= 0 && pad < window),
-            miopenStatusBadParm,
-        )?;
+        require(window.iter().zip(pad).all(|(&window, &pad)| pad >= 0 && pad < window), miopenStatusBadParm)?;
         let nan = cudnn::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
-        // SAFETY: cuDNN's descriptor.
+        // SAFETY: cuDNN's descriptor; the three lists are equally long.
         answered(unsafe {
-            cudnn::cudnnSetPooling2dDescriptor(
-                self.raw, raw_mode, nan, window[0], window[1], pad[0], pad[1], stride[0], stride[1],
+            cudnn::cudnnSetPoolingNdDescriptor(
+                self.raw,
+                raw_mode,
+                nan,
+                window.len() as c_int,
+                window.as_ptr(),
+                pad.as_ptr(),
+                stride.as_ptr(),
             )
         })?;
-        (self.mode, self.window, self.pad, self.stride) = (mode, window, pad, stride);
+        (self.mode, self.window, self.pad, self.stride) =
+            (mode, window.to_vec(), pad.to_vec(), stride.to_vec());
         Ok(())
     }
 
@@ -103,24 +107,23 @@ pub(super) unsafe extern "C" fn miopenDestroyPoolingDescriptor(
     status(|| unsafe { take::<Pooling, _>(poolDesc) })
 }
 
-pub(super) unsafe extern "C" fn miopenSet2dPoolingDescriptor(
+pub(super) unsafe extern "C" fn miopenSetNdPoolingDescriptor(
     poolDesc: miopenPoolingDescriptor_t,
     mode: miopenPoolingMode_t,
-    windowHeight: c_int,
-    windowWidth: c_int,
-    pad_h: c_int,
-    pad_w: c_int,
-    stride_h: c_int,
-    stride_w: c_int,
+    nbDims: c_int,
+    windowDimA: *const c_int,
+    padA: *const c_int,
+    stridesA: *const c_int,
 ) -> miopenStatus_t {
-    // SAFETY: the caller's descriptor.
-    status(|| unsafe {
-        object_mut::<Pooling, _>(poolDesc)?.set(
-            mode,
-            [windowHeight, windowWidth],
-            [pad_h, pad_w],
-            [stride_h, stride_w],
-        )
+    status(|| {
+        require(matches!(nbDims, 2 | 3), miopenStatusBadParm)?;
+        let lists = [windowDimA, padA, stridesA];
+        require(lists.iter().all(|list| !list.is_null()), miopenStatusBadParm)?;
+        // SAFETY: the caller's lists of `nbDims` values, and descriptor.
+        unsafe {
+            let [window, pad, stride] = lists.map(|list| core::slice::from_raw_parts(list, nbDims as usize));
+            object_mut::<Pooling, _>(poolDesc)?.set(mode, window, pad, stride)
+        }
     })
 }
 
@@ -162,54 +165,68 @@ pub(super) unsafe extern "C" fn miopenPoolingGetWorkSpaceSizeV2(
     })
 }
 
-/// `own.cu`'s.
+/// `own.cu`'s: what there is of an axis.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Axis {
+    input: c_int,
+    output: c_int,
+    window: c_int,
+    stride: c_int,
+    pad: c_int,
+}
+
+/// `own.cu`'s. In 2-D the first axis is one of length 1.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Shape {
     planes: i64,
-    input: [c_int; 2],
-    output: [c_int; 2],
-    window: [c_int; 2],
-    stride: [c_int; 2],
-    pad: [c_int; 2],
+    axes: [Axis; 3],
     masked: c_int,
 }
 
 impl Shape {
     /// Checks the descriptors against each other.
     fn new(pooling: &Pooling, x: &Tensor, y: &Tensor) -> Outcome<Self> {
-        require(x.dims.len() == 4 && y.dims.len() == 4 && x.data == y.data, miopenStatusBadParm)?;
+        let spatial = pooling.window.len();
+        let rank = spatial + 2;
+        require(x.dims.len() == rank && y.dims.len() == rank && x.data == y.data, miopenStatusBadParm)?;
         require(x.dims[..2] == y.dims[..2], miopenStatusBadParm)?;
         require(matches!(x.data, miopenFloat | miopenHalf), miopenStatusNotImplemented)?;
         x.require_packed()?;
         y.require_packed()?;
-        let of = |tensor: &Tensor| [tensor.dims[2] as c_int, tensor.dims[3] as c_int];
-        let shape = Shape {
+        let mut shape = Shape {
             planes: (x.dims[0] * x.dims[1]) as i64,
-            input: of(x),
-            output: of(y),
-            window: pooling.window,
-            stride: pooling.stride,
-            pad: pooling.pad,
+            axes: [Axis { input: 1, output: 1, window: 1, stride: 1, pad: 0 }; 3],
             masked: c_int::from(pooling.index_mode == miopenPoolingWorkspaceIndexMask),
         };
-        for axis in 0..2 {
-            let padded = shape.input[axis] + 2 * shape.pad[axis];
-            require(padded >= shape.window[axis], miopenStatusBadParm)?;
-            let expected = (padded - shape.window[axis]) / shape.stride[axis] + 1;
-            require(shape.output[axis] == expected, miopenStatusBadParm)?;
+        for (i, axis) in shape.axes[3 - spatial..].iter_mut().enumerate() {
+            *axis = Axis {
+                input: x.dims[i + 2] as c_int,
+                output: y.dims[i + 2] as c_int,
+                window: pooling.window[i],
+                stride: pooling.stride[i],
+                pad: pooling.pad[i],
+            };
+            let padded = axis.input + 2 * axis.pad;
+            require(padded >= axis.window, miopenStatusBadParm)?;
+            require(axis.output == (padded - axis.window) / axis.stride + 1, miopenStatusBadParm)?;
         }
         Ok(shape)
     }
 }
 
 /// The kernel of `own.cu` for these types.
-fn kernel(backward: bool, data: miopenDataType_t, index: miopenIndexType_t) -> Outcome<&'static str> {
+fn kernel(backward: bool, pooling: &Pooling, data: miopenDataType_t) -> Outcome<&'static str> {
     macro_rules! names {
         ($($type:ident $index:ident $arguments:literal;)*) => {
-            match (data, index) {
-                $( ($type, $index) if backward => concat!("max_backward<", $arguments, ">"),
-                   ($type, $index) => concat!("max_forward<", $arguments, ">"), )*
+            match (data, pooling.index) {
+                $( ($type, $index) => match (backward, pooling.window.len()) {
+                    (true, 3) => concat!("max_backward<3, ", $arguments, ">"),
+                    (true, _) => concat!("max_backward<2, ", $arguments, ">"),
+                    (false, 3) => concat!("max_forward<3, ", $arguments, ">"),
+                    (false, _) => concat!("max_forward<2, ", $arguments, ">"),
+                }, )*
                 _ => return Err(miopenStatusNotImplemented),
             }
         };
@@ -284,7 +301,7 @@ pub(super) unsafe extern "C" fn miopenPoolingForward(
         } else {
             ptr::null_mut()
         };
-        let name = kernel(false, xt.data, pooling.index)?;
+        let name = kernel(false, pooling, xt.data)?;
         launch(handle, name, shape, yt.count(), [x.cast_mut(), y, indices])
     })
 }
@@ -315,7 +332,7 @@ pub(super) unsafe extern "C" fn miopenPoolingBackward(
         check_buffer(dx, dxt.bytes())?;
         if pooling.mode == miopenPoolingMax {
             check_buffer(workSpace, dyt.count() * pooling.index_size())?;
-            let name = kernel(true, dxt.data, pooling.index)?;
+            let name = kernel(true, pooling, dxt.data)?;
             return launch(handle, name, shape, dxt.count(), [dy.cast_mut(), workSpace, dx]);
         }
         // An average's gradient reads neither x nor y; cuDNN wants pointers.

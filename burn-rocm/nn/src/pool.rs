@@ -1,0 +1,297 @@
+//! Pooling over three axes, which Burn has not: fields, configs and meaning as of its 2-D modules.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::nn::PaddingConfig3d;
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn::tensor::module::{avg_pool2d, max_pool2d};
+use burn_rocm::fused::Pool3d;
+use burn_rocm::{RocmError, RocmTensor, fused};
+
+use crate::fuse::{Applied, Kept, Op, Route};
+
+/// What [`MaxPool3d`] is made of.
+#[derive(Config, Debug)]
+pub struct MaxPool3dConfig {
+    /// Depth, height and width of the window.
+    pub kernel_size: [usize; 3],
+    /// How far the window moves.
+    #[config(default = "kernel_size")]
+    pub strides: [usize; 3],
+    /// What is around the input; `Same` pads more behind where the sum is odd.
+    #[config(default = "PaddingConfig3d::Valid")]
+    pub padding: PaddingConfig3d,
+    /// How far apart the window's elements are.
+    #[config(default = "[1, 1, 1]")]
+    pub dilation: [usize; 3],
+    /// Whether an incomplete last window counts.
+    #[config(default = "false")]
+    pub ceil_mode: bool,
+}
+
+impl MaxPool3dConfig {
+    /// The module.
+    pub fn init(&self) -> MaxPool3d {
+        let Self { kernel_size, strides: stride, padding, dilation, ceil_mode } = self.clone();
+        MaxPool3d { stride, kernel_size, padding, dilation, ceil_mode }
+    }
+}
+
+/// The largest element of each window: one kernel, and one call of MIOpen's or one kernel for the gradient.
+///
+/// On other backends than this project's it is Burn's 2-D pooling twice, over the planes and over what they give: the same elements, and the same gradients
+/// (the first of equal elements has it), but for windows with NaN.
+#[derive(Module, Clone, Debug)]
+#[module(custom_display)]
+pub struct MaxPool3d {
+    /// How far the window moves.
+    pub stride: [usize; 3],
+    /// Depth, height and width of the window.
+    pub kernel_size: [usize; 3],
+    /// What is around the input.
+    pub padding: PaddingConfig3d,
+    /// How far apart the window's elements are.
+    pub dilation: [usize; 3],
+    /// Whether an incomplete last window counts.
+    pub ceil_mode: bool,
+}
+
+impl ModuleDisplay for MaxPool3d {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("kernel_size", &format!("{:?}", self.kernel_size))
+            .add("stride", &format!("{:?}", self.stride))
+            .add_debug_attribute("padding", &self.padding)
+            .add("dilation", &format!("{:?}", self.dilation))
+            .add("ceil_mode", &self.ceil_mode)
+            .optional()
+    }
+}
+
+impl MaxPool3d {
+    /// The maxima.
+    ///
+    /// # Shapes
+    /// - input: `[batch, channels, depth_in, height_in, width_in]`
+    /// - output: `[batch, channels, depth_out, height_out, width_out]`
+    pub fn forward<B: Backend>(&self, input: Tensor<B, 5>) -> Tensor<B, 5> {
+        let (input, padding) = padded(input, &self.padding, self.kernel_size, self.stride, f32::NEG_INFINITY);
+        let Self { stride, kernel_size, dilation, ceil_mode, .. } = *self;
+        let pool = Pool3d { kernel_size, stride, padding, dilation, ceil_mode };
+        match Route::of() {
+            Some(route) => {
+                let op = MaxOp { pool, x: input.dims(), indexed: route.records() };
+                route.unary(op, input)
+            }
+            None => twice(input, pool, |x, [k, s, p, d]| max_pool2d(x, k, s, p, d, ceil_mode)),
+        }
+    }
+}
+
+/// What [`AvgPool3d`] is made of.
+#[derive(Config, Debug)]
+pub struct AvgPool3dConfig {
+    /// Depth, height and width of the window.
+    pub kernel_size: [usize; 3],
+    /// How far the window moves.
+    #[config(default = "kernel_size")]
+    pub strides: [usize; 3],
+    /// What is around the input; `Same` pads more behind where the sum is odd.
+    #[config(default = "PaddingConfig3d::Valid")]
+    pub padding: PaddingConfig3d,
+    /// Whether the padding's zeros count.
+    #[config(default = "true")]
+    pub count_include_pad: bool,
+    /// Whether an incomplete last window counts.
+    #[config(default = "false")]
+    pub ceil_mode: bool,
+}
+
+impl AvgPool3dConfig {
+    /// The module.
+    pub fn init(&self) -> AvgPool3d {
+        let Self { kernel_size, strides: stride, padding, count_include_pad, ceil_mode } = self.clone();
+        AvgPool3d { stride, kernel_size, padding, count_include_pad, ceil_mode }
+    }
+}
+
+/// The mean of each window: one call of MIOpen's each way, or one kernel.
+///
+/// On other backends than this project's it is Burn's 2-D pooling twice, over the planes and over what they give.
+///
+/// Padding that differs before and after (`Same` with windows of an even size) counts whatever `count_include_pad` says, as in Burn's 2-D module.
+#[derive(Module, Clone, Debug)]
+#[module(custom_display)]
+pub struct AvgPool3d {
+    /// How far the window moves.
+    pub stride: [usize; 3],
+    /// Depth, height and width of the window.
+    pub kernel_size: [usize; 3],
+    /// What is around the input.
+    pub padding: PaddingConfig3d,
+    /// Whether the padding's zeros count.
+    pub count_include_pad: bool,
+    /// Whether an incomplete last window counts.
+    pub ceil_mode: bool,
+}
+
+impl ModuleDisplay for AvgPool3d {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("kernel_size", &format!("{:?}", self.kernel_size))
+            .add("stride", &format!("{:?}", self.stride))
+            .add_debug_attribute("padding", &self.padding)
+            .add("count_include_pad", &self.count_include_pad)
+            .add("ceil_mode", &self.ceil_mode)
+            .optional()
+    }
+}
+
+impl AvgPool3d {
+    /// The means.
+    ///
+    /// # Shapes
+    /// - input: `[batch, channels, depth_in, height_in, width_in]`
+    /// - output: `[batch, channels, depth_out, height_out, width_out]`
+    pub fn forward<B: Backend>(&self, input: Tensor<B, 5>) -> Tensor<B, 5> {
+        let (input, padding) = padded(input, &self.padding, self.kernel_size, self.stride, 0.0);
+        let Self { stride, kernel_size, count_include_pad, ceil_mode, .. } = *self;
+        let pool = Pool3d { kernel_size, stride, padding, dilation: [1; 3], ceil_mode };
+        match Route::of() {
+            Some(route) => {
+                let op = AvgOp { pool, x: input.dims(), count_include_pad };
+                route.unary(op, input)
+            }
+            None => {
+                twice(input, pool, |x, [k, s, p, _]| avg_pool2d(x, k, s, p, count_include_pad, ceil_mode))
+            }
+        }
+    }
+}
+
+/// The padding that is the same before and after each axis, for a pooling to see to. Where it is not, the input is padded here, and there is none.
+fn padded<B: Backend>(
+    input: Tensor<B, 5>,
+    padding: &PaddingConfig3d,
+    kernel_size: [usize; 3],
+    stride: [usize; 3],
+    value: f32,
+) -> (Tensor<B, 5>, [usize; 3]) {
+    let dims = input.dims();
+    let pairs: [(usize, usize); 3] = match *padding {
+        PaddingConfig3d::Valid => [(0, 0); 3],
+        PaddingConfig3d::Explicit(depth, height, width) => [depth, height, width].map(|pad| (pad, pad)),
+        PaddingConfig3d::Same => std::array::from_fn(|axis| {
+            let steps = dims[axis + 2].div_ceil(stride[axis]).saturating_sub(1);
+            let whole = (steps * stride[axis] + kernel_size[axis]).saturating_sub(dims[axis + 2]);
+            (whole / 2, whole - whole / 2)
+        }),
+    };
+    if pairs.iter().all(|(before, after)| before == after) {
+        return (input, pairs.map(|(before, _)| before));
+    }
+    let (mut whole, mut inside) = (dims, dims.map(|dim| 0..dim));
+    for (axis, (before, after)) in pairs.into_iter().enumerate() {
+        whole[axis + 2] += before + after;
+        inside[axis + 2] = before..before + dims[axis + 2];
+    }
+    // Burn's `pad` takes the backend's usual dtype for what is around.
+    let around = Tensor::full(whole, value, (&input.device(), input.dtype()));
+    (around.slice_assign(inside, input), [0; 3])
+}
+
+/// Height and width of a window's size, stride, padding and dilation.
+type Plane = [[usize; 2]; 4];
+
+/// A pooling over three axes as one over height and width, then one over depth.
+fn twice<B: Backend>(
+    x: Tensor<B, 5>,
+    pool: Pool3d,
+    plane: impl Fn(Tensor<B, 4>, Plane) -> Tensor<B, 4>,
+) -> Tensor<B, 5> {
+    let [batch, channels, depth, height, width] = x.dims();
+    let lists = [pool.kernel_size, pool.stride, pool.padding, pool.dilation];
+    let planes = x.reshape([batch, channels * depth, height, width]);
+    let planes = plane(planes, lists.map(|[_, height, width]| [height, width]));
+    let [_, _, height, width] = planes.dims();
+    let columns = planes.reshape([batch, channels, depth, height * width]);
+    // Across, a window of one element that moves by one.
+    let across = [1, 1, 0, 1];
+    let out = plane(columns, std::array::from_fn(|list| [lists[list][0], across[list]]));
+    let depth = out.dims()[2];
+    out.reshape([batch, channels, depth, height, width])
+}
+
+#[derive(Debug)]
+struct MaxOp {
+    pool: Pool3d,
+    /// The input's shape.
+    x: [usize; 5],
+    /// Whether there may be a gradient, which the maxima's places are for.
+    indexed: bool,
+}
+
+impl Op for MaxOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_max_pool3d", "nn_max_pool3d_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        &[false]
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let [x] = inputs.try_into().expect("one input");
+        if !self.indexed {
+            return Ok((fused::max_pool3d(x, self.pool)?, vec![]));
+        }
+        let (out, indices) = fused::max_pool3d_with_indices(x, self.pool)?;
+        Ok((out, vec![indices]))
+    }
+
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept: Kept,
+        _: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        let [indices] = kept.saved.try_into().expect("the maxima's places");
+        Ok(vec![Some(fused::max_pool3d_backward(self.x, self.pool, grad, indices)?)])
+    }
+}
+
+#[derive(Debug)]
+struct AvgOp {
+    pool: Pool3d,
+    /// The input's shape.
+    x: [usize; 5],
+    count_include_pad: bool,
+}
+
+impl Op for AvgOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_avg_pool3d", "nn_avg_pool3d_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        &[false]
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let [x] = inputs.try_into().expect("one input");
+        Ok((fused::avg_pool3d(x, self.pool, self.count_include_pad)?, vec![]))
+    }
+
+    fn backward(&self, grad: RocmTensor, _: Kept, _: &[bool]) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        Ok(vec![Some(fused::avg_pool3d_backward(self.x, grad, self.pool, self.count_include_pad)?)])
+    }
+}

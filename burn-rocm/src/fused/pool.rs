@@ -1,0 +1,108 @@
+//! Pooling over three axes.
+
+use burn_std::DType;
+
+use super::loss::float_type;
+use crate::RocmTensor;
+use crate::error::invalid;
+use crate::ops::pool::{self, Window};
+use hip::Error as RocmError;
+
+/// A window over `[batch, channels, depth, height, width]` and how it moves, an entry for each of the last three axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool3d {
+    /// Elements of the window.
+    pub kernel_size: [usize; 3],
+    /// How far it moves.
+    pub stride: [usize; 3],
+    /// What is added before and after the input: nothing to a maximum, zeros to a mean.
+    pub padding: [usize; 3],
+    /// How far apart the window's elements are; 1 for means.
+    pub dilation: [usize; 3],
+    /// Whether an incomplete last window counts.
+    pub ceil_mode: bool,
+}
+
+impl Pool3d {
+    fn window(&self) -> Window<3> {
+        let Self { kernel_size: size, stride, padding, dilation, ceil_mode: ceil } = *self;
+        Window { size, stride, padding, dilation, ceil }
+    }
+
+    /// The window of means.
+    fn of_means(&self, op: &'static str) -> hip::Result<Window<3>> {
+        match self.dilation {
+            [1, 1, 1] => Ok(self.window()),
+            dilation => invalid(op, "a dilation of 1", format!("{dilation:?}")),
+        }
+    }
+}
+
+/// The largest element of each window: one kernel.
+///
+/// # Shapes
+/// - x: `[batch, channels, depth, height, width]`
+/// - result: `[batch, channels, depth_out, height_out, width_out]`
+///
+/// # Errors
+/// `Invalid` for another rank, integers, or a window that does not fit the padded input; the device's own.
+pub fn max_pool3d(x: RocmTensor, pool: Pool3d) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "max_pool3d";
+    float_type(OP, &x)?;
+    pool::max(OP, x, pool.window())
+}
+
+/// [`max_pool3d`], and each maximum's place in its channel, `(slice * height + row) * width + column`, as I32: the first of equals.
+///
+/// # Errors
+/// As of [`max_pool3d`].
+pub fn max_pool3d_with_indices(x: RocmTensor, pool: Pool3d) -> Result<(RocmTensor, RocmTensor), RocmError> {
+    const OP: &str = "max_pool3d_with_indices";
+    float_type(OP, &x)?;
+    pool::max_with_indices(OP, x, pool.window(), DType::I32)
+}
+
+/// The gradient of [`max_pool3d`] by its input, of shape `x`, from the output's and the maxima's places: on MIOpen in f32 and f16 where it has the
+/// window (no dilation, complete windows, padding below the window's size), else one kernel.
+///
+/// # Errors
+/// `Invalid` where shapes or devices do not fit, or for integers; the device's own. A place outside the input is told by the next read or sync where the
+/// kernel serves; MIOpen drops it.
+pub fn max_pool3d_backward(
+    x: [usize; 5],
+    pool: Pool3d,
+    grad: RocmTensor,
+    indices: RocmTensor,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "max_pool3d_backward";
+    float_type(OP, &grad)?;
+    pool::max_gradient(OP, &x, pool.window(), grad, indices)
+}
+
+/// The mean of each window, zeros of the padding counted where `count_include_pad`: on MIOpen as of [`max_pool3d_backward`], else one kernel.
+///
+/// # Shapes
+/// As of [`max_pool3d`].
+///
+/// # Errors
+/// As of [`max_pool3d`], and `Invalid` for a dilation other than 1.
+pub fn avg_pool3d(x: RocmTensor, pool: Pool3d, count_include_pad: bool) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "avg_pool3d";
+    float_type(OP, &x)?;
+    pool::average(OP, x, pool.of_means(OP)?, count_include_pad)
+}
+
+/// The gradient of [`avg_pool3d`] by its input, of shape `x`, from the output's.
+///
+/// # Errors
+/// As of [`avg_pool3d`], and `Invalid` for a gradient of another shape.
+pub fn avg_pool3d_backward(
+    x: [usize; 5],
+    grad: RocmTensor,
+    pool: Pool3d,
+    count_include_pad: bool,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "avg_pool3d_backward";
+    float_type(OP, &grad)?;
+    pool::average_gradient(OP, &x, grad, pool.of_means(OP)?, count_include_pad)
+}

@@ -1,0 +1,237 @@
+//! MIOpen's pooling, against a reference in `f64`.
+#![allow(clippy::unwrap_used)]
+#![allow(non_upper_case_globals)] // AMD's names.
+
+mod library;
+
+use core::ffi::c_void;
+use half::f16;
+use library::dnn::{Dnn, Typed};
+use library::{Device, Random, close, wide};
+use miopen_sys::*;
+
+const ONE: f32 = 1.0;
+const ZERO: f32 = 0.0;
+
+fn float(value: &f32) -> *const c_void {
+    core::ptr::from_ref(value).cast()
+}
+
+/// A pooling over two or three axes.
+struct Pool {
+    mode: miopenPoolingMode_t,
+    index: miopenIndexType_t,
+    index_mode: miopenPoolingWorkspaceIndexMode_t,
+    x: Vec<usize>,
+    window: Vec<usize>,
+    pad: Vec<usize>,
+    stride: Vec<usize>,
+}
+
+impl Pool {
+    /// The places of an output of a window along an axis, in the input and in the window.
+    fn covered(&self, axis: usize, at: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
+        let (size, pad, first) = (self.x[axis + 2], self.pad[axis], at * self.stride[axis]);
+        (0..self.window[axis])
+            .filter_map(move |i| (first + i).checked_sub(pad).filter(|&place| place < size).map(|at| (at, i)))
+    }
+}
+
+fn pool<T: Typed>(case: &Pool, random: &mut Random) {
+    let dnn = Dnn::new();
+    let axes = case.window.len();
+    let count = |shape: &[usize]| shape.iter().product::<usize>();
+    let out =
+        |axis: usize| (case.x[axis + 2] + 2 * case.pad[axis] - case.window[axis]) / case.stride[axis] + 1;
+    let outs: Vec<usize> = case.x[..2].iter().copied().chain((0..axes).map(out)).collect();
+    let (inputs, outputs) = (count(&case.x[2..]), count(&outs[2..]));
+    let x = random.values::<T>(count(&case.x));
+    let dy = random.values::<T>(count(&outs));
+    let (fx, fdy) = (wide(&x), wide(&dy));
+    let (mut y, mut dx, mut indices) = (vec![], vec![0.0; x.len()], vec![]);
+    for (o, gradient) in fdy.iter().enumerate() {
+        let plane = o / outputs * inputs;
+        let mut pixels = vec![(0, 0)]; // (place in the image, place in the window), axis by axis
+        for axis in 0..axes {
+            let here = case.covered(axis, o / count(&outs[axis + 3..]) % outs[axis + 2]);
+            let next = |(at, inner)| {
+                let (size, window) = (case.x[axis + 2], case.window[axis]);
+                here.clone().map(move |(place, i)| (at * size + place, inner * window + i))
+            };
+            pixels = pixels.into_iter().flat_map(next).collect();
+        }
+        if case.mode == miopenPoolingMax {
+            let value = |pixel: (usize, usize)| fx[plane + pixel.0];
+            let best =
+                pixels.iter().fold(pixels[0], |best, &new| if value(new) > value(best) { new } else { best });
+            dx[plane + best.0] += gradient;
+            let masked = case.index_mode == miopenPoolingWorkspaceIndexMask;
+            indices.push(if masked { best.1 } else { best.0 });
+            y.push(value(best));
+        } else {
+            let inclusive = case.mode == miopenPoolingAverageInclusive;
+            let divisor = if inclusive { count(&case.window) } else { pixels.len() } as f64;
+            pixels.iter().for_each(|pixel| dx[plane + pixel.0] += gradient / divisor);
+            y.push(pixels.iter().map(|pixel| fx[plane + pixel.0]).sum::<f64>() / divisor);
+        }
+    }
+    let (dx_desc, dy_desc) = (dnn.tensor(T::DATA, &case.x), dnn.tensor(T::DATA, &outs));
+    let ints = |values: &[usize]| values.iter().map(|&value| value as i32).collect::<Vec<_>>();
+    let nan = |len: usize| Device::new(&vec![T::of(f64::NAN); len]);
+    let (bx, by, bdy, bdx) = (Device::new(&x), nan(y.len()), Device::new(&dy), nan(x.len()));
+    let mut desc = core::ptr::null_mut();
+    // SAFETY: live descriptors, out-pointers, buffers of the descriptors' sizes.
+    unsafe {
+        let t = &dnn.table;
+        assert_eq!((t.miopenCreatePoolingDescriptor)(&mut desc), miopenStatusSuccess);
+        let (window, pad, stride) = (ints(&case.window), ints(&case.pad), ints(&case.stride));
+        let (window, pad, stride) = (window.as_ptr(), pad.as_ptr(), stride.as_ptr());
+        let status = (t.miopenSetNdPoolingDescriptor)(desc, case.mode, axes as i32, window, pad, stride);
+        assert_eq!(status, miopenStatusSuccess);
+        assert_eq!((t.miopenSetPoolingIndexType)(desc, case.index), miopenStatusSuccess);
+        assert_eq!((t.miopenSetPoolingWorkSpaceIndexMode)(desc, case.index_mode), miopenStatusSuccess);
+        let mut size = 0usize;
+        assert_eq!((t.miopenPoolingGetWorkSpaceSizeV2)(desc, dy_desc.get(), &mut size), miopenStatusSuccess);
+        let space = Device::new(&vec![0xffu8; size]);
+        let forward = |size: usize| {
+            (t.miopenPoolingForward)(
+                dnn.handle,
+                desc,
+                float(&ONE),
+                dx_desc.get(),
+                bx.void(),
+                float(&ZERO),
+                dy_desc.get(),
+                by.void(),
+                true,
+                space.void(),
+                size,
+            )
+        };
+        if size > 0 {
+            assert_eq!(forward(size - 1), miopenStatusBadParm);
+        }
+        assert_eq!(forward(size), miopenStatusSuccess);
+        close("pooling", &by.get(), &y, 1e-30);
+        if case.mode == miopenPoolingMax {
+            let each = size / y.len();
+            let bytes = space.get();
+            for (i, index) in indices.iter().enumerate() {
+                let mut own = [0u8; 8];
+                own[..each].copy_from_slice(&bytes[i * each..(i + 1) * each]);
+                assert_eq!(u64::from_le_bytes(own), *index as u64, "index {i}");
+            }
+        }
+        let status = (t.miopenPoolingBackward)(
+            dnn.handle,
+            desc,
+            float(&ONE),
+            dy_desc.get(),
+            by.void(),
+            dy_desc.get(),
+            bdy.void(),
+            dx_desc.get(),
+            bx.void(),
+            float(&ZERO),
+            dx_desc.get(),
+            bdx.void(),
+            space.void(),
+        );
+        assert_eq!(status, miopenStatusSuccess);
+        close("pooling gradient", &bdx.get(), &dx, 1e-30);
+        assert_eq!((t.miopenDestroyPoolingDescriptor)(desc), miopenStatusSuccess);
+    }
+}
+
+#[test]
+fn pooling() {
+    let mut random = Random::new("pooling");
+    for round in 0..200 {
+        // Two by two without padding has a loop of its own.
+        let (axes, halves) = (if round % 3 == 0 { 3 } else { 2 }, round % 4 == 0);
+        let mut draw = |n: usize| (0..axes).map(|_| random.below(n)).collect::<Vec<_>>();
+        let window = draw(3).iter().map(|w| w + 1).collect::<Vec<_>>();
+        let pad = draw(60).iter().zip(&window).map(|(pad, window)| pad % window).collect();
+        let stride = draw(3).iter().map(|s| s + 1).collect();
+        let sizes = draw(if axes == 3 { 7 } else { 15 }).into_iter().map(|size| 3 + size);
+        let case = Pool {
+            x: [1 + round % 2, 1 + round % 5].into_iter().chain(sizes).collect(),
+            mode: random.pick(&[
+                miopenPoolingMax,
+                miopenPoolingMax,
+                miopenPoolingAverage,
+                miopenPoolingAverageInclusive,
+            ]),
+            index: random.pick(&[miopenIndexUint16, miopenIndexUint32, miopenIndexUint64]),
+            index_mode: random.pick(&[miopenPoolingWorkspaceIndexMask, miopenPoolingWorkspaceIndexImage]),
+            window: if halves { vec![2; axes] } else { window },
+            pad: if halves { vec![0; axes] } else { pad },
+            stride: if halves { vec![2; axes] } else { stride },
+        };
+        match round % 2 {
+            0 => pool::<f16>(&case, &mut random),
+            _ => pool::<f32>(&case, &mut random),
+        }
+    }
+    let small = Pool {
+        mode: miopenPoolingMax,
+        index: miopenIndexUint8,
+        index_mode: miopenPoolingWorkspaceIndexMask,
+        x: vec![2, 3, 8, 8],
+        window: vec![2; 2],
+        pad: vec![0; 2],
+        stride: vec![2; 2],
+    };
+    pool::<f32>(&small, &mut random);
+}
+
+#[test]
+fn pooling_refusals() {
+    let dnn = Dnn::new();
+    let t = &dnn.table;
+    let mut desc = core::ptr::null_mut();
+    // SAFETY: live descriptors, out-pointers, buffers of the descriptors' sizes.
+    unsafe {
+        assert_eq!((t.miopenCreatePoolingDescriptor)(&mut desc), miopenStatusSuccess);
+        let set_over = |axes, window: i32, pad: i32, stride: i32| {
+            let (window, pad, stride) = ([window; 4], [pad; 4], [stride; 4]);
+            let (window, pad, stride) = (window.as_ptr(), pad.as_ptr(), stride.as_ptr());
+            (t.miopenSetNdPoolingDescriptor)(desc, miopenPoolingMax, axes, window, pad, stride)
+        };
+        let set = |window, pad, stride| set_over(2, window, pad, stride);
+        assert_eq!(set_over(1, 2, 0, 2), miopenStatusBadParm);
+        assert_eq!(set_over(4, 2, 0, 2), miopenStatusBadParm);
+        assert_eq!(set(0, 0, 1), miopenStatusBadParm);
+        assert_eq!(set(2, 0, 0), miopenStatusBadParm);
+        assert_eq!(set(2, 2, 1), miopenStatusBadParm);
+        assert_eq!(set(2, -1, 1), miopenStatusBadParm);
+        assert_eq!(set(2, 0, 2), miopenStatusSuccess);
+        let image = miopenPoolingWorkspaceIndexImage;
+        assert_eq!((t.miopenSetPoolingWorkSpaceIndexMode)(desc, image), miopenStatusSuccess);
+        // 32 x 32 pixels can't be counted in a byte.
+        let (x, y) = (dnn.tensor(miopenFloat, &[1, 1, 32, 32]), dnn.tensor(miopenFloat, &[1, 1, 16, 16]));
+        let (bx, by, space) =
+            (Device::new(&[0f32; 1024]), Device::new(&[0f32; 256]), Device::new(&[0u8; 2048]));
+        let run = |x: miopenTensorDescriptor_t, alpha: &f32, backward| {
+            (t.miopenPoolingForward)(
+                dnn.handle,
+                desc,
+                float(alpha),
+                x,
+                bx.void(),
+                float(&ZERO),
+                y.get(),
+                by.void(),
+                backward,
+                space.void(),
+                2048,
+            )
+        };
+        assert_eq!(run(x.get(), &ONE, true), miopenStatusBadParm);
+        assert_eq!(run(x.get(), &ONE, false), miopenStatusSuccess);
+        assert_eq!(run(x.get(), &2.0, false), miopenStatusNotImplemented);
+        assert_eq!(run(y.get(), &ONE, false), miopenStatusBadParm);
+        assert_eq!((t.miopenDestroyPoolingDescriptor)(desc), miopenStatusSuccess);
+        assert_eq!((t.miopenDestroyPoolingDescriptor)(core::ptr::null_mut()), miopenStatusBadParm);
+    }
+}
