@@ -2,6 +2,7 @@
 
 mod activation;
 mod attention;
+mod conv;
 mod launches;
 mod loss;
 mod norm;
@@ -82,6 +83,7 @@ fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
     let rows = large(options, is_gpu);
     let mut all = activation::cases(rows);
     all.extend(attention::cases(is_gpu));
+    all.extend(conv::cases(if is_gpu { 64 } else { 4 }));
     all.extend(loss::cases(rows));
     all.extend(norm::cases(rows, if is_gpu { 64 } else { 4 }));
     all.extend(optim::cases(is_gpu));

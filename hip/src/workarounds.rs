@@ -51,6 +51,15 @@ pub(crate) fn batch_norm_is_right(batch: usize, spatial: usize) -> bool {
     spatial.is_multiple_of(4) && batch * spatial > 1
 }
 
+/// Whether MIOpen's fusion plans are right for a convolution of so many groups of channels.
+///
+/// The fused direct kernel (`MIOpenConvDirBatchNormActiv.cl`) knows no groups, and its solver takes them all the same: on ROCm 7.2 over a virtual gfx1030 a
+/// depthwise convolution comes out as another. A MIOpen of before had no such plan (<https://github.com/ROCm/MIOpen/issues/2067>). Can go when the oldest MIOpen
+/// that is supported refuses them or has them right.
+pub(crate) fn fusion_is_right(groups: usize) -> bool {
+    groups == 1
+}
+
 /// rocBLAS ends the process when it has no kernels for the chip, so look before a handle is created.
 ///
 /// <https://github.com/ROCm/rocm-libraries/issues/7026>. Can go when `rocblas_create_handle` returns a status there.

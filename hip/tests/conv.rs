@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{close, device, output, random_tensor, read, tolerance};
-use hip::{ConvDesc, DType, Device, Error, TensorArg};
+use hip::{Activation, ConvDesc, DType, Device, Error, ProviderKind, TensorArg};
 
 struct Case {
     name: &'static str,
@@ -142,6 +142,87 @@ fn convolutions() {
     for case in CASES {
         all_directions(&device, case);
     }
+}
+
+/// Where MIOpen has a fusion plan for a case, it computes it; where not, it says so each time. The CPU device has one for f32 in 2-D.
+#[test]
+fn fused_with_bias_and_activation() {
+    let device = device();
+    let dnn = device.dnn().unwrap();
+    let (mut served, mut wrong) = (0, Vec::new());
+    for (case, biased) in CASES.iter().flat_map(|case| [true, false].map(|biased| (case, biased))) {
+        let desc = case.desc();
+        let (dtype, ny) = (desc.dtype, count(&desc.y));
+        let x = random_tensor(&device, 1, dtype, count(&desc.x));
+        let w = random_tensor(&device, 2, dtype, count(&desc.w));
+        let bias = random_tensor(&device, 3, dtype, desc.y[1]);
+        let plane = count(&desc.y[2..]);
+        let channel = |k: usize| k / plane % desc.y[1];
+        let mut sums: Vec<f64> =
+            (0..ny).map(|k| if biased { bias.values[channel(k)] } else { 0.0 }).collect();
+        walk(&desc, |i, j, k| sums[k] += x.values[i] * w.values[j]);
+        for (activation, of) in [
+            (Activation::Relu, (|v| v.max(0.0)) as fn(f64) -> f64),
+            (Activation::Elu(0.5), |v: f64| if v > 0.0 { v } else { 0.5 * v.exp_m1() }),
+        ] {
+            let want: Vec<f64> = sums.iter().map(|&sum| of(sum)).collect();
+            let (xa, wa) = (TensorArg::new(&x.buffer), TensorArg::new(&w.buffer));
+            let add = biased.then_some(TensorArg::new(&bias.buffer));
+            // Twice: the second time from the cache.
+            for _ in 0..2 {
+                let out = output(&device, dtype, ny);
+                match dnn.conv_bias_activation(&desc, activation, xa, wa, add, TensorArg::new(&out)) {
+                    Ok(()) => {
+                        let (got, largest) = (
+                            read(&device, &out, dtype, ny),
+                            want.iter().fold(1e-3f64, |most, value| most.max(value.abs())),
+                        );
+                        let error =
+                            got.iter().zip(&want).fold(0.0f64, |most, (a, b)| most.max((a - b).abs()));
+                        if error / largest >= tolerance(dtype) || got.iter().any(|value| value.is_nan()) {
+                            wrong.push(format!("{}, bias {biased}, {activation:?}: {error:.2e}", case.name));
+                        }
+                        served += 1;
+                    }
+                    // MIOpen's plans are wrong there.
+                    Err(Error::Unsupported { .. }) if desc.groups > 1 => {}
+                    Err(Error::Miopen { .. }) if device.provider().kind() != ProviderKind::Cpu => {}
+                    Err(Error::Miopen { call, .. }) => {
+                        assert_eq!(call, "miopenCompileFusionPlan");
+                        assert!(dtype != DType::F32 || desc.x.len() != 4, "{}", case.name);
+                    }
+                    Err(error) => panic!("{}: {error}", case.name),
+                }
+            }
+        }
+    }
+    println!("{served} of {} calls by a fusion plan", 8 * CASES.len());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn fused_calls_refuse_what_does_not_fit() {
+    let device = device();
+    let dnn = device.dnn().unwrap();
+    let desc = CASES[0].desc();
+    let (x, w) = (
+        random_tensor(&device, 1, DType::F32, count(&desc.x)),
+        random_tensor(&device, 2, DType::F32, count(&desc.w)),
+    );
+    let (y, small) = (output(&device, DType::F32, count(&desc.y)), output(&device, DType::F32, 5));
+    let (x, w, y, small) =
+        (TensorArg::new(&x.buffer), TensorArg::new(&w.buffer), TensorArg::new(&y), TensorArg::new(&small));
+    let call =
+        |desc: &ConvDesc, x, w, bias, y| dnn.conv_bias_activation(desc, Activation::Relu, x, w, bias, y);
+    let wrong = ConvDesc { y: vec![2, 6, 9, 8], ..desc.clone() };
+    assert!(matches!(call(&wrong, x, w, None, y), Err(Error::Invalid { .. })));
+    assert!(matches!(call(&desc, x, w, Some(small), y), Err(Error::Invalid { .. })), "6 channels");
+    assert!(matches!(call(&desc, x, w, None, small), Err(Error::Invalid { .. })));
+    assert!(matches!(call(&desc, x, w, None, x), Err(Error::Invalid { .. })), "overlaps");
+    let double =
+        ConvDesc { dtype: DType::F64, x: vec![1, 1, 3, 3], w: vec![1, 1, 3, 3], y: vec![1; 4], ..desc };
+    let double = ConvDesc { padding: vec![0; 2], ..double };
+    assert!(matches!(call(&double, x, w, None, y), Err(Error::Unsupported { .. })));
 }
 
 #[test]

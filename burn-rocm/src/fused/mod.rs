@@ -7,6 +7,7 @@ mod activation;
 pub mod amp;
 mod attention;
 mod batch_norm;
+mod conv_act;
 mod group_norm;
 mod layer_norm;
 mod loss;
@@ -25,6 +26,7 @@ pub use attention::{
     attention_weights, attention_weights_backward,
 };
 pub use batch_norm::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};
+pub use conv_act::{Conv2dOptions, conv_act, conv_relu_backward};
 pub use group_norm::{group_norm, group_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};
 pub use loss::{ClassScores, ClassTargets, MAX_PAD_TOKENS, cross_entropy, cross_entropy_backward};

@@ -4,7 +4,7 @@
 
 use std::sync::Once;
 
-use hip::{ConvDesc, Dnn, Route, TensorArg, conv_route};
+use hip::{Activation, ConvDesc, Dnn, Route, TensorArg, conv_route};
 
 use super::binary::binary;
 use super::data::{assign, full_on, packed};
@@ -198,6 +198,38 @@ pub(crate) fn forward(
         false => conv_direct::forward(op, &desc, &x, &weight)?,
     };
     add_bias(op, out, bias)
+}
+
+/// The activation of a convolution and its bias by MIOpen's fusion plan; `None` where MIOpen is not to convolve this, or has no plan for it. All packed.
+pub(crate) fn by_plan(
+    op: &'static str,
+    x: &RocmTensor,
+    weight: &RocmTensor,
+    bias: Option<&RocmTensor>,
+    options: &Options,
+    activation: Activation,
+) -> hip::Result<Option<RocmTensor>> {
+    let all: Vec<&RocmTensor> = [x, weight].into_iter().chain(bias).collect();
+    check_rank(op, &all[..2], options.stride.len() + 2)?;
+    one_device(op, &all)?;
+    one_dtype(op, &all)?;
+    let desc = describe(op, x.dims(), weight.dims(), options, x.kernel_type()?)?;
+    if let Some(bias) = bias.filter(|bias| bias.dims() != [desc.y[1]]) {
+        return invalid(op, format!("a bias of shape [{}]", desc.y[1]), format!("{:?}", bias.dims()));
+    }
+    if desc.y.contains(&0) || desc.w.contains(&0) || desc.x.contains(&0) {
+        return Ok(None);
+    }
+    let Some(dnn) = library(op, &desc, x)? else { return Ok(None) };
+    let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
+    match dnn.conv_bias_activation(&desc, activation, arg(x), arg(weight), bias.map(arg), arg(&out)) {
+        Ok(()) => Ok(Some(out)),
+        // No plan, which is nothing unusual; or no room for what it needs beside the tensors.
+        Err(hip::Error::Unsupported { .. } | hip::Error::Miopen { .. } | hip::Error::OutOfMemory { .. }) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The gradient of a convolution's input, which has the shape `x`.

@@ -5,7 +5,7 @@ use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 
 hip_sys::function_table! {
-    /// The functions of `libMIOpen`. Those under `optional` came after ROCm 5.7 and are still called beta.
+    /// The functions of `libMIOpen`. Those under `optional` came after ROCm 5.7; the norms among them are still called beta.
     pub struct Miopen {
         required {
             fn miopenGetErrorString(error: miopenStatus_t) -> *const c_char;
@@ -229,6 +229,49 @@ hip_sys::function_table! {
                 dxDesc: miopenTensorDescriptor_t, dx: *mut c_void,
             ) -> miopenStatus_t;
             fn miopenDestroyActivationDescriptor(activDesc: miopenActivationDescriptor_t) -> miopenStatus_t;
+            fn miopenCreateFusionPlan(
+                fusePlanDesc: *mut miopenFusionPlanDescriptor_t, fuseDirection: miopenFusionDirection_t,
+                inputDesc: miopenTensorDescriptor_t,
+            ) -> miopenStatus_t;
+            fn miopenDestroyFusionPlan(fusePlanDesc: miopenFusionPlanDescriptor_t) -> miopenStatus_t;
+            fn miopenCompileFusionPlan(
+                handle: miopenHandle_t, fusePlanDesc: miopenFusionPlanDescriptor_t,
+            ) -> miopenStatus_t;
+            fn miopenFusionPlanGetWorkSpaceSize(
+                handle: miopenHandle_t, fusePlanDesc: miopenFusionPlanDescriptor_t, workSpaceSize: *mut usize,
+                algo: miopenConvFwdAlgorithm_t,
+            ) -> miopenStatus_t;
+            fn miopenCreateOpConvForward(
+                fusePlanDesc: miopenFusionPlanDescriptor_t, convOp: *mut miopenFusionOpDescriptor_t,
+                convDesc: miopenConvolutionDescriptor_t, wDesc: miopenTensorDescriptor_t,
+            ) -> miopenStatus_t;
+            fn miopenCreateOpActivationForward(
+                fusePlanDesc: miopenFusionPlanDescriptor_t, activFwdOp: *mut miopenFusionOpDescriptor_t,
+                mode: miopenActivationMode_t,
+            ) -> miopenStatus_t;
+            fn miopenCreateOpBiasForward(
+                fusePlanDesc: miopenFusionPlanDescriptor_t, biasOp: *mut miopenFusionOpDescriptor_t,
+                bDesc: miopenTensorDescriptor_t,
+            ) -> miopenStatus_t;
+            fn miopenCreateOperatorArgs(args: *mut miopenOperatorArgs_t) -> miopenStatus_t;
+            fn miopenDestroyOperatorArgs(args: miopenOperatorArgs_t) -> miopenStatus_t;
+            fn miopenSetOpArgsConvForward(
+                args: miopenOperatorArgs_t, convOp: miopenFusionOpDescriptor_t, alpha: *const c_void,
+                beta: *const c_void, w: *const c_void,
+            ) -> miopenStatus_t;
+            fn miopenSetOpArgsActivForward(
+                args: miopenOperatorArgs_t, activFwdOp: miopenFusionOpDescriptor_t, alpha: *const c_void,
+                beta: *const c_void, activAlpha: f64, activBeta: f64, activGamma: f64,
+            ) -> miopenStatus_t;
+            fn miopenSetOpArgsBiasForward(
+                args: miopenOperatorArgs_t, biasOp: miopenFusionOpDescriptor_t, alpha: *const c_void,
+                beta: *const c_void, bias: *const c_void,
+            ) -> miopenStatus_t;
+            fn miopenExecuteFusionPlan(
+                handle: miopenHandle_t, fusePlanDesc: miopenFusionPlanDescriptor_t,
+                inputDesc: miopenTensorDescriptor_t, input: *const c_void, outputDesc: miopenTensorDescriptor_t,
+                output: *mut c_void, args: miopenOperatorArgs_t,
+            ) -> miopenStatus_t;
             fn miopenCreateReduceTensorDescriptor(
                 reduceTensorDesc: *mut miopenReduceTensorDescriptor_t,
             ) -> miopenStatus_t;
@@ -282,6 +325,11 @@ hip_sys::function_table! {
                 bias: *const c_void, num_groups: u64, epsilon: f32, yDesc: miopenTensorDescriptor_t, y: *mut c_void,
                 meanDesc: miopenTensorDescriptor_t, mean: *mut c_void, rstdDesc: miopenTensorDescriptor_t,
                 rstd: *mut c_void,
+            ) -> miopenStatus_t;
+            fn miopenExecuteFusionPlan_v2(
+                handle: miopenHandle_t, fusePlanDesc: miopenFusionPlanDescriptor_t,
+                inputDesc: miopenTensorDescriptor_t, input: *const c_void, outputDesc: miopenTensorDescriptor_t,
+                output: *mut c_void, args: miopenOperatorArgs_t, workspace: *mut c_void, workspaceSize: usize,
             ) -> miopenStatus_t;
         }
     }

@@ -38,6 +38,27 @@ pub struct miopenActivationDescriptor {
 }
 pub type miopenActivationDescriptor_t = *mut miopenActivationDescriptor;
 
+/// What a `miopenFusionPlanDescriptor_t` points to.
+#[repr(C)]
+pub struct miopenFusionPlanDescriptor {
+    _private: [u8; 0],
+}
+pub type miopenFusionPlanDescriptor_t = *mut miopenFusionPlanDescriptor;
+
+/// What a `miopenFusionOpDescriptor_t` points to.
+#[repr(C)]
+pub struct miopenFusionOpDescriptor {
+    _private: [u8; 0],
+}
+pub type miopenFusionOpDescriptor_t = *mut miopenFusionOpDescriptor;
+
+/// What a `miopenOperatorArgs_t` points to.
+#[repr(C)]
+pub struct miopenOperatorArgs {
+    _private: [u8; 0],
+}
+pub type miopenOperatorArgs_t = *mut miopenOperatorArgs;
+
 /// What a `miopenReduceTensorDescriptor_t` points to.
 #[repr(C)]
 pub struct miopenReduceTensorDescriptor {
@@ -238,6 +259,13 @@ hip_sys::c_enum! {
         miopenConvolutionBwdWeightsAlgoDirect = 1,
         miopenConvolutionBwdWeightsAlgoWinograd = 3,
         miopenConvolutionBwdWeightsAlgoImplicitGEMM = 5,
+    }
+}
+
+hip_sys::c_enum! {
+    /// How the ops of a fusion plan follow each other.
+    pub enum miopenFusionDirection_t {
+        miopenVerticalFusion = 0,
     }
 }
 

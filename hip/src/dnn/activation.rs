@@ -32,7 +32,7 @@ pub enum Activation {
 
 impl Activation {
     /// MIOpen's mode, and its alpha, beta and gamma.
-    fn parameters(self) -> (miopenActivationMode_t, [f64; 3]) {
+    pub(super) fn parameters(self) -> (miopenActivationMode_t, [f64; 3]) {
         match self {
             Self::Sigmoid => (miopenActivationLOGISTIC, [1.0, 1.0, 1.0]),
             Self::Tanh => (miopenActivationTANH, [1.0, 1.0, 1.0]),

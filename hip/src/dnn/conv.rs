@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL};
 
-use super::descriptor::{ConvolutionDesc, TensorDesc, ints};
+use super::descriptor::{ConvolutionDesc, TensorDesc};
 use super::{Dnn, FLOATS, Handle, Refusal, TensorArg, check, data_type, elements};
 use crate::settings::{FindMode, settings};
 use crate::span::Span;
@@ -156,7 +156,7 @@ impl ConvDesc {
         Ok(y)
     }
 
-    fn validate(&self) -> Result<()> {
+    pub(super) fn validate(&self) -> Result<()> {
         let y = self.output()?;
         if y != self.y {
             return Err(Error::invalid(OP, format!("an output {y:?}"), format!("{:?}", self.y)));
@@ -215,7 +215,7 @@ impl Dnn {
         self.convolve(Direction::BackwardWeights, desc, [xs, ws, ys], dw)
     }
 
-    fn conv_spans(
+    pub(super) fn conv_spans(
         &self,
         desc: &ConvDesc,
         x: TensorArg<'_>,
@@ -295,11 +295,8 @@ impl Dnn {
         let data_type = data_type(OP, desc.dtype, FLOATS)?;
         desc.validate()?;
         let table = self.table;
-        let (padding, stride, dilation) =
-            (ints(OP, &desc.padding)?, ints(OP, &desc.stride)?, ints(OP, &desc.dilation)?);
-        let groups = ints(OP, &[desc.groups])?[0];
         let mut prepared = Prepared {
-            conv: ConvolutionDesc::new(table, &padding, &stride, &dilation, groups)?,
+            conv: ConvolutionDesc::of(table, OP, desc)?,
             x: TensorDesc::packed(table, OP, data_type, &desc.x)?,
             w: TensorDesc::packed(table, OP, data_type, &desc.w)?,
             y: TensorDesc::packed(table, OP, data_type, &desc.y)?,

@@ -4,7 +4,7 @@ use std::ptr;
 
 use miopen_sys::*;
 
-use super::check;
+use super::{ConvDesc, check};
 use crate::{Error, Result};
 
 macro_rules! descriptor {
@@ -71,6 +71,10 @@ descriptor!(
     miopenDestroyActivationDescriptor
 );
 descriptor!(
+    /// The arguments of a fusion plan's ops for one call.
+    OperatorArgs, miopenOperatorArgs_t, miopenCreateOperatorArgs, miopenDestroyOperatorArgs
+);
+descriptor!(
     /// A reduction's op, types and whether it gives indices.
     ReduceTensorDesc,
     miopenReduceTensorDescriptor_t,
@@ -123,15 +127,13 @@ fn too_large(op: &'static str, found: &[usize]) -> Error {
 }
 
 impl ConvolutionDesc {
-    pub(super) fn new(
-        table: &'static Miopen,
-        padding: &[i32],
-        stride: &[i32],
-        dilation: &[i32],
-        groups: i32,
-    ) -> Result<Self> {
+    /// Of a convolution whose options are as many as it has axes.
+    pub(super) fn of(table: &'static Miopen, op: &'static str, desc: &ConvDesc) -> Result<Self> {
+        let (padding, stride, dilation) =
+            (ints(op, &desc.padding)?, ints(op, &desc.stride)?, ints(op, &desc.dilation)?);
+        let groups = ints(op, &[desc.groups])?[0];
         let this = Self::create(table)?;
-        // SAFETY: the caller's three arrays have the same length, and are copied.
+        // SAFETY: the three arrays have the same length, as whoever has checked `desc` vouches, and are copied.
         let status = unsafe {
             (table.miopenInitConvolutionNdDescriptor)(
                 this.raw,
@@ -156,6 +158,49 @@ impl ConvolutionDesc {
         // SAFETY: the descriptor is valid.
         let status = unsafe { (self.table.miopenSetConvolutionAttribute)(self.raw, attribute, value) };
         check(self.table, "miopenSetConvolutionAttribute", status, || format!("{attribute:?} = {value}"))
+    }
+}
+
+impl OperatorArgs {
+    pub(super) fn new(table: &'static Miopen) -> Result<Self> {
+        Self::create(table)
+    }
+}
+
+/// Ops in a row, and what was compiled of them.
+pub(super) struct FusionPlan {
+    table: &'static Miopen,
+    raw: miopenFusionPlanDescriptor_t,
+}
+
+// SAFETY: a plan is plain data in MIOpen's heap, tied to no thread; it is compiled before it is shared, and run under the handle's lock.
+unsafe impl Send for FusionPlan {}
+// SAFETY: as above.
+unsafe impl Sync for FusionPlan {}
+
+impl FusionPlan {
+    /// A plan without ops for an input.
+    pub(super) fn new(table: &'static Miopen, input: &TensorDesc) -> Result<Self> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` outlives the call; the descriptor is valid, and copied.
+        let status = unsafe { (table.miopenCreateFusionPlan)(&mut raw, miopenVerticalFusion, input.raw) };
+        check(table, "miopenCreateFusionPlan", status, String::new)?;
+        Ok(Self { table, raw })
+    }
+
+    /// Valid for as long as `self`.
+    pub(super) fn raw(&self) -> miopenFusionPlanDescriptor_t {
+        self.raw
+    }
+}
+
+impl Drop for FusionPlan {
+    fn drop(&mut self) {
+        // SAFETY: the plan is valid; calls that used it have returned, and MIOpen keeps no reference.
+        let status = unsafe { (self.table.miopenDestroyFusionPlan)(self.raw) };
+        if let Err(error) = check(self.table, "miopenDestroyFusionPlan", status, String::new) {
+            log::warn!("{error}");
+        }
     }
 }
 

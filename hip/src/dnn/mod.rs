@@ -3,6 +3,7 @@
 mod activation;
 mod conv;
 mod descriptor;
+mod fusion;
 mod norm;
 mod pool;
 mod reduce;
@@ -54,6 +55,7 @@ pub struct Dnn {
     products: bool,
     halves: Halves,
     convolutions: [Cache<ConvDesc, conv::Prepared>; 3],
+    fusions: Cache<fusion::Fused, fusion::Prepared>,
     poolings: Cache<PoolDesc, pool::Prepared>,
     layer_norms: Cache<LayerNormDesc, norm::Prepared>,
 }
@@ -93,6 +95,7 @@ impl Dnn {
             products,
             halves: Halves::of(arch)?,
             convolutions: Default::default(),
+            fusions: Cache::default(),
             poolings: Cache::default(),
             layer_norms: Cache::default(),
         })

@@ -6,10 +6,13 @@ use burn::nn::PaddingConfig2d;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use burn_rocm::fused::Conv2dOptions;
+use burn_rocm::{RocmError, RocmTensor, fused};
 
 use super::Act;
 use super::bias_act::bias_act;
 use super::like_burn::like_burn;
+use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
 
 /// What [`ConvAct`] is made of: Burn's `Conv2dConfig` and an activation.
 #[derive(Config, Debug)]
@@ -54,8 +57,8 @@ impl ConvActConfig {
     }
 }
 
-/// The activation of a 2-D convolution: that on MIOpen, bias and activation in one kernel; backward, the activation's gradient and the
-/// bias' in one kernel (and one that joins the sums of its parts), then the convolution's.
+/// The activation of a 2-D convolution: with ReLU one call of MIOpen's where it has a fusion plan for the shape, else the convolution on MIOpen, bias and
+/// activation in one kernel. Backward, the activation's gradient and the bias' in one kernel (and one that joins the sums of its parts), then the convolution's.
 ///
 /// Its record is that of Burn's [`Conv2d`].
 #[derive(Clone, Debug)]
@@ -87,8 +90,40 @@ impl<B: Backend> ConvAct<B> {
     /// - input: `[batch, channels_in, height, width]`
     /// - output: `[batch, channels_out, height_out, width_out]`
     pub fn forward(&self, input: Tensor<B, 4>) -> Tensor<B, 4> {
+        let dims = input.dims();
+        if let (Act::Relu, Some(route), Some(padding)) =
+            (self.activation, Route::<B>::of(), self.even_padding(dims))
+        {
+            let options =
+                Conv2dOptions { stride: self.stride, padding, dilation: self.dilation, groups: self.groups };
+            let (input, weight) = (primitive(input), primitive(self.weight.val()));
+            return wrap(match &self.bias {
+                Some(bias) => {
+                    route.apply(ConvRelu { options, biased: true }, [input, weight, primitive(bias.val())]).0
+                }
+                None => route.apply(ConvRelu { options, biased: false }, [input, weight]).0,
+            });
+        }
         let conv = Conv2d { bias: None, ..self.burn() };
         bias_act(self.activation, conv.forward(input), self.bias.as_ref().map(|bias| bias.val()), 1)
+    }
+
+    /// The padding where it is the same before and after each axis.
+    fn even_padding(&self, [_, _, height, width]: [usize; 4]) -> Option<[usize; 2]> {
+        match self.padding {
+            PaddingConfig2d::Valid => Some([0, 0]),
+            PaddingConfig2d::Explicit(top, left, bottom, right) => {
+                (top == bottom && left == right).then_some([top, left])
+            }
+            PaddingConfig2d::Same => {
+                let whole = |axis: usize, size: usize| {
+                    let steps = size.div_ceil(self.stride[axis]).saturating_sub(1);
+                    (steps * self.stride[axis] + self.kernel_size[axis]).saturating_sub(size)
+                };
+                let whole = [whole(0, height), whole(1, width)];
+                whole.iter().all(|whole| whole % 2 == 0).then_some(whole.map(|whole| whole / 2))
+            }
+        }
     }
 
     /// A convolution, the batch norm behind it and an activation as one layer, for inference: the norm's scale is in the weight, what it adds in the
@@ -110,5 +145,45 @@ impl<B: Backend> ConvAct<B> {
             ..conv
         };
         Self::from_burn(folded, activation)
+    }
+}
+
+/// The ReLU of a convolution, whose gradient reads its output in the place of the product.
+#[derive(Debug)]
+struct ConvRelu {
+    options: Conv2dOptions,
+    /// Whether a bias is the third input.
+    biased: bool,
+}
+
+impl Op for ConvRelu {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_conv_act", "nn_conv_act_backward"]
+    }
+
+    fn reads(&self) -> &'static [bool] {
+        if self.biased { &[true, true, false] } else { &[true, true] }
+    }
+
+    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+        let mut inputs = inputs.into_iter();
+        let (x, weight) = (inputs.next().expect("the input"), inputs.next().expect("the weight"));
+        let y = fused::conv_act(fused::Act::Relu, x, weight, inputs.next(), self.options)?;
+        Ok((y.clone(), vec![y]))
+    }
+
+    fn backward(
+        &self,
+        grad: RocmTensor,
+        kept: Kept,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+        let mut inputs = kept.inputs.into_iter().flatten();
+        let (x, weight) = (inputs.next().expect("kept"), inputs.next().expect("kept"));
+        let [y] = kept.saved.try_into().expect("the output");
+        let of_bias = self.biased && wanted[2];
+        let found =
+            fused::conv_relu_backward(x, weight, y, grad, self.options, [wanted[0], wanted[1], of_bias])?;
+        Ok(found.into_iter().take(wanted.len()).collect())
     }
 }

@@ -251,7 +251,10 @@ fn a_batch_norm_folds_into_the_convolution_before_it() {
             &[theirs],
             Tolerance::sum(DType::F32, 27),
         );
-        assert_eq!(lines.iter().filter(|line| line.contains("kernel bias_act<Relu, f32>")).count(), 1);
+        // One call where MIOpen has a fusion plan, else a kernel after the convolution.
+        let last = ["kernel bias_act<Relu, f32>", "miopenExecuteFusionPlan"];
+        let found = lines.iter().filter(|line| last.iter().any(|last| line.contains(last))).count();
+        assert_eq!(found, 1, "{lines:#?}");
     }
 }
 

@@ -8,6 +8,7 @@ mod attention_dropout;
 mod attention_encoder;
 mod attention_fused;
 mod composed;
+mod conv_act;
 mod layer;
 mod lockstep;
 mod loss;

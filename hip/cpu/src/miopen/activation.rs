@@ -13,7 +13,7 @@ use miopen_sys::*;
 
 /// What a `miopenActivationDescriptor_t` points to.
 #[derive(Clone, Copy, Debug)]
-struct Activation {
+pub(super) struct Activation {
     mode: miopenActivationMode_t,
     alpha: f32,
     beta: f32,
@@ -46,14 +46,17 @@ pub(super) unsafe extern "C" fn miopenSetActivationDescriptor(
         require(mode.name().is_some(), miopenStatusBadParm)?;
         // SAFETY: the caller's descriptor.
         let own = unsafe { object_mut::<Activation, _>(activDesc) }?;
-        *own =
-            Activation { mode, alpha: activAlpha as f32, beta: activBeta as f32, gamma: activGamma as f32 };
+        *own = Activation::new(mode, [activAlpha, activBeta, activGamma]);
         Ok(())
     })
 }
 
 impl Activation {
-    fn forward(self, x: f32) -> f32 {
+    pub(super) fn new(mode: miopenActivationMode_t, [alpha, beta, gamma]: [f64; 3]) -> Self {
+        Activation { mode, alpha: alpha as f32, beta: beta as f32, gamma: gamma as f32 }
+    }
+
+    pub(super) fn forward(self, x: f32) -> f32 {
         let Activation { mode, alpha, beta, gamma } = self;
         match mode {
             miopenActivationLOGISTIC => 1.0 / (1.0 + (-x).exp()),

@@ -24,6 +24,12 @@ fn packed(dims: &[usize]) -> Vec<usize> {
 }
 
 impl Tensor {
+    /// In the order of its dimensions.
+    pub(crate) fn packed(data: miopenDataType_t, dims: Vec<usize>) -> Self {
+        let strides = packed(&dims);
+        Self { data, dims, strides }
+    }
+
     /// Elements.
     pub(crate) fn count(&self) -> usize {
         self.dims.iter().product()

@@ -8,6 +8,7 @@
 mod activation;
 mod conv;
 mod conv_calls;
+mod fusion;
 mod group_norm;
 mod handle;
 mod norm;
@@ -86,6 +87,19 @@ pub fn miopen_table() -> Miopen {
         miopenActivationForward: activation::miopenActivationForward,
         miopenActivationBackward: activation::miopenActivationBackward,
         miopenDestroyActivationDescriptor: activation::miopenDestroyActivationDescriptor,
+        miopenCreateFusionPlan: fusion::miopenCreateFusionPlan,
+        miopenDestroyFusionPlan: fusion::miopenDestroyFusionPlan,
+        miopenCompileFusionPlan: fusion::miopenCompileFusionPlan,
+        miopenFusionPlanGetWorkSpaceSize: fusion::miopenFusionPlanGetWorkSpaceSize,
+        miopenCreateOpConvForward: fusion::miopenCreateOpConvForward,
+        miopenCreateOpActivationForward: fusion::miopenCreateOpActivationForward,
+        miopenCreateOpBiasForward: fusion::miopenCreateOpBiasForward,
+        miopenCreateOperatorArgs: fusion::miopenCreateOperatorArgs,
+        miopenDestroyOperatorArgs: fusion::miopenDestroyOperatorArgs,
+        miopenSetOpArgsConvForward: fusion::miopenSetOpArgsConvForward,
+        miopenSetOpArgsActivForward: fusion::miopenSetOpArgsActivForward,
+        miopenSetOpArgsBiasForward: fusion::miopenSetOpArgsBiasForward,
+        miopenExecuteFusionPlan: fusion::miopenExecuteFusionPlan,
         miopenCreateReduceTensorDescriptor: reduce::miopenCreateReduceTensorDescriptor,
         miopenSetReduceTensorDescriptor: reduce::miopenSetReduceTensorDescriptor,
         miopenDestroyReduceTensorDescriptor: reduce::miopenDestroyReduceTensorDescriptor,
@@ -96,5 +110,6 @@ pub fn miopen_table() -> Miopen {
         miopenLayerNormBackward: None,
         miopenGetLayerNormBackwardWorkspaceSize: None,
         miopenGroupNormForward: Some(group_norm::miopenGroupNormForward),
+        miopenExecuteFusionPlan_v2: Some(fusion::miopenExecuteFusionPlan_v2),
     }
 }

@@ -1,8 +1,8 @@
 //! One convolution call: its checks, its solutions, its run.
 
 use super::super::status::{Outcome, by_float, input, output, require};
-use super::super::tensor::tensor;
-use super::descriptor::convolution;
+use super::super::tensor::{Tensor, tensor};
+use super::descriptor::{Convolution, convolution};
 use super::direct::Direction;
 use super::problem::Problem;
 use super::{direct, weights, winograd};
@@ -74,6 +74,11 @@ impl Call {
         let Descriptors { kind, x, w, conv, y } = descriptors;
         // SAFETY: the caller vouches for the descriptors.
         let (x, w, conv, y) = unsafe { (tensor(x)?, tensor(w)?, convolution(conv)?, tensor(y)?) };
+        Self::of(kind, x, w, conv, y)
+    }
+
+    /// As [`Call::new`], for what the descriptors hold.
+    pub(super) fn of(kind: Kind, x: &Tensor, w: &Tensor, conv: &Convolution, y: &Tensor) -> Outcome<Call> {
         let rank = conv.pad.len() + 2;
         let ranks = [x, w, y].iter().all(|tensor| tensor.dims.len() == rank);
         require(ranks && x.data == w.data && x.data == y.data, miopenStatusBadParm)?;

@@ -1,6 +1,7 @@
 //! The convolution descriptor.
 
 use super::super::status::{Outcome, give, object, object_mut, require, status, take};
+use super::super::tensor::Tensor;
 use core::ffi::c_int;
 use miopen_sys::*;
 
@@ -14,6 +15,22 @@ pub(crate) struct Convolution {
     pub(super) groups: usize,
     /// `MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL`; `None` leaves it to the direction.
     pub(super) alternative: Option<bool>,
+}
+
+impl Convolution {
+    /// The output for an input and weights.
+    pub(super) fn output(&self, x: &Tensor, w: &Tensor) -> Outcome<Tensor> {
+        let rank = self.pad.len() + 2;
+        require(x.dims.len() == rank && w.dims.len() == rank, miopenStatusBadParm)?;
+        let mut dims = vec![x.dims[0], w.dims[0]];
+        for axis in 0..rank - 2 {
+            let reach = (w.dims[axis + 2] - 1) * self.dilation[axis] + 1;
+            let padded = x.dims[axis + 2] + 2 * self.pad[axis];
+            require(padded >= reach, miopenStatusBadParm)?;
+            dims.push((padded - reach) / self.stride[axis] + 1);
+        }
+        Ok(Tensor::packed(x.data, dims))
+    }
 }
 
 /// The descriptor of a call.

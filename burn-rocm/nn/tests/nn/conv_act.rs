@@ -1,0 +1,176 @@
+//! `ConvAct` with ReLU: by MIOpen's fusion plan or by the convolution and a kernel, with one result.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::module::{AutodiffModule, Param};
+use burn::nn::PaddingConfig2d;
+use burn::nn::conv::Conv2d;
+use burn::tensor::activation::relu;
+use burn::tensor::backend::AutodiffBackend;
+use burn_rocm::{RocmError, take_last_error};
+use burn_rocm_nn::{Act, ConvAct};
+use burn_rocm_tests::trace::during;
+use burn_rocm_tests::{FLOATS, assert_close};
+use hip::ProviderKind;
+
+use crate::support::*;
+
+/// A convolution's shapes and options.
+#[derive(Debug)]
+struct Case {
+    x: [usize; 4],
+    w: [usize; 4],
+    stride: [usize; 2],
+    padding: PaddingConfig2d,
+    dilation: [usize; 2],
+    groups: usize,
+    biased: bool,
+}
+
+impl Case {
+    fn new(x: [usize; 4], w: [usize; 4]) -> Self {
+        let padding = PaddingConfig2d::Valid;
+        Self { x, w, stride: [1; 2], padding, dilation: [1; 2], groups: 1, biased: true }
+    }
+
+    fn conv<B: AutodiffBackend>(&self, [weight, bias]: &[TensorData; 2], dtype: DType) -> Conv2d<B> {
+        Conv2d {
+            weight: Param::from_tensor(tensor(weight, dtype)),
+            bias: self.biased.then(|| Param::from_tensor(tensor(bias, dtype))),
+            stride: self.stride,
+            kernel_size: [self.w[2], self.w[3]],
+            dilation: self.dilation,
+            groups: self.groups,
+            padding: self.padding.clone(),
+        }
+    }
+
+    fn values(&self, random: &Random, dtype: DType) -> (TensorData, [TensorData; 2]) {
+        let of = |shape: &[usize]| uniform(random, shape).convert_dtype(dtype);
+        (of(&self.x), [of(&self.w), of(&self.w[..1])])
+    }
+
+    /// Output and gradients against Burn's in f64.
+    fn check(&self, random: &Random) {
+        self.check_against(random, DType::F64, &FLOATS);
+    }
+
+    /// Output and gradients against Burn's in `wide`.
+    fn check_against(&self, random: &Random, wide: DType, dtypes: &[DType]) {
+        burn_rocm_tests::trace::to_file();
+        for &dtype in dtypes {
+            let (x, params) = self.values(random, dtype);
+            /// What a layer gives, and the gradients of a sum of it weighted by itself.
+            macro_rules! run {
+                ($B:ty, $dtype:expr, |$conv:ident, $x:ident| $forward:expr) => {{
+                    let leaf = tensor::<$B, 4>(&x, $dtype).require_grad();
+                    let $conv = self.conv::<$B>(&params, $dtype);
+                    let (weight, bias) = ($conv.weight.clone(), $conv.bias.clone());
+                    let $x = leaf.clone().neg();
+                    let out = $forward;
+                    let grads = (out.clone() * out.clone()).sum().backward();
+                    let mut all = vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+                    all.push(weight.val().grad(&grads).unwrap().into_data());
+                    all.extend(bias.map(|bias| bias.val().grad(&grads).unwrap().into_data()));
+                    all
+                }};
+            }
+            let expected = run!(Oracle, wide, |conv, x| relu(conv.forward(x)));
+            let expected: Vec<_> = expected.into_iter().map(|data| data.convert_dtype(dtype)).collect();
+            let terms: usize = self.w[1..].iter().product::<usize>() * self.x[0] * self.x[2] * self.x[3];
+            let scale = if matches!(dtype, DType::F16 | DType::BF16) { 20.0 } else { 5.0 };
+            let tolerance = Tolerance::sum(dtype, terms).times(scale);
+            let what = format!("{self:?} {dtype:?}");
+            let found = run!(Ours, dtype, |conv, x| ConvAct::from_burn(conv, Act::Relu).forward(x));
+            assert_close(&what, &found, &expected, tolerance);
+            let found = run!(Balanced, dtype, |conv, x| ConvAct::from_burn(conv, Act::Relu).forward(x));
+            assert_close(&format!("{what}, recomputed"), &found, &expected, tolerance);
+        }
+    }
+}
+
+#[test]
+fn against_burn_in_f64() {
+    let random = Random::new();
+    for biased in [true, false] {
+        Case { biased, padding: PaddingConfig2d::Same, ..Case::new([2, 5, 9, 7], [6, 5, 3, 3]) }
+            .check(&random);
+        Case { biased, ..Case::new([3, 16, 8, 8], [17, 16, 1, 1]) }.check(&random);
+        let explicit = PaddingConfig2d::Explicit(2, 1, 2, 1);
+        let wide = Case::new([2, 4, 11, 15], [6, 4, 5, 3]);
+        Case { biased, stride: [2, 3], dilation: [2, 1], padding: explicit, ..wide }.check(&random);
+        let groups = Case::new([2, 8, 10, 11], [12, 4, 3, 3]);
+        Case { biased, stride: [2, 1], groups: 2, ..groups }.check(&random);
+        Case { biased, groups: 8, ..Case::new([1, 8, 6, 6], [8, 1, 3, 3]) }.check(&random);
+    }
+    // More padding behind than in front, which Burn sees to: in its usual dtype alone.
+    for padding in [PaddingConfig2d::Explicit(0, 1, 2, 1), PaddingConfig2d::Same] {
+        let uneven = Case { padding, ..Case::new([1, 2, 6, 5], [3, 2, 2, 4]) };
+        uneven.check_against(&random, DType::F32, &[DType::F32]);
+    }
+}
+
+/// One call where there is a plan, else the convolution and one kernel. The CPU device has plans for f32.
+#[test]
+fn the_trace_tells_which_path_ran() {
+    let random = Random::new();
+    let case = Case { padding: PaddingConfig2d::Same, ..Case::new([2, 8, 12, 12], [16, 8, 3, 3]) };
+    let cpu = hip::provider().unwrap().kind() == ProviderKind::Cpu;
+    for dtype in [DType::F32, DType::F16] {
+        let (x, params) = case.values(&random, dtype);
+        let layer = ConvAct::from_burn(case.conv::<Ours>(&params, dtype), Act::Relu);
+        let x = tensor::<Ours, 4>(&x, dtype);
+        // Twice: a shape without a plan is not asked for again, and takes the same path.
+        for _ in 0..2 {
+            let (_, lines) = during(|| layer.forward(x.clone()));
+            let lines: Vec<_> = lines.iter().filter(|line| line.starts_with("nn_conv_act ")).collect();
+            let by_plan = lines.iter().filter(|line| line.contains(": miopenExecuteFusionPlan")).count();
+            let apart = lines.iter().filter(|line| line.contains(": miopenConvolutionForward")).count();
+            let after = lines.iter().filter(|line| line.contains(": kernel bias_act<Relu")).count();
+            assert!(
+                [by_plan, apart, after] == [1, 0, 0] || [by_plan, apart, after] == [0, 1, 1],
+                "{lines:#?}"
+            );
+            if cpu {
+                assert_eq!(by_plan, usize::from(dtype == DType::F32), "{lines:#?}");
+            }
+            println!("{dtype:?}: {lines:?}");
+        }
+    }
+}
+
+/// The same bits with and without a graph, and NaN goes through.
+#[test]
+fn inference_and_values_that_are_not_finite() {
+    let random = Random::new();
+    let case = Case::new([2, 4, 7, 7], [6, 4, 3, 3]);
+    let (x, params) = case.values(&random, DType::F32);
+    let layer = ConvAct::from_burn(case.conv::<Ours>(&params, DType::F32), Act::Relu);
+    let x = tensor::<Ours, 4>(&x, DType::F32);
+    let trained = layer.forward(x.clone()).into_data();
+    let inferred = layer.clone().valid().forward(x.clone().inner()).into_data();
+    inferred.assert_eq(&trained, true);
+    let spoilt = x.slice_fill([0..1, 0..1, 0..1, 0..1], f32::NAN);
+    let values = layer.forward(spoilt).into_data().to_vec::<f32>().unwrap();
+    assert!(values[0].is_nan() && !values[24].is_nan(), "{values:?}");
+}
+
+#[test]
+fn bad_shapes_are_errors() {
+    let random = Random::new();
+    let case = Case::new([2, 4, 7, 7], [6, 4, 3, 3]);
+    let (x, mut params) = case.values(&random, DType::F32);
+    let refused = |params: &[TensorData; 2], x: Tensor<Ours, 4>| {
+        let layer = ConvAct::from_burn(case.conv::<Ours>(params, DType::F32), Act::Relu);
+        catch_unwind(AssertUnwindSafe(|| drop(layer.forward(x)))).expect_err("a panic");
+        match take_last_error() {
+            Some(RocmError::Invalid { op, .. }) => assert_eq!(op, "conv_act"),
+            other => panic!("{other:?}"),
+        }
+    };
+    let x = tensor::<Ours, 4>(&x, DType::F32);
+    refused(&params, x.clone().slice([0..2, 0..3, 0..7, 0..7]));
+    refused(&params, x.clone().slice([0..2, 0..4, 0..2, 0..7]));
+    params[1] = uniform(&random, &[5]);
+    refused(&params, x);
+}

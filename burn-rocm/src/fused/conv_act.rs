@@ -1,0 +1,92 @@
+//! A 2-D convolution, its bias and an activation.
+
+use super::act::{Act, bias_act, bias_act_backward, relu_backward};
+use crate::RocmTensor;
+use crate::ops::conv::{self, Options};
+use crate::ops::data::packed;
+use hip::{Activation, Error as RocmError};
+
+const OP: &str = "conv_act";
+
+/// The options of a 2-D convolution; of height, then of width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conv2dOptions {
+    /// How far the window moves.
+    pub stride: [usize; 2],
+    /// Zeros before and after.
+    pub padding: [usize; 2],
+    /// How far apart the window's elements are.
+    pub dilation: [usize; 2],
+    /// Groups of channels.
+    pub groups: usize,
+}
+
+impl Conv2dOptions {
+    fn options(&self) -> Options {
+        Options {
+            stride: self.stride.to_vec(),
+            padding: self.padding.to_vec(),
+            dilation: self.dilation.to_vec(),
+            groups: self.groups,
+            padding_out: vec![0; 2],
+        }
+    }
+}
+
+/// `act(x * weight + bias)`: for ReLU by one call where MIOpen has a fusion plan for the shape, else the convolution, then bias and activation in one kernel.
+///
+/// # Shapes
+/// - x: `[batch, channels, height, width]`; weight: `[channels_out, channels / groups, window's height, width]`; bias: `[channels_out]`
+/// - result: `[batch, channels_out, height_out, width_out]`
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers; the device's own.
+pub fn conv_act(
+    act: Act,
+    x: RocmTensor,
+    weight: RocmTensor,
+    bias: Option<RocmTensor>,
+    options: Conv2dOptions,
+) -> Result<RocmTensor, RocmError> {
+    let options = options.options();
+    let (x, weight, bias) = (packed(x)?, packed(weight)?, bias.map(packed).transpose()?);
+    if act == Act::Relu
+        && let Some(out) = conv::by_plan(OP, &x, &weight, bias.as_ref(), &options, Activation::Relu)?
+    {
+        return Ok(out);
+    }
+    bias_act(act, conv::forward(OP, x, weight, None, &options)?, bias, 1)
+}
+
+/// The gradients of [`conv_act`] with ReLU by x, weight and bias, those that are `wanted`, from its output and that one's gradient.
+///
+/// # Errors
+/// As of [`conv_act`], and `Invalid` for a gradient of another shape or dtype than the output's.
+pub fn conv_relu_backward(
+    x: RocmTensor,
+    weight: RocmTensor,
+    output: RocmTensor,
+    grad: RocmTensor,
+    options: Conv2dOptions,
+    wanted: [bool; 3],
+) -> Result<[Option<RocmTensor>; 3], RocmError> {
+    let options = options.options();
+    let (grad, by_bias) = match wanted[2] {
+        true => {
+            let (grad, by_bias) = bias_act_backward(Act::Relu, output, None, grad, 1)?;
+            (grad, Some(by_bias))
+        }
+        false => (relu_backward(output, grad)?, None),
+    };
+    let by_x = match wanted[0] {
+        true => {
+            Some(conv::x_backward("conv2d_x_backward", x.dims(), weight.clone(), grad.clone(), &options)?)
+        }
+        false => None,
+    };
+    let by_weight = match wanted[1] {
+        true => Some(conv::weight_backward("conv2d_weight_backward", x, weight.dims(), grad, &options)?),
+        false => None,
+    };
+    Ok([by_x, by_weight, by_bias])
+}

@@ -1,0 +1,205 @@
+//! A convolution, its bias and an activation in one call: MIOpen's fusion plans.
+//!
+//! A plan is made for a shape and compiled once. MIOpen times the fused kernels that it has for the shape then; where it has none, it says so, and the
+//! shape is not asked for again.
+
+use std::ptr;
+
+use miopen_sys::*;
+
+use super::descriptor::{ConvolutionDesc, FusionPlan, OperatorArgs, TensorDesc};
+use super::{Activation, ConvDesc, Dnn, FLOATS, Handle, Refusal, TensorArg, check, data_type, one, zero};
+use crate::span::Span;
+use crate::{Error, Result, workarounds};
+
+const OP: &str = "fused convolution";
+
+/// A convolution, whether there is a bias, and what follows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Fused {
+    conv: ConvDesc,
+    biased: bool,
+    activation: miopenActivationMode_t,
+}
+
+/// A compiled plan and what it was made of.
+pub(super) struct Prepared {
+    plan: FusionPlan,
+    // What the plan's ops refer to: MIOpen copies it, and says so nowhere.
+    _conv: ConvolutionDesc,
+    _weight: TensorDesc,
+    _bias: TensorDesc,
+    x: TensorDesc,
+    y: TensorDesc,
+    ops: Ops,
+    workspace: usize,
+    /// Why MIOpen has no plan for this.
+    refused: Refusal,
+}
+
+/// The plan's ops, which it owns.
+struct Ops {
+    conv: miopenFusionOpDescriptor_t,
+    bias: miopenFusionOpDescriptor_t,
+    activation: miopenFusionOpDescriptor_t,
+}
+
+// SAFETY: the ops are parts of a plan, which is plain data in MIOpen's heap, tied to no thread; calls are made by one thread at a time, under
+// the handle's lock.
+unsafe impl Send for Ops {}
+// SAFETY: as above.
+unsafe impl Sync for Ops {}
+
+impl Dnn {
+    /// `y`, the activation of `x * w + bias`, by a fusion plan.
+    ///
+    /// MIOpen multiplies where one would select: ReLU of -inf is NaN, and of a negative number -0.
+    ///
+    /// # Errors
+    /// `Miopen`, `Unsupported` where MIOpen has no plan for the shape, dtype and activation; `Invalid` for shapes that don't fit, or memory that is too
+    /// small or overlaps; `OutOfMemory` where there is no memory for the plan's workspace.
+    pub fn conv_bias_activation(
+        &self,
+        desc: &ConvDesc,
+        activation: Activation,
+        x: TensorArg<'_>,
+        w: TensorArg<'_>,
+        bias: Option<TensorArg<'_>>,
+        y: TensorArg<'_>,
+    ) -> Result<()> {
+        let [xs, ws, ys] = self.conv_spans(desc, x, w, y)?;
+        let bs = self.span_or_null(OP, bias, desc.dtype, desc.w.first().copied().unwrap_or(0))?;
+        ys.apart_from(OP, &[xs, ws, bs])?;
+        desc.validate()?;
+        if [xs, ws, ys].iter().any(|span| span.bytes == 0) {
+            return Err(Error::Unsupported { op: OP, dtype: format!("{:?}: {desc:?} is empty", desc.dtype) });
+        }
+        if !workarounds::fusion_is_right(desc.groups) {
+            let dtype = format!("{:?}: MIOpen's plans are wrong for {} groups", desc.dtype, desc.groups);
+            return Err(Error::Unsupported { op: OP, dtype });
+        }
+        // Plans have no attributes that would ask for either.
+        if self.deterministic || self.halves.alternative(desc.dtype, desc.gradient) == Some(true) {
+            let dtype = format!("{:?}: a plan that is deterministic, or has FP16_ALT_IMPL", desc.dtype);
+            return Err(Error::Unsupported { op: OP, dtype });
+        }
+        let (mode, parameters) = activation.parameters();
+        let key = Fused { conv: desc.clone(), biased: bias.is_some(), activation: mode };
+        let prepared = self.fusions.get(&key, || {
+            let handle = self.begin(y.buffer)?;
+            self.plan(&handle, &key)
+        })?;
+        prepared.refused.check()?;
+        let workspace = y.buffer.device().alloc(prepared.workspace)?;
+        let space = match prepared.workspace {
+            0 => Span::NULL,
+            bytes => Span { ptr: workspace.as_ptr(), bytes },
+        };
+        let handle = self.begin(y.buffer)?;
+        let detail = || format!("{desc:?}, {activation:?}");
+        // SAFETY: the spans hold the tensors that the descriptors describe; they and the workspace go back to the pool at the earliest when the
+        // stream has been given this call, and the stream runs in order.
+        let run = unsafe { prepared.run(&handle, parameters, [xs, ws, bs, ys], space) };
+        let (call, status) = prepared.refused.keep(run)?;
+        prepared.refused.keep(self.served(call, status, detail))
+    }
+
+    /// Makes and compiles a plan.
+    fn plan(&self, handle: &Handle, fused: &Fused) -> Result<Prepared> {
+        let Fused { conv: desc, biased, activation } = fused;
+        let data_type = data_type(OP, desc.dtype, FLOATS)?;
+        let table = self.table;
+        let conv = ConvolutionDesc::of(table, OP, desc)?;
+        let tensor = |shape: &[usize]| TensorDesc::packed(table, OP, data_type, shape);
+        let mut channels = vec![1; desc.y.len()];
+        channels[1] = desc.w[0];
+        let (x, weight, bias, y) = (tensor(&desc.x)?, tensor(&desc.w)?, tensor(&channels)?, tensor(&desc.y)?);
+        let plan = FusionPlan::new(table, &x)?;
+        let detail = || format!("{fused:?}");
+        let mut ops = Ops { conv: ptr::null_mut(), bias: ptr::null_mut(), activation: ptr::null_mut() };
+        let mut workspace = 0;
+        let made = (|| {
+            // SAFETY: the plan and the descriptors are valid; what is written to outlives the calls.
+            unsafe {
+                let status =
+                    (table.miopenCreateOpConvForward)(plan.raw(), &mut ops.conv, conv.raw(), weight.raw());
+                check(table, "miopenCreateOpConvForward", status, detail)?;
+                if *biased {
+                    let status = (table.miopenCreateOpBiasForward)(plan.raw(), &mut ops.bias, bias.raw());
+                    check(table, "miopenCreateOpBiasForward", status, detail)?;
+                }
+                let status =
+                    (table.miopenCreateOpActivationForward)(plan.raw(), &mut ops.activation, *activation);
+                check(table, "miopenCreateOpActivationForward", status, detail)?;
+                let status = (table.miopenCompileFusionPlan)(handle.raw, plan.raw());
+                check(table, "miopenCompileFusionPlan", status, detail)?;
+                // Of what was compiled; the algorithm is not looked at.
+                let status = (table.miopenFusionPlanGetWorkSpaceSize)(
+                    handle.raw,
+                    plan.raw(),
+                    &mut workspace,
+                    miopenConvolutionFwdAlgoDirect,
+                );
+                check(table, "miopenFusionPlanGetWorkSpaceSize", status, detail)
+            }
+        })();
+        let refused = Refusal::default();
+        match refused.keep(made) {
+            Err(error) if refused.check().is_ok() => return Err(error),
+            Err(error) => log::debug!("{OP}: {error}"),
+            Ok(()) => {}
+        }
+        Ok(Prepared { plan, _conv: conv, _weight: weight, _bias: bias, x, y, ops, workspace, refused })
+    }
+}
+
+impl Prepared {
+    /// Runs the plan on x, w, the bias and y; the call and what it answered.
+    ///
+    /// # Safety
+    /// The spans hold the tensors that the plan was made for, and stay until the stream has passed the call; `space` is as large as the plan's workspace.
+    unsafe fn run(
+        &self,
+        handle: &Handle,
+        [alpha, beta, gamma]: [f64; 3],
+        [x, w, bias, y]: [Span; 4],
+        space: Span,
+    ) -> Result<(&'static str, miopenStatus_t)> {
+        let table = handle.table;
+        let args = OperatorArgs::new(table)?;
+        let Ops { conv, bias: add, activation } = self.ops;
+        // SAFETY: the ops are the plan's; the scalars are static.
+        unsafe {
+            let status = (table.miopenSetOpArgsConvForward)(args.raw(), conv, one(), zero(), w.ptr);
+            check(table, "miopenSetOpArgsConvForward", status, String::new)?;
+            if !add.is_null() {
+                let status = (table.miopenSetOpArgsBiasForward)(args.raw(), add, one(), zero(), bias.ptr);
+                check(table, "miopenSetOpArgsBiasForward", status, String::new)?;
+            }
+            let status = (table.miopenSetOpArgsActivForward)(
+                args.raw(),
+                activation,
+                one(),
+                zero(),
+                alpha,
+                beta,
+                gamma,
+            );
+            check(table, "miopenSetOpArgsActivForward", status, String::new)?;
+        }
+        let (plan, xd, yd) = (self.plan.raw(), self.x.raw(), self.y.raw());
+        // SAFETY: the caller vouches for the memory; plan, descriptors and arguments are valid, and MIOpen has read them when the call returns.
+        Ok(unsafe {
+            match table.miopenExecuteFusionPlan_v2 {
+                Some(call) => (
+                    "miopenExecuteFusionPlan_v2",
+                    call(handle.raw, plan, xd, x.ptr, yd, y.ptr, args.raw(), space.ptr, space.bytes),
+                ),
+                None => (
+                    "miopenExecuteFusionPlan",
+                    (table.miopenExecuteFusionPlan)(handle.raw, plan, xd, x.ptr, yd, y.ptr, args.raw()),
+                ),
+            }
+        })
+    }
+}
