@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{close, device, output, random, random_tensor, read, tensor, tolerance};
 use hip::{
-    Activation, BatchNormDesc, DType, Device, GroupNormDesc, LayerNormDesc, ReduceDesc, Reduction,
+    Activation, BatchNormDesc, DType, Device, Error, GroupNormDesc, LayerNormDesc, ReduceDesc, Reduction,
     SoftmaxDesc, TensorArg,
 };
 
@@ -257,6 +257,39 @@ fn layer_norms() {
         close(&format!("{desc:?}"), &read(&device, &y, dtype, rows * len), &want, 3.0 * tolerance(dtype));
         close(&format!("{desc:?} mean"), &read(&device, &m, dtype, rows), &mean, 20.0 * tolerance(dtype));
         close(&format!("{desc:?} 1/std"), &read(&device, &r, dtype, rows), &rstd, 3.0 * tolerance(dtype));
+    }
+}
+
+#[test]
+fn rms_norms() {
+    let device = device();
+    let dnn = device.dnn().unwrap();
+    if let Err(absent) = dnn.has_rms_norm(DType::F32) {
+        println!("skipped: {absent}");
+        return;
+    }
+    for (dtype, rows, len) in [
+        (DType::F32, 4, 90),
+        (DType::F32, 3, 1000),
+        (DType::F16, 4, 128),
+        (DType::BF16, 5, 33),
+        (DType::F32, 1, 1),
+    ] {
+        let desc = LayerNormDesc { dtype, rows, len };
+        let x = random_tensor(&device, 1, dtype, rows * len);
+        let weight = random_tensor(&device, 2, dtype, len);
+        let rstd: Vec<f64> = (x.values.chunks(len))
+            .map(|row| 1.0 / (row.iter().map(|x| x * x).sum::<f64>() / len as f64 + 0.25).sqrt())
+            .collect();
+        let want: Vec<f64> =
+            (0..rows * len).map(|i| x.values[i] * rstd[i / len] * weight.values[i % len]).collect();
+        let (y, r) = (output(&device, dtype, rows * len), output(&device, dtype, rows));
+        let arg = TensorArg::new;
+        dnn.rms_norm_forward(&desc, arg(&x.buffer), arg(&weight.buffer), 0.25, arg(&y), arg(&r)).unwrap();
+        close(&format!("{desc:?}"), &read(&device, &y, dtype, rows * len), &want, 3.0 * tolerance(dtype));
+        close(&format!("{desc:?} 1/rms"), &read(&device, &r, dtype, rows), &rstd, 3.0 * tolerance(dtype));
+        let overlapping = dnn.rms_norm_forward(&desc, arg(&y), arg(&weight.buffer), 0.25, arg(&y), arg(&r));
+        assert!(matches!(overlapping, Err(Error::Invalid { .. })));
     }
 }
 

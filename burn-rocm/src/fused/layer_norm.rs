@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use burn_std::DType;
-use hip::{Device, Grid, KernelName};
+use hip::{Device, Grid, KernelName, LayerNormDesc, Route};
 
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
+use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::{rows, views_to};
 use crate::ops::norm;
@@ -51,11 +52,14 @@ pub fn layer_norm_backward(
 
 /// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich 2019](https://arxiv.org/abs/1910.07467)).
 ///
+/// On MIOpen, which calls it T5's layer norm, where it has that for the dtype, as `BURN_ROCM_NORM` says; else an own kernel.
+///
 /// # Shapes
 /// - x, result: `[.., len]`; gamma: `[len]`
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers; the device's own.
+/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
+/// the dtype; the device's own.
 pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTensor, RocmError> {
     const OP: &str = "rms_norm";
     let len = check(OP, &[&x, &gamma])?;
@@ -63,6 +67,16 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
     let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
     if out.is_empty() {
         return Ok(out);
+    }
+    let route = hip::norm_route()?;
+    if route != Route::Own {
+        match rms_norm_by_miopen(&x, &gamma, epsilon, &out) {
+            Ok(()) => return Ok(out),
+            Err(error) if route == Route::Library => return Err(error),
+            // A dtype that it has not, or an older MIOpen.
+            Err(RocmError::Unsupported { .. }) => {}
+            Err(error) => without_library(error)?,
+        }
     }
     let (device, count) = (out.hip_device(), out.len() / len);
     let kernel = KernelName::new("rms_norm_rows").ty(out.kernel_type()?);
@@ -80,10 +94,20 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
     Ok(out)
 }
 
+/// By MIOpen, which writes each row's statistic too: a sum of squares, whose digits no mean takes away.
+fn rms_norm_by_miopen(x: &RocmTensor, gamma: &RocmTensor, epsilon: f64, out: &RocmTensor) -> hip::Result<()> {
+    let len = gamma.len();
+    let desc = LayerNormDesc { dtype: x.kernel_type()?, rows: x.len() / len, len };
+    let dnn = x.hip_device().dnn()?;
+    dnn.has_rms_norm(desc.dtype)?;
+    let rstd = RocmTensor::empty(x.hip_device(), [desc.rows], x.dtype_of())?;
+    dnn.rms_norm_forward(&desc, arg(x), arg(gamma), epsilon as f32, arg(out), arg(&rstd))
+}
+
 /// The gradients of [`rms_norm`] by x and, where `params` asks for it, by gamma; from x and the output's.
 ///
 /// # Errors
-/// As for [`rms_norm`].
+/// As for [`rms_norm`], but for MIOpen's: it is not asked.
 pub fn rms_norm_backward(
     x: RocmTensor,
     gamma: RocmTensor,

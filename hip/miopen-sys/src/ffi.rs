@@ -326,6 +326,12 @@ hip_sys::function_table! {
                 meanDesc: miopenTensorDescriptor_t, mean: *mut c_void, rstdDesc: miopenTensorDescriptor_t,
                 rstd: *mut c_void,
             ) -> miopenStatus_t;
+            fn miopenT5LayerNormForward(
+                handle: miopenHandle_t, mode: miopenNormMode_t, xDesc: miopenTensorDescriptor_t, x: *const c_void,
+                weightDesc: miopenTensorDescriptor_t, weight: *const c_void, epsilon: f32,
+                yDesc: miopenTensorDescriptor_t, y: *mut c_void, rstdDesc: miopenTensorDescriptor_t,
+                rstd: *mut c_void,
+            ) -> miopenStatus_t;
             fn miopenExecuteFusionPlan_v2(
                 handle: miopenHandle_t, fusePlanDesc: miopenFusionPlanDescriptor_t,
                 inputDesc: miopenTensorDescriptor_t, input: *const c_void, outputDesc: miopenTensorDescriptor_t,

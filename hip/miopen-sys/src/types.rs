@@ -136,6 +136,7 @@ hip_sys::c_enum! {
     pub enum miopenNormMode_t {
         MIOPEN_ELEMENTWISE_AFFINE = 0,
         MIOPEN_WEIGHT_BIAS = 1,
+        MIOPEN_WEIGHT_BIAS_T5 = 5,
     }
 }
 

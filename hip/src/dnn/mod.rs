@@ -7,6 +7,7 @@ mod fusion;
 mod norm;
 mod pool;
 mod reduce;
+mod rms_norm;
 mod softmax;
 
 use std::collections::HashMap;
@@ -58,6 +59,7 @@ pub struct Dnn {
     fusions: Cache<fusion::Fused, fusion::Prepared>,
     poolings: Cache<PoolDesc, pool::Prepared>,
     layer_norms: Cache<LayerNormDesc, norm::Prepared>,
+    rms_norms: Cache<LayerNormDesc, rms_norm::Prepared>,
 }
 
 /// The raw handle, destroyed on drop.
@@ -98,6 +100,7 @@ impl Dnn {
             fusions: Cache::default(),
             poolings: Cache::default(),
             layer_norms: Cache::default(),
+            rms_norms: Cache::default(),
         })
     }
 

@@ -418,6 +418,6 @@ impl Dnn {
     }
 }
 
-fn absent(op: &'static str, dtype: DType) -> Error {
+pub(super) fn absent(op: &'static str, dtype: DType) -> Error {
     Error::Unsupported { op, dtype: format!("{dtype:?}: this MIOpen has no {op}") }
 }

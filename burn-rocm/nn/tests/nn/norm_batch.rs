@@ -211,4 +211,9 @@ fn miopen_or_an_error() {
     };
     refused([3, 5, 8], DType::F64);
     refused([3, 5, 9], DType::F32);
+    let case = Case::new(&Random::new(), &[3, 5], 5, DType::F64);
+    let rms = ours::RmsNorm::<Ours> { gamma: case.param(&case.gamma, DType::F64), epsilon: 1e-5 };
+    let [x, _] = case.input::<Ours, 2>(DType::F64, false);
+    catch_unwind(AssertUnwindSafe(|| rms.forward(x))).expect_err("MIOpen has no such RMS norm");
+    assert!(matches!(take_last_error(), Some(RocmError::Unsupported { .. })));
 }

@@ -14,6 +14,7 @@ mod pool;
 mod reduce;
 mod softmax;
 mod status;
+mod t5_norm;
 mod tensor;
 
 use miopen_sys::Miopen;
@@ -106,6 +107,7 @@ pub fn miopen_table() -> Miopen {
         miopenLayerNormBackward: Some(norm::miopenLayerNormBackward),
         miopenGetLayerNormBackwardWorkspaceSize: Some(norm::miopenGetLayerNormBackwardWorkspaceSize),
         miopenGroupNormForward: Some(norm::miopenGroupNormForward),
+        miopenT5LayerNormForward: Some(t5_norm::miopenT5LayerNormForward),
         miopenExecuteFusionPlan_v2: Some(conv::miopenExecuteFusionPlan_v2),
     }
 }

@@ -110,6 +110,7 @@ pub fn miopen_table() -> Miopen {
         miopenLayerNormBackward: None,
         miopenGetLayerNormBackwardWorkspaceSize: None,
         miopenGroupNormForward: Some(group_norm::miopenGroupNormForward),
+        miopenT5LayerNormForward: None,
         miopenExecuteFusionPlan_v2: Some(fusion::miopenExecuteFusionPlan_v2),
     }
 }

@@ -1,0 +1,90 @@
+//! RMS norm forward, which MIOpen calls T5's layer norm.
+//!
+//! Its backward call is not taken: the statistics that it wants are kept in the tensor's dtype, as are the partial sums of the weight's gradient, and the
+//! kernel of that gradient has no end where the length is no multiple of its 256 threads (its source in the library of ROCm 7.2).
+
+use miopen_sys::*;
+
+use super::descriptor::TensorDesc;
+use super::norm::absent;
+use super::{Dnn, FLOATS, LayerNormDesc, Refusal, TensorArg, data_type, elements};
+use crate::{DType, Result};
+
+const OP: &str = "RMS norm";
+
+/// The descriptors of an RMS norm.
+pub(super) struct Prepared {
+    tensor: TensorDesc,
+    row: TensorDesc,
+    column: TensorDesc,
+    /// Why MIOpen does not normalise so.
+    refused: Refusal,
+}
+
+impl Dnn {
+    /// Whether MIOpen has RMS norm for the dtype.
+    ///
+    /// # Errors
+    /// `Unsupported` where it has not: for the dtype, or because it is older than the call.
+    pub fn has_rms_norm(&self, dtype: DType) -> Result<()> {
+        data_type(OP, dtype, FLOATS)?;
+        self.table.miopenT5LayerNormForward.map(|_| ()).ok_or_else(|| absent(OP, dtype))
+    }
+
+    /// `y = x * rstd * weight` with each row's `rstd = 1 / sqrt(mean(x^2) + epsilon)`.
+    ///
+    /// # Errors
+    /// `Unsupported` for the dtype, and where MIOpen has not the call; `Invalid` for memory that is too small or overlaps; `Miopen` for what the library
+    /// reports.
+    pub fn rms_norm_forward(
+        &self,
+        desc: &LayerNormDesc,
+        x: TensorArg<'_>,
+        weight: TensorArg<'_>,
+        epsilon: f32,
+        y: TensorArg<'_>,
+        rstd: TensorArg<'_>,
+    ) -> Result<()> {
+        let data_type = data_type(OP, desc.dtype, FLOATS)?;
+        let call = self.table.miopenT5LayerNormForward.ok_or_else(|| absent(OP, desc.dtype))?;
+        let count = elements(OP, &[desc.rows, desc.len])?;
+        let (xs, ys) = (self.span(OP, x, desc.dtype, count)?, self.span(OP, y, desc.dtype, count)?);
+        let ws = self.span(OP, weight, desc.dtype, desc.len)?;
+        let rs = self.span(OP, rstd, desc.dtype, desc.rows)?;
+        ys.apart_from(OP, &[xs, ws, rs])?;
+        rs.apart_from(OP, &[xs, ws])?;
+        if ys.bytes == 0 {
+            return Ok(());
+        }
+        let prepared = self.rms_norms.get(desc, || {
+            let packed = |shape: &[usize]| TensorDesc::packed(self.table, OP, data_type, shape);
+            Ok(Prepared {
+                // Rank 4: with rank 2 MIOpen warns of an unknown layout at every new shape.
+                tensor: packed(&[desc.rows, 1, 1, desc.len])?,
+                row: packed(&[desc.len])?,
+                column: packed(&[desc.rows])?,
+                refused: Refusal::default(),
+            })
+        })?;
+        let Prepared { tensor, row, column, refused } = &*prepared;
+        refused.check()?;
+        let handle = self.begin(y.buffer)?;
+        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them until the stream has passed the call.
+        let status = unsafe {
+            call(
+                handle.raw,
+                MIOPEN_WEIGHT_BIAS_T5,
+                tensor.raw(),
+                xs.ptr,
+                row.raw(),
+                ws.ptr,
+                epsilon,
+                tensor.raw(),
+                ys.ptr,
+                column.raw(),
+                rs.ptr,
+            )
+        };
+        refused.keep(self.served("miopenT5LayerNormForward", status, || format!("{desc:?}")))
+    }
+}
