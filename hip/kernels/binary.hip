@@ -143,27 +143,35 @@ __global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void b
 }
 
 // Whether rows can be gone through 16 bytes at a time: the last axis is of such pieces, along which an operand's elements lie side by side or are
-// one, and every piece begins at a 16-byte boundary.
-template <class T> DEVICE bool by_pieces(const Strided<2> &m, const T *a, const T *b, const T *out) {
+// one (`alike`), and every piece begins at a 16-byte boundary.
+template <class T> DEVICE bool by_pieces(const Strided<2> &m, const T *a, const T *b, const T *out, bool (&alike)[2]) {
     constexpr u32 WIDTH = 16 / sizeof(T);
-    if (m.rank == 0 || m.shape[m.rank - 1] % WIDTH != 0) return false;
     u64 starts = (u64)out;
+    u32 last = 0;
     i32 between = 0; // the strides of the other axes, where pieces are read
+    bool plain = true;
     for (u32 k = 0; k < 2; ++k) {
-        i32 step = m.stride[k][m.rank - 1];
-        if (step != 0 && step != 1) return false;
-        if (step == 0) continue;
-        starts |= (u64)(k == 0 ? a : b);
-        for (u32 d = 0; d + 1 < m.rank; ++d) between |= m.stride[k][d];
+        i32 step = 0, others = 0;
+        // By constant places, as everywhere: where a place is computed, each thread has its copy of `m` in memory.
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 d = 0; d < MAX_DIMS; ++d) {
+            if (d + 1 == m.rank) last = m.shape[d], step = m.stride[k][d];
+            if (d + 1 < m.rank) others |= m.stride[k][d];
+        }
+        plain = plain && (step == 0 || step == 1);
+        alike[k] = step == 0;
+        if (step == 1) starts |= (u64)(k == 0 ? a : b), between |= others;
     }
-    return starts % 16 == 0 && (u32)between % WIDTH == 0;
+    return plain && last != 0 && last % WIDTH == 0 && starts % 16 == 0 && (u32)between % WIDTH == 0;
 }
 
 // out[i] = op(a[..], b[..]): `out` contiguous. A grid of a thread for 16 bytes.
 template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, const T *a, const T *b, T *out) {
     constexpr u32 WIDTH = 16 / sizeof(T);
-    if (!ONE_THREAD && by_pieces(m, a, b, out)) {
-        bool alike[2] = {m.stride[0][m.rank - 1] == 0, m.stride[1][m.rank - 1] == 0};
+    bool alike[2];
+    if (!ONE_THREAD && by_pieces(m, a, b, out, alike)) {
         auto piece = [](const T *from, bool same) {
             Vector<T, WIDTH> v;
             if (!same) return *reinterpret_cast<const Vector<T, WIDTH> *>(from);

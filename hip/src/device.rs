@@ -155,12 +155,10 @@ impl Device {
         self.dnn.get(|| {
             let table = self.provider().miopen()?;
             // MIOpen multiplies by the rocBLAS that is loaded here too.
-            // Where none could be loaded, nobody knows whether MIOpen's has kernels: it is kept from products.
             let products = self
                 .provider()
                 .rocblas()
-                .and_then(|rocblas| workarounds::rocblas_has_kernels(rocblas, &self.info.arch))
-                .is_ok();
+                .map_or(true, |rocblas| workarounds::rocblas_has_kernels(rocblas, &self.info.arch).is_ok());
             self.make_current()?;
             let info = &self.info;
             Dnn::new(table, &info.arch, info.index, self.compute.raw(), deterministic(), products)
@@ -307,11 +305,9 @@ impl Device {
 
     /// The grid for a kernel that gives each row of `row_len` elements to a block, which reads it 16 bytes a thread: eight elements a thread, so that
     /// short rows make many blocks, and with them enough bytes on their way (H200, rows of 512 f32: masked softmax 2.8 TB/s beside 0.8 with a thread
-    /// an element). Eight rows a block, one after the other, where that fills the device (rows of 4096: softmax 3.94 TB/s beside 3.88).
+    /// an element).
     pub fn grid_kept_rows(&self, rows: usize, row_len: usize) -> Grid {
-        let Grid { blocks, threads } = self.grid_rows(rows, row_len.div_ceil(8));
-        let resident = self.info.compute_units * (self.info.max_threads_per_compute_unit / threads).max(1);
-        Grid { blocks: (blocks / 8).max(resident).min(blocks), threads }
+        self.grid_rows(rows, row_len.div_ceil(8))
     }
 
     /// The warps that are resident at once.

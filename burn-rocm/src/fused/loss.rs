@@ -80,7 +80,10 @@ pub(super) fn total(
     let Some(partial) = partial else { return Ok(()) };
     let parts = partial.dims()[0];
     let kernel = KernelName::new("loss_total").ty(out.kernel_type()?);
-    let grid = out.hip_device().grid_rows(1, parts);
+    // One block, so a large one: eight parts a thread.
+    let info = out.hip_device().info();
+    let wanted = parts.div_ceil(8).next_power_of_two().min(info.max_threads_per_block as usize) as u32;
+    let grid = Grid { blocks: 1, threads: wanted.max(info.warp_size).min(info.max_threads_per_block) };
     let (dims, scalars) = ([Value::U64(parts as u64)], [Value::F64(divisor)]);
     views(op, out.hip_device(), kernel, grid, &dims, &[Some(partial), weight], &scalars, out)
 }
