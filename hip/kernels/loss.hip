@@ -89,7 +89,11 @@ template <class C> struct Label {
 };
 template <class C, class I> DEVICE Label<C> label_of(I target, u64 len, const C *weights, u32 pads, const Pads &pad, u64 *flag) {
     bool padded = false, valid = in_range(target, len);
-    for (u32 k = 0; k < pads; ++k) padded = padded || (u64)(i64)target == pad.token[k];
+    // All of them by constant places: where a place is computed, each thread has its copy in memory.
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+    for (u32 k = 0; k < MAX_PADS; ++k) padded = padded || (k < pads && (u64)(i64)target == pad.token[k]);
     if (!valid && !padded) raise_index(flag, target, len);
     C weight = !valid ? (C)0 : weights == nullptr ? (C)1 : weights[(u64)(i64)target];
     return Label<C>{valid ? (u64)(i64)target : 0, weight, valid && !padded};
