@@ -9,7 +9,7 @@ use burn::tensor::module::{avg_pool2d, max_pool2d};
 use burn_rocm::fused::Pool3d;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use crate::fuse::{Applied, Kept, Op, Route};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route};
 
 /// What [`MaxPool3d`] is made of.
 #[derive(Config, Debug)]
@@ -240,17 +240,16 @@ struct MaxOp {
     indexed: bool,
 }
 
-impl Op for MaxOp {
+impl Op<1> for MaxOp {
     fn names(&self) -> [&'static str; 2] {
         ["nn_max_pool3d", "nn_max_pool3d_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[false]
+    fn reads(&self) -> [bool; 1] {
+        [false]
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [x] = inputs.try_into().expect("one input");
+    fn forward(&self, [x]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
         if !self.indexed {
             return Ok((fused::max_pool3d(x, self.pool)?, vec![]));
         }
@@ -258,14 +257,9 @@ impl Op for MaxOp {
         Ok((out, vec![indices]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        _: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
+    fn backward(&self, grad: RocmTensor, kept: Kept<1>, _: [bool; 1]) -> Gradients<1> {
         let [indices] = kept.saved.try_into().expect("the maxima's places");
-        Ok(vec![Some(fused::max_pool3d_backward(self.x, self.pool, grad, indices)?)])
+        Ok([Some(fused::max_pool3d_backward(self.x, self.pool, grad, indices)?)])
     }
 }
 
@@ -277,21 +271,20 @@ struct AvgOp {
     count_include_pad: bool,
 }
 
-impl Op for AvgOp {
+impl Op<1> for AvgOp {
     fn names(&self) -> [&'static str; 2] {
         ["nn_avg_pool3d", "nn_avg_pool3d_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        &[false]
+    fn reads(&self) -> [bool; 1] {
+        [false]
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
-        let [x] = inputs.try_into().expect("one input");
+    fn forward(&self, [x]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
         Ok((fused::avg_pool3d(x, self.pool, self.count_include_pad)?, vec![]))
     }
 
-    fn backward(&self, grad: RocmTensor, _: Kept, _: &[bool]) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        Ok(vec![Some(fused::avg_pool3d_backward(self.x, grad, self.pool, self.count_include_pad)?)])
+    fn backward(&self, grad: RocmTensor, _: Kept<1>, _: [bool; 1]) -> Gradients<1> {
+        Ok([Some(fused::avg_pool3d_backward(self.x, grad, self.pool, self.count_include_pad)?)])
     }
 }

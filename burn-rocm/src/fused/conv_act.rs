@@ -1,6 +1,6 @@
 //! A 2-D convolution, its bias and an activation.
 
-use super::act::{Act, bias_act, bias_act_backward, relu_backward};
+use super::act::{Act, bias_act, bias_act_backward};
 use crate::RocmTensor;
 use crate::ops::conv::{self, Options};
 use crate::ops::data::packed;
@@ -71,13 +71,7 @@ pub fn conv_relu_backward(
     wanted: [bool; 3],
 ) -> Result<[Option<RocmTensor>; 3], RocmError> {
     let options = options.options();
-    let (grad, by_bias) = match wanted[2] {
-        true => {
-            let (grad, by_bias) = bias_act_backward(Act::Relu, output, None, grad, 1)?;
-            (grad, Some(by_bias))
-        }
-        false => (relu_backward(output, grad)?, None),
-    };
+    let (grad, by_bias) = bias_act_backward(Act::Relu, output, None, grad, 1, wanted[2])?;
     let by_x = match wanted[0] {
         true => {
             Some(conv::x_backward("conv2d_x_backward", x.dims(), weight.clone(), grad.clone(), &options)?)

@@ -12,7 +12,7 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 use super::Act;
 use super::bias_act::bias_act;
 use super::like_burn::like_burn;
-use crate::fuse::{Applied, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// What [`ConvAct`] is made of: Burn's `Conv2dConfig` and an activation.
 #[derive(Config, Debug)]
@@ -98,10 +98,8 @@ impl<B: Backend> ConvAct<B> {
                 Conv2dOptions { stride: self.stride, padding, dilation: self.dilation, groups: self.groups };
             let (input, weight) = (primitive(input), primitive(self.weight.val()));
             return wrap(match &self.bias {
-                Some(bias) => {
-                    route.apply(ConvRelu { options, biased: true }, [input, weight, primitive(bias.val())]).0
-                }
-                None => route.apply(ConvRelu { options, biased: false }, [input, weight]).0,
+                Some(bias) => route.apply(ConvRelu(options), [input, weight, primitive(bias.val())]).0,
+                None => route.apply(ConvRelu(options), [input, weight]).0,
             });
         }
         let conv = Conv2d { bias: None, ..self.burn() };
@@ -148,42 +146,31 @@ impl<B: Backend> ConvAct<B> {
     }
 }
 
-/// The ReLU of a convolution, whose gradient reads its output in the place of the product.
+/// The ReLU of a convolution, whose gradient reads its output in the place of the product: of an input, a weight and, where there is a third tensor, a bias.
 #[derive(Debug)]
-struct ConvRelu {
-    options: Conv2dOptions,
-    /// Whether a bias is the third input.
-    biased: bool,
-}
+struct ConvRelu(Conv2dOptions);
 
-impl Op for ConvRelu {
+impl<const N: usize> Op<N> for ConvRelu {
     fn names(&self) -> [&'static str; 2] {
         ["nn_conv_act", "nn_conv_act_backward"]
     }
 
-    fn reads(&self) -> &'static [bool] {
-        if self.biased { &[true, true, false] } else { &[true, true] }
+    fn reads(&self) -> [bool; N] {
+        std::array::from_fn(|k| k < 2)
     }
 
-    fn forward(&self, inputs: Vec<RocmTensor>) -> Result<Applied, RocmError> {
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
         let mut inputs = inputs.into_iter();
         let (x, weight) = (inputs.next().expect("the input"), inputs.next().expect("the weight"));
-        let y = fused::conv_act(fused::Act::Relu, x, weight, inputs.next(), self.options)?;
+        let y = fused::conv_act(fused::Act::Relu, x, weight, inputs.next(), self.0)?;
         Ok((y.clone(), vec![y]))
     }
 
-    fn backward(
-        &self,
-        grad: RocmTensor,
-        kept: Kept,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
-        let mut inputs = kept.inputs.into_iter().flatten();
-        let (x, weight) = (inputs.next().expect("kept"), inputs.next().expect("kept"));
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
+        let [x, weight] = kept.first();
         let [y] = kept.saved.try_into().expect("the output");
-        let of_bias = self.biased && wanted[2];
-        let found =
-            fused::conv_relu_backward(x, weight, y, grad, self.options, [wanted[0], wanted[1], of_bias])?;
-        Ok(found.into_iter().take(wanted.len()).collect())
+        let asked = std::array::from_fn(|k| wanted.get(k) == Some(&true));
+        let mut found = fused::conv_relu_backward(x, weight, y, grad, self.0, asked)?.into_iter();
+        Ok([(); N].map(|()| found.next().flatten()))
     }
 }
