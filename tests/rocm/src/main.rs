@@ -33,8 +33,6 @@ use work::{Compiled, Mode};
 
 /// What the roots say of themselves: the second line.
 const ROOT: &str = "/.rocm";
-/// Lines of one kind that are shown.
-const SHOWN: usize = 40;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -274,10 +272,7 @@ fn show(what: &str, lines: Vec<String>) {
         return;
     }
     println!("{what}: {}", lines.len());
-    for line in lines.iter().take(SHOWN) {
+    for line in lines {
         println!("  {line}");
-    }
-    if lines.len() > SHOWN {
-        println!("  ... and {} more", lines.len() - SHOWN);
     }
 }
