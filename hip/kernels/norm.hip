@@ -94,15 +94,22 @@ __global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma,
     repair(rows, mean, rstd, [=](u64 row) { layer_norm_row<false>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
 }
 
+// a / b of less than 2^53, where the quotient of f64 is right or one too great: a division of 64-bit integers takes all the scalar registers.
+DEVICE u64 quotient(u64 a, u64 b) {
+    u64 q = (u64)((f64)a / (f64)b);
+    return q * b > a ? q - 1 : q;
+}
+
 // The same for groups of channels: x is [rows / groups, groups, channels, spatial], len = channels * spatial, and gamma and beta have a
 // value a channel of all groups, or are both null.
 template <bool KEPT, class T>
 DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
     using C = compute_t<T>;
-    u64 first = row % groups * (len / spatial);
+    u64 first = row % groups * quotient(len, spatial);
+    bool narrow = len >> 32 == 0;
     normalise<true, KEPT>(len, x + row * len, (C)epsilon, out + row * len, [=](u64 i, C n) {
         if (gamma == nullptr) return n;
-        u64 channel = first + ((i | spatial) >> 32 ? i / spatial : (u64)((u32)i / (u32)spatial));
+        u64 channel = first + (narrow ? (u64)((u32)i / (u32)spatial) : quotient(i, spatial));
         return n * (C)load(gamma[channel]) + (C)load(beta[channel]);
     });
 }

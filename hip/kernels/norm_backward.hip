@@ -17,17 +17,13 @@ template <class C> struct Pair {
     DEVICE Pair operator+(Pair other) const { return Pair{a + other.a, b + other.b}; }
 };
 
-// gamma of element i: one an element, or one for `spatial` of them; 1 where there is none.
+// gamma of element i: one an element, or one for `spatial` of them; 1 where there is none. `piece` is gamma of WIDTH neighbours.
 template <class T> struct PerElement {
     const T *gamma;
     DEVICE bool aligned() const { return past_boundary(gamma) == 0; }
     DEVICE PerElement of_row(u64) const { return *this; }
     DEVICE compute_t<T> operator()(u64 i) const { return load(gamma[i]); }
-    // gamma of the elements of a piece of 16 bytes.
-    DEVICE void piece(u32 first, compute_t<T> (&out)[LANES<T>]) const {
-        Vector<T, LANES<T>> v = piece_of(gamma, first);
-        for (u32 j = 0; j < LANES<T>; ++j) out[j] = load(v.lane[j]);
-    }
+    template <u32 WIDTH, class I> DEVICE Vector<T, WIDTH> piece(I first) const { return vector_at<WIDTH>(gamma, first); }
 };
 template <class T> struct PerChannel {
     const T *gamma;
@@ -35,17 +31,21 @@ template <class T> struct PerChannel {
     DEVICE PerChannel of_row(u64 row) const {
         return PerChannel{gamma == nullptr ? nullptr : gamma + row % groups * channels, groups, channels, spatial};
     }
-    DEVICE compute_t<T> operator()(u64 i) const {
-        if (gamma == nullptr) return (compute_t<T>)1;
-        return load(gamma[(i | spatial) >> 32 ? i / spatial : (u64)((u32)i / (u32)spatial)]);
-    }
+    DEVICE compute_t<T> operator()(u64 i) const { return gamma == nullptr ? (compute_t<T>)1 : load(gamma[i / spatial]); }
     DEVICE bool aligned() const { return true; }
-    DEVICE void piece(u32 first, compute_t<T> (&out)[LANES<T>]) const {
-        u32 channel = first / (u32)spatial, rest = first - channel * (u32)spatial;
-        for (u32 j = 0; j < LANES<T>; ++j) {
-            out[j] = gamma == nullptr ? (compute_t<T>)1 : load(gamma[channel]);
-            if (++rest == (u32)spatial) rest = 0, ++channel;
+    template <u32 WIDTH, class I> DEVICE Vector<T, WIDTH> piece(I first) const {
+        Vector<T, WIDTH> out;
+        T value = store<T>::from((compute_t<T>)1);
+        I size = (I)spatial, channel = first / size, rest = first - channel * size;
+        if (gamma != nullptr) value = gamma[channel];
+        for (u32 j = 0; j < WIDTH; ++j) {
+            out.lane[j] = value;
+            if (++rest == size && j + 1 < WIDTH) {
+                rest = 0, ++channel;
+                if (gamma != nullptr) value = gamma[channel];
+            }
         }
+        return out;
     }
 };
 
@@ -60,80 +60,115 @@ template <class C> struct Statistics {
 // Pieces of 16 bytes that a thread keeps of a row: 32 bytes of compute types, so that two rows' pieces and both sums are some 32 registers.
 template <class T> constexpr u32 KEPT = 32 / (LANES<T> * sizeof(compute_t<T>));
 
-// Rows that begin at 16-byte boundaries and fit the block's registers: x and dy are read once, and each thread has the same columns of
-// every row, whose sums it keeps.
-template <bool CENTRED, bool SUMS, class T, class Gamma>
-DEVICE void kept_rows(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, Sums<compute_t<T>> sums,
-                      Statistics<compute_t<T>> statistics) {
+// Rows by WIDTH neighbouring elements a thread, all of them aligned to as many; I counts a row's bytes. KEEP: the block's threads hold x and
+// dy of a row, as they are stored, and read them once; each has the same columns of every row, whose sums it holds too. Else a row is
+// read three times, from cache where it fits, and the sums lie in memory.
+template <bool CENTRED, bool SUMS, bool KEEP, u32 WIDTH, class I, class T, class Gamma>
+DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, Sums<compute_t<T>> sums,
+                    Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
-    constexpr u32 WIDTH = LANES<T>, PIECES = KEPT<T>;
-    C n[PIECES * WIDTH], g[PIECES * WIDTH], dgamma[SUMS ? PIECES * WIDTH : 1], dbeta[SUMS ? PIECES * WIDTH : 1];
+    constexpr u32 PIECES = KEEP ? KEPT<T> : 1, HELD = KEEP && SUMS ? PIECES * WIDTH : 1;
+    Vector<T, WIDTH> kept[PIECES], kept_grad[PIECES];
+    C dgamma[HELD], dbeta[HELD];
     auto for_each_piece = [=](auto f) {
+        if constexpr (KEEP) {
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-        for (u32 p = 0; p < PIECES; ++p) {
-            u32 first = (p * blockDim.x + threadIdx.x) * WIDTH;
-            if (first < len) f(p * WIDTH, first);
+            for (u32 p = 0; p < PIECES; ++p) {
+                I first = (p * blockDim.x + anew(threadIdx.x)) * WIDTH;
+                if (first < len) f(p, first);
+            }
+        } else {
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
+            for (I first = threadIdx.x * WIDTH; first < len; first += blockDim.x * WIDTH) f(0u, first);
         }
     };
-    if constexpr (SUMS) {
-        for (u32 k = 0; k < PIECES * WIDTH; ++k) dgamma[k] = dbeta[k] = (C)0;
+    if constexpr (SUMS && KEEP) {
+        for (u32 k = 0; k < HELD; ++k) dgamma[k] = dbeta[k] = (C)0;
+    } else if constexpr (SUMS) {
+        for_each_piece([=](u32, I first) {
+            for (u32 j = 0; j < WIDTH; ++j) {
+                if (sums.dgamma != nullptr) sums.dgamma[first + j] = (C)0;
+                if (sums.dbeta != nullptr) sums.dbeta[first + j] = (C)0;
+            }
+        });
     }
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
         const T *from = x + row * len, *grad = dy + row * len;
+        T *to = dx + row * len;
         auto scale = gamma.of_row(row);
+        // f(p, first, x, dy, gamma) for each piece of the row.
+        auto for_each_read = [&](bool again, auto f) {
+            for_each_piece([&](u32 p, I first) {
+                auto factor = scale.template piece<WIDTH>(first);
+                Vector<T, WIDTH> a, b;
+                if constexpr (KEEP) {
+                    if (again) kept[p] = anew(kept[p]), kept_grad[p] = anew(kept_grad[p]);
+                    else kept[p] = vector_at<WIDTH>(from, first), kept_grad[p] = vector_at<WIDTH>(grad, first);
+                    a = kept[p], b = kept_grad[p];
+                } else {
+                    a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first);
+                }
+                f(p, first, a, b, factor);
+            });
+        };
         // Two sums at a time: x and h, then of the centred row its squares and its product with h.
         Pair<C> of_row{(C)0, (C)0}, centred{(C)0, (C)0};
-        for_each_piece([&](u32 at, u32 first) {
-            Vector<T, WIDTH> a = piece_of(from, first), b = piece_of(grad, first);
-            C factor[WIDTH];
-            scale.piece(first, factor);
+        if constexpr (CENTRED) {
+            for_each_read(false, [&](u32, I, auto a, auto b, auto factor) {
+                for (u32 j = 0; j < WIDTH; ++j) {
+                    if (j == 4) a = anew(a, of_row.b), b = anew(b), factor = anew(factor);
+                    of_row = of_row + Pair<C>{(C)load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j])};
+                }
+            });
+            of_row = block_reduce(of_row, Plus());
+        }
+        C mean = of_row.a / (C)len, shift = of_row.b / (C)len;
+        for_each_read(CENTRED, [&](u32, I, auto a, auto b, auto factor) {
             for (u32 j = 0; j < WIDTH; ++j) {
-                n[at + j] = load(a.lane[j]), g[at + j] = load(b.lane[j]);
-                of_row = of_row + Pair<C>{n[at + j], g[at + j] * factor[j]};
-            }
-        });
-        if constexpr (CENTRED) of_row = block_reduce(of_row, Plus());
-        C mean = CENTRED ? of_row.a / (C)len : (C)0, shift = CENTRED ? of_row.b / (C)len : (C)0;
-        for_each_piece([&](u32 at, u32 first) {
-            C factor[WIDTH];
-            scale.piece(first, factor);
-            for (u32 j = 0; j < WIDTH; ++j) {
-                C d = n[at + j] -= mean;
-                centred = centred + Pair<C>{d * d, g[at + j] * factor[j] * d};
+                if (j == 4) a = anew(a, centred.b), b = anew(b), factor = anew(factor);
+                C d = (C)load(a.lane[j]) - mean;
+                centred = centred + Pair<C>{d * d, (C)load(b.lane[j]) * (C)load(factor.lane[j]) * d};
             }
         });
         centred = block_reduce(centred, Plus());
         C rstd = (C)1 / math::sqrt(centred.a / (C)len + epsilon), slope = rstd * (centred.b / (C)len);
-        T *to = dx + row * len;
-        for_each_piece([&](u32 at, u32 first) {
-            C factor[WIDTH];
-            scale.piece(first, factor);
+        for_each_read(true, [&](u32 p, I first, auto a, auto b, auto factor) {
             Vector<T, WIDTH> out;
+            C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
-                C normal = n[at + j] * rstd, d = g[at + j];
-                if constexpr (SUMS) dgamma[at + j] += d * normal, dbeta[at + j] += d;
-                out.lane[j] = store<T>::from(rstd * (d * factor[j] - shift - normal * slope));
+                if (j == 4) a = anew(a, last), b = anew(b), factor = anew(factor);
+                C normal = ((C)load(a.lane[j]) - mean) * rstd, d = (C)load(b.lane[j]);
+                if constexpr (SUMS && KEEP) {
+                    dgamma[p * WIDTH + j] += d * normal, dbeta[p * WIDTH + j] += d;
+                } else if constexpr (SUMS) {
+                    if (sums.dgamma != nullptr) sums.dgamma[first + j] += d * normal;
+                    if (sums.dbeta != nullptr) sums.dbeta[first + j] += d;
+                }
+                last = rstd * (d * (C)load(factor.lane[j]) - shift - normal * slope);
+                out.lane[j] = store<T>::from(last);
             }
-            *reinterpret_cast<Vector<T, WIDTH> *>(to + first) = out;
+            vector_at<WIDTH>(to, first) = out;
         });
         if (statistics.mean != nullptr && threadIdx.x == 0) statistics.mean[row] = mean, statistics.rstd[row] = rstd;
     }
-    if constexpr (SUMS) {
-        for_each_piece([&](u32 at, u32 first) {
+    if constexpr (SUMS && KEEP) {
+        for_each_piece([&](u32 p, I first) {
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (sums.dgamma != nullptr) sums.dgamma[first + j] = dgamma[at + j];
-                if (sums.dbeta != nullptr) sums.dbeta[first + j] = dbeta[at + j];
+                if (sums.dgamma != nullptr) sums.dgamma[first + j] = dgamma[p * WIDTH + j];
+                if (sums.dbeta != nullptr) sums.dbeta[first + j] = dbeta[p * WIDTH + j];
             }
         });
     }
 }
 
-// Rows of any length and place, read several times, from cache where they fit.
+// Rows by the one thread of a block: a loop for each sum, which vectorises.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
-DEVICE void long_rows(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, Sums<compute_t<T>> sums,
-                      Statistics<compute_t<T>> statistics) {
+DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, Sums<compute_t<T>> sums,
+                       Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
     C *dgamma = sums.dgamma, *dbeta = sums.dbeta;
     if constexpr (SUMS) {
@@ -146,49 +181,27 @@ DEVICE void long_rows(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, c
         const T *from = x + row * len, *grad = dy + row * len;
         T *to = dx + row * len;
         auto scale = gamma.of_row(row);
-        C mean = (C)0, rstd;
-        Pair<C> both{(C)0, (C)0};
-        if constexpr (ONE_THREAD) {
-            if constexpr (CENTRED) mean = block_reduce_range(len, (C)0, [=](u64 i) { return load(from[i]); }, Plus()) / (C)len;
-            auto square = [=](u64 i) {
-                C d = load(from[i]) - mean;
-                return d * d;
-            };
-            rstd = (C)1 / math::sqrt(block_reduce_range(len, (C)0, square, Plus()) / (C)len + epsilon);
-            if constexpr (CENTRED) both.a = block_reduce_range(len, (C)0, [=](u64 i) { return load(grad[i]) * scale(i); }, Plus());
-            auto product = [=](u64 i) { return load(grad[i]) * scale(i) * ((load(from[i]) - mean) * rstd); };
-            both.b = block_reduce_range(len, (C)0, product, Plus());
-        } else {
-            C sum = (C)0, squares = (C)0;
-            if constexpr (CENTRED) for_each_of_row(whole_block(), len, [&](u64, T v) { sum += (C)load(v); }, from);
-            if constexpr (CENTRED) mean = block_reduce(sum, Plus()) / (C)len;
-            auto square = [&](u64, T v) {
-                C d = (C)load(v) - mean;
-                squares += d * d;
-            };
-            for_each_of_row(whole_block(), len, square, from);
-            rstd = (C)1 / math::sqrt(block_reduce(squares, Plus()) / (C)len + epsilon);
-            auto each = [&](u64 i, T v, T g) {
-                C h = (C)load(g) * scale(i);
-                both = both + Pair<C>{h, h * (((C)load(v) - mean) * rstd)};
-            };
-            for_each_of_row(whole_block(), len, each, from, grad);
-            both = block_reduce(both, Plus());
-        }
-        C shift = CENTRED ? both.a / (C)len : (C)0, slope = both.b / (C)len;
+        C mean = (C)0, shift = (C)0;
+        if constexpr (CENTRED) mean = block_reduce_range(len, (C)0, [=](u64 i) { return load(from[i]); }, Plus()) / (C)len;
+        auto square = [=](u64 i) {
+            C d = load(from[i]) - mean;
+            return d * d;
+        };
+        C rstd = (C)1 / math::sqrt(block_reduce_range(len, (C)0, square, Plus()) / (C)len + epsilon);
+        if constexpr (CENTRED) shift = block_reduce_range(len, (C)0, [=](u64 i) { return load(grad[i]) * scale(i); }, Plus()) / (C)len;
+        auto product = [=](u64 i) { return load(grad[i]) * scale(i) * ((load(from[i]) - mean) * rstd); };
+        C slope = block_reduce_range(len, (C)0, product, Plus()) / (C)len;
         if constexpr (SUMS) {
             if (dgamma != nullptr) {
                 for_each_in_block(len, [=](u64 i) { dgamma[i] += load(grad[i]) * ((load(from[i]) - mean) * rstd); });
             }
             if (dbeta != nullptr) for_each_in_block(len, [=](u64 i) { dbeta[i] += load(grad[i]); });
         }
-        auto gradient = [=](u64 i, C v, C g) { return rstd * (g * scale(i) - shift - (v - mean) * rstd * slope); };
-        if constexpr (ONE_THREAD) {
-            for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(gradient(i, load(from[i]), load(grad[i]))); });
-        } else {
-            map_row(len, to, gradient, from, grad);
-        }
-        if (statistics.mean != nullptr && threadIdx.x == 0) statistics.mean[row] = mean, statistics.rstd[row] = rstd;
+        for_each_in_block(len, [=](u64 i) {
+            C normal = (load(from[i]) - mean) * rstd;
+            to[i] = store<T>::from(rstd * (load(grad[i]) * scale(i) - shift - normal * slope));
+        });
+        if (statistics.mean != nullptr) statistics.mean[row] = mean, statistics.rstd[row] = rstd;
     });
 }
 
@@ -196,14 +209,19 @@ template <bool CENTRED, bool SUMS, class T, class Gamma>
 DEVICE void rows_gradient(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, f64 epsilon, T *dx, Sums<compute_t<T>> sums,
                           Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
-    if constexpr (!ONE_THREAD) {
-        bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(dx) == 0 && gamma.aligned() && len % LANES<T> == 0;
-        if (aligned && len <= (u64)KEPT<T> * LANES<T> * blockDim.x) {
-            kept_rows<CENTRED, SUMS>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
-            return;
+    if constexpr (ONE_THREAD) {
+        rows_alone<CENTRED, SUMS>(rows, len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
+    } else {
+        constexpr u32 WIDTH = LANES<T>;
+        bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(dx) == 0 && gamma.aligned() && len % WIDTH == 0;
+        if (aligned && len <= (u64)KEPT<T> * WIDTH * blockDim.x) {
+            rows_by<CENTRED, SUMS, true, WIDTH, u32>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
+        } else if (aligned && len < (1u << 31) / sizeof(C)) {
+            rows_by<CENTRED, SUMS, false, WIDTH, u32>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
+        } else {
+            rows_by<CENTRED, SUMS, false, 1, u64>(rows, len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
         }
     }
-    long_rows<CENTRED, SUMS>(rows, len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
 }
 
 // This block's rows of partial[outputs, blocks, len].
@@ -214,7 +232,7 @@ template <class C> DEVICE Sums<C> partial_of_block(C *partial, u64 len, bool sec
 
 // partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is asked for.
 template <class T>
-__global__ void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
+__global__ ALL_WAVES((is_same<T, f32>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
     using C = compute_t<T>;
     rows_gradient<true, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, partial_of_block(partial, len, true),
                               Statistics<C>{nullptr, nullptr});

@@ -18,6 +18,47 @@ template <class T> DEVICE Vector<T, LANES<T>> piece_of(const T *row, i64 first) 
     return *reinterpret_cast<const Vector<T, LANES<T>> *>(row + first);
 }
 
+// `value`, of which AMD's compiler then knows nothing, and only once it has computed `after`: what it made of it earlier it makes again
+// rather than keep it in registers, and what it is to make of it later it doesn't make ahead.
+template <class V> DEVICE V anew(V value) {
+#if COMPILER_AMD
+    if constexpr (sizeof(V) % 4 == 0) {
+        u32 word[sizeof(V) / 4];
+        __builtin_memcpy(word, &value, sizeof(V));
+#pragma unroll
+        for (u32 w = 0; w < sizeof(V) / 4; ++w) asm volatile("" : "+v"(word[w]));
+        __builtin_memcpy(&value, word, sizeof(V));
+    }
+#endif
+    return value;
+}
+template <class V, class C> DEVICE V anew(V value, C after) {
+#if COMPILER_AMD
+    asm volatile("" : : "v"(after));
+#endif
+    return anew(value);
+}
+
+// A value that all threads of a warp have: AMD's compiler then keeps it, and what is computed of it, once for all of them.
+DEVICE u32 of_warp(u32 value) {
+#if COMPILER_AMD
+    return (u32)__builtin_amdgcn_readfirstlane((i32)value);
+#else
+    return value;
+#endif
+}
+
+// The WIDTH elements from `first` on of a row that is aligned to as many. Where I has 32 bits the row has fewer than 2^32 bytes: an address
+// is then one register beside the row's own, which all threads share.
+template <u32 WIDTH, class I, class T> DEVICE const Vector<T, WIDTH> &vector_at(const T *row, I first) {
+    I offset = anew((I)(first * (I)sizeof(T)));
+    return *reinterpret_cast<const Vector<T, WIDTH> *>(reinterpret_cast<const u8 *>(row) + offset);
+}
+template <u32 WIDTH, class I, class T> DEVICE Vector<T, WIDTH> &vector_at(T *row, I first) {
+    I offset = anew((I)(first * (I)sizeof(T)));
+    return *reinterpret_cast<Vector<T, WIDTH> *>(reinterpret_cast<u8 *>(row) + offset);
+}
+
 // The threads that share a row: this one is `at` of `count`.
 struct Team {
     u32 at, count;
@@ -77,14 +118,19 @@ template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F 
 #pragma unroll 1
 #endif
     for (u64 at = (u64)threadIdx.x * WIDTH; at < len + skip; at += (u64)blockDim.x * WIDTH) {
-        i64 first = (i64)at - (i64)skip;
+        i64 first = anew((i64)at - (i64)skip); // one counter, from which each row's address comes, not one for each row
         if (together && first >= 0 && (u64)first + WIDTH <= len) {
             auto each = [&](Vector<In, WIDTH>... x) {
                 Vector<T, WIDTH> y;
+                compute_t<T> last = (compute_t<T>)0;
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-                for (u32 j = 0; j < WIDTH; ++j) y.lane[j] = store<T>::from(f((u64)first + j, load(x.lane[j])...));
+                for (u32 j = 0; j < WIDTH; ++j) {
+                    if (j == 4) ((x = anew(x, last)), ...);
+                    last = f((u64)first + j, load(x.lane[j])...);
+                    y.lane[j] = store<T>::from(last);
+                }
                 *reinterpret_cast<Vector<T, WIDTH> *>(out + first) = y;
             };
             each(piece_of(in, first)...);
@@ -138,7 +184,12 @@ template <class T> struct KeptRow {
             if (together && whole(first)) {
                 auto each = [&](Vector<More, WIDTH>... m) {
                     Vector<T, WIDTH> y;
-                    for_each_lane([&](u32 j) { y.lane[j] = store<T>::from(f((u64)first + j, value[p * WIDTH + j], (C)load(m.lane[j])...)); });
+                    C last = (C)0;
+                    for_each_lane([&](u32 j) {
+                        if (j == 4) ((m = anew(m, last)), ...);
+                        last = f((u64)first + j, value[p * WIDTH + j], (C)load(m.lane[j])...);
+                        y.lane[j] = store<T>::from(last);
+                    });
                     *reinterpret_cast<Vector<T, WIDTH> *>(out + first) = y;
                 };
                 each(piece_of(more, first)...);
