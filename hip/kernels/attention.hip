@@ -261,9 +261,9 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
                 }
             }
         }
-        const Inputs<T> p = inputs();
         UNROLLED
         for (u32 i = 0; i < MICRO; ++i) {
+            const Inputs<T> p = inputs();
             u32 query = row0 + i * SIDE + ty;
             u32 inside = query < p.queries ? p.keys : 0, visible = query < p.queries ? p.seen(query) : 0;
             C peak = LOWEST<C>;

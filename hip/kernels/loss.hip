@@ -106,7 +106,7 @@ struct Alone {
     template <class F> static DEVICE void for_each_own(u64 rows, F f) { for_each(rows, f); }
 };
 struct OfWarp {
-    static DEVICE u32 first() { return threadIdx.x / (u32)warpSize * (u32)warpSize; }
+    static DEVICE u32 first() { return of_warp(threadIdx.x / (u32)warpSize) * (u32)warpSize; }
     static DEVICE u32 lane() { return threadIdx.x - first(); }
     static DEVICE u32 lanes() {
         u32 rest = blockDim.x - first();
@@ -114,8 +114,8 @@ struct OfWarp {
     }
     template <class C, class Op> static DEVICE C reduce(C value, Op op) { return warp_reduce(value, op); }
     template <class F> static DEVICE void for_each_own(u64 rows, F f) {
-        u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize;
-        for (u64 row = (u64)blockIdx.x * warps + threadIdx.x / (u32)warpSize; row < rows; row += (u64)gridDim.x * warps) f(row);
+        u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize, warp = of_warp(threadIdx.x / (u32)warpSize);
+        for (u64 row = (u64)blockIdx.x * warps + warp; row < rows; row += (u64)gridDim.x * warps) f(row);
     }
 };
 struct OfBlock {
@@ -152,7 +152,10 @@ template <class C, u32 N> DEVICE void enter(const C (&v)[N], C &max, C &sum, boo
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-    for (u32 k = 0; k < N; ++k) sum += math::exp(v[k] - max);
+    for (u32 k = 0; k < N; ++k) {
+        if (k % (16 / sizeof(C)) == 0) before = sum; // not more exponentials at a time, for the registers' sake
+        sum += math::exp(anew(v[k], before) - max);
+    }
     if (!summed) return;
 #if !COMPILER_HOST
 #pragma unroll
@@ -185,8 +188,9 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
             e.own_total += v;
         }
     } else {
-        // Four pieces of 16 bytes a thread at a time (two of 16-bit floats), one where not all are whole; the sum is of exp(x - this thread's maximum).
-        constexpr u32 WIDTH = LANES<T>, PIECES = 64 / (WIDTH * sizeof(C));
+        // Four pieces of 16 bytes a thread at a time (two of 16 or 64 bits an element), one where not all are whole; the sum is of exp(x - this
+        // thread's maximum).
+        constexpr u32 WIDTH = LANES<T>, PIECES = sizeof(T) == 4 ? 4 : 2;
         u32 skip = past_boundary(x);
         u64 end = len + skip, step = (u64)Scope::lanes() * WIDTH, at = (u64)Scope::lane() * WIDTH, base = 0;
         C max = e.max, sum = (C)0;
@@ -267,49 +271,65 @@ template <class C> DEVICE void add_row(Sums<C> &mine, bool leads, u64 len, Label
     if (leads) mine.loss -= label.weight * log_target;
 }
 
-// One row of logits.
-template <class Scope, class T, class I>
-DEVICE void add_logits(Sums<compute_t<T>> &mine, u64 row, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
-                       compute_t<T> *saved, compute_t<T> smoothing, u32 pads, const Pads &pad, u64 *flag) {
-    using C = compute_t<T>;
-    const T *from = x + row * len;
-    Label<C> label = label_of(targets[row], len, weights, pads, pad, flag);
-    C target = (C)load(from[label.at]), spread = (C)0;
-    bool leads = Scope::lane() == 0, smoothed = smoothing >= (C)0, summed = smoothed && weights == nullptr;
-    Norm<C> e = norm_of<Scope>(len, from, summed);
-    if (leads) saved[row] = e.log_sum_exp();
-    if (summed) spread = leads ? e.own_total - (C)len * e.log_sum_exp() : e.own_total;
-    else if (smoothed) spread = own_sum<Scope>(len, (C)0, [=](u64 i) { return e.log_p((C)load(from[i])) * weights[i]; });
-    add_row(mine, leads, len, label, smoothing, e.log_p(target), spread);
-}
+// The parameters of the kernels of logits.
+template <class T, class I> struct Scored {
+    u64 rows, len;
+    const T *x;
+    const I *targets;
+    const compute_t<T> *weights;
+    compute_t<T> *saved, *partial, smoothing, least;
+    f64 divisor;
+    u32 pads;
+    Pads pad;
+    u64 *flag;
+    T *out;
+};
 
 // The loss of logits: over all rows, sum / sum of the targets' weights, or sum / divisor. saved [rows + 1]: each row's
 // max + log(sum(exp(x - max))), then the sum of weights. A target that is no class raises the flag, and its row counts 0, as one of a pad
-// token does. A row is a block's work.
-template <class T, class I>
-__global__ void cross_entropy(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
-                              compute_t<T> *partial, compute_t<T> smoothing, compute_t<T>, f64 divisor, u32 pads, Pads pad, u64 *flag, T *out) {
-    Sums<compute_t<T>> mine{(compute_t<T>)0, (compute_t<T>)0};
-    for_each_row_of<OfBlock>(rows, [&](u64 row) { add_logits<OfBlock>(mine, row, len, x, targets, weights, saved, smoothing, pads, pad, flag); });
-    finish(mine, divisor, partial, saved + rows, out);
+// token does. `Scope`: whose work a row is. `pad` is the kernel's own: a copy that is indexed would lie in memory.
+template <class Scope, class T, class I> DEVICE void logits_loss(const Scored<T, I> &given, const Pads &pad) {
+    using C = compute_t<T>;
+    Sums<C> mine{(C)0, (C)0};
+    for_each_row_of<Scope>(given.rows, [&](u64 row) {
+        const Scored<T, I> &g = parameters(given);
+        u64 len = g.len;
+        const T *from = g.x + row * len;
+        Label<C> label = label_of(g.targets[row], len, g.weights, g.pads, pad, g.flag);
+        C target = (C)load(from[label.at]), spread = (C)0;
+        bool leads = Scope::lane() == 0, summed = g.smoothing >= (C)0 && g.weights == nullptr;
+        Norm<C> e = norm_of<Scope>(len, from, summed);
+        const Scored<T, I> &again = parameters(given);
+        const C *weights = again.weights;
+        if (leads) again.saved[row] = e.log_sum_exp();
+        if (summed) spread = leads ? e.own_total - (C)len * e.log_sum_exp() : e.own_total;
+        else if (again.smoothing >= (C)0) spread = own_sum<Scope>(len, (C)0, [=](u64 i) { return e.log_p((C)load(from[i])) * weights[i]; });
+        add_row(mine, leads, len, label, again.smoothing, e.log_p(target), spread);
+    });
+    const Scored<T, I> &g = parameters(given);
+    finish(mine, g.divisor, g.partial, g.saved + g.rows, g.out);
 }
-// The same with a row a warp: no barriers, and one short reduction.
+
+// A row a block.
 template <class T, class I>
-__global__ void cross_entropy_warps(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
-                                    compute_t<T> *partial, compute_t<T> smoothing, compute_t<T>, f64 divisor, u32 pads, Pads pad, u64 *flag,
-                                    T *out) {
-    Sums<compute_t<T>> mine{(compute_t<T>)0, (compute_t<T>)0};
-    for_each_row_of<OfWarp>(rows, [&](u64 row) { add_logits<OfWarp>(mine, row, len, x, targets, weights, saved, smoothing, pads, pad, flag); });
-    finish(mine, divisor, partial, saved + rows, out);
+__global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
+                                                        compute_t<T> *saved, compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least,
+                                                        f64 divisor, u32 pads, Pads pad, u64 *flag, T *out) {
+    logits_loss<OfBlock>(Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out}, pad);
 }
-// The same with a row a thread.
+// A row a warp: no barriers, and one short reduction.
+template <class T, class I>
+__global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_warps(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
+                                                              compute_t<T> *saved, compute_t<T> *partial, compute_t<T> smoothing,
+                                                              compute_t<T> least, f64 divisor, u32 pads, Pads pad, u64 *flag, T *out) {
+    logits_loss<OfWarp>(Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out}, pad);
+}
+// A row a thread.
 template <class T, class I>
 __global__ void cross_entropy_short(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
-                                    compute_t<T> *partial, compute_t<T> smoothing, compute_t<T>, f64 divisor, u32 pads, Pads pad, u64 *flag,
-                                    T *out) {
-    Sums<compute_t<T>> mine{(compute_t<T>)0, (compute_t<T>)0};
-    for_each_row_of<Alone>(rows, [&](u64 row) { add_logits<Alone>(mine, row, len, x, targets, weights, saved, smoothing, pads, pad, flag); });
-    finish(mine, divisor, partial, saved + rows, out);
+                                    compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least, f64 divisor, u32 pads, Pads pad,
+                                    u64 *flag, T *out) {
+    logits_loss<Alone>(Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out}, pad);
 }
 
 // The loss of probabilities or their logarithms; a block a row where there is smoothing, a thread elsewhere. Of `saved` the last element alone.
@@ -355,9 +375,9 @@ DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weigh
 
 // out = d loss / d x, `saved` as the loss left it. A block a row.
 template <class Kind, class T, class I>
-__global__ void cross_entropy_backward(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
-                                       const compute_t<T> *saved, const T *grad, compute_t<T> smoothing, compute_t<T> least, f64 divisor,
-                                       u32 pads, Pads pad, T *out) {
+__global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_backward(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
+                                                                 const compute_t<T> *saved, const T *grad, compute_t<T> smoothing,
+                                                                 compute_t<T> least, f64 divisor, u32 pads, Pads pad, T *out) {
     using C = compute_t<T>;
     Shares<C> of = shares(len, weights, smoothing);
     C factor = (C)load(grad[0]) / (divisor == 0 ? saved[rows] : (C)divisor);

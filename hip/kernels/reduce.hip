@@ -99,7 +99,7 @@ template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u6
             out[index] = store<To>::from(Op::leave(result, count));
         });
     } else {
-        u32 width = (u32)warpSize, warps = (blockDim.x + width - 1) / width, warp = threadIdx.x / width;
+        u32 width = (u32)warpSize, warps = (blockDim.x + width - 1) / width, warp = of_warp(threadIdx.x / width);
         bool alone = rows * parts >= (u64)gridDim.x * warps; // enough for a warp each, which no barrier holds up
         u32 lanes = blockDim.x - warp * width < width ? blockDim.x - warp * width : width;
         Team team = alone ? Team{threadIdx.x % width, lanes} : whole_block();
