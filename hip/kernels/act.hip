@@ -43,7 +43,7 @@ DEVICE u64 channel_of(u64 at, u64 len, u64 inner, bool narrow) {
 }
 
 // out = act(x + bias) over [outer, len, inner], the bias along the middle dim; packed. Without a bias act(x).
-template <class Act, class T> __global__ void bias_act(u64 outer, u64 len, u64 inner, const T *x, const T *bias, T *out) {
+template <class Act, class T> __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner, const T *x, const T *bias, T *out) {
     using C = compute_t<T>;
     u64 n = outer * len * inner;
     auto added = [=](u64 channel) { return bias == nullptr ? (C)0 : (C)load(bias[channel]); };

@@ -1,6 +1,7 @@
 // Copies between layouts, fills and ranges. `T` is the unsigned integer of the element's size: bits are moved, not
 // numbers.
 #include "prelude.h"
+#include "rows.h"
 
 // out[i] = x[..]: `out` contiguous.
 template <class T> __global__ void copy_strided(u32 n, Strided<1> m, const T *x, T *out) {
@@ -35,10 +36,15 @@ template <class T> struct Squares {
             u32 r = (lane % 8 + warp % 2 * 8) * V, c = (lane / 8 + warp / 2 * 4) * V;
             if (r >= height || c >= width) continue;
             Vector<T, V> x[V];
+            u64 at = c * column_stride + r; // one place at a time, not the addresses of all
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-            for (u32 k = 0; k < V; ++k) x[k] = *reinterpret_cast<const Vector<T, V> *>(from + (c + k) * column_stride + r);
+            for (u32 k = 0; k < V; ++k) {
+                x[k] = *reinterpret_cast<const Vector<T, V> *>(from + at);
+                at = anew(at + column_stride);
+            }
+            at = r * out_stride + c;
 #if !COMPILER_HOST
 #pragma unroll
 #endif
@@ -47,8 +53,12 @@ template <class T> struct Squares {
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-                for (u32 j = 0; j < V; ++j) y.lane[j] = x[j].lane[k];
-                *reinterpret_cast<Vector<T, V> *>(to + (r + k) * out_stride + c) = y;
+                for (u32 j = 0; j < V; ++j) {
+                    x[j] = anew(x[j]); // nor all of what is written
+                    y.lane[j] = x[j].lane[k];
+                }
+                *reinterpret_cast<Vector<T, V> *>(to + at) = y;
+                at = anew(at + out_stride);
             }
         }
     }

@@ -1,6 +1,7 @@
 // Steps of optimizers, and what belongs to them, over many tensors in one launch. A launch takes its tensors by value, as a table; the
 // blocks share the tensors' pieces among themselves.
 #include "prelude.h"
+#include "rows.h"
 
 // Elements that a block takes at a time, a multiple of every vector's: `PIECE` in `ops/launch.rs`.
 constexpr u32 PIECE = 4096;
@@ -65,7 +66,7 @@ DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count
         Vector<In, WIDTH> x[READ];
         Vector<Out, WIDTH> y[WRITTEN];
 #pragma unroll
-        for (u32 k = 0; k < READ; ++k) x[k] = reinterpret_cast<const Vector<In, WIDTH> *>(in[k])[v];
+        for (u32 k = 0; k < READ; ++k) x[k] = vector_at<WIDTH>(in[k], v * WIDTH);
 #pragma unroll
         for (u32 j = 0; j < WIDTH; ++j) {
             compute_t<In> from[READ];
@@ -77,7 +78,7 @@ DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count
             for (u32 k = 0; k < WRITTEN; ++k) y[k].lane[j] = store<Out>::from(to[k]);
         }
 #pragma unroll
-        for (u32 k = 0; k < WRITTEN; ++k) reinterpret_cast<Vector<Out, WIDTH> *>(out[k])[v] = y[k];
+        for (u32 k = 0; k < WRITTEN; ++k) vector_at<WIDTH>(out[k], v * WIDTH) = y[k];
     }
 #pragma unroll 1
     for (u32 i = vectors * WIDTH + threadIdx.x; i < count; i += blockDim.x) {
