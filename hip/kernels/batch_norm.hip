@@ -4,17 +4,16 @@
 #include "prelude.h"
 #include "rows.h"
 
-// What every kernel here is given of its tensors and of how it goes through them.
+// What every kernel here is given first: its tensors' sizes and how it goes through them. Functions read it anew where they need it (`parameters`):
+// kept, it and what is divided of it do not fit into the scalar registers.
 struct Shape {
     u64 batch, channels, spatial;
     u32 wide, parts;
-    u32 unit; // elements that lie side by side in every channel of every sample, where a channel is a block's: parts are made of such
     DEVICE u64 count() const { return batch * spatial; } // elements of a channel
-    DEVICE u64 begin(u32 part) const { return count() / unit * part / parts * unit; }
+    // Elements that lie side by side in every channel of every sample, where a channel is a block's: parts are made of such.
+    template <class T> DEVICE u32 unit() const { return wide == 1 && spatial % LANES<T> == 0 ? LANES<T> : 1; }
+    template <class T> DEVICE u64 begin(u32 part) const { return count() / unit<T>() * part / parts * unit<T>(); }
 };
-template <class T> DEVICE Shape shape_of(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts) {
-    return Shape{batch, channels, spatial, wide, parts, wide == 1 && spatial % LANES<T> == 0 ? LANES<T> : 1};
-}
 
 // The channels' elements that a thread has: every `strips`-th of a channel.
 struct Place {
@@ -24,10 +23,11 @@ struct Place {
 };
 
 // f(place) for each channel of each tile and part; all threads of a block come by together.
-template <class F> DEVICE void for_each_place(Shape s, F f) {
-    u64 tiles = (s.channels + s.wide - 1) / s.wide;
-    u32 lanes = s.wide < blockDim.x ? s.wide : blockDim.x;
-    for_each_row(tiles * s.parts, [=](u64 index) {
+template <class F> DEVICE void for_each_place(const Shape &given, F f) {
+    u64 tiles = (given.channels + given.wide - 1) / given.wide;
+    u32 lanes = given.wide < blockDim.x ? given.wide : blockDim.x;
+    for_each_row(tiles * given.parts, [=](u64 index) {
+        const Shape s = parameters(given);
         u64 tile = index / s.parts;
         for (u32 first = 0; first < s.wide; first += lanes) {
             u32 lane = threadIdx.x % lanes;
@@ -42,9 +42,10 @@ template <class F> DEVICE void for_each_place(Shape s, F f) {
 
 // f(offset, n, x's piece, dy's piece) for each piece of WIDTH elements that this thread has, n being its index in the batch: several loads at a
 // time. `dy` may be null, its pieces are not looked at then.
-template <u32 WIDTH, bool BOTH, class F, class T> DEVICE void pieces_by(Shape s, Place p, F f, const T *x, const T *dy) {
+template <u32 WIDTH, bool BOTH, class F, class T> DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy) {
     using Piece = Vector<T, WIDTH>;
-    u64 spatial = s.spatial / WIDTH, at = s.begin(p.part) / WIDTH + p.strip, end = s.begin(p.part + 1) / WIDTH;
+    const Shape s = parameters(given);
+    u64 spatial = s.spatial / WIDTH, at = s.begin<T>(p.part) / WIDTH + p.strip, end = s.begin<T>(p.part + 1) / WIDTH;
     if (!p.inside || at >= end) return;
     u64 left = (end - at + p.strips - 1) / p.strips; // pieces
     u64 n = at / spatial, i = at - n * spatial, offset = (n * s.channels + p.channel) * spatial + i;
@@ -55,7 +56,7 @@ template <u32 WIDTH, bool BOTH, class F, class T> DEVICE void pieces_by(Shape s,
         if (i >= spatial) i -= spatial, offset += sample - spatial, ++n;
     };
     auto piece = [](const T *from, u64 at) { return *reinterpret_cast<const Piece *>(from + at * WIDTH); };
-    constexpr u32 ABREAST = WIDTH == 1 ? 4 : 2;
+    constexpr u32 ABREAST = WIDTH == 1 && sizeof(T) < 8 ? 4 : 2;
     for (; left >= ABREAST; left -= ABREAST) {
         u64 where[ABREAST], of[ABREAST];
         Piece a[ABREAST], g[BOTH ? ABREAST : 1];
@@ -80,9 +81,9 @@ template <u32 WIDTH, bool BOTH, class F, class T> DEVICE void pieces_by(Shape s,
 }
 
 // The same by pieces of 16 bytes where all tensors, `out` as well, have them at 16-byte boundaries, else element by element.
-template <bool BOTH, class F, class T> DEVICE void for_each_piece(Shape s, Place p, F f, const T *x, const T *dy, const T *out) {
+template <bool BOTH, class F, class T> DEVICE void for_each_piece(const Shape &s, Place p, F f, const T *x, const T *dy, const T *out) {
     bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(out) == 0;
-    if (LANES<T> > 1 && s.unit == LANES<T> && aligned) pieces_by<LANES<T>, BOTH>(s, p, f, x, dy);
+    if (LANES<T> > 1 && s.unit<T>() == LANES<T> && aligned) pieces_by<LANES<T>, BOTH>(s, p, f, x, dy);
     else pieces_by<1, BOTH>(s, p, f, x, dy);
 }
 
@@ -126,7 +127,7 @@ struct Plus {
 };
 
 // The moments of a part of a channel: spans of elements less the span's first, so that squares stay near the deviations'.
-template <class T> DEVICE Moments<compute_t<T>> moments_of(Shape s, Place p, const T *x) {
+template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place p, const T *x) {
     using C = compute_t<T>;
     constexpr u32 SPAN = 256, LANE_COUNT = LANES<T>;
     Moments<C> all{(C)0, (C)0, (C)0};
@@ -162,11 +163,13 @@ template <class T> DEVICE Moments<compute_t<T>> moments_of(Shape s, Place p, con
 }
 
 // A channel's moments from its parts'.
-template <class C> DEVICE Moments<C> joined_moments(Shape s, Place p, const C *partial) {
+template <class T> DEVICE Moments<compute_t<T>> joined_moments(const Shape &given, Place p, const compute_t<T> *partial) {
+    using C = compute_t<T>;
+    const Shape s = parameters(given);
     Moments<C> all{(C)0, (C)0, (C)0};
     if (p.inside) {
         for (u32 part = p.strip; part < s.parts; part += p.strips) {
-            C count = (C)(s.begin(part + 1) - s.begin(part));
+            C count = (C)(s.begin<T>(part + 1) - s.begin<T>(part));
             u64 at = (u64)part * s.channels + p.channel;
             all = Join()(all, Moments<C>{count, partial[at], partial[s.parts * s.channels + at]});
         }
@@ -193,14 +196,19 @@ template <class T> DEVICE void update_running(u64 channels, u64 channel, const T
 
 // y = (x - mean) * rstd * gamma + beta over a part of a channel.
 template <class T>
-DEVICE void apply(Shape s, Place p, const T *x, const T *gamma, const T *beta, compute_t<T> mean, compute_t<T> rstd, T *y) {
+DEVICE void apply(const Shape &s, Place p, const T *x, const T *gamma, const T *beta, compute_t<T> mean, compute_t<T> rstd, T *y) {
     using C = compute_t<T>;
     if (!p.inside) return;
     C scale = rstd * (C)load(gamma[p.channel]), shift = load(beta[p.channel]);
     auto each = [=](u64 at, u64, auto a, auto) {
         constexpr u32 WIDTH = sizeof(a) / sizeof(T);
         Vector<T, WIDTH> out;
-        for (u32 j = 0; j < WIDTH; ++j) out.lane[j] = store<T>::from(((C)load(a.lane[j]) - mean) * scale + shift);
+        C last = (C)0;
+        for (u32 j = 0; j < WIDTH; ++j) {
+            if (j == 4) a = anew(a, last);
+            last = ((C)load(a.lane[j]) - mean) * scale + shift;
+            out.lane[j] = store<T>::from(last);
+        }
         *reinterpret_cast<Vector<T, WIDTH> *>(y + at) = out;
     };
     for_each_piece<false>(s, p, each, x, (const T *)nullptr, (const T *)y);
@@ -209,7 +217,7 @@ DEVICE void apply(Shape s, Place p, const T *x, const T *gamma, const T *beta, c
 // partial[2, parts, channels]: mean and summed squared deviations of each part.
 template <class T>
 __global__ void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, compute_t<T> *partial) {
-    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
+    Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         auto m = moments_of(s, p, x);
         if (!p.inside || p.strip != 0) return;
@@ -225,9 +233,9 @@ template <class T>
 __global__ void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
                                  const T *running_mean, const T *running_var, const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
                                  compute_t<T> *statistics, T *running) {
-    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
+    Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
-        auto m = joined_moments(s, p, partial);
+        auto m = joined_moments<T>(s, p, partial);
         auto to = spread(m, epsilon);
         // Of nothing: a mean that is no number, as of Burn.
         auto mean = batch * spatial == 0 ? to.variance : m.mean;
@@ -242,11 +250,12 @@ __global__ void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide,
 
 // After MIOpen's forward pass, which wrote y and statistics[2, channels] in f32: the running statistics, and again the channels whose
 // variance it lost. It takes the mean of squares less the squared mean, which leaves mean^2 / variance roundings of 2^-24: past a
-// mean of 4 deviations, or where they are no numbers, the channel is computed as above. wide = parts = 1.
+// mean of 4 deviations, or where they are no numbers, the channel is computed as above. wide = parts = 1; blocks of at most 256 threads.
 template <class T>
-__global__ void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
-                                  const T *running_mean, const T *running_var, f64 momentum, f64 epsilon, T *y, f32 *statistics, T *running) {
-    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
+__global__ __launch_bounds__(256) void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma,
+                                                         const T *beta, const T *running_mean, const T *running_var, f64 momentum, f64 epsilon,
+                                                         T *y, f32 *statistics, T *running) {
+    Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         f32 mean = statistics[p.channel], rstd = statistics[channels + p.channel], ratio = mean * rstd;
         f32 variance = 1.0f / (rstd * rstd) - (f32)epsilon;
@@ -270,7 +279,7 @@ template <class T>
 __global__ void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
                                  const T *mean, const T *variance, f64 epsilon, T *y) {
     using C = compute_t<T>;
-    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
+    Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         if (!p.inside) return;
         C rstd = (C)1 / math::sqrt((C)load(variance[p.channel]) + (C)epsilon);
@@ -284,7 +293,7 @@ template <class T>
 __global__ void channel_sums(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, u64 step, u64 share, u64 rows, const T *x, const T *dy,
                              const compute_t<T> *statistics, compute_t<T> *partial) {
     using C = compute_t<T>;
-    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
+    Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         u64 row = p.inside ? p.channel / share : 0;
         Pair<C> sum{(C)0, (C)0};
@@ -312,7 +321,7 @@ template <class T>
 __global__ void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const T *gamma,
                                     const compute_t<T> *statistics, const compute_t<T> *partial, T *dx, T *dparams) {
     using C = compute_t<T>;
-    Shape s = shape_of<T>(batch, channels, spatial, wide, parts);
+    Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         Pair<C> sum{(C)0, (C)0};
         if (p.inside) {
