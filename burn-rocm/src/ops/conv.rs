@@ -225,9 +225,11 @@ pub(crate) fn by_plan(
     match dnn.conv_bias_activation(&desc, activation, arg(x), arg(weight), bias.map(arg), arg(&out)) {
         Ok(()) => Ok(Some(out)),
         // No plan, which is nothing unusual; or no room for what it needs beside the tensors.
-        Err(hip::Error::Unsupported { .. } | hip::Error::Miopen { .. } | hip::Error::OutOfMemory { .. }) => {
-            Ok(None)
-        }
+        Err(
+            hip::Error::Unsupported { .. }
+            | hip::Error::Miopen { refused: true, .. }
+            | hip::Error::OutOfMemory { .. },
+        ) => Ok(None),
         Err(error) => Err(error),
     }
 }

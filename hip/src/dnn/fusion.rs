@@ -100,8 +100,8 @@ impl Dnn {
         // SAFETY: the spans hold the tensors that the descriptors describe; they and the workspace go back to the pool at the earliest when the
         // stream has been given this call, and the stream runs in order.
         let run = unsafe { prepared.run(&handle, parameters, [xs, ws, bs, ys], space) };
-        let (call, status) = prepared.refused.keep(run)?;
-        prepared.refused.keep(self.served(call, status, detail))
+        let served = run.and_then(|(call, status)| self.served(call, status, detail));
+        prepared.refused.keep(0, served)
     }
 
     /// Makes and compiles a plan.
@@ -144,10 +144,12 @@ impl Dnn {
             }
         })();
         let refused = Refusal::default();
-        match refused.keep(made) {
-            Err(error) if refused.check().is_ok() => return Err(error),
-            Err(error) => log::debug!("{OP}: {error}"),
-            Ok(()) => {}
+        if let Err(error) = made {
+            log::debug!("{OP}: {error}");
+            let error = refused.keep(0, Err(error));
+            if refused.check().is_ok() {
+                error?;
+            }
         }
         Ok(Prepared { plan, _conv: conv, _weight: weight, _bias: bias, x, y, ops, workspace, refused })
     }

@@ -85,6 +85,6 @@ impl Dnn {
                 rs.ptr,
             )
         };
-        refused.keep(self.served("miopenT5LayerNormForward", status, || format!("{desc:?}")))
+        refused.keep(0, self.served("miopenT5LayerNormForward", status, || format!("{desc:?}")))
     }
 }
