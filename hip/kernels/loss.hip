@@ -89,9 +89,12 @@ template <class C> struct Label {
 };
 template <class C, class I> DEVICE Label<C> label_of(I target, u64 len, const C *weights, u32 pads, const Pads &pad, u64 *flag) {
     bool padded = false, valid = in_range(target, len);
-    // All of them by constant places: where a place is computed, each thread has its copy in memory.
-#if !COMPILER_HOST
+    // All of them by constant places: where a place is computed, each thread has its copy in memory. AMD's compiler reads the kernel's own by any
+    // place, and unrolled they fill its scalar registers.
+#if COMPILER_NVIDIA
 #pragma unroll
+#elif COMPILER_AMD
+#pragma unroll 1
 #endif
     for (u32 k = 0; k < MAX_PADS; ++k) padded = padded || (k < pads && (u64)(i64)target == pad.token[k]);
     if (!valid && !padded) raise_index(flag, target, len);
