@@ -6,9 +6,32 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
+// Sums over a row of x - first and of its square, `first` being the row's first element: as near to the mean as any, so that a large mean costs no
+// precision, and both are known after one reduction.
+template <class C> struct Shifted {
+    C sum, squares;
+    DEVICE Shifted operator+(Shifted other) const { return Shifted{sum + other.sum, squares + other.squares}; }
+    DEVICE void take(C d) { sum += d, squares += d * d; }
+};
+
+// Of `len` elements the mean, and 1 / sqrt(variance + epsilon).
+template <class C> struct Scale {
+    C mean, rstd;
+};
+template <bool CENTRED, class C> DEVICE Scale<C> scale_of(Shifted<C> mine, u64 len, C first, C epsilon) {
+    C off = (C)0, squares;
+    if constexpr (CENTRED) {
+        Shifted<C> all = block_reduce(mine, Plus());
+        off = all.sum / (C)len, squares = all.squares - all.sum * off;
+    } else {
+        squares = block_reduce(mine.squares, Plus());
+    }
+    if (squares < (C)0) squares = (C)0; // by rounding; NaN stays
+    return Scale<C>{CENTRED ? first + off : (C)0, (C)1 / math::sqrt(squares / (C)len + epsilon)};
+}
+
 // to[i] = f(i, (from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row, the mean 0 and the variance the mean of
-// squares unless CENTRED. The variance comes from the centred row, so that a large mean costs no precision. KEPT: a row that fits stays
-// in registers and is read once.
+// squares unless CENTRED. KEPT: a row that fits stays in registers and is read once.
 template <bool CENTRED, bool KEPT, class T, class C, class F, class... More>
 DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More *...more) {
     if constexpr (ONE_THREAD) {
@@ -21,26 +44,19 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(f(i, ((C)load(from[i]) - mean) * scale, (C)load(more[i])...)); });
     } else if (KEPT && KeptRow<T>::fits(len, from)) {
         KeptRow<T> row;
-        C sum = (C)0, squares = (C)0;
-        row.read(len, from, (C)0, [](C x) { return x; });
-        if constexpr (CENTRED) row.for_each_kept([&](C &x, bool) { sum += x; });
-        C mean = CENTRED ? block_reduce(sum, Plus()) / (C)len : (C)0;
-        row.for_each_kept([&](C &x, bool inside) {
-            if constexpr (CENTRED) x = inside ? x - mean : (C)0;
-            squares += x * x;
-        });
-        C scale = (C)1 / math::sqrt(block_reduce(squares, Plus()) / (C)len + epsilon);
-        row.write(to, [&](u64 i, C x, auto... m) { return f(i, x * scale, m...); }, more...);
+        Shifted<C> mine{(C)0, (C)0};
+        C first = CENTRED ? (C)load(from[0]) : (C)0;
+        // What lies past the row's ends is the first element too: it adds nothing.
+        row.read(len, from, first, [](C x) { return x; });
+        row.for_each_kept([&](C &x, bool) { mine.take(x - first); });
+        Scale<C> of = scale_of<CENTRED>(mine, len, first, epsilon);
+        row.write(to, [&](u64 i, C x, auto... m) { return f(i, (x - of.mean) * of.rstd, m...); }, more...);
     } else {
-        C sum = (C)0, squares = (C)0;
-        if constexpr (CENTRED) for_each_of_row(whole_block(), len, [&](u64, T x) { sum += (C)load(x); }, from);
-        C mean = CENTRED ? block_reduce(sum, Plus()) / (C)len : (C)0;
-        auto square = [&](u64, T x) {
-            C d = (C)load(x) - mean;
-            squares += d * d;
-        };
-        for_each_of_row(whole_block(), len, square, from);
-        C scale = (C)1 / math::sqrt(block_reduce(squares, Plus()) / (C)len + epsilon);
+        Shifted<C> mine{(C)0, (C)0};
+        C first = CENTRED ? (C)load(from[0]) : (C)0;
+        for_each_of_row(whole_block(), len, [&](u64, T x) { mine.take((C)load(x) - first); }, from);
+        Scale<C> of = scale_of<CENTRED>(mine, len, first, epsilon);
+        C mean = of.mean, scale = of.rstd;
         if constexpr (KEPT) {
             map_row(len, to, [=](u64 i, C x, auto... m) { return f(i, (x - mean) * scale, m...); }, from, more...);
         } else { // an element at a time, for fewer registers

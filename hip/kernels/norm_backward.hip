@@ -17,6 +17,13 @@ template <class C> struct Pair {
     DEVICE Pair operator+(Pair other) const { return Pair{a + other.a, b + other.b}; }
 };
 
+// Sums over a row, d being x less the row's first element: as near to the mean as any, so that a large mean costs no precision, and all are known
+// after one reduction.
+template <class C> struct Of {
+    C d, dd, h, hd;
+    DEVICE Of operator+(Of other) const { return Of{d + other.d, dd + other.dd, h + other.h, hd + other.hd}; }
+};
+
 // gamma of element i: one an element, or one for `spatial` of them; 1 where there is none. `piece` is gamma of WIDTH neighbours.
 template <class T> struct PerElement {
     const T *gamma;
@@ -115,27 +122,27 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
                 f(p, first, a, b, factor);
             });
         };
-        // Two sums at a time: x and h, then of the centred row its squares and its product with h.
-        Pair<C> of_row{(C)0, (C)0}, centred{(C)0, (C)0};
-        if constexpr (CENTRED) {
-            for_each_read(false, [&](u32, I, auto a, auto b, auto factor) {
-                for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j == 4) a = anew(a, of_row.b), b = anew(b), factor = anew(factor);
-                    of_row = of_row + Pair<C>{(C)load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j])};
-                }
-            });
-            of_row = block_reduce(of_row, Plus());
-        }
-        C mean = of_row.a / (C)len, shift = of_row.b / (C)len;
-        for_each_read(CENTRED, [&](u32, I, auto a, auto b, auto factor) {
+        Of<C> sum{(C)0, (C)0, (C)0, (C)0};
+        C start = CENTRED ? (C)load(from[0]) : (C)0;
+        for_each_read(false, [&](u32, I, auto a, auto b, auto factor) {
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j == 4) a = anew(a, centred.b), b = anew(b), factor = anew(factor);
-                C d = (C)load(a.lane[j]) - mean;
-                centred = centred + Pair<C>{d * d, (C)load(b.lane[j]) * (C)load(factor.lane[j]) * d};
+                if (j == 4) a = anew(a, sum.hd), b = anew(b), factor = anew(factor);
+                C d = (C)load(a.lane[j]) - start, h = (C)load(b.lane[j]) * (C)load(factor.lane[j]);
+                sum = sum + Of<C>{d, d * d, h, h * d};
             }
         });
-        centred = block_reduce(centred, Plus());
-        C rstd = (C)1 / math::sqrt(centred.a / (C)len + epsilon), slope = rstd * (centred.b / (C)len);
+        C mean = (C)0, shift = (C)0;
+        if constexpr (CENTRED) {
+            sum = block_reduce(sum, Plus());
+            C off = sum.d / (C)len;
+            mean = start + off, shift = sum.h / (C)len;
+            sum.dd -= sum.d * off, sum.hd -= sum.h * off;
+            if (sum.dd < (C)0) sum.dd = (C)0; // by rounding; NaN stays
+        } else {
+            Pair<C> both = block_reduce(Pair<C>{sum.dd, sum.hd}, Plus());
+            sum.dd = both.a, sum.hd = both.b;
+        }
+        C rstd = (C)1 / math::sqrt(sum.dd / (C)len + epsilon), slope = rstd * (sum.hd / (C)len);
         for_each_read(true, [&](u32 p, I first, auto a, auto b, auto factor) {
             Vector<T, WIDTH> out;
             C last = (C)0;
@@ -281,6 +288,9 @@ template <class T> __global__ void sum_partials(u64 outer, u64 count, u64 len, c
                 u32 k = first + threadIdx.x % abreast;
                 C sum = (C)0;
                 if (strip < strips && k < width) {
+#if !COMPILER_HOST
+#pragma unroll 4 // as many loads on their way
+#endif
                     for (u64 r = strip; r < count; r += strips) sum += from[r * len + k];
                 }
                 sync_threads(); // the last tile's sums may still be read

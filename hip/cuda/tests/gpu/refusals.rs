@@ -90,7 +90,15 @@ impl Dnn {
         // SAFETY: live handle and descriptors, scalars of the host; null buffers are refused.
         unsafe {
             done((self.table.miopenCreatePoolingDescriptor)(&mut pool));
-            done((self.table.miopenSet2dPoolingDescriptor)(pool, miopenPoolingAverage, 2, 2, 0, 0, 2, 2));
+            let (two, none) = ([2, 2], [0, 0]);
+            done((self.table.miopenSetNdPoolingDescriptor)(
+                pool,
+                miopenPoolingAverage,
+                2,
+                two.as_ptr(),
+                none.as_ptr(),
+                two.as_ptr(),
+            ));
             (self.table.miopenPoolingForward)(
                 self.handle,
                 pool,
