@@ -239,7 +239,8 @@ template <class C> DEVICE Sums<C> partial_of_block(C *partial, u64 len, bool sec
 
 // partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is asked for.
 template <class T>
-__global__ ALL_WAVES((is_same<T, f32>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
+__global__ ALL_WAVES((is_same<T, f32>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma,
+                                                                             f64 epsilon, T *dx, compute_t<T> *partial) {
     using C = compute_t<T>;
     rows_gradient<true, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, partial_of_block(partial, len, true),
                               Statistics<C>{nullptr, nullptr});
