@@ -142,53 +142,44 @@ __global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void b
     map_contiguous(n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
 }
 
-// Whether rows can be gone through 16 bytes at a time: the last axis is of such pieces, along which an operand's elements lie side by side or are
-// one (`alike`), and every piece begins at a 16-byte boundary.
-template <class T> DEVICE bool by_pieces(const Strided<2> &m, const T *a, const T *b, const T *out, bool (&alike)[2]) {
-    constexpr u32 WIDTH = 16 / sizeof(T);
-    u64 starts = (u64)out;
-    u32 last = 0;
-    i32 between = 0; // the strides of the other axes, where pieces are read
-    bool plain = true;
-    for (u32 k = 0; k < 2; ++k) {
-        i32 step = 0, others = 0;
-        // By constant places, as everywhere: where a place is computed, each thread has its copy of `m` in memory.
+// Whether what is read and written 16 bytes at a time begins at a 16-byte boundary.
+DEVICE bool at_boundary(const void *at) { return (u64)at % 16 == 0; }
+
+// 16 bytes of elements: side by side or, ONE, all the first.
+template <bool ONE, class T, u32 WIDTH> DEVICE void read_piece(const T *from, Vector<T, WIDTH> &piece) {
+    if constexpr (ONE) {
+        T value = *from;
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-        for (u32 d = 0; d < MAX_DIMS; ++d) {
-            if (d + 1 == m.rank) last = m.shape[d], step = m.stride[k][d];
-            if (d + 1 < m.rank) others |= m.stride[k][d];
-        }
-        plain = plain && (step == 0 || step == 1);
-        alike[k] = step == 0;
-        if (step == 1) starts |= (u64)(k == 0 ? a : b), between |= others;
+        for (u32 j = 0; j < WIDTH; ++j) piece.lane[j] = value;
+    } else {
+        piece = *reinterpret_cast<const Vector<T, WIDTH> *>(from);
     }
-    return plain && last != 0 && last % WIDTH == 0 && starts % 16 == 0 && (u32)between % WIDTH == 0;
+}
+template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(u32 n, const Strided<2> &m, const T *a, const T *b, T *out) {
+    constexpr u32 WIDTH = 16 / sizeof(T);
+    for_each(n / WIDTH, [=](u64 index) {
+        Offsets<2> at = offsets_of(m, (u32)index * WIDTH);
+        Vector<T, WIDTH> x, y;
+        read_piece<ONE_A>(a + at.at[0], x);
+        read_piece<ONE_B>(b + at.at[1], y);
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 j = 0; j < WIDTH; ++j) x.lane[j] = store<T>::from(Op::apply(load(x.lane[j]), load(y.lane[j])));
+        reinterpret_cast<Vector<T, WIDTH> *>(out)[index] = x;
+    });
 }
 
-// out[i] = op(a[..], b[..]): `out` contiguous. A grid of a thread for 16 bytes.
-template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, const T *a, const T *b, T *out) {
-    constexpr u32 WIDTH = 16 / sizeof(T);
-    bool alike[2];
-    if (!ONE_THREAD && by_pieces(m, a, b, out, alike)) {
-        auto piece = [](const T *from, bool same) {
-            Vector<T, WIDTH> v;
-            if (!same) return *reinterpret_cast<const Vector<T, WIDTH> *>(from);
-            T value = *from;
-            for (u32 j = 0; j < WIDTH; ++j) v.lane[j] = value;
-            return v;
-        };
-        for_each(n / WIDTH, [=](u64 index) {
-            Offsets<2> at = offsets_of(m, (u32)index * WIDTH);
-            Vector<T, WIDTH> x = piece(a + at.at[0], alike[0]), y = piece(b + at.at[1], alike[1]);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-            for (u32 j = 0; j < WIDTH; ++j) x.lane[j] = store<T>::from(Op::apply(load(x.lane[j]), load(y.lane[j])));
-            reinterpret_cast<Vector<T, WIDTH> *>(out)[index] = x;
-        });
-        return;
+// out[i] = op(a[..], b[..]): `out` contiguous. A grid of a thread for 16 bytes. `lies`, from the host: 0, or 1 where the last axis is of pieces of 16
+// bytes, of which every operand has all elements side by side; + 2 where a, + 4 where b has one value along it instead.
+template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, u32 lies, const T *a, const T *b, T *out) {
+    if constexpr (!ONE_THREAD) {
+        bool left = at_boundary(out) && at_boundary(a), right = at_boundary(out) && at_boundary(b);
+        if (lies == 1 && left && right) return by_pieces<Op, false, false>(n, m, a, b, out);
+        if (lies == 3 && right) return by_pieces<Op, true, false>(n, m, a, b, out);
+        if (lies == 5 && left) return by_pieces<Op, false, true>(n, m, a, b, out);
     }
     for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = store<T>::from(Op::apply(load(a[at.at[0]]), load(b[at.at[1]]))); });
 }

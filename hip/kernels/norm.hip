@@ -14,11 +14,11 @@ template <class C> struct Shifted {
     DEVICE void take(C d) { sum += d, squares += d * d; }
 };
 
-// Of `len` elements the mean, and 1 / sqrt(variance + epsilon).
+// Of `len` elements the mean less the first, and 1 / sqrt(variance + epsilon).
 template <class C> struct Scale {
-    C mean, rstd;
+    C off, rstd;
 };
-template <bool CENTRED, class C> DEVICE Scale<C> scale_of(Shifted<C> mine, u64 len, C first, C epsilon) {
+template <bool CENTRED, class C> DEVICE Scale<C> scale_of(Shifted<C> mine, u64 len, C epsilon) {
     C off = (C)0, squares;
     if constexpr (CENTRED) {
         Shifted<C> all = block_reduce(mine, Plus());
@@ -27,12 +27,13 @@ template <bool CENTRED, class C> DEVICE Scale<C> scale_of(Shifted<C> mine, u64 l
         squares = block_reduce(mine.squares, Plus());
     }
     if (squares < (C)0) squares = (C)0; // by rounding; NaN stays
-    return Scale<C>{CENTRED ? first + off : (C)0, (C)1 / math::sqrt(squares / (C)len + epsilon)};
+    return Scale<C>{off, (C)1 / math::sqrt(squares / (C)len + epsilon)};
 }
 
 // to[i] = f(i, (from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row, the mean 0 and the variance the mean of
-// squares unless CENTRED. KEPT: a row that fits stays in registers and is read once.
-template <bool CENTRED, bool KEPT, class T, class C, class F, class... More>
+// squares unless CENTRED. KEPT: a row that fits stays in registers and is read once. TWICE: mean and variance then come by a reduction each, which takes
+// fewer registers.
+template <bool CENTRED, bool KEPT, bool TWICE = false, class T, class C, class F, class... More>
 DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More *...more) {
     if constexpr (ONE_THREAD) {
         C mean = CENTRED ? block_reduce_range(len, (C)0, [=](u64 i) { return load(from[i]); }, Plus()) / (C)len : (C)0;
@@ -44,19 +45,30 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(f(i, ((C)load(from[i]) - mean) * scale, (C)load(more[i])...)); });
     } else if (KEPT && KeptRow<T>::fits(len, from)) {
         KeptRow<T> row;
+        if constexpr (TWICE) {
+            C sum = (C)0, squares = (C)0;
+            row.read(len, from, (C)0, [](C x) { return x; });
+            row.for_each_kept([&](C &x, bool) { sum += x; });
+            C mean = block_reduce(sum, Plus()) / (C)len;
+            row.for_each_kept([&](C &x, bool inside) {
+                x = inside ? x - mean : (C)0;
+                squares += x * x;
+            });
+            C scale = (C)1 / math::sqrt(block_reduce(squares, Plus()) / (C)len + epsilon);
+            return row.write(to, [&](u64 i, C x, auto... m) { return f(i, x * scale, m...); }, more...);
+        }
         Shifted<C> mine{(C)0, (C)0};
         C first = CENTRED ? (C)load(from[0]) : (C)0;
-        // What lies past the row's ends is the first element too: it adds nothing.
-        row.read(len, from, first, [](C x) { return x; });
-        row.for_each_kept([&](C &x, bool) { mine.take(x - first); });
-        Scale<C> of = scale_of<CENTRED>(mine, len, first, epsilon);
-        row.write(to, [&](u64 i, C x, auto... m) { return f(i, (x - of.mean) * of.rstd, m...); }, more...);
+        row.read(len, from, (C)0, [=](C x) { return x - first; });
+        row.for_each_kept([&](C &x, bool) { mine.take(x); });
+        Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
+        row.write(to, [&](u64 i, C x, auto... m) { return f(i, (x - of.off) * of.rstd, m...); }, more...);
     } else {
         Shifted<C> mine{(C)0, (C)0};
         C first = CENTRED ? (C)load(from[0]) : (C)0;
         for_each_of_row(whole_block(), len, [&](u64, T x) { mine.take((C)load(x) - first); }, from);
-        Scale<C> of = scale_of<CENTRED>(mine, len, first, epsilon);
-        C mean = of.mean, scale = of.rstd;
+        Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
+        C mean = first + of.off, scale = of.rstd;
         if constexpr (KEPT) {
             map_row(len, to, [=](u64 i, C x, auto... m) { return f(i, (x - mean) * scale, m...); }, from, more...);
         } else { // an element at a time, for fewer registers
@@ -77,7 +89,7 @@ template <bool KEPT, class T> DEVICE void layer_norm_row(u64 len, const T *from,
 }
 
 template <class T>
-__global__ ALL_WAVES(sizeof(T) == 4) void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
+__global__ void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
     for_each_row(rows, [=](u64 row) { layer_norm_row<true>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
 }
 
@@ -123,7 +135,7 @@ DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x
     using C = compute_t<T>;
     u64 first = row % groups * quotient(len, spatial);
     bool narrow = len >> 32 == 0;
-    normalise<true, KEPT>(len, x + row * len, (C)epsilon, out + row * len, [=](u64 i, C n) {
+    normalise<true, KEPT, true>(len, x + row * len, (C)epsilon, out + row * len, [=](u64 i, C n) {
         if (gamma == nullptr) return n;
         u64 channel = first + (narrow ? (u64)((u32)i / (u32)spatial) : quotient(i, spatial));
         return n * (C)load(gamma[channel]) + (C)load(beta[channel]);

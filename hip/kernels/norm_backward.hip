@@ -17,13 +17,6 @@ template <class C> struct Pair {
     DEVICE Pair operator+(Pair other) const { return Pair{a + other.a, b + other.b}; }
 };
 
-// Sums over a row, d being x less the row's first element: as near to the mean as any, so that a large mean costs no precision, and all are known
-// after one reduction.
-template <class C> struct Of {
-    C d, dd, h, hd;
-    DEVICE Of operator+(Of other) const { return Of{d + other.d, dd + other.dd, h + other.h, hd + other.hd}; }
-};
-
 // gamma of element i: one an element, or one for `spatial` of them; 1 where there is none. `piece` is gamma of WIDTH neighbours.
 template <class T> struct PerElement {
     const T *gamma;
@@ -122,27 +115,27 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
                 f(p, first, a, b, factor);
             });
         };
-        Of<C> sum{(C)0, (C)0, (C)0, (C)0};
-        C start = CENTRED ? (C)load(from[0]) : (C)0;
-        for_each_read(false, [&](u32, I, auto a, auto b, auto factor) {
+        // Two sums at a time: x and h, then of the centred row its squares and its product with h.
+        Pair<C> of_row{(C)0, (C)0}, centred{(C)0, (C)0};
+        if constexpr (CENTRED) {
+            for_each_read(false, [&](u32, I, auto a, auto b, auto factor) {
+                for (u32 j = 0; j < WIDTH; ++j) {
+                    if (j == 4) a = anew(a, of_row.b), b = anew(b), factor = anew(factor);
+                    of_row = of_row + Pair<C>{(C)load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j])};
+                }
+            });
+            of_row = block_reduce(of_row, Plus());
+        }
+        C mean = of_row.a / (C)len, shift = of_row.b / (C)len;
+        for_each_read(CENTRED, [&](u32, I, auto a, auto b, auto factor) {
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j == 4) a = anew(a, sum.hd), b = anew(b), factor = anew(factor);
-                C d = (C)load(a.lane[j]) - start, h = (C)load(b.lane[j]) * (C)load(factor.lane[j]);
-                sum = sum + Of<C>{d, d * d, h, h * d};
+                if (j == 4) a = anew(a, centred.b), b = anew(b), factor = anew(factor);
+                C d = (C)load(a.lane[j]) - mean;
+                centred = centred + Pair<C>{d * d, (C)load(b.lane[j]) * (C)load(factor.lane[j]) * d};
             }
         });
-        C mean = (C)0, shift = (C)0;
-        if constexpr (CENTRED) {
-            sum = block_reduce(sum, Plus());
-            C off = sum.d / (C)len;
-            mean = start + off, shift = sum.h / (C)len;
-            sum.dd -= sum.d * off, sum.hd -= sum.h * off;
-            if (sum.dd < (C)0) sum.dd = (C)0; // by rounding; NaN stays
-        } else {
-            Pair<C> both = block_reduce(Pair<C>{sum.dd, sum.hd}, Plus());
-            sum.dd = both.a, sum.hd = both.b;
-        }
-        C rstd = (C)1 / math::sqrt(sum.dd / (C)len + epsilon), slope = rstd * (sum.hd / (C)len);
+        centred = block_reduce(centred, Plus());
+        C rstd = (C)1 / math::sqrt(centred.a / (C)len + epsilon), slope = rstd * (centred.b / (C)len);
         for_each_read(true, [&](u32 p, I first, auto a, auto b, auto factor) {
             Vector<T, WIDTH> out;
             C last = (C)0;
@@ -239,8 +232,7 @@ template <class C> DEVICE Sums<C> partial_of_block(C *partial, u64 len, bool sec
 
 // partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is asked for.
 template <class T>
-__global__ ALL_WAVES((is_same<T, f32>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma,
-                                                                             f64 epsilon, T *dx, compute_t<T> *partial) {
+__global__ ALL_WAVES((is_same<T, f32>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
     using C = compute_t<T>;
     rows_gradient<true, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, partial_of_block(partial, len, true),
                               Statistics<C>{nullptr, nullptr});

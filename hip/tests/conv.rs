@@ -128,8 +128,23 @@ fn all_directions(device: &Arc<Device>, case: &Case) {
         dnn.conv_forward(&desc, xa, wa, TensorArg::new(&out)).expect(case.name);
         close(&format!("{} forward", case.name), &read(device, &out, dtype, ny), &want_y, tolerance(dtype));
         let out = output(device, dtype, nx);
-        dnn.conv_backward_data(&desc, ya, wa, TensorArg::new(&out)).expect(case.name);
-        close(&format!("{} data", case.name), &read(device, &out, dtype, nx), &want_x, tolerance(dtype));
+        let done = dnn.conv_backward_data(&desc, ya, wa, TensorArg::new(&out));
+        // cuDNN is not asked where stride and dilation have a common divisor: docs/h200.md.
+        let meet =
+            desc.stride.iter().zip(&desc.dilation).any(|(&s, &d)| s.is_multiple_of(2) && d.is_multiple_of(2));
+        match done {
+            Err(Error::Miopen { refused: true, .. })
+                if meet && device.provider().kind() == hip::ProviderKind::Cuda => {}
+            done => {
+                done.expect(case.name);
+                close(
+                    &format!("{} data", case.name),
+                    &read(device, &out, dtype, nx),
+                    &want_x,
+                    tolerance(dtype),
+                );
+            }
+        }
         let out = output(device, dtype, nw);
         dnn.conv_backward_weights(&desc, ya, xa, TensorArg::new(&out)).expect(case.name);
         close(&format!("{} weights", case.name), &read(device, &out, dtype, nw), &want_w, tolerance(dtype));

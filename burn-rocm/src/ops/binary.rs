@@ -55,16 +55,20 @@ pub(crate) fn binary(
         return Ok(out);
     }
     let (l, r) = (lhs.layout().expand(op, shape.as_slice())?, rhs.layout().expand(op, shape.as_slice())?);
-    Walk::new(
+    let operands = [Operand::new(&lhs, l.strides()), Operand::new(&rhs, r.strides())];
+    let walk = Walk::new(
         op,
         KernelName::new(strided).name(functor).ty(ty),
         shape.as_slice(),
-        &[Operand::new(&lhs, l.strides()), Operand::new(&rhs, r.strides())],
+        &operands,
         Output::Row(&out),
     )
-    .scalars(scalars)
-    .pieces()
-    .launch()?;
+    .scalars(scalars);
+    if divides {
+        walk.launch()?
+    } else {
+        walk.pieces().launch()?
+    }
     Ok(out)
 }
 

@@ -313,7 +313,7 @@ impl<'a> Walk<'a> {
         Self { work, ..self }
     }
 
-    /// The kernel takes 16 bytes of the output at a time where it can.
+    /// The kernel takes 16 bytes of the output at a time where it can, and behind the metadata how the operands lie: [`lies`].
     pub(crate) fn pieces(self) -> Self {
         Self { pieces: true, ..self }
     }
@@ -442,6 +442,23 @@ fn part<const N: usize>(
     part(walk, &halves[1], strides, skipped, done + first)
 }
 
+/// 0, or 1 where the last axis is of pieces of `width` elements that every operand has side by side and begins at a multiple of as many; `2 << k` is
+/// added where operand `k` has one value along it instead.
+fn lies<const N: usize>(shape: &[usize], strides: [&[isize]; N], width: usize) -> u32 {
+    if !shape.last().is_some_and(|last| last.is_multiple_of(width)) {
+        return 0;
+    }
+    let mut lies = 1;
+    for (k, strides) in strides.iter().enumerate() {
+        match strides.split_last() {
+            Some((0, _)) => lies |= 2 << k,
+            Some((1, others)) if others.iter().all(|stride| stride.unsigned_abs().is_multiple_of(width)) => {}
+            _ => return 0,
+        }
+    }
+    lies
+}
+
 fn launch_part<const N: usize, M: Metadata>(
     walk: &Walk<'_>,
     shape: &[usize],
@@ -470,6 +487,9 @@ fn launch_part<const N: usize, M: Metadata>(
         launch = push(launch, value);
     }
     launch = launch.value(M::new(shape.len() as u32, sizes, &rows));
+    if let (true, Output::Row(out)) = (walk.pieces, walk.output) {
+        launch = launch.value(lies(shape, strides, 16 / out.dtype_size()));
+    }
     for &value in walk.after {
         launch = push(launch, value);
     }
