@@ -59,10 +59,12 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         }
         Shifted<C> mine{(C)0, (C)0};
         C first = CENTRED ? (C)load(from[0]) : (C)0;
-        row.read(len, from, (C)0, [=](C x) { return x - first; });
-        row.for_each_kept([&](C &x, bool) { mine.take(x); });
+        // Read as it is: no piece waits for the first element. What lies past the row's ends is that element too, and adds nothing.
+        row.read(len, from, first, [](C x) { return x; });
+        row.for_each_kept([&](C &x, bool) { mine.take(x - first); });
         Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
-        row.write(to, [&](u64 i, C x, auto... m) { return f(i, (x - of.off) * of.rstd, m...); }, more...);
+        C mean = first + of.off;
+        row.write(to, [&](u64 i, C x, auto... m) { return f(i, (x - mean) * of.rstd, m...); }, more...);
     } else {
         Shifted<C> mine{(C)0, (C)0};
         C first = CENTRED ? (C)load(from[0]) : (C)0;
