@@ -18,7 +18,7 @@ use burn_rocm::{Rocm, RocmDevice};
 use crate::Options;
 use crate::gpu::cases::{Bar, Work};
 use crate::gpu::ceiling::Ceiling;
-use crate::gpu::report::Line;
+use crate::gpu::report::{self, Line};
 use crate::gpu::time;
 
 pub(crate) use launches::launches;
@@ -104,13 +104,7 @@ pub(crate) fn run(options: &Options, is_gpu: bool) -> Result<(), String> {
     let device = RocmDevice::default();
     let gpu = hip::Device::get(device.index).map_err(|error| error.to_string())?;
     let ceiling = Ceiling::measure(&gpu, options).map_err(|error| error.to_string())?;
-    println!(
-        "{} ({}) through the {} provider; device copy {:.2} TB/s\n",
-        gpu.info().name,
-        gpu.info().arch,
-        gpu.provider().kind(),
-        ceiling.copy / 1e12
-    );
+    println!("{}", report::heading(&gpu, &ceiling));
     println!(
         "| case | composed | fused | times faster | of copy | bar | |\n|---|---:|---:|---:|---:|---:|---|"
     );
@@ -122,16 +116,13 @@ pub(crate) fn run(options: &Options, is_gpu: bool) -> Result<(), String> {
         // The bars are a GPU's.
         let bar = if is_gpu { bar } else { Bar::None };
         let line = Line { name, work, bar, seconds: fused, losses: Vec::new() };
-        let share = line.share(&ceiling).map_or("-".into(), |share| format!("{:.0} %", share * 100.0));
-        let (bar, verdict) = line
-            .bar(&ceiling)
-            .map_or(("-".into(), ""), |(bar, met)| (bar, if met { "ok" } else { "missed" }));
         println!(
-            "| {} | {} | {} | {:.2} | {share} | {bar} | {verdict} |",
+            "| {} | {} | {} | {:.2} | {} |",
             line.name,
             line.figure(composed),
             line.figure(fused),
-            composed / fused
+            composed / fused,
+            line.judged(&ceiling)
         );
         csv += &format!("\"{}\",{composed:.9},{fused:.9}\n", line.name);
         // The pool's blocks of one case are not in the way of the next.

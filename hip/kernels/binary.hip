@@ -1,5 +1,6 @@
 // Element-wise operations of two tensors, or of a tensor and a scalar.
 #include "prelude.h"
+#include "rows.h"
 
 // Integers wrap: computed without sign, as C++ leaves signed overflow undefined.
 template <class T, bool FLOAT = is_float<T>::value> struct ring {
@@ -142,23 +143,20 @@ __global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void b
     map_contiguous(n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
 }
 
-// Whether what is read and written 16 bytes at a time begins at a 16-byte boundary.
-DEVICE bool at_boundary(const void *at) { return (u64)at % 16 == 0; }
-
 // 16 bytes of elements: side by side or, ONE, all the first.
-template <bool ONE, class T, u32 WIDTH> DEVICE void read_piece(const T *from, Vector<T, WIDTH> &piece) {
+template <bool ONE, class T> DEVICE void read_piece(const T *from, Vector<T, LANES<T>> &piece) {
     if constexpr (ONE) {
         T value = *from;
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-        for (u32 j = 0; j < WIDTH; ++j) piece.lane[j] = value;
+        for (u32 j = 0; j < LANES<T>; ++j) piece.lane[j] = value;
     } else {
-        piece = *reinterpret_cast<const Vector<T, WIDTH> *>(from);
+        piece = piece_of(from, 0);
     }
 }
 template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(u32 n, const Strided<2> &m, const T *a, const T *b, T *out) {
-    constexpr u32 WIDTH = 16 / sizeof(T);
+    constexpr u32 WIDTH = LANES<T>;
     for_each(n / WIDTH, [=](u64 index) {
         Offsets<2> at = offsets_of(m, (u32)index * WIDTH);
         Vector<T, WIDTH> x, y;
@@ -176,7 +174,7 @@ template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(u32 n
 // bytes, of which every operand has all elements side by side; + 2 where a, + 4 where b has one value along it instead.
 template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, u32 lies, const T *a, const T *b, T *out) {
     if constexpr (!ONE_THREAD) {
-        bool left = at_boundary(out) && at_boundary(a), right = at_boundary(out) && at_boundary(b);
+        bool left = past_boundary(out) == 0 && past_boundary(a) == 0, right = past_boundary(out) == 0 && past_boundary(b) == 0;
         if (lies == 1 && left && right) return by_pieces<Op, false, false>(n, m, a, b, out);
         if (lies == 3 && right) return by_pieces<Op, true, false>(n, m, a, b, out);
         if (lies == 5 && left) return by_pieces<Op, false, true>(n, m, a, b, out);

@@ -8,6 +8,7 @@
 #[doc = include_str!("../../README.md")]
 mod readme {}
 
+mod again;
 pub mod alignments;
 mod compare;
 mod input;
@@ -16,6 +17,7 @@ mod random;
 pub mod trace;
 pub mod training;
 
+pub use again::again;
 pub use compare::{Tolerance, assert_close};
 pub use input::{Input, View, float, int, mask};
 pub use random::Random;

@@ -9,14 +9,7 @@ use burn_rocm_tests::*;
 fn updates_that_meet() {
     const SETTING: &str = "BURN_ROCM_DETERMINISTIC";
     if std::env::var(SETTING).as_deref() != Ok("1") {
-        let output =
-            std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
-                .args(["--exact", "updates_that_meet", "--nocapture"])
-                .env(SETTING, "1")
-                .output()
-                .expect("the test program starts");
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{out}{err}");
+        again(&["--exact", "updates_that_meet", "--nocapture"], &[(SETTING, "1")]);
         return;
     }
     let random = Random::new();

@@ -12,19 +12,9 @@ fn two_devices() {
         if !matches!(std::env::var("BURN_ROCM_PROVIDER").as_deref(), Err(_) | Ok("auto" | "cpu")) {
             return; // a real provider shows the devices there are
         }
-        let output =
-            std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
-                .args(["--exact", "two_devices", "--nocapture"])
-                .env(CHILD, "1")
-                .env("BURN_ROCM_CPU_DEVICES", "2")
-                .env("BURN_ROCM_PROVIDER", "cpu")
-                .output()
-                .expect("the test program starts");
-        assert!(
-            output.status.success(),
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
+        again(
+            &["--exact", "two_devices", "--nocapture"],
+            &[(CHILD, "1"), ("BURN_ROCM_CPU_DEVICES", "2"), ("BURN_ROCM_PROVIDER", "cpu")],
         );
         return;
     }

@@ -10,18 +10,7 @@ fn small_tensors_under_a_low_limit() {
     const LIMIT: &str = "BURN_ROCM_LAUNCH_REACH";
     if std::env::var_os(LIMIT).is_none() {
         for limit in ["2", "7", "100", "1000"] {
-            let output =
-                std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
-                    .args(["--exact", "small_tensors_under_a_low_limit", "--nocapture"])
-                    .env(LIMIT, limit)
-                    .output()
-                    .expect("the test program starts");
-            assert!(
-                output.status.success(),
-                "under a limit of {limit}:\n{}{}",
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            );
+            again(&["--exact", "small_tensors_under_a_low_limit", "--nocapture"], &[(LIMIT, limit)]);
         }
         return;
     }

@@ -3,6 +3,7 @@
 
 use burn::backend::Autodiff;
 use burn_rocm_examples::model::Kind;
+use burn_rocm_tests::again;
 use burn_rocm_tests::training::{Trainer, batch};
 use burn_rocm_tests::{O, R};
 use serial_test::serial;
@@ -74,15 +75,10 @@ fn deterministic_runs_give_the_same_bits() {
         return;
     }
     let run = || {
-        let output =
-            std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
-                .args(["--exact", "deterministic_runs_give_the_same_bits", "--nocapture"])
-                .env(CHILD, "1")
-                .env("BURN_ROCM_DETERMINISTIC", "1")
-                .output()
-                .expect("the test program starts");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        let text = again(
+            &["--exact", "deterministic_runs_give_the_same_bits", "--nocapture"],
+            &[(CHILD, "1"), ("BURN_ROCM_DETERMINISTIC", "1")],
+        );
         text.lines().filter(|line| line.starts_with("loss ")).map(str::to_owned).collect::<Vec<_>>()
     };
     let first = run();

@@ -30,13 +30,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     let device = hip::Device::get(0).map_err(|error| error.to_string())?;
     let mut ceiling = ceiling::Ceiling::measure(&device, options).map_err(|error| error.to_string())?;
-    println!(
-        "{} ({}) through the {} provider; device copy {:.2} TB/s\n",
-        device.info().name,
-        device.info().arch,
-        device.provider().kind(),
-        ceiling.copy / 1e12
-    );
+    println!("{}", report::heading(&device, &ceiling));
     let mut lines = Vec::new();
     for case in cases::cases::<burn_rocm::Rocm>(options) {
         if !groups.contains(&case.group) {

@@ -45,7 +45,7 @@ impl Line {
     }
 
     /// The share of the ceiling.
-    pub(crate) fn share(&self, ceiling: &Ceiling) -> Option<f64> {
+    fn share(&self, ceiling: &Ceiling) -> Option<f64> {
         match self.work {
             Work::Bytes(bytes) => Some(bytes / self.seconds / ceiling.copy),
             Work::Flops(_) => {
@@ -56,8 +56,19 @@ impl Line {
         }
     }
 
+    /// The cells of the share, the bar and whether it is met.
+    pub(crate) fn judged(&self, ceiling: &Ceiling) -> String {
+        let share = self.share(ceiling).map_or("-".into(), |share| format!("{:.0} %", share * 100.0));
+        let (bar, verdict) = match self.bar(ceiling) {
+            Some((bar, true)) => (bar, "ok"),
+            Some((bar, false)) => (bar, "missed"),
+            None => ("-".into(), ""),
+        };
+        format!("{share} | {bar} | {verdict}")
+    }
+
     /// The bar in words, and whether it is met.
-    pub(crate) fn bar(&self, ceiling: &Ceiling) -> Option<(String, bool)> {
+    fn bar(&self, ceiling: &Ceiling) -> Option<(String, bool)> {
         match self.bar {
             Bar::None => None,
             Bar::Rate(least) => {
@@ -76,6 +87,13 @@ impl Line {
     }
 }
 
+/// What the rows were measured on.
+pub(crate) fn heading(device: &hip::Device, ceiling: &Ceiling) -> String {
+    let info = device.info();
+    let (provider, copy) = (device.provider().kind(), ceiling.copy / 1e12);
+    format!("{} ({}) through the {provider} provider; device copy {copy:.2} TB/s\n", info.name, info.arch)
+}
+
 /// The table, a column for each peer with the ratio of its time to ours: above 1, this backend is the faster one.
 pub(crate) fn markdown(lines: &[Line], columns: &[Column], ceiling: &Ceiling) -> String {
     let mut text = String::from("| case | burn-rocm | of the ceiling | bar | |");
@@ -88,14 +106,8 @@ pub(crate) fn markdown(lines: &[Line], columns: &[Column], ceiling: &Ceiling) ->
     text += &rule;
     text += "\n";
     for line in lines {
-        let share = line.share(ceiling).map_or("-".into(), |share| format!("{:.0} %", share * 100.0));
-        let (bar, verdict) = match line.bar(ceiling) {
-            Some((bar, true)) => (bar, "ok"),
-            Some((bar, false)) => (bar, "missed"),
-            None => ("-".into(), ""),
-        };
-        let _ =
-            write!(text, "| {} | {} | {share} | {bar} | {verdict} |", line.name, line.figure(line.seconds));
+        let figure = line.figure(line.seconds);
+        let _ = write!(text, "| {} | {figure} | {} |", line.name, line.judged(ceiling));
         for (_, values) in columns {
             match values.get(line.peers_name()) {
                 Some(&seconds) => {

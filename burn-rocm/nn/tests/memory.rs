@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use burn_rocm::Rocm;
 use burn_rocm_nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
 use burn_rocm_nn::optim::AdamConfig;
-use std::process::Command;
+use burn_rocm_tests::again;
 use std::sync::{Mutex, PoisonError};
 
 type B = Autodiff<Rocm>;
@@ -77,14 +77,8 @@ fn memory_is_linear_in_the_sequence_beyond_the_scores_that_are_kept() {
         assert!(medium > 3 * short && long > 3 * medium, "kept by default: {short}, {medium}, {long}");
         // The setting is read once.
         let name = "memory_is_linear_in_the_sequence_beyond_the_scores_that_are_kept";
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--nocapture"])
-            .env("BURN_ROCM_ATTENTION_SCORES", "1M")
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
+        let text = again(&["--exact", name, "--nocapture"], &[("BURN_ROCM_ATTENTION_SCORES", "1M")]);
+        assert!(text.contains("1 passed"), "{text}");
         return;
     }
     let [short, medium, long] = attention_takes([512, 1024, 2048]);

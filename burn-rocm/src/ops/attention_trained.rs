@@ -167,21 +167,8 @@ impl<'a> Call<'a> {
         if scores.is_empty() {
             return Ok(scores);
         }
-        let device = scores.hip_device();
-        let lines = batch * heads * queries;
         if self.is_plain() && !self.options.quiet {
-            let kernel = KernelName::new("masked_softmax_rows").ty(self.ty);
-            let dims = [Value::U64(lines as u64), Value::U64(keys as u64)];
-            rows(
-                self.op,
-                device,
-                kernel,
-                device.grid_kept_rows(lines, keys),
-                &dims,
-                &[&scores],
-                &[],
-                &[&scores],
-            )?;
+            self.by_rows("masked_softmax_rows", &[&scores], &scores)?;
             return Ok(scores);
         }
         let mut scalars = vec![
@@ -192,10 +179,20 @@ impl<'a> Call<'a> {
         ];
         scalars.extend(self.dropout());
         let kernel = KernelName::new("attention_weights").ty(self.ty);
-        let grid = device.grid_kept_rows(lines, keys);
+        let device = scores.hip_device();
+        let grid = device.grid_kept_rows(batch * heads * queries, keys);
         let dims = [self.shape(), Self::strides(self.mask.as_ref())];
         views(self.op, device, kernel, grid, &dims, &[Some(&scores), self.mask.as_ref()], &scalars, &scores)?;
         Ok(scores)
+    }
+
+    /// A kernel over the rows of tensors shaped like the scores.
+    fn by_rows(&self, kernel: &'static str, inputs: &[&RocmTensor], out: &RocmTensor) -> hip::Result<()> {
+        let [batch, heads, queries, keys, _] = self.sizes;
+        let (device, lines) = (out.hip_device(), batch * heads * queries);
+        let dims = [Value::U64(lines as u64), Value::U64(keys as u64)];
+        let kernel = KernelName::new(kernel).ty(self.ty);
+        rows(self.op, device, kernel, device.grid_kept_rows(lines, keys), &dims, inputs, &[], &[out])
     }
 
     /// The gradient by the scores from the weights', in its place.
@@ -209,23 +206,11 @@ impl<'a> Call<'a> {
         if out.is_empty() {
             return Ok(out);
         }
-        let device = grad.hip_device();
         if self.is_plain() {
-            let kernel = KernelName::new("softmax_rows_backward").ty(self.ty);
-            let lines = batch * heads * queries;
-            let dims = [Value::U64(lines as u64), Value::U64(keys as u64)];
-            rows(
-                self.op,
-                device,
-                kernel,
-                device.grid_kept_rows(lines, keys),
-                &dims,
-                &[weights, &grad],
-                &[],
-                &[&out],
-            )?;
+            self.by_rows("softmax_rows_backward", &[weights, &grad], &out)?;
             return Ok(out);
         }
+        let device = grad.hip_device();
         let mut scalars = vec![self.mask_size()];
         scalars.extend(self.dropout());
         let kernel = KernelName::new("attention_weights_backward").ty(self.ty);

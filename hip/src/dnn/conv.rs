@@ -415,7 +415,7 @@ impl Prepared {
 }
 
 /// The workspace as MIOpen takes it: null where none is needed.
-fn workspace_span(buffer: &Buffer, bytes: usize) -> Span {
+pub(super) fn workspace_span(buffer: &Buffer, bytes: usize) -> Span {
     if bytes == 0 { Span::NULL } else { Span { ptr: buffer.as_ptr(), bytes } }
 }
 

@@ -7,6 +7,7 @@ use std::ptr;
 
 use miopen_sys::*;
 
+use super::conv::workspace_span;
 use super::descriptor::{ConvolutionDesc, FusionPlan, OperatorArgs, TensorDesc};
 use super::{Activation, ConvDesc, Dnn, FLOATS, Handle, Refusal, TensorArg, check, data_type, one, zero};
 use crate::span::Span;
@@ -91,10 +92,7 @@ impl Dnn {
         })?;
         prepared.refused.check()?;
         let workspace = y.buffer.device().alloc(prepared.workspace)?;
-        let space = match prepared.workspace {
-            0 => Span::NULL,
-            bytes => Span { ptr: workspace.as_ptr(), bytes },
-        };
+        let space = workspace_span(&workspace, prepared.workspace);
         let handle = self.begin(y.buffer)?;
         let detail = || format!("{desc:?}, {activation:?}");
         // SAFETY: the spans hold the tensors that the descriptors describe; they and the workspace go back to the pool at the earliest when the

@@ -59,7 +59,7 @@ pub struct Dnn {
     fusions: Cache<fusion::Fused, fusion::Prepared>,
     poolings: Cache<PoolDesc, pool::Prepared>,
     layer_norms: Cache<LayerNormDesc, norm::Prepared>,
-    rms_norms: Cache<LayerNormDesc, rms_norm::Prepared>,
+    rms_norms: Cache<LayerNormDesc, norm::Prepared>,
 }
 
 /// The raw handle, destroyed on drop.

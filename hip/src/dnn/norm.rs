@@ -72,13 +72,33 @@ pub struct GroupNormDesc {
     pub groups: usize,
 }
 
-/// The descriptors of a layer norm.
+/// The descriptors of a layer or RMS norm.
 pub(super) struct Prepared {
-    tensor: TensorDesc,
-    row: TensorDesc,
-    column: TensorDesc,
+    pub(super) tensor: TensorDesc,
+    pub(super) row: TensorDesc,
+    pub(super) column: TensorDesc,
     /// Why MIOpen does not normalise so.
-    refused: Refusal,
+    pub(super) refused: Refusal,
+}
+
+impl Prepared {
+    /// `tensor` of rank 4: with rank 2 MIOpen warns of an unknown layout at every new shape.
+    pub(super) fn new(
+        table: &'static Miopen,
+        op: &'static str,
+        data_type: miopenDataType_t,
+        tensor: &[usize],
+        row: &[usize],
+        rows: usize,
+    ) -> Result<Self> {
+        let packed = |shape: &[usize]| TensorDesc::packed(table, op, data_type, shape);
+        Ok(Self {
+            tensor: packed(tensor)?,
+            row: packed(row)?,
+            column: packed(&[rows])?,
+            refused: Refusal::default(),
+        })
+    }
 }
 
 /// The descriptors of a batch norm.
@@ -266,7 +286,7 @@ impl Dnn {
         self.spans(BATCH, DType::F32, desc.channels, tensors)
     }
 
-    fn spans<const N: usize>(
+    pub(super) fn spans<const N: usize>(
         &self,
         op: &'static str,
         dtype: DType,
@@ -318,14 +338,14 @@ impl Dnn {
             return Ok(());
         }
         let prepared = self.layer_norms.get(desc, || {
-            let packed = |shape: &[usize]| TensorDesc::packed(self.table, LAYER, data_type, shape);
-            Ok(Prepared {
-                // Rank 4: with rank 2 MIOpen warns of an unknown layout at every new shape.
-                tensor: packed(&[desc.rows, desc.len, 1, 1])?,
-                row: packed(&[desc.len, 1, 1])?,
-                column: packed(&[desc.rows])?,
-                refused: Refusal::default(),
-            })
+            Prepared::new(
+                self.table,
+                LAYER,
+                data_type,
+                &[desc.rows, desc.len, 1, 1],
+                &[desc.len, 1, 1],
+                desc.rows,
+            )
         })?;
         let Prepared { tensor, row, column, refused } = &*prepared;
         refused.check()?;

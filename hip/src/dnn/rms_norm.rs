@@ -5,21 +5,11 @@
 
 use miopen_sys::*;
 
-use super::descriptor::TensorDesc;
-use super::norm::absent;
-use super::{Dnn, FLOATS, LayerNormDesc, Refusal, TensorArg, data_type, elements};
+use super::norm::{Prepared, absent};
+use super::{Dnn, FLOATS, LayerNormDesc, TensorArg, data_type, elements};
 use crate::{DType, Result};
 
 const OP: &str = "RMS norm";
-
-/// The descriptors of an RMS norm.
-pub(super) struct Prepared {
-    tensor: TensorDesc,
-    row: TensorDesc,
-    column: TensorDesc,
-    /// Why MIOpen does not normalise so.
-    refused: Refusal,
-}
 
 impl Dnn {
     /// Whether MIOpen has RMS norm for the dtype.
@@ -48,23 +38,16 @@ impl Dnn {
         let data_type = data_type(OP, desc.dtype, FLOATS)?;
         let call = self.table.miopenT5LayerNormForward.ok_or_else(|| absent(OP, desc.dtype))?;
         let count = elements(OP, &[desc.rows, desc.len])?;
-        let (xs, ys) = (self.span(OP, x, desc.dtype, count)?, self.span(OP, y, desc.dtype, count)?);
-        let ws = self.span(OP, weight, desc.dtype, desc.len)?;
-        let rs = self.span(OP, rstd, desc.dtype, desc.rows)?;
+        let [xs, ys] = self.spans(OP, desc.dtype, count, [x, y])?;
+        let [ws] = self.spans(OP, desc.dtype, desc.len, [weight])?;
+        let [rs] = self.spans(OP, desc.dtype, desc.rows, [rstd])?;
         ys.apart_from(OP, &[xs, ws, rs])?;
         rs.apart_from(OP, &[xs, ws])?;
         if ys.bytes == 0 {
             return Ok(());
         }
         let prepared = self.rms_norms.get(desc, || {
-            let packed = |shape: &[usize]| TensorDesc::packed(self.table, OP, data_type, shape);
-            Ok(Prepared {
-                // Rank 4: with rank 2 MIOpen warns of an unknown layout at every new shape.
-                tensor: packed(&[desc.rows, 1, 1, desc.len])?,
-                row: packed(&[desc.len])?,
-                column: packed(&[desc.rows])?,
-                refused: Refusal::default(),
-            })
+            Prepared::new(self.table, OP, data_type, &[desc.rows, 1, 1, desc.len], &[desc.len], desc.rows)
         })?;
         let Prepared { tensor, row, column, refused } = &*prepared;
         refused.check()?;

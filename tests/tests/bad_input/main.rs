@@ -160,17 +160,8 @@ fn providers_that_cannot_be_had() {
         return;
     }
     let run = |provider: &str, more: &[(&str, &str)]| {
-        let output =
-            std::process::Command::new(std::env::current_exe().expect("the test program has a path"))
-                .args(["--exact", "providers_that_cannot_be_had", "--nocapture"])
-                .env(CHILD, "1")
-                .env("BURN_ROCM_PROVIDER", provider)
-                .envs(more.iter().copied())
-                .output()
-                .expect("the test program starts");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-        text
+        let environment = [&[(CHILD, "1"), ("BURN_ROCM_PROVIDER", provider)], more].concat();
+        again(&["--exact", "providers_that_cannot_be_had", "--nocapture"], &environment)
     };
     let text = run("directx", &[]);
     assert!(text.contains("panicked: true") && text.contains("Config"), "{text}");

@@ -373,12 +373,6 @@ fn miopen_alone() {
         ));
         assert!(convolve(DType::F32).is_ok());
     } else if std::env::var_os("BURN_ROCM_CONV").is_none() {
-        let tests = std::env::current_exe().expect("the test program has a path");
-        let output = Command::new(tests)
-            .args(["conv_drawn::miopen_alone", "--exact"])
-            .env("BURN_ROCM_CONV", "miopen")
-            .output()
-            .expect("the test program starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        again(&["conv_drawn::miopen_alone", "--exact"], &[("BURN_ROCM_CONV", "miopen")]);
     }
 }

@@ -3,7 +3,6 @@
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_tests::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Command;
 
 #[test]
 fn layer_norm() {
@@ -89,14 +88,7 @@ fn child(test: &str, norm: &str) -> Option<String> {
     if std::env::var_os("BURN_ROCM_NORM").is_some() || std::env::var_os("BURN_ROCM_CPU_WAVE").is_some() {
         return None;
     }
-    let output = Command::new(std::env::current_exe().expect("the test program has a path"))
-        .args([test, "--test-threads", "1", "--nocapture"])
-        .env("BURN_ROCM_NORM", norm)
-        .output()
-        .expect("the test program starts");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    Some(text)
+    Some(again(&[test, "--test-threads", "1", "--nocapture"], &[("BURN_ROCM_NORM", norm)]))
 }
 
 /// This file's tests again, by the own kernel.

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused, raise};
 
-use super::{both, shared};
+use super::{both, by_inputs, shared};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How a [`GroupNorm`] is made.
@@ -160,8 +160,6 @@ impl<const N: usize> Op<N> for GroupNormOp {
         let gamma = read.next();
         let params = wanted[1..].contains(&true);
         let (dx, sums) = fused::group_norm_backward(x, gamma, grad, self.groups, self.epsilon, params)?;
-        let [dgamma, dbeta] = sums.map_or([None, None], |sums| sums.map(Some));
-        let found = [Some(dx), dgamma, dbeta];
-        Ok(std::array::from_fn(|k| found[k].clone()))
+        Ok(by_inputs(dx, sums))
     }
 }

@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
+use super::by_inputs;
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How a [`LayerNorm`] is made.
@@ -104,8 +105,6 @@ impl<const N: usize> Op<N> for LayerNormOp {
         let [x, gamma] = kept.first();
         let params = wanted[1..].contains(&true);
         let (dx, sums) = fused::layer_norm_backward(x, gamma, grad, self.epsilon, params)?;
-        let [dgamma, dbeta] = sums.map_or([None, None], |sums| sums.map(Some));
-        let found = [Some(dx), dgamma, dbeta];
-        Ok(std::array::from_fn(|k| found[k].clone()))
+        Ok(by_inputs(dx, sums))
     }
 }

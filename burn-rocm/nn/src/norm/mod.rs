@@ -15,12 +15,19 @@ pub use rms::{RmsNorm, RmsNormConfig};
 use burn::module::Param;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_rocm::RocmError;
+use burn_rocm::{RocmError, RocmTensor};
 
 /// The parameter itself in another module: a clone of one that was not yet initialised would be another tensor, and the gradient would be that one's.
 fn shared<B: Backend, const D: usize>(param: &Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
     param.val();
     param.clone()
+}
+
+/// The gradients by an op's inputs, of which the parameters may be fewer or none.
+fn by_inputs<const N: usize>(dx: RocmTensor, sums: Option<[RocmTensor; 2]>) -> [Option<RocmTensor>; N] {
+    let [dgamma, dbeta] = sums.map_or([None, None], |sums| sums.map(Some));
+    let mut found = [Some(dx), dgamma, dbeta].into_iter();
+    std::array::from_fn(|_| found.next().flatten())
 }
 
 /// The parameters of an op, checked by it: both or neither.

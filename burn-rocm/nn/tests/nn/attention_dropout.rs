@@ -4,8 +4,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::fused::{AttentionDropout, AttentionOptions, AttentionPath, attention, attention_weights};
 use burn_rocm_nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
-use burn_rocm_tests::{FloatTensorOps, R, Shape, assert_close, read_float};
-use std::process::Command;
+use burn_rocm_tests::{FloatTensorOps, R, Shape, again, assert_close, read_float};
 
 use crate::attention::made;
 use crate::support::*;
@@ -15,13 +14,8 @@ fn is_alone(test: &str) -> bool {
     if std::env::var_os("BURN_ROCM_TEST_ALONE").is_some() {
         return true;
     }
-    let output = Command::new(std::env::current_exe().expect("the test program has a path"))
-        .args(["--exact", test])
-        .env("BURN_ROCM_TEST_ALONE", "1")
-        .output()
-        .expect("the test program starts");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{test}: {text}");
+    let text = again(&["--exact", test], &[("BURN_ROCM_TEST_ALONE", "1")]);
+    assert!(text.contains("1 passed"), "{test}: {text}");
     false
 }
 

@@ -6,9 +6,8 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_nn as ours;
 use burn_rocm_tests::trace::during;
-use burn_rocm_tests::{FLOATS, assert_close};
+use burn_rocm_tests::{FLOATS, again, assert_close};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Command;
 
 use crate::support::*;
 
@@ -395,13 +394,7 @@ pub(crate) fn child(tests: &str, norm: &str) -> Option<String> {
     if std::env::var_os("BURN_ROCM_NORM").is_some() {
         return None;
     }
-    let output = Command::new(std::env::current_exe().expect("the test program has a path"))
-        .args([tests, "--skip", "lockstep", "--nocapture"])
-        .env("BURN_ROCM_NORM", norm)
-        .output()
-        .expect("the test program starts");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let text = again(&[tests, "--skip", "lockstep", "--nocapture"], &[("BURN_ROCM_NORM", norm)]);
     assert!(!text.contains(" 0 passed"), "{text}");
     Some(text)
 }

@@ -6,8 +6,7 @@ use burn::optim::{GradientsParams, MultiGradientsParams, Optimizer};
 use burn::tensor::backend::AutodiffBackend;
 use burn_backend::DeviceOps;
 use burn_rocm::RocmDevice;
-use burn_rocm_tests::assert_close;
-use std::process::Command;
+use burn_rocm_tests::{again, assert_close};
 
 use crate::support::*;
 
@@ -19,14 +18,9 @@ fn has_two_devices(test: &str) -> bool {
         return true;
     }
     if matches!(std::env::var("BURN_ROCM_PROVIDER").as_deref(), Err(_) | Ok("auto" | "cpu")) {
-        let output = Command::new(std::env::current_exe().expect("the test program has a path"))
-            .args(["--exact", test])
-            .env("BURN_ROCM_CPU_DEVICES", "2")
-            .env("BURN_ROCM_PROVIDER", "cpu")
-            .output()
-            .expect("the test program starts");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{test}: {text}");
+        let environment = [("BURN_ROCM_CPU_DEVICES", "2"), ("BURN_ROCM_PROVIDER", "cpu")];
+        let text = again(&["--exact", test], &environment);
+        assert!(text.contains("1 passed"), "{test}: {text}");
     }
     false
 }
