@@ -8,6 +8,7 @@ use hip_kernels::KernelName;
 
 use crate::blas::Blas;
 use crate::buffer::Buffer;
+use crate::chain;
 use crate::context::{Context, Counters};
 use crate::dnn::Dnn;
 use crate::error::{Error, Result};
@@ -47,6 +48,8 @@ pub struct Device {
     pub(crate) fences: TransferFences,
     kernels: Kernels,
     pub(crate) faults: Faults,
+    /// See [`chain::limit`].
+    pub(crate) chain_limit: usize,
     pub(crate) peers: Mutex<Vec<usize>>,
 }
 
@@ -99,6 +102,7 @@ impl Device {
             staging: Staging::new(&context),
             fences: TransferFences::default(),
             faults: Faults::new(&context)?,
+            chain_limit: chain::limit(provider.kind())?,
             peers: Mutex::new(Vec::new()),
             kernels,
             copies,
@@ -187,8 +191,10 @@ impl Device {
         Event::timing(&self.context)
     }
 
-    /// Makes the device current for this thread: for AMD's libraries, which go by that.
+    /// Makes the device current for this thread, with all that was put off launched: for AMD's libraries, which go by that and queue on the
+    /// compute stream by themselves.
     pub(crate) fn make_current(&self) -> Result<()> {
+        self.compute.catch_up();
         self.context.bind()
     }
 
@@ -240,7 +246,11 @@ impl Device {
     /// `Compilation` where the kernel is not in the table or does not compile.
     #[inline]
     pub fn launch(&self, name: KernelName) -> Result<Launch<'_>> {
-        Ok(Launch::new(self, self.kernels.built_in(name)?))
+        Ok(Launch::new(self, self.built_in(name)?))
+    }
+
+    pub(crate) fn built_in(&self, name: KernelName) -> Result<Arc<Kernel>> {
+        self.kernels.built_in(name)
     }
 
     /// Compiles (or finds in the cache) an instantiation of a program: `expression` is its C++ name, such as `scale<float>`.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use crate::chain::STEPS;
 use crate::error::{Error, Result};
 use crate::provider::{ProviderKind, provider};
 
@@ -35,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) f16_alternative: F16Alternative,
     /// `BURN_ROCM_LAUNCH_REACH`.
     pub(crate) launch_reach: usize,
+    /// `BURN_ROCM_CHAIN`: element-wise ops that are put off and launched together at most; `None` is the device's own choice.
+    pub(crate) chain: Option<usize>,
 }
 
 /// Who serves an op that both a library and a kernel of this crate's know.
@@ -183,6 +186,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
                 return Err(Error::config("BURN_ROCM_F16_ALTERNATIVE", choices, format!("`{other}`")));
             }
         },
+        chain: chain(set("BURN_ROCM_CHAIN"))?,
         launch_reach: bytes("BURN_ROCM_LAUNCH_REACH", set("BURN_ROCM_LAUNCH_REACH"))?
             .map_or(LAUNCH_REACH, |reach| (reach as usize).clamp(2, LAUNCH_REACH)),
     })
@@ -207,6 +211,20 @@ fn flag(name: &str, value: Option<String>, default: bool) -> Result<bool> {
         Some("1" | "true" | "on") => Ok(true),
         Some("0" | "false" | "off") => Ok(false),
         Some(other) => Err(Error::config(name, "0 or 1", format!("`{other}`"))),
+    }
+}
+
+fn chain(value: Option<String>) -> Result<Option<usize>> {
+    match value.as_deref() {
+        None | Some("auto") => Ok(None),
+        Some(count) => match count.parse() {
+            Ok(count) if count <= STEPS => Ok(Some(count)),
+            _ => Err(Error::config(
+                "BURN_ROCM_CHAIN",
+                format!("auto, or ops from 0 to {STEPS}"),
+                format!("`{count}`"),
+            )),
+        },
     }
 }
 
@@ -240,6 +258,7 @@ mod tests {
         assert_eq!(settings.norm, Route::Auto);
         assert_eq!(settings.memory_limit, None);
         assert_eq!(settings.attention_scores, 256 << 20);
+        assert_eq!(settings.chain, None);
         assert_eq!(settings.cache_dir, Some("/home/someone/.cache/burn-rocm".into()));
     }
 
@@ -263,6 +282,8 @@ mod tests {
             ("BURN_ROCM_F16_ALTERNATIVE", "1"),
             ("BURN_ROCM_CONV_FIND", "fast"),
             ("BURN_ROCM_NORM", "layer"),
+            ("BURN_ROCM_CHAIN", "17"),
+            ("BURN_ROCM_CHAIN", "on"),
         ] {
             match with(&[(name, value)]).unwrap_err() {
                 Error::Config { what, found, .. } => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hip_sys::hipStream_t;
 
+use crate::chain::Chain;
 use crate::context::{Context, count};
 use crate::error::Result;
 use crate::event::Event;
@@ -12,6 +13,8 @@ use crate::event::Event;
 pub struct Stream {
     context: Arc<Context>,
     raw: hipStream_t,
+    /// Work that is to be launched before anything else is queued.
+    pub(crate) chain: Chain,
 }
 
 // SAFETY: "HIP APIs are thread safe" (HIP programming guide): several threads may enqueue on one stream.
@@ -22,7 +25,8 @@ unsafe impl Sync for Stream {}
 impl Stream {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self> {
         context.bind()?;
-        let mut stream = Self { context: context.clone(), raw: std::ptr::null_mut() };
+        let mut stream =
+            Self { context: context.clone(), raw: std::ptr::null_mut(), chain: Chain::default() };
         let flags = hip_sys::hipStreamNonBlocking;
         // SAFETY: the function is HIP's; it writes one handle, owned here from then on.
         let status = unsafe { (context.hip().hipStreamCreateWithFlags)(&mut stream.raw, flags) };
@@ -30,15 +34,27 @@ impl Stream {
         Ok(stream)
     }
 
+    /// The handle, to queue work behind all that came before.
+    #[inline]
     pub(crate) fn raw(&self) -> hipStream_t {
+        self.catch_up();
         self.raw
+    }
+
+    /// The handle as it is, for what [`Stream::catch_up`] launches.
+    pub(crate) fn handle(&self) -> hipStream_t {
+        self.raw
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
     }
 
     /// Puts an event behind the work enqueued so far.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the function is HIP's, both handles are alive.
-        let status = unsafe { (self.context.hip().hipEventRecord)(event.raw(), self.raw) };
+        let status = unsafe { (self.context.hip().hipEventRecord)(event.raw(), self.raw()) };
         self.context.check("hipEventRecord", status)
     }
 
@@ -53,7 +69,7 @@ impl Stream {
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the function is HIP's, both handles are alive.
-        let status = unsafe { (self.context.hip().hipStreamWaitEvent)(self.raw, event.raw(), 0) };
+        let status = unsafe { (self.context.hip().hipStreamWaitEvent)(self.raw(), event.raw(), 0) };
         self.context.check("hipStreamWaitEvent", status)
     }
 
@@ -62,7 +78,7 @@ impl Stream {
         count(&self.context.counters.waits);
         self.context.bind()?;
         // SAFETY: the function is HIP's, the handle is ours.
-        let status = unsafe { (self.context.hip().hipStreamSynchronize)(self.raw) };
+        let status = unsafe { (self.context.hip().hipStreamSynchronize)(self.raw()) };
         self.context.check("hipStreamSynchronize", status)
     }
 }

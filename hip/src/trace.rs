@@ -179,13 +179,19 @@ pub(crate) fn count(kind: Kind) {
     });
 }
 
+/// Says what serves the running op, which is counted elsewhere.
+#[inline]
+pub(crate) fn said<D: Display>(by: impl FnOnce() -> D) {
+    if enabled() {
+        say(&by());
+    }
+}
+
 /// Counts what serves the running op, and says it.
 #[inline]
 pub(crate) fn served<D: Display>(kind: Kind, by: impl FnOnce() -> D) {
     count(kind);
-    if enabled() {
-        say(&by());
-    }
+    said(by);
 }
 
 #[cold]

@@ -5,7 +5,7 @@ use burn_std::DType;
 use hip::{Fault, KernelName};
 
 use super::data::packed;
-use super::launch::{Operand, Output, Walk, flat, is_packed};
+use super::launch::{Operand, Output, Walk, element_wise, is_packed};
 use crate::dtype::{Value, compute};
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
@@ -51,7 +51,7 @@ pub(crate) fn binary(
     let scalars: &[Value] = if divides { &flag } else { &[] };
     if same && is_packed(&lhs) && is_packed(&rhs) {
         let kernel = KernelName::new(contiguous).name(functor).ty(ty);
-        flat(op, kernel, out.len(), &[&lhs, &rhs], scalars, &[&out])?;
+        element_wise(op, kernel, functor, &[&lhs, &rhs], scalars, &out)?;
         return Ok(out);
     }
     let (l, r) = (lhs.layout().expand(op, shape.as_slice())?, rhs.layout().expand(op, shape.as_slice())?);
@@ -83,7 +83,7 @@ pub(crate) fn scalar(
     let value = compute(value, ty);
     dense_map(op, tensor, |tensor, out| {
         let kernel = KernelName::new("binary_scalar").name(functor).ty(ty);
-        flat(op, kernel, out.len(), &[tensor], &[value], &[out])
+        element_wise(op, kernel, functor, &[tensor], &[value], out)
     })
 }
 

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use hip::{Buffer, Device, Grid, KernelName, Launch};
+use hip::{Buffer, Device, ElementWise, Elements, Grid, KernelName, Launch, Second};
 
 use crate::dtype::Value;
 use crate::error::invalid;
@@ -74,6 +74,34 @@ pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
     // they pass lie inside the buffers they pass with them, and give each kernel of `hip/kernels` its parameters
     // in the order that its family documents; the kernels touch nothing else.
     unsafe { launch.submit(grid, 0) }
+}
+
+fn elements(tensor: &RocmTensor) -> Elements<'_> {
+    Elements { buffer: tensor.buffer(), byte_offset: tensor.byte_offset() }
+}
+
+/// An element-wise op of packed tensors of one shape and dtype: put off, to be launched together with the next ones, or by its own kernel.
+///
+/// `kernel` is the op's own, whose first argument is `functor` and whose parameters are those of [`flat`].
+pub(crate) fn element_wise(
+    op: &'static str,
+    kernel: KernelName,
+    functor: &'static str,
+    inputs: &[&RocmTensor],
+    scalars: &[Value],
+    out: &RocmTensor,
+) -> hip::Result<()> {
+    let (a, b) = match (inputs, scalars) {
+        ([a], []) => (elements(a), Second::None),
+        (&[a], &[Value::F32(value)]) => (elements(a), Second::Scalar(value)),
+        ([a, b], []) => (elements(a), Second::Elements(elements(b))),
+        _ => return flat(op, kernel, out.len(), inputs, scalars, &[out]),
+    };
+    let step = ElementWise { functor, dtype: out.kernel_type()?, len: out.len(), a, b, out: elements(out) };
+    match out.hip_device().put_off(op, step)? {
+        true => Ok(()),
+        false => flat(op, kernel, out.len(), inputs, scalars, &[out]),
+    }
 }
 
 /// Launches `kernel(n, inputs.., scalars.., outputs..)` over packed tensors, each of at least `n` elements (the

@@ -4,7 +4,7 @@ use burn_backend::Scalar;
 use hip::KernelName;
 
 use super::binary::dense_map;
-use super::launch::{Operand, Output, Walk, flat};
+use super::launch::{Operand, Output, Walk, element_wise, flat};
 use crate::dtype::{Value, compute, saturated};
 use crate::tensor::RocmTensor;
 
@@ -25,7 +25,7 @@ pub(crate) fn unary(op: &'static str, functor: &'static str, tensor: RocmTensor)
     }
     dense_map(op, tensor, |tensor, out| {
         let kernel = KernelName::new("unary_contiguous").name(functor).ty(ty);
-        flat(op, kernel, out.len(), &[tensor], &[], &[out])
+        element_wise(op, kernel, functor, &[tensor], &[], out)
     })
 }
 

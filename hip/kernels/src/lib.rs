@@ -10,13 +10,14 @@ mod table;
 
 pub use dtype::*;
 pub use name::{Arg, KernelName, MAX_ARGS};
-pub use table::{Family, Param, Rule, families, family_of};
+pub use table::{CHAIN, Family, Param, Rule, families, family_of};
 
 /// What the kernel sources include: the file names and texts of the headers.
 pub const HEADERS: &[(&str, &str)] = &[
     ("prelude.h", include_str!("../prelude.h")),
     ("prelude_math.h", include_str!("../prelude_math.h")),
     ("attention_scores.h", include_str!("../attention_scores.h")),
+    ("functors.h", include_str!("../functors.h")),
     ("block_product.h", include_str!("../block_product.h")),
     ("packed.h", include_str!("../packed.h")),
     ("philox.h", include_str!("../philox.h")),

@@ -125,6 +125,27 @@ const FLOAT_BINARY: &[&str] = &[
     "SiluBackward",
 ];
 
+/// The functors of a step of `chain.hip`, in the order of its list.
+pub const CHAIN: &[&str] = &[
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Max",
+    "Min",
+    "ReluBackward",
+    "SigmoidBackward",
+    "Neg",
+    "Abs",
+    "Sqrt",
+    "Recip",
+    "Exp",
+    "Log",
+    "Tanh",
+    "Relu",
+    "Sigmoid",
+];
+
 /// Activations that are joined to other ops.
 const ACT: &[&str] = &["Relu", "Gelu", "Silu"];
 /// What losses read.
@@ -195,6 +216,7 @@ const FAMILIES: &[Family] = &[
         "cast_contiguous" [Types(ALL), Types(ALL)],
         "cast_bool" [Types(ALL)],
     ]),
+    family!("chain", ["chain" [Types(NARROW)]]),
     family!("copy", [
         "copy_strided" [Types(RAW)],
         "copy_strided_units" [Ints(&[16])],
