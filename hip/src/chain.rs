@@ -245,6 +245,11 @@ pub(crate) fn limit(kind: ProviderKind) -> Result<usize> {
 }
 
 impl Device {
+    /// The small element-wise ops that one launch joins at most; 0 or 1 where each is launched by itself (`BURN_ROCM_CHAIN`).
+    pub fn chain_limit(&self) -> usize {
+        self.chain_limit
+    }
+
     /// Takes an op to be launched together with others, or says `false` where it is not one to be put off: larger than 8 MiB, of a functor or dtype that
     /// `chain.hip` does not have, not at 16-byte boundaries, or on a device where chains are off (`BURN_ROCM_CHAIN`).
     ///

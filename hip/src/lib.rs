@@ -20,6 +20,7 @@
 //! | `BURN_ROCM_CACHE_DIR` | where they are kept | `$XDG_CACHE_HOME/burn-rocm`, else `~/.cache/burn-rocm` |
 //! | `BURN_ROCM_CACHE_LIMIT` | bytes on disk; the files used longest ago go first | `512M` |
 //! | `BURN_ROCM_ATTENTION_SCORES` | bytes of one attention's scores that may be kept for its gradient | `256M` |
+//! | `BURN_ROCM_CHAIN` | small element-wise ops that are joined into one launch at most, from 0 to 16 ([`Device::put_off`]) | 16 on GPUs, 0 on the CPU device |
 //! | `BURN_ROCM_CONV` | `miopen`: MIOpen alone convolves, `own`: kernels of this crate alone; `auto`: MIOpen what it takes | `auto` |
 //! | `BURN_ROCM_CONV_FIND` | `find`: MIOpen times a convolution's solutions at first use; `immediate`: it asks the database; `auto`: at a shape's third use it times | `auto` |
 //! | `BURN_ROCM_TRACE` | `1`: says through `log` which library call or kernel served each op ([`trace`]) | `0` |
