@@ -29,8 +29,15 @@ fn integers(shape: &[usize]) -> Input {
 
 #[test]
 fn an_elementwise_op_is_one_kernel() {
+    // Chains have no f64.
+    let (a, b) = (tensor(&[8, 16], DType::F64), tensor(&[8, 16], DType::F64));
+    assert_routes(&routes(|| R::float_add(a, b)), &["float_add f64: kernel binary_contiguous<Add, f64>"]);
     let (a, b) = (tensor(&[8, 16], DType::F32), tensor(&[8, 16], DType::F32));
-    assert_routes(&routes(|| R::float_add(a, b)), &["float_add f32: kernel binary_contiguous<Add, f32>"]);
+    let by = match hip::Device::get(0).unwrap().chain_limit() {
+        0 => "float_add f32: kernel binary_contiguous<Add, f32>",
+        _ => "float_add f32: kernel chain<f32>, Add",
+    };
+    assert_routes(&routes(|| R::float_add(a, b)), &[by]);
     let (a, b) = (tensor(&[8, 16], DType::BF16), tensor(&[16], DType::BF16));
     let b = R::float_reshape(b, [1, 16].into());
     assert_routes(&routes(|| R::float_mul(a, b)), &["float_mul bf16: kernel binary_strided<Mul, bf16>"]);
