@@ -4,6 +4,20 @@
 #include "prelude.h"
 #include "rows.h"
 
+// Blocks have 256 threads at most, which is said so that the compiler knows that all waves are possible. On CDNA it would pay for them with scalar
+// registers, which these kernels need, and has them without being asked.
+#if __GFX9__
+#define RDNA_WAVES
+#else
+#define RDNA_WAVES ALL_WAVES(true)
+#endif
+
+// a / b, below 2^53, where the quotient of f64 is right or one too great: AMD's division of 64-bit integers takes many registers.
+DEVICE u64 quotient(u64 a, u64 b) {
+    u64 q = (u64)((f64)a / (f64)b);
+    return q * b > a ? q - 1 : q;
+}
+
 // What every kernel here is given first: its tensors' sizes and how it goes through them. Functions read it anew where they need it (`parameters`):
 // kept, it and what is divided of it do not fit into the scalar registers.
 struct Shape {
@@ -12,97 +26,128 @@ struct Shape {
     DEVICE u64 count() const { return batch * spatial; } // elements of a channel
     // Elements that lie side by side in every channel of every sample, where a channel is a block's: parts are made of such.
     template <class T> DEVICE u32 unit() const { return wide == 1 && spatial % LANES<T> == 0 ? LANES<T> : 1; }
-    template <class T> DEVICE u64 begin(u32 part) const { return count() / unit<T>() * part / parts * unit<T>(); }
 };
+
+// Of one part of every channel: its first sample, the first element in that and how many there are. The host makes parts so small that 32 bits
+// count the bytes from the first sample's elements of a tile to the last's.
+struct Part {
+    u64 sample;
+    u32 first, count;
+};
+template <class T> DEVICE Part part_of(const Shape &s, u32 part) {
+    u64 units = s.count() / s.unit<T>(), each = quotient(units, s.parts), more = units - each * s.parts;
+    u64 begin = (part * each + (part < more ? part : more)) * s.unit<T>(), sample = quotient(begin, s.spatial);
+    return Part{sample, (u32)(begin - sample * s.spatial), ((u32)each + (part < more)) * s.unit<T>()};
+}
 
 // The channels' elements that a thread has: every `strips`-th of a channel.
 struct Place {
-    u64 channel;
+    u64 tile;         // the tile's first channel
+    u32 k;            // the channel's place in the tile
     u32 part, lanes, strip, strips;
-    bool inside; // else the thread only takes part in reductions
+    bool inside;      // else the thread only takes part in reductions
+    DEVICE u64 channel() const { return tile + k; }
 };
 
-// f(place) for each channel of each tile and part; all threads of a block come by together.
-template <class F> DEVICE void for_each_place(const Shape &given, F f) {
-    u64 tiles = (given.channels + given.wide - 1) / given.wide;
+// f(place) for each channel of each tile and part; all threads of a block come by together. Where a channel is a block's, most of a place is the
+// same for all threads: that has its own copy of f, the only one where WIDE is false.
+template <bool WIDE = true, class F> DEVICE void for_each_place(const Shape &given, F f) {
+    u64 tiles = given.wide == 1 ? given.channels : quotient(given.channels + given.wide - 1, given.wide);
+    bool alone = given.wide == 1;
     u32 lanes = given.wide < blockDim.x ? given.wide : blockDim.x;
     for_each_row(tiles * given.parts, [=](u64 index) {
         const Shape s = parameters(given);
-        u64 tile = index / s.parts;
+        u64 tile = quotient(index, s.parts);
+        u32 part = (u32)(index - tile * s.parts);
+        if (!ONE_THREAD && (alone || !WIDE)) return f(Place{tile, 0, part, 1, threadIdx.x, blockDim.x, true});
+        if constexpr (!ONE_THREAD && !WIDE) return;
         for (u32 first = 0; first < s.wide; first += lanes) {
             u32 lane = threadIdx.x % lanes;
             u32 k = first + lane;
-            u64 channel = tile * s.wide + k;
-            Place place{channel, (u32)(index - tile * s.parts), lanes, threadIdx.x / lanes, (blockDim.x - lane + lanes - 1) / lanes,
-                        k < s.wide && channel < s.channels};
-            f(place);
+            f(Place{tile * s.wide, k, part, lanes, threadIdx.x / lanes, (blockDim.x - lane + lanes - 1) / lanes,
+                    k < s.wide && tile * s.wide + k < s.channels});
         }
     });
 }
 
-// f(offset, n, x's piece, dy's piece) for each piece of WIDTH elements that this thread has, n being its index in the batch: several loads at a
-// time. `dy` may be null, its pieces are not looked at then.
-template <u32 WIDTH, bool BOTH, class F, class T> DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy) {
+// f(n, x's piece, dy's piece) for each piece of WIDTH elements that this thread has, n being the sample's index from the part's first on: several
+// loads at a time. `dy` and `out` may be null: dy's pieces are not looked at then; f's are written to `out`.
+template <u32 WIDTH, bool BOTH, bool WRITES, class F, class T>
+DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy, T *out) {
     using Piece = Vector<T, WIDTH>;
     const Shape s = parameters(given);
-    u64 spatial = s.spatial / WIDTH, at = s.begin<T>(p.part) / WIDTH + p.strip, end = s.begin<T>(p.part + 1) / WIDTH;
+    const Part part = part_of<T>(s, p.part);
+    u32 spatial = (u32)s.spatial / WIDTH, at = part.first / WIDTH + p.strip, end = (part.first + part.count) / WIDTH;
     if (!p.inside || at >= end) return;
-    u64 left = (end - at + p.strips - 1) / p.strips; // pieces
-    u64 n = at / spatial, i = at - n * spatial, offset = (n * s.channels + p.channel) * spatial + i;
-    u64 step_n = p.strips / spatial, step_i = p.strips - step_n * spatial;
-    u64 sample = s.channels * spatial, step = step_n * sample + step_i;
+    u64 base = (part.sample * s.channels + p.tile) * s.spatial;
+    x += base;
+    if constexpr (BOTH) dy += base;
+    if constexpr (WRITES) out += base;
+    u32 left = (end - at + p.strips - 1) / p.strips; // pieces
+    u32 n = at / spatial, i = at - n * spatial, sample = (u32)s.channels * spatial, offset = n * sample + p.k * spatial + i;
+    u32 step_n = p.strips / spatial, step_i = p.strips - step_n * spatial, step = step_n * sample + step_i;
     auto next = [&]() {
         offset += step, n += step_n, i += step_i;
         if (i >= spatial) i -= spatial, offset += sample - spatial, ++n;
     };
-    auto piece = [](const T *from, u64 at) { return *reinterpret_cast<const Piece *>(from + at * WIDTH); };
-    constexpr u32 ABREAST = WIDTH == 1 && sizeof(T) < 8 ? 4 : 2;
+    auto take = [=](u32 at, u32 n, Piece a, Piece g) {
+        if constexpr (WRITES) vector_at<WIDTH>(out, at * WIDTH) = f(n, a, g);
+        else f(n, a, g);
+    };
+    // Of two tensors in 16 bits, what unpacking takes leaves no registers for more than a piece of each.
+    constexpr u32 ABREAST = WIDTH == 1 && sizeof(T) < 8 ? 4 : BOTH && WIDTH == 8 ? 1 : 2;
     for (; left >= ABREAST; left -= ABREAST) {
-        u64 where[ABREAST], of[ABREAST];
+        u32 where[ABREAST], of[ABREAST];
         Piece a[ABREAST], g[BOTH ? ABREAST : 1];
 #if !COMPILER_HOST
 #pragma unroll
 #endif
         for (u32 k = 0; k < ABREAST; ++k, next()) {
             where[k] = offset, of[k] = n;
-            a[k] = piece(x, offset);
-            if constexpr (BOTH) g[k] = piece(dy, offset);
+            a[k] = vector_at<WIDTH>(x, offset * WIDTH);
+            if constexpr (BOTH) g[k] = vector_at<WIDTH>(dy, offset * WIDTH);
         }
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-        for (u32 k = 0; k < ABREAST; ++k) f(where[k] * WIDTH, of[k], a[k], g[BOTH ? k : 0]);
+        for (u32 k = 0; k < ABREAST; ++k) take(where[k], of[k], a[k], g[BOTH ? k : 0]);
     }
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
     for (; left > 0; --left, next()) {
         Piece g{};
-        if constexpr (BOTH) g = piece(dy, offset);
-        f(offset * WIDTH, n, piece(x, offset), g);
+        if constexpr (BOTH) g = vector_at<WIDTH>(dy, offset * WIDTH);
+        take(offset, n, vector_at<WIDTH>(x, offset * WIDTH), g);
     }
 }
 
-// The same by pieces of 16 bytes where all tensors, `out` as well, have them at 16-byte boundaries, else element by element.
-template <bool BOTH, class F, class T> DEVICE void for_each_piece(const Shape &s, Place p, F f, const T *x, const T *dy, const T *out) {
+// The same by pieces of 16 bytes where all tensors have them at 16-byte boundaries, else element by element.
+template <bool BOTH, bool WRITES, class F, class T> DEVICE void for_each_piece(const Shape &s, Place p, F f, const T *x, const T *dy, T *out) {
     bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(out) == 0;
-    if (LANES<T> > 1 && s.unit<T>() == LANES<T> && aligned) pieces_by<LANES<T>, BOTH>(s, p, f, x, dy);
-    else pieces_by<1, BOTH>(s, p, f, x, dy);
+    if (LANES<T> > 1 && p.lanes == 1 && s.unit<T>() == LANES<T> && aligned) pieces_by<LANES<T>, BOTH, WRITES>(s, p, f, x, dy, out);
+    else pieces_by<1, BOTH, WRITES>(s, p, f, x, dy, out);
 }
 
 // op over the values of a channel's threads, in each of them.
-template <class V, class Op> DEVICE V channel_reduce(Place p, V value, Op op) { // lanes divide 256, or are the block
-    if constexpr (ONE_THREAD) return value;
-    if (p.lanes == 1) return block_reduce(value, op);
+template <class V, class Op> DEVICE V table_reduce(u32 lanes, V value, Op op) { // lanes divide 256, or are the block
     constexpr u32 TABLE = 256; // threads at a time, few enough to leave shared memory for other blocks
     SHARED(V, table, TABLE);
-    u32 lane = threadIdx.x % p.lanes;
+    u32 lane = threadIdx.x % lanes;
     V all{};
     for (u32 base = 0; base < blockDim.x; base += TABLE) {
         sync_threads(); // what was there may still be read
         if (threadIdx.x - base < TABLE) table[threadIdx.x - base] = value;
         sync_threads();
         u32 end = blockDim.x - base < TABLE ? blockDim.x - base : TABLE;
-        for (u32 k = lane; k < end; k += p.lanes) all = base + k == lane ? table[k] : op(all, table[k]);
+        for (u32 k = lane; k < end; k += lanes) all = base + k == lane ? table[k] : op(all, table[k]);
     }
     return all;
+}
+template <class V, class Op> DEVICE V channel_reduce(Place p, V value, Op op) {
+    if constexpr (ONE_THREAD) return value;
+    if (p.lanes == 1) return block_reduce(value, op);
+    return table_reduce(p.lanes, value, op);
 }
 
 // Count, mean and the sum of squared deviations (Chan, Golub and LeVeque 1983): no cancellation, whatever the mean.
@@ -129,15 +174,15 @@ struct Plus {
 // The moments of a part of a channel: spans of elements less the span's first, so that squares stay near the deviations'.
 template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place p, const T *x) {
     using C = compute_t<T>;
-    constexpr u32 SPAN = 256, LANE_COUNT = LANES<T>;
+    constexpr u32 SPAN = 256, SUMS = ONE_THREAD ? LANES<T> : 1;
     Moments<C> all{(C)0, (C)0, (C)0};
-    // Of each place in a piece, so that a CPU adds a piece at a time.
-    C first = (C)0, sum[LANE_COUNT] = {}, squares[LANE_COUNT] = {};
+    // On a CPU of each place in a piece, so that it adds a piece at a time.
+    C first = (C)0, sum[SUMS] = {}, squares[SUMS] = {};
     u32 count = 0;
     auto flush = [&]() {
         if (count == 0) return;
         C total = (C)0, square = (C)0;
-        for (u32 j = 0; j < LANE_COUNT; ++j) {
+        for (u32 j = 0; j < SUMS; ++j) {
             total += sum[j], square += squares[j];
             sum[j] = squares[j] = (C)0;
         }
@@ -146,18 +191,19 @@ template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place
         all = Join()(all, Moments<C>{(C)count, first + mean, m2 < (C)0 ? (C)0 : m2});
         count = 0;
     };
-    auto take = [&](u64, u64, auto a, auto) {
+    auto take = [&](u32, auto a, auto) {
         constexpr u32 WIDTH = sizeof(a) / sizeof(T);
         if (count == 0) first = load(a.lane[0]);
         for (u32 j = 0; j < WIDTH; ++j) {
+            if (j == 4) a = anew(a, sum[0]);
             C d = (C)load(a.lane[j]) - first;
-            sum[j] += d;
-            squares[j] += d * d;
+            sum[j % SUMS] += d;
+            squares[j % SUMS] += d * d;
         }
         count += WIDTH;
         if (count >= SPAN) flush();
     };
-    for_each_piece<false>(s, p, take, x, (const T *)nullptr, (const T *)nullptr);
+    for_each_piece<false, false>(s, p, take, x, (const T *)nullptr, (T *)nullptr);
     flush();
     return channel_reduce(p, all, Join());
 }
@@ -169,8 +215,8 @@ template <class T> DEVICE Moments<compute_t<T>> joined_moments(const Shape &give
     Moments<C> all{(C)0, (C)0, (C)0};
     if (p.inside) {
         for (u32 part = p.strip; part < s.parts; part += p.strips) {
-            C count = (C)(s.begin<T>(part + 1) - s.begin<T>(part));
-            u64 at = (u64)part * s.channels + p.channel;
+            C count = (C)part_of<T>(s, part).count;
+            u64 at = part * s.channels + p.channel();
             all = Join()(all, Moments<C>{count, partial[at], partial[s.parts * s.channels + at]});
         }
     }
@@ -199,8 +245,8 @@ template <class T>
 DEVICE void apply(const Shape &s, Place p, const T *x, const T *gamma, const T *beta, compute_t<T> mean, compute_t<T> rstd, T *y) {
     using C = compute_t<T>;
     if (!p.inside) return;
-    C scale = rstd * (C)load(gamma[p.channel]), shift = load(beta[p.channel]);
-    auto each = [=](u64 at, u64, auto a, auto) {
+    C scale = rstd * (C)load(gamma[p.channel()]), shift = load(beta[p.channel()]);
+    auto each = [=](u32, auto a, auto) {
         constexpr u32 WIDTH = sizeof(a) / sizeof(T);
         Vector<T, WIDTH> out;
         C last = (C)0;
@@ -209,19 +255,19 @@ DEVICE void apply(const Shape &s, Place p, const T *x, const T *gamma, const T *
             last = ((C)load(a.lane[j]) - mean) * scale + shift;
             out.lane[j] = store<T>::from(last);
         }
-        *reinterpret_cast<Vector<T, WIDTH> *>(y + at) = out;
+        return out;
     };
-    for_each_piece<false>(s, p, each, x, (const T *)nullptr, (const T *)y);
+    for_each_piece<false, true>(s, p, each, x, (const T *)nullptr, y);
 }
 
 // partial[2, parts, channels]: mean and summed squared deviations of each part.
 template <class T>
-__global__ void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, compute_t<T> *partial) {
+__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, compute_t<T> *partial) {
     Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         auto m = moments_of(s, p, x);
         if (!p.inside || p.strip != 0) return;
-        u64 at = (u64)p.part * channels + p.channel;
+        u64 at = (u64)p.part * channels + p.channel();
         partial[at] = m.mean;
         partial[parts * channels + at] = m.m2;
     });
@@ -230,7 +276,7 @@ __global__ void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wid
 // The second step: y, statistics[2, channels] with mean and rstd, and running[2, channels] with the running mean and (biased) variance
 // after `momentum` of this batch's. The running statistics are read where they were and written elsewhere.
 template <class T>
-__global__ void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
+__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
                                  const T *running_mean, const T *running_var, const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
                                  compute_t<T> *statistics, T *running) {
     Shape s{batch, channels, spatial, wide, parts};
@@ -240,9 +286,9 @@ __global__ void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide,
         // Of nothing: a mean that is no number, as of Burn.
         auto mean = batch * spatial == 0 ? to.variance : m.mean;
         if (p.inside && p.part == 0 && p.strip == 0) {
-            statistics[p.channel] = mean;
-            statistics[channels + p.channel] = to.rstd;
-            update_running(channels, p.channel, running_mean, running_var, momentum, mean, to.variance, running);
+            statistics[p.channel()] = mean;
+            statistics[channels + p.channel()] = to.rstd;
+            update_running(channels, p.channel(), running_mean, running_var, momentum, mean, to.variance, running);
         }
         apply(s, p, x, gamma, beta, mean, to.rstd, y);
     });
@@ -251,74 +297,96 @@ __global__ void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide,
 // After MIOpen's forward pass, which wrote y and statistics[2, channels] in f32: the running statistics, and again the channels whose
 // variance it lost. It takes the mean of squares less the squared mean, which leaves mean^2 / variance roundings of 2^-24: past a
 // mean of 4 deviations, or where they are no numbers, the channel is computed as above. wide = parts = 1; blocks of at most 256 threads.
+template <class T> struct FinishGiven {
+    Shape shape;
+    const T *x, *gamma, *beta, *running_mean, *running_var;
+    f64 momentum, epsilon;
+    T *y;
+    f32 *statistics;
+    T *running;
+};
 template <class T>
-__global__ __launch_bounds__(256) void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma,
-                                                         const T *beta, const T *running_mean, const T *running_var, f64 momentum, f64 epsilon,
-                                                         T *y, f32 *statistics, T *running) {
-    Shape s{batch, channels, spatial, wide, parts};
-    for_each_place(s, [=](Place p) {
-        f32 mean = statistics[p.channel], rstd = statistics[channels + p.channel], ratio = mean * rstd;
-        f32 variance = 1.0f / (rstd * rstd) - (f32)epsilon;
+__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
+                                                                    const T *gamma, const T *beta, const T *running_mean, const T *running_var,
+                                                                    f64 momentum, f64 epsilon, T *y, f32 *statistics, T *running) {
+    FinishGiven<T> all{{batch, channels, spatial, wide, parts}, x, gamma, beta, running_mean, running_var, momentum, epsilon, y, statistics, running};
+    for_each_place<false>(all.shape, [=](Place p) {
+        const FinishGiven<T> given = parameters(all);
+        f32 mean = given.statistics[p.channel()], rstd = given.statistics[given.shape.channels + p.channel()], ratio = mean * rstd;
+        f32 variance = 1.0f / (rstd * rstd) - (f32)given.epsilon;
         if (variance < 0.0f) variance = 0.0f;
         if (!(ratio * ratio <= 16.0f)) {
-            auto m = moments_of(s, p, x);
-            auto to = spread(m, epsilon);
+            auto m = moments_of(given.shape, p, given.x);
+            const FinishGiven<T> again = parameters(all);
+            auto to = spread(m, again.epsilon);
             mean = m.mean, variance = to.variance, rstd = to.rstd;
-            apply(s, p, x, gamma, beta, mean, rstd, y);
+            apply(again.shape, p, again.x, again.gamma, again.beta, mean, rstd, again.y);
         }
         sync_threads(); // until all have read the statistics
         if (p.strip != 0) return;
-        statistics[p.channel] = mean;
-        statistics[channels + p.channel] = rstd;
-        update_running(channels, p.channel, running_mean, running_var, momentum, mean, variance, running);
+        const FinishGiven<T> to = parameters(all);
+        to.statistics[p.channel()] = mean;
+        to.statistics[to.shape.channels + p.channel()] = rstd;
+        update_running(to.shape.channels, p.channel(), to.running_mean, to.running_var, to.momentum, mean, variance, to.running);
     });
 }
 
 // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta with given statistics.
 template <class T>
-__global__ void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
+__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
                                  const T *mean, const T *variance, f64 epsilon, T *y) {
     using C = compute_t<T>;
     Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         if (!p.inside) return;
-        C rstd = (C)1 / math::sqrt((C)load(variance[p.channel]) + (C)epsilon);
-        apply(s, p, x, gamma, beta, (C)load(mean[p.channel]), rstd, y);
+        C rstd = (C)1 / math::sqrt((C)load(variance[p.channel()]) + (C)epsilon);
+        apply(s, p, x, gamma, beta, (C)load(mean[p.channel()]), rstd, y);
     });
 }
 
 // partial[2, parts, channels]: the sums of dy * n and of dy over each part of a channel, n = (x - mean) * rstd. statistics[2, rows] has
 // mean and rstd of row (index in the batch) * step + channel / share: of a channel, or of a group of channels of one sample.
+template <class T> struct SumsGiven {
+    Shape shape;
+    u64 step, share, rows;
+    const T *x, *dy;
+    const compute_t<T> *statistics;
+    compute_t<T> *partial;
+};
 template <class T>
-__global__ void channel_sums(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, u64 step, u64 share, u64 rows, const T *x, const T *dy,
+__global__ __launch_bounds__(256) RDNA_WAVES void channel_sums(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, u64 step, u64 share, u64 rows, const T *x, const T *dy,
                              const compute_t<T> *statistics, compute_t<T> *partial) {
     using C = compute_t<T>;
-    Shape s{batch, channels, spatial, wide, parts};
-    for_each_place(s, [=](Place p) {
-        u64 row = p.inside ? p.channel / share : 0;
+    SumsGiven<T> all{{batch, channels, spatial, wide, parts}, step, share, rows, x, dy, statistics, partial};
+    for_each_place(all.shape, [=](Place p) {
+        const SumsGiven<T> given = parameters(all);
+        u32 row = p.inside ? (u32)p.channel() / (u32)given.share : 0, each_step = (u32)given.step;
+        const C *mean_of = given.statistics + part_of<T>(given.shape, p.part).sample * given.step, *rstd_of = mean_of + given.rows;
         Pair<C> sum{(C)0, (C)0};
-        auto each = [&](u64, u64 n, auto a, auto d) {
+        auto each = [&](u32 n, auto a, auto d) {
             constexpr u32 WIDTH = sizeof(a) / sizeof(T);
-            u64 of = n * step + row;
-            C mean = statistics[of], rstd = statistics[rows + of];
+            u32 of = n * each_step + row;
+            C mean = vector_at<1>(mean_of, of).lane[0], rstd = vector_at<1>(rstd_of, of).lane[0];
             for (u32 j = 0; j < WIDTH; ++j) {
+                if (j % 4 == 0) a = anew(a, sum.a), d = anew(d);
                 C g = load(d.lane[j]);
                 sum = Plus()(sum, Pair<C>{g * (((C)load(a.lane[j]) - mean) * rstd), g});
             }
         };
-        for_each_piece<true>(s, p, each, x, dy, (const T *)nullptr);
+        for_each_piece<true, false>(given.shape, p, each, given.x, given.dy, (T *)nullptr);
         sum = channel_reduce(p, sum, Plus());
         if (!p.inside || p.strip != 0) return;
-        u64 at = (u64)p.part * channels + p.channel;
-        partial[at] = sum.a;
-        partial[parts * channels + at] = sum.b;
+        const SumsGiven<T> to = parameters(all);
+        u64 at = p.part * to.shape.channels + p.channel();
+        to.partial[at] = sum.a;
+        to.partial[to.shape.parts * to.shape.channels + at] = sum.b;
     });
 }
 
 // The second step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)), and dparams[2, channels] with dgamma = sum(dy * n) and
 // dbeta = sum(dy) (Ioffe and Szegedy 2015).
 template <class T>
-__global__ void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const T *gamma,
+__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const T *gamma,
                                     const compute_t<T> *statistics, const compute_t<T> *partial, T *dx, T *dparams) {
     using C = compute_t<T>;
     Shape s{batch, channels, spatial, wide, parts};
@@ -326,27 +394,30 @@ __global__ void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wi
         Pair<C> sum{(C)0, (C)0};
         if (p.inside) {
             for (u32 part = p.strip; part < parts; part += p.strips) {
-                u64 at = (u64)part * channels + p.channel;
+                u64 at = (u64)part * channels + p.channel();
                 sum = Plus()(sum, Pair<C>{partial[at], partial[parts * channels + at]});
             }
         }
         sum = channel_reduce(p, sum, Plus());
         if (!p.inside) return;
         if (p.part == 0 && p.strip == 0) {
-            dparams[p.channel] = store<T>::from(sum.a);
-            dparams[channels + p.channel] = store<T>::from(sum.b);
+            dparams[p.channel()] = store<T>::from(sum.a);
+            dparams[channels + p.channel()] = store<T>::from(sum.b);
         }
-        C mean = statistics[p.channel], rstd = statistics[channels + p.channel], count = (C)s.count();
-        C scale = rstd * (C)load(gamma[p.channel]), slope = sum.a / count, shift = sum.b / count;
-        auto each = [=](u64 at, u64, auto a, auto d) {
+        C mean = statistics[p.channel()], rstd = statistics[channels + p.channel()], count = (C)s.count();
+        C scale = rstd * (C)load(gamma[p.channel()]), slope = scale * rstd * (sum.a / count), shift = sum.b / count;
+        auto each = [=](u32, auto a, auto d) {
             constexpr u32 WIDTH = sizeof(a) / sizeof(T);
             Vector<T, WIDTH> out;
+            C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
+                if (j % 4 == 0) a = anew(a, last), d = anew(d);
                 C v = load(a.lane[j]), g = load(d.lane[j]);
-                out.lane[j] = store<T>::from(scale * (g - shift - (v - mean) * rstd * slope));
+                last = scale * (g - shift) - slope * (v - mean);
+                out.lane[j] = store<T>::from(last);
             }
-            *reinterpret_cast<Vector<T, WIDTH> *>(dx + at) = out;
+            return out;
         };
-        for_each_piece<true>(s, p, each, x, dy, (const T *)dx);
+        for_each_piece<true, true>(s, p, each, x, dy, dx);
     });
 }

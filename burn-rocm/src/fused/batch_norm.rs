@@ -30,6 +30,9 @@ pub struct BatchNormed {
 /// Least elements of a part of a channel, so that its sums cost less than its elements.
 const LEAST_PART: usize = 2048;
 
+/// The kernels count bytes from a part's first sample on in 32 bits, of at most 8 an element.
+const COUNTED: usize = 1 << 29;
+
 /// A tensor seen as `[batch, channels, spatial]`.
 #[derive(Clone, Copy)]
 struct Channels {
@@ -62,7 +65,12 @@ impl Channels {
                 );
             }
         }
-        Ok(Self { batch, channels, spatial: rest.iter().product() })
+        let spatial: usize = rest.iter().product();
+        if channels.max(spatial) >= COUNTED {
+            let expected = format!("fewer than {COUNTED} channels, and elements of a channel in a sample");
+            return invalid(op, expected, format!("{:?}", x.dims()));
+        }
+        Ok(Self { batch, channels, spatial })
     }
 
     fn desc(self, dtype: hip::DType) -> BatchNormDesc {
@@ -96,7 +104,21 @@ impl Channels {
         let resident = info.compute_units as usize
             * (info.max_threads_per_compute_unit / device.block_threads()).max(1) as usize;
         let parts = (4 * resident / tiles).min(elements / LEAST_PART).max(1);
-        self.planned(device, wide, parts)
+        self.planned(device, wide, self.counted(wide, parts, COUNTED))
+    }
+
+    /// As many parts as wanted, or as it takes that those elements which a part's blocks see, from a tile of its first sample to that of its
+    /// last, are fewer than `most`.
+    fn counted(self, wide: usize, parts: usize, most: usize) -> usize {
+        let sample = self.channels * self.spatial;
+        if self.batch * sample < most {
+            return parts;
+        }
+        match (most - 1).saturating_sub(wide * self.spatial) / sample {
+            // A part is a sample.
+            0 => self.batch,
+            samples => parts.max(self.batch.div_ceil(samples)),
+        }
     }
 }
 
@@ -127,7 +149,7 @@ fn by_library(work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
 /// - x, output: `[batch, channels, ..]`; all others: `[channels]`
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
+/// `Invalid` where shapes, dtypes or devices do not fit, or where a sample has 2^29 elements of a channel; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
 /// the dtype or gets the shape wrong; `Miopen` where it is to be MIOpen alone and that fails; the device's own.
 pub fn batch_norm_train(
     x: RocmTensor,
@@ -157,7 +179,9 @@ pub fn batch_norm_train(
         return done(output);
     }
     let options = [Value::F64(momentum), Value::F64(epsilon)];
+    // What comes after MIOpen goes through a channel in one part.
     let library = !x.is_empty()
+        && shape.counted(1, 1, COUNTED) == 1
         && by_library(|| {
             shape.desc(ty).trained_correctly()?;
             let [scale, bias] = [cast(gamma.clone(), DType::F32)?, cast(beta.clone(), DType::F32)?];
@@ -311,4 +335,42 @@ pub(super) fn channel_sums(
     let kernel = KernelName::new("channel_sums").ty(x.kernel_type()?);
     rows(op, device, kernel, grid, &dims, &[x, grad, statistics], &[], &[&partial])?;
     Ok(partial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts as the kernels make them (`part_of` in batch_norm.hip), of units of one element.
+    #[test]
+    fn parts_are_counted_in_32_bits() {
+        const MOST: usize = 500;
+        let sizes = [1, 2, 3, 7, 8, 20, 63, 199];
+        let mut split = 0;
+        for (batch, channels, spatial, wide, wanted) in sizes.iter().flat_map(|&batch| {
+            let of = move |channels| sizes.map(|spatial| (batch, channels, spatial));
+            sizes
+                .into_iter()
+                .flat_map(of)
+                .flat_map(|(b, c, s)| [(b, c, s, 1, 1), (b, c, s, 1, 5), (b, c, s, 8, 1)])
+        }) {
+            if wide * spatial >= MOST {
+                continue;
+            }
+            let parts = Channels { batch, channels, spatial }.counted(wide, wanted, MOST);
+            split += usize::from(parts > wanted);
+            let (each, more) = (batch * spatial / parts, batch * spatial % parts);
+            let begin = |part: usize| part * each + part.min(more);
+            for part in (0..parts).filter(|&part| begin(part) < begin(part + 1)) {
+                let [first, last] = [begin(part), begin(part + 1) - 1].map(|at| at / spatial);
+                // To the end of a tile of the last sample.
+                let seen = (last - first) * channels * spatial + wide.min(channels) * spatial;
+                assert!(
+                    seen < MOST,
+                    "{batch} x {channels} x {spatial}, wide {wide}: {parts} parts see {seen}"
+                );
+            }
+        }
+        assert!(split > 100, "{split} were split");
+    }
 }
