@@ -2,12 +2,19 @@
 //! ([Micikevicius et al. 2017](https://arxiv.org/abs/1710.03740)).
 //!
 //! ```ignore
-//! let mut scaler = GradScalerConfig::new().init();              // f16; bf16 has f32's range and needs none
+//! let mut scaler = GradScalerConfig::new().init();
 //! let half = Precision::new(FloatDType::F16).convert(&model);   // each step: a copy of the f32 parameters, in f16
 //! let logits = half.forward(images.cast(FloatDType::F16));
 //! let loss = loss.forward(logits.cast(FloatDType::F32), labels);
 //! let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &half);
 //! model = scaler.step(&mut optimizer, lr, model, grads);        // in f32, or not at all
+//! ```
+//!
+//! bf16 has f32's range and needs no scaler. The optimizers of this crate take its gradients as they are and compute in the parameters' dtype:
+//!
+//! ```ignore
+//! let grads = GradientsParams::from_grads(loss.backward(), &half);
+//! model = optimizer.step(lr, model, grads);
 //! ```
 
 use std::collections::HashMap;

@@ -1,12 +1,14 @@
+use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
-use burn::optim::{GradientsParams, Optimizer};
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{GradientsParams, MultiGradientsParams, Optimizer};
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, HalfPrecisionSettings, Recorder};
 use burn::tensor::FloatDType;
-use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::backend::{AutodiffBackend, DeviceOps as _};
 use burn_rocm::trace;
 use burn_rocm_nn::amp::{GradScaler, GradScalerConfig, GradScalerRecord, Precision};
-use burn_rocm_nn::optim::{AdamConfig, SgdConfig};
+use burn_rocm_nn::optim::{AdamConfig, AdamWConfig, SgdConfig};
 use burn_rocm_tests::assert_close;
 use burn_rocm_tests::trace::during;
 
@@ -124,6 +126,75 @@ fn halves_train_as_f32_does() {
     near("f16", train::<Ours>(Some(FloatDType::F16), &mut scaler(), 40), 0.05);
     near("bf16", train::<Ours>(Some(FloatDType::BF16), &mut scaler(), 40), 0.2);
     near("f16, composed", train::<Oracle>(Some(FloatDType::F16), &mut scaler(), 40), 0.05);
+}
+
+/// The weights after ten steps with the gradients of a converted model: as they are, or in f32 by a scaler of scale 1.
+fn weights<B: AutodiffBackend>(
+    dtype: FloatDType,
+    mut optimizer: impl Optimizer<Net<B>, B>,
+    scaler: Option<GradScalerConfig>,
+) -> Vec<TensorData> {
+    let mut scaler = scaler.map(|config| config.with_initial_scale(1.0).init());
+    let mut net = Net::<B>::new();
+    for _ in 0..10 {
+        let half = Precision::new(dtype).convert(&net);
+        let grads = GradientsParams::from_grads(half.loss(input()).backward(), &half);
+        let grad = grads.get::<B::InnerBackend, 2>(net.first.weight.id).unwrap();
+        assert_eq!(grad.dtype(), DType::from(dtype));
+        net = match &mut scaler {
+            Some(scaler) => scaler.step(&mut optimizer, 0.01, net, grads),
+            None => optimizer.step(0.01, net, grads),
+        };
+    }
+    assert_eq!(net.first.weight.val().dtype(), DType::F32);
+    [&net.first, &net.last[0], &net.last[1]].map(|linear| linear.weight.val().into_data()).into()
+}
+
+#[test]
+fn bf16_needs_no_scaler() {
+    fn check<B: AutodiffBackend>() {
+        let momentum = || Some(MomentumConfig { momentum: 0.9, dampening: 0.2, nesterov: true });
+        let norm = || Some(GradientClippingConfig::Norm(0.01));
+        for dtype in [FloatDType::BF16, FloatDType::F16] {
+            macro_rules! same {
+                ($config:expr) => {{
+                    let plain = weights::<B>(dtype, $config.init(), None);
+                    let scaled = weights::<B>(dtype, $config.init(), Some(GradScalerConfig::new()));
+                    assert_close(&format!("{dtype:?}"), &plain, &scaled, Tolerance::EXACT);
+                }};
+            }
+            same!(AdamConfig::new());
+            same!(AdamWConfig::new().with_grad_clipping(norm()));
+            same!(SgdConfig::new().with_momentum(momentum()));
+        }
+    }
+    check::<Ours>();
+    check::<Oracle>();
+}
+
+/// Gradients of two devices' worth are summed in the parameters' dtype.
+#[test]
+fn gradients_of_several_sources_are_summed_in_f32() {
+    fn check<B: AutodiffBackend>() {
+        let net = Net::<B>::new();
+        let before = net.first.weight.val().into_data();
+        let of = |value: f32| {
+            let mut grads = GradientsParams::new();
+            let device = Default::default();
+            let data = TensorData::full::<f32, _>([6, 8], value);
+            grads.register(net.first.weight.id, Tensor::<B::InnerBackend, 2>::from_data(data, (&device, DType::BF16)));
+            grads
+        };
+        // In bf16 the sum would be 1.
+        let parts = [1.0, 0.001953125].map(|value| (of(value), B::Device::default().id()));
+        let grads = MultiGradientsParams { grads: parts.into() };
+        let net = SgdConfig::new().init().step_multi(1.0, net, grads);
+        let moved = tensor::<B, 2>(&before, DType::F32) - net.first.weight.val();
+        let expected = TensorData::full::<f32, _>([6, 8], 1.001953125);
+        assert_close(&"the sum", &[moved.into_data()], &[expected], Tolerance { absolute: 1e-6, relative: 0.0 });
+    }
+    check::<Ours>();
+    check::<Oracle>();
 }
 
 /// One step whose gradient of the first weight is filled with `value`.
