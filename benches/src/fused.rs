@@ -4,6 +4,7 @@ mod activation;
 mod attention;
 mod conv;
 mod launches;
+mod layer;
 mod loss;
 mod norm;
 mod optim;
@@ -11,9 +12,11 @@ mod pool;
 mod train;
 
 use burn::backend::Autodiff;
+use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
-use burn::tensor::{Distribution, Tensor};
+use burn::tensor::{DType, Distribution, Tensor};
 use burn_rocm::{Rocm, RocmDevice};
+use burn_rocm_nn::amp::Precision;
 
 use crate::Options;
 use crate::gpu::cases::{Bar, Work};
@@ -57,21 +60,40 @@ impl Case {
     pub(crate) fn unary<const D: usize>(
         name: impl Into<String>,
         shape: [usize; D],
+        dtype: DType,
         composed: fn(Tensor<B, D>) -> Tensor<B, D>,
         fused: fn(Tensor<B, D>) -> Tensor<B, D>,
     ) -> Self {
-        Self::new(format!("{} {shape:?} f32, forward and backward", name.into()), move |device| {
-            [composed, fused].map(|op| {
-                let x = Tensor::<B, D>::random(shape, Distribution::Uniform(-1.0, 1.0), device);
-                let body = move || {
-                    let leaf = x.clone().detach().require_grad();
-                    let grads = op(leaf.clone()).backward();
-                    drop(leaf.grad(&grads));
-                };
-                Box::new(body) as Body
-            })
-        })
+        Self::new(
+            format!("{} {shape:?} {}, forward and backward", name.into(), dtype.name()),
+            move |device| [composed, fused].map(|op| step(uniform(shape, dtype, device), op)),
+        )
     }
+}
+
+/// The 16-bit floats, of which the hot ops have rows too.
+pub(crate) const HALVES: [DType; 2] = [DType::F16, DType::BF16];
+
+/// Values in -1..1.
+pub(crate) fn uniform<const D: usize>(shape: [usize; D], dtype: DType, device: &RocmDevice) -> Tensor<B, D> {
+    Tensor::<B, D>::random(shape, Distribution::Uniform(-1.0, 1.0), device).cast(dtype)
+}
+
+/// A function of a tensor, forward and backward.
+pub(crate) fn step<const D: usize, const OUT: usize>(
+    x: Tensor<B, D>,
+    op: impl Fn(Tensor<B, D>) -> Tensor<B, OUT> + 'static,
+) -> Body {
+    Box::new(move || {
+        let leaf = x.clone().detach().require_grad();
+        let grads = op(leaf.clone()).backward();
+        drop(leaf.grad(&grads));
+    })
+}
+
+/// A module with all its parameters in a dtype.
+pub(crate) fn converted<M: AutodiffModule<B>>(module: M, dtype: DType) -> M {
+    if dtype == DType::F32 { module } else { Precision::new(dtype.into()).keep_none().convert(&module) }
 }
 
 /// The number of rows of the large cases: 65536 on a GPU, divided by `--shrink`; 64 times fewer on the CPU device.
@@ -84,6 +106,7 @@ fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
     let mut all = activation::cases(rows);
     all.extend(attention::cases(is_gpu));
     all.extend(conv::cases(if is_gpu { 64 } else { 4 }));
+    all.extend(layer::cases(rows));
     all.extend(loss::cases(rows));
     all.extend(norm::cases(rows, if is_gpu { 64 } else { 4 }));
     all.extend(optim::cases(is_gpu));

@@ -96,10 +96,71 @@ struct Part {
 };
 DEVICE Part part_of(u64 part, u64 count, u64 parts) { return {count * part / parts, count * (part + 1) / parts}; }
 
+// The work of bias_act_columns_backward by pieces of WIDTH neighbouring columns, of which a thread takes a part's rows, ABREAST at a time.
+template <u32 WIDTH, class Act, class T>
+DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *bias, const T *grad, compute_t<T> *partial, T *out) {
+    using C = compute_t<T>;
+    using Piece = Vector<T, WIDTH>;
+    constexpr u32 ABREAST = 2;
+    u64 pieces = len / WIDTH;
+    for_each(parts * pieces, [=](u64 item) {
+        u64 index = item / pieces, first = (item - index * pieces) * WIDTH;
+        Part part = part_of(index, rows, parts);
+        C sum[WIDTH], add[WIDTH];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < WIDTH; ++k) {
+            sum[k] = (C)0;
+            add[k] = bias == nullptr ? (C)0 : (C)load(bias[first + k]);
+        }
+        auto row = [&](u64 at, Piece v, Piece d) {
+            Piece y;
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (u32 k = 0; k < WIDTH; ++k) {
+                C g = (C)load(d.lane[k]) * Act::slope((C)load(v.lane[k]) + add[k]);
+                y.lane[k] = store<T>::from(g);
+                sum[k] += g;
+            }
+            *reinterpret_cast<Piece *>(out + at) = y;
+        };
+        auto piece = [](const T *from, u64 at) { return *reinterpret_cast<const Piece *>(from + at); };
+        u64 at = part.begin * len + first, end = part.end * len;
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
+        for (; at + (ABREAST - 1) * len < end; at += ABREAST * len) {
+            Piece v[ABREAST], d[ABREAST];
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (u32 r = 0; r < ABREAST; ++r) v[r] = piece(x, at + r * len), d[r] = piece(grad, at + r * len);
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (u32 r = 0; r < ABREAST; ++r) row(at + r * len, v[r], d[r]);
+        }
+        for (; at < end; at += len) row(at, piece(x, at), piece(grad, at));
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 k = 0; k < WIDTH; ++k) partial[index * len + first + k] = sum[k];
+    });
+}
+
 // out = grad * slope(x + bias) over [rows, len], and the columns' sums of it over `parts` of the rows: partial [parts, len].
 template <class Act, class T>
-__global__ void bias_act_columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *bias, const T *grad, compute_t<T> *partial, T *out) {
+__global__ ALL_WAVES(sizeof(T) == 2) void bias_act_columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *bias, const T *grad,
+                                                                    compute_t<T> *partial, T *out) {
     using C = compute_t<T>;
+    if constexpr (!ONE_THREAD) {
+        constexpr u32 WIDTH = LANES<T> / 2; // with 16 bytes an access registers are short
+        if (len % WIDTH == 0) columns_backward<WIDTH, Act>(rows, len, parts, x, bias, grad, partial, out);
+        else columns_backward<1, Act>(rows, len, parts, x, bias, grad, partial, out);
+        return;
+    }
     for_each_column_group(parts, len, [=](u64 index, u64 first, u32 width) {
         Part part = part_of(index, rows, parts);
         C sum[COLUMN_GROUP], add[COLUMN_GROUP];

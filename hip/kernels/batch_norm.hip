@@ -1,5 +1,5 @@
 // Batch normalisation of x seen as [batch, channels, spatial], contiguous: statistics over batch and spatial of each channel; f16 and
-// bf16 compute in f32. A part of one tile of `wide` channels is a block's work: one channel where its elements lie side by side, else
+// bf16 compute in f32, in which parameters and running statistics are. A part of one tile of `wide` channels is a block's work: one channel where its elements lie side by side, else
 // several, so that neighbouring threads read neighbouring channels. Sums have a fixed order: the same bits on every run of one grid.
 #include "prelude.h"
 #include "rows.h"
@@ -232,20 +232,20 @@ template <class C> DEVICE Spread<C> spread(Moments<C> m, f64 epsilon) {
     return Spread<C>{variance, (C)1 / math::sqrt(variance + (C)epsilon)};
 }
 
-template <class T> DEVICE void update_running(u64 channels, u64 channel, const T *mean_before, const T *variance_before, f64 momentum,
-                                              compute_t<T> mean, compute_t<T> variance, T *running) {
-    using C = compute_t<T>;
+template <class C>
+DEVICE void update_running(u64 channels, u64 channel, const C *mean_before, const C *variance_before, f64 momentum, C mean, C variance, C *running) {
     C kept = (C)(1.0 - momentum), taken = (C)momentum;
-    running[channel] = store<T>::from(load(mean_before[channel]) * kept + mean * taken);
-    running[channels + channel] = store<T>::from(load(variance_before[channel]) * kept + variance * taken);
+    running[channel] = mean_before[channel] * kept + mean * taken;
+    running[channels + channel] = variance_before[channel] * kept + variance * taken;
 }
 
 // y = (x - mean) * rstd * gamma + beta over a part of a channel.
 template <class T>
-DEVICE void apply(const Shape &s, Place p, const T *x, const T *gamma, const T *beta, compute_t<T> mean, compute_t<T> rstd, T *y) {
+DEVICE void apply(const Shape &s, Place p, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta, compute_t<T> mean, compute_t<T> rstd,
+                  T *y) {
     using C = compute_t<T>;
     if (!p.inside) return;
-    C scale = rstd * (C)load(gamma[p.channel()]), shift = load(beta[p.channel()]);
+    C scale = rstd * gamma[p.channel()], shift = beta[p.channel()];
     auto each = [=](u32, auto a, auto) {
         constexpr u32 WIDTH = sizeof(a) / sizeof(T);
         Vector<T, WIDTH> out;
@@ -276,9 +276,9 @@ __global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_moments(u64 batch, 
 // The second step: y, statistics[2, channels] with mean and rstd, and running[2, channels] with the running mean and (biased) variance
 // after `momentum` of this batch's. The running statistics are read where they were and written elsewhere.
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
-                                 const T *running_mean, const T *running_var, const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
-                                 compute_t<T> *statistics, T *running) {
+__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
+                                 const compute_t<T> *running_mean, const compute_t<T> *running_var, const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
+                                 compute_t<T> *statistics, compute_t<T> *running) {
     Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         auto m = joined_moments<T>(s, p, partial);
@@ -299,16 +299,17 @@ __global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_apply(u64 batch, u6
 // mean of 4 deviations, or where they are no numbers, the channel is computed as above. wide = parts = 1; blocks of at most 256 threads.
 template <class T> struct FinishGiven {
     Shape shape;
-    const T *x, *gamma, *beta, *running_mean, *running_var;
+    const T *x;
+    const f32 *gamma, *beta, *running_mean, *running_var;
     f64 momentum, epsilon;
     T *y;
     f32 *statistics;
-    T *running;
+    f32 *running;
 };
 template <class T>
 __global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
-                                                                    const T *gamma, const T *beta, const T *running_mean, const T *running_var,
-                                                                    f64 momentum, f64 epsilon, T *y, f32 *statistics, T *running) {
+                                                                    const f32 *gamma, const f32 *beta, const f32 *running_mean, const f32 *running_var,
+                                                                    f64 momentum, f64 epsilon, T *y, f32 *statistics, f32 *running) {
     FinishGiven<T> all{{batch, channels, spatial, wide, parts}, x, gamma, beta, running_mean, running_var, momentum, epsilon, y, statistics, running};
     for_each_place<false>(all.shape, [=](Place p) {
         const FinishGiven<T> given = parameters(all);
@@ -333,14 +334,14 @@ __global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_finish(u64 batch, u
 
 // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta with given statistics.
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *gamma, const T *beta,
-                                 const T *mean, const T *variance, f64 epsilon, T *y) {
+__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
+                                 const compute_t<T> *mean, const compute_t<T> *variance, f64 epsilon, T *y) {
     using C = compute_t<T>;
     Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         if (!p.inside) return;
-        C rstd = (C)1 / math::sqrt((C)load(variance[p.channel()]) + (C)epsilon);
-        apply(s, p, x, gamma, beta, (C)load(mean[p.channel()]), rstd, y);
+        C rstd = (C)1 / math::sqrt(variance[p.channel()] + (C)epsilon);
+        apply(s, p, x, gamma, beta, mean[p.channel()], rstd, y);
     });
 }
 
@@ -386,8 +387,8 @@ __global__ __launch_bounds__(256) RDNA_WAVES void channel_sums(u64 batch, u64 ch
 // The second step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)), and dparams[2, channels] with dgamma = sum(dy * n) and
 // dbeta = sum(dy) (Ioffe and Szegedy 2015).
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const T *gamma,
-                                    const compute_t<T> *statistics, const compute_t<T> *partial, T *dx, T *dparams) {
+__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const compute_t<T> *gamma,
+                                    const compute_t<T> *statistics, const compute_t<T> *partial, T *dx, compute_t<T> *dparams) {
     using C = compute_t<T>;
     Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
@@ -401,11 +402,11 @@ __global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_backward(u64 batch,
         sum = channel_reduce(p, sum, Plus());
         if (!p.inside) return;
         if (p.part == 0 && p.strip == 0) {
-            dparams[p.channel()] = store<T>::from(sum.a);
-            dparams[channels + p.channel()] = store<T>::from(sum.b);
+            dparams[p.channel()] = sum.a;
+            dparams[channels + p.channel()] = sum.b;
         }
         C mean = statistics[p.channel()], rstd = statistics[channels + p.channel()], count = (C)s.count();
-        C scale = rstd * (C)load(gamma[p.channel()]), slope = scale * rstd * (sum.a / count), shift = sum.b / count;
+        C scale = rstd * gamma[p.channel()], slope = scale * rstd * (sum.a / count), shift = sum.b / count;
         auto each = [=](u32, auto a, auto d) {
             constexpr u32 WIDTH = sizeof(a) / sizeof(T);
             Vector<T, WIDTH> out;

@@ -368,12 +368,13 @@ template <class C> DEVICE Shares<C> shares(u64 len, const C *weights, C smoothin
     if (a > (C)0 && weights != nullptr) all = block_reduce_range(len, (C)0, [=](u64 i) { return weights[i]; }, Plus());
     return Shares<C>{(C)1 - a, off, off * all};
 }
+// Times `factor`; 0 of a row that does not count, whatever that is: where no row weighs anything it is not finite.
 template <class Kind, class C>
-DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weights, C log_sum, bool smoothed, C least) {
+DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weights, C log_sum, bool smoothed, C least, C factor) {
     C on = of.on * label.weight, k = i == label.at ? on : (C)0;
     if (of.off != (C)0) k += of.off * (weights == nullptr ? (C)1 : weights[i]);
     C slope = Kind::gradient(x, k, on + of.spread, log_sum, smoothed, least);
-    return label.counts ? slope : (C)0;
+    return label.counts ? factor * slope : (C)0;
 }
 
 // out = d loss / d x, `saved` as the loss left it. A block a row.
@@ -390,7 +391,7 @@ __global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_backward(u64 rows, u64 l
         T *to = out + row * len;
         Label<C> label = label_of(targets[row], len, weights, pads, pad, (u64 *)nullptr);
         C log_sum = Kind::SUMMED ? saved[row] : (C)0;
-        auto one = [=](u64 i, C v) { return factor * class_gradient<Kind>(i, v, label, of, weights, log_sum, smoothed, least); };
+        auto one = [=](u64 i, C v) { return class_gradient<Kind>(i, v, label, of, weights, log_sum, smoothed, least, factor); };
         if constexpr (ONE_THREAD) for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(one(i, (C)load(from[i]))); });
         else map_row(len, to, one, from);
     });
@@ -408,8 +409,8 @@ __global__ void cross_entropy_short_backward(u64 rows, u64 len, const T *x, cons
         u64 row = at / len;
         Label<C> label = label_of(targets[row], len, weights, pads, pad, (u64 *)nullptr);
         C log_sum = Kind::SUMMED ? saved[row] : (C)0;
-        C d = class_gradient<Kind>(at - row * len, (C)load(x[at]), label, of, weights, log_sum, smoothed, least);
-        out[at] = store<T>::from(factor * d);
+        C d = class_gradient<Kind>(at - row * len, (C)load(x[at]), label, of, weights, log_sum, smoothed, least, factor);
+        out[at] = store<T>::from(d);
     });
 }
 
@@ -442,11 +443,12 @@ struct Huber {
     }
 };
 
-// out[i] = loss(a[i] - b[i]); all begin at 16-byte boundaries.
+// out[i] = loss(a[i] - b[i]), or of a[i] where there is no b; all begin at 16-byte boundaries.
 template <class Kind, class T>
 __global__ void residual_loss(u64 n, const T *a, const T *b, compute_t<T> p, compute_t<T> q, T *out) {
     using C = compute_t<T>;
-    map_contiguous(n, out, [=](C x, C y) { return Kind::loss(x - y, p, q); }, a, b);
+    if (b == nullptr) map_contiguous(n, out, [=](C x) { return Kind::loss(x, p, q); }, a);
+    else map_contiguous(n, out, [=](C x, C y) { return Kind::loss(x - y, p, q); }, a, b);
 }
 // The sum of it, divided.
 template <class Kind, class T>
@@ -454,17 +456,56 @@ __global__ void residual_loss_sum(u64 n, const T *a, const T *b, compute_t<T> *p
     using C = compute_t<T>;
     finish(sum_of(n, [=](C x, C y) { return Kind::loss(x - y, p, q); }, a, b), divisor, partial, (C *)nullptr, out);
 }
-// out = the gradient by a: each element's own grad, or of all the one over the divisor.
+// by_a[i] = f(in[i]...), and by_b[i] = -f(in[i]...) where there is a by_b; all begin at 16-byte boundaries.
+template <class T, class F, class... In> DEVICE void map_both_ways(u64 n, T *by_a, T *by_b, F f, const In *...in) {
+    if (by_b == nullptr) return map_contiguous(n, by_a, f, in...);
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    for_each(n, [=](u64 i) {
+        compute_t<T> value = f(load(in[i])...);
+        by_a[i] = store<T>::from(value);
+        by_b[i] = store<T>::from(-value);
+    });
+#else
+    constexpr u32 WIDTH = LANES<T>;
+    u64 vectors = n / WIDTH;
+    for_each(vectors, [=](u64 v) {
+        auto each = [&](Vector<In, WIDTH>... x) {
+            Vector<T, WIDTH> to_a, to_b;
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (u32 k = 0; k < WIDTH; ++k) {
+                compute_t<T> value = f(load(x.lane[k])...);
+                to_a.lane[k] = store<T>::from(value);
+                to_b.lane[k] = store<T>::from(-value);
+            }
+            reinterpret_cast<Vector<T, WIDTH> *>(by_a)[v] = to_a;
+            reinterpret_cast<Vector<T, WIDTH> *>(by_b)[v] = to_b;
+        };
+        each(reinterpret_cast<const Vector<In, WIDTH> *>(in)[v]...);
+    });
+    for_each(n - vectors * WIDTH, [=](u64 i) {
+        u64 at = vectors * WIDTH + i;
+        compute_t<T> value = f(load(in[at])...);
+        by_a[at] = store<T>::from(value);
+        by_b[at] = store<T>::from(-value);
+    });
+#endif
+}
+
+// by_a = the gradient by a: each element's own grad, or of all the one over the divisor; by_b, where there is one, that by b. Of a loss without b there
+// is none by it.
 template <class Kind, class T>
-__global__ void residual_loss_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, T *out) {
+__global__ void residual_loss_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, T *by_a, T *by_b) {
     using C = compute_t<T>;
-    map_contiguous(n, out, [=](C x, C y, C g) { return Kind::slope(x - y, p) * g; }, a, b, grad);
+    if (b == nullptr) map_contiguous(n, by_a, [=](C x, C g) { return Kind::slope(x, p) * g; }, a, grad);
+    else map_both_ways(n, by_a, by_b, [=](C x, C y, C g) { return Kind::slope(x - y, p) * g; }, a, b, grad);
 }
 template <class Kind, class T>
-__global__ void residual_loss_sum_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, f64 divisor, T *out) {
+__global__ void residual_loss_sum_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, f64 divisor, T *by_a, T *by_b) {
     using C = compute_t<T>;
     C g = (C)load(grad[0]) / (C)divisor;
-    map_contiguous(n, out, [=](C x, C y) { return Kind::slope(x - y, p) * g; }, a, b);
+    map_both_ways(n, by_a, by_b, [=](C x, C y) { return Kind::slope(x - y, p) * g; }, a, b);
 }
 
 // Binary cross entropy of one element and its slope, from x and the target y in 0..1.

@@ -2,10 +2,10 @@
 
 use burn::nn::attention as stock;
 use burn::nn::transformer as stock_transformer;
-use burn::tensor::{Distribution, Tensor};
+use burn::tensor::DType;
 use burn_rocm_nn::{attention, transformer};
 
-use super::{B, Case};
+use super::{B, Case, HALVES, converted, step, uniform};
 
 /// Batch, sequence, features and heads of the transformer of the benches, or a smaller one.
 fn sizes(is_gpu: bool) -> [usize; 4] {
@@ -15,36 +15,32 @@ fn sizes(is_gpu: bool) -> [usize; 4] {
 pub(super) fn cases(is_gpu: bool) -> Vec<Case> {
     let [batch, sequence, features, heads] = sizes(is_gpu);
     let shape = [batch, sequence, features];
-    let step = |forward: Box<dyn Fn(Tensor<B, 3>) -> Tensor<B, 3>>, x: Tensor<B, 3>| {
-        let body = move || {
-            let leaf = x.clone().detach().require_grad();
-            let grads = forward(leaf.clone()).sum().backward();
-            drop(leaf.grad(&grads));
-        };
-        Box::new(body) as Box<dyn FnMut()>
-    };
     let mut all = Vec::new();
-    for dropout in [0.0, 0.1] {
+    for (dropout, dtype) in
+        [(0.0, DType::F32), (0.1, DType::F32)].into_iter().chain(HALVES.map(|dtype| (0.0, dtype)))
+    {
         let name = format!(
-            "multi-head attention {shape:?}, {heads} heads, dropout {dropout}, f32, forward and backward"
+            "multi-head attention {shape:?}, {heads} heads, dropout {dropout}, {}, forward and backward",
+            dtype.name()
         );
         all.push(Case::new(name, move |device| {
-            let x = Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device);
+            let x = uniform(shape, dtype, device);
             let theirs =
                 stock::MultiHeadAttentionConfig::new(features, heads).with_dropout(dropout).init::<B>(device);
             let ours = attention::MultiHeadAttentionConfig::new(features, heads)
                 .with_dropout(dropout)
                 .init::<B>(device);
+            let (theirs, ours) = (converted(theirs, dtype), converted(ours, dtype));
             [
-                step(Box::new(move |x| theirs.forward(stock::MhaInput::self_attn(x)).context), x.clone()),
-                step(Box::new(move |x| ours.forward(attention::MhaInput::self_attn(x)).context), x),
+                step(x.clone(), move |x| theirs.forward(stock::MhaInput::self_attn(x)).context.sum()),
+                step(x, move |x| ours.forward(attention::MhaInput::self_attn(x)).context.sum()),
             ]
         }));
     }
     let name =
         format!("transformer encoder layer {shape:?}, {heads} heads, norm first, f32, forward and backward");
     all.push(Case::new(name, move |device| {
-        let x = Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device);
+        let x = uniform(shape, DType::F32, device);
         let theirs = stock_transformer::TransformerEncoderConfig::new(features, 4 * features, heads, 1)
             .with_dropout(0.0)
             .with_norm_first(true)
@@ -55,8 +51,8 @@ pub(super) fn cases(is_gpu: bool) -> Vec<Case> {
             .init::<B>(device);
         let input = stock_transformer::TransformerEncoderInput::new;
         [
-            step(Box::new(move |x| theirs.forward(input(x))), x.clone()),
-            step(Box::new(move |x| ours.forward(transformer::TransformerEncoderInput::new(x))), x),
+            step(x.clone(), move |x| theirs.forward(input(x)).sum()),
+            step(x, move |x| ours.forward(transformer::TransformerEncoderInput::new(x)).sum()),
         ]
     }));
     all

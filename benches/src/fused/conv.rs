@@ -1,13 +1,13 @@
-//! A convolution and ReLU, forward and backward.
+//! A convolution and ReLU, forward and backward; with a batch norm between them, inference.
 
-use burn::module::Param;
-use burn::nn::PaddingConfig2d;
+use burn::module::{AutodiffModule, Param};
 use burn::nn::conv::Conv2dConfig;
+use burn::nn::{BatchNormConfig, PaddingConfig2d};
+use burn::tensor::DType;
 use burn::tensor::activation::relu;
-use burn::tensor::{Distribution, Tensor};
-use burn_rocm_nn::{Act, ConvActConfig};
+use burn_rocm_nn::{Act, ConvAct, ConvActConfig};
 
-use super::{B, Body, Case};
+use super::{B, Body, Case, uniform};
 
 fn case(shape: [usize; 4], channels_out: usize, size: usize) -> Case {
     let name = format!("convolution {size} x {size} to {channels_out} channels and ReLU of {shape:?} f32");
@@ -16,8 +16,7 @@ fn case(shape: [usize; 4], channels_out: usize, size: usize) -> Case {
         let same = PaddingConfig2d::Same;
         let theirs = Conv2dConfig::new(channels, kernel).with_padding(same.clone()).init::<B>(device);
         let ours = ConvActConfig::new(channels, kernel, Act::Relu).with_padding(same).init::<B>(device);
-        let x = || Tensor::<B, 4>::random(shape, Distribution::Uniform(-1.0, 1.0), device);
-        let [a, b] = [x(), x()].map(Param::from_tensor);
+        let [a, b] = [(); 2].map(|()| Param::from_tensor(uniform(shape, DType::F32, device)));
         [
             Box::new(move || drop(relu(theirs.forward(a.val())).backward())) as Body,
             Box::new(move || drop(ours.forward(b.val()).backward())),
@@ -25,6 +24,29 @@ fn case(shape: [usize; 4], channels_out: usize, size: usize) -> Case {
     })
 }
 
+/// Inference: a convolution, batch norm and ReLU as one layer.
+fn folded(shape: [usize; 4], channels_out: usize) -> Case {
+    let name = format!("convolution 3 x 3 to {channels_out} channels, batch norm and ReLU of {shape:?} f32");
+    Case::new(format!("{name}, inference"), move |device| {
+        let same = PaddingConfig2d::Same;
+        let conv = Conv2dConfig::new([shape[1], channels_out], [3; 2]).with_padding(same).init::<B>(device);
+        let norm = BatchNormConfig::new(channels_out).init::<B>(device);
+        let (conv, norm) = (conv.valid(), norm.valid());
+        let of = [norm.gamma.val(), norm.beta.val(), norm.running_mean.value(), norm.running_var.value()];
+        let ours = ConvAct::folded(conv.clone(), of, norm.epsilon, Act::Relu);
+        let x = uniform(shape, DType::F32, device).inner();
+        let y = x.clone();
+        [
+            Box::new(move || drop(relu(norm.forward(conv.forward(x.clone()))))) as Body,
+            Box::new(move || drop(ours.forward(y.clone()))),
+        ]
+    })
+}
+
 pub(super) fn cases(images: usize) -> Vec<Case> {
-    vec![case([images, 64, 56, 56], 64, 3), case([images, 256, 14, 14], 256, 1)]
+    vec![
+        case([images, 64, 56, 56], 64, 3),
+        case([images, 256, 14, 14], 256, 1),
+        folded([images, 64, 56, 56], 64),
+    ]
 }

@@ -1,28 +1,26 @@
 //! Norms, forward and backward.
 
-use burn::module::Param;
 use burn::nn;
-use burn::tensor::{Distribution, Tensor};
-use burn_rocm::RocmDevice;
+use burn::tensor::DType;
 use burn_rocm_nn as ours;
 
-use super::{B, Case};
+use super::{B, Case, HALVES, converted, step, uniform};
 use crate::gpu::cases::Bar;
 
 /// Forward and backward of a module made of either crate, the parameters' gradients too.
 macro_rules! case {
-    ($name:literal, $shape:expr, $config:ident($($size:expr),*)) => {{
-        let shape = $shape;
-        Case::new(format!("{} {shape:?} f32, forward and backward", $name), move |device| {
+    ($name:literal, $shape:expr, $config:ident($($size:expr),*)) => {
+        case!($name, $shape, $config($($size),*), DType::F32)
+    };
+    ($name:literal, $shape:expr, $config:ident($($size:expr),*), $dtype:expr) => {{
+        let (shape, dtype): (_, DType) = ($shape, $dtype);
+        let name = format!("{} {shape:?} {}, forward and backward", $name, dtype.name());
+        Case::new(name, move |device| {
+            let theirs = converted(nn::$config::new($($size),*).init::<B>(device), dtype);
+            let ours = converted(ours::$config::new($($size),*).init::<B>(device), dtype);
             [
-                steps(shape, device, {
-                    let module = nn::$config::new($($size),*).init::<B>(device);
-                    move |x| module.forward(x)
-                }),
-                steps(shape, device, {
-                    let module = ours::$config::new($($size),*).init::<B>(device);
-                    move |x| module.forward(x)
-                }),
+                step(uniform(shape, dtype, device), move |x| theirs.forward(x)),
+                step(uniform(shape, dtype, device), move |x| ours.forward(x)),
             ]
         })
     }};
@@ -31,7 +29,7 @@ macro_rules! case {
 /// Forward alone, without autodiff's graph.
 fn layer_norm_forward(rows: usize, columns: usize) -> Case {
     Case::new(format!("layer norm [{rows}, {columns}] f32, forward"), move |device| {
-        let x = Tensor::<B, 2>::random([rows, columns], Distribution::Uniform(-1.0, 1.0), device).inner();
+        let x = uniform([rows, columns], DType::F32, device).inner();
         let theirs = nn::LayerNormConfig::new(columns).init(device);
         let ours = ours::LayerNormConfig::new(columns).init(device);
         let y = x.clone();
@@ -39,20 +37,11 @@ fn layer_norm_forward(rows: usize, columns: usize) -> Case {
     })
 }
 
-fn steps<const D: usize>(
-    shape: [usize; D],
-    device: &RocmDevice,
-    forward: impl Fn(Tensor<B, D>) -> Tensor<B, D> + 'static,
-) -> Box<dyn FnMut()> {
-    let x = Param::from_tensor(Tensor::<B, D>::random(shape, Distribution::Uniform(-1.0, 1.0), device));
-    Box::new(move || drop(forward(x.val()).backward()))
-}
-
 pub(super) fn cases(rows: usize, images: usize) -> Vec<Case> {
     // A pass over the table. Forward reads and writes one, backward reads two and writes one; the gradient that `backward` starts
     // from, ones, is written too.
     let pass = rows as f64 * 4096.0 * 4.0;
-    vec![
+    let mut all = vec![
         layer_norm_forward(rows, 4096).moves(2.0 * pass, Bar::OfCopy(0.9)),
         case!("layer norm", [rows, 4096], LayerNormConfig(4096)).moves(6.0 * pass, Bar::OfCopy(0.9)),
         case!("layer norm", [rows * 4, 1024], LayerNormConfig(1024)),
@@ -62,5 +51,7 @@ pub(super) fn cases(rows: usize, images: usize) -> Vec<Case> {
         case!("group norm, 32 groups", [images, 128, 56, 56], GroupNormConfig(32, 128)),
         case!("group norm, 8 groups", [images, 128, 56, 56], GroupNormConfig(8, 128)),
         case!("instance norm", [images, 64, 112, 112], InstanceNormConfig(64)),
-    ]
+    ];
+    all.extend(HALVES.map(|dtype| case!("layer norm", [rows, 4096], LayerNormConfig(4096), dtype)));
+    all
 }

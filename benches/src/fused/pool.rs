@@ -1,7 +1,7 @@
 //! Pooling over three axes, beside Burn's 2-D pooling twice.
 
-use burn::tensor::Tensor;
 use burn::tensor::module::{avg_pool2d, max_pool2d};
+use burn::tensor::{DType, Tensor};
 use burn_rocm_nn::{AvgPool3dConfig, MaxPool3dConfig};
 
 use super::{B, Case};
@@ -20,12 +20,14 @@ pub(super) fn cases(images: usize) -> Vec<Case> {
         Case::unary(
             "3-D max pooling",
             shape,
+            DType::F32,
             |x| twice(x, |x, size| max_pool2d(x, size, size, [0, 0], [1, 1], false)),
             |x| MaxPool3dConfig::new([2; 3]).init().forward(x),
         ),
         Case::unary(
             "3-D average pooling",
             shape,
+            DType::F32,
             |x| twice(x, |x, size| avg_pool2d(x, size, size, [0, 0], true, false)),
             |x| AvgPool3dConfig::new([2; 3]).init().forward(x),
         ),

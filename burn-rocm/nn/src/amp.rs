@@ -2,15 +2,23 @@
 //! ([Micikevicius et al. 2017](https://arxiv.org/abs/1710.03740)).
 //!
 //! ```ignore
-//! let mut scaler = GradScalerConfig::new().init();              // f16; bf16 has f32's range and needs none
+//! let mut scaler = GradScalerConfig::new().init();
 //! let half = Precision::new(FloatDType::F16).convert(&model);   // each step: a copy of the f32 parameters, in f16
 //! let logits = half.forward(images.cast(FloatDType::F16));
 //! let loss = loss.forward(logits.cast(FloatDType::F32), labels);
 //! let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &half);
 //! model = scaler.step(&mut optimizer, lr, model, grads);        // in f32, or not at all
 //! ```
+//!
+//! bf16 has f32's range and needs no scaler. The optimizers of this crate take its gradients as they are and compute in the parameters' dtype:
+//!
+//! ```ignore
+//! let grads = GradientsParams::from_grads(loss.backward(), &half);
+//! model = optimizer.step(lr, model, grads);
+//! ```
 
-use std::collections::HashMap;
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashMap};
 
 use burn::config::Config;
 use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -19,7 +27,7 @@ use burn::record::Record;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_rocm::fused::amp;
-use burn_rocm::{RocmTensor, raise, trace};
+use burn_rocm::{RocmError, RocmTensor, raise, trace};
 
 use crate::fuse::{from_rocm, is_rocm, rocm};
 
@@ -28,57 +36,109 @@ use crate::fuse::{from_rocm, is_rocm, rocm};
 pub struct Precision {
     dtype: FloatDType,
     kept: Vec<String>,
+    /// Whether `BatchNorm` is kept too.
+    batch_norm: bool,
 }
 
 impl Precision {
-    /// All float parameters in `dtype`, but those of `BatchNorm`: its running statistics, which a converted module shares with its original, would lose
-    /// what a batch adds.
+    /// All float parameters in `dtype`, but those of `BatchNorm`.
     pub fn new(dtype: FloatDType) -> Self {
-        Self { dtype, kept: vec!["BatchNorm".into()] }
+        Self { dtype, kept: vec![], batch_norm: true }
     }
 
-    /// Leaves modules of this type, and all within them, as they are too. What they are given must then be cast to their dtype, and what they give back.
+    /// Leaves modules of this type, and all within them, as they are too. `LinearAct` and `ConvAct` are kept by their own names and by those of Burn's layers that
+    /// they take the place of.
+    ///
+    /// The norms of this crate take an input of the converted dtype beside parameters in f32. What other kept modules are given must be cast to their dtype, and
+    /// what they give back.
     pub fn keep(mut self, module: &str) -> Self {
         self.kept.push(module.into());
         self
     }
 
-    /// Converts all modules, whatever was to be kept.
+    /// Converts all modules, whatever was to be kept. Burn's own `BatchNorm` does not run beside the running statistics then, this crate's does.
     pub fn keep_none(mut self) -> Self {
         self.kept.clear();
+        self.batch_norm = false;
         self
     }
 
     /// A copy of the module in this precision: other parameters of the same ids, so that their gradients are the original's. On
     /// [`Rocm`](burn_rocm::Rocm) up to 165 of them share a launch.
     ///
-    /// Running statistics are shared with the original; those of modules that are not kept are converted in both.
+    /// Running statistics, which the copy shares with the original, stay as they are: a half would lose what a batch adds to them.
+    ///
+    /// # Panics
+    /// For a name given to [`keep`](Self::keep) that no module of this one has, with an error that lists those there are. A module that has no fields with
+    /// parameters counts as none.
     pub fn convert<B: AutodiffBackend, M: AutodiffModule<B>>(&self, module: &M) -> M {
-        let mut all = Collect { kept: Kept::new(&self.kept), ids: Vec::new(), tensors: Vec::new() };
+        let mut all =
+            Collect { kept: Kept::new(self), names: BTreeSet::new(), ids: Vec::new(), tensors: Vec::new() };
         let _op = trace::op("nn_convert", || "");
         module.visit(&mut all);
+        if let Some(unknown) = self.kept.iter().find(|name| !all.names.contains(*name)) {
+            let names: Vec<&str> = all.names.iter().map(String::as_str).collect();
+            raise(RocmError::Invalid {
+                op: "Precision::keep",
+                expected: format!("a module of the model: {}", names.join(", ")),
+                found: unknown.clone(),
+            });
+        }
         let tensors = amp::cast_all(all.tensors, self.dtype.into()).unwrap_or_else(|error| raise(error));
-        let converted = all.ids.into_iter().zip(tensors).collect();
-        let kept = Kept::new(&self.kept);
-        module.clone().map(&mut Convert { kept, dtype: self.dtype, converted })
+        let mut convert = Convert {
+            kept: Kept::new(self),
+            dtype: self.dtype,
+            converted: all.ids.into_iter().zip(tensors).collect(),
+            untrained: GradientsParams::new(),
+        };
+        let converted = module.clone().map(&mut convert);
+        if convert.untrained.is_empty() {
+            return converted;
+        }
+        let mut shared = Shared { before: convert.untrained, changed: GradientsParams::new() };
+        module.visit(&mut shared);
+        if shared.changed.is_empty() { converted } else { converted.map(&mut Restore(shared.changed)) }
     }
+}
+
+thread_local! {
+    /// The layer of this crate that is being visited as one of Burn's.
+    static LAYER: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// Visits fields of a layer, which is known to visitors as one of Burn's, so that it is known here by its own name too.
+pub(crate) fn visit_layer<T>(name: &'static str, visit: impl FnOnce() -> T) -> T {
+    struct Reset(Option<&'static str>);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            LAYER.set(self.0);
+        }
+    }
+    let _reset = Reset(LAYER.replace(Some(name)));
+    visit()
+}
+
+/// The names by which a container of fields can be kept.
+fn names(container: &str) -> impl Iterator<Item = &str> {
+    container.rsplit(':').next().into_iter().chain(LAYER.get())
 }
 
 /// Whether what is visited is inside a module that is kept.
 struct Kept<'a> {
-    modules: &'a [String],
+    precision: &'a Precision,
     /// How many of the modules around are kept.
     depth: usize,
 }
 
 impl<'a> Kept<'a> {
-    fn new(modules: &'a [String]) -> Self {
-        Self { modules, depth: 0 }
+    fn new(precision: &'a Precision) -> Self {
+        Self { precision, depth: 0 }
     }
 
     fn has(&self, container: &str) -> bool {
-        let name = container.rsplit(':').next().unwrap_or_default();
-        self.modules.iter().any(|module| module == name)
+        let Precision { kept, batch_norm, .. } = self.precision;
+        names(container)
+            .any(|name| *batch_norm && name == "BatchNorm" || kept.iter().any(|module| module == name))
     }
 
     fn enter(&mut self, container: &str) {
@@ -97,12 +157,19 @@ impl<'a> Kept<'a> {
 /// The parameters to convert together.
 struct Collect<'a> {
     kept: Kept<'a>,
+    /// Of all modules.
+    names: BTreeSet<String>,
     ids: Vec<ParamId>,
     tensors: Vec<RocmTensor>,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_> {
     fn enter_module(&mut self, _: &str, container: &str) {
+        for name in names(container) {
+            if !self.names.contains(name) {
+                self.names.insert(name.into());
+            }
+        }
         self.kept.enter(container);
     }
 
@@ -124,6 +191,8 @@ struct Convert<'a> {
     kept: Kept<'a>,
     dtype: FloatDType,
     converted: HashMap<ParamId, RocmTensor>,
+    /// What was converted and has no gradient: frozen parameters, and running statistics.
+    untrained: GradientsParams,
 }
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Convert<'_> {
@@ -141,12 +210,42 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Convert<'_> {
             return Param::from_mapped_value(id, tensor, mapper);
         }
         let is_require_grad = tensor.is_require_grad();
+        if !is_require_grad {
+            self.untrained.register(id, tensor.clone().inner());
+        }
         let tensor = match self.converted.get(&id) {
             Some(converted) => from_rocm(converted.clone()),
             None => tensor.inner().cast(self.dtype),
         };
         let tensor = Tensor::from_inner(tensor).set_require_grad(is_require_grad);
         Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// Finds what has changed in an original by converting its copy: running statistics, of which there is one for both.
+struct Shared {
+    before: GradientsParams,
+    changed: GradientsParams,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Shared {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if let Some(before) = self.before.remove::<B::InnerBackend, D>(param.id)
+            && before.dtype() != param.val().dtype()
+        {
+            self.changed.register(param.id, before);
+        }
+    }
+}
+
+/// Puts these back.
+struct Restore(GradientsParams);
+
+impl<B: AutodiffBackend> ModuleMapper<B> for Restore {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let (id, tensor, mapper) = param.consume();
+        let before = self.0.remove::<B::InnerBackend, D>(id);
+        Param::from_mapped_value(id, before.map_or(tensor, Tensor::from_inner), mapper)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Activations joined to the op before them: a bias, a sum, a product.
 
-use hip::KernelName;
+use hip::{Device, Grid, KernelName};
 
 use crate::RocmTensor;
 use crate::dtype::Value;
@@ -152,8 +152,8 @@ pub fn bias_act_backward(
     let units = device.info().compute_units as usize;
     let (template, parts, grid) = match biased.inner {
         1 => {
-            let parts = biased.outer.div_ceil(ROWS_A_PART).max((units * 256).div_ceil(len)).min(biased.outer);
-            ("bias_act_columns_backward", parts, device.grid(out.len()))
+            let (parts, grid) = columns(device, biased.outer, len, biased.ty);
+            ("bias_act_columns_backward", parts, grid)
         }
         inner => {
             let parts = (4 * units).div_ceil(len).min(biased.outer);
@@ -172,6 +172,21 @@ pub fn bias_act_backward(
         _ => sum_dim_to(OP, partial, 0, dtype)?,
     };
     Ok((out, Some(reshape(sums, &[len])?)))
+}
+
+/// The parts of `rows` that columns are summed by, and the grid for a thread to take 8 bytes of each row of a part: as many as fill the device, of four
+/// rows and more. On the CPU device a core takes many columns.
+fn columns(device: &Device, rows: usize, len: usize, ty: hip::DType) -> (usize, Grid) {
+    let least = rows.div_ceil(ROWS_A_PART);
+    let lanes = 8 / ty.size();
+    let width = if len.is_multiple_of(lanes) { lanes } else { 1 };
+    if device.block_threads() == 1 {
+        let units = device.info().compute_units as usize;
+        return (least.max((units * 256).div_ceil(len)).min(rows), device.grid(rows * len));
+    }
+    let wanted = device.resident_warps() * device.info().warp_size as usize;
+    let parts = (wanted * width).div_ceil(len).min(rows.div_ceil(4)).max(least);
+    (parts, device.grid_bytes(16 * (parts * len).div_ceil(width)))
 }
 
 /// `act(a + b)` of two tensors of one shape.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use hip::{BatchNormDesc, Device, Grid, KernelName, Route};
 
-use super::layer_norm::{floats, row, same_shape, wide};
+use super::amp::cast_all;
+use super::layer_norm::{fits, floats, row, same_shape, wide};
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
@@ -23,7 +24,7 @@ pub struct BatchNormed {
     pub output: RocmTensor,
     /// The batch's mean and `1 / sqrt(variance + epsilon)`, `[2, channels]`, f64 for f64 and f32 for all else.
     pub statistics: RocmTensor,
-    /// The running mean and variance after this batch.
+    /// The running mean and variance after this batch, of the dtype of those before it.
     pub running: [RocmTensor; 2],
 }
 
@@ -55,8 +56,7 @@ impl Channels {
             return invalid(op, "a batch of channels", format!("{:?}", x.dims()));
         };
         for param in params {
-            one_device(op, &[x, param])?;
-            one_dtype(op, &[x, param])?;
+            fits(op, x, &[param])?;
             if param.dims() != [channels] {
                 return invalid(
                     op,
@@ -122,6 +122,13 @@ impl Channels {
     }
 }
 
+/// A channel's values in what is computed in, packed: up to four of 16 bits in one launch.
+fn widened<const N: usize>(params: [RocmTensor; N], dtype: DType) -> hip::Result<[RocmTensor; N]> {
+    let params =
+        cast_all(params.into(), wide(dtype))?.into_iter().map(packed).collect::<hip::Result<Vec<_>>>()?;
+    Ok(params.try_into().expect("as many as there were"))
+}
+
 /// Calls MIOpen as `BURN_ROCM_NORM` says: whether it has done the work.
 fn by_library(work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
     let route = hip::norm_route()?;
@@ -146,7 +153,8 @@ fn by_library(work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
 /// a channel are no multiple of 4: it mixes channels there (<https://github.com/ROCm/rocm-libraries/pull/6765>).
 ///
 /// # Shapes
-/// - x, output: `[batch, channels, ..]`; all others: `[channels]`
+/// - x, output: `[batch, channels, ..]`; all others: `[channels]`, of the dtype of `x`, or f32 beside an `x` of f16 or bf16; gamma and beta
+///   of one dtype, and the running statistics of one
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit, or where a sample has 2^29 elements of a channel; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
@@ -161,14 +169,17 @@ pub fn batch_norm_train(
 ) -> Result<BatchNormed, RocmError> {
     const OP: &str = "batch_norm_train";
     let shape = Channels::of(OP, &x, &[&gamma, &beta, &running[0], &running[1]])?;
-    let (x, gamma, beta) = (packed(x)?, packed(gamma)?, packed(beta)?);
+    one_dtype(OP, &[&gamma, &beta])?;
+    let given = one_dtype(OP, &running.each_ref())?;
     let [before_mean, before_var] = running;
-    let before = [packed(before_mean)?, packed(before_var)?];
+    let x = packed(x)?;
     let (device, dtype, ty) = (x.hip_device(), x.dtype_of(), x.kernel_type()?);
+    let [gamma, beta, before_mean, before_var] = widened([gamma, beta, before_mean, before_var], dtype)?;
     let output = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
     let statistics = RocmTensor::empty(device, [2, shape.channels], wide(dtype))?;
-    let after = RocmTensor::empty(device, [2, shape.channels], dtype)?;
+    let after = RocmTensor::empty(device, [2, shape.channels], wide(dtype))?;
     let done = |output| -> hip::Result<BatchNormed> {
+        let after = cast(after.clone(), given)?;
         Ok(BatchNormed {
             output,
             running: [row(&after, 0)?, row(&after, 1)?],
@@ -184,14 +195,13 @@ pub fn batch_norm_train(
         && shape.counted(1, 1, COUNTED) == 1
         && by_library(|| {
             shape.desc(ty).trained_correctly()?;
-            let [scale, bias] = [cast(gamma.clone(), DType::F32)?, cast(beta.clone(), DType::F32)?];
             let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
             device.dnn()?.batch_norm_train(
                 &shape.desc(ty),
                 arg(&x),
                 arg(&output),
-                arg(&scale),
-                arg(&bias),
+                arg(&gamma),
+                arg(&beta),
                 None,
                 momentum,
                 epsilon,
@@ -201,7 +211,7 @@ pub fn batch_norm_train(
     if library {
         let Plan { dims, grid, .. } = shape.planned(device, 1, 1);
         let kernel = KernelName::new("batch_norm_finish").ty(ty);
-        let inputs = [&x, &gamma, &beta, &before[0], &before[1]];
+        let inputs = [&x, &gamma, &beta, &before_mean, &before_var];
         rows(OP, device, kernel, grid, &dims, &inputs, &options, &[&output, &statistics, &after])?;
         return done(output);
     }
@@ -209,7 +219,7 @@ pub fn batch_norm_train(
     let partial = RocmTensor::empty(device, [2, parts, shape.channels], wide(dtype))?;
     let kernel = |name| KernelName::new(name).ty(ty);
     rows(OP, device, kernel("batch_norm_moments"), grid, &dims, &[&x], &[], &[&partial])?;
-    let inputs = [&x, &gamma, &beta, &before[0], &before[1], &partial];
+    let inputs = [&x, &gamma, &beta, &before_mean, &before_var, &partial];
     let outputs = [&output, &statistics, &after];
     rows(OP, device, kernel("batch_norm_apply"), grid, &dims, &inputs, &options, &outputs)?;
     done(output)
@@ -218,7 +228,7 @@ pub fn batch_norm_train(
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` with the running statistics; on MIOpen or one own kernel.
 ///
 /// # Shapes
-/// - x, result: `[batch, channels, ..]`; all others: `[channels]`
+/// - x, result: `[batch, channels, ..]`; all others: `[channels]`, of dtypes as for [`batch_norm_train`]
 ///
 /// # Errors
 /// As for [`batch_norm_train`].
@@ -232,20 +242,16 @@ pub fn batch_norm_infer(
     const OP: &str = "batch_norm_infer";
     let shape = Channels::of(OP, &x, &[&gamma, &beta, &mean, &variance])?;
     let x = packed(x)?;
-    let params = [packed(gamma)?, packed(beta)?, packed(mean)?, packed(variance)?];
+    let params = widened([gamma, beta, mean, variance], x.dtype_of())?;
     let (device, ty) = (x.hip_device(), x.kernel_type()?);
     let output = RocmTensor::empty(device, x.layout().shape().clone(), x.dtype_of())?;
     if output.is_empty() {
         return Ok(output);
     }
     let library = by_library(|| {
-        let mut wide = Vec::with_capacity(params.len());
-        for param in &params {
-            wide.push(cast(param.clone(), DType::F32)?);
-        }
-        let at = |index: usize| arg(&wide[index]);
         let desc = shape.desc(ty);
-        device.dnn()?.batch_norm_infer(&desc, arg(&x), arg(&output), at(0), at(1), at(2), at(3), epsilon)
+        let [gamma, beta, mean, variance] = params.each_ref().map(arg);
+        device.dnn()?.batch_norm_infer(&desc, arg(&x), arg(&output), gamma, beta, mean, variance, epsilon)
     })?;
     if !library {
         let Plan { dims, grid, .. } = shape.plan(device);
@@ -279,17 +285,18 @@ pub fn batch_norm_backward(
         let found = format!("{:?} of {}", statistics.dims(), statistics.dtype_of().name());
         return invalid(OP, format!("statistics [2, {channels}] of {}", wide(dtype).name()), found);
     }
-    let (x, gamma, statistics, grad) = (packed(x)?, packed(gamma)?, packed(statistics)?, packed(grad)?);
+    let given = gamma.dtype_of();
+    let [gamma] = widened([gamma], dtype)?;
+    let (x, statistics, grad) = (packed(x)?, packed(statistics)?, packed(grad)?);
     let device = x.hip_device();
     let dx = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
     if dx.is_empty() {
-        let zeros = || full_on(device, [channels], 0i64.into(), dtype);
+        let zeros = || full_on(device, [channels], 0i64.into(), given);
         return Ok([dx, zeros()?, zeros()?]);
     }
     let sums = RocmTensor::empty(device, [2, channels], wide(dtype))?;
     let library = by_library(|| {
         shape.desc(ty).trained_correctly()?;
-        let scale = cast(gamma.clone(), DType::F32)?;
         let [dscale, dbias] = [row(&sums, 0)?, row(&sums, 1)?];
         let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
         device.dnn()?.batch_norm_backward(
@@ -297,23 +304,21 @@ pub fn batch_norm_backward(
             arg(&x),
             arg(&grad),
             arg(&dx),
-            arg(&scale),
+            arg(&gamma),
             arg(&dscale),
             arg(&dbias),
             epsilon,
             saved.each_ref().map(arg),
         )
     })?;
-    if library {
-        let sums = cast(sums, dtype)?;
-        return Ok([dx, row(&sums, 0)?, row(&sums, 1)?]);
+    if !library {
+        let partial = channel_sums(OP, &x, &grad, &statistics, [0, 1])?;
+        let Plan { dims, grid, .. } = shape.plan(device);
+        let kernel = KernelName::new("batch_norm_backward").ty(ty);
+        let inputs = [&x, &grad, &gamma, &statistics, &partial];
+        rows(OP, device, kernel, grid, &dims, &inputs, &[], &[&dx, &sums])?;
     }
-    let partial = channel_sums(OP, &x, &grad, &statistics, [0, 1])?;
-    let Plan { dims, grid, .. } = shape.plan(device);
-    let sums = RocmTensor::empty(device, [2, channels], dtype)?;
-    let kernel = KernelName::new("batch_norm_backward").ty(ty);
-    let inputs = [&x, &grad, &gamma, &statistics, &partial];
-    rows(OP, device, kernel, grid, &dims, &inputs, &[], &[&dx, &sums])?;
+    let sums = cast(sums, given)?;
     Ok([dx, row(&sums, 0)?, row(&sums, 1)?])
 }
 

@@ -3,7 +3,7 @@
 use hip::{GroupNormDesc, KernelName, Route, TensorArg};
 
 use super::batch_norm::channel_sums;
-use super::layer_norm::{floats, gradient_grid, row, same_shape, sum_partials, wide};
+use super::layer_norm::{fits, floats, gradient_grid, rounded, row, same_shape, sum_partials, wide};
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
@@ -35,9 +35,8 @@ impl Groups {
         if groups == 0 || !channels.is_multiple_of(groups) {
             return invalid(op, format!("groups that divide {channels} channels"), groups.to_string());
         }
+        fits(op, x, params)?;
         for param in params {
-            one_device(op, &[x, param])?;
-            one_dtype(op, &[x, param])?;
             if param.dims() != [channels] {
                 return invalid(op, format!("a scale of shape [{channels}]"), format!("{:?}", param.dims()));
             }
@@ -64,7 +63,7 @@ impl Groups {
 /// On MIOpen where it has group norm for the dtype and there are 32 groups or more, as `BURN_ROCM_NORM` says; else an own kernel.
 ///
 /// # Shapes
-/// - x, result: `[batch, channels, ..]`; gamma, beta: `[channels]`
+/// - x, result: `[batch, channels, ..]`; gamma, beta: `[channels]`, of dtypes as for [`layer_norm`](super::layer_norm())
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
@@ -79,7 +78,10 @@ pub fn group_norm(
     let shape = Groups::of(OP, &x, &params.iter().flatten().collect::<Vec<_>>(), groups)?;
     let x = packed(x)?;
     let params = match params {
-        Some([gamma, beta]) => Some([packed(gamma)?, packed(beta)?]),
+        Some(params) => {
+            let ([gamma, beta], _) = rounded(&x, params, None)?;
+            Some([packed(gamma)?, packed(beta)?])
+        }
         None => None,
     };
     let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
@@ -141,7 +143,7 @@ fn by_miopen(
     views_to(op, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(out)])
 }
 
-/// The gradients of [`group_norm`] by x and, where `params` asks for them, by gamma and beta; from x and the output's.
+/// The gradients of [`group_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of gamma; from x and the output's.
 ///
 /// # Errors
 /// As for [`group_norm`], but for MIOpen's: it has no such gradient.
@@ -158,11 +160,13 @@ pub fn group_norm_backward(
     one_device(OP, &[&x, &grad])?;
     one_dtype(OP, &[&x, &grad])?;
     same_shape(OP, &x, &grad)?;
+    let given = gamma.as_ref().unwrap_or(&x).dtype_of();
+    let ([], gamma) = rounded(&x, [], gamma)?;
     let (x, gamma, grad) = (packed(x)?, gamma.map(packed).transpose()?, packed(grad)?);
     let (device, dtype) = (x.hip_device(), x.dtype_of());
     let dx = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
     if dx.is_empty() {
-        let zeros = || full_on(device, [shape.channels], 0i64.into(), dtype);
+        let zeros = || full_on(device, [shape.channels], 0i64.into(), given);
         return Ok((dx, if params { Some([zeros()?, zeros()?]) } else { None }));
     }
     let statistics = params.then(|| RocmTensor::empty(device, [2, shape.rows()], wide(dtype))).transpose()?;
@@ -180,6 +184,6 @@ pub fn group_norm_backward(
     let Some(statistics) = statistics else { return Ok((dx, None)) };
     let share = shape.channels / groups;
     let partial = channel_sums(OP, &x, &grad, &statistics, [groups, share])?;
-    let sums = sum_partials(OP, &partial, dtype)?;
+    let sums = sum_partials(OP, &partial, given)?;
     Ok((dx, Some([row(&sums, 0)?, row(&sums, 1)?])))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn_std::DType;
 use hip::{Device, Grid, KernelName, LayerNormDesc, Route};
 
+use super::amp::cast_all;
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
@@ -19,7 +20,7 @@ use hip::Error as RocmError;
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and Hinton 2016](https://arxiv.org/abs/1607.06450)).
 ///
 /// # Shapes
-/// - x, result: `[.., len]`; gamma, beta: `[len]`
+/// - x, result: `[.., len]`; gamma, beta: `[len]`, of the dtype of `x`, or f32 beside an `x` of f16 or bf16, where they are rounded first
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
@@ -30,10 +31,12 @@ pub fn layer_norm(
     beta: Option<RocmTensor>,
     epsilon: f64,
 ) -> Result<RocmTensor, RocmError> {
+    fits("layer_norm", &x, &[&gamma].into_iter().chain(&beta).collect::<Vec<_>>())?;
+    let ([gamma], beta) = rounded(&x, [gamma], beta)?;
     norm::layer_norm(x, gamma, beta, epsilon)
 }
 
-/// The gradients of [`layer_norm`] by x and, where `params` asks for them, by gamma and beta; from x and the output's.
+/// The gradients of [`layer_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of gamma; from x and the output's.
 ///
 /// # Errors
 /// As for [`layer_norm`].
@@ -55,14 +58,15 @@ pub fn layer_norm_backward(
 /// On MIOpen, which calls it T5's layer norm, where it has that for the dtype, as `BURN_ROCM_NORM` says; else an own kernel.
 ///
 /// # Shapes
-/// - x, result: `[.., len]`; gamma: `[len]`
+/// - x, result: `[.., len]`; gamma: `[len]`, of a dtype as for [`layer_norm`]
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
 /// the dtype; the device's own.
 pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTensor, RocmError> {
     const OP: &str = "rms_norm";
-    let len = check(OP, &[&x, &gamma])?;
+    let len = check(OP, &x, &gamma)?;
+    let ([gamma], _) = rounded(&x, [gamma], None)?;
     let (x, gamma) = (packed(x)?, packed(gamma)?);
     let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
     if out.is_empty() {
@@ -104,7 +108,7 @@ fn rms_norm_by_miopen(x: &RocmTensor, gamma: &RocmTensor, epsilon: f64, out: &Ro
     dnn.rms_norm_forward(&desc, arg(x), arg(gamma), epsilon as f32, arg(out), arg(&rstd))
 }
 
-/// The gradients of [`rms_norm`] by x and, where `params` asks for it, by gamma; from x and the output's.
+/// The gradients of [`rms_norm`] by x and, where `params` asks for it, by gamma, of its dtype; from x and the output's.
 ///
 /// # Errors
 /// As for [`rms_norm`], but for MIOpen's: it is not asked.
@@ -120,16 +124,45 @@ pub fn rms_norm_backward(
     Ok((dx, sums.map(|sums| row(&sums, 0)).transpose()?))
 }
 
-/// The last axis of `tensors[0]`, floats, which the others have as their one.
-fn check(op: &'static str, tensors: &[&RocmTensor]) -> hip::Result<usize> {
-    one_device(op, tensors)?;
-    one_dtype(op, tensors)?;
-    floats(op, tensors[0])?;
-    let Some(&len) = tensors[0].dims().last() else { return invalid(op, "at least one axis", "none") };
-    match tensors[1..].iter().find(|tensor| tensor.dims() != [len]) {
-        Some(other) => invalid(op, format!("a scale of shape [{len}]"), format!("{:?}", other.dims())),
-        None => Ok(len),
+/// The last axis of `x`, floats, which gamma has as its one.
+fn check(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Result<usize> {
+    fits(op, x, &[gamma])?;
+    floats(op, x)?;
+    let Some(&len) = x.dims().last() else { return invalid(op, "at least one axis", "none") };
+    match gamma.dims() == [len] {
+        true => Ok(len),
+        false => invalid(op, format!("a scale of shape [{len}]"), format!("{:?}", gamma.dims())),
     }
+}
+
+/// That parameters are where `x` is, all of its dtype or all of what that is computed in.
+pub(super) fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
+    let dtype = x.dtype_of();
+    for param in params {
+        one_device(op, &[x, param])?;
+        one_dtype(op, &[params[0], param])?;
+        let found = param.dtype_of();
+        if found != dtype && found != wide(dtype) {
+            let or = if wide(dtype) == dtype { "" } else { " or f32" };
+            return invalid(op, format!("parameters of {}{or}", dtype.name()), found.name());
+        }
+    }
+    Ok(())
+}
+
+/// Parameters in the dtype of `x`: f32 ones beside f16 or bf16 are rounded, in one launch.
+pub(super) fn rounded<const N: usize>(
+    x: &RocmTensor,
+    params: [RocmTensor; N],
+    more: Option<RocmTensor>,
+) -> hip::Result<([RocmTensor; N], Option<RocmTensor>)> {
+    let dtype = x.dtype_of();
+    if params.iter().chain(&more).all(|param| param.dtype_of() == dtype) {
+        return Ok((params, more));
+    }
+    let mut all = cast_all(params.into_iter().chain(more).collect(), dtype)?;
+    let more = (all.len() > N).then(|| all.pop()).flatten();
+    Ok((all.try_into().expect("N of them, and perhaps one more"), more))
 }
 
 /// That a tensor has floats.
@@ -171,15 +204,17 @@ fn backward(
     epsilon: f64,
     params: bool,
 ) -> hip::Result<(RocmTensor, Option<RocmTensor>)> {
-    let len = check(op, &[&x, &gamma])?;
+    let len = check(op, &x, &gamma)?;
     one_device(op, &[&x, &grad])?;
     one_dtype(op, &[&x, &grad])?;
     same_shape(op, &x, &grad)?;
+    let given = gamma.dtype_of();
+    let ([gamma], _) = rounded(&x, [gamma], None)?;
     let (x, gamma, grad) = (packed(x)?, packed(gamma)?, packed(grad)?);
     let (device, dtype) = (x.hip_device(), x.dtype_of());
     let dx = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
     if dx.is_empty() {
-        let zeros = params.then(|| full_on(device, [sums, len], 0i64.into(), dtype)).transpose()?;
+        let zeros = params.then(|| full_on(device, [sums, len], 0i64.into(), given)).transpose()?;
         return Ok((dx, zeros));
     }
     let count = dx.len() / len;
@@ -197,7 +232,7 @@ fn backward(
         &[Value::F64(epsilon)],
         &[Some(&dx), partial.as_ref()],
     )?;
-    let sums = partial.map(|partial| sum_partials(op, &partial, dtype)).transpose()?;
+    let sums = partial.map(|partial| sum_partials(op, &partial, given)).transpose()?;
     Ok((dx, sums))
 }
 

@@ -9,7 +9,7 @@ use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::data::{full_on, packed};
 use crate::ops::index::index;
-use crate::ops::launch::{flat, views};
+use crate::ops::launch::{views, views_to};
 use crate::tensor::{one_device, one_dtype};
 use hip::Error as RocmError;
 
@@ -88,13 +88,8 @@ pub fn residual_loss(
     let (a, b, ty) = pair(OP, a, b)?;
     let (device, n) = (a.hip_device(), a.len());
     let [p, q] = kind.parameters(ty);
-    let name = |name| KernelName::new(name).name(kind.functor()).ty(ty);
     if reduce == Total::Each {
-        let out = RocmTensor::empty(device, a.layout().shape().clone(), a.dtype_of())?;
-        if n > 0 {
-            flat(OP, name("residual_loss"), n, &[&a, &b], &[p, q], &[&out])?;
-        }
-        return Ok(out);
+        return each(OP, kind, &a, Some(&b));
     }
     if n == 0 {
         let value = if reduce == Total::Sum { 0.0 } else { f64::NAN };
@@ -106,12 +101,26 @@ pub fn residual_loss(
     let divisor = reduce.divisor(n);
     let inputs = [Some(&a), Some(&b), partial.as_ref()];
     let (dims, scalars) = ([Value::U64(n as u64)], [p, q, Value::F64(divisor)]);
-    views(OP, device, name("residual_loss_sum"), grid, &dims, &inputs, &scalars, &out)?;
+    let kernel = KernelName::new("residual_loss_sum").name(kind.functor()).ty(ty);
+    views(OP, device, kernel, grid, &dims, &inputs, &scalars, &out)?;
     total(OP, partial.as_ref(), None, divisor, &out)?;
     Ok(out)
 }
 
-/// The gradient of [`residual_loss`] by `a`, from the loss' own; that by `b` is its negative.
+/// The losses of differences, or of `a` where there is nothing to take from it.
+fn each(op: &'static str, kind: Residual, a: &RocmTensor, b: Option<&RocmTensor>) -> hip::Result<RocmTensor> {
+    let ty = a.kernel_type()?;
+    let out = RocmTensor::empty(a.hip_device(), a.layout().shape().clone(), a.dtype_of())?;
+    if !out.is_empty() {
+        let kernel = KernelName::new("residual_loss").name(kind.functor()).ty(ty);
+        let (dims, device) = ([Value::U64(out.len() as u64)], out.hip_device());
+        let scalars = kind.parameters(ty);
+        views(op, device, kernel, device.grid(out.len()), &dims, &[Some(a), b], &scalars, &out)?;
+    }
+    Ok(out)
+}
+
+/// The gradient of [`residual_loss`] by `a` and, where `both` are asked for, that by `b`, its negative: in one launch, from the loss' own gradient.
 ///
 /// # Errors
 /// As of [`residual_loss`], and for a gradient of another shape than the loss.
@@ -121,27 +130,60 @@ pub fn residual_loss_backward(
     b: RocmTensor,
     grad: RocmTensor,
     reduce: Total,
-) -> Result<RocmTensor, RocmError> {
+    both: bool,
+) -> Result<(RocmTensor, Option<RocmTensor>), RocmError> {
     const OP: &str = "residual_loss_backward";
     let (a, b, ty) = pair(OP, a, b)?;
     let (device, n) = (a.hip_device(), a.len());
     let [p, _] = kind.parameters(ty);
-    let name = |name| KernelName::new(name).name(kind.functor()).ty(ty);
-    let out = RocmTensor::empty(device, a.layout().shape().clone(), a.dtype_of())?;
-    if reduce == Total::Each {
-        let (_, grad, _) = pair(OP, a.clone(), grad)?;
-        if n > 0 {
-            flat(OP, name("residual_loss_backward"), n, &[&a, &b, &grad], &[p], &[&out])?;
+    let (name, grad, scalars) = match reduce {
+        Total::Each => ("residual_loss_backward", pair(OP, a.clone(), grad)?.1, vec![p]),
+        Total::Sum | Total::Mean => {
+            let divisor = Value::F64(reduce.divisor(n));
+            ("residual_loss_sum_backward", one_gradient(OP, &a, grad)?, vec![p, divisor])
         }
-        return Ok(out);
+    };
+    let out = || RocmTensor::empty(device, a.layout().shape().clone(), a.dtype_of());
+    let (by_a, by_b) = (out()?, both.then(out).transpose()?);
+    if n > 0 {
+        let kernel = KernelName::new(name).name(kind.functor()).ty(ty);
+        let (inputs, outputs) = ([Some(&a), Some(&b), Some(&grad)], [Some(&by_a), by_b.as_ref()]);
+        let dims = [Value::U64(n as u64)];
+        views_to(OP, device, kernel, device.grid(n), &dims, &inputs, &scalars, &outputs)?;
     }
-    let grad = one_gradient(OP, &a, grad)?;
-    if n == 0 {
-        return Ok(out);
+    Ok((by_a, by_b))
+}
+
+/// The loss of each residual.
+///
+/// # Errors
+/// `Invalid` for integers; the device's own.
+pub fn loss_of_residuals(kind: Residual, residuals: RocmTensor) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "residual_loss";
+    float_type(OP, &residuals)?;
+    each(OP, kind, &packed(residuals)?, None)
+}
+
+/// The gradient of [`loss_of_residuals`].
+///
+/// # Errors
+/// As of [`loss_of_residuals`], and `Invalid` for a gradient of another shape, dtype or device.
+pub fn loss_of_residuals_backward(
+    kind: Residual,
+    residuals: RocmTensor,
+    grad: RocmTensor,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "residual_loss_backward";
+    let (residuals, grad, ty) = pair(OP, residuals, grad)?;
+    let out =
+        RocmTensor::empty(residuals.hip_device(), residuals.layout().shape().clone(), residuals.dtype_of())?;
+    if !out.is_empty() {
+        let kernel = KernelName::new("residual_loss_backward").name(kind.functor()).ty(ty);
+        let (dims, device) = ([Value::U64(out.len() as u64)], out.hip_device());
+        let (inputs, outputs) = ([Some(&residuals), None, Some(&grad)], [Some(&out), None]);
+        let [p, _] = kind.parameters(ty);
+        views_to(OP, device, kernel, device.grid(out.len()), &dims, &inputs, &[p], &outputs)?;
     }
-    let inputs = [Some(&a), Some(&b), Some(&grad)];
-    let (dims, scalars) = ([Value::U64(n as u64)], [p, Value::F64(reduce.divisor(n))]);
-    views(OP, device, name("residual_loss_sum_backward"), device.grid(n), &dims, &inputs, &scalars, &out)?;
     Ok(out)
 }
 

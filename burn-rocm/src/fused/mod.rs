@@ -31,8 +31,8 @@ pub use group_norm::{group_norm, group_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};
 pub use loss::{ClassScores, ClassTargets, MAX_PAD_TOKENS, cross_entropy, cross_entropy_backward};
 pub use loss_elements::{
-    BinaryTargets, Residual, Total, binary_cross_entropy, binary_cross_entropy_backward, residual_loss,
-    residual_loss_backward,
+    BinaryTargets, Residual, Total, binary_cross_entropy, binary_cross_entropy_backward, loss_of_residuals,
+    loss_of_residuals_backward, residual_loss, residual_loss_backward,
 };
 pub use pool::{
     Pool3d, avg_pool3d, avg_pool3d_backward, max_pool3d, max_pool3d_backward, max_pool3d_with_indices,

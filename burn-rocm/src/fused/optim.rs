@@ -5,12 +5,13 @@ use std::sync::Arc;
 use burn_std::{DType, Shape};
 use hip::{Device, Error as RocmError, KernelName};
 
+use super::amp::cast_all;
 use crate::dtype::Value;
 use crate::error::{invalid, unsupported};
 use crate::ops::cast::cast;
 use crate::ops::data::packed;
 use crate::ops::table::{Row, tables};
-use crate::tensor::{RocmTensor, one_device, one_dtype};
+use crate::tensor::{RocmTensor, one_device};
 
 /// What [`Adam`] does to keep parameters small.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,14 +144,15 @@ impl Step {
         }
     }
 
-    /// Adds a parameter, its gradient of the same shape and what was kept of it. Returns the new parameter and what is to be kept, whose elements are
+    /// Adds a parameter, its gradient of the same shape and what was kept of it. A gradient of a narrower float type, as a model in f16 or bf16 gives for parameters
+    /// in f32, is cast to the parameter's by [`run`](Self::run), up to 165 of them in a launch. Returns the new parameter and what is to be kept, whose elements are
     /// not there before [`run`](Self::run); `state` stays what it was.
     ///
     /// A tensor takes the place of the old one where this value, or `state`, is its only owner.
     ///
     /// # Errors
-    /// `Invalid` where shapes, dtypes or devices of parameter and gradient differ, or a kept tensor has another shape or device; `Unsupported` where they are
-    /// no floats; the device's own. Nothing has changed then.
+    /// `Invalid` where shapes or devices of parameter and gradient differ, the gradient's dtype is not the parameter's and no narrower float's, or a kept
+    /// tensor has another shape or device; `Unsupported` where the parameter has no floats; the device's own. Nothing has changed then.
     pub fn add(
         &mut self,
         param: RocmTensor,
@@ -158,11 +160,16 @@ impl Step {
         state: &mut State,
     ) -> Result<(RocmTensor, State), RocmError> {
         let op = self.op();
-        let dtype = one_dtype(op, &[&param, &grad])?;
+        let dtype = param.dtype_of();
         let device = one_device(op, &[&param, &grad])?.clone();
         let kernel_type = param.kernel_type()?;
         if !kernel_type.is_float() {
             return unsupported(op, dtype.name());
+        }
+        let by = grad.dtype_of();
+        if by != dtype && !(by.is_float() && by.size() < dtype.size()) {
+            let expected = format!("a gradient of {}, or of a narrower float type", dtype.name());
+            return invalid(op, expected, by.name());
         }
         for other in state.tensors.iter().chain([&grad]) {
             one_device(op, &[&param, other])?;
@@ -230,6 +237,9 @@ impl Step {
     /// The device's own.
     pub fn run(&mut self) -> Result<(), RocmError> {
         let op = self.op();
+        for group in &mut self.groups {
+            group.widen_gradients()?;
+        }
         for group in &self.groups {
             let name = match self.rule {
                 Rule::Adam(_) => KernelName::new("optim_adam"),
@@ -289,6 +299,20 @@ impl Step {
                 numbers
             }
         }
+    }
+}
+
+impl Group {
+    /// Brings narrower gradients to the parameters' dtype.
+    fn widen_gradients(&mut self) -> Result<(), RocmError> {
+        let Some(dtype) = self.rows.first().map(|row| row[0].dtype_of()) else { return Ok(()) };
+        let narrow: Vec<&mut RocmTensor> =
+            self.rows.iter_mut().map(|row| &mut row[1]).filter(|grad| grad.dtype_of() != dtype).collect();
+        let wide = cast_all(narrow.iter().map(|grad| (**grad).clone()).collect(), dtype)?;
+        for (grad, wide) in narrow.into_iter().zip(wide) {
+            *grad = wide;
+        }
+        Ok(())
     }
 }
 

@@ -4,10 +4,10 @@ use burn::config::Config;
 use burn::module::{Initializer, Param};
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Tensor};
 use burn_rocm::fused::Conv2dOptions;
-use burn_rocm::{RocmError, RocmTensor, fused};
+use burn_rocm::{RocmError, RocmTensor, fused, raise};
 
 use super::Act;
 use super::bias_act::bias_act;
@@ -127,19 +127,42 @@ impl<B: Backend> ConvAct<B> {
     /// A convolution, the batch norm behind it and an activation as one layer, for inference: the norm's scale is in the weight, what it adds in the
     /// bias.
     ///
-    /// `norm` has scale, shift, running mean and running variance, each `[channels_out]`; `epsilon` is what the norm adds to the variance.
+    /// `norm` has scale, shift, running mean and running variance, each `[channels_out]`; `epsilon` is what the norm adds to the variance. f16 and bf16 are
+    /// folded in f32; the layer has the dtype of the convolution's weight.
+    ///
+    /// # Panics
+    /// Where the bias or a tensor of the norm has another shape than `[channels_out]`, with an error that says which.
     pub fn folded(conv: Conv2d<B>, norm: [Tensor<B, 1>; 4], epsilon: f64, activation: Act) -> Self {
+        let weight = conv.weight.val();
+        let (channels, dtype) = (weight.dims()[0], weight.dtype());
+        let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let checked = |what: &str, tensor: Tensor<B, 1>| {
+            if tensor.dims() != [channels] {
+                raise(RocmError::Invalid {
+                    op: "ConvAct::folded",
+                    expected: format!(
+                        "{what} of shape [{channels}], as the convolution's weight is {:?}",
+                        weight.dims()
+                    ),
+                    found: format!("{:?}", tensor.dims()),
+                });
+            }
+            tensor.cast(wide)
+        };
         let [gamma, beta, mean, variance] = norm;
+        let gamma = checked("a scale", gamma);
+        let beta = checked("a shift", beta);
+        let mean = checked("a running mean", mean);
+        let variance = checked("a running variance", variance);
         let scale = gamma / (variance + epsilon).sqrt();
         let mut bias = beta - mean * scale.clone();
         if let Some(own) = &conv.bias {
-            bias = bias + own.val() * scale.clone();
+            bias = bias + checked("a bias", own.val()) * scale.clone();
         }
-        let channels = scale.dims()[0];
-        let weight = conv.weight.val() * scale.reshape([channels, 1, 1, 1]);
+        let weight = weight.clone().cast(wide) * scale.reshape([channels, 1, 1, 1]);
         let folded = Conv2d {
-            weight: Param::from_tensor(weight.detach()),
-            bias: Some(Param::from_tensor(bias.detach())),
+            weight: Param::from_tensor(weight.cast(dtype).detach()),
+            bias: Some(Param::from_tensor(bias.cast(dtype).detach())),
             ..conv
         };
         Self::from_burn(folded, activation)

@@ -47,11 +47,11 @@ macro_rules! like_burn {
             }
 
             fn visit<V: burn::module::ModuleVisitor<B>>(&self, visitor: &mut V) {
-                self.burn().visit(visitor);
+                crate::amp::visit_layer(stringify!($own), || self.burn().visit(visitor));
             }
 
             fn map<M: burn::module::ModuleMapper<B>>(self, mapper: &mut M) -> Self {
-                self.with(|layer| layer.map(mapper))
+                crate::amp::visit_layer(stringify!($own), || self.with(|layer| layer.map(mapper)))
             }
 
             fn load_record(self, record: Self::Record) -> Self {

@@ -7,7 +7,7 @@ use burn::tensor::backend::Backend;
 use burn_rocm::fused::{Residual, Total};
 
 use super::Reduction;
-use super::residual::{residual_loss, total};
+use super::residual::{loss_of_residuals, residual_loss, total};
 
 const NAMES: [&str; 2] = ["nn_huber_loss", "nn_huber_loss_backward"];
 
@@ -95,7 +95,7 @@ impl HuberLoss {
     /// # Shapes
     /// - residuals, output: `[..]`
     pub fn forward_residuals<const D: usize, B: Backend>(&self, residuals: Tensor<B, D>) -> Tensor<B, D> {
-        residual_loss(NAMES, self.kind(), &residuals, &residuals.zeros_like(), Total::Each)
+        loss_of_residuals(NAMES, self.kind(), &residuals)
             .unwrap_or_else(|| self.composed().forward_residuals(residuals))
     }
 }

@@ -59,12 +59,52 @@ impl Op<2> for ResidualLoss {
 
     fn backward(&self, grad: RocmTensor, mut kept: Kept<2>, wanted: [bool; 2]) -> Gradients<2> {
         let [a, b] = kept.first();
-        // Of b as of a: the loss is even.
-        let of = |first: &RocmTensor, second: &RocmTensor| {
-            fused::residual_loss_backward(self.kind, first.clone(), second.clone(), grad.clone(), self.total)
+        let of = |first, second, both| {
+            fused::residual_loss_backward(self.kind, first, second, grad, self.total, both)
         };
-        let by_a = wanted[0].then(|| of(&a, &b)).transpose()?;
-        let by_b = wanted[1].then(|| of(&b, &a)).transpose()?;
-        Ok([by_a, by_b])
+        match wanted {
+            [false, false] => Ok([None, None]),
+            // Of b as of a: the loss is even.
+            [false, true] => Ok([None, Some(of(b, a, false)?.0)]),
+            [true, both] => of(a, b, both).map(|(by_a, by_b)| [Some(by_a), by_b]),
+        }
+    }
+}
+
+/// The loss of each residual by the fused op, where there is a route.
+pub(super) fn loss_of_residuals<B: Backend, const D: usize>(
+    names: [&'static str; 2],
+    kind: Residual,
+    residuals: &Tensor<B, D>,
+) -> Option<Tensor<B, D>> {
+    Some(Route::of()?.unary(ResidualsLoss { names, kind }, residuals.clone()))
+}
+
+#[derive(Debug)]
+struct ResidualsLoss {
+    names: [&'static str; 2],
+    kind: Residual,
+}
+
+impl Op<1> for ResidualsLoss {
+    fn names(&self) -> [&'static str; 2] {
+        self.names
+    }
+
+    fn reads(&self) -> [bool; 1] {
+        [true]
+    }
+
+    fn memory_bound(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, [residuals]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
+        Ok((fused::loss_of_residuals(self.kind, residuals)?, vec![]))
+    }
+
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<1>, _: [bool; 1]) -> Gradients<1> {
+        let [residuals] = kept.first();
+        Ok([Some(fused::loss_of_residuals_backward(self.kind, residuals, grad)?)])
     }
 }

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use super::shared;
+use super::{composed, shared};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How a [`BatchNorm`] is made.
@@ -26,7 +26,8 @@ pub struct BatchNormConfig {
 /// ([Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167)).
 ///
 /// Made by [`BatchNormConfig`]. On an autodiff backend it normalises with the batch's statistics and updates the running ones, the variance
-/// being the biased one, as Burn's does; else with the running ones. Both ways on MIOpen, or two own kernels, as `BURN_ROCM_NORM` says. No
+/// being the biased one, as Burn's does; else with the running ones. An input of f16 or bf16 may meet parameters and statistics in f32, as those of a
+/// model that [`amp`](crate::amp) converted are. Both ways on MIOpen, or two own kernels, as `BURN_ROCM_NORM` says. No
 /// checkpointing strategy runs it again: each forward pass updates the statistics once.
 #[derive(Module, Debug)]
 #[module(custom_display)]
@@ -72,7 +73,10 @@ impl<B: Backend> BatchNorm<B> {
         match Route::of() {
             Some(route) if B::ad_enabled(&input.device()) => self.train(&route, input),
             Some(route) => self.infer(&route, input),
-            None => self.composed().forward(input),
+            None => {
+                let statistics = self.running_mean.value().dtype();
+                composed(Some(statistics), input, |input| self.composed().forward(input))
+            }
         }
     }
 
@@ -98,11 +102,16 @@ impl<B: Backend> BatchNorm<B> {
         wrap(output)
     }
 
-    /// Burn's module of the same parameters and the same running statistics.
+    /// Burn's module of the same parameters, in the dtype of the statistics, and the same running statistics.
     fn composed(&self) -> burn::nn::BatchNorm<B> {
+        let dtype = self.running_mean.value().dtype();
+        let like_statistics = |param: &Param<Tensor<B, 1>>| match param.val() {
+            value if value.dtype() == dtype => shared(param),
+            value => Param::initialized(param.id, value.cast(dtype)),
+        };
         burn::nn::BatchNorm {
-            gamma: shared(&self.gamma),
-            beta: shared(&self.beta),
+            gamma: like_statistics(&self.gamma),
+            beta: like_statistics(&self.beta),
             running_mean: self.running_mean.clone(),
             running_var: self.running_var.clone(),
             momentum: self.momentum,

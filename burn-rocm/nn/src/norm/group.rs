@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused, raise};
 
-use super::{both, by_inputs, shared};
+use super::{both, by_inputs, composed, shared};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How a [`GroupNorm`] is made.
@@ -88,15 +88,16 @@ impl<B: Backend> GroupNorm<B> {
     /// Where the input has another number of channels, or `affine` is true and gamma or beta is missing.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let Some(route) = Route::of() else {
-            return burn::nn::GroupNorm {
+            let norm = burn::nn::GroupNorm {
                 gamma: self.gamma.as_ref().map(shared),
                 beta: self.beta.as_ref().map(shared),
                 num_groups: self.num_groups,
                 num_channels: self.num_channels,
                 epsilon: self.epsilon,
                 affine: self.affine,
-            }
-            .forward(input);
+            };
+            let params = self.gamma.as_ref().map(|gamma| gamma.val().dtype());
+            return composed(params, input, |input| norm.forward(input));
         };
         let params = [&self.gamma, &self.beta].map(|param| param.as_ref().map(Param::val));
         group_norm(&route, input, params, self.affine, [self.num_channels, self.num_groups], self.epsilon)

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
 use super::group::group_norm;
-use super::shared;
+use super::{composed, shared};
 use crate::fuse::Route;
 
 /// How an [`InstanceNorm`] is made.
@@ -75,14 +75,15 @@ impl<B: Backend> InstanceNorm<B> {
     /// Where the input has another number of channels, or `affine` is true and gamma or beta is missing.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let Some(route) = Route::of() else {
-            return burn::nn::InstanceNorm {
+            let norm = burn::nn::InstanceNorm {
                 gamma: self.gamma.as_ref().map(shared),
                 beta: self.beta.as_ref().map(shared),
                 num_channels: self.num_channels,
                 epsilon: self.epsilon,
                 affine: self.affine,
-            }
-            .forward(input);
+            };
+            let params = self.gamma.as_ref().map(|gamma| gamma.val().dtype());
+            return composed(params, input, |input| norm.forward(input));
         };
         let params = [&self.gamma, &self.beta].map(|param| param.as_ref().map(Param::val));
         group_norm(&route, input, params, self.affine, [self.num_channels; 2], self.epsilon)

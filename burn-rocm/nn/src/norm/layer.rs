@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use super::by_inputs;
+use super::{by_inputs, composed};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How a [`LayerNorm`] is made.
@@ -54,14 +54,16 @@ impl<B: Backend> LayerNorm<B> {
     /// # Shapes
     /// - input, output: `[.., d_model]`
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
-        let (x, gamma) = (primitive(input), primitive(self.gamma.val()));
+        let gamma = self.gamma.val();
         let beta = self.beta.as_ref().map(|beta| primitive(beta.val()));
         let op = LayerNormOp { epsilon: self.epsilon };
-        wrap(match (Route::<B>::of(), beta) {
-            (Some(route), Some(beta)) => route.apply(op, [x, gamma, beta]).0,
-            (Some(route), None) => route.apply(op, [x, gamma]).0,
-            (None, beta) => B::layer_norm(x, gamma, beta, self.epsilon),
-        })
+        match (Route::<B>::of(), beta) {
+            (Some(route), Some(beta)) => wrap(route.apply(op, [primitive(input), primitive(gamma), beta]).0),
+            (Some(route), None) => wrap(route.apply(op, [primitive(input), primitive(gamma)]).0),
+            (None, beta) => composed(Some(gamma.dtype()), input, |input| {
+                wrap(B::layer_norm(primitive(input), primitive(gamma), beta, self.epsilon))
+            }),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Normalisations.
+//! Normalisations. An input of f16 or bf16 may meet parameters in f32, which then have gradients in f32.
 
 mod batch;
 mod group;
@@ -13,14 +13,26 @@ pub use layer::{LayerNorm, LayerNormConfig};
 pub use rms::{RmsNorm, RmsNormConfig};
 
 use burn::module::Param;
-use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Tensor};
 use burn_rocm::{RocmError, RocmTensor};
 
 /// The parameter itself in another module: a clone of one that was not yet initialised would be another tensor, and the gradient would be that one's.
 fn shared<B: Backend, const D: usize>(param: &Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
     param.val();
     param.clone()
+}
+
+/// What Burn's module gives of `input`. An f16 or bf16 one beside parameters in f32, which Burn's does not take, is computed in f32.
+fn composed<B: Backend, const D: usize>(
+    params: Option<DType>,
+    input: Tensor<B, D>,
+    forward: impl FnOnce(Tensor<B, D>) -> Tensor<B, D>,
+) -> Tensor<B, D> {
+    match (input.dtype(), params) {
+        (dtype @ (DType::F16 | DType::BF16), Some(DType::F32)) => forward(input.cast(DType::F32)).cast(dtype),
+        _ => forward(input),
+    }
 }
 
 /// The gradients by an op's inputs, of which the parameters may be fewer or none.

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use super::shared;
+use super::{composed, shared};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// How an [`RmsNorm`] is made.
@@ -54,7 +54,10 @@ impl<B: Backend> RmsNorm<B> {
                 let op = RmsNormOp { epsilon: self.epsilon };
                 wrap(route.apply(op, [primitive(x), primitive(self.gamma.val())]).0)
             }
-            None => burn::nn::RmsNorm { gamma: shared(&self.gamma), epsilon: self.epsilon }.forward(x),
+            None => {
+                let norm = burn::nn::RmsNorm { gamma: shared(&self.gamma), epsilon: self.epsilon };
+                composed(Some(self.gamma.val().dtype()), x, |x| norm.forward(x))
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use burn::grad_clipping::{GradientClipping, GradientClippingConfig};
-use burn::module::{AutodiffModule, ModuleMapper, Param, ParamId};
+use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param, ParamId};
 pub use burn::optim::adaptor::GradAdaptor;
 use burn::optim::adaptor::OptimizerAdaptor as BurnAdaptor;
 use burn::optim::record::AdaptorRecord;
@@ -37,7 +37,8 @@ pub trait Rules<B: Backend>: Clone + Send + Sync {
 
 /// Takes steps of a module's parameters, in the place of [`burn::optim::adaptor::OptimizerAdaptor`]; its record is that one's.
 ///
-/// On [`Rocm`](burn_rocm::Rocm) under autodiff the parameters share launches; elsewhere it is Burn's.
+/// On [`Rocm`](burn_rocm::Rocm) under autodiff the parameters share launches; elsewhere it is Burn's. Gradients may be of a narrower float type than their
+/// parameters, as those of a model that [`amp`](crate::amp) converted are: they are cast first.
 #[derive(Clone)]
 pub struct OptimizerAdaptor<O, M, B>
 where
@@ -207,11 +208,17 @@ where
     fn step(&mut self, lr: LearningRate, module: M, grads: GradientsParams) -> M {
         match is_rocm::<B::InnerBackend>() {
             true => self.fused(lr, module, grads.into()),
-            false => self.burn.step(lr, module, grads),
+            false => {
+                let grads = Widen::all(&module, grads);
+                self.burn.step(lr, module, grads)
+            }
         }
     }
 
     fn step_multi(&mut self, lr: LearningRate, module: M, grads: MultiGradientsParams) -> M {
+        // They are added up: each is cast before.
+        let of_device = |(grads, device)| (Widen::all(&module, grads), device);
+        let grads = MultiGradientsParams { grads: grads.grads.into_iter().map(of_device).collect() };
         match is_rocm::<B::InnerBackend>() {
             true => self.fused(lr, module, grads.into()),
             false => self.burn.step_multi(lr, module, grads),
@@ -236,6 +243,27 @@ where
             self.burn = self.burn.load_record(record);
         }
         self
+    }
+}
+
+/// Casts gradients to their parameters' dtypes where those are wider.
+struct Widen(GradientsParams);
+
+impl Widen {
+    fn all<B: AutodiffBackend, M: AutodiffModule<B>>(module: &M, grads: GradientsParams) -> GradientsParams {
+        let mut widen = Self(grads);
+        module.visit(&mut widen);
+        widen.0
+    }
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Widen {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let Some(grad) = self.0.get::<B::InnerBackend, D>(param.id) else { return };
+        let dtype = param.val().dtype();
+        if grad.dtype().size() < dtype.size() {
+            self.0.register(param.id, grad.cast(dtype));
+        }
     }
 }
 

@@ -1,19 +1,24 @@
-use burn::module::{Module, Param};
+use burn::grad_clipping::GradientClippingConfig;
+use burn::module::{AutodiffModule, Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
-use burn::optim::{GradientsParams, Optimizer};
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{GradientsParams, MultiGradientsParams, Optimizer};
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, HalfPrecisionSettings, Recorder};
 use burn::tensor::FloatDType;
-use burn::tensor::backend::AutodiffBackend;
-use burn_rocm::trace;
+use burn::tensor::backend::{AutodiffBackend, Backend, DeviceOps as _};
+use burn_rocm::{RocmError, take_last_error, trace};
+use burn_rocm_nn as ours;
 use burn_rocm_nn::amp::{GradScaler, GradScalerConfig, GradScalerRecord, Precision};
-use burn_rocm_nn::optim::{AdamConfig, SgdConfig};
+use burn_rocm_nn::optim::{AdamConfig, AdamWConfig, SgdConfig};
+use burn_rocm_nn::{Act, ConvAct, ConvActConfig, LinearAct, LinearActConfig};
 use burn_rocm_tests::assert_close;
 use burn_rocm_tests::trace::during;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::support::*;
 
 #[derive(Module, Debug)]
-struct Net<B: burn::tensor::backend::Backend> {
+struct Net<B: Backend> {
     first: Linear<B>,
     norm: BatchNorm<B>,
     last: Vec<Linear<B>>,
@@ -95,6 +100,115 @@ fn a_converted_module_is_a_copy_of_the_same_ids() {
     }
 }
 
+#[derive(Module, Debug)]
+struct Layers<B: Backend> {
+    linear: Linear<B>,
+    linear_act: LinearAct<B>,
+    conv_act: ConvAct<B>,
+    norm: ours::BatchNorm<B>,
+}
+
+impl<B: AutodiffBackend> Layers<B> {
+    fn new() -> Self {
+        let device = Default::default();
+        Self {
+            linear: LinearConfig::new(3, 4).init(&device),
+            linear_act: LinearActConfig::new(3, 4, Act::Relu).init(&device),
+            conv_act: ConvActConfig::new([2, 4], [3, 3], Act::Silu).init(&device),
+            norm: ours::BatchNormConfig::new(4).init(&device),
+        }
+    }
+
+    /// Of the linear layer, the one with an activation, the convolution, the norm's scale and its running mean.
+    fn dtypes(&self) -> [DType; 5] {
+        let Self { linear, linear_act, conv_act, norm } = self;
+        [
+            linear.weight.val().dtype(),
+            linear_act.weight.val().dtype(),
+            conv_act.bias.as_ref().unwrap().val().dtype(),
+            norm.gamma.val().dtype(),
+            norm.running_mean.value().dtype(),
+        ]
+    }
+}
+
+/// The layers that stand for one of Burn's are kept by either name; a name that no module has is refused with those there are.
+#[test]
+fn modules_are_kept_by_their_names() {
+    fn check<B: AutodiffBackend>() {
+        let (half, full) = (DType::BF16, DType::F32);
+        let net = Layers::<B>::new();
+        let bf16 = || Precision::new(FloatDType::BF16);
+        assert_eq!(bf16().convert(&net).dtypes(), [half, half, half, full, full]);
+        assert_eq!(bf16().keep("LinearAct").convert(&net).dtypes(), [half, full, half, full, full]);
+        assert_eq!(bf16().keep("ConvAct").convert(&net).dtypes(), [half, half, full, full, full]);
+        assert_eq!(bf16().keep("Conv2d").convert(&net).dtypes(), [half, half, full, full, full]);
+        assert_eq!(bf16().keep("Linear").convert(&net).dtypes(), [full, full, half, full, full]);
+        assert_eq!(bf16().keep("Layers").convert(&net).dtypes(), [full; 5]);
+        let both = bf16().keep("LinearAct").keep("ConvAct").convert(&net);
+        assert_eq!(both.dtypes(), [half, full, full, full, full]);
+        for wrong in ["Lineer", "linear", "linear_act", "LayerNorm", ""] {
+            let precision = bf16().keep("Linear").keep(wrong);
+            catch_unwind(AssertUnwindSafe(|| drop(precision.convert(&net)))).expect_err(wrong);
+            match take_last_error() {
+                Some(RocmError::Invalid { op: "Precision::keep", expected, found }) => {
+                    assert_eq!(found, wrong);
+                    for name in ["BatchNorm", "Conv2d", "ConvAct", "Layers", "Linear", "LinearAct"] {
+                        assert!(expected.contains(name), "{name} in {expected}");
+                    }
+                }
+                other => panic!("{wrong}: {other:?}"),
+            }
+        }
+        // No batch norm is no mistake.
+        let linear = bf16().convert(&net.linear);
+        assert_eq!(linear.weight.val().dtype(), half);
+        assert_eq!(net.dtypes(), [full; 5]);
+    }
+    check::<Ours>();
+    check::<Oracle>();
+}
+
+/// With everything converted the original evaluates as before, and learns its statistics by the copy.
+#[test]
+fn running_statistics_stay_where_everything_is_converted() {
+    fn check<B: AutodiffBackend>() {
+        let net = Layers::<B>::new();
+        let x = || tensor::<B, 2>(&uniform(&Random::from_seed(3), &[16, 3]), DType::F32);
+        let run = |net: &Layers<B>, x| net.norm.forward(net.linear.forward(x));
+        run(&net, x());
+        let (full, half) = (DType::F32, DType::BF16);
+        let statistics = |net: &Layers<B>| {
+            let states = [&net.norm.running_mean, &net.norm.running_var];
+            states.map(|state| state.value_sync().into_data())
+        };
+        let before = statistics(&net);
+        let expected = net.valid().norm.forward(net.valid().linear.forward(x().inner())).into_data();
+        let copy = Precision::new(FloatDType::BF16).keep_none().convert(&net);
+        assert_eq!(copy.dtypes(), [half, half, half, half, full]);
+        assert_close(&"statistics", &statistics(&net), &before, Tolerance::EXACT);
+        let found = net.valid().norm.forward(net.valid().linear.forward(x().inner())).into_data();
+        assert_close(&"the original", &[found], &[expected], Tolerance::EXACT);
+        // A step of the copy, in bf16 throughout, and the same step in f32.
+        let other = Layers::<B>::new().load_record(net.clone().into_record());
+        let out = run(&copy, x().cast(FloatDType::BF16));
+        assert_eq!(out.dtype(), half);
+        let grads = (out.clone() * out).sum().backward();
+        assert_eq!(copy.norm.gamma.val().grad(&grads).unwrap().dtype(), half);
+        run(&other, x());
+        let tolerance = Tolerance { absolute: 0.02, relative: 0.02 };
+        assert_close(&"after a step", &statistics(&net), &statistics(&other), tolerance);
+        assert_eq!(statistics(&net)[0].dtype, full);
+        assert!(statistics(&net) != before);
+        // Frozen parameters are converted, and the original's stay.
+        let frozen = net.clone().no_grad();
+        let copy = Precision::new(FloatDType::BF16).keep_none().convert(&frozen);
+        assert_eq!((copy.dtypes(), frozen.dtypes()), ([half, half, half, half, full], [full; 5]));
+    }
+    check::<Ours>();
+    check::<Oracle>();
+}
+
 /// Losses of so many steps, in a precision or in f32.
 fn train<B: AutodiffBackend>(dtype: Option<FloatDType>, scaler: &mut GradScaler, steps: usize) -> Vec<f64> {
     let mut net = Net::<B>::new();
@@ -124,6 +238,83 @@ fn halves_train_as_f32_does() {
     near("f16", train::<Ours>(Some(FloatDType::F16), &mut scaler(), 40), 0.05);
     near("bf16", train::<Ours>(Some(FloatDType::BF16), &mut scaler(), 40), 0.2);
     near("f16, composed", train::<Oracle>(Some(FloatDType::F16), &mut scaler(), 40), 0.05);
+}
+
+/// The weights after ten steps with the gradients of a converted model: as they are, or in f32 by a scaler of scale 1.
+fn weights<B: AutodiffBackend>(
+    dtype: FloatDType,
+    mut optimizer: impl Optimizer<Net<B>, B>,
+    scaler: Option<GradScalerConfig>,
+) -> Vec<TensorData> {
+    let mut scaler = scaler.map(|config| config.with_initial_scale(1.0).init());
+    let mut net = Net::<B>::new();
+    for _ in 0..10 {
+        let half = Precision::new(dtype).convert(&net);
+        let grads = GradientsParams::from_grads(half.loss(input()).backward(), &half);
+        let grad = grads.get::<B::InnerBackend, 2>(net.first.weight.id).unwrap();
+        assert_eq!(grad.dtype(), DType::from(dtype));
+        net = match &mut scaler {
+            Some(scaler) => scaler.step(&mut optimizer, 0.01, net, grads),
+            None => optimizer.step(0.01, net, grads),
+        };
+    }
+    assert_eq!(net.first.weight.val().dtype(), DType::F32);
+    [&net.first, &net.last[0], &net.last[1]].map(|linear| linear.weight.val().into_data()).into()
+}
+
+#[test]
+fn bf16_needs_no_scaler() {
+    fn check<B: AutodiffBackend>() {
+        let momentum = || Some(MomentumConfig { momentum: 0.9, dampening: 0.2, nesterov: true });
+        let norm = || Some(GradientClippingConfig::Norm(0.01));
+        for dtype in [FloatDType::BF16, FloatDType::F16] {
+            macro_rules! same {
+                ($config:expr) => {{
+                    let plain = weights::<B>(dtype, $config.init(), None);
+                    let scaled = weights::<B>(dtype, $config.init(), Some(GradScalerConfig::new()));
+                    assert_close(&format!("{dtype:?}"), &plain, &scaled, Tolerance::EXACT);
+                }};
+            }
+            same!(AdamConfig::new());
+            same!(AdamWConfig::new().with_grad_clipping(norm()));
+            same!(SgdConfig::new().with_momentum(momentum()));
+        }
+    }
+    check::<Ours>();
+    check::<Oracle>();
+}
+
+/// Gradients of two devices' worth are summed in the parameters' dtype.
+#[test]
+fn gradients_of_several_sources_are_summed_in_f32() {
+    fn check<B: AutodiffBackend>() {
+        let net = Net::<B>::new();
+        let before = net.first.weight.val().into_data();
+        let of = |value: f32| {
+            let mut grads = GradientsParams::new();
+            let device = Default::default();
+            let data = TensorData::full::<f32, _>([6, 8], value);
+            grads.register(
+                net.first.weight.id,
+                Tensor::<B::InnerBackend, 2>::from_data(data, (&device, DType::BF16)),
+            );
+            grads
+        };
+        // In bf16 the sum would be 1.
+        let parts = [1.0, 0.001953125].map(|value| (of(value), B::Device::default().id()));
+        let grads = MultiGradientsParams { grads: parts.into() };
+        let net = SgdConfig::new().init().step_multi(1.0, net, grads);
+        let moved = tensor::<B, 2>(&before, DType::F32) - net.first.weight.val();
+        let expected = TensorData::full::<f32, _>([6, 8], 1.001953125);
+        assert_close(
+            &"the sum",
+            &[moved.into_data()],
+            &[expected],
+            Tolerance { absolute: 1e-6, relative: 0.0 },
+        );
+    }
+    check::<Ours>();
+    check::<Oracle>();
 }
 
 /// One step whose gradient of the first weight is filled with `value`.

@@ -174,3 +174,57 @@ fn bad_shapes_are_errors() {
     params[1] = uniform(&random, &[5]);
     refused(&params, x);
 }
+
+#[test]
+fn folding_what_does_not_fit_is_an_error() {
+    let random = Random::new();
+    let of = |channels: usize| tensor::<Ours, 1>(&uniform(&random, &[channels]), DType::F32).abs() + 0.5;
+    let case = Case::new([2, 4, 7, 7], [6, 4, 3, 3]);
+    let refused = |bias: usize, channels: [usize; 4], what: &str| {
+        let (_, mut params) = case.values(&random, DType::F32);
+        params[1] = uniform(&random, &[bias]);
+        let conv = case.conv::<Ours>(&params, DType::F32);
+        let norm = channels.map(of);
+        catch_unwind(AssertUnwindSafe(|| drop(ConvAct::folded(conv, norm, 1e-5, Act::Relu))))
+            .expect_err(what);
+        match take_last_error() {
+            Some(RocmError::Invalid { op: "ConvAct::folded", expected, found }) => {
+                assert!(expected.contains(what) && expected.contains("[6]"), "{expected}");
+                assert!(found.contains("[1]") || found.contains("[5]"), "{found}");
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    };
+    // One channel would broadcast.
+    for wrong in [1, 5] {
+        refused(6, [wrong, 6, 6, 6], "scale");
+        refused(6, [6, wrong, 6, 6], "shift");
+        refused(6, [6, 6, wrong, 6], "running mean");
+        refused(6, [6, 6, 6, wrong], "running variance");
+        refused(wrong, [6; 4], "bias");
+    }
+}
+
+/// A convolution in a half and the norm in f32, as `amp` leaves them.
+#[test]
+fn a_half_folds_in_f32() {
+    let random = Random::new();
+    let case = Case::new([2, 4, 7, 7], [6, 4, 3, 3]);
+    let values = [(); 4].map(|()| {
+        let values: Vec<f64> = (0..6).map(|_| random.uniform(0.5, 2.0)).collect();
+        TensorData::new(values, [6]).convert_dtype(DType::F32)
+    });
+    for dtype in [DType::F16, DType::BF16] {
+        let (x, params) = case.values(&random, dtype);
+        let norm = values.each_ref().map(|data| tensor::<Ours, 1>(data, DType::F32));
+        let layer = ConvAct::folded(case.conv::<Ours>(&params, dtype), norm, 1e-3, Act::Relu);
+        assert_eq!([layer.weight.val().dtype(), layer.bias.as_ref().unwrap().val().dtype()], [dtype; 2]);
+        let found = layer.forward(tensor(&x, dtype)).into_data();
+        let [gamma, beta, mean, variance] =
+            values.each_ref().map(|data| tensor::<Oracle, 1>(data, DType::F64).reshape([1, 6, 1, 1]));
+        let y = case.conv::<Oracle>(&params, DType::F64).forward(tensor(&x, DType::F64));
+        let expected = relu((y - mean) / (variance + 1e-3).sqrt() * gamma + beta).into_data();
+        let tolerance = Tolerance::sum(dtype, 36).times(20.0);
+        assert_close(&format!("{dtype:?}"), &[found], &[expected.convert_dtype(dtype)], tolerance);
+    }
+}

@@ -193,6 +193,49 @@ fn cross_entropy_as_burn() {
     }
 }
 
+/// Where no target weighs anything the loss is 0 / 0, here as in Burn's. Rows that do not count have no gradient all the same.
+#[test]
+fn rows_that_are_all_padded_have_no_gradient() {
+    let random = Random::new();
+    for (len, smoothing, logits) in
+        [(6, None, true), (6, Some(0.1), true), (70, None, true), (70, Some(0.1), true), (6, None, false)]
+    {
+        let x = uniform(&random, &[5, len]);
+        // The weight that a config would refuse.
+        let weights: Vec<f64> = (0..len).map(|class| if class == 2 { 0.0 } else { 1.5 }).collect();
+        let weights = TensorData::new(weights, [len]);
+        macro_rules! loss_of {
+            ($B:ident, $from:ident) => {{
+                let leaf = tensor::<$B, 2>(&x, DType::F32).require_grad();
+                let scores = if logits { leaf.clone() } else { softmax(leaf.clone(), 1) };
+                let mut loss = $from::CrossEntropyLossConfig::new()
+                    .with_pad_tokens(Some(vec![2]))
+                    .with_smoothing(smoothing)
+                    .with_logits(logits)
+                    .init::<$B>(&Default::default());
+                loss.weights = Some(tensor(&weights, DType::F32));
+                let out = loss.forward(scores, targets::<$B>(&[2; 5], DType::I32));
+                let grads = out.backward();
+                (out.into_data(), leaf.grad(&grads).unwrap().into_data())
+            }};
+        }
+        let what = format!("{len} classes, {smoothing:?}, logits {logits}");
+        let zeros = vec![0.0; 5 * len];
+        for (loss, grad) in [loss_of!(Oracle, burns), loss_of!(Ours, own)] {
+            assert!(loss.iter::<f32>().all(f32::is_nan), "{what}: {loss:?}");
+            assert_eq!(grad.iter::<f32>().collect::<Vec<_>>(), zeros, "{what}");
+        }
+    }
+    // A pad token that is no class, which Burn's does not take beside weights.
+    let of = Options { weights: Some(vec![1.5; 6]), smoothing: None, pad_tokens: Some(vec![99]) };
+    let x = uniform(&random, &[5, 6]).convert_dtype(DType::F32);
+    for kind in [Scores::Logits, Scores::Probabilities, Scores::LogProbabilities] {
+        let [loss, grad] = run::<Ours>(kind, &x, &[99; 5], DType::I64, &of).try_into().unwrap();
+        assert!(loss.iter::<f32>().all(f32::is_nan), "{kind:?}: {loss:?}");
+        assert_eq!(grad.iter::<f32>().collect::<Vec<_>>(), [0.0; 30], "{kind:?}");
+    }
+}
+
 /// Both paths of a module, the fused and the composed.
 #[test]
 fn the_composed_paths_agree() {

@@ -268,13 +268,52 @@ fn the_trace_names_the_fused_ops() {
         [
             "nn_mse_loss f32: kernel residual_loss_sum<Squared, f32>",
             "nn_mse_loss_backward f32: kernel residual_loss_sum_backward<Squared, f32>",
-            "nn_mse_loss_backward f32: kernel residual_loss_sum_backward<Squared, f32>",
             "nn_huber_loss f32: kernel residual_loss_sum<Huber, f32>",
-            "nn_huber_loss_backward f32: kernel residual_loss_sum_backward<Huber, f32>",
             "nn_huber_loss_backward f32: kernel residual_loss_sum_backward<Huber, f32>",
         ],
         "{lines:#?}"
     );
+}
+
+/// One launch each way, none that fills zeros to take from them.
+#[test]
+fn residuals_alone_are_read_alone() {
+    let x = tensor::<Ours, 2>(&uniform(&Random::new(), &[8, 9]), DType::F32).require_grad();
+    let huber = own::HuberLossConfig::new(1.0).init();
+    let (loss, forward) = during(|| huber.forward_residuals(x.clone()));
+    assert_eq!(forward, ["nn_huber_loss f32: kernel residual_loss<Huber, f32>"]);
+    let (_, backward) = during(|| loss.backward());
+    let of_loss: Vec<_> = backward.iter().filter(|line| line.starts_with("nn_")).collect();
+    assert_eq!(of_loss, ["nn_huber_loss_backward f32: kernel residual_loss_backward<Huber, f32>"]);
+}
+
+/// Gradients by either side alone, and by both: the same.
+#[test]
+fn gradients_by_one_side_are_those_by_both() {
+    let random = Random::new();
+    let huber = own::HuberLossConfig::new(0.7).init();
+    for (shape, dtype) in SHAPES.iter().filter(|shape| shape.len() == 2).flat_map(|s| FLOATS.map(|d| (s, d)))
+    {
+        let data = [0, 1].map(|_| uniform(&random, shape).convert_dtype(dtype));
+        for each in [false, true] {
+            let run = |tracked: [bool; 2]| {
+                let inputs = [0, 1].map(|k| tensor::<Ours, 2>(&data[k], dtype).set_require_grad(tracked[k]));
+                let [a, b] = inputs.clone();
+                let loss = match each {
+                    true => huber.forward_no_reduction(a, b).sum(),
+                    false => huber.forward(a, b, Reduction::Mean),
+                };
+                let grads = loss.backward();
+                inputs.map(|input| input.grad(&grads).map(|grad| grad.into_data()))
+            };
+            let [Some(by_a), Some(by_b)] = run([true, true]) else { panic!("both are tracked") };
+            let what = format!("{shape:?} {dtype:?} each {each}");
+            let [first, second] = [run([true, false]), run([false, true])];
+            let (alone, both) = ([first[0].clone(), second[1].clone()], [by_a, by_b]);
+            assert_eq!([&first[1], &second[0]], [&None, &None], "{what}");
+            burn_rocm_tests::assert_close(&what, &alone.map(Option::unwrap), &both, Tolerance::EXACT);
+        }
+    }
 }
 
 #[test]
@@ -287,7 +326,16 @@ fn bad_inputs_are_refused() {
     for b in [short, narrow] {
         let error = fused::residual_loss(Residual::Squared, a.clone(), b.clone(), Total::Mean);
         assert!(matches!(error, Err(burn_rocm::RocmError::Invalid { op: "residual_loss", .. })), "{error:?}");
-        let error = fused::residual_loss_backward(Residual::Squared, a.clone(), a.clone(), b, Total::Sum);
+        let error = fused::residual_loss_backward(
+            Residual::Squared,
+            a.clone(),
+            a.clone(),
+            b.clone(),
+            Total::Sum,
+            true,
+        );
+        assert!(matches!(error, Err(burn_rocm::RocmError::Invalid { .. })), "{error:?}");
+        let error = fused::loss_of_residuals_backward(Residual::Squared, a.clone(), b);
         assert!(matches!(error, Err(burn_rocm::RocmError::Invalid { .. })), "{error:?}");
     }
 }

@@ -15,6 +15,7 @@ mod loss;
 mod loss_elements;
 mod norm;
 mod norm_batch;
+mod norm_mixed;
 mod norm_record;
 mod optim;
 mod optim_devices;

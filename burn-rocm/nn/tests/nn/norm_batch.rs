@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::norm::{Case, against_f64, child, run};
 use crate::support::*;
 
-fn state<B: Backend>(data: &TensorData, dtype: DType) -> RunningState<Tensor<B, 1>> {
+pub(crate) fn state<B: Backend>(data: &TensorData, dtype: DType) -> RunningState<Tensor<B, 1>> {
     RunningState::new(Tensor::from_data(data.clone(), (&Default::default(), dtype)))
 }
 

@@ -1,0 +1,211 @@
+//! Norms of f16 and bf16 with parameters in f32, as `amp` leaves them, against f64: values, gradients and running statistics. What is f32 is held to
+//! f32's tolerance.
+
+use burn::module::{AutodiffModule, Module};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::FloatDType;
+use burn::tensor::backend::Backend;
+use burn_rocm::{RocmError, take_last_error};
+use burn_rocm_nn as ours;
+use burn_rocm_nn::amp::Precision;
+use burn_rocm_tests::assert_close;
+use burn_rocm_tests::trace::during;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::norm::{Case, run, tolerance};
+use crate::norm_batch::state;
+use crate::support::*;
+
+const HALVES: [DType; 2] = [DType::F16, DType::BF16];
+
+/// An input that `dtype` has, and parameters that only f32 has.
+fn case(random: &Random, shape: &[usize], channels: usize, dtype: DType) -> Case {
+    let mut case = Case::new(random, shape, channels, dtype);
+    [case.gamma, case.beta] = [(); 2].map(|()| uniform(random, &[channels]).convert_dtype(DType::F32));
+    case
+}
+
+fn compare(what: &str, found: &[TensorData], expected: &[TensorData]) {
+    for (k, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let expected = expected.clone().convert_dtype(found.dtype);
+        let what = format!("{what}, part {k} in {:?}", found.dtype);
+        assert_close(&what, std::slice::from_ref(found), &[expected], tolerance(found.dtype));
+    }
+}
+
+/// A body with everything in f64 on the oracle, against an input of `dtype` and parameters in f32: here with each checkpointing strategy, and composed.
+macro_rules! against_f64 {
+    ($what:expr, $dtype:expr, |$B:ident, $x:ident, $params:ident| $body:expr) => {{
+        burn_rocm_tests::trace::to_file();
+        let expected: Vec<TensorData> = {
+            type $B = Oracle;
+            let ($x, $params) = (DType::F64, DType::F64);
+            $body
+        };
+        macro_rules! on {
+            ($of:ty) => {{
+                type $B = $of;
+                let ($x, $params) = ($dtype, DType::F32);
+                let found: Vec<TensorData> = $body;
+                assert_eq!([found[0].dtype, found[1].dtype, found[2].dtype], [$dtype, $dtype, DType::F32]);
+                assert_eq!(found.len(), expected.len());
+                compare(&format!("{} on {}", $what, stringify!($of)), &found, &expected);
+            }};
+        }
+        on!(Ours);
+        on!(Balanced);
+        on!(Oracle);
+    }};
+}
+
+/// By MIOpen, by own kernels for what that gets wrong, and with channels side by side.
+#[test]
+fn batch_norm() {
+    let random = Random::new();
+    for dtype in HALVES {
+        for shape in [[4, 3, 8], [3, 4, 9], [300, 70, 1]] {
+            let channels = shape[1];
+            let steps = [(); 2].map(|()| case(&random, &shape, channels, dtype));
+            let values = |low| {
+                let values: Vec<f64> = (0..channels).map(|_| random.uniform(low, 2.0)).collect();
+                TensorData::new(values, [channels]).convert_dtype(DType::F32)
+            };
+            let (mean, variance) = (values(-2.0), values(0.5));
+            against_f64!(format!("batch norm of {shape:?} {dtype:?}"), dtype, |B, x, params| {
+                let mut module =
+                    ours::BatchNormConfig::new(channels).with_epsilon(1e-2).init::<B>(&Default::default());
+                module.gamma = steps[0].param(&steps[0].gamma, params);
+                module.beta = steps[0].param(&steps[0].beta, params);
+                module.running_mean = state::<B>(&mean, params);
+                module.running_var = state::<B>(&variance, params);
+                let mut all = vec![];
+                for case in &steps {
+                    let affine = [module.gamma.val(), module.beta.val()];
+                    let [gamma, beta] = affine.map(Some);
+                    all.extend(run!(case, B, 3, x, false, module, [gamma, beta]));
+                    let states = [&module.running_mean, &module.running_var];
+                    all.extend(states.map(|state| state.value_sync().into_data()));
+                }
+                let [input, _] = steps[0].input::<B, 3>(x, false);
+                all.push(module.valid().forward(input.inner()).into_data());
+                all
+            });
+        }
+    }
+}
+
+/// Layer norm with and without a shift, RMS norm, group norm of few groups and of as many as MIOpen wants, and instance norm.
+#[test]
+fn other_norms() {
+    let random = Random::new();
+    for dtype in HALVES {
+        macro_rules! check {
+            ($config:expr, $shape:expr, $axis:literal, |$module:ident, $case:ident, $of:ident| $set:expr) => {{
+                let shape: [usize; 3] = $shape;
+                let $case = case(&random, &shape, shape[$axis], dtype);
+                let what = format!("{} of {shape:?} {dtype:?}", stringify!($config));
+                against_f64!(what, dtype, |B, x, params| {
+                    let mut $module = $config.init::<B>(&Default::default());
+                    let $of = params;
+                    let [gamma, beta] = $set;
+                    run!($case, B, 3, x, true, $module, [gamma, beta])
+                });
+            }};
+        }
+        for shape in [[7, 5, 33], [2, 9, 64], [2, 1, 8200]] {
+            for bias in [true, false] {
+                let config = ours::LayerNormConfig::new(shape[2]).with_bias(bias).with_epsilon(1e-3);
+                check!(config, shape, 2, |module, case, of| {
+                    module.gamma = case.param(&case.gamma, of);
+                    module.beta = module.beta.map(|_| case.param(&case.beta, of));
+                    [Some(module.gamma.val()), module.beta.as_ref().map(|beta| beta.val())]
+                });
+            }
+            let config = ours::RmsNormConfig::new(shape[2]).with_epsilon(1e-3);
+            check!(config, shape, 2, |module, case, of| {
+                module.gamma = case.param(&case.gamma, of);
+                [Some(module.gamma.val()), None]
+            });
+        }
+        macro_rules! channels {
+            ($config:expr, $shape:expr) => {
+                check!($config.with_epsilon(1e-2), $shape, 1, |module, case, of| {
+                    module.gamma = Some(case.param(&case.gamma, of));
+                    module.beta = Some(case.param(&case.beta, of));
+                    [&module.gamma, &module.beta].map(|param| param.as_ref().map(|param| param.val()))
+                })
+            };
+        }
+        channels!(ours::GroupNormConfig::new(3, 6), [2, 6, 5]);
+        channels!(ours::GroupNormConfig::new(32, 64), [2, 64, 9]);
+        channels!(ours::InstanceNormConfig::new(4), [3, 4, 40]);
+    }
+}
+
+#[derive(Module, Debug)]
+struct Net<B: Backend> {
+    first: Linear<B>,
+    norm: ours::BatchNorm<B>,
+    last: Linear<B>,
+}
+
+/// A converted model with a batch norm in it runs without a cast, by the same launches as in f32, and its original has the statistics.
+#[test]
+fn a_converted_model_needs_no_casts() {
+    let device = Default::default();
+    let net = Net {
+        first: LinearConfig::new(6, 8).init::<Ours>(&device),
+        norm: ours::BatchNormConfig::new(8).init(&device),
+        last: LinearConfig::new(8, 2).init(&device),
+    };
+    let x = tensor::<Ours, 2>(&uniform(&Random::new(), &[16, 6]), DType::F32);
+    let run = |net: &Net<Ours>, x| net.last.forward(net.norm.forward(net.first.forward(x)));
+    let ((), full) = during(|| drop(run(&net, x.clone()).sum().backward()));
+    for dtype in [FloatDType::F16, FloatDType::BF16] {
+        let half = Precision::new(dtype).convert(&net);
+        let before = net.norm.running_mean.value_sync().into_data();
+        let input = x.clone().cast(dtype);
+        let (grads, lines) = during(|| run(&half, input).sum().backward());
+        let of = |lines: &[String]| lines.iter().filter(|line| line.starts_with("nn_batch_norm")).count();
+        assert_eq!(of(&lines), of(&full), "{lines:#?} instead of {full:#?}");
+        assert_eq!(half.first.weight.val().grad(&grads).unwrap().dtype(), DType::from(dtype));
+        assert_eq!(half.norm.gamma.val().grad(&grads).unwrap().dtype(), DType::F32);
+        let after = net.norm.running_mean.value_sync().into_data();
+        assert_eq!(after.dtype, DType::F32);
+        assert!(after != before, "{after:?}");
+    }
+}
+
+#[test]
+fn other_dtypes_beside_each_other_are_errors() {
+    let refused = |op: &str, body: &dyn Fn() -> Tensor<Ours, 3>| {
+        catch_unwind(AssertUnwindSafe(body)).expect_err(op);
+        match take_last_error() {
+            Some(RocmError::Invalid { op: found, .. }) => assert_eq!(found, op),
+            other => panic!("{op}: {other:?}"),
+        }
+    };
+    for (x, params) in [
+        (DType::F32, DType::BF16),
+        (DType::F32, DType::F64),
+        (DType::F64, DType::F32),
+        (DType::F16, DType::BF16),
+        (DType::F16, DType::F64),
+    ] {
+        let case = Case::new(&Random::new(), &[2, 4, 4], 4, DType::F16);
+        let [x, _] = case.input::<Ours, 3>(x, false);
+        let mut batch = ours::BatchNormConfig::new(4).init::<Ours>(&Default::default());
+        batch.gamma = case.param(&case.gamma, params);
+        batch.beta = case.param(&case.beta, params);
+        // One that fits alone is not enough.
+        refused("batch_norm_train", &|| batch.forward(x.clone()));
+        let mut layer = ours::LayerNormConfig::new(4).init::<Ours>(&Default::default());
+        layer.gamma = case.param(&case.gamma, params);
+        refused("layer_norm", &|| layer.forward(x.clone()));
+        let rms = ours::RmsNorm { gamma: case.param(&case.gamma, params), epsilon: 1e-5 };
+        refused("rms_norm", &|| rms.forward(x.clone()));
+        let mut group = ours::GroupNormConfig::new(2, 4).init::<Ours>(&Default::default());
+        group.beta = Some(case.param(&case.beta, params));
+        refused("group_norm", &|| group.forward(x.clone()));
+    }
+}
