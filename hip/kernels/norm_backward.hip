@@ -241,7 +241,7 @@ __global__ ALL_WAVES((is_same<T, f32>::value)) void layer_norm_rows_backward(u64
 
 // partial[1, gridDim.x, len]: there is no dbeta.
 template <class T>
-__global__ __launch_bounds__(256) ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
+__global__ __launch_bounds__(1024) ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
     using C = compute_t<T>;
     rows_gradient<false, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, partial_of_block(partial, len, false),
                                Statistics<C>{nullptr, nullptr});
@@ -250,7 +250,7 @@ __global__ __launch_bounds__(256) ALL_WAVES(true) void rms_norm_rows_backward(u6
 // Rows are groups of channels: x is [rows / groups, groups, channels, spatial] and len = channels * spatial; gamma may be null.
 // statistics[2, rows] gets mean and rstd, from which channel_sums makes dgamma and dbeta; it may be null.
 template <class T>
-__global__ __launch_bounds__(256) ALL_WAVES(true) void group_norm_rows_backward(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx,
+__global__ __launch_bounds__(1024) ALL_WAVES(true) void group_norm_rows_backward(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx,
                                          compute_t<T> *statistics) {
     using C = compute_t<T>;
     Statistics<C> to{statistics, statistics == nullptr ? nullptr : statistics + rows};
