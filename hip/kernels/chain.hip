@@ -5,14 +5,18 @@
 #include "rows.h"
 
 // What a step computes, in the order of `CHAIN` in `src/table.rs`.
-#define CHAIN_OF_TWO(X) X(Add) X(Sub) X(Mul) X(Div) X(Max) X(Min) X(ReluBackward) X(SigmoidBackward)
+#define CHAIN_OF_TWO(X) X(Add) X(Sub) X(Mul) X(Div) X(Max) X(Min) X(ReluBackward) X(SigmoidBackward) X(Fill)
 #define CHAIN_OF_ONE(X) X(Neg) X(Abs) X(Sqrt) X(Recip) X(Exp) X(Log) X(Tanh) X(Relu) X(Sigmoid)
 
 // Where a step's operand is found: in memory, in the result of the step before or of the one before that, or in the step itself.
 enum Source : u32 { IN_MEMORY, LAST, BEFORE_LAST, SCALAR };
 
-// As `Step` in `hip/src/chain.rs`: two operands' addresses, the second's own bits where it is a scalar, and the result's. All tensors begin at
-// 16-byte boundaries; a result may take an operand's place.
+struct Fill { // with b
+    template <class C> static DEVICE C apply(C, C b) { return b; }
+};
+
+// As `Step` in `hip/src/chain.rs`: two operands' addresses, the second's own bits where it is a scalar, and the result's; a first operand that is a
+// scalar is none. All tensors begin at 16-byte boundaries; a result may take an operand's place.
 struct Step {
     u64 a, b, out;
     u32 functor;
@@ -63,8 +67,8 @@ template <class T> DEVICE void in_one_thread(const Chain &chain) {
         u32 count = chain.n - first < STRETCH ? (u32)(chain.n - first) : STRETCH;
         for (u32 s = 0; s < chain.count; ++s) {
             const Step &step = chain.step[s];
-            const T *a = reinterpret_cast<const T *>(step.a) + first;
             T *out = reinterpret_cast<T *>(step.out) + first;
+            const T *a = step.source_a == SCALAR ? out : reinterpret_cast<const T *>(step.a) + first;
             with_functor(step.functor, [=](auto op) {
                 if (step.source_b == SCALAR) {
                     C y = (C)bit_cast<f32>((u32)step.b);

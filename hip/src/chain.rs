@@ -47,30 +47,30 @@ pub struct Elements<'a> {
     pub byte_offset: usize,
 }
 
-/// The second operand of an element-wise step.
+/// What an element-wise step takes.
 #[derive(Debug, Clone, Copy)]
-pub enum Second<'a> {
-    /// The functor takes one.
-    None,
-    /// The same value for every element, of the dtype that is computed in.
-    Scalar(f32),
-    /// An element for each of the first operand's.
-    Elements(Elements<'a>),
+pub enum Operands<'a> {
+    /// Nothing but a value, of the dtype that is computed in: the functor is `Fill`.
+    Value(f32),
+    /// A tensor.
+    One(Elements<'a>),
+    /// A tensor and a value, the same for every element, of the dtype that is computed in.
+    Scalar(Elements<'a>, f32),
+    /// Two tensors.
+    Two(Elements<'a>, Elements<'a>),
 }
 
-/// An element-wise op that may be put off: `out[i] = functor(a[i], b[i])`. `out` may be `a` or `b`.
+/// An element-wise op that may be put off: `out[i] = functor(a[i], b[i])`. `out` may be an operand.
 #[derive(Debug, Clone, Copy)]
 pub struct ElementWise<'a> {
     /// A functor's name, as in `KernelName`.
     pub functor: &'static str,
-    /// Of all three tensors.
+    /// Of all tensors.
     pub dtype: DType,
     /// Elements of each.
     pub len: usize,
-    /// The first operand.
-    pub a: Elements<'a>,
-    /// The second one.
-    pub b: Second<'a>,
+    /// What the functor takes.
+    pub operands: Operands<'a>,
     /// The result.
     pub out: Elements<'a>,
 }
@@ -97,8 +97,9 @@ impl Step {
 
     /// The addresses that the step names.
     fn tensors(&self) -> impl Iterator<Item = u64> {
+        let a = (self.source_a != SCALAR).then_some(self.a);
         let b = (self.source_b != SCALAR).then_some(self.b);
-        [Some(self.a), b, Some(self.out)].into_iter().flatten()
+        [a, b, Some(self.out)].into_iter().flatten()
     }
 }
 
@@ -134,9 +135,10 @@ impl Steps {
             tensor if tensor == from_end(1) => BEFORE_LAST,
             _ => IN_MEMORY,
         };
-        step.source_a = source(step.a);
-        if step.source_b != SCALAR {
-            step.source_b = source(step.b);
+        for (from, tensor) in [(&mut step.source_a, step.a), (&mut step.source_b, step.b)] {
+            if *from != SCALAR {
+                *from = source(tensor);
+            }
         }
         // The value that this step writes over needs no place in memory, unless a step in between read it there.
         if !step.reads(step.out) {
@@ -265,19 +267,22 @@ impl Device {
         if !matches!(step.dtype, DType::F32 | DType::F16 | DType::BF16) {
             return Ok(false);
         }
-        let a = self.address(op, step.a, bytes)?;
-        let out = self.address(op, step.out, bytes)?;
-        let (source_b, b) = match step.b {
-            Second::None => (SCALAR, 0),
-            Second::Scalar(value) => (SCALAR, u64::from(value.to_bits())),
-            Second::Elements(b) => (IN_MEMORY, self.address(op, b, bytes)?),
+        let (a, b, value) = match step.operands {
+            Operands::Value(value) => (None, None, value),
+            Operands::One(a) => (Some(a), None, 0.0),
+            Operands::Scalar(a, value) => (Some(a), None, value),
+            Operands::Two(a, b) => (Some(a), Some(b), 0.0),
         };
-        let unaligned = |address: u64| address % ALIGNMENT as u64 != 0;
-        if unaligned(a) || unaligned(out) || (source_b == IN_MEMORY && unaligned(b)) {
+        let place = |elements: Option<Elements<'_>>| match elements {
+            None => Ok((SCALAR, u64::from(value.to_bits()))),
+            Some(elements) => Ok((IN_MEMORY, self.address(op, elements, bytes)?)),
+        };
+        let ((source_a, a), (source_b, b)) = (place(a)?, place(b)?);
+        let out = self.address(op, step.out, bytes)?;
+        let next = Step { a, b, out, functor: functor as u32, source_a, source_b, stored: 1, unused: 0 };
+        if next.tensors().any(|address| address % ALIGNMENT as u64 != 0) {
             return Ok(false);
         }
-        let functor = functor as u32;
-        let next = Step { a, b, out, functor, source_a: IN_MEMORY, source_b, stored: 1, unused: 0 };
         let stream = self.compute_stream();
         let mut pending = stream.pending();
         let same = pending.dtype == step.dtype && pending.steps.len as usize == step.len;

@@ -65,7 +65,7 @@ mod workarounds;
 pub use blas::{Blas, MatrixView};
 pub use buffer::Buffer;
 pub use cache::{CacheStats, CodeCache, code_cache};
-pub use chain::{ElementWise, Elements, Second};
+pub use chain::{ElementWise, Elements, Operands};
 pub use context::Counters;
 pub use device::Device;
 pub use diagnosis::Diagnosis;

@@ -29,7 +29,7 @@ fn bits_of(tensor: FloatTensor<R>) -> Vec<u64> {
 /// One random op that may be put off, of tensors of one shape.
 fn element_wise(random: &Random, x: FloatTensor<R>, y: FloatTensor<R>) -> FloatTensor<R> {
     let scalar = Scalar::Float(random.uniform(-1.5, 1.5));
-    match random.below(23) {
+    match random.below(24) {
         0 => R::float_add(x, y),
         1 => R::float_sub(x, y),
         2 => R::float_mul(x, y),
@@ -52,6 +52,10 @@ fn element_wise(random: &Random, x: FloatTensor<R>, y: FloatTensor<R>) -> FloatT
         19 => R::float_mul(x.clone(), x),
         20 => R::float_sub(y.clone(), R::float_mul_scalar(x, scalar)),
         21 => R::float_powi_scalar(x, Scalar::Int(2)),
+        22 => {
+            let (shape, dtype) = (x.shape(), float_dtype(x.dtype()));
+            R::float_add(x, R::float_full(shape, scalar, &Default::default(), dtype))
+        }
         _ => R::float_cos(x), // launched at once
     }
 }
@@ -179,6 +183,8 @@ fn functors_give_what_burn_flex_gives() {
                     B::sigmoid(y()),
                     B::relu_backward(B::relu(y()), x()),
                     B::sigmoid_backward(x(), y()),
+                    B::float_full(Shape::from(vec![len]), Scalar::Float(0.3), &device, float_dtype(dtype)),
+                    B::float_zeros(Shape::from(vec![len]), &device, float_dtype(dtype)),
                 ];
                 asked.into_iter().map(read_float::<B>).collect::<Vec<_>>()
             });

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use burn_backend::{Scalar, TensorData};
-use burn_std::{BoolStore, Bytes, DType, Shape};
-use hip::{Device, KernelName};
+use burn_std::{BoolStore, Bytes, DType, Shape, bf16, f16};
+use hip::{Device, KernelName, Operands};
 
-use super::launch::{Operand, Output, Walk, flat, is_packed, views};
+use super::launch::{Operand, Output, Walk, flat, is_packed, put_off, views};
 use crate::device::RocmDevice;
 use crate::dtype::{Value, bits, kernel_type, raw_type};
 use crate::error::invalid;
@@ -47,6 +47,17 @@ fn fill(out: &RocmTensor, value: Scalar) -> hip::Result<()> {
         return Ok(());
     }
     let raw = bits(value, out.dtype_of())?;
+    let value = match (out.dtype_of(), raw) {
+        (DType::F32, Value::U32(bits)) => Some(f32::from_bits(bits)),
+        (DType::F16, Value::U16(bits)) => Some(f16::from_bits(bits).to_f32()),
+        (DType::BF16, Value::U16(bits)) => Some(bf16::from_bits(bits).to_f32()),
+        _ => None,
+    };
+    if let Some(value) = value
+        && put_off("full", "Fill", Operands::Value(value), out)?
+    {
+        return Ok(());
+    }
     if matches!(raw, Value::U64(0) | Value::U32(0) | Value::U16(0) | Value::U8(0)) {
         let bytes = out.len() * out.dtype_size();
         return out.hip_device().fill_bytes(out.buffer(), out.byte_offset(), 0, bytes);

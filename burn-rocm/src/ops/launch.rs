@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use hip::{Buffer, Device, ElementWise, Elements, Grid, KernelName, Launch, Second};
+use hip::{Buffer, Device, ElementWise, Elements, Grid, KernelName, Launch, Operands};
 
 use crate::dtype::Value;
 use crate::error::invalid;
@@ -91,17 +91,28 @@ pub(crate) fn element_wise(
     scalars: &[Value],
     out: &RocmTensor,
 ) -> hip::Result<()> {
-    let (a, b) = match (inputs, scalars) {
-        ([a], []) => (elements(a), Second::None),
-        (&[a], &[Value::F32(value)]) => (elements(a), Second::Scalar(value)),
-        ([a, b], []) => (elements(a), Second::Elements(elements(b))),
+    let operands = match (inputs, scalars) {
+        ([], &[Value::F32(value)]) => Operands::Value(value),
+        ([a], []) => Operands::One(elements(a)),
+        (&[a], &[Value::F32(value)]) => Operands::Scalar(elements(a), value),
+        ([a, b], []) => Operands::Two(elements(a), elements(b)),
         _ => return flat(op, kernel, out.len(), inputs, scalars, &[out]),
     };
-    let step = ElementWise { functor, dtype: out.kernel_type()?, len: out.len(), a, b, out: elements(out) };
-    match out.hip_device().put_off(op, step)? {
+    match put_off(op, functor, operands, out)? {
         true => Ok(()),
         false => flat(op, kernel, out.len(), inputs, scalars, &[out]),
     }
+}
+
+/// Whether the op on packed elements is one that the device puts off, to launch it together with the next ones.
+pub(crate) fn put_off(
+    op: &'static str,
+    functor: &'static str,
+    operands: Operands<'_>,
+    out: &RocmTensor,
+) -> hip::Result<bool> {
+    let (dtype, len) = (out.kernel_type()?, out.len());
+    out.hip_device().put_off(op, ElementWise { functor, dtype, len, operands, out: elements(out) })
 }
 
 /// Launches `kernel(n, inputs.., scalars.., outputs..)` over packed tensors, each of at least `n` elements (the

@@ -135,6 +135,7 @@ pub const CHAIN: &[&str] = &[
     "Min",
     "ReluBackward",
     "SigmoidBackward",
+    "Fill",
     "Neg",
     "Abs",
     "Sqrt",
