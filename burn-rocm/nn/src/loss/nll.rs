@@ -5,10 +5,10 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
 use burn_rocm::fused::ClassScores;
-use burn_rocm::{RocmError, raise};
 
 use super::check_options;
 use super::classes::{Options, class_loss};
+use crate::fuse::refuse;
 
 /// What [`NllLoss`] is made of.
 #[derive(Config, Debug)]
@@ -89,11 +89,8 @@ impl<B: Backend> NllLoss<B> {
     fn composed(&self, log_probs: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
         let [rows, classes] = log_probs.dims();
         if targets.dims() != [rows] {
-            raise(RocmError::Invalid {
-                op: "nll_loss",
-                expected: format!("a target for each of {rows} rows"),
-                found: format!("{:?}", targets.dims()),
-            });
+            let found = format!("{:?}", targets.dims());
+            refuse("nll_loss", format!("a target for each of {rows} rows"), found);
         }
         let smoothing = self.smoothing.unwrap_or(0.0);
         let weight = self.weights.as_ref().map(|weights| weights.clone().gather(0, targets.clone()));

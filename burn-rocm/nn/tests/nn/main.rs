@@ -22,6 +22,7 @@ mod optim_devices;
 mod optim_faults;
 mod optim_ops;
 mod pool;
+mod refusals;
 mod routes;
 mod support;
 mod train;
