@@ -38,7 +38,7 @@ impl NllLossConfig {
 
 /// The mean over rows of minus the log-probability of each row's class: [`CrossEntropyLoss`](super::CrossEntropyLoss) of what a log-softmax gives.
 ///
-/// Burn 0.21 has no loss of this name; options and record are those of its cross entropy.
+/// NaN where the targets' weights sum to 0, and rows of pad tokens have gradient 0 all the same. Burn 0.21 has no loss of this name; options and record are those of its cross entropy.
 /// More than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, and weights that require a gradient, are composed of Burn's ops.
 #[derive(Module, Debug)]
 #[module(custom_display)]
