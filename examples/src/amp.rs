@@ -28,7 +28,7 @@ pub enum Kind {
     Transformer,
 }
 
-/// A classifier whose parameters may be f16 or bf16: its activations are what they are, but for what batch norm is given; its scores are f32.
+/// A classifier whose parameters may be f16 or bf16, as its activations are then; its scores are f32.
 #[derive(Module, Debug)]
 struct Classifier<B: Backend> {
     convs: Vec<Conv2d<B>>,
@@ -75,9 +75,8 @@ impl<B: Backend> Classifier<B> {
             _ => {
                 let blocks = self.convs.iter().zip(&self.norms);
                 let x = blocks.fold(images.unsqueeze_dim(1), |x: Tensor<B, 4>, (conv, norm)| {
-                    // Batch norm stays f32, its running statistics with it.
-                    let x = norm.forward(conv.forward(x).cast(FloatDType::F32)).cast(dtype);
-                    self.pool.forward(relu(x))
+                    // Its parameters and statistics are f32 all the same.
+                    self.pool.forward(relu(norm.forward(conv.forward(x))))
                 });
                 x.flatten(1, 3)
             }
@@ -120,7 +119,7 @@ pub struct Outcome {
     pub skipped: usize,
 }
 
-/// Trains a new model, in f32, or in a half with f32 master weights and the loss scaled; and evaluates it in f32.
+/// Trains a new model, in f32, or in a half with f32 master weights and, in f16, the loss scaled; and evaluates it in f32.
 ///
 /// # Errors
 /// What the device reports.
@@ -162,9 +161,15 @@ where
             Some(dtype) => {
                 let half = Precision::new(dtype).convert(&model);
                 let loss = loss.forward(half.forward(images), labels);
-                let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &half);
+                // bf16 has f32's range and needs no scaler.
+                let scaled = dtype == FloatDType::F16;
+                let loss = if scaled { scaler.scale(loss) } else { loss };
+                let grads = GradientsParams::from_grads(loss.backward(), &half);
                 drop(half);
-                scaler.step(&mut optimizer, lr, model, grads)
+                match scaled {
+                    true => scaler.step(&mut optimizer, lr, model, grads),
+                    false => optimizer.step(lr, model, grads),
+                }
             }
         };
         seconds += begin.elapsed().as_secs_f64();

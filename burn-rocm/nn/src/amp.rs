@@ -27,9 +27,9 @@ use burn::record::Record;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_rocm::fused::amp;
-use burn_rocm::{RocmError, RocmTensor, raise, trace};
+use burn_rocm::{RocmTensor, raise, trace};
 
-use crate::fuse::{from_rocm, is_rocm, rocm};
+use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
 
 /// Which parameters a converted module has in which dtype.
 #[derive(Clone, Debug)]
@@ -78,11 +78,8 @@ impl Precision {
         module.visit(&mut all);
         if let Some(unknown) = self.kept.iter().find(|name| !all.names.contains(*name)) {
             let names: Vec<&str> = all.names.iter().map(String::as_str).collect();
-            raise(RocmError::Invalid {
-                op: "Precision::keep",
-                expected: format!("a module of the model: {}", names.join(", ")),
-                found: unknown.clone(),
-            });
+            let expected = format!("a module of the model: {}", names.join(", "));
+            refuse("Precision::keep", expected, unknown);
         }
         let tensors = amp::cast_all(all.tensors, self.dtype.into()).unwrap_or_else(|error| raise(error));
         let mut convert = Convert {
@@ -273,12 +270,17 @@ impl GradScalerConfig {
     /// For a scale that is not positive and finite in f32, a growth factor below 1, or a back-off factor that is not between 0 and 1.
     pub fn init(&self) -> GradScaler {
         let scale = self.initial_scale as f32;
-        assert!(is_scale(scale), "the initial scale is positive: {self}");
-        assert!(self.growth_factor >= 1.0, "the scale does not shrink by growing: {self}");
-        assert!(
-            self.backoff_factor > 0.0 && self.backoff_factor < 1.0,
-            "backing off shrinks the scale: {self}"
-        );
+        const OP: &str = "GradScalerConfig";
+        let Self { initial_scale, growth_factor, backoff_factor, .. } = *self;
+        if !is_scale(scale) {
+            refuse(OP, "an initial scale that is positive and finite in f32", initial_scale.to_string());
+        }
+        if growth_factor.is_nan() || growth_factor < 1.0 {
+            refuse(OP, "a growth factor of at least 1", growth_factor.to_string());
+        }
+        if backoff_factor.is_nan() || backoff_factor <= 0.0 || backoff_factor >= 1.0 {
+            refuse(OP, "a back-off factor between 0 and 1", backoff_factor.to_string());
+        }
         GradScaler { config: self.clone(), scale, finite: 0, skipped: 0 }
     }
 }
@@ -353,7 +355,9 @@ impl GradScaler {
     /// For a scale that is not positive and finite.
     pub fn load_record(self, record: GradScalerRecord) -> Self {
         let GradScalerRecord { scale, finite, skipped } = record;
-        assert!(is_scale(scale), "a recorded scale is positive, not {scale}");
+        if !is_scale(scale) {
+            refuse("GradScaler::load_record", "a scale that is positive and finite", scale.to_string());
+        }
         Self { scale, finite, skipped, ..self }
     }
 

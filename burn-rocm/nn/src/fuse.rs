@@ -181,6 +181,13 @@ impl<B: Backend> Route<B> {
     }
 }
 
+/// Ends as Burn's ops do where what was given does not fit.
+#[cold]
+#[track_caller]
+pub(crate) fn refuse(op: &'static str, expected: impl Into<String>, found: impl Into<String>) -> ! {
+    raise(RocmError::Invalid { op, expected: expected.into(), found: found.into() })
+}
+
 /// The float primitive of a tensor; a quantised one is dequantised.
 pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
     tensor.into_primitive().tensor()

@@ -9,7 +9,7 @@ use burn::tensor::module::{avg_pool2d, max_pool2d};
 use burn_rocm::fused::Pool3d;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use crate::fuse::{Applied, Gradients, Kept, Op, Route};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, refuse};
 
 /// What [`MaxPool3d`] is made of.
 #[derive(Config, Debug)]
@@ -190,11 +190,14 @@ fn padded<B: Backend>(
     let pairs: [(usize, usize); 3] = match *padding {
         PaddingConfig3d::Valid => [(0, 0); 3],
         PaddingConfig3d::Explicit(depth, height, width) => [depth, height, width].map(|pad| (pad, pad)),
-        PaddingConfig3d::Same => std::array::from_fn(|axis| {
-            let steps = dims[axis + 2].div_ceil(stride[axis]).saturating_sub(1);
-            let whole = (steps * stride[axis] + kernel_size[axis]).saturating_sub(dims[axis + 2]);
-            (whole / 2, whole - whole / 2)
-        }),
+        PaddingConfig3d::Same => {
+            check_strides(stride);
+            std::array::from_fn(|axis| {
+                let steps = dims[axis + 2].div_ceil(stride[axis]).saturating_sub(1);
+                let whole = (steps * stride[axis] + kernel_size[axis]).saturating_sub(dims[axis + 2]);
+                (whole / 2, whole - whole / 2)
+            })
+        }
     };
     if pairs.iter().all(|(before, after)| before == after) {
         return (input, pairs.map(|(before, _)| before));
@@ -209,6 +212,13 @@ fn padded<B: Backend>(
     (around.slice_assign(inside, input), [0; 3])
 }
 
+/// What the fused ops check themselves.
+fn check_strides(stride: [usize; 3]) {
+    if stride.contains(&0) {
+        refuse("pool3d", "strides of at least 1", format!("{stride:?}"));
+    }
+}
+
 /// Height and width of a window's size, stride, padding and dilation.
 type Plane = [[usize; 2]; 4];
 
@@ -218,6 +228,7 @@ fn twice<B: Backend>(
     pool: Pool3d,
     plane: impl Fn(Tensor<B, 4>, Plane) -> Tensor<B, 4>,
 ) -> Tensor<B, 5> {
+    check_strides(pool.stride);
     let [batch, channels, depth, height, width] = x.dims();
     let lists = [pool.kernel_size, pool.stride, pool.padding, pool.dilation];
     let planes = x.reshape([batch, channels * depth, height, width]);

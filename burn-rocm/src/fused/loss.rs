@@ -224,7 +224,8 @@ impl Rows {
 /// With `weights` (`[classes]`, any float type) a target's class weighs its row, and the sum is divided by all targets' weights instead of
 /// their number; with smoothing `a` a row's loss is `(1 - a) w[t] (-log p[t]) + a / classes * sum(w (-log p))`
 /// ([Szegedy et al. 2015](https://arxiv.org/abs/1512.00567), section 7). A row of a pad token has no loss but counts in the divisor. A target
-/// that is no class has none either, and is reported by the next read or sync. NaN of no rows.
+/// that is no class has none either, and is reported by the next read or sync. NaN of no rows, and where the targets' weights sum to 0, as of nothing but pad
+/// tokens that are no class; the gradient is 0 there in rows without a loss.
 ///
 /// # Errors
 /// `Invalid` for shapes, types, devices, a smoothing or a number of pad tokens other than those said; the device's own.

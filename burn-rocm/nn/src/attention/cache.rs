@@ -3,6 +3,8 @@
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
+use crate::fuse::refuse;
+
 /// The output of a layer for the tokens so far.
 pub struct TensorCache<B: Backend, const D: usize> {
     value: Option<Tensor<B, D>>,
@@ -23,7 +25,9 @@ impl<B: Backend, const D: usize> TensorCache<B, D> {
     ) -> Tensor<B, D> {
         let value = match self.value.take() {
             Some(value) => {
-                let last = tokens.dims()[1] - 1;
+                let Some(last) = tokens.dims()[1].checked_sub(1) else {
+                    refuse("autoregressive cache", "at least one token", format!("{:?}", tokens.dims()));
+                };
                 Tensor::cat(vec![value, layer(tokens.narrow(1, last, 1))], axis)
             }
             None => layer(tokens),

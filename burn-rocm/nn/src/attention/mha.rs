@@ -10,7 +10,7 @@ use burn_rocm::fused::{AttentionDropout, AttentionOptions};
 
 use super::op::{ContextOp, Rule};
 use super::{MhaCache, MhaWeights};
-use crate::fuse::{Route, primitive, wrap};
+use crate::fuse::{Route, primitive, refuse, wrap};
 
 /// Configuration of [`MultiHeadAttention`].
 #[derive(Config, Debug)]
@@ -140,7 +140,14 @@ impl<B: Backend> Clone for MhaOutput<B> {
 
 impl MultiHeadAttentionConfig {
     /// The module, with new parameters.
+    ///
+    /// # Panics
+    /// Where the heads do not divide `d_model`, and for a dropout outside 0 to 1.
     pub fn init<B: Backend>(&self, device: &B::Device) -> MultiHeadAttention<B> {
+        if self.n_heads == 0 || !self.d_model.is_multiple_of(self.n_heads) {
+            let expected = format!("heads that divide {} features", self.d_model);
+            refuse("MultiHeadAttentionConfig", expected, self.n_heads.to_string());
+        }
         let linear = || {
             LinearConfig::new(self.d_model, self.d_model)
                 .with_initializer(self.initializer.clone())

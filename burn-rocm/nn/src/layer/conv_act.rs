@@ -7,12 +7,12 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor};
 use burn_rocm::fused::Conv2dOptions;
-use burn_rocm::{RocmError, RocmTensor, fused, raise};
+use burn_rocm::{RocmError, RocmTensor, fused};
 
 use super::Act;
 use super::bias_act::bias_act;
 use super::like_burn::like_burn;
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, refuse, wrap};
 
 /// What [`ConvAct`] is made of: Burn's `Conv2dConfig` and an activation.
 #[derive(Config, Debug)]
@@ -114,6 +114,9 @@ impl<B: Backend> ConvAct<B> {
                 (top == bottom && left == right).then_some([top, left])
             }
             PaddingConfig2d::Same => {
+                if self.stride.contains(&0) {
+                    refuse("conv_act", "a stride of at least 1", format!("{:?}", self.stride));
+                }
                 let whole = |axis: usize, size: usize| {
                     let steps = size.div_ceil(self.stride[axis]).saturating_sub(1);
                     (steps * self.stride[axis] + self.kernel_size[axis]).saturating_sub(size)
@@ -138,14 +141,9 @@ impl<B: Backend> ConvAct<B> {
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let checked = |what: &str, tensor: Tensor<B, 1>| {
             if tensor.dims() != [channels] {
-                raise(RocmError::Invalid {
-                    op: "ConvAct::folded",
-                    expected: format!(
-                        "{what} of shape [{channels}], as the convolution's weight is {:?}",
-                        weight.dims()
-                    ),
-                    found: format!("{:?}", tensor.dims()),
-                });
+                let of = weight.dims();
+                let expected = format!("{what} of shape [{channels}], as the convolution's weight is {of:?}");
+                refuse("ConvAct::folded", expected, format!("{:?}", tensor.dims()));
             }
             tensor.cast(wide)
         };

@@ -43,6 +43,8 @@ impl CrossEntropyLossConfig {
 ///
 /// From logits by the log-sum-exp, so that neither large nor small ones overflow. See [`burn_rocm::fused::cross_entropy`] for the formula. More
 /// than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens are composed of Burn's ops, and so is a loss whose weights require a gradient.
+///
+/// Where the targets' weights sum to 0 the loss is NaN, as Burn's; rows of pad tokens have gradient 0 all the same.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct CrossEntropyLoss<B: Backend> {

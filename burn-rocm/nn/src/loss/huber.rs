@@ -8,6 +8,7 @@ use burn_rocm::fused::{Residual, Total};
 
 use super::Reduction;
 use super::residual::{loss_of_residuals, residual_loss, total};
+use crate::fuse::refuse;
 
 const NAMES: [&str; 2] = ["nn_huber_loss", "nn_huber_loss_backward"];
 
@@ -24,7 +25,9 @@ impl HuberLossConfig {
     /// # Panics
     /// For a `delta` that is negative or NaN.
     pub fn init(&self) -> HuberLoss {
-        assert!(self.delta >= 0.0, "delta is at least 0, not {}", self.delta);
+        if self.delta.is_nan() || self.delta < 0.0 {
+            refuse("HuberLossConfig", "a delta of at least 0", self.delta.to_string());
+        }
         HuberLoss { delta: self.delta, lin_bias: self.delta * self.delta * 0.5 }
     }
 }

@@ -18,16 +18,18 @@ pub use huber::{HuberLoss, HuberLossConfig};
 pub use mse::MseLoss;
 pub use nll::{NllLoss, NllLossConfig};
 
+use crate::fuse::refuse;
+
 /// What Burn asserts of the options that losses of classes share.
 ///
 /// # Panics
 /// For a smoothing outside 0 to 1, and for weights that are not positive.
 fn check_options(smoothing: Option<f32>, weights: Option<&[f32]>) {
-    if let Some(alpha) = smoothing {
-        assert!((0.0..=1.0).contains(&alpha), "label smoothing is from 0 to 1, not {alpha}");
+    if let Some(alpha) = smoothing.filter(|alpha| !(0.0..=1.0).contains(alpha)) {
+        refuse("loss", "a label smoothing of 0 to 1", alpha.to_string());
     }
-    if let Some(weights) = weights {
-        assert!(weights.iter().all(|&weight| weight > 0.0), "class weights are positive, not {weights:?}");
+    if let Some(weights) = weights.filter(|weights| !weights.iter().all(|&weight| weight > 0.0)) {
+        refuse("loss", "positive class weights", format!("{weights:?}"));
     }
 }
 

@@ -5,10 +5,10 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
 use burn_rocm::fused::ClassScores;
-use burn_rocm::{RocmError, raise};
 
 use super::check_options;
 use super::classes::{Options, class_loss};
+use crate::fuse::refuse;
 
 /// What [`NllLoss`] is made of.
 #[derive(Config, Debug)]
@@ -38,7 +38,7 @@ impl NllLossConfig {
 
 /// The mean over rows of minus the log-probability of each row's class: [`CrossEntropyLoss`](super::CrossEntropyLoss) of what a log-softmax gives.
 ///
-/// Burn 0.21 has no loss of this name; options and record are those of its cross entropy.
+/// NaN where the targets' weights sum to 0, and rows of pad tokens have gradient 0 all the same. Burn 0.21 has no loss of this name; options and record are those of its cross entropy.
 /// More than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, and weights that require a gradient, are composed of Burn's ops.
 #[derive(Module, Debug)]
 #[module(custom_display)]
@@ -89,11 +89,8 @@ impl<B: Backend> NllLoss<B> {
     fn composed(&self, log_probs: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
         let [rows, classes] = log_probs.dims();
         if targets.dims() != [rows] {
-            raise(RocmError::Invalid {
-                op: "nll_loss",
-                expected: format!("a target for each of {rows} rows"),
-                found: format!("{:?}", targets.dims()),
-            });
+            let found = format!("{:?}", targets.dims());
+            refuse("nll_loss", format!("a target for each of {rows} rows"), found);
         }
         let smoothing = self.smoothing.unwrap_or(0.0);
         let weight = self.weights.as_ref().map(|weights| weights.clone().gather(0, targets.clone()));

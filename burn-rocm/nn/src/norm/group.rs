@@ -4,10 +4,10 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_rocm::{RocmError, RocmTensor, fused, raise};
+use burn_rocm::{RocmError, RocmTensor, fused};
 
 use super::{both, by_inputs, composed, shared};
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, refuse, wrap};
 
 /// How a [`GroupNorm`] is made.
 #[derive(Debug, Config)]
@@ -63,10 +63,11 @@ impl GroupNormConfig {
     /// # Panics
     /// Where the groups do not divide the channels.
     pub fn init<B: Backend>(&self, device: &B::Device) -> GroupNorm<B> {
-        assert!(
-            self.num_groups > 0 && self.num_channels.is_multiple_of(self.num_groups),
-            "The number of channels must be divisible by the number of groups"
-        );
+        let Self { num_groups, num_channels, .. } = *self;
+        if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
+            let expected = format!("groups that divide {num_channels} channels");
+            refuse("GroupNormConfig", expected, num_groups.to_string());
+        }
         GroupNorm {
             gamma: self.affine.then(|| Initializer::Ones.init([self.num_channels], device)),
             beta: self.affine.then(|| Initializer::Zeros.init([self.num_channels], device)),
@@ -115,11 +116,7 @@ pub(super) fn group_norm<B: Backend, const D: usize>(
 ) -> Tensor<B, D> {
     let dims = input.dims();
     if dims.get(1) != Some(&channels) {
-        raise(RocmError::Invalid {
-            op: "group_norm",
-            expected: format!("an input of shape [batch, {channels}, ..]"),
-            found: format!("{dims:?}"),
-        });
+        refuse("group_norm", format!("an input of shape [batch, {channels}, ..]"), format!("{dims:?}"));
     }
     let op = GroupNormOp { groups, epsilon };
     let x = primitive(input);

@@ -15,7 +15,9 @@ pub use rms::{RmsNorm, RmsNormConfig};
 use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor};
-use burn_rocm::{RocmError, RocmTensor};
+use burn_rocm::RocmTensor;
+
+use crate::fuse::refuse;
 
 /// The parameter itself in another module: a clone of one that was not yet initialised would be another tensor, and the gradient would be that one's.
 fn shared<B: Backend, const D: usize>(param: &Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
@@ -51,10 +53,6 @@ fn both<B: Backend>(
     match (affine, gamma, beta) {
         (false, ..) => None,
         (true, Some(gamma), Some(beta)) => Some([gamma, beta]),
-        (true, ..) => burn_rocm::raise(RocmError::Invalid {
-            op: "group_norm",
-            expected: "gamma and beta, as `affine` is true".into(),
-            found: "not both".into(),
-        }),
+        (true, ..) => refuse("group_norm", "gamma and beta, as `affine` is true", "not both"),
     }
 }

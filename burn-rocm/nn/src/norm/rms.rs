@@ -7,7 +7,7 @@ use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
 use super::{composed, shared};
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, refuse, wrap};
 
 /// How an [`RmsNorm`] is made.
 #[derive(Config, Debug)]
@@ -25,8 +25,11 @@ impl RmsNormConfig {
     /// # Panics
     /// Where epsilon is not positive.
     pub fn init<B: Backend>(&self, device: &B::Device) -> RmsNorm<B> {
-        assert!(self.epsilon > 0.0, "epsilon must be positive.");
-        RmsNorm { gamma: Initializer::Ones.init([self.d_model], device), epsilon: self.epsilon }
+        let epsilon = self.epsilon;
+        if epsilon.is_nan() || epsilon <= 0.0 {
+            refuse("RmsNormConfig", "a positive epsilon", epsilon.to_string());
+        }
+        RmsNorm { gamma: Initializer::Ones.init([self.d_model], device), epsilon }
     }
 }
 

@@ -14,7 +14,7 @@ use burn_rocm::fused::optim::{Clip, Rule, State, Step};
 use burn_rocm::{RocmError, raise, trace};
 use std::collections::HashMap;
 
-use crate::fuse::{from_rocm, is_rocm, rocm};
+use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
 
 /// A rule that has a fused step, and Burn's optimizer that it takes the place of.
 pub trait Rules<B: Backend>: Clone + Send + Sync {
@@ -282,10 +282,9 @@ fn given<O: Rules<B::InnerBackend>, B: AutodiffBackend>(
         6 => AdaptorRecord::from_state(O::give::<6>(state)),
         7 => AdaptorRecord::from_state(O::give::<7>(state)),
         8 => AdaptorRecord::from_state(O::give::<8>(state)),
-        _ => raise(RocmError::Invalid {
-            op: "optimizer record",
-            expected: "parameters of ranks 0 to 8, as Burn's records have".into(),
-            found: format!("one of rank {rank}"),
-        }),
+        _ => {
+            let expected = "parameters of ranks 0 to 8, as Burn's records have";
+            refuse("optimizer record", expected, format!("one of rank {rank}"))
+        }
     }
 }

@@ -6,10 +6,10 @@ use burn::nn::activation::ActivationConfig;
 use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor};
-use burn_rocm::{RocmError, raise};
 
 use super::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 use crate::attention::{MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache};
+use crate::fuse::refuse;
 use crate::{LayerNorm, LayerNormConfig};
 
 /// Configuration of [`TransformerEncoder`].
@@ -154,11 +154,8 @@ impl<B: Backend> TransformerEncoder<B> {
         cache: &mut TransformerEncoderAutoregressiveCache<B>,
     ) -> Tensor<B, 3> {
         if self.layers.len() != cache.layers.len() {
-            raise(RocmError::Invalid {
-                op: "transformer_encoder",
-                expected: format!("a cache of {} layers", self.layers.len()),
-                found: format!("one of {}", cache.layers.len()),
-            });
+            let expected = format!("a cache of {} layers", self.layers.len());
+            refuse("transformer_encoder", expected, format!("one of {}", cache.layers.len()));
         }
         let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
         self.layers.iter().zip(&mut cache.layers).fold(tensor, |x, (layer, cache)| {

@@ -1,0 +1,206 @@
+//! Modules in every float type against Burn's in f64 with the same parameters: values and all gradients.
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{Bool, Int};
+use burn_rocm_nn as ours;
+use burn_rocm_nn::{attention, loss, transformer};
+use burn_rocm_tests::{FLOATS, assert_close};
+
+use crate::attention::{bools, drawn_bools, loaded, made, saved};
+use crate::support::*;
+
+/// Gives all parameters the values that they have in `by`, in `dtype`.
+struct Rounded {
+    by: DType,
+    dtype: DType,
+}
+
+impl<B: AutodiffBackend> ModuleMapper<B> for Rounded {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let (id, tensor, mapper) = param.consume();
+        let tensor = Tensor::from_inner(tensor.inner().cast(self.by).cast(self.dtype)).require_grad();
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// Burn's module in f64 against this crate's in `$dtype`, from one record: output, the input's gradient and those of all parameters.
+macro_rules! compare {
+    ($what:expr, $x:expr, $config:ident($($size:expr),*) $(.$with:ident($value:expr))*, [$theirs:path, $ours:path],
+     |$B:ident, $api:ident, $module:ident, $input:ident| $forward:expr) => {{
+        burn_rocm_tests::trace::to_file();
+        let record = {
+            use $theirs as api;
+            saved(made(api::$config::new($($size),*)$(.$with($value))*.init::<Oracle>(&Default::default())))
+        };
+        for dtype in FLOATS {
+            macro_rules! run {
+                ($backend:ty, $path:path, $of:expr) => {{
+                    type $B = $backend;
+                    use $path as $api;
+                    let module = $api::$config::new($($size),*)$(.$with($value))*.init::<$B>(&Default::default());
+                    let $module = loaded(module, &record).map(&mut Rounded { by: dtype, dtype: $of });
+                    let leaf = tensor::<$B, 3>(&$x.clone().convert_dtype(dtype), $of).require_grad();
+                    let $input = leaf.clone();
+                    let out = $forward;
+                    let grads = (out.clone() * out.clone()).sum().backward();
+                    let mut all = vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+                    all.extend(gradients_of(&$module, &grads));
+                    all
+                }};
+            }
+            let expected = run!(Oracle, $theirs, DType::F64);
+            let expected: Vec<_> = expected.into_iter().map(|data| data.convert_dtype(dtype)).collect();
+            // Intermediate results are rounded; of f64 the oracle takes some constants in f32.
+            let times = match dtype {
+                DType::F64 => 1e9,
+                DType::F32 => 300.0,
+                _ => 60.0,
+            };
+            let tolerance = Tolerance::of(dtype).times(times);
+            let what = format!("{} in {dtype:?}", $what);
+            assert_close(&what, &run!(Ours, $ours, dtype), &expected, tolerance);
+            assert_close(&format!("{what}, recomputed"), &run!(Balanced, $ours, dtype), &expected, tolerance);
+        }
+    }};
+}
+
+#[test]
+fn swiglu() {
+    let x = uniform(&Random::new(), &[3, 5, 6]);
+    compare!("SwiGLU", x, SwiGluConfig(6, 9).with_bias(true), [burn::nn, ours], |B, api, module, x| {
+        module.forward(x)
+    });
+}
+
+#[test]
+fn multi_head_attention() {
+    let random = Random::new();
+    let x = uniform(&random, &[2, 5, 8]);
+    let pad = drawn_bools(&random, &[2, 5], 0.3);
+    for quiet in [false, true] {
+        compare!(
+            format!("attention, quiet {quiet}"),
+            x,
+            MultiHeadAttentionConfig(8, 2).with_dropout(0.0).with_quiet_softmax(quiet),
+            [burn::nn::attention, attention],
+            |B, api, module, x| {
+                let mask: Tensor<B, 2, Bool> = bools(&pad);
+                module.forward(api::MhaInput::self_attn(x).mask_pad(mask)).context
+            }
+        );
+    }
+}
+
+#[test]
+fn transformer_encoder() {
+    let x = uniform(&Random::new(), &[2, 5, 8]);
+    for norm_first in [false, true] {
+        compare!(
+            format!("encoder, norm first {norm_first}"),
+            x,
+            TransformerEncoderConfig(8, 12, 2, 1).with_dropout(0.0).with_norm_first(norm_first),
+            [burn::nn::transformer, transformer],
+            |B, api, module, x| module.forward(api::TransformerEncoderInput::new(x))
+        );
+    }
+}
+
+/// Sums and means of more elements than a block's, in every float type: the oracle's own sums of 16-bit floats lose bits.
+#[test]
+fn losses_of_many_differences() {
+    let random = Random::new();
+    let (delta, count) = (0.7, 5_003);
+    let huber = loss::HuberLossConfig::new(delta as f32).init();
+    for dtype in FLOATS {
+        let data = [0, 1].map(|_| {
+            let values: Vec<f64> = (0..count).map(|_| random.uniform(-1.0, 1.0)).collect();
+            TensorData::new(values, [count]).convert_dtype(dtype)
+        });
+        let residuals: Vec<f64> =
+            data[0].iter::<f64>().zip(data[1].iter::<f64>()).map(|(a, b)| a - b).collect();
+        for (reduction, divisor) in [(loss::Reduction::Sum, 1.0), (loss::Reduction::Mean, count as f64)] {
+            for squared in [true, false] {
+                let each = |r: f64| match squared {
+                    true => (r * r, 2.0 * r),
+                    false if r.abs() <= delta => (r * r / 2.0, r),
+                    false => (delta * r.abs() - delta * delta / 2.0, delta * r.signum()),
+                };
+                let sum: f64 = residuals.iter().map(|&r| each(r).0).sum();
+                let slopes: Vec<f64> = residuals.iter().map(|&r| each(r).1 / divisor).collect();
+                let expected = [
+                    TensorData::new(vec![sum / divisor], [1]),
+                    TensorData::new(slopes.clone(), [count]),
+                    TensorData::new(slopes.iter().map(|slope| -slope).collect::<Vec<_>>(), [count]),
+                ]
+                .map(|data| data.convert_dtype(dtype));
+                let [a, b] = [0, 1].map(|k: usize| tensor::<Ours, 1>(&data[k], dtype).require_grad());
+                let out = match squared {
+                    true => loss::MseLoss::new().forward(a.clone(), b.clone(), reduction.clone()),
+                    false => huber.forward(a.clone(), b.clone(), reduction.clone()),
+                };
+                let grads = out.backward();
+                let found = [out.into_data()]
+                    .into_iter()
+                    .chain([a, b].map(|leaf| leaf.grad(&grads).unwrap().into_data()))
+                    .collect::<Vec<_>>();
+                let what = format!("squared {squared} {reduction:?} {dtype:?}");
+                // Huber's bound is an f32.
+                let times = if dtype == DType::F64 { 1e9 } else { 30.0 };
+                assert_close(&what, &found, &expected, Tolerance::of(dtype).times(times));
+            }
+        }
+    }
+}
+
+/// With and without weights and smoothing, of one axis and of several, against the formula in f64.
+#[test]
+fn binary_cross_entropy() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for shape in [vec![37], vec![11, 4]] {
+            for (logits, smoothing, weighted) in
+                [(true, None, true), (false, None, true), (true, Some(0.25f32), true), (false, None, false)]
+            {
+                let count: usize = shape.iter().product();
+                let (low, high) = if logits { (-5.0, 5.0) } else { (0.1, 0.9) };
+                let x: Vec<f64> = (0..count).map(|_| random.uniform(low, high)).collect();
+                let x = TensorData::new(x, [count]).convert_dtype(dtype);
+                let labels: Vec<i64> = (0..count).map(|_| random.below(2) as i64).collect();
+                let columns = if shape.len() > 1 { shape[1] } else { 2 };
+                let weights: Vec<f32> = (0..columns).map(|k| 0.5 + k as f32 / 2.0).collect();
+                let leaf = tensor::<Ours, 1>(&x, dtype).require_grad();
+                let targets = Tensor::<Ours, 1, Int>::from_data(labels.as_slice(), &Default::default());
+                let of = loss::BinaryCrossEntropyLossConfig::new()
+                    .with_logits(logits)
+                    .with_smoothing(smoothing)
+                    .with_weights(weighted.then(|| weights.clone()))
+                    .init::<Ours>(&Default::default());
+                let out = match shape.len() {
+                    1 => of.forward(leaf.clone(), targets),
+                    _ => {
+                        let shape = [shape[0], shape[1]];
+                        of.forward(leaf.clone().reshape(shape), targets.reshape(shape))
+                    }
+                };
+                let grads = out.backward();
+                let found = [out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+                let (mut sum, mut slopes) = (0.0, Vec::new());
+                for (i, (x, &label)) in x.iter::<f64>().zip(&labels).enumerate() {
+                    let a = smoothing.map_or(0.0, f64::from);
+                    let y = label as f64 * (1.0 - a) + a / columns as f64;
+                    let at = if shape.len() > 1 { i % columns } else { label as usize };
+                    let weight = if weighted { f64::from(weights[at]) } else { 1.0 } / count as f64;
+                    let p = if logits { 1.0 / (1.0 + (-x).exp()) } else { x };
+                    sum -= weight * (y * p.ln() + (1.0 - y) * (1.0 - p).ln());
+                    let slope = (1.0 - y) / (1.0 - p) - y / p;
+                    slopes.push(weight * slope * if logits { p * (1.0 - p) } else { 1.0 });
+                }
+                let expected = [TensorData::new(vec![sum], [1]), TensorData::new(slopes, [count])];
+                let expected = expected.map(|data| data.convert_dtype(dtype));
+                let what = format!("{shape:?} {dtype:?} logits {logits} {smoothing:?} weighted {weighted}");
+                assert_close(&what, &found, &expected, Tolerance::of(dtype).times(30.0));
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What configs and modules refuse: a panic as of Burn's ops, with an error that says what was expected and what was found.
+
+use burn::module::Module;
+use burn::nn::{PaddingConfig2d, PaddingConfig3d};
+use burn::tensor::backend::AutodiffBackend;
+use burn_rocm::{RocmError, take_last_error};
+use burn_rocm_nn as ours;
+use burn_rocm_nn::amp::{GradScalerConfig, GradScalerRecord};
+use burn_rocm_nn::attention::{MhaCache, MhaInput, MultiHeadAttentionConfig};
+use burn_rocm_nn::loss;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::support::*;
+
+/// That the body ends in an `Invalid` of this op, which says what was found.
+fn refused<T>(op: &str, what: &str, body: impl FnOnce() -> T) {
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(body()))).is_err(), "{op} took {what}");
+    match take_last_error() {
+        Some(RocmError::Invalid { op: of, expected, found }) => {
+            assert_eq!(of, op);
+            assert!(found.contains(what) && !expected.is_empty(), "{op}: {expected}, found {found}");
+        }
+        other => panic!("{op} of {what}: {other:?}"),
+    }
+}
+
+fn configs<B: AutodiffBackend>() {
+    let device = Default::default();
+    for groups in [0, 3] {
+        refused("GroupNormConfig", &groups.to_string(), || {
+            ours::GroupNormConfig::new(groups, 4).init::<B>(&device)
+        });
+        refused("MultiHeadAttentionConfig", &groups.to_string(), || {
+            MultiHeadAttentionConfig::new(4, groups).init::<B>(&device)
+        });
+    }
+    for epsilon in [0.0, -1.0, f64::NAN] {
+        refused("RmsNormConfig", &epsilon.to_string(), || {
+            ours::RmsNormConfig::new(4).with_epsilon(epsilon).init::<B>(&device)
+        });
+    }
+    for delta in [-0.5, f32::NAN] {
+        refused("HuberLossConfig", &delta.to_string(), || loss::HuberLossConfig::new(delta).init());
+    }
+    for alpha in [-0.5f32, 1.5, f32::NAN] {
+        let (what, smoothing) = (alpha.to_string(), Some(alpha));
+        refused("loss", &what, || {
+            loss::CrossEntropyLossConfig::new().with_smoothing(smoothing).init::<B>(&device)
+        });
+        refused("loss", &what, || loss::NllLossConfig::new().with_smoothing(smoothing).init::<B>(&device));
+        refused("loss", &what, || {
+            loss::BinaryCrossEntropyLossConfig::new().with_smoothing(smoothing).init::<B>(&device)
+        });
+    }
+    for weight in [0.0f32, -1.0, f32::NAN] {
+        let (what, weights) = (format!("[1.0, {weight:?}]"), Some(vec![1.0, weight]));
+        refused("loss", &what, || {
+            loss::CrossEntropyLossConfig::new().with_weights(weights.clone()).init::<B>(&device)
+        });
+        refused("loss", &what, || {
+            loss::NllLossConfig::new().with_weights(weights.clone()).init::<B>(&device)
+        });
+        refused("loss", &what, || {
+            loss::BinaryCrossEntropyLossConfig::new().with_weights(weights.clone()).init::<B>(&device)
+        });
+    }
+    for scale in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e60, 1e-60] {
+        let config = GradScalerConfig::new().with_initial_scale(scale);
+        refused("GradScalerConfig", &scale.to_string(), || config.init());
+        let record = GradScalerRecord { scale: scale as f32, finite: 0, skipped: 0 };
+        refused("GradScaler::load_record", &(scale as f32).to_string(), || {
+            GradScalerConfig::new().init().load_record(record)
+        });
+    }
+    for factor in [0.5, f64::NAN] {
+        let config = GradScalerConfig::new().with_growth_factor(factor);
+        refused("GradScalerConfig", &factor.to_string(), || config.init());
+    }
+    for factor in [0.0, 1.0, f64::NAN] {
+        let config = GradScalerConfig::new().with_backoff_factor(factor);
+        refused("GradScalerConfig", &factor.to_string(), || config.init());
+    }
+}
+
+#[test]
+fn configs_say_what_does_not_fit() {
+    configs::<Ours>();
+    configs::<Oracle>();
+}
+
+fn inputs<B: AutodiffBackend>(of_max: &str, of_average: &str) {
+    let device = Default::default();
+    let x = Tensor::<B, 5>::ones([1, 1, 4, 4, 4], &device);
+    for (padding, of_max, of_average) in
+        [(PaddingConfig3d::Same, "pool3d", "pool3d"), (PaddingConfig3d::Valid, of_max, of_average)]
+    {
+        let pool = ours::MaxPool3dConfig::new([2; 3]).with_strides([1, 0, 1]).with_padding(padding.clone());
+        refused(of_max, "[1, 0, 1]", || pool.init().forward(x.clone()));
+        let pool = ours::AvgPool3dConfig::new([2; 3]).with_strides([0, 1, 1]).with_padding(padding);
+        refused(of_average, "[0, 1, 1]", || pool.init().forward(x.clone()));
+    }
+    let attention = MultiHeadAttentionConfig::new(4, 2).init::<B>(&device);
+    let tokens = |count| MhaInput::self_attn(Tensor::<B, 3>::ones([2, count, 4], &device));
+    let mut cache = MhaCache::autoregressive();
+    attention.forward_cache(tokens(2), &mut cache);
+    refused("autoregressive cache", "[2, 0, 4]", || attention.forward_cache(tokens(0), &mut cache));
+}
+
+#[test]
+fn modules_say_what_does_not_fit() {
+    inputs::<Ours>("max_pool3d_with_indices", "avg_pool3d");
+    inputs::<Oracle>("pool3d", "pool3d");
+    let device = Default::default();
+    let mut layer = ours::ConvActConfig::new([1, 1], [3, 3], ours::Act::Relu)
+        .with_padding(PaddingConfig2d::Same)
+        .init::<Ours>(&device);
+    layer.stride = [0, 1];
+    assert_eq!(layer.num_params(), 10);
+    refused("conv_act", "[0, 1]", || layer.forward(Tensor::ones([1, 1, 4, 4], &device)));
+}
