@@ -2,6 +2,13 @@
 #include "prelude.h"
 #include "rows.h"
 
+// Blocks have 256 threads at most: said to AMD's compiler alone, NVIDIA's would take more registers for it.
+#if COMPILER_AMD
+#define WAVES __launch_bounds__(256) ALL_WAVES(true)
+#else
+#define WAVES
+#endif
+
 struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
@@ -55,7 +62,7 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
                 squares += x * x;
             });
             C scale = (C)1 / math::sqrt(block_reduce(squares, Plus()) / (C)len + epsilon);
-            return row.write(to, [&](u64 i, C x, auto... m) { return f(i, x * scale, m...); }, more...);
+            return row.write(to, [&](u64 i, C x, auto... m) { return f((u32)i, x * scale, m...); }, more...);
         }
         Shifted<C> mine{(C)0, (C)0};
         C first = CENTRED ? (C)load(from[0]) : (C)0;
@@ -64,11 +71,11 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         row.for_each_kept([&](C &x, bool) { mine.take(x - first); });
         Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
         C mean = first + of.off;
-        row.write(to, [&](u64 i, C x, auto... m) { return f(i, (x - mean) * of.rstd, m...); }, more...);
+        row.write(to, [&](u64 i, C x, auto... m) { return f((u32)i, (x - mean) * of.rstd, m...); }, more...);
     } else {
         Shifted<C> mine{(C)0, (C)0};
         C first = CENTRED ? (C)load(from[0]) : (C)0;
-        for_each_of_row(whole_block(), len, [&](u64, T x) { mine.take((C)load(x) - first); }, from);
+        for_each_of_row(Team{anew(threadIdx.x), blockDim.x}, len, [&](u64, T x) { mine.take((C)load(x) - first); }, from);
         Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
         C mean = first + of.off, scale = of.rstd;
         if constexpr (KEPT) {
@@ -83,16 +90,34 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
 template <bool KEPT, class T> DEVICE void layer_norm_row(u64 len, const T *from, const T *gamma, const T *beta, f64 epsilon, T *to) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) { // a loop each, so that they vectorise
-        if (beta == nullptr) return normalise<true, KEPT>(len, from, (C)epsilon, to, [](u64, C x, C g) { return x * g; }, gamma);
+        if (beta == nullptr) return normalise<true, KEPT>(len, from, (C)epsilon, to, [](auto, C x, C g) { return x * g; }, gamma);
     }
     // Where there is no beta its place is read from gamma: two copies of all this would hold the registers of both.
     bool shift = beta != nullptr;
-    normalise<true, KEPT>(len, from, (C)epsilon, to, [=](u64, C x, C g, C b) { return x * g + (shift ? b : (C)0); }, gamma, shift ? beta : gamma);
+    normalise<true, KEPT>(len, from, (C)epsilon, to, [=](auto, C x, C g, C b) { return x * g + (shift ? b : (C)0); }, gamma, shift ? beta : gamma);
 }
 
+// What a kernel is given, to be read anew for each row: kept through all of them, it and what is made of it take too many registers.
+template <class T> struct LayerNorm {
+    u64 rows, len;
+    const T *x, *gamma, *beta;
+    f64 epsilon;
+    T *out;
+};
+template <class T> struct GroupNorm {
+    u64 rows, len, groups, spatial;
+    const T *x, *gamma, *beta;
+    f64 epsilon;
+    T *out;
+};
+
 template <class T>
-__global__ void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
-    for_each_row(rows, [=](u64 row) { layer_norm_row<true>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
+__global__ WAVES void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
+    LayerNorm<T> given{rows, len, x, gamma, beta, epsilon, out};
+    for_each_row(rows, [=](u64 row) {
+        const LayerNorm<T> p = parameters(given);
+        layer_norm_row<true>(p.len, p.x + row * p.len, p.gamma, p.beta, p.epsilon, p.out + row * p.len);
+    });
 }
 
 struct Either {
@@ -136,17 +161,27 @@ template <bool KEPT, class T>
 DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
     using C = compute_t<T>;
     u64 first = row % groups * quotient(len, spatial);
-    bool narrow = len >> 32 == 0;
-    normalise<true, KEPT, true>(len, x + row * len, (C)epsilon, out + row * len, [=](u64 i, C n) {
+    const T *gamma_of = gamma + first, *beta_of = beta + first;
+    bool narrow = len >> 29 == 0;
+    normalise<true, KEPT, true>(len, x + row * len, (C)epsilon, out + row * len, [=](auto i, C n) {
         if (gamma == nullptr) return n;
-        u64 channel = first + (narrow ? (u64)((u32)i / (u32)spatial) : quotient(i, spatial));
-        return n * (C)load(gamma[channel]) + (C)load(beta[channel]);
+        if (sizeof(i) == 4 || narrow) {
+            u32 channel = (u32)i / (u32)spatial;
+            return n * (C)load(vector_at<1>(gamma_of, channel).lane[0]) + (C)load(vector_at<1>(beta_of, channel).lane[0]);
+        }
+        u64 channel = quotient(i, spatial);
+        return n * (C)load(gamma_of[channel]) + (C)load(beta_of[channel]);
     });
 }
 
 template <class T>
-__global__ void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
-    for_each_row(rows, [=](u64 row) { group_norm_row<true>(row, len, groups, spatial, x, gamma, beta, epsilon, out); });
+__global__ WAVES void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, f64 epsilon,
+                                      T *out) {
+    GroupNorm<T> given{rows, len, groups, spatial, x, gamma, beta, epsilon, out};
+    for_each_row(rows, [=](u64 row) {
+        const GroupNorm<T> p = parameters(given);
+        group_norm_row<true>(row, p.len, p.groups, p.spatial, p.x, p.gamma, p.beta, p.epsilon, p.out);
+    });
 }
 
 template <class T>
@@ -156,9 +191,9 @@ __global__ void group_norm_repair(u64 rows, u64 len, u64 groups, u64 spatial, co
 }
 
 // out = x / sqrt(mean of x^2 + epsilon) * gamma over each row.
-template <class T> __global__ void rms_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, f64 epsilon, T *out) {
+template <class T> __global__ WAVES void rms_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, f64 epsilon, T *out) {
     using C = compute_t<T>;
     for_each_row(rows, [=](u64 row) {
-        normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [](u64, C x, C g) { return x * g; }, gamma);
+        normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [](auto, C x, C g) { return x * g; }, gamma);
     });
 }

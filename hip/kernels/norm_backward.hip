@@ -68,6 +68,7 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
                     Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
     constexpr u32 PIECES = KEEP ? KEPT<T> : 1, HELD = KEEP && SUMS ? PIECES * WIDTH : 1;
+    constexpr u32 TOGETHER = SUMS ? 4 : 2; // elements that are unpacked before the next are
     Vector<T, WIDTH> kept[PIECES], kept_grad[PIECES];
     C dgamma[HELD], dbeta[HELD];
     auto for_each_piece = [=](auto f) {
@@ -120,7 +121,7 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
         if constexpr (CENTRED) {
             for_each_read(false, [&](u32, I, auto a, auto b, auto factor) {
                 for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j == 4) a = anew(a, of_row.b), b = anew(b), factor = anew(factor);
+                    if (j != 0 && j % TOGETHER == 0) a = anew(a, of_row.b), b = anew(b), factor = anew(factor);
                     of_row = of_row + Pair<C>{(C)load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j])};
                 }
             });
@@ -129,7 +130,7 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
         C mean = of_row.a / (C)len, shift = of_row.b / (C)len;
         for_each_read(CENTRED, [&](u32, I, auto a, auto b, auto factor) {
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j == 4) a = anew(a, centred.b), b = anew(b), factor = anew(factor);
+                if (j != 0 && j % TOGETHER == 0) a = anew(a, centred.b), b = anew(b), factor = anew(factor);
                 C d = (C)load(a.lane[j]) - mean;
                 centred = centred + Pair<C>{d * d, (C)load(b.lane[j]) * (C)load(factor.lane[j]) * d};
             }
@@ -140,7 +141,7 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
             Vector<T, WIDTH> out;
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j == 4) a = anew(a, last), b = anew(b), factor = anew(factor);
+                if (j != 0 && j % TOGETHER == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
                 C normal = ((C)load(a.lane[j]) - mean) * rstd, d = (C)load(b.lane[j]);
                 if constexpr (SUMS && KEEP) {
                     dgamma[p * WIDTH + j] += d * normal, dbeta[p * WIDTH + j] += d;
@@ -240,7 +241,7 @@ __global__ ALL_WAVES((is_same<T, f32>::value)) void layer_norm_rows_backward(u64
 
 // partial[1, gridDim.x, len]: there is no dbeta.
 template <class T>
-__global__ void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
+__global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
     using C = compute_t<T>;
     rows_gradient<false, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, partial_of_block(partial, len, false),
                                Statistics<C>{nullptr, nullptr});
@@ -249,7 +250,7 @@ __global__ void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *d
 // Rows are groups of channels: x is [rows / groups, groups, channels, spatial] and len = channels * spatial; gamma may be null.
 // statistics[2, rows] gets mean and rstd, from which channel_sums makes dgamma and dbeta; it may be null.
 template <class T>
-__global__ void group_norm_rows_backward(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx,
+__global__ ALL_WAVES(true) void group_norm_rows_backward(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx,
                                          compute_t<T> *statistics) {
     using C = compute_t<T>;
     Statistics<C> to{statistics, statistics == nullptr ? nullptr : statistics + rows};
