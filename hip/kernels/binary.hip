@@ -155,18 +155,30 @@ template <bool ONE, class T> DEVICE void read_piece(const T *from, Vector<T, LAN
         piece = piece_of(from, 0);
     }
 }
-template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(u32 n, const Strided<2> &m, const T *a, const T *b, T *out) {
+
+template <class T> struct StridedGiven {
+    u32 n;
+    Strided<2> m;
+    u32 lies;
+    const T *a, *b;
+    T *out;
+};
+template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(const StridedGiven<T> &given) {
     constexpr u32 WIDTH = LANES<T>;
-    for_each(n / WIDTH, [=](u64 index) {
-        Offsets<2> at = offsets_of(m, (u32)index * WIDTH);
+    for_each(given.n / WIDTH, [=](u64 index) {
+        const StridedGiven<T> p = parameters(given); // kept, they and what divides by the shape take too many scalar registers
+        Offsets<2> at = offsets_of(p.m, (u32)index * WIDTH);
         Vector<T, WIDTH> x, y;
-        read_piece<ONE_A>(a + at.at[0], x);
-        read_piece<ONE_B>(b + at.at[1], y);
+        read_piece<ONE_A>(p.a + at.at[0], x);
+        read_piece<ONE_B>(p.b + at.at[1], y);
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-        for (u32 j = 0; j < WIDTH; ++j) x.lane[j] = store<T>::from(Op::apply(load(x.lane[j]), load(y.lane[j])));
-        reinterpret_cast<Vector<T, WIDTH> *>(out)[index] = x;
+        for (u32 j = 0; j < WIDTH; ++j) {
+            if (j != 0 && j % 4 == 0) x = anew(x), y = anew(y); // four after the other four: the registers of eight powers are not to be had
+            x.lane[j] = store<T>::from(Op::apply(load(x.lane[j]), load(y.lane[j])));
+        }
+        reinterpret_cast<Vector<T, WIDTH> *>(p.out)[index] = x;
     });
 }
 
@@ -174,10 +186,11 @@ template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(u32 n
 // bytes, of which every operand has all elements side by side; + 2 where a, + 4 where b has one value along it instead.
 template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, u32 lies, const T *a, const T *b, T *out) {
     if constexpr (!ONE_THREAD) {
+        StridedGiven<T> given{n, m, lies, a, b, out};
         bool left = past_boundary(out) == 0 && past_boundary(a) == 0, right = past_boundary(out) == 0 && past_boundary(b) == 0;
-        if (lies == 1 && left && right) return by_pieces<Op, false, false>(n, m, a, b, out);
-        if (lies == 3 && right) return by_pieces<Op, true, false>(n, m, a, b, out);
-        if (lies == 5 && left) return by_pieces<Op, false, true>(n, m, a, b, out);
+        if (lies == 1 && left && right) return by_pieces<Op, false, false>(given);
+        if (lies == 3 && right) return by_pieces<Op, true, false>(given);
+        if (lies == 5 && left) return by_pieces<Op, false, true>(given);
     }
     for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = store<T>::from(Op::apply(load(a[at.at[0]]), load(b[at.at[1]]))); });
 }
