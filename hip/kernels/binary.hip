@@ -9,16 +9,17 @@ __global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void b
     map_contiguous(n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
 }
 
-// 16 bytes of elements: side by side or, `one`, all the first.
-template <class T> DEVICE Vector<T, LANES<T>> read_piece(const T *from, bool one) {
-    if (!one) return piece_of(from, 0);
-    Vector<T, LANES<T>> piece;
-    T value = *from;
+// 16 bytes of elements: side by side or, ONE, all the first.
+template <bool ONE, class T> DEVICE void read_piece(const T *from, Vector<T, LANES<T>> &piece) {
+    if constexpr (ONE) {
+        T value = *from;
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-    for (u32 j = 0; j < LANES<T>; ++j) piece.lane[j] = value;
-    return piece;
+        for (u32 j = 0; j < LANES<T>; ++j) piece.lane[j] = value;
+    } else {
+        piece = piece_of(from, 0);
+    }
 }
 
 template <class T> struct StridedGiven {
@@ -28,26 +29,36 @@ template <class T> struct StridedGiven {
     const T *a, *b;
     T *out;
 };
+template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(const StridedGiven<T> &given) {
+    constexpr u32 WIDTH = LANES<T>;
+    for_each(given.n / WIDTH, [=](u64 index) {
+        const StridedGiven<T> p = parameters(given); // kept, they and what divides by the shape take too many scalar registers
+        Offsets<2> at = offsets_of(p.m, (u32)index * WIDTH);
+        Vector<T, WIDTH> x, y;
+        read_piece<ONE_A>(p.a + at.at[0], x);
+        read_piece<ONE_B>(p.b + at.at[1], y);
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+        for (u32 j = 0; j < WIDTH; ++j) {
+            if (j != 0 && j % 4 == 0) x = anew(x), y = anew(y); // four after the other four: the registers of eight powers are not to be had
+            x.lane[j] = store<T>::from(Op::apply(load(x.lane[j]), load(y.lane[j])));
+        }
+        reinterpret_cast<Vector<T, WIDTH> *>(p.out)[index] = x;
+    });
+}
 
 // out[i] = op(a[..], b[..]): `out` contiguous. A grid of a thread for 16 bytes. `lies`, from the host: 0, or 1 where the last axis is of pieces of 16
 // bytes, of which every operand has all elements side by side; + 2 where a, + 4 where b has one value along it instead.
 template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, u32 lies, const T *a, const T *b, T *out) {
-    constexpr u32 WIDTH = LANES<T>;
-    StridedGiven<T> given{n, m, lies, a, b, out};
-    bool left = lies & 2 || past_boundary(a) == 0, right = lies & 4 || past_boundary(b) == 0;
-    if (ONE_THREAD || lies == 0 || !left || !right || past_boundary(out) != 0) {
-        return for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = store<T>::from(Op::apply(load(a[at.at[0]]), load(b[at.at[1]]))); });
+    if constexpr (!ONE_THREAD) {
+        StridedGiven<T> given{n, m, lies, a, b, out};
+        bool left = past_boundary(out) == 0 && past_boundary(a) == 0, right = past_boundary(out) == 0 && past_boundary(b) == 0;
+        if (lies == 1 && left && right) return by_pieces<Op, false, false>(given);
+        if (lies == 3 && right) return by_pieces<Op, true, false>(given);
+        if (lies == 5 && left) return by_pieces<Op, false, true>(given);
     }
-    for_each(n / WIDTH, [=](u64 index) {
-        const StridedGiven<T> p = parameters(given); // kept, they and what divides by the shape take too many scalar registers
-        Offsets<2> at = offsets_of(p.m, (u32)index * WIDTH);
-        Vector<T, WIDTH> x = read_piece(p.a + at.at[0], p.lies & 2), y = read_piece(p.b + at.at[1], p.lies & 4);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-        for (u32 j = 0; j < WIDTH; ++j) x.lane[j] = store<T>::from(Op::apply(load(x.lane[j]), load(y.lane[j])));
-        reinterpret_cast<Vector<T, WIDTH> *>(p.out)[index] = x;
-    });
+    for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = store<T>::from(Op::apply(load(a[at.at[0]]), load(b[at.at[1]]))); });
 }
 
 // The same two for Div and Rem of integers: a divisor of 0 gives 0 and raises the flag.

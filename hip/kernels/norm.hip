@@ -2,6 +2,13 @@
 #include "prelude.h"
 #include "rows.h"
 
+// Blocks have 256 threads at most: said to AMD's compiler alone, NVIDIA's would take more registers for it.
+#if COMPILER_AMD
+#define WAVES __launch_bounds__(256) ALL_WAVES(true)
+#else
+#define WAVES
+#endif
+
 struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
@@ -90,9 +97,27 @@ template <bool KEPT, class T> DEVICE void layer_norm_row(u64 len, const T *from,
     normalise<true, KEPT>(len, from, (C)epsilon, to, [=](auto, C x, C g, C b) { return x * g + (shift ? b : (C)0); }, gamma, shift ? beta : gamma);
 }
 
+// What a kernel is given, to be read anew for each row: kept through all of them, it and what is made of it take too many registers.
+template <class T> struct LayerNorm {
+    u64 rows, len;
+    const T *x, *gamma, *beta;
+    f64 epsilon;
+    T *out;
+};
+template <class T> struct GroupNorm {
+    u64 rows, len, groups, spatial;
+    const T *x, *gamma, *beta;
+    f64 epsilon;
+    T *out;
+};
+
 template <class T>
-__global__ __launch_bounds__(256) ALL_WAVES(true) void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
-    for_each_row(rows, [=](u64 row) { layer_norm_row<true>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
+__global__ WAVES void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
+    LayerNorm<T> given{rows, len, x, gamma, beta, epsilon, out};
+    for_each_row(rows, [=](u64 row) {
+        const LayerNorm<T> p = parameters(given);
+        layer_norm_row<true>(p.len, p.x + row * p.len, p.gamma, p.beta, p.epsilon, p.out + row * p.len);
+    });
 }
 
 struct Either {
@@ -149,17 +174,12 @@ DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x
     });
 }
 
-template <class T> struct GroupNorm {
-    u64 rows, len, groups, spatial;
-    const T *x, *gamma, *beta;
-    f64 epsilon;
-    T *out;
-};
 template <class T>
-__global__ __launch_bounds__(256) ALL_WAVES(true) void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
+__global__ WAVES void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, f64 epsilon,
+                                      T *out) {
     GroupNorm<T> given{rows, len, groups, spatial, x, gamma, beta, epsilon, out};
     for_each_row(rows, [=](u64 row) {
-        const GroupNorm<T> p = parameters(given); // kept through the rows, they and what is made of them take too many scalar registers
+        const GroupNorm<T> p = parameters(given);
         group_norm_row<true>(row, p.len, p.groups, p.spatial, p.x, p.gamma, p.beta, p.epsilon, p.out);
     });
 }
@@ -171,7 +191,7 @@ __global__ void group_norm_repair(u64 rows, u64 len, u64 groups, u64 spatial, co
 }
 
 // out = x / sqrt(mean of x^2 + epsilon) * gamma over each row.
-template <class T> __global__ void rms_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, f64 epsilon, T *out) {
+template <class T> __global__ WAVES void rms_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, f64 epsilon, T *out) {
     using C = compute_t<T>;
     for_each_row(rows, [=](u64 row) {
         normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [](auto, C x, C g) { return x * g; }, gamma);

@@ -49,6 +49,24 @@ template <class T> struct PerChannel {
     }
 };
 
+// The sums over a block of what each warp has of two, in every thread; in the warps' order.
+template <class C> DEVICE void join_warps(Pair<C> &x, Pair<C> &y) {
+    SHARED(Pair<C>, partial, 64); // a block has at most 1024 threads, a warp at least 32
+    u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize;
+    if (warps == 1) return;
+    sync_threads(); // the last row's may still be read
+    if (threadIdx.x % (u32)warpSize == 0) {
+        partial[threadIdx.x / (u32)warpSize * 2] = x;
+        partial[threadIdx.x / (u32)warpSize * 2 + 1] = y;
+    }
+    sync_threads();
+    x = partial[0], y = partial[1];
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
+    for (u32 w = 1; w < warps; ++w) x = x + partial[2 * w], y = y + partial[2 * w + 1];
+}
+
 // Where a block keeps its sums of dgamma and dbeta, `len` each, and a row's mean and rstd; null where nobody asks.
 template <class C> struct Sums {
     C *dgamma, *dbeta;
@@ -116,27 +134,46 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
                 f(p, first, a, b, factor);
             });
         };
-        // Two sums at a time: x and h, then of the centred row its squares and its product with h.
-        Pair<C> of_row{(C)0, (C)0}, centred{(C)0, (C)0};
+        C mean = (C)0, shift = (C)0;
+        Pair<C> of_x{(C)0, (C)0}, of_h{(C)0, (C)0};
         if constexpr (CENTRED) {
-            for_each_read(false, [&](u32, I, auto a, auto b, auto factor) {
+            // Sums of d, x less the row's first element and so as near to the mean as any, of h and of products: one reduction. Those of x are the warp's
+            // before those of h are begun, which leaves them their registers.
+            C start = load(from[0]);
+            for_each_read(false, [&](u32, I, auto a, auto, auto) {
                 for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j != 0 && j % TOGETHER == 0) a = anew(a, of_row.b), b = anew(b), factor = anew(factor);
-                    of_row = of_row + Pair<C>{(C)load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j])};
+                    if (j != 0 && j % TOGETHER == 0) a = anew(a, of_x.b);
+                    C d = (C)load(a.lane[j]) - start;
+                    of_x = of_x + Pair<C>{d, d * d};
                 }
             });
-            of_row = block_reduce(of_row, Plus());
+            of_x = warp_reduce(of_x, Plus());
+            for_each_read(true, [&](u32, I, auto a, auto b, auto factor) {
+                for (u32 j = 0; j < WIDTH; ++j) {
+                    if (j != 0 && j % TOGETHER == 0) a = anew(a, of_h.b), b = anew(b), factor = anew(factor);
+                    C d = (C)load(a.lane[j]) - start, h = (C)load(b.lane[j]) * (C)load(factor.lane[j]);
+                    of_h = of_h + Pair<C>{h, h * d};
+                }
+            });
+            of_h = warp_reduce(of_h, Plus());
+            join_warps(of_x, of_h);
+            C off = of_x.a / (C)len;
+            mean = start + off, shift = of_h.a / (C)len;
+            of_x.b -= of_x.a * off, of_h.b -= of_h.a * off;
+            if (of_x.b < (C)0) of_x.b = (C)0; // by rounding; NaN stays
+        } else {
+            Pair<C> both{(C)0, (C)0};
+            for_each_read(false, [&](u32, I, auto a, auto b, auto factor) {
+                for (u32 j = 0; j < WIDTH; ++j) {
+                    if (j != 0 && j % TOGETHER == 0) a = anew(a, both.b), b = anew(b), factor = anew(factor);
+                    C v = load(a.lane[j]);
+                    both = both + Pair<C>{v * v, (C)load(b.lane[j]) * (C)load(factor.lane[j]) * v};
+                }
+            });
+            both = block_reduce(both, Plus());
+            of_x.b = both.a, of_h.b = both.b;
         }
-        C mean = of_row.a / (C)len, shift = of_row.b / (C)len;
-        for_each_read(CENTRED, [&](u32, I, auto a, auto b, auto factor) {
-            for (u32 j = 0; j < WIDTH; ++j) {
-                if (j != 0 && j % TOGETHER == 0) a = anew(a, centred.b), b = anew(b), factor = anew(factor);
-                C d = (C)load(a.lane[j]) - mean;
-                centred = centred + Pair<C>{d * d, (C)load(b.lane[j]) * (C)load(factor.lane[j]) * d};
-            }
-        });
-        centred = block_reduce(centred, Plus());
-        C rstd = (C)1 / math::sqrt(centred.a / (C)len + epsilon), slope = rstd * (centred.b / (C)len);
+        C rstd = (C)1 / math::sqrt(of_x.b / (C)len + epsilon), slope = rstd * (of_h.b / (C)len);
         for_each_read(true, [&](u32 p, I first, auto a, auto b, auto factor) {
             Vector<T, WIDTH> out;
             C last = (C)0;
@@ -231,9 +268,17 @@ template <class C> DEVICE Sums<C> partial_of_block(C *partial, u64 len, bool sec
     return Sums<C>{partial + blockIdx.x * len, second ? partial + ((u64)gridDim.x + blockIdx.x) * len : nullptr};
 }
 
+// What fits the registers that all waves leave. On RDNA 1, whose 20 leave 48, bf16 does not, which is rounded by integers.
+#if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
+template <class T> constexpr bool FITS = is_same<T, f32>::value || is_same<T, f16>::value;
+#else
+template <class T> constexpr bool FITS = !is_same<T, f64>::value;
+#endif
+
+// Blocks may have 1024 threads here, so that long rows are kept: nothing is said of fewer.
 // partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is asked for.
 template <class T>
-__global__ ALL_WAVES((is_same<T, f32>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
+__global__ ALL_WAVES(FITS<T>) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
     using C = compute_t<T>;
     rows_gradient<true, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, partial_of_block(partial, len, true),
                               Statistics<C>{nullptr, nullptr});
@@ -241,7 +286,7 @@ __global__ ALL_WAVES((is_same<T, f32>::value)) void layer_norm_rows_backward(u64
 
 // partial[1, gridDim.x, len]: there is no dbeta.
 template <class T>
-__global__ __launch_bounds__(1024) ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
+__global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
     using C = compute_t<T>;
     rows_gradient<false, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, partial_of_block(partial, len, false),
                                Statistics<C>{nullptr, nullptr});
@@ -250,7 +295,7 @@ __global__ __launch_bounds__(1024) ALL_WAVES(true) void rms_norm_rows_backward(u
 // Rows are groups of channels: x is [rows / groups, groups, channels, spatial] and len = channels * spatial; gamma may be null.
 // statistics[2, rows] gets mean and rstd, from which channel_sums makes dgamma and dbeta; it may be null.
 template <class T>
-__global__ __launch_bounds__(1024) ALL_WAVES(true) void group_norm_rows_backward(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx,
+__global__ ALL_WAVES((!is_same<T, f64>::value)) void group_norm_rows_backward(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx,
                                          compute_t<T> *statistics) {
     using C = compute_t<T>;
     Statistics<C> to{statistics, statistics == nullptr ? nullptr : statistics + rows};
