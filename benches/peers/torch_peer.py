@@ -13,6 +13,7 @@ arguments = argparse.ArgumentParser()
 arguments.add_argument("--groups", required=True)
 arguments.add_argument("--shrink", type=int, default=1)
 arguments.add_argument("--iterations", type=int, default=5)
+arguments.add_argument("--filter", default="")
 options = arguments.parse_args()
 groups, shrink = options.groups.split(","), options.shrink
 
@@ -54,8 +55,12 @@ def say(name, seconds):
     print(f'"{name}",{seconds}', flush=True)
 
 
+def wanted(group, name):
+    return group in groups and options.filter in name
+
+
 def measure(group, name, body):
-    if group not in groups:
+    if not wanted(group, name):
         return
     print(f"PyTorch: {name}", file=sys.stderr)
     for _ in range(3):
@@ -245,7 +250,7 @@ class Transformer(nn.Module):
 
 
 def train(name, model, batch, loss_of):
-    if "train" not in groups:
+    if not wanted("train", name):
         return
     model = fill(model.to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, eps=1e-5)

@@ -13,6 +13,7 @@ use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, FloatDType, Int, Tensor, activation};
 
 use super::models::{Trained, fill, fused, stock};
+use super::time::Clock;
 use crate::Options;
 
 /// How the names of rows of burn-rocm-nn's modules end; what stands before it is the row of stock modules and of the peers.
@@ -152,24 +153,32 @@ fn uniform<B: Backend, const D: usize>(shape: [usize; D], device: &B::Device) ->
 }
 
 /// A case over one tensor of `[rows, columns]` and what else `make` gives.
-fn over<B: Backend, T: 'static>(
+///
+/// What `body` gives is held until it has been put to the device: a backend that puts ops off would not write a result that nobody has any more.
+fn over<B: Clock, T: 'static, R>(
     group: Group,
     name: String,
     bytes: f64,
     bar: Bar,
     operand_bytes: usize,
     make: impl Fn(&B::Device) -> T + 'static,
-    body: impl Fn(&T) + 'static,
+    body: impl Fn(&T) -> R + 'static,
 ) -> Case<B> {
     let make = Box::new(move |device: &B::Device| {
         let mut rotation = Rotation::new(operand_bytes, || make(device));
-        Timed { body: Box::new(move || body(rotation.next())), losses: None }
+        let device = device.clone();
+        let held = move || {
+            let result = body(rotation.next());
+            B::launch(&device);
+            drop(result);
+        };
+        Timed { body: Box::new(held), losses: None }
     });
     Case { group, name, work: Work::Bytes(bytes), bar, make }
 }
 
 /// Every case.
-pub(crate) fn cases<B: Backend>(options: &Options) -> Vec<Case<B>> {
+pub(crate) fn cases<B: Clock>(options: &Options) -> Vec<Case<B>> {
     let mut all = memory::<B>(options);
     all.extend(products::<B>(options));
     all.extend(convolutions::<B>(options));
@@ -179,7 +188,7 @@ pub(crate) fn cases<B: Backend>(options: &Options) -> Vec<Case<B>> {
     all
 }
 
-fn memory<B: Backend>(options: &Options) -> Vec<Case<B>> {
+fn memory<B: Clock>(options: &Options) -> Vec<Case<B>> {
     let n = (1usize << 28) / options.shrink;
     let (rows, columns) = (65536 / options.shrink.min(4096), 4096);
     let size = |n: usize| n as f64 * 4.0;
@@ -198,15 +207,13 @@ fn memory<B: Backend>(options: &Options) -> Vec<Case<B>> {
             Bar::OfCopy(0.95),
             8 * n,
             pair,
-            |[a, b]: &[Tensor<B, 1>; 2]| {
-                drop(a.clone() + b.clone());
-            },
+            |[a, b]: &[Tensor<B, 1>; 2]| a.clone() + b.clone(),
         ),
         over(Elementwise, name("gelu"), size(2 * n), Bar::OfCopy(0.95), 4 * n, one, |a: &Tensor<B, 1>| {
-            drop(activation::gelu(a.clone()));
+            activation::gelu(a.clone())
         }),
         over(Elementwise, name("exp"), size(2 * n), Bar::OfCopy(0.95), 4 * n, one, |a: &Tensor<B, 1>| {
-            drop(a.clone().exp());
+            a.clone().exp()
         }),
         over(
             Elementwise,
@@ -217,12 +224,10 @@ fn memory<B: Backend>(options: &Options) -> Vec<Case<B>> {
             table,
             |a: &Tensor<B, 2>| {
                 // Flattening the transposed matrix must move it.
-                drop(a.clone().transpose().reshape([-1]));
+                a.clone().transpose().reshape([-1])
             },
         ),
-        over(Reduce, name("sum"), size(n), Bar::Rate(3.9e12), 4 * n, one, |a: &Tensor<B, 1>| {
-            drop(a.clone().sum());
-        }),
+        over(Reduce, name("sum"), size(n), Bar::Rate(3.9e12), 4 * n, one, |a: &Tensor<B, 1>| a.clone().sum()),
         over(
             Reduce,
             format!("sum_dim 1 {shape}"),
@@ -230,9 +235,7 @@ fn memory<B: Backend>(options: &Options) -> Vec<Case<B>> {
             Bar::Rate(3.9e12),
             4 * m,
             table,
-            |a: &Tensor<B, 2>| {
-                drop(a.clone().sum_dim(1));
-            },
+            |a: &Tensor<B, 2>| a.clone().sum_dim(1),
         ),
         over(
             Reduce,
@@ -241,9 +244,7 @@ fn memory<B: Backend>(options: &Options) -> Vec<Case<B>> {
             Bar::Rate(3.9e12),
             4 * m,
             table,
-            |a: &Tensor<B, 2>| {
-                drop(a.clone().sum_dim(0));
-            },
+            |a: &Tensor<B, 2>| a.clone().sum_dim(0),
         ),
         over(
             Softmax,
@@ -252,9 +253,7 @@ fn memory<B: Backend>(options: &Options) -> Vec<Case<B>> {
             Bar::Rate(3.7e12),
             4 * m,
             table,
-            |a: &Tensor<B, 2>| {
-                drop(activation::softmax(a.clone(), 1));
-            },
+            |a: &Tensor<B, 2>| activation::softmax(a.clone(), 1),
         ),
         over(
             Softmax,
@@ -267,7 +266,7 @@ fn memory<B: Backend>(options: &Options) -> Vec<Case<B>> {
                     Tensor::<B, 1, Int>::arange(0..rows as i64, device).remainder_scalar(columns as i64);
                 (table(device), labels, CrossEntropyLossConfig::new().init::<B>(device))
             },
-            |(logits, labels, loss)| drop(loss.forward(logits.clone(), labels.clone())),
+            |(logits, labels, loss)| loss.forward(logits.clone(), labels.clone()),
         ),
         over(
             Norm,
@@ -276,17 +275,17 @@ fn memory<B: Backend>(options: &Options) -> Vec<Case<B>> {
             Bar::Rate(3.7e12),
             4 * m,
             move |device| (table(device), LayerNormConfig::new(columns).init::<B>(device)),
-            |(x, norm)| drop(norm.forward(x.clone())),
+            |(x, norm)| norm.forward(x.clone()),
         ),
     ]
 }
 
-fn products<B: Backend>(options: &Options) -> Vec<Case<B>> {
+fn products<B: Clock>(options: &Options) -> Vec<Case<B>> {
     let dtypes = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
     let square = |((name, dtype, n), float): ((&str, hip::DType, usize), FloatDType)| {
         let bytes = 2 * n * n * dtype.size();
         let make = move |device: &B::Device| [(); 2].map(|()| uniform::<B, 2>([n, n], device).cast(float));
-        let body = |[a, b]: &[Tensor<B, 2>; 2]| drop(a.clone().matmul(b.clone()));
+        let body = |[a, b]: &[Tensor<B, 2>; 2]| a.clone().matmul(b.clone());
         let case =
             over(Group::Matmul, format!("matmul {n} {name}"), 0.0, Bar::OfLibrary(1.0), bytes, make, body);
         Case { work: Work::Flops(2.0 * (n as f64).powi(3)), ..case }
@@ -294,7 +293,7 @@ fn products<B: Backend>(options: &Options) -> Vec<Case<B>> {
     super::ceiling::products(options).into_iter().zip(dtypes).map(square).collect()
 }
 
-fn convolutions<B: Backend>(options: &Options) -> Vec<Case<B>> {
+fn convolutions<B: Clock>(options: &Options) -> Vec<Case<B>> {
     let batch = (64 / options.shrink).max(1);
     let layer = |[from, to, side, kernel, stride]: [usize; 5]| {
         let out = side / stride;
@@ -309,7 +308,7 @@ fn convolutions<B: Backend>(options: &Options) -> Vec<Case<B>> {
         let body = move |(x, w): &(Tensor<B, 4>, Tensor<B, 4>)| {
             let pad = kernel / 2;
             let options = ConvOptions::new([stride, stride], [pad, pad], [1, 1], 1);
-            drop(conv2d(x.clone(), w.clone(), None, options));
+            conv2d(x.clone(), w.clone(), None, options)
         };
         let name = format!(
             "conv2d {from}->{to} {kernel}x{kernel} stride {stride} on {side}x{side}, batch {batch} f32"
@@ -324,9 +323,9 @@ fn convolutions<B: Backend>(options: &Options) -> Vec<Case<B>> {
 /// Additions in a chain.
 const CHAIN: usize = 1000;
 
-fn chains<B: Backend>(_: &Options) -> Vec<Case<B>> {
+fn chains<B: Clock>(_: &Options) -> Vec<Case<B>> {
     let pair = |device: &B::Device| [(); 2].map(|()| uniform::<B, 2>([32, 32], device));
-    let case = |name: &str, body: fn(&[Tensor<B, 2>; 2])| Case {
+    let case = |name: &str, body: fn(&[Tensor<B, 2>; 2]) -> Vec<Tensor<B, 2>>| Case {
         work: Work::Ops(CHAIN as f64),
         ..over(Group::Overhead, name.into(), 0.0, Bar::Seconds(2.5e-6), BEYOND_CACHES, pair, body)
     };
@@ -336,10 +335,10 @@ fn chains<B: Backend>(_: &Options) -> Vec<Case<B>> {
             for i in 0..CHAIN {
                 kept.push(kept[i].clone() + b.clone());
             }
+            kept
         }),
         case("add 32x32, a chain of 1000, results dropped", |[a, b]| {
-            let last = (0..CHAIN).fold(a.clone(), |sum, _| sum + b.clone());
-            drop(last);
+            vec![(0..CHAIN).fold(a.clone(), |sum, _| sum + b.clone())]
         }),
     ]
 }

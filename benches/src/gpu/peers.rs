@@ -30,6 +30,7 @@ pub(crate) fn torch(
         .args(["-", "--groups", &names.join(",")])
         .args(["--shrink", &options.shrink.to_string()])
         .args(["--iterations", &options.iterations.to_string()])
+        .args(["--filter", options.filter.as_deref().unwrap_or_default()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
