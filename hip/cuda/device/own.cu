@@ -1,5 +1,5 @@
 // What AMD's libraries compute and NVIDIA's do not: products of 8-bit integers whose sizes are no multiples of 4, maximum
-// pooling that keeps each maximum's place, group norm, and activations that cuDNN has not.
+// pooling that keeps each maximum's place, norms of rows and groups, and activations that cuDNN has not.
 
 typedef signed char i8;
 typedef unsigned short u16;
@@ -32,9 +32,9 @@ __device__ void store(bf16 *to, float x) {
     to->bits = (u16)(((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) >> 16);
 }
 
-template <class F> __device__ void for_each(u64 n, F f) {
-    u64 step = (u64)gridDim.x * blockDim.x;
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) f(i);
+template <class N, class F> __device__ void for_each(N n, F f) {
+    N step = (N)gridDim.x * blockDim.x;
+    for (N i = (N)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) f(i);
 }
 
 struct Gemm {
@@ -46,7 +46,7 @@ struct Gemm {
 // Sums wrap. c may be d.
 extern "C" __global__ void gemm_i8(Gemm g, const i8 *a, const i8 *b, const i32 *c, i32 *d) {
     u64 plane = (u64)g.m * g.n;
-    for_each(plane * g.batch, [=](u64 i) {
+    for_each<u64>(plane * g.batch, [=](u64 i) {
         u64 batch = i / plane, column = i % plane / g.m, row = i % plane % g.m;
         const i8 *x = a + batch * g.a_stride + row * g.a_row;
         const i8 *y = b + batch * g.b_stride + column * g.b_column;
@@ -82,7 +82,7 @@ struct Pool {
 template <int AXES, class T, class I> __global__ void max_forward(Pool p, const T *x, T *y, I *indices) {
     Axis d = p.depth<AXES>(), h = p.h, w = p.w;
     u64 outputs = (u64)d.out * h.out * w.out;
-    for_each(outputs * p.planes, [=](u64 i) {
+    for_each<u64>(outputs * p.planes, [=](u64 i) {
         u64 plane = i / outputs;
         i32 slice = (i32)(i % outputs / ((u64)h.out * w.out)), row = (i32)(i / w.out % h.out), column = (i32)(i % w.out);
         const T *from = x + plane * d.size * h.size * w.size;
@@ -109,26 +109,33 @@ template <int AXES, class T, class I> __global__ void max_forward(Pool p, const 
     });
 }
 
-// Each pixel of the input gathers from the windows that hold it: a fixed order, one rounding.
-template <int AXES, class T, class I> __global__ void max_backward(Pool p, const T *dy, const I *indices, T *dx) {
+// Each pixel of the input gathers from the windows that hold it: a fixed order, one rounding. N counts the pixels of all planes and divides.
+template <class N, int AXES, class T, class I> __device__ void gather_max(Pool p, const T *dy, const I *indices, T *dx) {
     Axis d = p.depth<AXES>(), h = p.h, w = p.w;
-    u64 inputs = (u64)d.size * h.size * w.size, outputs = (u64)d.out * h.out * w.out;
-    for_each(inputs * p.planes, [=](u64 i) {
-        u64 plane = i / inputs, at = i % inputs;
-        i32 slice = (i32)(at / ((u64)h.size * w.size)), row = (i32)(at / w.size % h.size), column = (i32)(at % w.size);
+    N area = (N)h.size * (N)w.size, inputs = area * (N)d.size;
+    u64 outputs = (u64)d.out * h.out * w.out;
+    for_each<N>(inputs * (N)p.planes, [=](N i) {
+        N plane = i / inputs, at = i % inputs, within = AXES == 2 ? at : at % area;
+        i32 slice = AXES == 2 ? 0 : (i32)(at / area), row = (i32)(within / (N)w.size), column = (i32)(within % (N)w.size);
         float sum = 0.0f;
         for (i32 q = d.first(slice); q <= d.last(slice); ++q) {
             for (i32 r = h.first(row); r <= h.last(row); ++r) {
                 for (i32 s = w.first(column); s <= w.last(column); ++s) {
                     u64 window = plane * outputs + ((u64)q * h.out + r) * w.out + s;
                     i32 inner = (slice + d.pad - q * d.stride) * h.window + row + h.pad - r * h.stride;
-                    u64 mine = p.masked ? (u64)inner * w.window + (column + w.pad - s * w.stride) : at;
+                    u64 mine = p.masked ? (u64)inner * w.window + (column + w.pad - s * w.stride) : (u64)at;
                     if ((u64)indices[window] == mine) sum += load(dy[window]);
                 }
             }
         }
         store(dx + i, sum);
     });
+}
+
+template <int AXES, class T, class I> __global__ void max_backward(Pool p, const T *dy, const I *indices, T *dx) {
+    // A step past 2^31 is less than 2^32: no more threads than that run.
+    if ((u64)p.depth<AXES>().size * p.h.size * p.w.size * p.planes <= 0x80000000u) gather_max<u32, AXES>(p, dy, indices, dx);
+    else gather_max<u64, AXES>(p, dy, indices, dx);
 }
 
 struct Norm {
@@ -150,35 +157,173 @@ __device__ double block_sum(double value) {
     return sum;
 }
 
-// One block a row: the mean first, then the deviations from it. weight and bias may be null.
-template <class T>
+// One block a row: the mean first, then the deviations from it. Not CENTRED, T5's norm: the mean is taken as 0. What is null is left out.
+template <class T, bool CENTRED>
 __global__ void norm_forward(Norm p, const T *x, const T *weight, const T *bias, T *y, T *mean, T *rstd) {
     for (i64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
         const T *from = x + row * p.length;
         double sum = 0.0, squares = 0.0;
-        for (i64 i = threadIdx.x; i < p.length; i += blockDim.x) sum += load(from[i]);
-        float centre = (float)(block_sum(sum) / (double)p.length);
-        sum = 0.0;
+        float centre = 0.0f;
+        if constexpr (CENTRED) {
+            for (i64 i = threadIdx.x; i < p.length; i += blockDim.x) sum += load(from[i]);
+            centre = (float)(block_sum(sum) / (double)p.length);
+            sum = 0.0;
+        }
         for (i64 i = threadIdx.x; i < p.length; i += blockDim.x) {
             double off = (double)load(from[i]) - centre;
             sum += off;
             squares += off * off;
         }
         // Corrected by the first power: the mean was rounded.
-        double first = block_sum(sum) / (double)p.length;
+        double first = CENTRED ? block_sum(sum) / (double)p.length : 0.0;
         double variance = block_sum(squares) / (double)p.length - first * first;
-        float scale = (float)rsqrt((variance > 0.0 ? variance : 0.0) + (double)p.epsilon);
+        float scale = (float)rsqrt((variance < 0.0 ? 0.0 : variance) + (double)p.epsilon);
         if (threadIdx.x == 0) {
-            store(mean + row, centre);
-            store(rstd + row, scale);
+            if (mean != nullptr) store(mean + row, centre);
+            if (rstd != nullptr) store(rstd + row, scale);
         }
         i64 channel = row % p.groups * p.channels;
         for (i64 i = threadIdx.x; i < p.length; i += blockDim.x) {
             float value = (load(from[i]) - centre) * scale;
             i64 at = channel + i / p.share;
-            if (weight != nullptr) value = value * load(weight[at]) + load(bias[at]);
+            if (weight != nullptr) value *= load(weight[at]);
+            if (bias != nullptr) value += load(bias[at]);
             store(y + row * p.length + i, value);
         }
+    }
+}
+
+// 16 bytes.
+template <class T> struct Piece {
+    static constexpr i32 WIDTH = 16 / sizeof(T);
+    T lane[WIDTH];
+
+    __device__ static Piece read(const T *from, i64 at) {
+        uint4 bits = reinterpret_cast<const uint4 *>(from)[at];
+        Piece piece;
+        __builtin_memcpy(&piece, &bits, 16);
+        return piece;
+    }
+    __device__ void write(T *to, i64 at) const {
+        uint4 bits;
+        __builtin_memcpy(&bits, this, 16);
+        reinterpret_cast<uint4 *>(to)[at] = bits;
+    }
+};
+
+// The sums of both over the TEAM threads of a row, a warp or a block of 256, in each of them.
+template <i32 TEAM> __device__ float2 team_sum(float2 value) {
+    for (i32 distance = 16; distance > 0; distance /= 2) {
+        value.x += __shfl_xor_sync(0xffffffffu, value.x, distance);
+        value.y += __shfl_xor_sync(0xffffffffu, value.y, distance);
+    }
+    if constexpr (TEAM > 32) {
+        __shared__ float2 part[8];
+        __syncthreads(); // an earlier sum may still be read
+        if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
+        __syncthreads();
+        value = part[0];
+        for (i32 w = 1; w < 8; ++w) value.x += part[w].x, value.y += part[w].y;
+    }
+    return value;
+}
+
+// norm_forward where a row is at most PIECES times 16 bytes a thread, everything lies at multiples of 16 bytes, and each place has a weight of
+// its own: a row is read once and stays in registers. Mean and variance come of the distances to the row's first element, as near to the mean
+// as any, so that one reduction gives both and a large mean costs no digits.
+template <class T, bool CENTRED, i32 TEAM, i32 PIECES>
+__global__ void __launch_bounds__(256) row_norm(Norm p, const T *x, const T *weight, const T *bias, T *y, T *mean, T *rstd) {
+    constexpr i32 WIDTH = Piece<T>::WIDTH;
+    i32 thread = threadIdx.x % TEAM, pieces = (i32)(p.length / WIDTH);
+    for (i64 row = (i64)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM; row < p.rows; row += (i64)gridDim.x * (256 / TEAM)) {
+        const T *from = x + row * p.length;
+        float first = CENTRED ? load(from[0]) : 0.0f;
+        Piece<T> kept[PIECES];
+#pragma unroll
+        for (i32 j = 0; j < PIECES; ++j) {
+            if (thread + j * TEAM < pieces) kept[j] = Piece<T>::read(from, thread + j * TEAM);
+        }
+        float2 mine = {0.0f, 0.0f};
+#pragma unroll
+        for (i32 j = 0; j < PIECES; ++j) {
+            if (thread + j * TEAM >= pieces) break;
+#pragma unroll
+            for (i32 w = 0; w < WIDTH; ++w) {
+                float off = load(kept[j].lane[w]) - first;
+                if constexpr (CENTRED) mine.x += off;
+                mine.y += off * off;
+            }
+        }
+        float2 all = team_sum<TEAM>(mine);
+        float off = all.x / (float)p.length, variance = all.y / (float)p.length - off * off;
+        float scale = 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + p.epsilon);
+        if (thread == 0) {
+            if (mean != nullptr) store(mean + row, first + off);
+            if (rstd != nullptr) store(rstd + row, scale);
+        }
+#pragma unroll
+        for (i32 j = 0; j < PIECES; ++j) {
+            i32 at = thread + j * TEAM;
+            if (at >= pieces) break;
+            Piece<T> factor, shift, out;
+            if (weight != nullptr) factor = Piece<T>::read(weight, at);
+            if (bias != nullptr) shift = Piece<T>::read(bias, at);
+#pragma unroll
+            for (i32 w = 0; w < WIDTH; ++w) {
+                float value = (load(kept[j].lane[w]) - first - off) * scale;
+                if (weight != nullptr) value *= load(factor.lane[w]);
+                if (bias != nullptr) value += load(shift.lane[w]);
+                store(&out.lane[w], value);
+            }
+            out.write(y + row * p.length, at);
+        }
+    }
+}
+
+// The gradient by x from the statistics as they were stored, one block a row. weight may be null.
+template <class T>
+__global__ void norm_backward(Norm p, const T *dy, const T *x, const T *weight, const T *mean, const T *rstd, T *dx) {
+    for (i64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
+        i64 start = row * p.length;
+        float centre = load(mean[row]), scale = load(rstd[row]);
+        auto gradient = [=](i64 i) { return load(dy[start + i]) * (weight != nullptr ? load(weight[i]) : 1.0f); };
+        auto normal = [=](i64 i) { return (load(x[start + i]) - centre) * scale; };
+        double sum = 0.0, moment = 0.0;
+        for (i64 i = threadIdx.x; i < p.length; i += blockDim.x) {
+            sum += gradient(i);
+            moment += gradient(i) * normal(i);
+        }
+        float each = (float)(block_sum(sum) / (double)p.length), along = (float)(block_sum(moment) / (double)p.length);
+        for (i64 i = threadIdx.x; i < p.length; i += blockDim.x) {
+            store(dx + start + i, scale * (gradient(i) - each - normal(i) * along));
+        }
+    }
+}
+
+// The gradients by weight and bias: a block takes 32 places, each of its 8 warps every eighth row.
+template <class T>
+__global__ void norm_parameters(Norm p, const T *dy, const T *x, const T *mean, const T *rstd, T *weight, T *bias) {
+    __shared__ double parts[2][8][32];
+    i32 column = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (i64 first = (i64)blockIdx.x * 32; first < p.length; first += (i64)gridDim.x * 32) {
+        i64 at = first + column;
+        double by_weight = 0.0, by_bias = 0.0;
+        for (i64 row = warp; row < p.rows && at < p.length; row += 8) {
+            float gradient = load(dy[row * p.length + at]);
+            by_weight += gradient * ((load(x[row * p.length + at]) - load(mean[row])) * load(rstd[row]));
+            by_bias += gradient;
+        }
+        __syncthreads(); // the last places' parts may still be read
+        parts[0][warp][column] = by_weight;
+        parts[1][warp][column] = by_bias;
+        __syncthreads();
+        if (warp != 0 || at >= p.length) continue;
+        for (i32 other = 1; other < 8; ++other) {
+            by_weight += parts[0][other][column];
+            by_bias += parts[1][other][column];
+        }
+        store(weight + at, (float)by_weight);
+        store(bias + at, (float)by_bias);
     }
 }
 

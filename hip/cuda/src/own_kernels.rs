@@ -150,7 +150,14 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let mut names = [of_pools("float"), of_pools("f16")].concat();
-        names.extend(["float", "f16", "bf16"].map(|t| format!("norm_forward<{t}>")));
+        for t in ["float", "f16", "bf16"] {
+            for centred in [true, false] {
+                names.push(format!("norm_forward<{t}, {centred}>"));
+                let shapes = ["32, 2", "32, 8", "256, 4", "256, 8"];
+                names.extend(shapes.map(|shape| format!("row_norm<{t}, {centred}, {shape}>")));
+            }
+            names.extend([format!("norm_backward<{t}>"), format!("norm_parameters<{t}>")]);
+        }
         for t in ["float", "f16"] {
             names.extend([format!("activation_forward<{t}>"), format!("activation_backward<{t}>")]);
         }

@@ -1,7 +1,7 @@
 //! MIOpen over cuDNN 9.
 //!
-//! cuDNN has layer norm in graphs alone: its functions are absent, as in a MIOpen before 3, and who calls has a kernel. Kernels of
-//! this provider's own serve what else cuDNN has not: group norm, maximum pooling that keeps indices, some activations.
+//! Kernels of this provider's own serve what cuDNN has not, or in graphs alone: layer norm, T5's and group norm, maximum pooling that keeps
+//! indices, some activations.
 //! Layouts and types that neither takes are `miopenStatusNotImplemented`. f32 is convolved in f32: TF32 only where
 //! `BURN_ROCM_CUDA_TF32=1` asks for it; f16 and bf16 are summed in f32.
 
@@ -11,7 +11,9 @@ mod conv_calls;
 mod fusion;
 mod group_norm;
 mod handle;
+mod layer_norm;
 mod norm;
+mod norm_rows;
 mod pool;
 mod reduce;
 mod softmax;
@@ -106,11 +108,11 @@ pub fn miopen_table() -> Miopen {
         miopenGetReductionIndicesSize: reduce::miopenGetReductionIndicesSize,
         miopenGetReductionWorkspaceSize: reduce::miopenGetReductionWorkspaceSize,
         miopenReduceTensor: reduce::miopenReduceTensor,
-        miopenLayerNormForward: None,
-        miopenLayerNormBackward: None,
-        miopenGetLayerNormBackwardWorkspaceSize: None,
+        miopenLayerNormForward: Some(layer_norm::miopenLayerNormForward),
+        miopenLayerNormBackward: Some(layer_norm::miopenLayerNormBackward),
+        miopenGetLayerNormBackwardWorkspaceSize: Some(layer_norm::miopenGetLayerNormBackwardWorkspaceSize),
         miopenGroupNormForward: Some(group_norm::miopenGroupNormForward),
-        miopenT5LayerNormForward: None,
+        miopenT5LayerNormForward: Some(layer_norm::miopenT5LayerNormForward),
         miopenExecuteFusionPlan_v2: Some(fusion::miopenExecuteFusionPlan_v2),
     }
 }
