@@ -280,7 +280,7 @@ impl Device {
         let ((source_a, a), (source_b, b)) = (place(a)?, place(b)?);
         let out = self.address(op, step.out, bytes)?;
         let next = Step { a, b, out, functor: functor as u32, source_a, source_b, stored: 1, unused: 0 };
-        if next.tensors().any(|address| address % ALIGNMENT as u64 != 0) {
+        if next.tensors().any(|address| !address.is_multiple_of(ALIGNMENT as u64)) {
             return Ok(false);
         }
         let stream = self.compute_stream();
