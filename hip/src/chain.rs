@@ -13,9 +13,8 @@ use bytemuck::{Pod, Zeroable};
 use hip_kernels::{CHAIN, DType, KernelName};
 
 use crate::buffer::Buffer;
-use crate::context::count;
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::launch::Grid;
 use crate::module::Kernel;
 use crate::provider::ProviderKind;
@@ -210,30 +209,11 @@ impl Stream {
     }
 
     fn launch_steps(&self, kernel: &Kernel, grid: Grid, steps: &mut Steps) -> Result<()> {
-        let context = self.context();
-        context.bind()?;
-        count(&context.counters.launches);
         trace::count(trace::Kind::Kernel);
         let mut parameters = [std::ptr::from_mut(steps).cast::<c_void>()];
-        // SAFETY: the function is HIP's; it copies the one argument, which is laid out as the kernel's parameter, before it returns. `put_off`
-        // checked that the tensors lie inside their buffers, whose memory the pool gives out again only to work that comes later in this stream.
-        // The kernel's module stays loaded until the stream is past this launch.
-        let status = unsafe {
-            (context.hip().hipModuleLaunchKernel)(
-                kernel.function(),
-                grid.blocks,
-                1,
-                1,
-                grid.threads,
-                1,
-                1,
-                0,
-                self.handle(),
-                parameters.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        };
-        context.check("hipModuleLaunchKernel", status)
+        // SAFETY: the one argument is laid out as the kernel's parameter; `put_off` checked that the tensors lie inside their buffers, whose memory the
+        // pool gives out again only to work that comes later in this stream.
+        unsafe { self.launch(kernel, grid, 0, &mut parameters) }
     }
 }
 
@@ -262,11 +242,11 @@ impl Device {
         if self.chain_limit == 0 || bytes > MOST_BYTES || bytes == 0 {
             return Ok(false);
         }
-        let Some(functor) = CHAIN.iter().position(|&name| name == step.functor) else { return Ok(false) };
-        let kernel = KernelName::new("chain").ty(step.dtype);
         if !matches!(step.dtype, DType::F32 | DType::F16 | DType::BF16) {
             return Ok(false);
         }
+        let Some(functor) = CHAIN.iter().position(|&name| name == step.functor) else { return Ok(false) };
+        let kernel = KernelName::new("chain").ty(step.dtype);
         let (a, b, value) = match step.operands {
             Operands::Value(value) => (None, None, value),
             Operands::One(a) => (Some(a), None, 0.0),
@@ -307,18 +287,7 @@ impl Device {
 
     fn address(&self, op: &'static str, elements: Elements<'_>, bytes: usize) -> Result<u64> {
         let Elements { buffer, byte_offset } = elements;
-        let inside = byte_offset.checked_add(bytes).is_some_and(|end| end <= buffer.len());
-        if !inside || !std::ptr::eq(Arc::as_ptr(buffer.device()), self) {
-            return Err(Error::invalid(
-                op,
-                format!("{bytes} bytes of a buffer of device {}", self.info().index),
-                format!(
-                    "offset {byte_offset} into {} bytes on device {}",
-                    buffer.len(),
-                    buffer.device().info().index
-                ),
-            ));
-        }
+        self.check_range(op, buffer, byte_offset, bytes)?;
         Ok((buffer.address() + byte_offset) as u64)
     }
 }

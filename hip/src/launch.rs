@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::fault::Fault;
 use crate::module::Kernel;
+use crate::stream::Stream;
 use crate::trace;
 
 /// The arguments that a kernel may have.
@@ -152,8 +153,6 @@ impl<'d> Launch<'d> {
         if grid.blocks == 0 {
             return Ok(());
         }
-        let context = self.kernel.context();
-        context.bind()?;
         let Some(storage) = &mut self.storage else { return Ok(()) };
         let base = storage.bytes.as_mut_ptr();
         let mut parameters = [std::ptr::null_mut::<c_void>(); MAX_ARGUMENTS];
@@ -161,12 +160,37 @@ impl<'d> Launch<'d> {
             // SAFETY: `push` wrote an argument at this offset of the storage.
             *parameter = unsafe { base.add(usize::from(offset)).cast() };
         }
+        let stream = self.device.compute_stream();
+        stream.catch_up();
+        // SAFETY: that the arguments fit the kernel is the caller's promise.
+        unsafe { stream.launch(&self.kernel, grid, shared_bytes, &mut parameters)? };
+        trace::served(trace::Kind::Kernel, || format!("kernel {}", self.kernel.name()));
+        Ok(())
+    }
+}
+
+impl Stream {
+    /// Enqueues a kernel right behind what was enqueued so far; what was put off is not launched before.
+    ///
+    /// # Safety
+    /// `parameters` point to the kernel's arguments, as many and of the types that it has, and every access that it makes with them stays inside
+    /// memory that is there until the stream is past it.
+    #[inline]
+    pub(crate) unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        grid: Grid,
+        shared_bytes: u32,
+        parameters: &mut [*mut c_void],
+    ) -> Result<()> {
+        let context = kernel.context();
+        context.bind()?;
         count(&context.counters.launches);
         // SAFETY: the function is HIP's; it copies the arguments before it returns. That they fit the kernel is the caller's
         // promise; the kernel's module stays loaded until the stream is past this launch.
         let status = unsafe {
             (context.hip().hipModuleLaunchKernel)(
-                self.kernel.function(),
+                kernel.function(),
                 grid.blocks,
                 1,
                 1,
@@ -174,13 +198,11 @@ impl<'d> Launch<'d> {
                 1,
                 1,
                 shared_bytes,
-                self.device.compute_stream().raw(),
+                self.handle(),
                 parameters.as_mut_ptr(),
                 std::ptr::null_mut(),
             )
         };
-        context.check("hipModuleLaunchKernel", status)?;
-        trace::served(trace::Kind::Kernel, || format!("kernel {}", self.kernel.name()));
-        Ok(())
+        context.check("hipModuleLaunchKernel", status)
     }
 }

@@ -41,7 +41,7 @@ impl Stream {
         self.raw
     }
 
-    /// The handle as it is, for what [`Stream::catch_up`] launches.
+    /// The handle as it is, for what launches what was put off, or has.
     pub(crate) fn handle(&self) -> hipStream_t {
         self.raw
     }

@@ -367,7 +367,14 @@ impl Device {
         Ok(())
     }
 
-    fn check_range(&self, op: &'static str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+    /// That bytes lie inside a buffer of this device.
+    pub(crate) fn check_range(
+        &self,
+        op: &'static str,
+        buffer: &Buffer,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
         if !std::ptr::eq(Arc::as_ptr(buffer.device()), self) {
             return Err(Error::invalid(
                 op,

@@ -3,8 +3,8 @@
 //! Each run is a process of its own: the wave size is read once.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use burn_rocm_tests::again;
 use hip::{Device, Grid, Program};
-use std::process::Command;
 
 const ROW_SUM: &str = r#"
 #include "prelude.h"
@@ -83,18 +83,10 @@ fn row_sums(source: &str) -> hip::Result<Vec<f32>> {
 
 /// Runs one mutant (or, for an empty name, the right kernel) in a process of its own; gives what went wrong there.
 fn outcome(mutant: &str, wave: u32) -> Result<(), String> {
-    let output = Command::new(std::env::current_exe().expect("the test program has a path"))
-        .args(["--exact", "lockstep_finds_every_mutant", "--nocapture"])
-        .env(CHILD, mutant)
-        .env("BURN_ROCM_CPU_WAVE", wave.to_string())
-        .env("BURN_ROCM_PROVIDER", "cpu")
-        .output()
-        .expect("the test program starts");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success(),
-        "a mistake is an error, not a crash: {mutant}, waves of {wave}: {text}{}",
-        String::from_utf8_lossy(&output.stderr)
+    // A mistake is an error there, not a crash.
+    let text = again(
+        &["--exact", "lockstep_finds_every_mutant", "--nocapture"],
+        &[(CHILD, mutant), ("BURN_ROCM_CPU_WAVE", &wave.to_string()), ("BURN_ROCM_PROVIDER", "cpu")],
     );
     let line =
         text.lines().find_map(|line| line.split_once("outcome: ")).expect("the child prints its outcome");

@@ -134,22 +134,34 @@ pub fn residual_loss_backward(
 ) -> Result<(RocmTensor, Option<RocmTensor>), RocmError> {
     const OP: &str = "residual_loss_backward";
     let (a, b, ty) = pair(OP, a, b)?;
-    let (device, n) = (a.hip_device(), a.len());
     let [p, _] = kind.parameters(ty);
     let (name, grad, scalars) = match reduce {
         Total::Each => ("residual_loss_backward", pair(OP, a.clone(), grad)?.1, vec![p]),
         Total::Sum | Total::Mean => {
-            let divisor = Value::F64(reduce.divisor(n));
+            let divisor = Value::F64(reduce.divisor(a.len()));
             ("residual_loss_sum_backward", one_gradient(OP, &a, grad)?, vec![p, divisor])
         }
     };
+    gradients(OP, KernelName::new(name).name(kind.functor()).ty(ty), &a, Some(&b), &grad, &scalars, both)
+}
+
+/// The gradients by `a` and, where `both` are asked for, by `b`, in one launch.
+fn gradients(
+    op: &'static str,
+    kernel: KernelName,
+    a: &RocmTensor,
+    b: Option<&RocmTensor>,
+    grad: &RocmTensor,
+    scalars: &[Value],
+    both: bool,
+) -> hip::Result<(RocmTensor, Option<RocmTensor>)> {
+    let (device, n) = (a.hip_device(), a.len());
     let out = || RocmTensor::empty(device, a.layout().shape().clone(), a.dtype_of());
     let (by_a, by_b) = (out()?, both.then(out).transpose()?);
     if n > 0 {
-        let kernel = KernelName::new(name).name(kind.functor()).ty(ty);
-        let (inputs, outputs) = ([Some(&a), Some(&b), Some(&grad)], [Some(&by_a), by_b.as_ref()]);
+        let (inputs, outputs) = ([Some(a), b, Some(grad)], [Some(&by_a), by_b.as_ref()]);
         let dims = [Value::U64(n as u64)];
-        views_to(OP, device, kernel, device.grid(n), &dims, &inputs, &scalars, &outputs)?;
+        views_to(op, device, kernel, device.grid(n), &dims, &inputs, scalars, &outputs)?;
     }
     Ok((by_a, by_b))
 }
@@ -175,16 +187,9 @@ pub fn loss_of_residuals_backward(
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "residual_loss_backward";
     let (residuals, grad, ty) = pair(OP, residuals, grad)?;
-    let out =
-        RocmTensor::empty(residuals.hip_device(), residuals.layout().shape().clone(), residuals.dtype_of())?;
-    if !out.is_empty() {
-        let kernel = KernelName::new("residual_loss_backward").name(kind.functor()).ty(ty);
-        let (dims, device) = ([Value::U64(out.len() as u64)], out.hip_device());
-        let (inputs, outputs) = ([Some(&residuals), None, Some(&grad)], [Some(&out), None]);
-        let [p, _] = kind.parameters(ty);
-        views_to(OP, device, kernel, device.grid(out.len()), &dims, &inputs, &[p], &outputs)?;
-    }
-    Ok(out)
+    let kernel = KernelName::new("residual_loss_backward").name(kind.functor()).ty(ty);
+    let [p, _] = kind.parameters(ty);
+    Ok(gradients(OP, kernel, &residuals, None, &grad, &[p], false)?.0)
 }
 
 /// The labels of a binary (or multi-label) classifier, and how the loss counts them.
