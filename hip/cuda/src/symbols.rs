@@ -73,6 +73,7 @@ const DRIVER: &[&str] = &[
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuDeviceCanAccessPeer",
     "cuCtxEnablePeerAccess",
+    "cuStreamIsCapturing",
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",
     "cuGraphInstantiateWithFlags",

@@ -1,7 +1,9 @@
 //! Convolution: descriptors, and the three directions over cuDNN's algorithms.
 
 use super::handle::Handle;
-use super::status::{Outcome, answered, check_buffer, give, object, object_mut, require, status, take};
+use super::status::{
+    Outcome, answered, check_buffer, give, object, object_mut, one, require, stamp, status, take, zero,
+};
 use super::tensor::{Tensor, tensor};
 use crate::settings::tf32;
 use core::ffi::{c_int, c_void};
@@ -20,6 +22,8 @@ pub(super) struct Convolution {
     dilation: Vec<usize>,
     transposed: bool,
     deterministic: bool,
+    /// Another whenever anything of it is set.
+    stamp: u64,
 }
 
 impl Convolution {
@@ -32,6 +36,7 @@ impl Convolution {
             dilation: Vec::new(),
             transposed: false,
             deterministic: false,
+            stamp: stamp(),
         };
         // SAFETY: the functions are cuDNN's, the pointers valid; `own` owns what is made at once.
         unsafe {
@@ -124,6 +129,7 @@ pub(super) unsafe extern "C" fn miopenInitConvolutionNdDescriptor(
         let values = |list| unsafe { core::slice::from_raw_parts(list, spatialDim as usize) };
         let sizes = |list| values(list).iter().map(|&value: &c_int| value as usize).collect();
         (own.stride, own.dilation) = (sizes(strideA), sizes(dilationA));
+        own.stamp = stamp();
         own.spatial = spatialDim as usize;
         own.transposed = c_mode == miopenTranspose;
         Ok(())
@@ -137,7 +143,9 @@ pub(super) unsafe extern "C" fn miopenSetConvolutionGroupCount(
     status(|| {
         require(groupCount >= 1, miopenStatusBadParm)?;
         // SAFETY: the caller's descriptor.
-        for raw in unsafe { object::<Convolution, _>(convDesc) }?.both() {
+        let own = unsafe { object_mut::<Convolution, _>(convDesc) }?;
+        own.stamp = stamp();
+        for raw in own.both() {
             // SAFETY: cuDNN's descriptor.
             answered(unsafe { cudnn::cudnnSetConvolutionGroupCount(raw, groupCount) })?;
         }
@@ -153,6 +161,7 @@ pub(super) unsafe extern "C" fn miopenSetConvolutionAttribute(
     status(|| {
         // SAFETY: the caller's descriptor.
         let own = unsafe { object_mut::<Convolution, _>(convDesc) }?;
+        own.stamp = stamp();
         match attr {
             MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC => own.deterministic = value != 0,
             // About an instruction of AMD's.
@@ -164,7 +173,7 @@ pub(super) unsafe extern "C" fn miopenSetConvolutionAttribute(
 }
 
 /// Which tensor is computed from the other two, as the caller calls them.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Forward,
     BackwardData,
@@ -191,6 +200,21 @@ pub(super) struct Buffers {
     pub(super) workspace_size: usize,
 }
 
+/// All that makes one run the same as another.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct Same {
+    kind: Kind,
+    algorithm: u32,
+    /// Stamps of x, w, the convolution and y.
+    descriptors: [u64; 4],
+    /// x, w, y and the workspace.
+    buffers: [*mut c_void; 4],
+    workspace_size: usize,
+}
+
+// SAFETY: its pointers are compared, never read.
+unsafe impl Send for Same {}
+
 /// One of cuDNN's algorithms, by its number in its direction's list.
 #[derive(Clone, Copy)]
 pub(super) struct Algorithm {
@@ -210,6 +234,7 @@ pub(super) struct Call<'a> {
     y: &'a Tensor,
     filter: cudnn::cudnnFilterDescriptor_t,
     conv: cudnn::cudnnConvolutionDescriptor_t,
+    stamp: u64,
 }
 
 /// More than any direction has.
@@ -320,6 +345,7 @@ impl<'a> Call<'a> {
             y,
             filter: w.filter()?,
             conv: raw,
+            stamp: conv.stamp,
         })
     }
 
@@ -422,65 +448,70 @@ impl<'a> Call<'a> {
     }
 
     /// Runs the call.
-    pub(super) fn run(
-        &self,
-        handle: &Handle,
-        number: u32,
-        buffers: Buffers,
-        alpha: *const c_void,
-        beta: *const c_void,
-    ) -> Outcome {
+    pub(super) fn run(&self, handle: &Handle, number: u32, buffers: Buffers) -> Outcome {
         let Buffers { x: xp, w, y: yp, workspace, workspace_size: bytes } = self.checked(buffers)?;
+        let same = Same {
+            kind: self.kind,
+            algorithm: number,
+            descriptors: [self.x.stamp, self.w.stamp, self.stamp, self.y.stamp],
+            buffers: [xp, w, yp, workspace],
+            workspace_size: bytes,
+        };
+        let (alpha, beta) = (one(), zero());
         let (h, f, c, x, y) = (handle.raw, self.filter, self.conv, self.x.raw, self.y.raw);
-        // SAFETY: live descriptors, buffers of their sizes, scalars that the caller vouches for.
-        answered(unsafe {
-            match self.kind {
-                Kind::Forward => cudnn::cudnnConvolutionForward(
-                    h,
-                    alpha,
-                    x,
-                    xp,
-                    f,
-                    w,
-                    c,
-                    forward(number)?,
-                    workspace,
-                    bytes,
-                    beta,
-                    y,
-                    yp,
-                ),
-                Kind::BackwardData => cudnn::cudnnConvolutionBackwardData(
-                    h,
-                    alpha,
-                    f,
-                    w,
-                    y,
-                    yp,
-                    c,
-                    backward_data(number)?,
-                    workspace,
-                    bytes,
-                    beta,
-                    x,
-                    xp,
-                ),
-                Kind::BackwardWeights => cudnn::cudnnConvolutionBackwardFilter(
-                    h,
-                    alpha,
-                    x,
-                    xp,
-                    y,
-                    yp,
-                    c,
-                    backward_weights(number)?,
-                    workspace,
-                    bytes,
-                    beta,
-                    f,
-                    w,
-                ),
-            }
-        })
+        // SAFETY: live descriptors, buffers of their sizes, scalars of this program.
+        let call = || {
+            answered(unsafe {
+                match self.kind {
+                    Kind::Forward => cudnn::cudnnConvolutionForward(
+                        h,
+                        alpha,
+                        x,
+                        xp,
+                        f,
+                        w,
+                        c,
+                        forward(number)?,
+                        workspace,
+                        bytes,
+                        beta,
+                        y,
+                        yp,
+                    ),
+                    Kind::BackwardData => cudnn::cudnnConvolutionBackwardData(
+                        h,
+                        alpha,
+                        f,
+                        w,
+                        y,
+                        yp,
+                        c,
+                        backward_data(number)?,
+                        workspace,
+                        bytes,
+                        beta,
+                        x,
+                        xp,
+                    ),
+                    Kind::BackwardWeights => cudnn::cudnnConvolutionBackwardFilter(
+                        h,
+                        alpha,
+                        x,
+                        xp,
+                        y,
+                        yp,
+                        c,
+                        backward_weights(number)?,
+                        workspace,
+                        bytes,
+                        beta,
+                        f,
+                        w,
+                    ),
+                }
+            })
+        };
+        // SAFETY: a handle is its caller's alone, by MIOpen's contract; a stamp stands for a descriptor as it is.
+        unsafe { handle.convolutions.run(same, handle.raw, handle.stream.cast(), call) }
     }
 }

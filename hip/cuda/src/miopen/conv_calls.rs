@@ -5,7 +5,7 @@
 
 use super::conv::{Buffers, Call, Descriptors, Kind};
 use super::handle::with;
-use super::status::{answer, one, require, zero};
+use super::status::{answer, require};
 use core::ffi::{c_int, c_void};
 use miopen_sys::*;
 
@@ -114,7 +114,7 @@ macro_rules! immediate {
                 Buffers { x: $xp, w: $wp, y: $yp, workspace: workSpace, workspace_size: workSpaceSize };
             // SAFETY: the caller's handle, descriptors and buffers.
             with(handle, |handle| unsafe {
-                Call::new(descriptors)?.run(handle, number(solution_id)?, buffers, one(), zero())
+                Call::new(descriptors)?.run(handle, number(solution_id)?, buffers)
             })
         }
     };
@@ -236,7 +236,7 @@ macro_rules! find {
             with(handle, |handle| unsafe {
                 super::status::plain_scalars(alpha, beta, miopenFloat)?;
                 let number = u32::try_from(algo.0).map_err(|_| miopenStatusBadParm)?;
-                Call::new(descriptors)?.run(handle, number, buffers, one(), zero())
+                Call::new(descriptors)?.run(handle, number, buffers)
             })
         }
     };

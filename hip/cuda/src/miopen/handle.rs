@@ -1,7 +1,9 @@
 //! The handle, the version, the status strings.
 
+use super::conv::Same;
+use super::replay::Replays;
 use super::status::{Outcome, answered, object, status};
-use crate::runtime::ensure;
+use crate::runtime::{ensure, uncaptured};
 use core::ffi::c_char;
 use cudarc::cudnn::sys as cudnn;
 use miopen_sys::*;
@@ -11,6 +13,8 @@ use std::ptr;
 pub(super) struct Handle {
     pub(super) raw: cudnn::cudnnHandle_t,
     pub(super) stream: miopenAcceleratorQueue_t,
+    /// Convolutions that were run.
+    pub(super) convolutions: Replays<Same>,
 }
 
 impl Drop for Handle {
@@ -63,11 +67,12 @@ pub(super) unsafe extern "C" fn miopenCreateWithStream(
 ) -> miopenStatus_t {
     status(|| {
         ensure().map_err(|_| miopenStatusNotInitialized)?;
+        let _held = uncaptured();
         let mut raw = ptr::null_mut();
         // SAFETY: the functions are cuDNN's, the pointer valid, the stream the caller's; the handle has an owner at once.
         unsafe {
             answered(cudnn::cudnnCreate(&mut raw))?;
-            let own = Handle { raw, stream };
+            let own = Handle { raw, stream, convolutions: Replays::default() };
             answered(cudnn::cudnnSetStream(own.raw, stream.cast()))?;
             super::status::give(handle, own)
         }
@@ -77,6 +82,7 @@ pub(super) unsafe extern "C" fn miopenCreateWithStream(
 pub(super) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenStatus_t {
     status(|| {
         ensure().map_err(|_| miopenStatusNotInitialized)?;
+        let _held = uncaptured();
         // SAFETY: the caller's handle, from `miopenCreateWithStream`.
         unsafe { super::status::take::<Handle, _>(handle) }
     })

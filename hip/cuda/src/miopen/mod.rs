@@ -16,6 +16,7 @@ mod norm;
 mod norm_rows;
 mod pool;
 mod reduce;
+mod replay;
 mod softmax;
 mod status;
 mod tensor;

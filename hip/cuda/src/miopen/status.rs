@@ -5,6 +5,7 @@ use core::ffi::c_void;
 use cudarc::cudnn::sys as cudnn;
 use miopen_sys::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the body of a function returns; the error is the C status.
 pub(super) type Outcome<T = ()> = Result<T, miopenStatus_t>;
@@ -87,6 +88,12 @@ pub(super) unsafe fn answer<T>(to: *mut T, value: T) -> Outcome {
     // SAFETY: not null, so valid by the caller's contract.
     unsafe { to.write(value) };
     Ok(())
+}
+
+/// A number that no call before was given: of a descriptor as it is now.
+pub(super) fn stamp() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Refuses what is no buffer of so many bytes of the runtime's memory.

@@ -1,6 +1,6 @@
 //! Tensor descriptors.
 
-use super::status::{Outcome, answered, give, object, object_mut, require, status, take};
+use super::status::{Outcome, answered, give, object, object_mut, require, stamp, status, take};
 use core::ffi::c_int;
 use cudarc::cudnn::sys as cudnn;
 use miopen_sys::*;
@@ -19,6 +19,8 @@ pub(super) struct Tensor {
     /// As the weights of a convolution; set where the tensor is packed and of rank 4 or 5.
     filter: cudnn::cudnnFilterDescriptor_t,
     is_filter: bool,
+    /// Another whenever it is set.
+    pub(super) stamp: u64,
     /// cuDNN refuses it: every call with it does.
     refused: Option<miopenStatus_t>,
 }
@@ -69,6 +71,7 @@ impl Tensor {
             raw: ptr::null_mut(),
             filter: ptr::null_mut(),
             is_filter: false,
+            stamp: stamp(),
             refused: None,
         };
         // SAFETY: the functions are cuDNN's, the pointers valid; `tensor` owns what is made at once.
@@ -119,6 +122,7 @@ impl Tensor {
     fn set(&mut self, data: miopenDataType_t, dims: &[c_int], strides: Option<&[c_int]>) -> Outcome {
         let raw_type = data_type(data).ok_or(miopenStatusBadParm)?;
         require(dims.iter().all(|&dim| dim > 0), miopenStatusBadParm)?;
+        self.stamp = stamp();
         self.data = data;
         self.dims = dims.iter().map(|&dim| dim as usize).collect();
         self.strides = match strides {

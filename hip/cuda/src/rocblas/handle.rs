@@ -1,6 +1,6 @@
 //! The handle, the version, the status strings.
 
-use crate::runtime::ensure;
+use crate::runtime::{ensure, uncaptured};
 use crate::settings::tf32;
 use core::ffi::{c_char, c_void};
 use cudarc::cublas::sys as cublas;
@@ -86,6 +86,7 @@ pub(super) unsafe extern "C" fn rocblas_create_handle(handle: *mut rocblas_handl
     status(|| {
         require(!handle.is_null(), rocblas_status_invalid_handle)?;
         ensure().map_err(|_| rocblas_status_internal_error)?;
+        let _held = uncaptured();
         let mut raw = ptr::null_mut();
         // SAFETY: the functions are cuBLAS's, the pointer valid, the handle alive; the out-pointer is the caller's.
         unsafe {
@@ -113,6 +114,7 @@ pub(super) unsafe extern "C" fn rocblas_destroy_handle(handle: rocblas_handle) -
     status(|| {
         require(!handle.is_null(), rocblas_status_invalid_handle)?;
         ensure().map_err(|_| rocblas_status_internal_error)?;
+        let _held = uncaptured();
         // SAFETY: `rocblas_create_handle` made it; the caller uses it no more.
         let mut own = unsafe { Box::from_raw(handle.cast::<Handle>()) };
         own.destroy()

@@ -14,6 +14,7 @@ mod order;
 pub(crate) use device::ensure;
 pub(crate) use error::from_cuda;
 pub(crate) use memory::is_device_memory;
+pub(crate) use order::{capturing, uncaptured};
 
 use hip_sys::{Hip, hipError_t};
 

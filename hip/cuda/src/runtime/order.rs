@@ -6,7 +6,22 @@ use super::{
 };
 use cudarc::driver::sys as cuda;
 use hip_sys::*;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::{ffi::c_uint, ptr};
+
+/// Written while this provider captures a stream of its own, unknown to its callers.
+static CAPTURES: RwLock<()> = RwLock::new(());
+
+/// Nothing is captured as long as this is held: to wait for the whole device, as NVIDIA's libraries may where handles are made and destroyed. That would
+/// fail, and spoil the capture.
+pub(crate) fn uncaptured() -> RwLockReadGuard<'static, ()> {
+    CAPTURES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nobody waits for the whole device as long as this is held: to capture a stream.
+pub(crate) fn capturing() -> RwLockWriteGuard<'static, ()> {
+    CAPTURES.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn cuda_event(event: hipEvent_t) -> cuda::CUevent {
     event.cast()
@@ -51,6 +66,7 @@ pub(super) unsafe extern "C" fn hipStreamSynchronize(stream: hipStream_t) -> hip
 pub(super) unsafe extern "C" fn hipDeviceSynchronize() -> hipError_t {
     api(|| {
         ensure()?;
+        let _held = uncaptured();
         // SAFETY: no precondition but the context, which `ensure` made current.
         from_cuda(unsafe { cuda::cuCtxSynchronize() })
     })

@@ -1,7 +1,8 @@
-//! The C tables on an NVIDIA GPU: graphs, registers, norms, what is refused, and the arithmetic of f32. Where there is none each test is skipped,
+//! The C tables on an NVIDIA GPU: graphs, registers, convolutions, norms, what is refused, and the arithmetic of f32. Where there is none each test is skipped,
 //! with a line that says so.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod convolution;
 mod graph;
 mod norms;
 mod precision;

@@ -1,0 +1,181 @@
+//! Calls of cuDNN that are made again, as graphs of the driver's.
+//!
+//! One of cuDNN 9's convolution functions keeps the host for 35 to 100 us (H200, 64x32x14x14, see `benches/README.md`), whatever it launches;
+//! a graph of the same launches takes 6. A training loop makes the same calls step after step, with the same buffers, since the pool that they
+//! come from answers the same requests alike: the second such call is captured, and from the third on its graph is launched.
+
+use super::status::{Outcome, answered};
+use crate::runtime::{Status, capturing, from_cuda};
+use cudarc::cudnn::sys as cudnn;
+use cudarc::driver::sys as cuda;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+/// Calls that are remembered: many times a training step's, so that only those of ever other shapes pile up to it. Then all are forgotten.
+const MOST: usize = 4096;
+
+/// What is known of calls, by all that makes one the same as another.
+pub(super) struct Replays<K> {
+    known: Mutex<Known<K>>,
+}
+
+struct Known<K> {
+    calls: HashMap<K, Seen>,
+    /// Where calls are captured: other threads may launch on the handle's own stream meanwhile, which would be captured too.
+    /// Null until there is a first.
+    aside: cuda::CUstream,
+}
+
+// SAFETY: the driver's streams and graphs may be used from any thread, one at a time, which the mutex in `Replays` sees to.
+unsafe impl<K: Send> Send for Known<K> {}
+
+enum Seen {
+    Once,
+    Graph(Graph),
+    /// What it does can't be captured.
+    Uncapturable,
+}
+
+/// An executable graph, destroyed on drop.
+struct Graph(cuda::CUgraphExec);
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: made by `captured`, and launched by nobody any more.
+        let _ = unsafe { cuda::cuGraphExecDestroy(self.0) };
+    }
+}
+
+impl<K> Default for Replays<K> {
+    fn default() -> Self {
+        Self { known: Mutex::new(Known { calls: HashMap::new(), aside: ptr::null_mut() }) }
+    }
+}
+
+impl<K> Drop for Known<K> {
+    fn drop(&mut self) {
+        if !self.aside.is_null() {
+            // SAFETY: made by `aside`; nothing is captured now.
+            let _ = unsafe { cuda::cuStreamDestroy_v2(self.aside) };
+        }
+    }
+}
+
+impl<K: Hash + Eq> Replays<K> {
+    /// Makes `call` on `stream`, which is that of the handle `raw`: itself, or by the graph of an earlier one with this key.
+    ///
+    /// # Safety
+    /// A handle that nobody else uses meanwhile, and its stream; calls of one key do the same on the same memory.
+    pub(super) unsafe fn run(
+        &self,
+        key: K,
+        raw: cudnn::cudnnHandle_t,
+        stream: cuda::CUstream,
+        call: impl Fn() -> Outcome,
+    ) -> Outcome {
+        // The default stream has no graphs, and what is being captured already is to have the launches themselves.
+        if stream.is_null() || is_captured(stream) {
+            return call();
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.calls.get(&key) {
+            Some(Seen::Graph(graph)) => {
+                // SAFETY: a graph and a stream of this context.
+                if from_cuda(unsafe { cuda::cuGraphLaunch(graph.0, stream) }).is_ok() {
+                    return Ok(());
+                }
+                known.calls.insert(key, Seen::Uncapturable);
+                call()
+            }
+            Some(Seen::Uncapturable) => call(),
+            Some(Seen::Once) => {
+                // SAFETY: as the caller vouches.
+                match unsafe { known.captured(raw, stream, &call) }? {
+                    // SAFETY: as above.
+                    Some(graph) if from_cuda(unsafe { cuda::cuGraphLaunch(graph.0, stream) }).is_ok() => {
+                        known.calls.insert(key, Seen::Graph(graph));
+                        Ok(())
+                    }
+                    _ => {
+                        known.calls.insert(key, Seen::Uncapturable);
+                        call()
+                    }
+                }
+            }
+            None => {
+                call()?;
+                if known.calls.len() >= MOST {
+                    // Launched graphs may still be running.
+                    // SAFETY: the caller's stream.
+                    let _ = unsafe { cuda::cuStreamSynchronize(stream) };
+                    known.calls.clear();
+                }
+                known.calls.insert(key, Seen::Once);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<K> Known<K> {
+    /// The graph of a call, which has not run then; `None` where it can't be captured.
+    ///
+    /// # Errors
+    /// Where the handle is not on its stream any more.
+    ///
+    /// # Safety
+    /// As for [`Replays::run`].
+    unsafe fn captured(
+        &mut self,
+        raw: cudnn::cudnnHandle_t,
+        stream: cuda::CUstream,
+        call: &impl Fn() -> Outcome,
+    ) -> Outcome<Option<Graph>> {
+        let Ok(aside) = self.aside() else { return Ok(None) };
+        let _held = capturing();
+        // SAFETY: this context's streams and the caller's handle; out-pointers are valid. Relaxed: cuDNN may ask the driver for memory.
+        unsafe {
+            if answered(cudnn::cudnnSetStream(raw, aside.cast())).is_err() {
+                answered(cudnn::cudnnSetStream(raw, stream.cast()))?;
+                return Ok(None);
+            }
+            let mode = cuda::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
+            let begun = from_cuda(cuda::cuStreamBeginCapture_v2(aside, mode)).is_ok();
+            let called = begun && call().is_ok();
+            let mut graph = ptr::null_mut();
+            let ended = begun && from_cuda(cuda::cuStreamEndCapture(aside, &mut graph)).is_ok();
+            let back = answered(cudnn::cudnnSetStream(raw, stream.cast()));
+            let mut exec = ptr::null_mut();
+            let made = called
+                && ended
+                && !graph.is_null()
+                && from_cuda(cuda::cuGraphInstantiateWithFlags(&mut exec, graph, 0)).is_ok();
+            if !graph.is_null() {
+                let _ = cuda::cuGraphDestroy(graph);
+            }
+            let exec = made.then(|| Graph(exec));
+            back.map(|()| exec)
+        }
+    }
+
+    fn aside(&mut self) -> Status<cuda::CUstream> {
+        if self.aside.is_null() {
+            let mut made = ptr::null_mut();
+            let non_blocking = cuda::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+            // SAFETY: the function is the driver's, the pointer valid.
+            from_cuda(unsafe { cuda::cuStreamCreate(&mut made, non_blocking) })?;
+            self.aside = made;
+        }
+        Ok(self.aside)
+    }
+}
+
+/// Whether what the stream is given is captured rather than run.
+fn is_captured(stream: cuda::CUstream) -> bool {
+    let mut state = cuda::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: a live stream and a valid pointer.
+    let asked = from_cuda(unsafe { cuda::cuStreamIsCapturing(stream, &mut state) });
+    asked.is_err() || state != cuda::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE
+}
