@@ -184,10 +184,20 @@ __global__ WAVES void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial
     });
 }
 
+template <class T> struct GroupNormRepair {
+    u64 rows, len, groups, spatial;
+    const T *x, *gamma, *beta, *mean, *rstd;
+    f64 epsilon;
+    T *out;
+};
 template <class T>
 __global__ void group_norm_repair(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, const T *mean,
                                   const T *rstd, f64 epsilon, T *out) {
-    repair(rows, mean, rstd, [=](u64 row) { group_norm_row<false>(row, len, groups, spatial, x, gamma, beta, epsilon, out); });
+    GroupNormRepair<T> given{rows, len, groups, spatial, x, gamma, beta, mean, rstd, epsilon, out};
+    repair(rows, mean, rstd, [=](u64 row) {
+        const GroupNormRepair<T> p = parameters(given);
+        group_norm_row<false>(row, p.len, p.groups, p.spatial, p.x, p.gamma, p.beta, p.epsilon, p.out);
+    });
 }
 
 // out = x / sqrt(mean of x^2 + epsilon) * gamma over each row.

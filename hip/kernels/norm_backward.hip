@@ -12,11 +12,6 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-template <class C> struct Pair {
-    C a, b;
-    DEVICE Pair operator+(Pair other) const { return Pair{a + other.a, b + other.b}; }
-};
-
 // gamma of element i: one an element, or one for `spatial` of them; 1 where there is none. `piece` is gamma of WIDTH neighbours.
 template <class T> struct PerElement {
     const T *gamma;
@@ -49,22 +44,32 @@ template <class T> struct PerChannel {
     }
 };
 
-// The sums over a block of what each warp has of two, in every thread; in the warps' order.
-template <class C> DEVICE void join_warps(Pair<C> &x, Pair<C> &y) {
-    SHARED(Pair<C>, partial, 64); // a block has at most 1024 threads, a warp at least 32
-    u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize;
-    if (warps == 1) return;
-    sync_threads(); // the last row's may still be read
-    if (threadIdx.x % (u32)warpSize == 0) {
-        partial[threadIdx.x / (u32)warpSize * 2] = x;
-        partial[threadIdx.x / (u32)warpSize * 2 + 1] = y;
+// The sums of N values (2 or 4) over the block, in every thread. In each of the first exchanges a lane goes on with half of its values, so that all of
+// them take little more of the warp than one. One barrier: calls that follow each other differ in `turn`. Blocks are whole warps.
+template <u32 N, class C> DEVICE void block_sums(C (&value)[N], u32 turn) {
+    SHARED(C, partial, 2 * 32 * N); // a block has at most 1024 threads, a warp at least 32
+    C *of_turn = partial + turn % 2 * 32 * N;
+    u32 lane = anew(threadIdx.x) % (u32)warpSize, warps = blockDim.x / (u32)warpSize;
+    auto exchange = [=](C kept, C given, u32 distance) { return kept + shuffle(given, (i32)(anew(lane) ^ distance)); };
+    auto lanes_alike = [=](C sum) { // over the lanes that have the same remainder by N
+        for (u32 distance = N; distance < (u32)warpSize; distance *= 2) sum = exchange(sum, sum, distance);
+        return sum;
+    };
+    bool odd = lane & 1, upper = lane & 2;
+    C sum = exchange(odd ? value[1] : value[0], odd ? value[0] : value[1], 1);
+    if constexpr (N == 4) {
+        C more = exchange(odd ? value[3] : value[2], odd ? value[2] : value[3], 1);
+        sum = exchange(upper ? more : sum, upper ? sum : more, 2);
     }
-    sync_threads();
-    x = partial[0], y = partial[1];
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
-    for (u32 w = 1; w < warps; ++w) x = x + partial[2 * w], y = y + partial[2 * w + 1];
+    sum = lanes_alike(sum);
+    if (warps > 1) {
+        if (lane < N) of_turn[threadIdx.x / (u32)warpSize * N + lane] = sum;
+        sync_threads();
+        sum = (C)0;
+        for (u32 at = lane; at < warps * N; at += (u32)warpSize) sum += of_turn[at];
+        sum = lanes_alike(sum);
+    }
+    for (u32 v = 0; v < N; ++v) value[v] = shuffle(sum, (i32)v);
 }
 
 // Where a block keeps its sums of dgamma and dbeta, `len` each, and a row's mean and rstd; null where nobody asks.
@@ -78,128 +83,173 @@ template <class C> struct Statistics {
 // Pieces of 16 bytes that a thread keeps of a row: 32 bytes of compute types, so that two rows' pieces and both sums are some 32 registers.
 template <class T> constexpr u32 KEPT = 32 / (LANES<T> * sizeof(compute_t<T>));
 
-// Rows by WIDTH neighbouring elements a thread, all of them aligned to as many; I counts a row's bytes. KEEP: the block's threads hold x and
-// dy of a row, as they are stored, and read them once; each has the same columns of every row, whose sums it holds too. Else a row is
-// read three times, from cache where it fits, and the sums lie in memory.
-template <bool CENTRED, bool SUMS, bool KEEP, u32 WIDTH, class I, class T, class Gamma>
-DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, Sums<compute_t<T>> sums,
-                    Statistics<compute_t<T>> statistics) {
+// Whether a row's x and dy stay in registers till its sums are known. Beside sums of columns they don't on RDNA 1, whose 20 waves leave 48 registers each:
+// there they are read again, from cache.
+#if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
+template <bool CENTRED, bool SUMS> constexpr bool KEEP = !(CENTRED && SUMS);
+#else
+template <bool CENTRED, bool SUMS> constexpr bool KEEP = true;
+#endif
+
+// Elements that are unpacked before the next are.
+template <bool SUMS> constexpr u32 TOGETHER = SUMS ? 4 : 2;
+
+// What a row's gradient is made of.
+template <class C> struct Slope {
+    C mean, rstd, shift, slope;
+
+    // dx from an element's x, dy and gamma.
+    DEVICE C normal(C x) const { return (x - mean) * rstd; }
+    DEVICE C operator()(C normal, C dy, C gamma) const { return rstd * (dy * gamma - shift - normal * slope); }
+};
+
+// The sums that a row's gradient needs, over elements one after the other: of d, x less the row's first element and so as near to the mean as any, of
+// d^2, of h and of h * d; of x^2 and h * x where rows are not CENTRED. One reduction gives all of them.
+template <bool CENTRED, class C> struct RowSums {
+    static constexpr u32 N = CENTRED ? 4 : 2;
+    C sum[N] = {}, start = (C)0;
+
+    DEVICE void add(C x, C h) {
+        if constexpr (CENTRED) {
+            C d = x - start;
+            sum[0] += h, sum[1] += h * d, sum[2] += d, sum[3] += d * d;
+        } else {
+            sum[0] += x * x, sum[1] += h * x;
+        }
+    }
+    DEVICE C last() const { return sum[1]; }
+
+    // With `part` = 1 / len.
+    DEVICE Slope<C> over_block(u32 turn, C part, C epsilon) {
+        block_sums(sum, turn);
+        if constexpr (CENTRED) {
+            C off = sum[2] * part, squares = sum[3] - sum[2] * off;
+            if (squares < (C)0) squares = (C)0; // by rounding; NaN stays
+            C rstd = (C)1 / math::sqrt(squares * part + epsilon);
+            return Slope<C>{start + off, rstd, sum[0] * part, rstd * (sum[1] - sum[0] * off) * part};
+        } else {
+            C rstd = (C)1 / math::sqrt(sum[0] * part + epsilon);
+            return Slope<C>{(C)0, rstd, (C)0, rstd * sum[1] * part};
+        }
+    }
+};
+
+// Rows whose x and dy the block's threads hold, as they are stored, so that both are read once; each thread has the same columns of every row, whose sums
+// it holds too.
+template <bool CENTRED, bool SUMS, class T, class Gamma>
+DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, Sums<compute_t<T>> sums,
+                      Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
-    constexpr u32 PIECES = KEEP ? KEPT<T> : 1, HELD = KEEP && SUMS ? PIECES * WIDTH : 1;
-    constexpr u32 TOGETHER = SUMS ? 4 : 2; // elements that are unpacked before the next are
+    constexpr u32 WIDTH = LANES<T>, PIECES = KEPT<T>, HELD = SUMS ? PIECES * WIDTH : 1;
     Vector<T, WIDTH> kept[PIECES], kept_grad[PIECES];
-    C dgamma[HELD], dbeta[HELD];
+    C dgamma[HELD] = {}, dbeta[HELD] = {}, part = (C)1 / (C)len;
     auto for_each_piece = [=](auto f) {
-        if constexpr (KEEP) {
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-            for (u32 p = 0; p < PIECES; ++p) {
-                I first = (p * blockDim.x + anew(threadIdx.x)) * WIDTH;
-                if (first < len) f(p, first);
+        for (u32 p = 0; p < PIECES; ++p) {
+            u32 first = (p * blockDim.x + anew(threadIdx.x)) * WIDTH;
+            if (first < len) f(p, first);
+        }
+    };
+    u32 turn = 0;
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x, ++turn) {
+        const T *from = x + row * len, *grad = dy + row * len;
+        T *to = dx + row * len;
+        auto read = [&](u32 p, u32 first) { kept[p] = vector_at<WIDTH>(from, first), kept_grad[p] = vector_at<WIDTH>(grad, first); };
+        // All that is read of a row is on its way before any of it is used.
+        if constexpr (KEEP<CENTRED, SUMS>) for_each_piece(read);
+        RowSums<CENTRED, C> of_row;
+        of_row.start = load(from[0]);
+        auto scale = gamma.of_row(row);
+        for_each_piece([&](u32 p, u32 first) {
+            if constexpr (!KEEP<CENTRED, SUMS>) read(p, first);
+            auto a = kept[p], b = kept_grad[p], factor = scale.template piece<WIDTH>(first);
+            for (u32 j = 0; j < WIDTH; ++j) {
+                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, of_row.last()), b = anew(b), factor = anew(factor);
+                of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j]));
             }
-        } else {
+        });
+        auto slope = of_row.over_block(turn, part, epsilon);
+        for_each_piece([&](u32 p, u32 first) {
+            if constexpr (!KEEP<CENTRED, SUMS>) read(p, first);
+            auto a = anew(kept[p]), b = anew(kept_grad[p]), factor = scale.template piece<WIDTH>(first);
+            Vector<T, WIDTH> out;
+            C last = (C)0;
+            for (u32 j = 0; j < WIDTH; ++j) {
+                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
+                C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
+                if constexpr (SUMS) dgamma[p * WIDTH + j] += d * normal, dbeta[p * WIDTH + j] += d;
+                last = slope(normal, d, load(factor.lane[j]));
+                out.lane[j] = store<T>::from(last);
+            }
+            vector_at<WIDTH>(to, first) = out;
+        });
+        if (statistics.mean != nullptr && threadIdx.x == 0) statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;
+    }
+    if constexpr (SUMS) {
+        for_each_piece([&](u32 p, u32 first) {
+            for (u32 j = 0; j < WIDTH; ++j) {
+                if (sums.dgamma != nullptr) sums.dgamma[first + j] = dgamma[p * WIDTH + j];
+                if (sums.dbeta != nullptr) sums.dbeta[first + j] = dbeta[p * WIDTH + j];
+            }
+        });
+    }
+}
+
+// Longer rows, and those that are not aligned to WIDTH elements: they are read twice, from cache where they fit, and the sums lie in memory. I counts a
+// row's bytes.
+template <bool CENTRED, bool SUMS, u32 WIDTH, class I, class T, class Gamma>
+DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, Sums<compute_t<T>> sums,
+                    Statistics<compute_t<T>> statistics) {
+    using C = compute_t<T>;
+    C part = (C)1 / (C)len;
+    auto for_each_piece = [=](auto f) {
 #if !COMPILER_HOST
 #pragma unroll 1
 #endif
-            for (I first = threadIdx.x * WIDTH; first < len; first += blockDim.x * WIDTH) f(0u, first);
-        }
+        for (I first = threadIdx.x * WIDTH; first < len; first += blockDim.x * WIDTH) f(first);
     };
-    if constexpr (SUMS && KEEP) {
-        for (u32 k = 0; k < HELD; ++k) dgamma[k] = dbeta[k] = (C)0;
-    } else if constexpr (SUMS) {
-        for_each_piece([=](u32, I first) {
+    if constexpr (SUMS) {
+        for_each_piece([=](I first) {
             for (u32 j = 0; j < WIDTH; ++j) {
                 if (sums.dgamma != nullptr) sums.dgamma[first + j] = (C)0;
                 if (sums.dbeta != nullptr) sums.dbeta[first + j] = (C)0;
             }
         });
     }
-    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
+    u32 turn = 0;
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x, ++turn) {
         const T *from = x + row * len, *grad = dy + row * len;
         T *to = dx + row * len;
+        RowSums<CENTRED, C> of_row;
+        of_row.start = load(from[0]);
         auto scale = gamma.of_row(row);
-        // f(p, first, x, dy, gamma) for each piece of the row.
-        auto for_each_read = [&](bool again, auto f) {
-            for_each_piece([&](u32 p, I first) {
-                auto factor = scale.template piece<WIDTH>(first);
-                Vector<T, WIDTH> a, b;
-                if constexpr (KEEP) {
-                    if (again) kept[p] = anew(kept[p]), kept_grad[p] = anew(kept_grad[p]);
-                    else kept[p] = vector_at<WIDTH>(from, first), kept_grad[p] = vector_at<WIDTH>(grad, first);
-                    a = kept[p], b = kept_grad[p];
-                } else {
-                    a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first);
-                }
-                f(p, first, a, b, factor);
-            });
-        };
-        C mean = (C)0, shift = (C)0;
-        Pair<C> of_x{(C)0, (C)0}, of_h{(C)0, (C)0};
-        if constexpr (CENTRED) {
-            // Sums of d, x less the row's first element and so as near to the mean as any, of h and of products: one reduction. Those of x are the warp's
-            // before those of h are begun, which leaves them their registers.
-            C start = load(from[0]);
-            for_each_read(false, [&](u32, I, auto a, auto, auto) {
-                for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j != 0 && j % TOGETHER == 0) a = anew(a, of_x.b);
-                    C d = (C)load(a.lane[j]) - start;
-                    of_x = of_x + Pair<C>{d, d * d};
-                }
-            });
-            of_x = warp_reduce(of_x, Plus());
-            for_each_read(true, [&](u32, I, auto a, auto b, auto factor) {
-                for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j != 0 && j % TOGETHER == 0) a = anew(a, of_h.b), b = anew(b), factor = anew(factor);
-                    C d = (C)load(a.lane[j]) - start, h = (C)load(b.lane[j]) * (C)load(factor.lane[j]);
-                    of_h = of_h + Pair<C>{h, h * d};
-                }
-            });
-            of_h = warp_reduce(of_h, Plus());
-            join_warps(of_x, of_h);
-            C off = of_x.a / (C)len;
-            mean = start + off, shift = of_h.a / (C)len;
-            of_x.b -= of_x.a * off, of_h.b -= of_h.a * off;
-            if (of_x.b < (C)0) of_x.b = (C)0; // by rounding; NaN stays
-        } else {
-            Pair<C> both{(C)0, (C)0};
-            for_each_read(false, [&](u32, I, auto a, auto b, auto factor) {
-                for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j != 0 && j % TOGETHER == 0) a = anew(a, both.b), b = anew(b), factor = anew(factor);
-                    C v = load(a.lane[j]);
-                    both = both + Pair<C>{v * v, (C)load(b.lane[j]) * (C)load(factor.lane[j]) * v};
-                }
-            });
-            both = block_reduce(both, Plus());
-            of_x.b = both.a, of_h.b = both.b;
-        }
-        C rstd = (C)1 / math::sqrt(of_x.b / (C)len + epsilon), slope = rstd * (of_h.b / (C)len);
-        for_each_read(true, [&](u32 p, I first, auto a, auto b, auto factor) {
+        for_each_piece([&](I first) {
+            auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first), factor = scale.template piece<WIDTH>(first);
+            for (u32 j = 0; j < WIDTH; ++j) {
+                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, of_row.last()), b = anew(b), factor = anew(factor);
+                of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j]));
+            }
+        });
+        auto slope = of_row.over_block(turn, part, epsilon);
+        for_each_piece([&](I first) {
+            auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first), factor = scale.template piece<WIDTH>(first);
             Vector<T, WIDTH> out;
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j != 0 && j % TOGETHER == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
-                C normal = ((C)load(a.lane[j]) - mean) * rstd, d = (C)load(b.lane[j]);
-                if constexpr (SUMS && KEEP) {
-                    dgamma[p * WIDTH + j] += d * normal, dbeta[p * WIDTH + j] += d;
-                } else if constexpr (SUMS) {
+                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
+                C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
+                if constexpr (SUMS) {
                     if (sums.dgamma != nullptr) sums.dgamma[first + j] += d * normal;
                     if (sums.dbeta != nullptr) sums.dbeta[first + j] += d;
                 }
-                last = rstd * (d * (C)load(factor.lane[j]) - shift - normal * slope);
+                last = slope(normal, d, load(factor.lane[j]));
                 out.lane[j] = store<T>::from(last);
             }
             vector_at<WIDTH>(to, first) = out;
         });
-        if (statistics.mean != nullptr && threadIdx.x == 0) statistics.mean[row] = mean, statistics.rstd[row] = rstd;
-    }
-    if constexpr (SUMS && KEEP) {
-        for_each_piece([&](u32 p, I first) {
-            for (u32 j = 0; j < WIDTH; ++j) {
-                if (sums.dgamma != nullptr) sums.dgamma[first + j] = dgamma[p * WIDTH + j];
-                if (sums.dbeta != nullptr) sums.dbeta[first + j] = dbeta[p * WIDTH + j];
-            }
-        });
+        if (statistics.mean != nullptr && threadIdx.x == 0) statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;
     }
 }
 
@@ -253,11 +303,11 @@ DEVICE void rows_gradient(u64 rows, u64 len, const T *x, const T *dy, Gamma gamm
         constexpr u32 WIDTH = LANES<T>;
         bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(dx) == 0 && gamma.aligned() && len % WIDTH == 0;
         if (aligned && len <= (u64)KEPT<T> * WIDTH * blockDim.x) {
-            rows_by<CENTRED, SUMS, true, WIDTH, u32>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
+            rows_kept<CENTRED, SUMS>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
         } else if (aligned && len < (1u << 31) / sizeof(C)) {
-            rows_by<CENTRED, SUMS, false, WIDTH, u32>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
+            rows_by<CENTRED, SUMS, WIDTH, u32>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
         } else {
-            rows_by<CENTRED, SUMS, false, 1, u64>(rows, len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
+            rows_by<CENTRED, SUMS, 1, u64>(rows, len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
         }
     }
 }
@@ -268,17 +318,10 @@ template <class C> DEVICE Sums<C> partial_of_block(C *partial, u64 len, bool sec
     return Sums<C>{partial + blockIdx.x * len, second ? partial + ((u64)gridDim.x + blockIdx.x) * len : nullptr};
 }
 
-// What fits the registers that all waves leave. On RDNA 1, whose 20 leave 48, bf16 does not, which is rounded by integers.
-#if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
-template <class T> constexpr bool FITS = is_same<T, f32>::value || is_same<T, f16>::value;
-#else
-template <class T> constexpr bool FITS = !is_same<T, f64>::value;
-#endif
-
 // Blocks may have 1024 threads here, so that long rows are kept: nothing is said of fewer.
 // partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is asked for.
 template <class T>
-__global__ ALL_WAVES(FITS<T>) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
+__global__ ALL_WAVES((!is_same<T, f64>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
     using C = compute_t<T>;
     rows_gradient<true, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, partial_of_block(partial, len, true),
                               Statistics<C>{nullptr, nullptr});

@@ -149,12 +149,20 @@ DEVICE f16 f32_to_f16(f32 f) {
 #endif
 
 DEVICE f32 bf16_to_f32(bf16 b) { return bit_cast<f32>((u32)b.bits << 16); }
+#if COMPILER_NVIDIA && __CUDA_ARCH__ >= 800
+DEVICE bf16 f32_to_bf16(f32 f) {
+    bf16 b;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b.bits) : "f"(f));
+    return b;
+}
+#else
 DEVICE bf16 f32_to_bf16(f32 f) {
     u32 bits = bit_cast<u32>(f);
     u32 rounded = bits + 0x7fffu + ((bits >> 16) & 1u); // nearest, ties to even
     u32 quiet_nan = bits | 0x400000u;
     return bf16{(u16)(select((bits & 0x7fffffffu) > 0x7f800000u, quiet_nan, rounded) >> 16)};
 }
+#endif
 
 // The type a stored type is computed in: low-precision floats in f32.
 template <class T> struct compute {
@@ -511,20 +519,39 @@ template <u32 N, class F> DEVICE void for_each_strided(const Strided<N> &m, u32 
 #endif
 }
 
+// ---------------------------------------------------------------- what the compiler knows
+
+// `value`, of which AMD's compiler then knows nothing, and only once it has computed `after`: what it made of it earlier it makes again
+// rather than keep it in registers, and what it is to make of it later it doesn't make ahead.
+template <class V> DEVICE V anew(V value) {
+#if COMPILER_AMD
+    if constexpr (sizeof(V) % 4 == 0) {
+        u32 word[sizeof(V) / 4];
+        __builtin_memcpy(word, &value, sizeof(V));
+#pragma unroll
+        for (u32 w = 0; w < sizeof(V) / 4; ++w) asm volatile("" : "+v"(word[w]));
+        __builtin_memcpy(&value, word, sizeof(V));
+    }
+#endif
+    return value;
+}
+template <class V, class C> DEVICE V anew(V value, C after) {
+#if COMPILER_AMD
+    asm volatile("" : : "v"(after));
+#endif
+    return anew(value);
+}
+
 // ---------------------------------------------------------------- reductions within a block
 
-// op over the values of this warp's threads, in every one of them. No shuffle names a lane that isn't there, so blocks
-// that end within a warp are right too.
+// op over the values of this warp's threads, in every one of them. Fixed order: the same bits on every run. Blocks are whole warps.
 template <class T, class Op> DEVICE T warp_reduce(T value, Op op) {
-    i32 lane = (i32)(threadIdx.x % (u32)warpSize);
-    i32 lanes = (i32)blockDim.x - (i32)(threadIdx.x - (u32)lane);
-    if (lanes > warpSize) lanes = warpSize;
-    i32 top = 1;
-    while (top < lanes) top *= 2;
-    for (i32 distance = top / 2; distance > 0; distance /= 2) {
-        bool inside = lane + distance < lanes;
-        T other = shuffle(value, inside ? lane + distance : lane);
-        if (inside && lane < distance) value = op(value, other);
+    u32 lane = anew(threadIdx.x);
+    // A lane that has no other `distance` above it takes one from the warp's start: what it makes of it is not read. Places are made anew: AMD's compiler
+    // would keep all of them through a kernel's loops.
+#pragma unroll
+    for (u32 distance = 32; distance > 0; distance /= 2) {
+        if (distance < (u32)warpSize) value = op(value, shuffle(value, (i32)((anew(lane) + distance) % (u32)warpSize)));
     }
     return shuffle(value, 0);
 }

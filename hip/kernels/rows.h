@@ -18,27 +18,6 @@ template <class T> DEVICE Vector<T, LANES<T>> piece_of(const T *row, i64 first) 
     return *reinterpret_cast<const Vector<T, LANES<T>> *>(row + first);
 }
 
-// `value`, of which AMD's compiler then knows nothing, and only once it has computed `after`: what it made of it earlier it makes again
-// rather than keep it in registers, and what it is to make of it later it doesn't make ahead.
-template <class V> DEVICE V anew(V value) {
-#if COMPILER_AMD
-    if constexpr (sizeof(V) % 4 == 0) {
-        u32 word[sizeof(V) / 4];
-        __builtin_memcpy(word, &value, sizeof(V));
-#pragma unroll
-        for (u32 w = 0; w < sizeof(V) / 4; ++w) asm volatile("" : "+v"(word[w]));
-        __builtin_memcpy(&value, word, sizeof(V));
-    }
-#endif
-    return value;
-}
-template <class V, class C> DEVICE V anew(V value, C after) {
-#if COMPILER_AMD
-    asm volatile("" : : "v"(after));
-#endif
-    return anew(value);
-}
-
 // A value that all threads of a warp have: AMD's compiler then keeps it, and what is computed of it, once for all of them.
 DEVICE u32 of_warp(u32 value) {
 #if COMPILER_AMD

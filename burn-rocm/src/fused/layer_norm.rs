@@ -247,8 +247,11 @@ pub(super) fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType)
         return Ok(out);
     }
     let kernel = KernelName::new("sum_partials").ty(out.kernel_type()?);
-    // The kernel gives 32 columns to a block.
-    let grid = device.grid_rows(outer * len.div_ceil(32), 32 * count);
+    // The kernel gives 32 columns to a block: there are few, so each has all the threads it may, which share the sums' loads.
+    let grid = Grid {
+        threads: device.info().max_threads_per_block.min(1024),
+        ..device.grid_rows(outer * len.div_ceil(32), 32 * count)
+    };
     let dims = [Value::U64(outer as u64), Value::U64(count as u64), Value::U64(len as u64)];
     rows(op, device, kernel, grid, &dims, &[partial], &[], &[&out])?;
     Ok(out)
