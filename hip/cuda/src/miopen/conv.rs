@@ -459,8 +459,8 @@ impl<'a> Call<'a> {
         };
         let (alpha, beta) = (one(), zero());
         let (h, f, c, x, y) = (handle.raw, self.filter, self.conv, self.x.raw, self.y.raw);
-        // SAFETY: live descriptors, buffers of their sizes, scalars of this program.
         let call = || {
+            // SAFETY: live descriptors, buffers of their sizes, scalars of this program.
             answered(unsafe {
                 match self.kind {
                     Kind::Forward => cudnn::cudnnConvolutionForward(
