@@ -7,6 +7,7 @@ use hip_cuda::{Library, miopen_table};
 use hip_sys::*;
 use miopen_sys::*;
 
+use crate::norms::values;
 use crate::{Memory, gpu, ok};
 
 /// Images of one channel and a window of 3 x 3, nothing around them.
@@ -37,17 +38,6 @@ impl Shape {
         }
         y
     }
-}
-
-fn values(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        ((state >> 11) as f64 / (1u64 << 52) as f64 - 1.0) as f32
-    };
-    (0..count).map(|_| next()).collect()
 }
 
 fn copy(hip: &Hip, to: &Memory, values: &[f32], stream: hipStream_t) {
@@ -129,8 +119,8 @@ fn repeated_calls_follow_what_they_are_given() {
             let space = Memory::new(&hip, solution.workspace_size.max(1));
             for call in 0..5 {
                 seed += 1;
-                let pixels = values(seed, shape.images * shape.side * shape.side);
-                let window = values(seed + 1000, shape.outputs * 9);
+                let pixels = values::<f32>(seed, shape.images * shape.side * shape.side, 0.0);
+                let window = values::<f32>(seed + 1000, shape.outputs * 9, 0.0);
                 copy(&hip, &x, &pixels, stream);
                 copy(&hip, &w, &window, stream);
                 // SAFETY: live descriptors, and buffers of at least their sizes.

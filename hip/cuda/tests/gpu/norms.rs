@@ -11,7 +11,7 @@ use miopen_sys::*;
 use crate::{Memory, gpu};
 
 /// An element type: MIOpen's name, and a bound on the relative error of a result.
-trait Number: Copy + Default {
+pub(crate) trait Number: Copy + Default {
     const DATA: miopenDataType_t;
     const ERROR: f64;
     fn of(value: f64) -> Self;
@@ -63,7 +63,7 @@ impl Dnn {
 }
 
 /// Values in -1..1 around `offset`, as the type holds them.
-fn values<T: Number>(seed: u64, count: usize, offset: f64) -> Vec<T> {
+pub(crate) fn values<T: Number>(seed: u64, count: usize, offset: f64) -> Vec<T> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;
