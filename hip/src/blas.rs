@@ -11,7 +11,7 @@ use rocblas_sys::*;
 
 use crate::span::Span;
 use crate::workarounds::Halves;
-use crate::{Buffer, DType, Error, Result, trace, workarounds};
+use crate::{Buffer, DType, Error, Result, library, trace, workarounds};
 use layout::{Operand, Plan, Strided};
 
 /// A batch of matrices in device memory; offset and strides in elements.
@@ -63,8 +63,10 @@ impl Blas {
     ) -> Result<Self> {
         workarounds::rocblas_has_kernels(table, arch)?;
         let mut raw = ptr::null_mut();
+        let held = library::compiling();
         // SAFETY: `raw` outlives the call.
         let status = unsafe { (table.rocblas_create_handle)(&mut raw) };
+        drop(held);
         check(table, "rocblas_create_handle", status, || arch.to_string())?;
         let handle = Handle { table, raw };
         // SAFETY: the handle was just created; the caller keeps the stream alive.

@@ -3,10 +3,23 @@
 use std::ffi::{CStr, c_void};
 use std::path::PathBuf;
 use std::ptr::NonNull;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::error::{Error, Result};
+
+/// Read while AMD's compiler may be at work, written while a library is opened.
+///
+/// Workaround: in ROCm 7.2 the two wait for each other for ever. A library's initialisers, which run under the loader's lock, give HIP its code objects,
+/// and with them the compiler's, which takes a lock of its own (`amd_comgr_do_action`); the compiler, under that lock, registers a thread's destructors
+/// (`__cxa_thread_atexit`), for which glibc takes the loader's. Seen where one thread's first product opened rocBLAS while another compiled a kernel.
+static COMPILER: RwLock<()> = RwLock::new(());
+
+/// No library is opened here as long as this is held: to call AMD's compiler, or what may. Not to be held twice by one thread.
+pub(crate) fn compiling() -> RwLockReadGuard<'static, ()> {
+    COMPILER.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// One of AMD's libraries: its file names, newest first.
 #[derive(Debug, Clone, Copy)]
@@ -133,6 +146,7 @@ fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
 }
 
 fn load(path: &std::ffi::OsStr) -> std::result::Result<std::mem::ManuallyDrop<Library>, String> {
+    let _alone = COMPILER.write().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: these are AMD's libraries, whose initialisers are made to be run by dlopen. Never unloaded: their
     // threads and exit handlers would outlive them.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
@@ -178,6 +192,19 @@ mod tests {
             }
             other => panic!("{:?}", other.map(|error| error.to_string())),
         }
+    }
+
+    #[test]
+    fn no_library_is_opened_beside_the_compiler() {
+        let compiling = compiling();
+        let (opened, answer) = std::sync::mpsc::channel();
+        let opener = std::thread::spawn(move || opened.send(open_in(NONE, &[]).is_err()));
+        // Long enough for a search that waits for nobody.
+        let early = answer.recv_timeout(std::time::Duration::from_millis(300));
+        assert!(early.is_err(), "opened beside the compiler");
+        drop(compiling);
+        assert_eq!(answer.recv(), Ok(true));
+        opener.join().unwrap().unwrap();
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::cache::{CodeObject, code_cache};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::hash::Quick;
+use crate::library;
 use crate::rtc::{self, c_text};
 
 /// Bytes of loaded code objects before those used longest ago are unloaded: some 5,000 kernels of 50 KB.
@@ -253,6 +254,8 @@ impl Kernels {
             last_use: AtomicU64::new(0),
             name: name.into(),
         };
+        // Loading may come to the compiler's library too.
+        let _held = library::compiling();
         // SAFETY: the functions are HIP's; the code object comes from hipRTC (or a file with its checksum) and stays in
         // `kernel`, which owns the module from the moment it exists.
         unsafe {

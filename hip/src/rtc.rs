@@ -11,6 +11,7 @@ use hip_sys::{Hiprtc, hiprtcProgram};
 use crate::cache::{CodeObject, code_cache};
 use crate::error::{Error, Result, check_rtc};
 use crate::hash::Fnv;
+use crate::library;
 use crate::module::Program;
 use crate::provider::{ProviderKind, load_hiprtc};
 use crate::workarounds;
@@ -282,6 +283,7 @@ fn compile_named(
     let pointers =
         |texts: &[CString]| -> Vec<*const c_char> { texts.iter().map(|text| text.as_ptr()).collect() };
     let (names, texts, arguments) = (pointers(&names), pointers(&texts), pointers(&c_options));
+    let _held = library::compiling();
 
     let mut created = RtcProgram { rtc, raw: std::ptr::null_mut() };
     // SAFETY: the function is hipRTC's, which copies every text; the arrays have as many entries as said.

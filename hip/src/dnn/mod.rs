@@ -22,7 +22,7 @@ use miopen_sys::*;
 
 use crate::span::Span;
 use crate::workarounds::Halves;
-use crate::{Buffer, DType, Error, Result, trace};
+use crate::{Buffer, DType, Error, Result, library, trace};
 
 pub use activation::Activation;
 pub use conv::ConvDesc;
@@ -86,8 +86,10 @@ impl Dnn {
         products: bool,
     ) -> Result<Self> {
         let mut raw = ptr::null_mut();
+        let held = library::compiling();
         // SAFETY: `raw` outlives the call; the caller keeps the stream alive.
         let status = unsafe { (table.miopenCreateWithStream)(&mut raw, stream) };
+        drop(held);
         check(table, "miopenCreateWithStream", status, || arch.to_string())?;
         Ok(Self {
             handle: Mutex::new(Handle { table, raw }),
