@@ -75,7 +75,8 @@ impl Default for AttentionOptions {
 /// What [`attention`] gives.
 #[derive(Clone, Debug)]
 pub struct Attended {
-    /// `[batch, heads, queries, values]`.
+    /// `[batch, heads, queries, values]`; composed, its axes follow each other in memory as the query's do where one stride leads from each head to the
+    /// next over all batches, else it is packed.
     pub out: RocmTensor,
     /// What the gradient reads beside the inputs: the output and each row's greatest score and sum (tiled), or the weights (composed).
     pub kept: Vec<RocmTensor>,
@@ -88,6 +89,9 @@ pub struct Attended {
 /// - `key`: `[batch, heads, keys, features]`
 /// - `value`: `[batch, heads, keys, values]`
 /// - `mask`: bools that broadcast to `[batch, heads, queries, keys]`; true hides a key
+///
+/// Operands are read where they lie. [`Composed`](AttentionPath::Composed) packs those in which no one stride leads from each head to the next over all
+/// batches: of tokens `[sequence, batch, features]` the heads do, of `[batch, sequence, features]` they do not.
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit, where the probability is outside 0..=1, and where [`AttentionPath::Tiled`] is asked for
@@ -103,7 +107,7 @@ pub fn attention(
 }
 
 /// The gradients of [`attention`] by query, key and value, from the output's; `None` for one that is not `wanted`. `kept` is what
-/// [`attention`] gave for the same inputs, mask and options.
+/// [`attention`] gave for the same inputs, mask and options. Composed ones lie in memory as their inputs do, where [`Attended::out`] does.
 ///
 /// # Errors
 /// As [`attention`]; `Invalid` where the gradient or `kept` has another shape than the output, or what was kept.
@@ -115,7 +119,7 @@ pub fn attention_backward(
     options: &AttentionOptions,
     wanted: [bool; 3],
 ) -> Result<[Option<RocmTensor>; 3], RocmError> {
-    attention_trained::attention_backward(inputs, mask, kept, grad, options, wanted)
+    attention_trained::attention_backward(inputs, mask, kept, grad, options, wanted, None)
 }
 
 /// The weights `[batch, heads, queries, keys]` that [`attention`] multiplies the values by, in memory.

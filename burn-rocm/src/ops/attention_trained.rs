@@ -2,13 +2,14 @@
 
 use burn_std::DType;
 use hip::KernelName;
+use std::cmp::Reverse;
 
 use super::attention::{LEAST_QUERIES, TILE, expand};
-use super::data::{contiguous, packed};
+use super::data::{assign, contiguous, packed};
 use super::launch::{rows, views, views_to};
 use super::mask::check_mask;
-use super::matmul::{matmul, scaled};
-use super::view::transpose;
+use super::matmul::{is_one_batch, matmul, scaled, scaled_to};
+use super::view::{permute, transpose};
 use crate::dtype::{Value, compute};
 use crate::error::invalid;
 use crate::fused::{Attended, AttentionOptions, AttentionPath};
@@ -19,6 +20,22 @@ const BACKWARD: &str = "attention_backward";
 
 /// `WIDEST` of `attention_backward.hip`: features of a query, a key or a value that its tiles hold.
 const WIDEST: usize = 128;
+
+/// An operand of a product: as it lies where one stride leads from each head to the next over all batches, as where tokens lie `[sequence, batch,
+/// features]`; else packed.
+fn operand(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    if is_one_batch(&tensor) { Ok(tensor) } else { contiguous(tensor) }
+}
+
+/// A new tensor whose axes follow each other in memory as those of `like` do, or packed where a product could not be written so.
+fn in_order_of(like: &RocmTensor, dims: [usize; 4]) -> hip::Result<RocmTensor> {
+    let mut axes = [0, 1, 2, 3];
+    axes.sort_by_key(|&axis| Reverse(like.layout().strides()[axis]));
+    let place = |axis| axes.iter().position(|&other| other == axis).unwrap_or(axis);
+    let new = |dims: [usize; 4]| RocmTensor::empty(like.hip_device(), dims, like.dtype_of());
+    let out = permute(new(axes.map(|axis| dims[axis]))?, &[0, 1, 2, 3].map(place))?;
+    if is_one_batch(&out) { Ok(out) } else { new(dims) }
+}
 
 /// A call whose inputs fit together.
 struct Call<'a> {
@@ -159,11 +176,10 @@ impl<'a> Call<'a> {
         Value::I64x4([batch * heads * queries, heads, queries, keys])
     }
 
-    /// The weights, in the scores' place. Operands of products are packed first: heads lie side by side in a row of features, and no one stride
-    /// leads from each to the next over all batches.
+    /// The weights, in the scores' place.
     fn weights(&self, query: RocmTensor, key: RocmTensor) -> hip::Result<RocmTensor> {
         let [batch, heads, queries, keys, _] = self.sizes;
-        let scores = scaled(self.op, contiguous(query)?, transpose(contiguous(key)?)?, self.scale)?;
+        let scores = scaled(self.op, operand(query)?, transpose(operand(key)?)?, self.scale)?;
         if scores.is_empty() {
             return Ok(scores);
         }
@@ -221,19 +237,20 @@ impl<'a> Call<'a> {
         Ok(out)
     }
 
-    /// The gradients by queries and keys from the scores'.
+    /// The gradients by queries and keys from the scores', into their places.
     fn products(
         &self,
         [query, key]: [RocmTensor; 2],
         scores: RocmTensor,
-        wanted: [bool; 2],
-    ) -> hip::Result<[Option<RocmTensor>; 2]> {
-        let by_query =
-            wanted[0].then(|| scaled(self.op, scores.clone(), contiguous(key)?, self.scale)).transpose()?;
-        let by_key = wanted[1]
-            .then(|| scaled(self.op, transpose(scores)?, contiguous(query)?, self.scale))
-            .transpose()?;
-        Ok([by_query, by_key])
+        [by_query, by_key]: [Option<&RocmTensor>; 2],
+    ) -> hip::Result<()> {
+        if let Some(place) = by_query {
+            scaled_to(self.op, scores.clone(), operand(key)?, self.scale, place)?;
+        }
+        if let Some(place) = by_key {
+            scaled_to(self.op, transpose(scores)?, operand(query)?, self.scale, place)?;
+        }
+        Ok(())
     }
 
     /// The shape and strides that the tiled kernels take: `operands` and the mask.
@@ -334,10 +351,32 @@ pub(crate) fn attention(
     if call.is_tiled(&query, values)? && !call.is_empty(values) {
         return call.tiled([&query, &key, &value]);
     }
+    let [batch, heads, queries, ..] = call.sizes;
+    let out = in_order_of(&query, [batch, heads, queries, values])?;
     let weights = call.weights(query, key)?;
-    Ok(Attended { out: matmul(OP, weights.clone(), contiguous(value)?)?, kept: vec![weights] })
+    scaled_to(OP, weights.clone(), operand(value)?, 1.0, &out)?;
+    Ok(Attended { out, kept: vec![weights] })
 }
 
+/// Where the gradients of inputs go: what is given, or a new tensor for each that is wanted.
+fn places<const N: usize>(
+    inputs: [&RocmTensor; N],
+    wanted: [bool; N],
+    given: Option<[RocmTensor; N]>,
+) -> hip::Result<[Option<RocmTensor>; N]> {
+    if let Some(given) = given {
+        return Ok(given.map(Some));
+    }
+    let mut places = [const { None }; N];
+    for ((place, input), wanted) in places.iter_mut().zip(inputs).zip(wanted) {
+        if let (true, &[batch, heads, length, features]) = (wanted, input.dims()) {
+            *place = Some(in_order_of(input, [batch, heads, length, features])?);
+        }
+    }
+    Ok(places)
+}
+
+/// The gradients that are wanted: views of their inputs' shapes where such are given, which all are written to, or new tensors.
 pub(crate) fn attention_backward(
     [query, key, value]: [RocmTensor; 3],
     mask: Option<RocmTensor>,
@@ -345,6 +384,7 @@ pub(crate) fn attention_backward(
     grad: RocmTensor,
     options: &AttentionOptions,
     wanted: [bool; 3],
+    given: Option<[RocmTensor; 3]>,
 ) -> hip::Result<[Option<RocmTensor>; 3]> {
     let call = Call::new(BACKWARD, &query, &key, mask, options)?;
     call.check_value(&query, &value)?;
@@ -358,21 +398,29 @@ pub(crate) fn attention_backward(
             if sums.dims() != [batch, heads, queries, 2] || sums.dtype_of() != call.wide() {
                 return invalid(BACKWARD, "the sums that attention kept", format!("{:?}", sums.dims()));
             }
-            call.tiled_backward([&query, &key, &value], [out, sums], &grad, wanted)
+            let found = call.tiled_backward([&query, &key, &value], [out, sums], &grad, wanted)?;
+            let Some(given) = given else { return Ok(found) };
+            for (place, found) in given.iter().zip(&found) {
+                if let Some(found) = found {
+                    assign(BACKWARD, place, found)?;
+                }
+            }
+            Ok(given.map(Some))
         }
         [weights] if !tiled => {
             call.check("weights", weights, &query, &[batch, heads, queries, keys])?;
-            let grad = contiguous(grad)?;
-            let by_value =
-                wanted[2].then(|| matmul(BACKWARD, transpose(weights.clone())?, grad.clone())).transpose()?;
-            let [by_query, by_key] = if wanted[0] || wanted[1] {
-                let by_weights = matmul(BACKWARD, grad, transpose(contiguous(value)?)?)?;
+            let places = places([&query, &key, &value], wanted, given)?;
+            let [by_query, by_key, by_value] = places.each_ref().map(Option::as_ref);
+            let grad = operand(grad)?;
+            if let Some(place) = by_value {
+                scaled_to(BACKWARD, transpose(weights.clone())?, grad.clone(), 1.0, place)?;
+            }
+            if by_query.is_some() || by_key.is_some() {
+                let by_weights = matmul(BACKWARD, grad, transpose(operand(value)?)?)?;
                 let scores = call.scores_backward(weights, by_weights)?;
-                call.products([query, key], scores, [wanted[0], wanted[1]])?
-            } else {
-                [None, None]
-            };
-            Ok([by_query, by_key, by_value])
+                call.products([query, key], scores, [by_query, by_key])?;
+            }
+            Ok(places)
         }
         other => {
             invalid(BACKWARD, "what attention kept for these inputs", format!("{} tensors", other.len()))
@@ -402,6 +450,8 @@ pub(crate) fn attention_weights_backward(
     for (name, tensor) in [("weights", &weights), ("a gradient", &grad)] {
         call.check(name, tensor, query, &[batch, heads, queries, keys])?;
     }
+    let places = places(inputs.each_ref(), wanted, None)?;
     let scores = call.scores_backward(&packed(weights)?, grad)?;
-    call.products(inputs, scores, wanted)
+    call.products(inputs, scores, places.each_ref().map(Option::as_ref))?;
+    Ok(places)
 }

@@ -6,7 +6,7 @@ use std::sync::Once;
 use burn_std::DType;
 use hip::{KernelName, MatrixView, Route, matmul_route};
 
-use super::data::{contiguous, copy, full_on};
+use super::data::{assign, contiguous, copy, full_on};
 use super::launch::views;
 use super::view::expand;
 use super::{is_gradient, view};
@@ -50,6 +50,27 @@ pub(crate) fn bytes(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::
     product(op, lhs, rhs, 1.0, DType::I32)
 }
 
+/// `alpha * (lhs x rhs)` into `out`, a view of the product's shape whose elements lie anywhere; the product's batches broadcast. No copy where
+/// [`is_one_batch`] says so of `out`.
+pub(crate) fn scaled_to(
+    op: &'static str,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
+    alpha: f64,
+    out: &RocmTensor,
+) -> hip::Result<()> {
+    let dtype = one_dtype(op, &[&lhs, &rhs, out])?;
+    one_device(op, &[&lhs, out])?;
+    let product = Product::new(op, lhs, rhs, alpha, dtype)?;
+    if out.dims() != product.dims {
+        return invalid(op, format!("a place of shape {:?}", product.dims), format!("{:?}", out.dims()));
+    }
+    if !product.is_of_nothing() && is_one_batch(out) {
+        return product.write(out);
+    }
+    assign(op, out, &product.make(dtype)?)
+}
+
 /// `alpha * (lhs x rhs)` as `dtype`: that of the operands, or i32 for i8.
 fn product(
     op: &'static str,
@@ -58,49 +79,93 @@ fn product(
     alpha: f64,
     dtype: DType,
 ) -> hip::Result<RocmTensor> {
-    let device = one_device(op, &[&lhs, &rhs])?.clone();
-    let (l, r) = (lhs.dims(), rhs.dims());
-    let found = || format!("{l:?} and {r:?} of {}", dtype.name());
-    let (Some((&[m, k], left)), Some((&[inner, n], right))) =
-        (l.split_last_chunk::<2>().map(|(b, m)| (m, b)), r.split_last_chunk::<2>().map(|(b, m)| (m, b)))
-    else {
-        return invalid(op, "matrices", found());
-    };
-    if k != inner {
-        return invalid(op, format!("a right side of {k} rows"), found());
+    Product::new(op, lhs, rhs, alpha, dtype)?.make(dtype)
+}
+
+/// Operands that fit together, and whose batches are repeated to the product's.
+struct Product {
+    call: Call,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
+    dims: Vec<usize>,
+}
+
+impl Product {
+    fn new(
+        op: &'static str,
+        lhs: RocmTensor,
+        rhs: RocmTensor,
+        alpha: f64,
+        dtype: DType,
+    ) -> hip::Result<Self> {
+        one_device(op, &[&lhs, &rhs])?;
+        let (l, r) = (lhs.dims(), rhs.dims());
+        let found = || format!("{l:?} and {r:?} of {}", dtype.name());
+        let (Some((&[m, k], left)), Some((&[inner, n], right))) =
+            (l.split_last_chunk::<2>().map(|(b, m)| (m, b)), r.split_last_chunk::<2>().map(|(b, m)| (m, b)))
+        else {
+            return invalid(op, "matrices", found());
+        };
+        if k != inner {
+            return invalid(op, format!("a right side of {k} rows"), found());
+        }
+        let batch =
+            broadcast_shape(op, left, right).or_else(|_| invalid(op, "batches that broadcast", found()))?;
+        let whole = |t: RocmTensor, rows, cols| {
+            let dims: Vec<usize> = batch.as_slice().iter().copied().chain([rows, cols]).collect();
+            expand(t, &dims)
+        };
+        let dims = batch.as_slice().iter().copied().chain([m, n]).collect();
+        let (lhs, rhs) = (whole(lhs, m, k)?, whole(rhs, k, n)?);
+        Ok(Self { call: Call { op, alpha }, lhs, rhs, dims })
     }
-    let batch =
-        broadcast_shape(op, left, right).or_else(|_| invalid(op, "batches that broadcast", found()))?;
-    let batch = batch.as_slice().to_vec();
-    let dims: Vec<usize> = batch.iter().copied().chain([m, n]).collect();
-    if dims.contains(&0) || k == 0 {
-        return full_on(&device, dims, 0i64.into(), dtype);
+
+    /// Whether it has no elements, or is a sum of none.
+    fn is_of_nothing(&self) -> bool {
+        self.dims.contains(&0) || self.lhs.dims().last() == Some(&0)
     }
-    let whole = |t: RocmTensor, rows, cols| {
-        let dims: Vec<usize> = batch.iter().copied().chain([rows, cols]).collect();
-        expand(t, &dims)
-    };
-    let (lhs, rhs) = (whole(lhs, m, k)?, whole(rhs, k, n)?);
-    let out = RocmTensor::empty(&device, dims, dtype)?;
-    let call = Call { op, alpha };
-    let by_kernel = |out: &RocmTensor| call.multiply(&lhs, &rhs, out, By::Kernel);
-    if !lhs.kernel_type()?.is_float() && lhs.dtype_of() == dtype {
-        by_kernel(&out)?;
-        return Ok(out);
+
+    /// The product in a new tensor.
+    fn make(&self, dtype: DType) -> hip::Result<RocmTensor> {
+        let device = self.lhs.hip_device();
+        if self.is_of_nothing() {
+            return full_on(device, self.dims.clone(), 0i64.into(), dtype);
+        }
+        let out = RocmTensor::empty(device, self.dims.clone(), dtype)?;
+        self.write(&out)?;
+        Ok(out)
     }
-    match matmul_route()? {
-        Route::Own => by_kernel(&out)?,
-        Route::Library => call.multiply(&lhs, &rhs, &out, By::Rocblas)?,
-        Route::Auto => match call.multiply(&lhs, &rhs, &out, By::Rocblas) {
-            Ok(()) => {}
-            Err(error) if lhs.dtype_of() == dtype => {
-                fallen_back(error)?;
-                by_kernel(&out)?;
-            }
-            Err(error) => return Err(error),
-        },
+
+    /// The product into `out`, which [`is_one_batch`].
+    fn write(&self, out: &RocmTensor) -> hip::Result<()> {
+        let Self { call, lhs, rhs, .. } = self;
+        let same = lhs.dtype_of() == out.dtype_of();
+        if !lhs.kernel_type()?.is_float() && same {
+            return self.by_kernel(out);
+        }
+        match matmul_route()? {
+            Route::Own => self.by_kernel(out),
+            Route::Library => call.multiply(lhs, rhs, out, By::Rocblas),
+            Route::Auto => match call.multiply(lhs, rhs, out, By::Rocblas) {
+                Err(error) if same => {
+                    fallen_back(error)?;
+                    self.by_kernel(out)
+                }
+                done => done,
+            },
+        }
     }
-    Ok(out)
+
+    /// The kernel's output is packed.
+    fn by_kernel(&self, out: &RocmTensor) -> hip::Result<()> {
+        let Self { call, lhs, rhs, dims } = self;
+        if out.is_contiguous() {
+            return call.multiply(lhs, rhs, out, By::Kernel);
+        }
+        let packed = RocmTensor::empty(out.hip_device(), dims.clone(), out.dtype_of())?;
+        call.multiply(lhs, rhs, &packed, By::Kernel)?;
+        assign(call.op, out, &packed)
+    }
 }
 
 /// `Ok` where what went wrong is rocBLAS's affair and the kernel may take its place. Said once.
@@ -152,6 +217,15 @@ fn matrix(tensor: &RocmTensor) -> Option<Strides> {
     None
 }
 
+/// Whether one call of rocBLAS takes the matrices of all batches where they lie: the last two axes as it takes a matrix, and one stride that leads
+/// from each to the next.
+pub(crate) fn is_one_batch(tensor: &RocmTensor) -> bool {
+    let batch = tensor.dims().len().saturating_sub(2);
+    let merged = collapse(&tensor.dims()[..batch], [&tensor.layout().strides()[..batch]]);
+    let forward = merged.strides[0].iter().all(|&stride| stride >= 0);
+    merged.shape.len() <= 1 && forward && matrix(tensor).is_some()
+}
+
 /// The tensor with its last two axes as rocBLAS takes them, copied if need be; repeated batches are not copied.
 fn multipliable(tensor: RocmTensor) -> hip::Result<(RocmTensor, Strides)> {
     if let Some(strides) = matrix(&tensor) {
@@ -179,14 +253,19 @@ impl Call {
         let [m, n] = [out.dims()[rank - 2], out.dims()[rank - 1]];
         let k = a.dims()[rank - 1];
         let batch = &out.dims()[..rank - 2];
+        let Some(place) = matrix(out) else {
+            return invalid(self.op, "a place that rocBLAS writes to", format!("{:?}", out.layout()));
+        };
 
         // One right matrix for all: the left batches are more rows of one matrix, where their rows lie evenly.
         if b.layout().strides()[..rank - 2].iter().zip(batch).all(|(&stride, &dim)| stride == 0 || dim == 1)
             && let Some(tall) = a.layout().reshape("matmul", &[a.len() / k, k])?
-            && let tall = a.clone().view(tall)
-            && let Some(strides) = matrix(&tall)
+            && let Some(rows) = out.layout().reshape("matmul", &[a.len() / k, n])?
+            && let (tall, rows) = (a.clone().view(tall), out.clone().view(rows))
+            && let (Some(strides), Some(place)) = (matrix(&tall), matrix(&rows))
         {
-            return self.one(&tall, strides, &b, right, out, &Batch::one(), [a.len() / k, n, k], by);
+            let operands = [(&tall, strides), (&b, right), (&rows, place)];
+            return self.one(operands, &Batch::one(), [a.len() / k, n, k], by);
         }
         let mut merged = merge(&a, &b, out);
         let calls: usize = merged.shape.iter().rev().skip(1).product();
@@ -211,20 +290,15 @@ impl Call {
             }
         }
         for one in batches(&merged) {
-            self.one(&a, left, &b, right, out, &one, [m, n, k], by)?;
+            self.one([(&a, left), (&b, right), (out, place)], &one, [m, n, k], by)?;
         }
         Ok(())
     }
 
-    /// One batch: matrices of one stride each.
-    #[allow(clippy::too_many_arguments)]
+    /// One batch: matrices of one stride each, the last of them the output.
     fn one(
         self,
-        a: &RocmTensor,
-        left: Strides,
-        b: &RocmTensor,
-        right: Strides,
-        out: &RocmTensor,
+        [(a, left), (b, right), (out, place)]: [(&RocmTensor, Strides); 3],
         batch: &Batch,
         [m, n, k]: [usize; 3],
         by: By,
@@ -233,7 +307,7 @@ impl Call {
             return self.kernel(a, left, b, right, out, batch, [m, n, k]);
         }
         let input = a.kernel_type()?;
-        let operands = [(a, left, m, k), (b, right, k, n), (out, Strides { row: n, col: 1 }, m, n)];
+        let operands = [(a, left, m, k), (b, right, k, n), (out, place, m, n)];
         let mut views =
             operands.into_iter().enumerate().map(|(i, (tensor, strides, rows, cols))| MatrixView {
                 buffer: tensor.buffer(),
@@ -249,6 +323,7 @@ impl Call {
         out.hip_device().blas()?.gemm(input, batch.count, a, b, c, self.alpha, 0.0, gradient)
     }
 
+    /// [`one`](Self::one) by the kernel, which writes a packed output.
     #[allow(clippy::too_many_arguments)]
     fn kernel(
         self,
@@ -340,3 +415,6 @@ fn batched(
     let layout = Layout::strided("matmul", [batch.count, rows, cols], &strides, start)?;
     Ok(tensor.clone().view(layout))
 }
+
+#[cfg(test)]
+mod tests;

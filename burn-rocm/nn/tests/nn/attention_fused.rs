@@ -163,19 +163,29 @@ fn rounded(data: &TensorData, dtype: DType) -> Vec<f64> {
     data.clone().convert_dtype(dtype).iter::<f64>().collect()
 }
 
-/// The tensor: packed, or as a module's heads lie, [batch, sequence, heads, features] seen as [batch, heads, sequence, features].
-fn on_device(data: &TensorData, dtype: DType, as_heads: bool) -> FloatTensor<R> {
+/// How the axes `[batch, heads, sequence, features]` follow each other in memory.
+#[derive(Clone, Copy, Debug)]
+enum Lies {
+    Packed,
+    /// As heads of `[batch, sequence, features]` lie: no one stride leads from each to the next.
+    BatchFirst,
+    /// As heads of `[sequence, batch, features]` lie: one does.
+    SequenceFirst,
+}
+
+const LIES: [Lies; 3] = [Lies::Packed, Lies::BatchFirst, Lies::SequenceFirst];
+
+fn on_device(data: &TensorData, dtype: DType, lies: Lies) -> FloatTensor<R> {
     let tensor = R::float_from_data(data.clone().convert_dtype(dtype), &Default::default());
-    if !as_heads {
-        return tensor;
-    }
-    let shape = tensor.shape();
-    let turned = R::float_reshape(
-        R::float_add_scalar(R::float_swap_dims(tensor, 1, 2), 0.0.into()),
-        Shape::from([shape[0], shape[2], shape[1] * shape[3]]),
-    );
-    let turned = R::float_reshape(turned, Shape::from([shape[0], shape[2], shape[1], shape[3]]));
-    R::float_swap_dims(turned, 1, 2)
+    let (there, back): ([usize; 4], [usize; 4]) = match lies {
+        Lies::Packed => return tensor,
+        Lies::BatchFirst => ([0, 2, 1, 3], [0, 2, 1, 3]),
+        Lies::SequenceFirst => ([2, 0, 1, 3], [1, 2, 0, 3]),
+    };
+    let turned = R::float_permute(tensor, &there);
+    let shape = turned.shape();
+    let flat = R::float_reshape(turned, Shape::from([shape.num_elements()]));
+    R::float_permute(R::float_reshape(flat, shape), &back)
 }
 
 fn data(values: Vec<f64>, shape: &[usize], dtype: DType) -> TensorData {
@@ -236,10 +246,14 @@ fn against_the_formulas(case: Case, dtype: DType, path: AttentionPath, random: &
             mask: mask.is_some().then_some(everywhere.as_slice()),
             options: &options,
         });
-        let views = random.below(2) == 0;
-        let [q, k, v, grad] = [&q, &k, &v, &grad].map(|data| on_device(data, dtype, views));
-        let weights_grad = on_device(&weights_grad, dtype, false);
-        let what = format!("{case:?} {dtype:?} {options:?} mask {} views {views}", mask.is_some());
+        let lies = [(); 4].map(|()| LIES[random.below(3)]);
+        let mut operands = [&q, &k, &v, &grad].into_iter().zip(lies);
+        let [q, k, v, grad] = [(); 4].map(|()| {
+            let (data, lies) = operands.next().unwrap();
+            on_device(data, dtype, lies)
+        });
+        let weights_grad = on_device(&weights_grad, dtype, Lies::Packed);
+        let what = format!("{case:?} {dtype:?} {options:?} mask {} {lies:?}", mask.is_some());
 
         let attended = attention(q.clone(), k.clone(), v.clone(), mask.clone(), &options).unwrap();
         let inputs = [q.clone(), k.clone(), v.clone()];
@@ -310,7 +324,7 @@ fn composed_attention_and_its_gradients() {
 #[test]
 fn the_tiled_path_is_four_kernels() {
     let random = Random::new();
-    let draw = || on_device(&uniform(&random, &[1, 2, 33, 8]), DType::F32, false);
+    let draw = || on_device(&uniform(&random, &[1, 2, 33, 8]), DType::F32, Lies::Packed);
     let (q, k, v, grad) = (draw(), draw(), draw(), draw());
     let options = AttentionOptions {
         dropout: Some(AttentionDropout::draw(&Default::default(), 0.1)),
@@ -330,6 +344,34 @@ fn the_tiled_path_is_four_kernels() {
     ];
     assert_eq!(kernels, four, "{lines:#?}");
     assert_eq!(lines.len(), 4, "{lines:#?}");
+}
+
+/// Heads that one stride reaches over all batches are multiplied where they lie, and what comes out lies likewise; others are packed.
+#[test]
+fn operands_are_packed_where_they_must_be() {
+    let random = Random::new();
+    let options = AttentionOptions { path: AttentionPath::Composed, ..AttentionOptions::default() };
+    for (lies, forward, backward) in
+        [(Lies::SequenceFirst, 0, 0), (Lies::BatchFirst, 3, 4), (Lies::Packed, 0, 0)]
+    {
+        let draw = || on_device(&uniform(&random, &[2, 3, 9, 4]), DType::F32, lies);
+        let (q, k, v, grad) = (draw(), draw(), draw(), draw());
+        let inputs = [q.clone(), k.clone(), v.clone()];
+        let (attended, lines) = during(|| attention(q, k, v, None, &options).unwrap());
+        let copies = |lines: &[String]| lines.iter().filter(|line| line.contains("kernel copy_")).count();
+        // The kernel in rocBLAS's place writes packed, from where it is copied.
+        let own = hip::matmul_route() == Ok(hip::Route::Own) && matches!(lies, Lies::SequenceFirst);
+        assert_eq!(copies(&lines), forward + usize::from(own), "{lies:?}: {lines:#?}");
+        let kept = attended.kept.clone();
+        let (grads, lines) =
+            during(|| attention_backward(inputs, None, kept, grad, &options, [true; 3]).unwrap());
+        assert_eq!(copies(&lines), backward + 3 * usize::from(own), "{lies:?}: {lines:#?}");
+        for found in grads.into_iter().flatten().chain([attended.out]) {
+            let first = R::float_permute(found.clone(), &[2, 0, 1, 3]);
+            assert_eq!(first.is_contiguous(), matches!(lies, Lies::SequenceFirst), "{lies:?}");
+            assert_eq!(found.is_contiguous(), !matches!(lies, Lies::SequenceFirst), "{lies:?}");
+        }
+    }
 }
 
 #[test]
@@ -390,7 +432,7 @@ fn only_wanted_gradients_are_computed() {
     let random = Random::new();
     for path in [AttentionPath::Tiled, AttentionPath::Composed] {
         let options = AttentionOptions { path, ..AttentionOptions::default() };
-        let draw = || on_device(&uniform(&random, &[1, 1, 9, 4]), DType::F32, false);
+        let draw = || on_device(&uniform(&random, &[1, 1, 9, 4]), DType::F32, Lies::Packed);
         let (q, k, v, grad) = (draw(), draw(), draw(), draw());
         let kept = attention(q.clone(), k.clone(), v.clone(), None, &options).unwrap().kept;
         let run = |wanted| {

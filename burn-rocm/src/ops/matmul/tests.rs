@@ -1,0 +1,131 @@
+//! Products into views, against the plain definition. All sums are whole numbers and halves of such, so they are exact.
+
+use std::hash::{BuildHasher, Hasher};
+
+use burn_backend::TensorData;
+
+use super::super::data::{full, read, upload};
+use super::super::view::{narrow, permute, reshape, swap_dims};
+use super::*;
+use crate::RocmDevice;
+
+/// What the places around a view hold; no sum of these tests is as great.
+const AROUND: f32 = 777.0;
+
+/// Whole numbers in -4..=4, others in each run.
+struct Draw(u64);
+
+impl Draw {
+    fn new() -> Self {
+        Self(std::collections::hash_map::RandomState::new().build_hasher().finish() | 1)
+    }
+
+    fn tensor(&mut self, dims: &[usize]) -> (RocmTensor, Vec<f32>) {
+        let values: Vec<f32> = (0..dims.iter().product::<usize>())
+            .map(|_| {
+                self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (self.0 >> 33) as f32 % 9.0 - 4.0
+            })
+            .collect();
+        let data = TensorData::new(values.clone(), dims.to_vec());
+        (upload(data, DType::F32, &RocmDevice::default()).expect("an upload"), values)
+    }
+}
+
+fn values(tensor: RocmTensor) -> Vec<f32> {
+    read(tensor).expect("what was computed").iter::<f32>().collect()
+}
+
+/// A buffer of these dims that holds [`AROUND`] alone, and a view of it.
+fn place(dims: &[usize], view: impl Fn(RocmTensor) -> hip::Result<RocmTensor>) -> [RocmTensor; 2] {
+    let device = RocmDevice::default();
+    let whole = full(&device, dims.to_vec().into(), AROUND.into(), DType::F32).expect("a buffer");
+    let view = view(whole.clone()).expect("a view");
+    [whole, view]
+}
+
+/// `0.5 * lhs x rhs` of `batch` matrices, the right side the same for all where it is shared.
+fn expected([batch, m, k, n]: [usize; 4], lhs: &[f32], rhs: impl Fn(usize, usize, usize) -> f32) -> Vec<f32> {
+    let mut out = Vec::with_capacity(batch * m * n);
+    for (at, (row, column)) in
+        (0..batch * m).flat_map(|row| (0..n).map(move |column| (row, column))).enumerate()
+    {
+        debug_assert_eq!(at, out.len());
+        let sum: f32 = (0..k).map(|inner| lhs[row * k + inner] * rhs(row / m, inner, column)).sum();
+        out.push(0.5 * sum);
+    }
+    out
+}
+
+/// Both ways to write a product: by rocBLAS or what stands in for it, and by the kernel.
+fn both_ways(what: &str, [lhs, rhs]: [&RocmTensor; 2], expected: &[f32], make: impl Fn() -> [RocmTensor; 2]) {
+    for kernel in [false, true] {
+        let [whole, view] = make();
+        if kernel && is_one_batch(&view) {
+            let product =
+                Product::new("matmul", lhs.clone(), rhs.clone(), 0.5, DType::F32).expect("a product");
+            product.by_kernel(&view).expect(what);
+        } else {
+            scaled_to("matmul", lhs.clone(), rhs.clone(), 0.5, &view).expect(what);
+        }
+        assert_eq!(values(view), expected, "{what}, kernel {kernel}");
+        let outside = values(whole.clone()).into_iter().filter(|&value| value == AROUND).count();
+        assert_eq!(outside, whole.len() - expected.len(), "{what}, kernel {kernel}: what lies around");
+    }
+}
+
+#[test]
+fn products_into_views() {
+    let mut draw = Draw::new();
+    for [b, h, m, k, n] in [[2, 3, 5, 4, 7], [1, 3, 1, 2, 5], [3, 1, 4, 3, 1], [1, 1, 6, 5, 3]] {
+        let (lhs, l) = draw.tensor(&[b, h, m, k]);
+        let (rhs, r) = draw.tensor(&[b, h, k, n]);
+        let expected = expected([b * h, m, k, n], &l, |at, i, j| r[(at * k + i) * n + j]);
+        let way = |what: &str, one, make: &dyn Fn() -> [RocmTensor; 2]| {
+            if let Some(one) = one {
+                assert_eq!(is_one_batch(&make()[1]), one, "{what} {b} {h} {m} {n}");
+            }
+            both_ways(what, [&lhs, &rhs], &expected, make);
+        };
+        way("packed", Some(true), &|| place(&[b, h, m, n], Ok));
+        way("packed, further on", Some(true), &|| {
+            place(&[3, b, h, m, n], |t| reshape(narrow(t, 0, 1, 1)?, &[b, h, m, n]))
+        });
+        way("rows outermost", Some(true), &|| place(&[m, b, h, n], |t| permute(t, &[1, 2, 0, 3])));
+        // As gradients of queries, keys and values lie beside each other.
+        way("one of three", Some(true), &|| {
+            place(&[m, b, h, 3, n], |t| permute(reshape(narrow(t, 3, 1, 1)?, &[m, b, h, n])?, &[1, 2, 0, 3]))
+        });
+        way("columns outermost", Some(true), &|| place(&[b, h, n, m], |t| swap_dims(t, 2, 3)));
+        let one = b == 1 || h == 1 || m == 1;
+        way("heads inside rows", Some(one), &|| place(&[b, m, h, n], |t| swap_dims(t, 1, 2)));
+        way("every other column", None, &|| {
+            place(&[b, h, m, n, 2], |t| reshape(narrow(t, 4, 1, 1)?, &[b, h, m, n]))
+        });
+    }
+}
+
+/// One right matrix for all: more rows of one product where the place lets them be.
+#[test]
+fn a_shared_matrix_into_views() {
+    let mut draw = Draw::new();
+    let [b, m, k, n] = [3, 4, 5, 2];
+    let ((lhs, l), (rhs, r)) = (draw.tensor(&[b, m, k]), draw.tensor(&[k, n]));
+    let rhs = reshape(rhs, &[1, k, n]).expect("a view");
+    let expected = expected([b, m, k, n], &l, |_, i, j| r[i * n + j]);
+    both_ways("packed", [&lhs, &rhs], &expected, || place(&[b, m, n], Ok));
+    both_ways("rows with gaps", [&lhs, &rhs], &expected, || place(&[b, m, 3 * n], |t| narrow(t, 2, n, n)));
+    both_ways("rows outermost", [&lhs, &rhs], &expected, || place(&[m, b, n], |t| swap_dims(t, 0, 1)));
+}
+
+/// A sum of nothing is zeros, and what does not fit is refused.
+#[test]
+fn nothing_and_misfits() {
+    let mut draw = Draw::new();
+    let ((lhs, _), (rhs, _)) = (draw.tensor(&[2, 3, 0]), draw.tensor(&[2, 0, 4]));
+    both_ways("no terms", [&lhs, &rhs], &[0.0; 24], || place(&[3, 2, 4], |t| swap_dims(t, 0, 1)));
+    let ((lhs, _), (rhs, _)) = (draw.tensor(&[2, 3, 5]), draw.tensor(&[2, 5, 4]));
+    let [_, view] = place(&[2, 4, 3], Ok);
+    let refused = scaled_to("matmul", lhs, rhs, 1.0, &view);
+    assert!(matches!(refused, Err(hip::Error::Invalid { op: "matmul", .. })), "{refused:?}");
+}
