@@ -14,6 +14,7 @@ mod loss;
 mod loss_elements;
 pub mod optim;
 mod pool;
+mod self_attention;
 mod softmax;
 
 pub use act::{
@@ -36,5 +37,8 @@ pub use loss_elements::{
 };
 pub use pool::{
     Pool3d, avg_pool3d, avg_pool3d_backward, max_pool3d, max_pool3d_backward, max_pool3d_with_indices,
+};
+pub use self_attention::{
+    Projections, SelfAttended, SelfAttentionGradients, self_attention, self_attention_backward, swap_leading,
 };
 pub use softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};

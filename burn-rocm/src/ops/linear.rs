@@ -49,7 +49,12 @@ fn by_rows(op: &'static str, x: RocmTensor, weight: RocmTensor) -> hip::Result<R
 
 /// The gradient of `x`: `grad [.., out] x weight^T`.
 pub(crate) fn x_backward(weight: RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
-    by_rows("linear_x_backward", grad, swap_dims(weight, 0, 1)?)
+    x_product(grad, swap_dims(weight, 0, 1)?)
+}
+
+/// [`x_backward`] of a weight that is transposed already.
+pub(crate) fn x_product(grad: RocmTensor, weight: RocmTensor) -> hip::Result<RocmTensor> {
+    by_rows("linear_x_backward", grad, weight)
 }
 
 /// The gradient of the weight: `x^T x grad` over all rows.
