@@ -8,8 +8,9 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor};
 use burn_rocm::fused::{AttentionDropout, AttentionOptions};
 
-use super::op::{ContextOp, Rule};
-use super::{MhaCache, MhaWeights};
+use super::op::{ContextOp, Rule, SelfAttentionOp};
+use super::weights::{Layer, heads_of};
+use super::{MhaCache, MhaWeights, sequence_first};
 use crate::fuse::{Route, primitive, refuse, wrap};
 
 /// Configuration of [`MultiHeadAttention`].
@@ -88,8 +89,25 @@ pub struct MhaInput<B: Backend> {
     query: Tensor<B, 3>,
     key: Tensor<B, 3>,
     value: Tensor<B, 3>,
-    mask_pad: Option<Tensor<B, 2, Bool>>,
-    mask_attn: Option<Tensor<B, 3, Bool>>,
+    /// Whether the three are one tensor.
+    alike: bool,
+    masks: Masks<B>,
+}
+
+/// What hides keys.
+#[derive(Debug, Clone)]
+pub(crate) struct Masks<B: Backend> {
+    /// `[batch, keys]`.
+    pub(crate) pad: Option<Tensor<B, 2, Bool>>,
+    /// `[batch, queries, keys]`.
+    pub(crate) attn: Option<Tensor<B, 3, Bool>>,
+}
+
+impl<B: Backend> Masks<B> {
+    /// Both, as they broadcast to scores `[batch, heads, queries, keys]`.
+    fn of_scores(self) -> [Option<Tensor<B, 4, Bool>>; 2] {
+        [self.pad.map(|mask| mask.unsqueeze_dims(&[1, 2])), self.attn.map(|mask| mask.unsqueeze_dim(1))]
+    }
 }
 
 impl<B: Backend> MhaInput<B> {
@@ -98,7 +116,7 @@ impl<B: Backend> MhaInput<B> {
     /// # Shapes
     /// - tensor: `[batch, sequence, d_model]`
     pub fn self_attn(tensor: Tensor<B, 3>) -> Self {
-        Self::new(tensor.clone(), tensor.clone(), tensor)
+        Self { alike: true, ..Self::new(tensor.clone(), tensor.clone(), tensor) }
     }
 
     /// Attention of queries to keys and values of another sequence.
@@ -107,18 +125,18 @@ impl<B: Backend> MhaInput<B> {
     /// - query: `[batch, queries, d_model]`
     /// - key, value: `[batch, keys, d_model]`
     pub fn new(query: Tensor<B, 3>, key: Tensor<B, 3>, value: Tensor<B, 3>) -> Self {
-        Self { query, key, value, mask_pad: None, mask_attn: None }
+        Self { query, key, value, alike: false, masks: Masks { pad: None, attn: None } }
     }
 
     /// Hides keys, where `mask_pad` `[batch, keys]` is true.
     pub fn mask_pad(mut self, mask_pad: Tensor<B, 2, Bool>) -> Self {
-        self.mask_pad = Some(mask_pad);
+        self.masks.pad = Some(mask_pad);
         self
     }
 
     /// Hides keys from queries, where `mask_attn` `[batch, queries, keys]` is true.
     pub fn mask_attn(mut self, mask_attn: Tensor<B, 3, Bool>) -> Self {
-        self.mask_attn = Some(mask_attn);
+        self.masks.attn = Some(mask_attn);
         self
     }
 }
@@ -170,17 +188,26 @@ impl MultiHeadAttentionConfig {
 }
 
 impl<B: Backend> MultiHeadAttention<B> {
-    /// Attention of each query to the keys and values.
+    /// Attention of each query to the keys and values. Of [`MhaInput::self_attn`] in training, tokens are brought sequence first, one copy each way, so that no
+    /// product needs its operands packed; and where they are enough, one product makes queries, keys and values.
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
     /// - key, value: `[batch, keys, d_model]`
     /// - output: `[batch, queries, d_model]`
     pub fn forward(&self, input: MhaInput<B>) -> MhaOutput<B> {
-        let query = self.heads(input.query, &self.query);
-        let key = self.heads(input.key, &self.key);
-        let value = self.heads(input.value, &self.value);
-        let (context, weights) = self.attend(query, key, value, input.mask_pad, input.mask_attn);
+        let MhaInput { query, key, value, alike, masks } = input;
+        if alike && Route::<B>::of().is_some_and(|route| route.records()) {
+            let (context, weights) = sequence_first(query, |route, tokens| {
+                let (context, weights) = self.contexts(route, tokens, masks);
+                (self.output.forward(context), weights)
+            });
+            return MhaOutput { weights, context };
+        }
+        let query = self.heads(query, &self.query);
+        let key = self.heads(key, &self.key);
+        let value = self.heads(value, &self.value);
+        let (context, weights) = self.attend([query, key, value], masks);
         MhaOutput { weights, context: self.output.forward(context) }
     }
 
@@ -189,7 +216,7 @@ impl<B: Backend> MultiHeadAttention<B> {
         let query = cache.query.forward(input.query, |tokens| self.heads(tokens, &self.query));
         let key = cache.key.forward(input.key, |tokens| self.heads(tokens, &self.key));
         let value = cache.value.forward(input.value, |tokens| self.heads(tokens, &self.value));
-        let (context, weights) = self.attend(query, key, value, input.mask_pad, input.mask_attn);
+        let (context, weights) = self.attend([query, key, value], input.masks);
         MhaOutput { weights, context: cache.output.forward(context, |tokens| self.output.forward(tokens)) }
     }
 
@@ -200,66 +227,101 @@ impl<B: Backend> MultiHeadAttention<B> {
     }
 
     /// The contexts of all heads, `[batch, queries, d_model]`, and the weights.
-    fn attend(
-        &self,
-        query: Tensor<B, 4>,
-        key: Tensor<B, 4>,
-        value: Tensor<B, 4>,
-        mask_pad: Option<Tensor<B, 2, Bool>>,
-        mask_attn: Option<Tensor<B, 3, Bool>>,
-    ) -> (Tensor<B, 3>, MhaWeights<B>) {
-        let [batch, heads, queries, width] = query.dims();
-        let mask_pad = mask_pad.map(|mask| mask.unsqueeze_dims::<4>(&[1, 2]));
-        let mask_attn = mask_attn.map(|mask| mask.unsqueeze_dim::<4>(1));
+    fn attend(&self, heads: [Tensor<B, 4>; 3], masks: Masks<B>) -> (Tensor<B, 3>, MhaWeights<B>) {
+        let [batch, count, queries, width] = heads[0].dims();
         let (context, weights) = match Route::of() {
-            Some(route) => self.fused(&route, [query, key, value], mask_pad, mask_attn),
+            Some(route) => self.fused(&route, heads, masks),
             None => {
-                let weights = self.composed_weights(query, key, mask_pad, mask_attn);
+                let [query, key, value] = heads;
+                let weights = self.composed_weights(query, key, masks);
                 (weights.clone().matmul(value), weights.into())
             }
         };
-        (context.swap_dims(1, 2).reshape([batch, queries, heads * width]), weights)
+        (context.swap_dims(1, 2).reshape([batch, queries, count * width]), weights)
     }
 
+    /// Self-attention ahead of the output layer: with a route of tokens and contexts `[sequence, batch, d_model]`, without one of batches first.
+    pub(crate) fn contexts(
+        &self,
+        route: Option<&Route<B>>,
+        tokens: Tensor<B, 3>,
+        masks: Masks<B>,
+    ) -> (Tensor<B, 3>, MhaWeights<B>) {
+        let layers = [&self.query, &self.key, &self.value];
+        let Some(route) = route else {
+            return self.attend(layers.map(|layer| self.heads(tokens.clone(), layer)), masks);
+        };
+        if let Some(layers) = self.joined(route, &tokens) {
+            let rule = self.rule(route, &tokens.device(), masks);
+            let [query, key, value] = layers;
+            let heads = self.n_heads;
+            let (made, joined) =
+                ([query.clone(), key.clone()], SelfAttentionOp { rule: rule.clone(), heads });
+            let weights = MhaWeights::of_tokens(tokens.clone(), made, [heads, self.d_k], rule);
+            let [(wq, bq), (wk, bk), (wv, bv)] =
+                [query, key, value].map(|(weight, bias)| (primitive(weight), primitive(bias)));
+            let inputs = [primitive(tokens), wq, bq, wk, bk, wv, bv];
+            return (wrap(route.apply(joined, inputs).0), weights);
+        }
+        let heads = layers.map(|layer| heads_of(layer.forward(tokens.clone()), [self.n_heads, self.d_k]));
+        let [sequence, batch, _] = tokens.dims();
+        let (context, weights) = self.fused(route, heads, masks);
+        (context.permute([2, 0, 1, 3]).reshape([sequence, batch, self.n_heads * self.d_k]), weights)
+    }
+
+    /// The layers of queries, keys and values where one product makes all three. In f32 packing them, transposing them and taking their gradient apart moves
+    /// `72 d_model^2` bytes; what that saves, two additions of gradients by the tokens, `24 rows d_model`. So it takes enough rows, and a gradient.
+    fn joined(&self, route: &Route<B>, tokens: &Tensor<B, 3>) -> Option<[Layer<B>; 3]> {
+        let [sequence, batch, d_model] = tokens.dims();
+        if !route.records() || sequence * batch < 4 * d_model {
+            return None;
+        }
+        let width = self.n_heads * self.d_k;
+        let layer = |layer: &Linear<B>| {
+            let (weight, bias) = (layer.weight.val(), layer.bias.as_ref()?.val());
+            (weight.dims() == [d_model, width] && bias.dims() == [width]).then_some((weight, bias))
+        };
+        Some([layer(&self.query)?, layer(&self.key)?, layer(&self.value)?])
+    }
+
+    /// Attention by the fused op: the context of each head and the weights.
     fn fused(
         &self,
         route: &Route<B>,
         [query, key, value]: [Tensor<B, 4>; 3],
-        mask_pad: Option<Tensor<B, 4, Bool>>,
-        mask_attn: Option<Tensor<B, 4, Bool>>,
+        masks: Masks<B>,
     ) -> (Tensor<B, 4>, MhaWeights<B>) {
-        let device = query.device();
-        let mask = match (mask_pad, mask_attn) {
-            (Some(pad), Some(attn)) => {
+        let rule = self.rule(route, &query.device(), masks);
+        let weights = MhaWeights::of(query.clone(), key.clone(), rule.clone());
+        let inputs = [primitive(query), primitive(key), primitive(value)];
+        (wrap(route.apply(ContextOp(rule), inputs).0), weights)
+    }
+
+    /// Mask and options of a fused op, with the next numbers of dropout.
+    fn rule(&self, route: &Route<B>, device: &B::Device, masks: Masks<B>) -> Rule {
+        let mask = match masks.of_scores() {
+            [Some(pad), Some(attn)] => {
                 let shape = attn.shape();
                 Some(attn.bool_or(pad.expand(shape)))
             }
-            (pad, attn) => pad.or(attn),
+            [pad, attn] => pad.or(attn),
         };
-        let dropout = (B::ad_enabled(&device) && self.dropout.prob != 0.0)
-            .then(|| AttentionDropout::draw(&route.device(&device), self.dropout.prob));
+        let dropout = (B::ad_enabled(device) && self.dropout.prob != 0.0)
+            .then(|| AttentionDropout::draw(&route.device(device), self.dropout.prob));
         let options = AttentionOptions {
             fill: self.min_float,
             quiet: self.quiet_softmax,
             dropout,
             ..AttentionOptions::default()
         };
-        let rule = Rule { mask: mask.map(|mask| route.bool(mask)), options };
-        let weights = MhaWeights::of(query.clone(), key.clone(), rule.clone());
-        let inputs = [primitive(query), primitive(key), primitive(value)];
-        (wrap(route.apply(ContextOp(rule), inputs).0), weights)
+        Rule { mask: mask.map(|mask| route.bool(mask)), options }
     }
 
-    fn composed_weights(
-        &self,
-        query: Tensor<B, 4>,
-        key: Tensor<B, 4>,
-        mask_pad: Option<Tensor<B, 4, Bool>>,
-        mask_attn: Option<Tensor<B, 4, Bool>>,
-    ) -> Tensor<B, 4> {
+    fn composed_weights(&self, query: Tensor<B, 4>, key: Tensor<B, 4>, masks: Masks<B>) -> Tensor<B, 4> {
         let scores = query.matmul(key.transpose()).div_scalar((self.d_k as f32).sqrt());
         let scores = self.dropout.forward(scores);
-        let scores = [mask_pad, mask_attn]
+        let scores = masks
+            .of_scores()
             .into_iter()
             .flatten()
             .fold(scores, |scores, mask| scores.mask_fill(mask, self.min_float));

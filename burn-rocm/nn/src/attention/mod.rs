@@ -3,6 +3,7 @@
 mod cache;
 mod mha;
 mod op;
+mod sequence;
 mod weights;
 
 pub use burn::nn::attention::{
@@ -10,5 +11,7 @@ pub use burn::nn::attention::{
     generate_autoregressive_mask, generate_padding_mask,
 };
 pub use cache::{MhaCache, TensorCache};
+pub(crate) use mha::Masks;
 pub use mha::{MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};
+pub(crate) use sequence::sequence_first;
 pub use weights::MhaWeights;

@@ -1,6 +1,6 @@
 //! The fused ops.
 
-use burn_rocm::fused::{self, AttentionOptions};
+use burn_rocm::fused::{self, AttentionOptions, Projections};
 use burn_rocm::{RocmError, RocmTensor};
 
 use crate::fuse::{Applied, Gradients, Kept, Op};
@@ -61,5 +61,72 @@ impl Op<2> for WeightsOp {
         let [weights] = kept.saved.try_into().expect("the weights are saved");
         let Rule { mask, options } = &self.0;
         fused::attention_weights_backward(inputs, mask.clone(), weights, grad, options, wanted)
+    }
+}
+
+/// Self-attention of tokens `[sequence, batch, d_model]`, from them and the weights and biases that make queries, keys and values, by one product.
+#[derive(Debug)]
+pub(super) struct SelfAttentionOp {
+    pub(super) rule: Rule,
+    pub(super) heads: usize,
+}
+
+impl Op<7> for SelfAttentionOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_self_attention", "nn_self_attention_backward"]
+    }
+
+    fn reads(&self) -> [bool; 7] {
+        [true, false, false, false, false, false, false]
+    }
+
+    fn forward(&self, [x, wq, bq, wk, bk, wv, bv]: [RocmTensor; 7]) -> Result<Applied, RocmError> {
+        let Rule { mask, options } = &self.rule;
+        let projections = Projections { weights: [wq, wk, wv], biases: [bq, bk, bv], heads: self.heads };
+        let attended = fused::self_attention(x, projections, mask.clone(), options)?;
+        Ok((attended.out, attended.kept))
+    }
+
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<7>, wanted: [bool; 7]) -> Gradients<7> {
+        let [x] = kept.first();
+        let Rule { mask, options } = &self.rule;
+        let [by_x, wq, bq, wk, bk, wv, bv] = wanted;
+        let wanted = [by_x, wq || wk || wv, bq || bk || bv];
+        let (mask, saved) = (mask.clone(), kept.saved);
+        let found = fused::self_attention_backward(x, self.heads, mask, saved, grad, options, wanted)?;
+        let [wq, wk, wv] = apart(found.weights);
+        let [bq, bk, bv] = apart(found.biases);
+        Ok([found.tokens, wq, bq, wk, bk, wv, bv])
+    }
+}
+
+/// Each of three, if any.
+fn apart(three: Option<[RocmTensor; 3]>) -> [Option<RocmTensor>; 3] {
+    three.map_or([None, None, None], |three| three.map(Some))
+}
+
+/// The first two axes exchanged, packed.
+#[derive(Debug)]
+pub(super) struct SwapOp;
+
+impl Op<1> for SwapOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_swap_leading", "nn_swap_leading_backward"]
+    }
+
+    fn reads(&self) -> [bool; 1] {
+        [false]
+    }
+
+    fn memory_bound(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, [x]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
+        Ok((fused::swap_leading(x)?, vec![]))
+    }
+
+    fn backward(&self, grad: RocmTensor, _: Kept<1>, _: [bool; 1]) -> Gradients<1> {
+        Ok([Some(fused::swap_leading(grad)?)])
     }
 }

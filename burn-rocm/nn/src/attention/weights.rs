@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::OnceLock;
 
 use burn::tensor::backend::Backend;
+use burn::tensor::module::linear;
 use burn::tensor::{Tensor, TensorData};
 
 use super::op::{Rule, WeightsOp};
@@ -22,15 +23,57 @@ pub struct MhaWeights<B: Backend> {
 
 #[derive(Clone, Debug)]
 struct Recipe<B: Backend> {
-    query: Tensor<B, 4>,
-    key: Tensor<B, 4>,
+    operands: Operands<B>,
     rule: Rule,
+}
+
+/// What queries and keys are, or are made of.
+#[derive(Clone, Debug)]
+enum Operands<B: Backend> {
+    /// Queries and keys `[batch, heads, sequence, d_k]`.
+    Heads([Tensor<B, 4>; 2]),
+    /// Tokens `[sequence, batch, d_model]`, the layers that make queries and keys of them, heads and features of a head.
+    Tokens(Tensor<B, 3>, [Layer<B>; 2], [usize; 2]),
+}
+
+/// Weight and bias of a linear layer.
+pub(super) type Layer<B> = (Tensor<B, 2>, Tensor<B, 1>);
+
+/// The heads `[batch, heads, sequence, d_k]` of features `[sequence, batch, heads * d_k]`.
+pub(super) fn heads_of<B: Backend>(features: Tensor<B, 3>, [heads, d_k]: [usize; 2]) -> Tensor<B, 4> {
+    let [sequence, batch, _] = features.dims();
+    features.reshape([sequence, batch, heads, d_k]).permute([1, 2, 0, 3])
+}
+
+impl<B: Backend> Operands<B> {
+    fn heads(self) -> [Tensor<B, 4>; 2] {
+        match self {
+            Self::Heads(heads) => heads,
+            Self::Tokens(tokens, layers, heads) => {
+                layers.map(|(weight, bias)| heads_of(linear(tokens.clone(), weight, Some(bias)), heads))
+            }
+        }
+    }
 }
 
 impl<B: Backend> MhaWeights<B> {
     /// Weights to be made of these.
     pub(super) fn of(query: Tensor<B, 4>, key: Tensor<B, 4>, rule: Rule) -> Self {
-        Self { made: OnceLock::new(), recipe: Some(Recipe { query, key, rule }) }
+        Self::to_be_made(Operands::Heads([query, key]), rule)
+    }
+
+    /// Weights of tokens to themselves, whose queries and keys are to be made by these layers.
+    pub(super) fn of_tokens(
+        tokens: Tensor<B, 3>,
+        layers: [Layer<B>; 2],
+        heads: [usize; 2],
+        rule: Rule,
+    ) -> Self {
+        Self::to_be_made(Operands::Tokens(tokens, layers, heads), rule)
+    }
+
+    fn to_be_made(operands: Operands<B>, rule: Rule) -> Self {
+        Self { made: OnceLock::new(), recipe: Some(Recipe { operands, rule }) }
     }
 
     /// The tensor.
@@ -66,9 +109,9 @@ impl<B: Backend> Deref for MhaWeights<B> {
 
     fn deref(&self) -> &Tensor<B, 4> {
         self.made.get_or_init(|| {
-            let Recipe { query, key, rule } = self.recipe.clone().expect("made, or to be made");
+            let Recipe { operands, rule } = self.recipe.clone().expect("made, or to be made");
             let route = Route::<B>::of().expect("a recipe is of a backend that has a route");
-            wrap(route.apply(WeightsOp(rule), [primitive(query), primitive(key)]).0)
+            wrap(route.apply(WeightsOp(rule), operands.heads().map(primitive)).0)
         })
     }
 }

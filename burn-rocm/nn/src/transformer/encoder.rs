@@ -3,13 +3,15 @@
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
 use burn::nn::activation::ActivationConfig;
-use burn::nn::{Dropout, DropoutConfig};
+use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor};
 
 use super::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
-use crate::attention::{MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache};
-use crate::fuse::refuse;
+use crate::attention::{
+    Masks, MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache, sequence_first,
+};
+use crate::fuse::{Route, refuse};
 use crate::{LayerNorm, LayerNormConfig};
 
 /// Configuration of [`TransformerEncoder`].
@@ -132,13 +134,17 @@ impl TransformerEncoderConfig {
 }
 
 impl<B: Backend> TransformerEncoder<B> {
-    /// The layers, one after the other.
+    /// The layers, one after the other. On this project's backend they run on tokens sequence first, which costs one copy ahead of them and one after.
     ///
     /// # Shapes
     /// - input, output: `[batch, sequence, d_model]`
     pub fn forward(&self, input: TransformerEncoderInput<B>) -> Tensor<B, 3> {
         let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
-        self.layers.iter().fold(tensor, |x, layer| layer.forward(x, mask_pad.clone(), mask_attn.clone()))
+        let masks = Masks { pad: mask_pad, attn: mask_attn };
+        let layers = |route: Option<&Route<B>>, tokens| {
+            (self.layers.iter().fold(tokens, |x, layer| layer.of_tokens(route, x, &masks)), ())
+        };
+        sequence_first(tensor, layers).0
     }
 
     /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with this cache.
@@ -220,12 +226,26 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         mask_pad: Option<Tensor<B, 2, Bool>>,
         mask_attn: Option<Tensor<B, 3, Bool>>,
     ) -> Tensor<B, 3> {
-        self.layer(input, |part| match part {
-            Part::Attention(x) => self.mha.forward(masked(x, &mask_pad, &mask_attn)).context,
-            Part::FeedForward(x) => self.pwff.forward(x),
+        let masks = Masks { pad: mask_pad, attn: mask_attn };
+        sequence_first(input, |route, tokens| (self.of_tokens(route, tokens, &masks), ())).0
+    }
+
+    /// [`forward`](Self::forward) of tokens as [`MultiHeadAttention::contexts`] takes them: all else is of each token by itself.
+    fn of_tokens(&self, route: Option<&Route<B>>, tokens: Tensor<B, 3>, masks: &Masks<B>) -> Tensor<B, 3> {
+        self.layer(tokens, |part| match part {
+            Part::Attention { x, onto } => {
+                let (context, _) = self.mha.contexts(route, x, masks.clone());
+                self.add(onto, &self.mha.output, context)
+            }
+            Part::FeedForward { x, onto } => self.add(onto, &self.pwff.linear_outer, self.pwff.between(x)),
             Part::Norm1(x) => self.norm_1.forward(x),
             Part::Norm2(x) => self.norm_2.forward(x),
         })
+    }
+
+    /// A sub-layer's output, which `last` gives for `x`, added to its input.
+    fn add(&self, onto: Tensor<B, 3>, last: &Linear<B>, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        onto + self.dropout.forward(last.forward(x))
     }
 
     /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with this cache.
@@ -237,10 +257,14 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         cache: &mut TransformerEncoderLayerAutoregressiveCache<B>,
     ) -> Tensor<B, 3> {
         self.layer(input, |part| match part {
-            Part::Attention(x) => {
-                self.mha.forward_cache(masked(x, &mask_pad, &mask_attn), &mut cache.mha).context
+            Part::Attention { x, onto } => {
+                let output = self.mha.forward_cache(masked(x, &mask_pad, &mask_attn), &mut cache.mha);
+                onto + self.dropout.forward(output.context)
             }
-            Part::FeedForward(x) => cache.pwff.forward_autoregressive(x, 1, |x| self.pwff.forward(x)),
+            Part::FeedForward { x, onto } => {
+                let output = cache.pwff.forward_autoregressive(x, 1, |x| self.pwff.forward(x));
+                onto + self.dropout.forward(output)
+            }
             Part::Norm1(x) => cache.norm_1.forward_autoregressive(x, 1, |x| self.norm_1.forward(x)),
             Part::Norm2(x) => cache.norm_2.forward_autoregressive(x, 1, |x| self.norm_2.forward(x)),
         })
@@ -250,22 +274,22 @@ impl<B: Backend> TransformerEncoderLayer<B> {
     fn layer(&self, x: Tensor<B, 3>, mut run: impl FnMut(Part<B>) -> Tensor<B, 3>) -> Tensor<B, 3> {
         if self.norm_first {
             let ahead = run(Part::Norm2(x.clone()));
-            let x = x + self.dropout.forward(run(Part::Attention(ahead)));
+            let x = run(Part::Attention { x: ahead, onto: x });
             let ahead = run(Part::Norm1(x.clone()));
-            x + self.dropout.forward(run(Part::FeedForward(ahead)))
+            run(Part::FeedForward { x: ahead, onto: x })
         } else {
-            let x = x.clone() + self.dropout.forward(run(Part::Attention(x)));
+            let x = run(Part::Attention { x: x.clone(), onto: x });
             let x = run(Part::Norm1(x));
-            let x = x.clone() + self.dropout.forward(run(Part::FeedForward(x)));
+            let x = run(Part::FeedForward { x: x.clone(), onto: x });
             run(Part::Norm2(x))
         }
     }
 }
 
-/// A part of a layer, and its input.
+/// A part of a layer, its input, and of a sub-layer what its output is added to.
 enum Part<B: Backend> {
-    Attention(Tensor<B, 3>),
-    FeedForward(Tensor<B, 3>),
+    Attention { x: Tensor<B, 3>, onto: Tensor<B, 3> },
+    FeedForward { x: Tensor<B, 3>, onto: Tensor<B, 3> },
     Norm1(Tensor<B, 3>),
     Norm2(Tensor<B, 3>),
 }

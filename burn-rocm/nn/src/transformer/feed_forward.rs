@@ -76,12 +76,17 @@ impl<B: Backend> PositionWiseFeedForward<B> {
     /// # Shapes
     /// - input, output: `[.., d_model]`
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        self.linear_outer.forward(self.between(input))
+    }
+
+    /// What the second layer is given.
+    pub(super) fn between<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let inner = &self.linear_inner;
         let between = match &self.activation {
             Activation::Gelu(gelu) if !gelu.approximate => linear_act(inner, Act::Gelu, input),
             Activation::Relu(_) => linear_act(inner, Act::Relu, input),
             other => other.forward(inner.forward(input)),
         };
-        self.linear_outer.forward(self.dropout.forward(between))
+        self.dropout.forward(between)
     }
 }

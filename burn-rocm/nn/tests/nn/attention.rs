@@ -251,10 +251,10 @@ fn long_sequences_keep_no_scores() {
     let x = tensor::<Ours, 3>(&uniform(&Random::new(), &[1, 4096, 5]), DType::F32).require_grad();
     let (_, lines) = during(|| module.forward(MhaInput::self_attn(x)).context.sum().backward());
     for op in [
-        "nn_attention f32: kernel attention<f32, 2>",
-        "nn_attention_backward f32: kernel attention_dots<f32>",
-        "nn_attention_backward f32: kernel attention_backward_queries<f32>",
-        "nn_attention_backward f32: kernel attention_backward_keys<f32>",
+        "nn_self_attention f32: kernel attention<f32, 2>",
+        "nn_self_attention_backward f32: kernel attention_dots<f32>",
+        "nn_self_attention_backward f32: kernel attention_backward_queries<f32>",
+        "nn_self_attention_backward f32: kernel attention_backward_keys<f32>",
     ] {
         assert_eq!(lines.iter().filter(|line| line.starts_with(op)).count(), 1, "{op} in {lines:#?}");
     }

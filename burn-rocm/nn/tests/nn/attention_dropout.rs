@@ -10,7 +10,7 @@ use crate::attention::made;
 use crate::support::*;
 
 /// Whether this process is a test's own: other tests draw from the device's one stream of numbers. Else one is started for it.
-fn is_alone(test: &str) -> bool {
+pub(crate) fn is_alone(test: &str) -> bool {
     if std::env::var_os("BURN_ROCM_TEST_ALONE").is_some() {
         return true;
     }

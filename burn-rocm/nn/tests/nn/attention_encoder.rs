@@ -37,33 +37,72 @@ macro_rules! encoded {
         }
         let out = module.forward(input);
         let grads = (out.clone() * out.clone().exp()).mean().backward();
-        let layer = &module.layers[0];
-        vec![
-            out.into_data(),
-            x.grad(&grads).unwrap().into_data(),
-            layer.mha.query.weight.grad(&grads).unwrap().into_data(),
-            layer.mha.output.bias.as_ref().unwrap().grad(&grads).unwrap().into_data(),
-            layer.norm_1.gamma.grad(&grads).unwrap().into_data(),
-            layer.norm_2.gamma.grad(&grads).unwrap().into_data(),
-            layer.pwff.linear_inner.weight.grad(&grads).unwrap().into_data(),
-            layer.pwff.linear_outer.weight.grad(&grads).unwrap().into_data(),
-        ]
+        let mut all = vec![out.into_data(), x.grad(&grads).unwrap().into_data()];
+        all.extend(gradients_of(&module, &grads));
+        all
     }};
 }
 
+/// With rows enough that one product makes queries, keys and values, and with fewer; of one batch and of one token too.
 #[test]
 fn encoder_and_its_gradients() {
     let random = Random::new();
-    for norm_first in [false, true] {
-        let data = uniform(&random, &[3, 7, 8]);
-        let masks = (drawn_bools(&random, &[3, 7], 0.3), drawn_bools(&random, &[3, 7, 7], 0.3));
+    for (norm_first, [batch, sequence]) in [false, true]
+        .into_iter()
+        .flat_map(|first| [[3, 7], [5, 9], [1, 33], [33, 1]].map(|size| (first, size)))
+    {
+        let data = uniform(&random, &[batch, sequence, 8]);
+        let pad = drawn_bools(&random, &[batch, sequence], 0.3);
+        let attn = drawn_bools(&random, &[batch, sequence, sequence], 0.3);
         let record = saved(encoder!(theirs, Oracle, norm_first));
-        for masks in [None, Some((&masks.0, &masks.1))] {
-            let what = format!("encoder, norm first {norm_first}, masks {}", masks.is_some());
+        for masks in [None, Some((&pad, &attn))] {
+            let what =
+                format!("encoder, norm first {norm_first}, {batch} of {sequence}, masks {}", masks.is_some());
             against_burn!(what, Tolerance::of(DType::F32).times(200.0), |B|
                 theirs encoded!(B, theirs, norm_first, &record, &data, masks),
                 ours encoded!(B, ours, norm_first, &record, &data, masks)
             );
+        }
+    }
+}
+
+/// A layer by itself is as the encoder of that one layer.
+#[test]
+fn one_layer() {
+    let random = Random::new();
+    let data = uniform(&random, &[5, 9, 8]);
+    let pad = drawn_bools(&random, &[5, 9], 0.3);
+    for norm_first in [false, true] {
+        let module = made(encoder!(ours, Ours, norm_first));
+        let x = tensor::<Ours, 3>(&data, DType::F32);
+        let layer = module.layers[1].forward(x.clone(), Some(bools(&pad)), None);
+        let alone = ours::TransformerEncoder { layers: vec![module.layers[1].clone()], ..module.clone() };
+        let encoder = alone.forward(ours::TransformerEncoderInput::new(x).mask_pad(bools(&pad)));
+        assert_close(&"a layer", &[layer.into_data()], &[encoder.into_data()], Tolerance::EXACT);
+    }
+}
+
+/// What runs in a step of two layers: one copy each way at either end, none between products but those that pack a layer's parameters and take their
+/// gradients apart.
+#[test]
+fn which_kernels_run() {
+    for norm_first in [false, true] {
+        let record = saved(encoder!(theirs, Oracle, norm_first));
+        let data = uniform(&Random::new(), &[5, 9, 8]);
+        let module = loaded(encoder!(ours, Ours, norm_first), &record);
+        let x = tensor::<Ours, 3>(&data, DType::F32).require_grad();
+        let ((), lines) = during(|| {
+            let out = module.forward(ours::TransformerEncoderInput::new(x.clone()));
+            assert!(x.grad(&out.sum().backward()).is_some());
+        });
+        let of = |op: &str| lines.iter().filter(|line| line.starts_with(op)).count();
+        let copies = |op: &str| of(&format!("{op} f32: kernel copy_"));
+        assert_eq!([copies("nn_swap_leading"), copies("nn_swap_leading_backward")], [2, 2], "{lines:#?}");
+        if hip::matmul_route() != Ok(hip::Route::Own) {
+            let packing = [copies("nn_self_attention"), copies("nn_self_attention_backward")];
+            assert_eq!(packing, [2 * 6, 2 * 3], "{lines:#?}");
+            let all = lines.iter().filter(|line| line.contains("kernel copy_")).count();
+            assert_eq!(all, 4 + 2 * 9, "{lines:#?}");
         }
     }
 }

@@ -76,11 +76,12 @@ fn swiglu() {
 #[test]
 fn multi_head_attention() {
     let random = Random::new();
-    let x = uniform(&random, &[2, 5, 8]);
-    let pad = drawn_bools(&random, &[2, 5], 0.3);
-    for quiet in [false, true] {
+    // Rows enough that one product makes queries, keys and values, and fewer.
+    for ([batch, sequence], quiet) in [([2, 5], false), ([2, 5], true), ([5, 9], false), ([5, 9], true)] {
+        let x = uniform(&random, &[batch, sequence, 8]);
+        let pad = drawn_bools(&random, &[batch, sequence], 0.3);
         compare!(
-            format!("attention, quiet {quiet}"),
+            format!("attention, {batch} of {sequence}, quiet {quiet}"),
             x,
             MultiHeadAttentionConfig(8, 2).with_dropout(0.0).with_quiet_softmax(quiet),
             [burn::nn::attention, attention],
@@ -94,10 +95,12 @@ fn multi_head_attention() {
 
 #[test]
 fn transformer_encoder() {
-    let x = uniform(&Random::new(), &[2, 5, 8]);
-    for norm_first in [false, true] {
+    let random = Random::new();
+    for (shape, norm_first) in [([2, 5, 8], false), ([2, 5, 8], true), ([5, 9, 8], false), ([5, 9, 8], true)]
+    {
+        let x = uniform(&random, &shape);
         compare!(
-            format!("encoder, norm first {norm_first}"),
+            format!("encoder of {shape:?}, norm first {norm_first}"),
             x,
             TransformerEncoderConfig(8, 12, 2, 1).with_dropout(0.0).with_norm_first(norm_first),
             [burn::nn::transformer, transformer],

@@ -26,6 +26,7 @@ mod pool;
 mod records;
 mod refusals;
 mod routes;
+mod self_attention;
 mod self_attention_fused;
 mod support;
 mod train;
