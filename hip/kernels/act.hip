@@ -90,6 +90,40 @@ template <class Act, class T> __global__ ALL_WAVES(sizeof(T) == 2) void bias_act
     }
 }
 
+// out = residual + (x + bias) over [rows, len], the bias along a row; packed.
+template <class T>
+__global__ ALL_WAVES(sizeof(T) == 2) void bias_add(u64 rows, u64 len, const T *residual, const T *x, const T *bias, T *out) {
+    using C = compute_t<T>;
+    if constexpr (ONE_THREAD) {
+        for_each_row(rows, [=](u64 row) {
+            const T *from = x + row * len, *more = residual + row * len;
+            T *to = out + row * len;
+            for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from((C)load(more[i]) + ((C)load(from[i]) + (C)load(bias[i]))); });
+        });
+    } else {
+        constexpr u32 WIDTH = LANES<T>;
+        u64 n = rows * len, pieces = n / WIDTH;
+        bool narrow = n < (1ull << 31);
+        for_each(pieces, [=](u64 piece) {
+            u64 at = piece * WIDTH, channel = channel_of(at, len, 1, narrow);
+            Vector<T, WIDTH> v = piece_of(x, (i64)at), r = piece_of(residual, (i64)at), y;
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+            for (u32 j = 0; j < WIDTH; ++j) {
+                y.lane[j] = store<T>::from((C)load(r.lane[j]) + ((C)load(v.lane[j]) + (C)load(bias[channel])));
+                if (++channel == len) channel = 0;
+            }
+            *reinterpret_cast<Vector<T, WIDTH> *>(out + at) = y;
+        });
+        for_each(n - pieces * WIDTH, [=](u64 i) {
+            u64 at = pieces * WIDTH + i;
+            C added = (C)load(x[at]) + (C)load(bias[channel_of(at, len, 1, narrow)]);
+            out[at] = store<T>::from((C)load(residual[at]) + added);
+        });
+    }
+}
+
 // Which rows a part of them has.
 struct Part {
     u64 begin, end;

@@ -8,6 +8,7 @@ use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::{flat, rows, views};
+use crate::ops::linear::bias_backward;
 use crate::ops::reduce::sum_dim_to;
 use crate::ops::view::reshape;
 use crate::tensor::{check_axis, one_device, one_dtype};
@@ -187,6 +188,46 @@ fn columns(device: &Device, rows: usize, len: usize, ty: hip::DType) -> (usize, 
     let wanted = device.resident_warps() * device.info().warp_size as usize;
     let parts = (wanted * width).div_ceil(len).min(rows.div_ceil(4)).max(least);
     (parts, device.grid_bytes(16 * (parts * len).div_ceil(width)))
+}
+
+/// `residual + (x + bias)`, the bias along the last axis; in the place of an `x` or a `residual` that has no other owner. What joins a linear layer's
+/// product to the input around it.
+///
+/// # Shapes
+/// - `residual`, `x`, output: `[.., features]`
+/// - `bias`: `[features]`
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices do not fit, or for integers; the device's own.
+pub fn bias_add(residual: RocmTensor, x: RocmTensor, bias: RocmTensor) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "bias_add";
+    let ([mut residual, x], ty) = alike(OP, [residual, x])?;
+    let Some(axis) = x.dims().len().checked_sub(1) else { return invalid(OP, "at least one axis", "none") };
+    let mut biased = Biased::new(OP, x, Some(bias), axis)?;
+    let out = if biased.x.can_overwrite() {
+        biased.x.clone()
+    } else if residual.can_overwrite() {
+        residual.clone()
+    } else {
+        like(&residual)?
+    };
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let kernel = KernelName::new("bias_add").ty(ty);
+    let dims = [biased.outer, biased.len].map(|n| Value::U64(n as u64));
+    let inputs = [Some(&residual), Some(&biased.x), biased.bias.as_ref()];
+    let device = out.hip_device();
+    views(OP, device, kernel, device.grid(out.len()), &dims, &inputs, &[], &out)?;
+    Ok(out)
+}
+
+/// The gradient of [`bias_add`] by the bias: the sum of the output's over all but the last axis. That by `residual` and by `x` is the output's.
+///
+/// # Errors
+/// `Invalid` for a gradient without axes; the device's own.
+pub fn bias_add_backward(grad: RocmTensor) -> Result<RocmTensor, RocmError> {
+    bias_backward(grad)
 }
 
 /// `act(a + b)` of two tensors of one shape.

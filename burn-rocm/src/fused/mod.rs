@@ -18,8 +18,8 @@ mod self_attention;
 mod softmax;
 
 pub use act::{
-    Act, add_act, add_act_backward, bias_act, bias_act_backward, mul_add, mul_add_backward, relu_backward,
-    silu_mul, silu_mul_backward,
+    Act, add_act, add_act_backward, bias_act, bias_act_backward, bias_add, bias_add_backward, mul_add,
+    mul_add_backward, relu_backward, silu_mul, silu_mul_backward,
 };
 pub use activation::{silu, silu_backward};
 pub use attention::{

@@ -189,6 +189,7 @@ const FAMILIES: &[Family] = &[
         "bias_act" [Names(ACT), Types(FLOATS)],
         "bias_act_columns_backward" [Names(ACT), Types(FLOATS)],
         "bias_act_planes_backward" [Names(ACT), Types(FLOATS)],
+        "bias_add" [Types(FLOATS)],
         "add_act" [Names(ACT), Types(FLOATS)],
         "add_act_backward" [Names(ACT), Types(FLOATS)],
         "mul_add" [Types(FLOATS)],

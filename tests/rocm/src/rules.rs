@@ -54,6 +54,7 @@ const WIDE: &[(&str, bool, bool)] = &[
     ("residual_loss_backward", true, true),
     ("residual_loss_sum_backward", true, true),
     ("bias_act", true, true),
+    ("bias_add", true, true),
     ("add_act", true, true),
     ("add_act_backward", true, true),
     ("mul_add", true, true),

@@ -5,12 +5,14 @@ mod conv_act;
 mod joins;
 mod like_burn;
 mod linear_act;
+mod linear_add;
 mod swiglu;
 
 pub use conv_act::{ConvAct, ConvActConfig};
 pub use joins::{AddAct, MulAdd};
 pub(crate) use linear_act::linear_act;
 pub use linear_act::{LinearAct, LinearActConfig};
+pub(crate) use linear_add::linear_add;
 pub use swiglu::{SwiGlu, SwiGluConfig};
 
 use burn::config::Config;

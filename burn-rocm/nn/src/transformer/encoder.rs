@@ -12,6 +12,7 @@ use crate::attention::{
     Masks, MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache, sequence_first,
 };
 use crate::fuse::{Route, refuse};
+use crate::layer::linear_add;
 use crate::{LayerNorm, LayerNormConfig};
 
 /// Configuration of [`TransformerEncoder`].
@@ -245,6 +246,9 @@ impl<B: Backend> TransformerEncoderLayer<B> {
 
     /// A sub-layer's output, which `last` gives for `x`, added to its input.
     fn add(&self, onto: Tensor<B, 3>, last: &Linear<B>, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        if self.dropout.prob == 0.0 || !B::ad_enabled(&x.device()) {
+            return linear_add(last, x, onto);
+        }
         onto + self.dropout.forward(last.forward(x))
     }
 

@@ -83,7 +83,7 @@ fn one_layer() {
 }
 
 /// What runs in a step of two layers: one copy each way at either end, none between products but those that pack a layer's parameters and take their
-/// gradients apart.
+/// gradients apart; and each sub-layer's sum is one kernel with its bias.
 #[test]
 fn which_kernels_run() {
     for norm_first in [false, true] {
@@ -104,7 +104,26 @@ fn which_kernels_run() {
             let all = lines.iter().filter(|line| line.contains("kernel copy_")).count();
             assert_eq!(all, 4 + 2 * 9, "{lines:#?}");
         }
+        assert_eq!(of("nn_bias_add f32: kernel bias_add<f32>"), 2 * 2, "{lines:#?}");
+        // Of gradients alone: a sub-layer's input has two.
+        assert_eq!(of("float_add"), 2 * 2, "{lines:#?}");
+        // The products of the output layers and of the position-wise ones have their bias elsewhere.
+        assert!(!lines.iter().any(|line| line.starts_with("linear f32: kernel")), "{lines:#?}");
     }
+}
+
+/// Dropout comes between a sub-layer's bias and its sum, in training; in inference the two are one kernel.
+#[test]
+fn sums_are_joined_where_nothing_is_dropped() {
+    let config = ours::TransformerEncoderConfig::new(8, 12, 2, 1).with_dropout(0.3);
+    let module = made(config.init::<Ours>(&Default::default()));
+    let x = tensor::<Ours, 3>(&uniform(&Random::new(), &[5, 9, 8]), DType::F32);
+    let joined =
+        |lines: Vec<String>| lines.iter().filter(|line| line.starts_with("nn_bias_add f32: kernel")).count();
+    let (_, training) = during(|| module.forward(ours::TransformerEncoderInput::new(x.clone())));
+    let valid = module.valid();
+    let (_, inference) = during(|| valid.forward(ours::TransformerEncoderInput::new(x.clone().inner())));
+    assert_eq!([joined(training), joined(inference)], [0, 2]);
 }
 
 #[test]

@@ -1,0 +1,71 @@
+//! A sum with its bias, in every float type: what joins a sub-layer's product to its input.
+
+use burn_rocm::fused::{bias_add, bias_add_backward};
+use burn_rocm::{RocmError, RocmTensor};
+use burn_rocm_tests::{FLOATS, FloatTensorOps, R, assert_close, read_float};
+
+use crate::support::*;
+
+fn on_device(data: &TensorData, dtype: DType) -> RocmTensor {
+    R::float_from_data(data.clone().convert_dtype(dtype), &Default::default())
+}
+
+/// Shorter and longer than a thread's share, and rows that begin inside one.
+#[test]
+fn a_sum_with_its_bias() {
+    let random = Random::new();
+    for shape in [vec![1], vec![3, 5], vec![7, 2, 9], vec![4, 64], vec![33, 1], vec![300, 11]] {
+        for dtype in FLOATS {
+            let features = *shape.last().unwrap();
+            let data = [uniform(&random, &shape), uniform(&random, &shape), uniform(&random, &[features])];
+            let [residual, x, bias] = data.each_ref().map(|data| on_device(data, dtype));
+            let values = data.map(|data| data.convert_dtype(dtype).iter::<f64>().collect::<Vec<_>>());
+            let [r, p, b] = &values;
+            let sums = (0..p.len()).map(|at| r[at] + p[at] + b[at % features]).collect();
+            let expected = [TensorData::new::<f64, _>(sums, shape.clone()).convert_dtype(dtype)];
+            let tolerance = Tolerance::of(dtype).times(4.0);
+            let what = format!("{shape:?} {dtype:?}");
+            let read = |tensor: &RocmTensor| read_float::<R>(tensor.clone());
+            let before = [&residual, &x, &bias].map(read);
+            // Others hold both; then the product's place is free, then the residual's.
+            let out = bias_add(residual.clone(), x.clone(), bias.clone()).unwrap();
+            assert_close(&what, &[read_float::<R>(out)], &expected, tolerance);
+            assert_close(&what, &[&residual, &x, &bias].map(read), &before, Tolerance::EXACT);
+            let fresh = |data: &TensorData| on_device(data, dtype);
+            let out = bias_add(residual.clone(), fresh(&before[1]), bias.clone()).unwrap();
+            assert_close(&what, &[read_float::<R>(out)], &expected, tolerance);
+            let out = bias_add(fresh(&before[0]), x.clone(), bias.clone()).unwrap();
+            assert_close(&what, &[read_float::<R>(out)], &expected, tolerance);
+            assert_close(&what, &[&residual, &x, &bias].map(read), &before, Tolerance::EXACT);
+            // The bias' gradient of this as of an output's.
+            let mut columns = vec![0.0; features];
+            for (at, value) in p.iter().enumerate() {
+                columns[at % features] += value;
+            }
+            let expected = [TensorData::new(columns, [features]).convert_dtype(dtype)];
+            let tolerance = Tolerance::sum(dtype, p.len() / features).times(3.0);
+            assert_close(&what, &[read_float::<R>(bias_add_backward(x).unwrap())], &expected, tolerance);
+        }
+    }
+    let none: RocmTensor = on_device(&uniform(&random, &[0, 4]), DType::F32);
+    assert_eq!(
+        bias_add(none.clone(), none, on_device(&uniform(&random, &[4]), DType::F32)).unwrap().dims(),
+        [0, 4]
+    );
+}
+
+#[test]
+fn a_sum_of_misfits_is_refused() {
+    let random = Random::new();
+    let of = |shape: &[usize], dtype| on_device(&uniform(&random, shape), dtype);
+    for (residual, x, bias) in [
+        (of(&[2, 3], DType::F32), of(&[3, 3], DType::F32), of(&[3], DType::F32)),
+        (of(&[2, 3], DType::F32), of(&[2, 3], DType::F32), of(&[2], DType::F32)),
+        (of(&[2, 3], DType::F32), of(&[2, 3], DType::F32), of(&[1, 3], DType::F32)),
+        (of(&[2, 3], DType::F16), of(&[2, 3], DType::F32), of(&[3], DType::F32)),
+        (of(&[2, 3], DType::F32), of(&[2, 3], DType::F32), of(&[3], DType::F16)),
+    ] {
+        let refused = bias_add(residual, x, bias);
+        assert!(matches!(refused, Err(RocmError::Invalid { .. })), "{refused:?}");
+    }
+}
