@@ -34,7 +34,11 @@ fn in_order_of(like: &RocmTensor, dims: [usize; 4]) -> hip::Result<RocmTensor> {
     let place = |axis| axes.iter().position(|&other| other == axis).unwrap_or(axis);
     let new = |dims: [usize; 4]| RocmTensor::empty(like.hip_device(), dims, like.dtype_of());
     let out = permute(new(axes.map(|axis| dims[axis]))?, &[0, 1, 2, 3].map(place))?;
-    if is_one_batch(&out) { Ok(out) } else { new(dims) }
+    if is_one_batch(&out) {
+        return Ok(out);
+    }
+    drop(out); // its memory serves
+    new(dims)
 }
 
 /// A call whose inputs fit together.
