@@ -37,7 +37,7 @@ impl Halves {
 }
 
 /// The architecture without its features.
-fn chip(arch: &str) -> &str {
+pub(crate) fn chip(arch: &str) -> &str {
     arch.split(':').next().unwrap_or(arch)
 }
 

@@ -5,6 +5,7 @@ use hip::KernelName;
 use std::cmp::Reverse;
 
 use super::attention::{LEAST_QUERIES, TILE, expand};
+use super::attention_softmax::Joined;
 use super::data::{assign, contiguous, packed};
 use super::launch::{rows, views, views_to};
 use super::mask::check_mask;
@@ -183,6 +184,11 @@ impl<'a> Call<'a> {
     /// The weights, in the scores' place.
     fn weights(&self, query: RocmTensor, key: RocmTensor) -> hip::Result<RocmTensor> {
         let [batch, heads, queries, keys, _] = self.sizes;
+        if self.is_plain()
+            && let Some(joined) = Joined::of(self.op, &query, &key)?
+        {
+            return joined.softmax(self.scale, self.options.quiet);
+        }
         let scores = scaled(self.op, operand(query)?, transpose(operand(key)?)?, self.scale)?;
         if scores.is_empty() {
             return Ok(scores);
@@ -420,8 +426,14 @@ pub(crate) fn attention_backward(
                 scaled_to(BACKWARD, transpose(weights.clone())?, grad.clone(), 1.0, place)?;
             }
             if by_query.is_some() || by_key.is_some() {
-                let by_weights = matmul(BACKWARD, grad, transpose(operand(value)?)?)?;
-                let scores = call.scores_backward(weights, by_weights)?;
+                let joined = if call.is_plain() { Joined::of(BACKWARD, &grad, &value)? } else { None };
+                let scores = match joined {
+                    Some(joined) => joined.softmax_backward(weights)?,
+                    None => {
+                        let by_weights = matmul(BACKWARD, grad, transpose(operand(value)?)?)?;
+                        call.scores_backward(weights, by_weights)?
+                    }
+                };
                 call.products([query, key], scores, [by_query, by_key])?;
             }
             Ok(places)

@@ -4,6 +4,7 @@
 
 pub(crate) mod argwhere;
 pub(crate) mod attention;
+mod attention_softmax;
 pub(crate) mod attention_trained;
 pub(crate) mod binary;
 pub(crate) mod cast;

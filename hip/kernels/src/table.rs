@@ -379,6 +379,10 @@ const FAMILIES: &[Family] = &[
         "attention_weights" [Types(FLOATS)],
         "attention_weights_backward" [Types(FLOATS)],
     ]),
+    family!("attention_softmax", [
+        "attention_softmax" [Types(&[DType::F32]), Ints(&[2, 4])],
+        "attention_softmax_backward" [Types(&[DType::F32]), Ints(&[2, 4])],
+    ]),
     family!("norm", [
         "layer_norm_rows" [Types(FLOATS)],
         "layer_norm_repair" [Types(NARROW)],

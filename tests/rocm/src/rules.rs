@@ -12,6 +12,8 @@ const NOT_BOUND_BY_MEMORY: &[&str] = &[
     "attention",
     "attention_backward_keys",
     "attention_backward_queries",
+    "attention_softmax",
+    "attention_softmax_backward",
     "conv_backward_data",
     "conv_backward_weights",
     "conv_forward",

@@ -15,16 +15,16 @@ use crate::support::*;
 
 /// Sizes of one call.
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    batch: usize,
-    heads: usize,
-    queries: usize,
-    keys: usize,
-    width: usize,
-    values: usize,
+pub(crate) struct Case {
+    pub(crate) batch: usize,
+    pub(crate) heads: usize,
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) width: usize,
+    pub(crate) values: usize,
 }
 
-const fn case([batch, heads, queries, keys, width, values]: [usize; 6]) -> Case {
+pub(crate) const fn case([batch, heads, queries, keys, width, values]: [usize; 6]) -> Case {
     Case { batch, heads, queries, keys, width, values }
 }
 
@@ -68,26 +68,26 @@ fn kept(dropout: &AttentionDropout, row: usize, keys: usize, key: usize) -> f64 
 }
 
 /// Weights, output and gradients of one call, in f64.
-struct Expected {
-    weights: Vec<f64>,
-    out: Vec<f64>,
-    grads: [Vec<f64>; 3],
+pub(crate) struct Expected {
+    pub(crate) weights: Vec<f64>,
+    pub(crate) out: Vec<f64>,
+    pub(crate) grads: [Vec<f64>; 3],
     /// By query and key, of `sum(weights * grad)`.
-    grads_of_weights: [Vec<f64>; 2],
+    pub(crate) grads_of_weights: [Vec<f64>; 2],
 }
 
-struct Given<'a> {
-    case: Case,
-    q: &'a [f64],
-    k: &'a [f64],
-    v: &'a [f64],
-    grad: &'a [f64],
-    weights_grad: &'a [f64],
-    mask: Option<&'a [bool]>,
-    options: &'a AttentionOptions,
+pub(crate) struct Given<'a> {
+    pub(crate) case: Case,
+    pub(crate) q: &'a [f64],
+    pub(crate) k: &'a [f64],
+    pub(crate) v: &'a [f64],
+    pub(crate) grad: &'a [f64],
+    pub(crate) weights_grad: &'a [f64],
+    pub(crate) mask: Option<&'a [bool]>,
+    pub(crate) options: &'a AttentionOptions,
 }
 
-fn expected(given: &Given<'_>) -> Expected {
+pub(crate) fn expected(given: &Given<'_>) -> Expected {
     let Given { case, q, k, v, grad, weights_grad, mask, options } = *given;
     let Case { batch, heads, queries, keys, width, values } = case;
     let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
@@ -165,7 +165,7 @@ fn rounded(data: &TensorData, dtype: DType) -> Vec<f64> {
 
 /// How the axes `[batch, heads, sequence, features]` follow each other in memory.
 #[derive(Clone, Copy, Debug)]
-enum Lies {
+pub(crate) enum Lies {
     Packed,
     /// As heads of `[batch, sequence, features]` lie: no one stride leads from each to the next.
     BatchFirst,
@@ -175,7 +175,7 @@ enum Lies {
 
 const LIES: [Lies; 3] = [Lies::Packed, Lies::BatchFirst, Lies::SequenceFirst];
 
-fn on_device(data: &TensorData, dtype: DType, lies: Lies) -> FloatTensor<R> {
+pub(crate) fn on_device(data: &TensorData, dtype: DType, lies: Lies) -> FloatTensor<R> {
     let tensor = R::float_from_data(data.clone().convert_dtype(dtype), &Default::default());
     let (there, back): ([usize; 4], [usize; 4]) = match lies {
         Lies::Packed => return tensor,
@@ -193,7 +193,7 @@ fn data(values: Vec<f64>, shape: &[usize], dtype: DType) -> TensorData {
 }
 
 /// For values and gradients of about unit size; weights of 16 bits are rounded ahead of three more products.
-fn tolerance(dtype: DType) -> Tolerance {
+pub(crate) fn tolerance(dtype: DType) -> Tolerance {
     let factor = match dtype {
         DType::F64 => 100.0,
         DType::F32 => 30.0,

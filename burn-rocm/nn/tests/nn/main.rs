@@ -7,6 +7,7 @@ mod attention;
 mod attention_dropout;
 mod attention_encoder;
 mod attention_fused;
+mod attention_softmax;
 mod bias_add;
 mod composed;
 mod conv_act;
