@@ -87,11 +87,12 @@ template <u32 N> struct Rows {
 DEVICE u32 turn(u32 quad) { return quad * (TEAM / QUADS); }
 
 template <u32 COUNT, u32 N> DEVICE void put(const Quad (&from)[N], f32 *to) {
+    static_assert(THREADS / QUADS % TEAM == 0, "rows that a thread brings differ in bits that a turn leaves alone");
+    u32 quad = threadIdx.x % QUADS, first = quad * WIDTH * COUNT + (threadIdx.x / QUADS ^ turn(quad));
     UNROLLED
     for (u32 n = 0; n < N; ++n) {
-        u32 quad = threadIdx.x % QUADS, row = threadIdx.x / QUADS + n * (THREADS / QUADS);
         UNROLLED
-        for (u32 w = 0; w < WIDTH; ++w) to[(quad * WIDTH + w) * COUNT + (row ^ turn(quad))] = from[n].lane[w];
+        for (u32 w = 0; w < WIDTH; ++w) to[first + w * COUNT + n * (THREADS / QUADS)] = from[n].lane[w];
     }
 }
 
