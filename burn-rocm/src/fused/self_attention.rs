@@ -1,11 +1,13 @@
 //! Self-attention with one projection: packed weights make queries, keys and values in one product, and one product each makes their gradients.
 
-use hip::Error as RocmError;
+use hip::{Error as RocmError, KernelName};
 
 use super::AttentionOptions;
+use crate::dtype::Value;
 use crate::error::{invalid, unsupported};
 use crate::ops::attention_trained;
-use crate::ops::data::{assign, contiguous, copy};
+use crate::ops::data::{contiguous, copy, packed};
+use crate::ops::launch::rows;
 use crate::ops::linear::{bias_backward, linear, weight_backward, x_product};
 use crate::ops::view::{narrow, permute, reshape, swap_dims};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
@@ -85,15 +87,44 @@ impl Sizes {
         Ok([part(0)?, part(1)?, part(2)?])
     }
 
-    /// Three tensors `[rows.., heads * d_k]` as one `[rows, heads * 3 * d_k]`, head by head: a copy each.
-    fn pack(&self, parts: &[RocmTensor; 3], rows: usize) -> hip::Result<RocmTensor> {
-        let Self { heads, d_k, .. } = *self;
-        let out = RocmTensor::empty(parts[0].hip_device(), [rows, heads, 3, d_k], parts[0].dtype_of())?;
-        for (at, part) in parts.iter().enumerate() {
-            let part = reshape(part.clone(), &[rows, heads, 1, d_k])?;
-            assign(OP, &narrow(out.clone(), 2, at, 1)?, &part)?;
+    /// Weights and biases as one tensor `[d_model + 1, heads * 3 * d_k]`, head by head, the biases in its last row: one launch.
+    fn pack(&self, weights: &[RocmTensor; 3], biases: &[RocmTensor; 3]) -> hip::Result<[RocmTensor; 2]> {
+        let Self { d_model, heads, d_k, .. } = *self;
+        let columns = 3 * self.width();
+        let out = RocmTensor::empty(weights[0].hip_device(), [d_model + 1, columns], weights[0].dtype_of())?;
+        let parts =
+            weights.iter().chain(biases).map(|part| packed(part.clone())).collect::<hip::Result<Vec<_>>>()?;
+        // As many bytes at once as a head's features and every tensor's place are a multiple of.
+        let size = out.dtype_size();
+        let even = |bytes: &usize| {
+            (d_k * size).is_multiple_of(*bytes)
+                && parts.iter().all(|part| part.byte_offset().is_multiple_of(*bytes))
+        };
+        let bytes = [16, 8, 4].into_iter().filter(|bytes| *bytes > size).find(even).unwrap_or(size);
+        let units = out.len() * size / bytes;
+        if u32::try_from(units).is_err() {
+            return invalid(
+                OP,
+                format!("projections of fewer than {} elements", 1u64 << 32),
+                units.to_string(),
+            );
         }
-        reshape(out, &[rows, 3 * self.width()])
+        let dims =
+            [Value::U64(d_model as u64), Value::U32(heads as u32), Value::U32((d_k * size / bytes) as u32)];
+        let kernel = KernelName::new("pack_heads").int(bytes as i32);
+        let device = out.hip_device();
+        rows(
+            OP,
+            device,
+            kernel,
+            device.grid_bytes(units * bytes),
+            &dims,
+            &parts.iter().collect::<Vec<_>>(),
+            &[],
+            &[&out],
+        )?;
+        let weight = narrow(out.clone(), 0, 0, d_model)?;
+        Ok([weight, reshape(narrow(out, 0, d_model, 1)?, &[columns])?])
     }
 
     /// The three parts of what [`pack`](Self::pack) packs, behind each other in one buffer: one copy.
@@ -135,8 +166,7 @@ pub fn self_attention(
             return invalid(OP, format!("{what} of shape {dims:?}"), format!("{:?}", other.dims()));
         }
     }
-    let weight = sizes.pack(&weights, sizes.d_model)?;
-    let bias = reshape(sizes.pack(&biases, 1)?, &[3 * width])?;
+    let [weight, bias] = sizes.pack(&weights, &biases)?;
     let all = linear(x, weight.clone(), Some(bias))?;
     let attended = attention_trained::attention(sizes.parts(&all)?, mask, options)?;
     let out = reshape(permute(attended.out, &[2, 0, 1, 3])?, &[sizes.sequence, sizes.batch, width])?;

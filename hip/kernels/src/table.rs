@@ -383,6 +383,9 @@ const FAMILIES: &[Family] = &[
         "attention_softmax" [Types(&[DType::F32]), Ints(&[2, 4])],
         "attention_softmax_backward" [Types(&[DType::F32]), Ints(&[2, 4])],
     ]),
+    family!("heads", [
+        "pack_heads" [Ints(&[2, 4, 8, 16])],
+    ]),
     family!("norm", [
         "layer_norm_rows" [Types(FLOATS)],
         "layer_norm_repair" [Types(NARROW)],

@@ -217,14 +217,15 @@ fn which_path_runs() {
             assert_eq!(of(&lines, kernel), 1, "{lines:#?}");
         }
     } else {
-        // Three weights and three biases packed; the weight transposed, gradients of weights and of biases apart. The own product's places are packed,
+        // The weight transposed, gradients of weights and of biases apart. The own product's places are packed,
         // and copied from.
         let copied = |op| copies(&lines, op).len();
-        assert_eq!(copied("nn_self_attention"), 6 + usize::from(own), "{lines:#?}");
+        assert_eq!(copied("nn_self_attention"), usize::from(own), "{lines:#?}");
+        assert_eq!(of(&lines, "nn_self_attention f32: kernel pack_heads<"), 1, "{lines:#?}");
         assert_eq!(copied("nn_self_attention_backward"), 3 + 3 * usize::from(own), "{lines:#?}");
         assert_eq!(copied("nn_swap_leading") + copied("nn_swap_leading_backward"), 4, "{lines:#?}");
         let all = lines.iter().filter(|line| line.contains("kernel copy_")).count();
-        assert_eq!(all, 13 + 4 * usize::from(own), "{lines:#?}");
+        assert_eq!(all, 7 + 4 * usize::from(own), "{lines:#?}");
         if !own {
             let products = of(&lines, "nn_self_attention f32: rocblas")
                 + of(&lines, "nn_self_attention_backward f32: rocblas");
