@@ -94,6 +94,10 @@ template <bool CENTRED, bool SUMS> constexpr bool KEEP = true;
 // Elements that are unpacked before the next are.
 template <bool SUMS> constexpr u32 TOGETHER = SUMS ? 4 : 2;
 
+// Whether dx may be the sum of a row's gradient and of `onto`, another gradient of the same x. Other types have no registers left for it on some
+// architectures.
+template <class T> constexpr bool ONTO = is_same<T, f32>::value;
+
 // What a row's gradient is made of.
 template <class C> struct Slope {
     C mean, rstd, shift, slope;
@@ -137,8 +141,8 @@ template <bool CENTRED, class C> struct RowSums {
 // Rows whose x and dy the block's threads hold, as they are stored, so that both are read once; each thread has the same columns of every row, whose sums
 // it holds too.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
-DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, Sums<compute_t<T>> sums,
-                      Statistics<compute_t<T>> statistics) {
+DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
+                      Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
     constexpr u32 WIDTH = LANES<T>, PIECES = KEPT<T>, HELD = SUMS ? PIECES * WIDTH : 1;
     Vector<T, WIDTH> kept[PIECES], kept_grad[PIECES];
@@ -159,6 +163,9 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
         auto read = [&](u32 p, u32 first) { kept[p] = vector_at<WIDTH>(from, first), kept_grad[p] = vector_at<WIDTH>(grad, first); };
         // All that is read of a row is on its way before any of it is used.
         if constexpr (KEEP<CENTRED, SUMS>) for_each_piece(read);
+#if COMPILER_NVIDIA // no register holds `onto` till the sums are known
+        if (ONTO<T> && onto != nullptr) for_each_piece([&](u32, u32 first) { asm volatile("prefetch.global.L2 [%0];" : : "l"(onto + row * len + first)); });
+#endif
         RowSums<CENTRED, C> of_row;
         of_row.start = load(from[0]);
         auto scale = gamma.of_row(row);
@@ -174,13 +181,15 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
         for_each_piece([&](u32 p, u32 first) {
             if constexpr (!KEEP<CENTRED, SUMS>) read(p, first);
             auto a = anew(kept[p]), b = anew(kept_grad[p]), factor = scale.template piece<WIDTH>(first);
-            Vector<T, WIDTH> out;
+            Vector<T, WIDTH> out, more = {};
+            if (ONTO<T> && onto != nullptr) more = vector_at<WIDTH>(onto + row * len, first);
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
                 if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
                 C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
                 if constexpr (SUMS) dgamma[p * WIDTH + j] += d * normal, dbeta[p * WIDTH + j] += d;
                 last = slope(normal, d, load(factor.lane[j]));
+                if (ONTO<T> && onto != nullptr) last += load(more.lane[j]);
                 out.lane[j] = store<T>::from(last);
             }
             vector_at<WIDTH>(to, first) = out;
@@ -200,8 +209,8 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
 // Longer rows, and those that are not aligned to WIDTH elements: they are read twice, from cache where they fit, and the sums lie in memory. I counts a
 // row's bytes.
 template <bool CENTRED, bool SUMS, u32 WIDTH, class I, class T, class Gamma>
-DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, Sums<compute_t<T>> sums,
-                    Statistics<compute_t<T>> statistics) {
+DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
+                    Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
     C part = (C)1 / (C)len;
     auto for_each_piece = [=](auto f) {
@@ -235,7 +244,8 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
         auto slope = of_row.over_block(turn, part, epsilon);
         for_each_piece([&](I first) {
             auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first), factor = scale.template piece<WIDTH>(first);
-            Vector<T, WIDTH> out;
+            Vector<T, WIDTH> out, more = {};
+            if (ONTO<T> && onto != nullptr) more = vector_at<WIDTH>(onto + row * len, first);
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
                 if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
@@ -245,6 +255,7 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
                     if (sums.dbeta != nullptr) sums.dbeta[first + j] += d;
                 }
                 last = slope(normal, d, load(factor.lane[j]));
+                if (ONTO<T> && onto != nullptr) last += load(more.lane[j]);
                 out.lane[j] = store<T>::from(last);
             }
             vector_at<WIDTH>(to, first) = out;
@@ -255,8 +266,8 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
 
 // Rows by the one thread of a block: a loop for each sum, which vectorises.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
-DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, Sums<compute_t<T>> sums,
-                       Statistics<compute_t<T>> statistics) {
+DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
+                       Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
     C *dgamma = sums.dgamma, *dbeta = sums.dbeta;
     if constexpr (SUMS) {
@@ -287,27 +298,28 @@ DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, 
         }
         for_each_in_block(len, [=](u64 i) {
             C normal = (load(from[i]) - mean) * rstd;
-            to[i] = store<T>::from(rstd * (load(grad[i]) * scale(i) - shift - normal * slope));
+            C more = !ONTO<T> || onto == nullptr ? (C)0 : (C)load(onto[row * len + i]);
+            to[i] = store<T>::from(rstd * (load(grad[i]) * scale(i) - shift - normal * slope) + more);
         });
         if (statistics.mean != nullptr) statistics.mean[row] = mean, statistics.rstd[row] = rstd;
     });
 }
 
 template <bool CENTRED, bool SUMS, class T, class Gamma>
-DEVICE void rows_gradient(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, f64 epsilon, T *dx, Sums<compute_t<T>> sums,
-                          Statistics<compute_t<T>> statistics) {
+DEVICE void rows_gradient(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, f64 epsilon, T *dx, const T *onto,
+                          Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) {
-        rows_alone<CENTRED, SUMS>(rows, len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
+        rows_alone<CENTRED, SUMS>(rows, len, x, dy, gamma, (C)epsilon, dx, onto, sums, statistics);
     } else {
         constexpr u32 WIDTH = LANES<T>;
-        bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(dx) == 0 && gamma.aligned() && len % WIDTH == 0;
+        bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(dx) == 0 && (onto == nullptr || past_boundary(onto) == 0) && gamma.aligned() && len % WIDTH == 0;
         if (aligned && len <= (u64)KEPT<T> * WIDTH * blockDim.x) {
-            rows_kept<CENTRED, SUMS>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
+            rows_kept<CENTRED, SUMS>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, onto, sums, statistics);
         } else if (aligned && len < (1u << 31) / sizeof(C)) {
-            rows_by<CENTRED, SUMS, WIDTH, u32>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
+            rows_by<CENTRED, SUMS, WIDTH, u32>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, onto, sums, statistics);
         } else {
-            rows_by<CENTRED, SUMS, 1, u64>(rows, len, x, dy, gamma, (C)epsilon, dx, sums, statistics);
+            rows_by<CENTRED, SUMS, 1, u64>(rows, len, x, dy, gamma, (C)epsilon, dx, onto, sums, statistics);
         }
     }
 }
@@ -321,17 +333,19 @@ template <class C> DEVICE Sums<C> partial_of_block(C *partial, u64 len, bool sec
 // Blocks may have 1024 threads here, so that long rows are kept: nothing is said of fewer.
 // partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is asked for.
 template <class T>
-__global__ ALL_WAVES((!is_same<T, f64>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
+__global__ ALL_WAVES((!is_same<T, f64>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, const T *onto, f64 epsilon, T *dx,
+                                                                                          compute_t<T> *partial) {
     using C = compute_t<T>;
-    rows_gradient<true, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, partial_of_block(partial, len, true),
+    rows_gradient<true, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, onto, partial_of_block(partial, len, true),
                               Statistics<C>{nullptr, nullptr});
 }
 
 // partial[1, gridDim.x, len]: there is no dbeta.
 template <class T>
-__global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx, compute_t<T> *partial) {
+__global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, const T *onto, f64 epsilon, T *dx,
+                                                                                          compute_t<T> *partial) {
     using C = compute_t<T>;
-    rows_gradient<false, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, partial_of_block(partial, len, false),
+    rows_gradient<false, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, onto, partial_of_block(partial, len, false),
                                Statistics<C>{nullptr, nullptr});
 }
 
@@ -343,13 +357,13 @@ __global__ ALL_WAVES((!is_same<T, f64>::value)) void group_norm_rows_backward(u6
     using C = compute_t<T>;
     Statistics<C> to{statistics, statistics == nullptr ? nullptr : statistics + rows};
     rows_gradient<true, false>(rows, len, x, dy, PerChannel<T>{gamma, groups, len / spatial, spatial}, epsilon, dx,
-                               Sums<C>{nullptr, nullptr}, to);
+                               (const T *)nullptr, Sums<C>{nullptr, nullptr}, to);
 }
 
-// out[outer, len] = the sum over `count` of partial[outer, count, len], a block for 32 columns.
+// out[outer, len] = the sum over `count` of partial[outer, count, len], a block for 16 columns: a cache line's half, and twice the blocks that a line would give.
 template <class T> __global__ void sum_partials(u64 outer, u64 count, u64 len, const compute_t<T> *partial, T *out) {
     using C = compute_t<T>;
-    constexpr u32 TILE = 32;
+    constexpr u32 TILE = 16;
     u64 tiles = (len + TILE - 1) / TILE;
     for_each_row(outer * tiles, [=](u64 index) {
         u64 o = index / tiles, begin = (index - o * tiles) * TILE;
@@ -371,7 +385,7 @@ template <class T> __global__ void sum_partials(u64 outer, u64 count, u64 len, c
                 C sum = (C)0;
                 if (strip < strips && k < width) {
 #if !COMPILER_HOST
-#pragma unroll 4 // as many loads on their way
+#pragma unroll 8 // as many loads on their way
 #endif
                     for (u64 r = strip; r < count; r += strips) sum += from[r * len + k];
                 }

@@ -43,6 +43,12 @@ pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Whether [`backward`](Self::backward) adds [`Kept::onto`] to the gradient by its first input: a sum less to be read and written. Asked where the
+    /// input is wanted.
+    fn adds_onto(&self) -> bool {
+        false
+    }
+
     /// The output, and what else [`backward`](Self::backward) is given.
     fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError>;
 
@@ -56,6 +62,8 @@ pub(crate) struct Kept<const N: usize> {
     pub(crate) inputs: [Option<RocmTensor>; N],
     /// What [`Op::forward`] gave beside the output.
     pub(crate) saved: Vec<RocmTensor>,
+    /// The gradient that the first input has from other ops yet, where [`Op::adds_onto`] asks for it.
+    pub(crate) onto: Option<RocmTensor>,
 }
 
 impl<const N: usize> Kept<N> {
@@ -94,6 +102,8 @@ struct Recorder {
 struct Tape {
     /// Of a node, which has no name outside its crate.
     consume: fn(&mut grads::Gradients, &dyn Any) -> RocmTensor,
+    /// Of a node that may have no gradient yet; any tensor stands for its output.
+    take: fn(&mut grads::Gradients, &dyn Any, NodeId, RocmTensor) -> Option<RocmTensor>,
     register: fn(&mut grads::Gradients, NodeId, RocmTensor),
 }
 
@@ -261,7 +271,7 @@ fn recorder<B: Inner>(balanced: bool) -> Recorder {
             *place.expect("`Route::of` has compared the types") =
                 Some(TrackedBy::<B> { primitive: tensor.primitive, node: tensor.node, rc: tensor.rc });
         },
-        tape: Tape { consume: consume::<B>, register: grads::Gradients::register::<B> },
+        tape: Tape { consume: consume::<B>, take: take::<B>, register: grads::Gradients::register::<B> },
     }
 }
 
@@ -274,6 +284,25 @@ fn consume<B: Inner>(grads: &mut grads::Gradients, node: &dyn Any) -> RocmTensor
         consume(grads, node.downcast_ref().expect("a node of the graph"))
     }
     of(grads::Gradients::consume::<B>, grads, node)
+}
+
+fn take<B: Inner>(
+    grads: &mut grads::Gradients,
+    node: &dyn Any,
+    id: NodeId,
+    output: RocmTensor,
+) -> Option<RocmTensor> {
+    // Burn asks for a tensor, of which it looks at the node.
+    fn of<Node: Clone + 'static, T>(
+        tensor: fn(Node, NodeId, RocmTensor) -> T,
+        node: &dyn Any,
+    ) -> impl FnOnce(NodeId, RocmTensor) -> T {
+        let node: Node = node.downcast_ref::<Node>().expect("a node of the graph").clone();
+        move |id, output| tensor(node, id, output)
+    }
+    let tensor =
+        of(|node, id, primitive| TrackedBy::<B> { primitive, node, rc: Arc::new(id) }, node)(id, output);
+    grads.remove::<B>(&tensor)
 }
 
 /// A backend whose float tensors are this project's.
@@ -323,14 +352,18 @@ impl<const N: usize> Backward<Rocm, N> for Step {
     type State = State<N>;
 
     fn backward(self, ops: Ops<State<N>, N>, grads: &mut grads::Gradients, checkpointer: &mut Checkpointer) {
-        let Tape { consume, register } = self.0;
+        let Tape { consume, take, register } = self.0;
         let grad = consume(grads, &ops.node);
         let State { op, inputs, saved } = ops.state;
         let inputs = inputs.map(|id| id.map(|id| checkpointer.retrieve_node_output(id)));
         let wanted = ops.parents.each_ref().map(Option::is_some);
+        let onto = match ops.parents.first() {
+            Some(Some(first)) if op.adds_onto() => take(grads, first, first.id, grad.clone()),
+            _ => None,
+        };
         let found = {
             let _op = trace::op(op.names()[1], || grad.dtype().name());
-            op.backward(grad, Kept { inputs, saved }, wanted).unwrap_or_else(|error| raise(error))
+            op.backward(grad, Kept { inputs, saved, onto }, wanted).unwrap_or_else(|error| raise(error))
         };
         for (parent, grad) in ops.parents.into_iter().zip(found) {
             if let (Some(parent), Some(grad)) = (parent, grad) {

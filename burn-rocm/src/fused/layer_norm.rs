@@ -9,6 +9,7 @@ use super::amp::cast_all;
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
+use crate::ops::binary::binary;
 use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::{rows, views_to};
@@ -37,18 +38,27 @@ pub fn layer_norm(
 }
 
 /// The gradients of [`layer_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of gamma; from x and the output's.
+/// The one by x is added to `onto`, another gradient of the same x, in f32 by the same kernel.
 ///
 /// # Errors
-/// As for [`layer_norm`].
+/// As for [`layer_norm`], and `Invalid` where `onto` is not like x.
 pub fn layer_norm_backward(
     x: RocmTensor,
     gamma: RocmTensor,
     grad: RocmTensor,
+    onto: Option<RocmTensor>,
     epsilon: f64,
     params: bool,
 ) -> Result<(RocmTensor, Option<[RocmTensor; 2]>), RocmError> {
-    let (dx, sums) =
-        backward("layer_norm_backward", "layer_norm_rows_backward", 2, x, gamma, grad, epsilon, params)?;
+    let (dx, sums) = backward(
+        "layer_norm_backward",
+        "layer_norm_rows_backward",
+        2,
+        [x, gamma, grad],
+        onto,
+        epsilon,
+        params,
+    )?;
     let Some(sums) = sums else { return Ok((dx, None)) };
     Ok((dx, Some([row(&sums, 0)?, row(&sums, 1)?])))
 }
@@ -108,19 +118,21 @@ fn rms_norm_by_miopen(x: &RocmTensor, gamma: &RocmTensor, epsilon: f64, out: &Ro
     dnn.rms_norm_forward(&desc, arg(x), arg(gamma), epsilon as f32, arg(out), arg(&rstd))
 }
 
-/// The gradients of [`rms_norm`] by x and, where `params` asks for it, by gamma, of its dtype; from x and the output's.
+/// The gradients of [`rms_norm`] by x and, where `params` asks for it, by gamma, of its dtype; from x and the output's. `onto` as for
+/// [`layer_norm_backward`].
 ///
 /// # Errors
-/// As for [`rms_norm`], but for MIOpen's: it is not asked.
+/// As for [`rms_norm`], but for MIOpen's: it is not asked; and `Invalid` where `onto` is not like x.
 pub fn rms_norm_backward(
     x: RocmTensor,
     gamma: RocmTensor,
     grad: RocmTensor,
+    onto: Option<RocmTensor>,
     epsilon: f64,
     params: bool,
 ) -> Result<(RocmTensor, Option<RocmTensor>), RocmError> {
     let (dx, sums) =
-        backward("rms_norm_backward", "rms_norm_rows_backward", 1, x, gamma, grad, epsilon, params)?;
+        backward("rms_norm_backward", "rms_norm_rows_backward", 1, [x, gamma, grad], onto, epsilon, params)?;
     Ok((dx, sums.map(|sums| row(&sums, 0)).transpose()?))
 }
 
@@ -198,20 +210,26 @@ fn backward(
     op: &'static str,
     kernel: &'static str,
     sums: usize,
-    x: RocmTensor,
-    gamma: RocmTensor,
-    grad: RocmTensor,
+    [x, gamma, grad]: [RocmTensor; 3],
+    onto: Option<RocmTensor>,
     epsilon: f64,
     params: bool,
 ) -> hip::Result<(RocmTensor, Option<RocmTensor>)> {
     let len = check(op, &x, &gamma)?;
-    one_device(op, &[&x, &grad])?;
-    one_dtype(op, &[&x, &grad])?;
-    same_shape(op, &x, &grad)?;
+    for like in [Some(&grad), onto.as_ref()].into_iter().flatten() {
+        one_device(op, &[&x, like])?;
+        one_dtype(op, &[&x, like])?;
+        same_shape(op, &x, like)?;
+    }
     let given = gamma.dtype_of();
     let ([gamma], _) = rounded(&x, [gamma], None)?;
     let (x, gamma, grad) = (packed(x)?, packed(gamma)?, packed(grad)?);
     let (device, dtype) = (x.hip_device(), x.dtype_of());
+    // `ONTO` of the kernel: other types are added behind it.
+    let (by_kernel, behind) = match onto {
+        Some(onto) if dtype == DType::F32 => (Some(packed(onto)?), None),
+        onto => (None, onto),
+    };
     let dx = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
     if dx.is_empty() {
         let zeros = params.then(|| full_on(device, [sums, len], 0i64.into(), given)).transpose()?;
@@ -228,11 +246,15 @@ fn backward(
         KernelName::new(kernel).ty(x.kernel_type()?),
         grid,
         &dims,
-        &[Some(&x), Some(&grad), Some(&gamma)],
+        &[Some(&x), Some(&grad), Some(&gamma), by_kernel.as_ref()],
         &[Value::F64(epsilon)],
         &[Some(&dx), partial.as_ref()],
     )?;
     let sums = partial.map(|partial| sum_partials(op, &partial, given)).transpose()?;
+    let dx = match behind {
+        Some(onto) => binary(op, "Add", dx, onto)?,
+        None => dx,
+    };
     Ok((dx, sums))
 }
 
@@ -247,17 +269,17 @@ pub(super) fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType)
         return Ok(out);
     }
     let kernel = KernelName::new("sum_partials").ty(out.kernel_type()?);
-    // The kernel gives 32 columns to a block: there are few, so each has all the threads it may, which share the sums' loads.
+    // The kernel gives 16 columns to a block: there are few, so each has all the threads it may, which share the sums' loads.
     let grid = Grid {
         threads: device.info().max_threads_per_block.min(1024),
-        ..device.grid_rows(outer * len.div_ceil(32), 32 * count)
+        ..device.grid_rows(outer * len.div_ceil(16), 16 * count)
     };
     let dims = [Value::U64(outer as u64), Value::U64(count as u64), Value::U64(len as u64)];
     rows(op, device, kernel, grid, &dims, &[partial], &[], &[&out])?;
     Ok(out)
 }
 
-/// The grid of a gradient that keeps its rows: 32 bytes a thread of each tensor in compute types. At least 512 threads and two blocks a
+/// The grid of a gradient that keeps its rows: 32 bytes a thread of each tensor in compute types. At least 1024 threads and two blocks a
 /// compute unit, so that one loads while another reduces; more where there are 32 rows for each, beside which the sums that a block
 /// writes are few.
 pub(super) fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) -> Grid {
@@ -267,6 +289,6 @@ pub(super) fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype
     let threads = wanted.max(info.warp_size).min(info.max_threads_per_block);
     let units = info.compute_units as usize;
     let resident = units * (info.max_threads_per_compute_unit / threads).max(1) as usize;
-    let least = units * (512 / threads).max(2) as usize;
+    let least = units * (1024 / threads).max(2) as usize;
     Grid { blocks: least.max(rows / 32).min(resident).min(rows).max(1) as u32, threads }
 }

@@ -97,6 +97,10 @@ impl<const N: usize> Op<N> for LayerNormOp {
         true
     }
 
+    fn adds_onto(&self) -> bool {
+        true
+    }
+
     fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
         let mut inputs = inputs.into_iter();
         let (x, gamma) = (inputs.next().expect("x"), inputs.next().expect("gamma"));
@@ -106,7 +110,7 @@ impl<const N: usize> Op<N> for LayerNormOp {
     fn backward(&self, grad: RocmTensor, mut kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
         let [x, gamma] = kept.first();
         let params = wanted[1..].contains(&true);
-        let (dx, sums) = fused::layer_norm_backward(x, gamma, grad, self.epsilon, params)?;
+        let (dx, sums) = fused::layer_norm_backward(x, gamma, grad, kept.onto, self.epsilon, params)?;
         Ok(by_inputs(dx, sums))
     }
 }

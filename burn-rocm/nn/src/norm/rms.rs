@@ -94,13 +94,17 @@ impl Op<2> for RmsNormOp {
         true
     }
 
+    fn adds_onto(&self) -> bool {
+        true
+    }
+
     fn forward(&self, [x, gamma]: [RocmTensor; 2]) -> Result<Applied, RocmError> {
         Ok((fused::rms_norm(x, gamma, self.epsilon)?, vec![]))
     }
 
     fn backward(&self, grad: RocmTensor, mut kept: Kept<2>, wanted: [bool; 2]) -> Gradients<2> {
         let [x, gamma] = kept.first();
-        let (dx, dgamma) = fused::rms_norm_backward(x, gamma, grad, self.epsilon, wanted[1])?;
+        let (dx, dgamma) = fused::rms_norm_backward(x, gamma, grad, kept.onto, self.epsilon, wanted[1])?;
         Ok([Some(dx), dgamma])
     }
 }

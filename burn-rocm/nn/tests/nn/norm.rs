@@ -3,10 +3,11 @@
 use burn::module::Param;
 use burn::nn as theirs;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_rocm::fused::{layer_norm_backward, rms_norm_backward};
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_nn as ours;
 use burn_rocm_tests::trace::during;
-use burn_rocm_tests::{FLOATS, again, assert_close};
+use burn_rocm_tests::{FLOATS, FloatTensorOps, R, Shape, again, assert_close};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::support::*;
@@ -362,6 +363,62 @@ fn the_trace_tells_which_path_ran() {
     let (_, lines) = during(|| run!(case, Ours, 3, DType::F32, false, group, []));
     assert_eq!(of(&lines, "nn_group_norm f32: kernel group_norm_rows"), 1, "{lines:#?}");
     assert_eq!(of(&lines, "nn_group_norm_backward f32: "), 3, "{lines:#?}");
+}
+
+/// The gradient by `x` of `sum((x + norm(x)) * weights)`, and what ran for it.
+macro_rules! around {
+    ($api:ident, $B:ident, $config:ident, $data:expr, $weights:expr, $dtype:expr) => {{
+        let len = $data.shape[2];
+        let norm = $api::$config::new(len).init::<$B>(&Default::default());
+        let (x, weights) = (tensor::<$B, 3>($data, $dtype).require_grad(), tensor::<$B, 3>($weights, $dtype));
+        let sum = ((x.clone() + norm.forward(x.clone())) * weights).sum();
+        let (grads, lines) = during(|| sum.backward());
+        (x.grad(&grads).unwrap().into_data(), lines)
+    }};
+}
+
+/// Where a residual block adds a norm's input to what comes of it, the input's gradient has two parts: in f32 the norm's kernel gives their sum.
+#[test]
+fn a_norm_beside_its_input() {
+    let random = Random::new();
+    // Rows that a block keeps, that it reads twice, that are not aligned; one row; one element a row.
+    for shape in [[3, 5, 16], [2, 3, 20], [2, 2, 9000], [3, 7, 33], [1, 1, 8], [4, 2, 1]] {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let round = |data: TensorData| data.convert_dtype(dtype).convert_dtype(DType::F32);
+            let [data, weights] = [(); 2].map(|()| round(uniform(&random, &shape)));
+            let what = format!("{shape:?} {dtype:?}");
+            let compare = |(ours, lines): (TensorData, Vec<String>),
+                           (theirs, _): (TensorData, Vec<String>)| {
+                assert_close(&what, &[ours], &[theirs.convert_dtype(dtype)], tolerance(dtype));
+                let sums = lines.iter().filter(|line| line.starts_with("float_add")).count();
+                assert_eq!(sums, 0, "{what} {lines:#?}");
+            };
+            compare(
+                around!(ours, Ours, LayerNormConfig, &data, &weights, dtype),
+                around!(theirs, Oracle, LayerNormConfig, &data, &weights, DType::F32),
+            );
+            compare(
+                around!(ours, Ours, RmsNormConfig, &data, &weights, dtype),
+                around!(theirs, Oracle, RmsNormConfig, &data, &weights, DType::F32),
+            );
+        }
+    }
+}
+
+#[test]
+fn another_gradient_that_does_not_fit_is_refused() {
+    let device = Default::default();
+    let ones =
+        |shape: &[usize], dtype: DType| R::float_ones(Shape::from(shape.to_vec()), &device, dtype.into());
+    let (x, gamma) = (ones(&[3, 4], DType::F32), ones(&[4], DType::F32));
+    for onto in [ones(&[4, 3], DType::F32), ones(&[3, 4], DType::F16)] {
+        let (x, gamma, grad) = (x.clone(), gamma.clone(), x.clone());
+        let layer =
+            layer_norm_backward(x.clone(), gamma.clone(), grad.clone(), Some(onto.clone()), 1e-5, true);
+        let rms = rms_norm_backward(x, gamma, grad, Some(onto), 1e-5, true);
+        assert!(matches!(layer, Err(RocmError::Invalid { op: "layer_norm_backward", .. })), "{layer:?}");
+        assert!(matches!(rms, Err(RocmError::Invalid { op: "rms_norm_backward", .. })), "{rms:?}");
+    }
 }
 
 #[test]
