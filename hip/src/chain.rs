@@ -209,7 +209,6 @@ impl Stream {
     }
 
     fn launch_steps(&self, kernel: &Kernel, grid: Grid, steps: &mut Steps) -> Result<()> {
-        trace::count(trace::Kind::Kernel);
         let mut parameters = [std::ptr::from_mut(steps).cast::<c_void>()];
         // SAFETY: the one argument is laid out as the kernel's parameter; `put_off` checked that the tensors lie inside their buffers, whose memory the
         // pool gives out again only to work that comes later in this stream.
@@ -274,6 +273,8 @@ impl Device {
             pending.grid = self.grid_bytes(step.len * size_of::<f32>());
             pending.dtype = step.dtype;
             pending.steps.len = step.len as u32;
+            // Of the thread that begins the list: another may be the one that launches it.
+            trace::count(trace::Kind::Kernel);
         }
         pending.steps.push(next);
         stream.chain.any.store(true, Ordering::Release);
