@@ -16,7 +16,8 @@ __global__ void pack_heads(u64 rows, u32 heads, u32 width, const u8 *a, const u8
     for_each((rows + 1) * heads * 3 * width, [=](u64 at) {
         u32 i = (u32)at, rest = i / width, unit = i - rest * width, line = rest / 3, part = rest - line * 3;
         bool last = line >= lines;
-        const u8 *from = part == 0 ? (last ? last_a : a) : part == 1 ? (last ? last_b : b) : (last ? last_c : c);
+        // By value: of a choice among captured names AMD's compiler makes a table in memory.
+        const u8 *from = select(part == 0, select(last, last_a, a), select(part == 1, select(last, last_b, b), select(last, last_c, c)));
         if (last) line -= lines;
         reinterpret_cast<U *>(out)[i] = reinterpret_cast<const U *>(from)[line * width + unit];
     });
