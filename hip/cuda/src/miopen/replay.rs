@@ -2,7 +2,7 @@
 //!
 //! One of cuDNN 9's convolution functions keeps the host for 35 to 100 us (H200, 64x32x14x14, see `benches/README.md`), whatever it launches;
 //! a graph of the same launches takes 6. A training loop makes the same calls step after step, with the same buffers, since the pool that they
-//! come from answers the same requests alike: the second such call is captured, and from the third on its graph is launched.
+//! come from answers the same requests alike: the second such call is captured, and from then on its graph is launched in its place.
 
 use super::status::{Outcome, answered};
 use crate::runtime::{Status, capturing, from_cuda};
