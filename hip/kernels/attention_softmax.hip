@@ -217,7 +217,7 @@ template <u32 PARTS, bool EARLY, class Given, class Finish> DEVICE void for_each
 // Launched with blocks of 256 threads; any number of
 // them is right. Operands' columns lie side by side, all else of them and of rows at multiples of 16 bytes; depth a multiple of 4; columns at
 // most 128 PARTS and a multiple of 4; offsets within a pair below 2^32.
-template <class F, u32 PARTS>
+template <class F, i32 PARTS>
 __global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, View right_at, const F *left, const F *right, F scale, u32 quiet,
                                                          F *out) {
     using T = Tile<PARTS>;
@@ -272,7 +272,7 @@ __global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, 
 }
 
 // out = w (g - sum(w g)) of rows of the weights w and of g = left right^T, [pairs, rows, columns]. As `attention_softmax` otherwise.
-template <class F, u32 PARTS>
+template <class F, i32 PARTS>
 __global__ __launch_bounds__(256) void attention_softmax_backward(Shape s, View left_at, View right_at, const F *left, const F *right, const F *weights,
                                                                   F *out) {
     using T = Tile<PARTS>;
