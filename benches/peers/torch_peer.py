@@ -104,6 +104,8 @@ def memory():
         measure("reduce", f"sum {n} f32", rotated(4 * n, one, torch.sum))
         measure("reduce", f"sum_dim 1 {shape}", rotated(4 * m, table, lambda a: a.sum(1, keepdim=True)))
         measure("reduce", f"sum_dim 0 {shape}", rotated(4 * m, table, lambda a: a.sum(0, keepdim=True)))
+        long = n // 16
+        measure("reduce", f"cumsum {long} f32", rotated(4 * long, lambda: (uniform(long),), lambda a: a.cumsum(0)))
         measure("softmax", f"softmax {shape}", rotated(4 * m, table, lambda a: F.softmax(a, 1)))
         labels = torch.arange(rows, device=device) % columns
         measure("softmax", f"cross entropy {shape}", rotated(4 * m, table, lambda a: F.cross_entropy(a, labels)))

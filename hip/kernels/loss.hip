@@ -406,7 +406,7 @@ __global__ void cross_entropy_short_backward(u64 rows, u64 len, const T *x, cons
     C factor = (C)load(grad[0]) / (divisor == 0 ? saved[rows] : (C)divisor);
     bool smoothed = smoothing >= (C)0;
     for_each(rows * len, [=, &pad](u64 at) {
-        u64 row = at / len;
+        u64 row = divided(at, len);
         Label<C> label = label_of(targets[row], len, weights, pads, pad, (u64 *)nullptr);
         C log_sum = Kind::SUMMED ? saved[row] : (C)0;
         C d = class_gradient<Kind>(at - row * len, (C)load(x[at]), label, of, weights, log_sum, smoothed, least, factor);

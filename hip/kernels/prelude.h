@@ -305,6 +305,16 @@ template <class F> DEVICE void for_each(u64 n, F f) {
 #endif
 }
 
+// a / b, in 32 bits where both fit, as they mostly do. AMD GPUs divide neither width by an instruction: 32 bits take them some
+// 20 of them, 64 bits well over 100. An x86-64 core has both, and a loop without the branch vectorises.
+DEVICE u64 divided(u64 a, u64 b) {
+#if COMPILER_HOST
+    return a / b;
+#else
+    return (a | b) >> 32 == 0 ? (u32)a / (u32)b : a / b;
+#endif
+}
+
 // Calls f(plane, y, x) for each of planes * height * width elements, with the element's index.
 template <class F> DEVICE void for_each_pixel(u64 planes, u32 height, u32 width, F f) {
     if constexpr (ONE_THREAD) {
@@ -315,7 +325,7 @@ template <class F> DEVICE void for_each_pixel(u64 planes, u32 height, u32 width,
         });
     } else {
         for_each(planes * height * width, [=](u64 at) {
-            u64 row = at / width, plane = row / height;
+            u64 row = divided(at, width), plane = divided(row, height);
             f(plane, (i32)(row - plane * height), (i32)(at - row * width), at);
         });
     }
@@ -361,7 +371,10 @@ template <class F> DEVICE void for_each_column_group(u64 outer, u64 inner, F f) 
         at += width;
     }
 #else
-    for_each(outer * inner, [=](u64 i) { f(i / inner, i % inner, 1u); });
+    for_each(outer * inner, [=](u64 i) {
+        u64 o = divided(i, inner);
+        f(o, i - o * inner, 1u);
+    });
 #endif
 }
 

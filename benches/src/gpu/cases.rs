@@ -191,6 +191,7 @@ pub(crate) fn cases<B: Clock>(options: &Options) -> Vec<Case<B>> {
 fn memory<B: Clock>(options: &Options) -> Vec<Case<B>> {
     let n = (1usize << 28) / options.shrink;
     let (rows, columns) = (65536 / options.shrink.min(4096), 4096);
+    let long = n / 16;
     let size = |n: usize| n as f64 * 4.0;
     let name = |op: &str| format!("{op} {n} f32");
     let pair = move |device: &B::Device| [(); 2].map(|()| uniform::<B, 1>([n], device));
@@ -245,6 +246,15 @@ fn memory<B: Clock>(options: &Options) -> Vec<Case<B>> {
             4 * m,
             table,
             |a: &Tensor<B, 2>| a.clone().sum_dim(0),
+        ),
+        over(
+            Reduce,
+            format!("cumsum {long} f32"),
+            size(2 * long),
+            Bar::OfCopy(0.8),
+            4 * long,
+            move |device: &B::Device| uniform::<B, 1>([long], device),
+            |a: &Tensor<B, 1>| a.clone().cumsum(0),
         ),
         over(
             Softmax,

@@ -437,6 +437,7 @@ const FAMILIES: &[Family] = &[
     ]),
     family!("scan", [
         "scan" [Names(&["CumSum", "CumProd", "CumMin", "CumMax"]), Types(NUMBERS)],
+        "scan_tiles" [Names(&["CumSum", "CumProd", "CumMin", "CumMax"]), Types(NUMBERS)],
     ]),
     family!("quantize", [
         "quantize_extent" [Types(FLOATS)],

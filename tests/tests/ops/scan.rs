@@ -66,3 +66,90 @@ fn int_scans() {
         }
     }
 }
+
+/// Rows that several blocks share, cut into tiles of some thousand elements: `[rows, len]`. The last reaches each level of what
+/// tiles publish (1024 tiles of f32) on a GPU; lockstep's cores are too slow for it.
+fn long_rows() -> Vec<[usize; 2]> {
+    let mut shapes = vec![[1, 16_384], [1, 70_001], [3, 33_333]];
+    if std::env::var_os("BURN_ROCM_CPU_WAVE").is_none() {
+        shapes.push([1, (1 << 22) + 12_345]);
+    }
+    shapes
+}
+
+/// The running results of each row in f64, of inputs whose every partial result an f64 holds.
+fn running(values: &[f64], len: usize, apply: impl Fn(f64, f64) -> f64) -> Vec<f64> {
+    let mut out = values.to_vec();
+    for row in out.chunks_mut(len) {
+        for i in 1..len {
+            row[i] = apply(row[i - 1], row[i]);
+        }
+    }
+    out
+}
+
+#[test]
+fn long_rows_are_scanned_exactly_whatever_blocks_share_them() {
+    let random = Random::new();
+    let device = Default::default();
+    for [rows, len] in long_rows() {
+        // -1, 0 and 1: sums walk around 0, and are compared in the types that hold all of them.
+        let steps: Vec<f64> = (0..rows * len).map(|_| random.below(3) as f64 - 1.0).collect();
+        let sums = running(&steps, len, |a, b| a + b);
+        let signs: Vec<f64> = (0..rows * len).map(|_| [-1.0, 1.0][random.below(2)]).collect();
+        let products = running(&signs, len, |a, b| a * b);
+        // Each element a little greater or less than the last: extremes change along the whole row.
+        let heights: Vec<f64> = sums.iter().map(|sum| sum + random.below(4) as f64).collect();
+        let [highest, lowest] = [f64::max, f64::min].map(|apply| running(&heights, len, apply));
+        for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+            let fits = |all: &[f64]| {
+                let most = all.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+                // The integers that a type holds without a gap: 2 to the power of its significand's bits.
+                most <= match dtype {
+                    DType::BF16 => 256.0,
+                    DType::F16 => 2048.0,
+                    _ => 16_777_216.0,
+                }
+            };
+            let what = format!("{dtype:?} [{rows}, {len}]");
+            let of = |values: &[f64]| {
+                let data = TensorData::new(values.to_vec(), [rows, len]).convert_dtype(dtype);
+                <R as FloatTensorOps<R>>::float_from_data(data, &device)
+            };
+            let same = |name: &str, found, expected: &[f64]| {
+                let found: Vec<f64> = read_float::<R>(found).iter::<f64>().collect();
+                let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
+                assert!(wrong.is_none(), "{name} {what}: element {wrong:?} of {}", expected.len());
+            };
+            same("cumprod", R::float_cumprod(of(&signs), 1), &products);
+            if fits(&sums) {
+                same("cumsum", R::float_cumsum(of(&steps), 1), &sums);
+            }
+            if fits(&heights) {
+                same("cummax", R::float_cummax(of(&heights), 1), &highest);
+                same("cummin", R::float_cummin(of(&heights), 1), &lowest);
+            }
+        }
+        for dtype in [DType::I64, DType::I32, DType::I16] {
+            let data = TensorData::new(steps.clone(), [rows, len]).convert_dtype(dtype);
+            let found = R::int_cumsum(<R as IntTensorOps<R>>::int_from_data(data, &device), 1);
+            let found: Vec<f64> = read_int::<R>(found).iter::<f64>().collect();
+            assert!(found == sums, "cumsum {dtype:?} [{rows}, {len}]");
+        }
+    }
+}
+
+#[test]
+fn a_long_row_gives_the_same_bits_each_time() {
+    let random = Random::new();
+    let device = Default::default();
+    let values: Vec<f32> = (0..300_007).map(|_| random.uniform(-1.0, 1.0) as f32).collect();
+    let of = || {
+        let data = TensorData::new(values.clone(), [values.len()]);
+        read_float::<R>(R::float_cumsum(<R as FloatTensorOps<R>>::float_from_data(data, &device), 0))
+    };
+    let first = of();
+    for _ in 0..5 {
+        assert!(of().as_bytes() == first.as_bytes());
+    }
+}
