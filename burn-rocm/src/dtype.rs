@@ -74,6 +74,9 @@ pub(crate) enum Value {
 
 /// `value` in the type that kernels over `dtype` compute in (`compute_t` in `prelude.h`), with the conversions of
 /// Rust's `as`.
+///
+/// In f16 and bf16 arithmetic takes its scalars so: `x / 70000` of f16 is a number, though f16 has no 70000. What decides by a
+/// scalar takes an [`element`].
 pub(crate) fn compute(value: Scalar, dtype: hip::DType) -> Value {
     use hip::DType as D;
     match dtype {
@@ -88,6 +91,16 @@ pub(crate) fn compute(value: Scalar, dtype: hip::DType) -> Value {
         D::U16 => Value::U16(unsigned(value) as u16),
         D::U8 => Value::U8(unsigned(value) as u8),
         D::Bool => Value::U8(truth(value) as u8),
+    }
+}
+
+/// `value` as an element of `dtype`, in the compute type: what a tensor of it would hold. A comparison with 0.1 is one with the
+/// dtype's 0.1, as in Burn's other backends.
+pub(crate) fn element(value: Scalar, dtype: hip::DType) -> Value {
+    match dtype {
+        hip::DType::F16 => Value::F32(f16::from_f64(value.elem()).to_f32()),
+        hip::DType::BF16 => Value::F32(bf16::from_f64(value.elem()).to_f32()),
+        _ => compute(value, dtype),
     }
 }
 
@@ -204,6 +217,11 @@ mod tests {
         assert_eq!(bits(u64::MAX.into(), DType::U64).unwrap(), Value::U64(u64::MAX));
         assert_eq!(bits(7u8.into(), DType::Bool(BoolStore::U32)).unwrap(), Value::U32(1));
         assert_eq!(compute(2.5f64.into(), hip::DType::I32), Value::I32(2));
+        assert_eq!(compute(0.1f64.into(), hip::DType::F16), Value::F32(0.1));
+        assert_eq!(element(0.1f64.into(), hip::DType::F16), Value::F32(0.099_975_586));
+        assert_eq!(element(0.1f64.into(), hip::DType::BF16), Value::F32(0.100_097_656));
+        assert_eq!(element(7e4f64.into(), hip::DType::F16), Value::F32(f32::INFINITY));
+        assert_eq!(element(300i32.into(), hip::DType::U8), Value::U8(44));
         assert_eq!(saturated(f64::INFINITY.into(), hip::DType::I8), Value::I8(127));
         assert_eq!(saturated((-1i32).into(), hip::DType::U64), Value::U64(0));
         assert_eq!(saturated(f64::INFINITY.into(), hip::DType::F32), Value::F32(f32::INFINITY));

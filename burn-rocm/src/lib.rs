@@ -16,6 +16,21 @@
 //! An index out of range or an integer division by zero in a tensor is found by the kernel: it touches no memory, gives 0 there, and
 //! the next read or [`Backend::sync`](burn_backend::Backend::sync) of the device returns the error, with the op's name.
 //! `bool_argwhere` is the only op that waits for the device: the size of its result is data, and is read.
+//!
+//! The dtypes that tensors have by default are a device's, whichever type came first: see [`Rocm`].
+//!
+//! # Where Burn leaves the answer open
+//!
+//! - *Scalars.* Comparisons and remainders take a scalar as an element of the tensor's dtype, rounded or, of integers, wrapped into
+//!   it: `x.equal_elem(0.1)` of f16 finds the f16 nearest to 0.1, as `x.equal(full(0.1))` does, and as burn-flex has it. Arithmetic in
+//!   f16 and bf16 takes it in f32, which burn-flex rounds first: `x / 70000` of f16 stays a number.
+//! - *`clamp`* ignores a bound that is NaN, as Burn's definition of it does (masks of what is lower or greater than the bound) and as
+//!   burn-ndarray and burn-flex's `clamp_min` and `clamp_max` do; burn-flex's `clamp` panics there, libtorch's gives NaN. An element
+//!   that is NaN stays. Of bounds in the wrong order the upper counts. An integer bound past the dtype's end is that end.
+//! - *`mean_dim`* along an axis without elements is [`RocmError::Invalid`], as a panic of burn-flex and burn-ndarray: Burn computes `var`
+//!   and its kin from it, and would make 0 of NaN. `mean` of no element is NaN, as burn-flex has it.
+//! - *`Distribution::Uniform`* over a range wider than the dtype's is drawn from the part within its finite numbers; bounds that are not
+//!   finite are [`RocmError::Invalid`]. Burn's CPU backends panic at both.
 
 mod backend;
 mod device;

@@ -84,18 +84,23 @@ DEVICE f64 unit(u32 high, u32 low) {                                            
 
 template <class T, bool FLOAT = is_float<T>::value> struct uniform;
 
-// low + u (high - low), rounded to T, and kept below `high`, which rounding may reach.
+// low + u (high - low), rounded to T, and kept below `high`, which rounding may reach. Both bounds are finite in T. Their
+// difference may not be in C: then this is of their halves, doubled at the end.
 template <class T> struct uniform<T, true> {
     using C = compute_t<T>;
-    C low, span, last;
-    DEVICE uniform(f64 from, f64 to) : low((C)from), span((C)(to - from)) {
+    C low, span, scale, last;
+    DEVICE uniform(f64 from, f64 to) {
+        f64 part = math::is_inf((C)(to - from)) ? 0.5 : 1.0;
+        low = (C)(from * part);
+        span = (C)(to * part - from * part);
+        scale = (C)(1.0 / part);
         T bound = store<T>::from((C)to);
         last = load((f64)load(bound) < to ? bound : below(bound));
-        C first = load(store<T>::from(low));
+        C first = load(store<T>::from((C)from));
         if (!(last > first)) last = first;
     }
     DEVICE T stored(C u) const {
-        C x = low + product(u, span);
+        C x = product(low + product(u, span), scale);
         return store<T>::from(x > last ? last : x); // `last` is a T: nothing below it rounds past it
     }
     DEVICE void fill(const Words &words, T *y) const {

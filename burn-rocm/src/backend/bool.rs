@@ -16,14 +16,17 @@ use crate::tensor::RocmTensor;
 #[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Rocm<F, I, B> {
     fn bool_empty(shape: Shape, device: &RocmDevice, dtype: BoolDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::empty(device, shape, dtype.into()).or_raise()
     }
 
     fn bool_zeros(shape: Shape, device: &RocmDevice, dtype: BoolDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::full(device, shape, false.into(), dtype.into()).or_raise()
     }
 
     fn bool_ones(shape: Shape, device: &RocmDevice, dtype: BoolDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::full(device, shape, true.into(), dtype.into()).or_raise()
     }
 
@@ -32,6 +35,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Roc
     }
 
     fn bool_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
+        Self::makes(data.dtype, device);
         let dtype = data::bool_dtype(data.dtype);
         data::upload(data, dtype, device).or_raise()
     }

@@ -20,6 +20,7 @@ use crate::tensor::RocmTensor;
 #[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Rocm<F, I, B> {
     fn float_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
+        Self::makes(data.dtype, device);
         let dtype = data.dtype;
         data::upload(data, dtype, device).or_raise()
     }
@@ -30,18 +31,22 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         device: &RocmDevice,
         dtype: FloatDType,
     ) -> RocmTensor {
+        Self::makes(dtype, device);
         random::random(device, shape, distribution, dtype.into()).or_raise()
     }
 
     fn float_zeros(shape: Shape, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::full(device, shape, 0i64.into(), dtype.into()).or_raise()
     }
 
     fn float_ones(shape: Shape, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::full(device, shape, 1i64.into(), dtype.into()).or_raise()
     }
 
     fn float_full(shape: Shape, fill_value: Scalar, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::full(device, shape, fill_value, dtype.into()).or_raise()
     }
 
@@ -62,6 +67,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_empty(shape: Shape, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::empty(device, shape, dtype.into()).or_raise()
     }
 

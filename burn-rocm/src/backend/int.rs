@@ -20,6 +20,7 @@ use crate::tensor::RocmTensor;
 #[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm<F, I, B> {
     fn int_empty(shape: Shape, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::empty(device, shape, dtype.into()).or_raise()
     }
 
@@ -28,6 +29,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn int_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
+        Self::makes(data.dtype, device);
         let dtype = data.dtype;
         data::upload(data, dtype, device).or_raise()
     }
@@ -254,14 +256,17 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn int_zeros(shape: Shape, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::full(device, shape, 0i64.into(), dtype.into()).or_raise()
     }
 
     fn int_ones(shape: Shape, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::full(device, shape, 1i64.into(), dtype.into()).or_raise()
     }
 
     fn int_full(shape: Shape, fill_value: Scalar, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::full(device, shape, fill_value, dtype.into()).or_raise()
     }
 
@@ -390,10 +395,12 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
         device: &RocmDevice,
         dtype: IntDType,
     ) -> RocmTensor {
+        Self::makes(dtype, device);
         random::random(device, shape, distribution, dtype.into()).or_raise()
     }
 
     fn int_arange_step(range: Range<i64>, step: usize, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
+        Self::makes(dtype, device);
         data::arange(device, range, step, dtype.into()).or_raise()
     }
 

@@ -2,6 +2,7 @@
 
 mod activation;
 mod bool;
+mod defaults;
 mod float;
 mod int;
 mod module;
@@ -25,6 +26,28 @@ use crate::tensor::RocmTensor;
 
 /// The backend: `F`, `I` and `B` are the element types that tensors have where nothing else is said. Any tensor may
 /// have any other dtype.
+///
+/// # Default dtypes belong to a device
+///
+/// Burn keeps the dtypes that tensors have by default for each *device*, not for each type: the first type that makes a tensor on a
+/// device sets them there, once for the whole process. A program that uses `Rocm<bf16>` and then `Rocm<f32>` on one device gets bf16
+/// from `Tensor::<Rocm<f32>, 1>::ones`, and gradients and read-backs (`as_slice::<f32>`) of a dtype that it does not expect. A type
+/// that finds other defaults than its own says so once, as a warning through `log`. Such a program either
+///
+/// - names the dtype where it makes a tensor: `Tensor::<B, 1>::ones([2], (&device, DType::F32))`;
+/// - uses one type alone, and chooses its defaults before the first tensor is made on the device;
+/// - or has a device for each type, where there are several.
+///
+/// ```no_run
+/// use burn_backend::set_default_dtypes;
+/// use burn_rocm::{Rocm, RocmDevice};
+/// use burn_std::{FloatDType, IntDType};
+///
+/// let device = RocmDevice::default();
+/// // `burn::tensor::set_default_dtypes` in an app. An error where the device has its defaults already.
+/// set_default_dtypes::<Rocm>(&device, FloatDType::BF16, IntDType::I32)?;
+/// # Ok::<(), burn_backend::DeviceError>(())
+/// ```
 pub struct Rocm<F = f32, I = i32, B = u8> {
     types: PhantomData<Types<F, I, B>>,
 }

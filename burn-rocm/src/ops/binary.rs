@@ -6,7 +6,7 @@ use hip::{Fault, KernelName};
 
 use super::data::packed;
 use super::launch::{Operand, Output, Walk, element_wise, is_packed};
-use crate::dtype::{Value, compute};
+use crate::dtype::{Value, compute, element};
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
@@ -80,7 +80,8 @@ pub(crate) fn scalar(
     value: Scalar,
 ) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
-    let value = compute(value, ty);
+    // Next to a multiple of the divisor, its rounding decides between nothing and all of it.
+    let value = if functor == "Rem" { element(value, ty) } else { compute(value, ty) };
     dense_map(op, tensor, |tensor, out| {
         let kernel = KernelName::new("binary_scalar").name(functor).ty(ty);
         element_wise(op, kernel, functor, &[tensor], &[value], out)

@@ -9,7 +9,7 @@ use hip::{Device, KernelName};
 use super::cast::cast;
 use super::data::packed;
 use super::launch::{Operand, Output, Walk, flat, is_packed};
-use crate::dtype::compute;
+use crate::dtype::element;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
 /// A new one-byte bool tensor: what the kernels answer in.
@@ -49,7 +49,7 @@ pub(crate) fn compare(
     cast(out, store.into())
 }
 
-/// The functor's answer for a tensor and a scalar.
+/// The functor's answer for a tensor and a scalar, which is taken as an element of the tensor's dtype.
 pub(crate) fn scalar(
     op: &'static str,
     functor: &'static str,
@@ -62,7 +62,7 @@ pub(crate) fn scalar(
     let out = answer(tensor.hip_device(), tensor.layout().shape().clone())?;
     if !out.is_empty() {
         let kernel = KernelName::new("compare_scalar").name(functor).ty(ty);
-        flat(op, kernel, out.len(), &[&tensor], &[compute(value, ty)], &[&out])?;
+        flat(op, kernel, out.len(), &[&tensor], &[element(value, ty)], &[&out])?;
     }
     cast(out, store.into())
 }

@@ -313,8 +313,10 @@ fn put(
         .launch();
     }
     let shared = indices.layout().rank() == 1 && value.layout().rank() > 1;
-    if join == Join::Add && out.is_contiguous() && value.is_contiguous() && indices.is_contiguous() {
-        let dims = value.dims();
+    let dims = value.dims();
+    // That kernel steps through both by one shape; values may be narrower than the tensor in any axis.
+    let alike = (0..dims.len()).all(|d| d == axis || dims[d] == out.dims()[d]);
+    if join == Join::Add && alike && out.is_contiguous() && value.is_contiguous() && indices.is_contiguous() {
         let (outer, inner): (usize, usize) =
             (dims[..axis].iter().product(), dims[axis + 1..].iter().product());
         let device = out.hip_device();

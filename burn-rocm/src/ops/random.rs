@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use burn_backend::Distribution;
-use burn_std::{DType, Shape};
+use burn_std::{DType, Shape, bf16, f16};
 use hip::KernelName;
 
 use super::cast::cast;
@@ -14,6 +14,7 @@ use super::data::empty;
 use super::launch::flat;
 use crate::device::RocmDevice;
 use crate::dtype::Value;
+use crate::error::invalid;
 use crate::tensor::RocmTensor;
 
 /// A device's stream of random numbers.
@@ -46,8 +47,21 @@ pub(crate) fn next(device: &RocmDevice) -> [u64; 2] {
     [state.seed, call]
 }
 
+/// The greatest finite number of a float type.
+fn greatest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => f16::MAX.to_f64(),
+        DType::BF16 => bf16::MAX.to_f64(),
+        DType::F64 => f64::MAX,
+        _ => f32::MAX.into(),
+    }
+}
+
 /// A tensor of the distribution. `Default` is [0, 1) for floats and [0, 255) for ints, as on Burn's other GPU
-/// backends.
+/// backends. Of a uniform distribution of floats the part is drawn from that lies within the dtype's finite numbers.
+///
+/// # Errors
+/// `Invalid` for uniform bounds that are not finite, which Burn's CPU backends refuse too.
 pub(crate) fn random(
     device: &RocmDevice,
     shape: Shape,
@@ -58,7 +72,14 @@ pub(crate) fn random(
     let (kernel, parameters): (&str, &[f64]) = match &distribution {
         Distribution::Default if float => ("random_uniform", &[0.0, 1.0]),
         Distribution::Default => ("random_uniform", &[0.0, 255.0]),
-        Distribution::Uniform(low, high) => ("random_uniform", &[*low, *high]),
+        Distribution::Uniform(low, high) => {
+            if !(low.is_finite() && high.is_finite()) {
+                return invalid("random", "finite bounds", format!("{low}..{high}"));
+            }
+            // Integers' kernel takes the bounds' difference in f64.
+            let most = if float { greatest(dtype) } else { f64::MAX / 2.0 };
+            ("random_uniform", &[low.clamp(-most, most), high.clamp(-most, most)])
+        }
         Distribution::Bernoulli(p) => ("random_bernoulli", &[*p]),
         Distribution::Normal(..) if !float => {
             return cast(random(device, shape, distribution, DType::F32)?, dtype);

@@ -211,13 +211,12 @@ fn column_grid(device: &Arc<Device>, columns: usize, len: usize) -> Grid {
     Grid { blocks: whole.blocks.min(enough.min(u32::MAX as usize) as u32), threads: whole.threads }
 }
 
-/// What a reduction gives for no element at all.
-fn identity(op: &'static str, functor: &'static str, float: bool) -> hip::Result<Scalar> {
+/// What a reduction along an axis gives for no element at all. A mean of nothing is refused like an extreme, as Burn's CPU backends
+/// do: Burn's variance is made of it and would be 0.
+fn identity(op: &'static str, functor: &'static str) -> hip::Result<Scalar> {
     match functor {
         "Sum" => Ok(0i64.into()),
         "Prod" => Ok(1i64.into()),
-        "Mean" if float => Ok(f64::NAN.into()),
-        "Mean" => Ok(0i64.into()),
         _ => invalid(op, "at least one element along the axis", "none"),
     }
 }
@@ -229,11 +228,10 @@ pub(crate) fn reduce_dim(
     tensor: RocmTensor,
     axis: usize,
 ) -> hip::Result<RocmTensor> {
-    let ty = tensor.kernel_type()?;
     let dtype = tensor.dtype_of();
     let lines = Lines::new(op, tensor, axis)?;
     if lines.len == 0 {
-        let value = identity(op, functor, ty.is_float())?;
+        let value = identity(op, functor)?;
         return lines.restore(full_on(lines.tensor.hip_device(), lines.dims.clone(), value, dtype)?);
     }
     if lines.len == 1 && functor != "MaxAbs" {
@@ -282,15 +280,17 @@ fn one_row(tensor: RocmTensor) -> hip::Result<RocmTensor> {
 
 /// The functor's result over all elements, of shape `[1]`.
 pub(crate) fn reduce(op: &'static str, functor: &'static str, tensor: RocmTensor) -> hip::Result<RocmTensor> {
-    if tensor.is_empty() && tensor.kernel_type()?.is_float() {
-        // Of no float, as burn-flex has it; along an axis it refuses too, and integers have no such ends.
-        let end = match functor {
-            "Max" | "MaxAbs" => Some(f64::NEG_INFINITY),
-            "Min" => Some(f64::INFINITY),
+    if tensor.is_empty() {
+        // Of nothing, as burn-flex has it; along an axis it refuses too, and integers have no such ends.
+        let value = match (functor, tensor.kernel_type()?.is_float()) {
+            ("Max" | "MaxAbs", true) => Some(f64::NEG_INFINITY),
+            ("Min", true) => Some(f64::INFINITY),
+            ("Mean", true) => Some(f64::NAN),
+            ("Mean", false) => Some(0.0),
             _ => None,
         };
-        if let Some(end) = end {
-            return full_on(tensor.hip_device(), [1], end.into(), tensor.dtype_of());
+        if let Some(value) = value {
+            return full_on(tensor.hip_device(), [1], value.into(), tensor.dtype_of());
         }
     }
     reduce_dim(op, functor, one_row(tensor)?, 0)

@@ -68,7 +68,8 @@ fn map2(
     })
 }
 
-/// Each element, or the bound it passes; an absent bound is the type's own. NaN stays.
+/// Each element, or the bound it passes; an absent bound is the type's own. NaN stays, and a bound that is NaN holds nothing back:
+/// both as Burn defines clamp, by masks of what is lower or greater than a bound. Of bounds in the wrong order the upper counts.
 pub(crate) fn clamp(
     op: &'static str,
     tensor: RocmTensor,

@@ -152,16 +152,27 @@ impl Draw {
         [BoolDType::Native, BoolDType::U8][self.knobs[11] % 2]
     }
 
-    /// A float scalar, wild where the case's values are.
+    /// A float scalar, wild where the case's values are; seldom one that f16 or bf16 holds.
     pub(crate) fn scalar(&self, k: usize) -> Scalar {
         let n = self.knobs[k];
-        match self.wild {
-            0 => Scalar::Float([1.0, 2.0, -1.0, 3.0, 0.5][n % 5]),
-            1 => Scalar::Float((n % 80) as f64 / 8.0 - 5.0),
-            2 => Scalar::Float([0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1.5][n % 6]),
-            // Each dtype holds them: the oracle rounds scalars to it first.
-            _ => Scalar::Float([0.0, -0.0009765625, -49152.0, 16384.0, 2.5, 0.25][n % 6]),
-        }
+        Scalar::Float(match self.wild {
+            // The cases' values are whole: some scalars round to one of them in f16 and bf16, and in f32 too.
+            0 => [1.0, 2.0, -1.0, 3.0, 0.5, 1.0001, -1.9999, 3.00000001][n % 8],
+            1 => n as f64 / 100.0 - 5.0,
+            2 => [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1.5, 0.1, -1.0 / 3.0][n % 8],
+            _ => match n % 8 {
+                0 => 0.0,
+                1 => -0.0009765625,
+                2 => -49152.0,
+                3 => 2.5,
+                // From what every type rounds to nothing to what every type but f64 rounds to an infinity.
+                _ => {
+                    let random = Random::from_seed(self.seed ^ n as u64);
+                    let size = 10f64.powf(random.uniform(-50.0, 42.0));
+                    if random.below(2) == 0 { size } else { -size }
+                }
+            },
+        })
     }
 
     /// The same, but never NaN.
@@ -172,20 +183,41 @@ impl Draw {
         }
     }
 
-    /// An integer scalar that the case's type holds.
+    /// The least and the greatest of the case's integer type.
+    fn int_ends(&self) -> (i128, i128) {
+        let bits = 8 * self.int_type().size() as u32;
+        match self.int_type() {
+            DType::U64 | DType::U32 | DType::U16 | DType::U8 => (0, (1 << bits) - 1),
+            _ => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+        }
+    }
+
+    /// An integer scalar. One that the case's type does not hold wraps into it; unsigned types get none below 0, nor narrow ones
+    /// above the greatest i64, which the oracle does not take.
     pub(crate) fn int_scalar(&self, k: usize) -> Scalar {
         let n = self.knobs[k];
-        let bits = 8 * self.int_type().size() as u32;
-        let signed = !format!("{:?}", self.int_type()).starts_with('U');
-        let most = if signed { (1i128 << (bits - 1)) - 1 } else { (1i128 << bits) - 1 };
-        let least = if signed { -most - 1 } else { 0 };
+        let (least, most) = self.int_ends();
         let value = match self.wild {
             0 => (n % 5) as i128,
-            1 => (n % 100) as i128 - 50,
-            _ => [most, least, 0, 1, -1, most / 2, 7][n % 7],
+            1 => n as i128 - 500,
+            2 => [most, least, 0, 1, -1, most / 2, 7, most + 1, least - 1, 2 * most][n % 10],
+            _ => Random::from_seed(self.seed ^ n as u64).bits() as i128 >> (n % 64),
         };
-        let value = value.clamp(least, most);
-        if signed { Scalar::Int(value as i64) } else { Scalar::UInt(value as u64) }
+        if self.int_type() == DType::U64 {
+            return Scalar::UInt(value.clamp(0, i128::from(u64::MAX)) as u64);
+        }
+        let value = value.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
+        if least < 0 { Scalar::Int(value) } else { Scalar::UInt(value.max(0) as u64) }
+    }
+
+    /// [`Self::int_scalar`], or the end of the case's type that it is past.
+    pub(crate) fn held(&self, k: usize) -> Scalar {
+        let (least, most) = self.int_ends();
+        match self.int_scalar(k) {
+            Scalar::Int(value) => Scalar::Int(i128::from(value).clamp(least, most) as i64),
+            Scalar::UInt(value) => Scalar::UInt(i128::from(value).clamp(least, most) as u64),
+            other => other,
+        }
     }
 }
 

@@ -55,6 +55,19 @@ macro_rules! scalar {
         f::<$B>($B::$op(one($c, $range), $c.d.scalar(1)))
     };
 }
+/// Arithmetic with a scalar, which an f16 or bf16 tensor takes in f32. The oracle rounds it to the type first: it computes in f32.
+macro_rules! by_scalar {
+    ($c:ident, $B:ident, $op:ident, $range:expr) => {{
+        let (tensor, scalar, dtype) = (one($c, $range), $c.d.scalar(1), $c.d.float_type());
+        f::<$B>(match dtype {
+            DType::F16 | DType::BF16 if $c.oracle() => {
+                let wide = $B::$op($B::float_cast(tensor, FloatDType::F32), scalar);
+                $B::float_cast(wide, float_dtype(dtype))
+            }
+            _ => $B::$op(tensor, scalar),
+        })
+    }};
+}
 macro_rules! along {
     ($c:ident, $B:ident, $op:ident, $range:expr) => {{
         let (a, dim) = axis($c, $range);
@@ -151,14 +164,14 @@ table! { |c, B|
     float_remainder, Near(16.0) => binary!(c, B, float_remainder, UNIFORM);
     float_powf, Near(32.0) => binary!(c, B, float_powf, ANY);
     float_atan2, Near(8.0) => binary!(c, B, float_atan2, ANY);
-    float_add_scalar, Near(2.0) => scalar!(c, B, float_add_scalar, ANY);
-    float_sub_scalar, Near(2.0) => scalar!(c, B, float_sub_scalar, ANY);
-    float_mul_scalar, Near(2.0) => scalar!(c, B, float_mul_scalar, ANY);
-    float_div_scalar, Near(2.0) => scalar!(c, B, float_div_scalar, ANY);
+    float_add_scalar, Near(2.0) => by_scalar!(c, B, float_add_scalar, ANY);
+    float_sub_scalar, Near(2.0) => by_scalar!(c, B, float_sub_scalar, ANY);
+    float_mul_scalar, Near(2.0) => by_scalar!(c, B, float_mul_scalar, ANY);
+    float_div_scalar, Near(2.0) => by_scalar!(c, B, float_div_scalar, ANY);
     float_remainder_scalar, Near(16.0), unless |d| d.wild >= 2 => scalar!(c, B, float_remainder_scalar, UNIFORM);
-    float_powf_scalar, Near(32.0) => scalar!(c, B, float_powf_scalar, ANY);
-    float_clamp_min, Exact => f::<B>(B::float_clamp_min(one(c, NUMBERS), c.d.number(1)));
-    float_clamp_max, Exact => f::<B>(B::float_clamp_max(one(c, NUMBERS), c.d.number(1)));
+    float_powf_scalar, Near(32.0) => by_scalar!(c, B, float_powf_scalar, ANY);
+    float_clamp_min, Exact => f::<B>(B::float_clamp_min(one(c, NUMBERS), c.d.scalar(1)));
+    float_clamp_max, Exact => f::<B>(B::float_clamp_max(one(c, NUMBERS), c.d.scalar(1)));
     float_clamp, Exact => {
         let (low, high) = (c.d.number(1).elem::<f64>(), c.d.number(2).elem::<f64>());
         f::<B>(B::float_clamp(one(c, NUMBERS), Scalar::Float(low.min(high)), Scalar::Float(low.max(high))))

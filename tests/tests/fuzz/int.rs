@@ -110,6 +110,11 @@ fn empty_axis(d: &Draw) -> bool {
     d.dims[d.axis(&d.dims)] == 0
 }
 
+/// A bound of a clamp. Past the type's end it is that end; the oracle wraps such bounds, and gets the end itself.
+fn end<B: Backend>(c: &Side<'_, B>, k: usize) -> Scalar {
+    if c.oracle() { c.d.held(k) } else { c.d.int_scalar(k) }
+}
+
 /// The types whose mean the oracle has not.
 fn no_mean(d: &Draw) -> bool {
     matches!(d.int_type(), DType::U64 | DType::U32 | DType::U16 | DType::U8)
@@ -138,10 +143,10 @@ table! { |c, B|
     int_div_scalar, Exact => scalar_in!(c, B, int_div_scalar, 1i64..100);
     int_remainder_scalar, Exact => scalar_in!(c, B, int_remainder_scalar, 1i64..100);
     int_powi_scalar, Exact => scalar_in!(c, B, int_powi_scalar, 0i64..5);
-    int_clamp_min, Exact => scalar!(c, B, int_clamp_min);
-    int_clamp_max, Exact => scalar!(c, B, int_clamp_max);
+    int_clamp_min, Exact => i::<B>(B::int_clamp_min(one(c), end(c, 1)));
+    int_clamp_max, Exact => i::<B>(B::int_clamp_max(one(c), end(c, 1)));
     int_clamp, Exact => {
-        let (low, high) = (c.d.int_scalar(1), c.d.int_scalar(2));
+        let (low, high) = (end(c, 1), end(c, 2));
         let order = |scalar: &Scalar| scalar.elem::<f64>();
         let (low, high) = if order(&low) <= order(&high) { (low, high) } else { (high, low) };
         i::<B>(B::int_clamp(one(c), low, high))

@@ -111,6 +111,33 @@ fn float_remainder_scalar() {
     }
 }
 
+/// A remainder takes its divisor as an element of the dtype, as the oracle does: next to a multiple a last place decides, and what is
+/// left of a number by itself is 0.
+#[test]
+fn a_remainders_scalar_is_rounded_first() {
+    let random = Random::new();
+    let device = Default::default();
+    for dtype in FLOATS {
+        let mut divisors = vec![0.1, -0.3, 1.0 / 3.0, 2049.0];
+        divisors.extend((0..20).map(|_| random.uniform(0.01, 100.0)));
+        for by in divisors {
+            let times = [0.0, 1.0, 2.0, -1.0, 8.0, 1.5];
+            let data = TensorData::from(times.map(|times| times * by)).convert_dtype(dtype);
+            let x = || R::float_from_data(data.clone(), &device);
+            let full = R::float_full(Shape::from(vec![6]), by.into(), &device, float_dtype(dtype));
+            let (ours, tensors) = (R::float_remainder_scalar(x(), by.into()), R::float_remainder(x(), full));
+            let [ours, tensors] = [ours, tensors].map(read_float::<R>);
+            assert_close(
+                &format!("float_remainder_scalar {dtype:?} by {by}"),
+                &[ours.clone()],
+                &[tensors],
+                Tolerance::EXACT,
+            );
+            assert_eq!(ours.iter::<f64>().nth(1), Some(0.0), "{dtype:?}: {by} by itself leaves something");
+        }
+    }
+}
+
 #[test]
 fn float_clamp() {
     let random = Random::new();

@@ -77,6 +77,80 @@ fn comparisons_with_nan_and_infinities() {
     }
 }
 
+/// A scalar is compared as an element of the tensor's dtype: as `full` makes it, and as the oracle rounds it.
+#[test]
+fn a_scalar_is_rounded_before_it_is_compared() {
+    let random = Random::new();
+    let device = Default::default();
+    let out = BoolDType::Native;
+    for dtype in FLOATS {
+        let mut scalars = vec![0.1, -0.3, 1.0 / 3.0, 2049.0, 1e-8, 1e-41, 1e39, -65520.0, 3.4e38, 1e-320];
+        scalars.extend((0..20).map(|_| random.uniform(-1.0, 1.0) * 10f64.powf(random.uniform(-9.0, 9.0))));
+        for value in scalars {
+            // The scalar as an element, its neighbours, and others.
+            let near = [1.0, 1.0 - 1e-2, 1.0 + 1e-2, 1.0 - 1e-3, 1.0 + 1e-3, 0.0, -1.0];
+            let data = TensorData::from(near.map(|times| times * value)).convert_dtype(dtype);
+            let scalar = Scalar::Float(value);
+            macro_rules! each {
+                ($($tensor:ident $elem:ident)*) => {$(
+                    let what = format!("{} {dtype:?} {value:e}", stringify!($elem));
+                    differential!(what, Tolerance::EXACT, |B, device| {
+                        vec![read_bool::<B>(B::$elem(B::float_from_data(data.clone(), &device), scalar, out))]
+                    });
+                    let x = || R::float_from_data(data.clone(), &device);
+                    let full = R::float_full(Shape::from(vec![near.len()]), scalar, &device, float_dtype(dtype));
+                    let (ours, tensors) = (R::$elem(x(), scalar, out), R::$tensor(x(), full, out));
+                    assert_eq!(read_bool::<R>(ours), read_bool::<R>(tensors), "{what}: a tensor of the scalar");
+                )*};
+            }
+            each! {
+                float_equal float_equal_elem
+                float_not_equal float_not_equal_elem
+                float_greater float_greater_elem
+                float_greater_equal float_greater_equal_elem
+                float_lower float_lower_elem
+                float_lower_equal float_lower_equal_elem
+            }
+        }
+    }
+}
+
+/// An integer scalar that the dtype does not hold wraps into it, as it does in a tensor made of it.
+#[test]
+fn an_integer_scalar_wraps_before_it_is_compared() {
+    let device = Default::default();
+    let out = BoolDType::Native;
+    for dtype in INTS {
+        let data = TensorData::from([0i64, 1, 44, 100, 127]).convert_dtype(dtype);
+        // The oracle takes no negative scalar beside u64.
+        let least = if dtype == DType::U64 { 0 } else { i64::MIN };
+        for value in [300, 256, -1, -212, 65_636, 1 << 32, (1 << 32) + 44, -(1 << 40) + 1, i64::MAX, i64::MIN]
+        {
+            let scalar = Scalar::Int(value.max(least));
+            macro_rules! each {
+                ($($tensor:ident $elem:ident)*) => {$(
+                    let what = format!("{} {dtype:?} {scalar:?}", stringify!($elem));
+                    differential!(what, Tolerance::EXACT, |B, device| {
+                        vec![read_bool::<B>(B::$elem(B::int_from_data(data.clone(), &device), scalar, out))]
+                    });
+                    let x = || R::int_from_data(data.clone(), &device);
+                    let full = R::int_full(Shape::from(vec![5]), scalar, &device, int_dtype(dtype));
+                    let (ours, tensors) = (R::$elem(x(), scalar, out), R::$tensor(x(), full, out));
+                    assert_eq!(read_bool::<R>(ours), read_bool::<R>(tensors), "{what}: a tensor of the scalar");
+                )*};
+            }
+            each! {
+                int_equal int_equal_elem
+                int_not_equal int_not_equal_elem
+                int_greater int_greater_elem
+                int_greater_equal int_greater_equal_elem
+                int_lower int_lower_elem
+                int_lower_equal int_lower_equal_elem
+            }
+        }
+    }
+}
+
 #[test]
 fn casts_between_all_types() {
     let random = Random::new();

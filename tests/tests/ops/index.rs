@@ -83,6 +83,84 @@ fn gather_and_scatter() {
     }
 }
 
+/// What a scatter gives, element by element: `indices` and `values` lie in `put`, within `shape` in every axis but `dim`.
+fn scattered(shape: &[usize], dim: usize, put: &[usize], indices: &[i64], values: &[f64]) -> Vec<f64> {
+    let mut out = vec![0.0; shape.iter().product()];
+    for (n, (&index, &value)) in indices.iter().zip(values).enumerate() {
+        let mut rest = n;
+        let mut at = vec![0; shape.len()];
+        for axis in (0..put.len()).rev() {
+            at[axis] = rest % put[axis];
+            rest /= put[axis];
+        }
+        at[dim] = index as usize;
+        out[at.iter().zip(shape).fold(0, |to, (&at, &n)| to * n + at)] += value;
+    }
+    out
+}
+
+/// Indices and values may be narrower than the tensor in every axis. The oracle takes no such ones: held against a loop.
+#[test]
+fn scatter_and_gather_by_indices_narrower_than_the_tensor() {
+    let random = Random::new();
+    let device = Default::default();
+    let cases: &[(&[usize], usize, &[usize])] = &[
+        (&[3, 5], 0, &[2, 4]),
+        (&[3, 5], 1, &[2, 4]),
+        (&[3, 5], 1, &[1, 9]),
+        (&[4, 3, 6], 0, &[7, 2, 5]),
+        (&[4, 3, 6], 1, &[2, 8, 6]),
+        (&[4, 3, 6], 1, &[4, 8, 1]),
+        (&[4, 3, 6], 2, &[3, 3, 2]),
+        (&[2, 300], 0, &[5, 299]),
+    ];
+    for &(shape, dim, put) in cases {
+        let n: usize = put.iter().product();
+        for index in [DType::I64, DType::I32] {
+            let at = int(&random, put, index, View::Contiguous, 0, shape[dim] as i64);
+            let places: Vec<i64> = read_index::<R>(at.int::<R>(&device)).iter().collect();
+            // Whole numbers whose sums every type holds.
+            let values: Vec<f64> = (0..n).map(|_| random.below(4) as f64).collect();
+            let data =
+                |dtype| TensorData::new(values.clone(), Shape::from(put.to_vec())).convert_dtype(dtype);
+            let zeros = || TensorData::new(vec![0.0; shape.iter().product()], Shape::from(shape.to_vec()));
+            let what = |op: &str, dtype| format!("{op} {dtype:?} {shape:?} dim {dim} by {index:?} {put:?}");
+            let expected =
+                TensorData::new(scattered(shape, dim, put, &places, &values), Shape::from(shape.to_vec()));
+            for dtype in FLOATS {
+                let target = R::float_from_data(zeros().convert_dtype(dtype), &device);
+                let value = R::float_from_data(data(dtype), &device);
+                let out = R::float_scatter_add(dim, target, at.int::<R>(&device), value);
+                let expected = expected.clone().convert_dtype(dtype);
+                assert_close(
+                    &what("float_scatter_add", dtype),
+                    &[read_float::<R>(out.clone())],
+                    &[expected],
+                    Tolerance::EXACT,
+                );
+                // And each element of the result back to where it came from.
+                let back = read_float::<R>(R::float_gather(dim, out, at.int::<R>(&device)));
+                assert_eq!(back.shape.as_slice(), put, "{}", what("float_gather", dtype));
+            }
+            for dtype in INTS {
+                let target = R::int_from_data(zeros().convert_dtype(dtype), &device);
+                let value = R::int_from_data(data(dtype), &device);
+                let out = read_int::<R>(R::int_scatter_add(dim, target, at.int::<R>(&device), value));
+                let expected = expected.clone().convert_dtype(dtype);
+                assert_close(&what("int_scatter_add", dtype), &[out], &[expected], Tolerance::EXACT);
+            }
+            let bools = |data: &TensorData| {
+                let values: Vec<bool> = data.iter::<f64>().map(|v| v != 0.0).collect();
+                TensorData::new(values, data.shape.clone())
+            };
+            let target = R::bool_from_data(bools(&zeros()), &device);
+            let value = R::bool_from_data(bools(&data(DType::F64)), &device);
+            let out = read_bool::<R>(R::bool_scatter_or(dim, target, at.int::<R>(&device), value));
+            assert_eq!(out, bools(&expected), "{}", what("bool_scatter_or", DType::U8));
+        }
+    }
+}
+
 #[test]
 fn select_and_select_add() {
     let random = Random::new();

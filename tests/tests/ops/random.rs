@@ -44,6 +44,45 @@ fn distributions_have_their_moments() {
     }
 }
 
+/// Ranges whose width overflows the type that they are computed in, and in f16 ranges that reach past its numbers: those end at its
+/// greatest and least.
+#[test]
+#[serial(seed)]
+fn uniform_over_ranges_too_wide_for_the_type() {
+    R::seed(&Default::default(), Random::new().bits());
+    let n = 50_000;
+    for (dtype, most, bound) in [
+        (DType::F32, f64::from(f32::MAX), 2e38),
+        (DType::BF16, f64::from(burn_std::bf16::MAX), 2e38),
+        (DType::F16, 65504.0, 2e38),
+        (DType::F32, f64::from(f32::MAX), f64::MAX),
+        (DType::F64, f64::MAX, 1.5e308),
+    ] {
+        let end = most.min(bound);
+        let values = draw(&[n], Distribution::Uniform(-bound, bound), dtype);
+        assert!(values.iter().all(|v| v.abs() <= end), "{dtype:?}: uniform leaves {end:e}");
+        // In shares of the range. Six standard errors of the mean of (-1, 1) and of its square's, and the rounding of the type.
+        let (mean, variance) = moments(&values.iter().map(|v| v / end).collect::<Vec<_>>());
+        let error = |deviation: f64| 6.0 * deviation / (n as f64).sqrt() + 2f64.powi(-9);
+        assert!(
+            mean.abs() < error((1f64 / 3.0).sqrt())
+                && (variance - 1.0 / 3.0).abs() < error((4f64 / 45.0).sqrt()),
+            "{dtype:?} within {bound:e}: mean {mean}, variance {variance} of the range's half"
+        );
+    }
+}
+
+/// Bounds that are no numbers have no uniform distribution.
+#[test]
+fn uniform_refuses_bounds_that_are_not_finite() {
+    for (low, high) in [(f64::NAN, 1.0), (0.0, f64::NAN), (f64::NEG_INFINITY, 0.0), (0.0, f64::INFINITY)] {
+        let caught = std::panic::catch_unwind(|| draw(&[4], Distribution::Uniform(low, high), DType::F32));
+        assert!(caught.is_err(), "{low}..{high} gives {caught:?}");
+        let error = burn_rocm::take_last_error();
+        assert!(matches!(error, Some(burn_rocm::RocmError::Invalid { .. })), "{low}..{high}: {error:?}");
+    }
+}
+
 #[test]
 #[serial(seed)]
 fn a_seed_repeats_and_calls_differ() {

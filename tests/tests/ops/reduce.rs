@@ -206,6 +206,32 @@ fn sums_of_nothing() {
     }
 }
 
+/// Nothing has no mean along an axis, as on Burn's CPU backends; so Burn's `var` of nothing fails too, instead of giving 0.
+#[test]
+fn means_and_variances_along_an_empty_axis_are_refused() {
+    use burn::tensor::Tensor;
+    let device = Default::default();
+    let empty = || Tensor::<R, 2>::zeros([3, 0], &device);
+    let refused = |what: &str, op: &dyn Fn() -> TensorData| {
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(op));
+        let error = burn_rocm::take_last_error();
+        assert!(
+            caught.is_err(),
+            "{what} gives {:?}",
+            caught.map(|data| data.iter::<f64>().collect::<Vec<_>>())
+        );
+        assert!(matches!(error, Some(burn_rocm::RocmError::Invalid { .. })), "{what}: {error:?}");
+    };
+    refused("mean_dim", &|| empty().mean_dim(1).into_data());
+    refused("mean_dim of ints", &|| empty().int().mean_dim(1).into_data());
+    refused("var_bias", &|| empty().var_bias(1).into_data());
+    refused("var", &|| empty().var(1).into_data());
+    // Along another axis there is one, of each of no rows; and over all the mean is NaN.
+    assert_eq!(empty().mean_dim(0).dims(), [1, 0]);
+    assert_eq!(empty().var_bias(0).dims(), [1, 0]);
+    assert!(empty().mean().into_scalar().is_nan());
+}
+
 /// What a GPU reduces in ways of its own: columns that fill 16 bytes side by side, in one part and in several, and rows enough for a warp each.
 #[test]
 fn columns_side_by_side_and_many_rows() {

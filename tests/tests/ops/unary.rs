@@ -188,3 +188,33 @@ fn bool_not() {
         }
     }
 }
+
+/// A bound that is NaN holds nothing back, by Burn's own definition of clamp: masks of what is lower or greater than the bound.
+#[test]
+fn a_clamp_ignores_a_bound_that_is_nan() {
+    let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -3.0, 0.5, 7.0];
+    let (nan, low, high) = (Scalar::Float(f64::NAN), Scalar::Float(-1.0), Scalar::Float(1.0));
+    let device = Default::default();
+    for dtype in FLOATS {
+        let x = || R::float_from_data(TensorData::from(values).convert_dtype(dtype), &device);
+        // `FloatTensorOps::float_clamp_min` and `float_clamp_max` as burn-backend has them.
+        let least = |x: burn_rocm::RocmTensor, min| {
+            let mask = R::float_lower_elem(x.clone(), min, BoolDType::Native);
+            R::float_mask_fill(x, mask, min)
+        };
+        let most = |x: burn_rocm::RocmTensor, max| {
+            let mask = R::float_greater_elem(x.clone(), max, BoolDType::Native);
+            R::float_mask_fill(x, mask, max)
+        };
+        for (what, ours, burns) in [
+            ("clamp_min(NaN)", R::float_clamp_min(x(), nan), least(x(), nan)),
+            ("clamp_max(NaN)", R::float_clamp_max(x(), nan), most(x(), nan)),
+            ("clamp(NaN, 1)", R::float_clamp(x(), nan, high), least(most(x(), high), nan)),
+            ("clamp(-1, NaN)", R::float_clamp(x(), low, nan), least(most(x(), nan), low)),
+            ("clamp(NaN, NaN)", R::float_clamp(x(), nan, nan), x()),
+        ] {
+            let [ours, burns] = [ours, burns].map(read_float::<R>);
+            assert_close(&format!("{what} {dtype:?}"), &[ours], &[burns], Tolerance::EXACT);
+        }
+    }
+}
