@@ -105,7 +105,7 @@ impl Sizes {
         if u32::try_from(units).is_err() {
             return invalid(
                 OP,
-                format!("projections of fewer than {} elements", 1u64 << 32),
+                format!("projections of fewer than {} units of {bytes} bytes", 1u64 << 32),
                 units.to_string(),
             );
         }

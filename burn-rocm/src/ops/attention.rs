@@ -134,12 +134,9 @@ impl Call {
             return Ok(out);
         }
         let shape = [batch * heads, heads, queries, keys, width, values].map(|n| n as i64);
-        let at = |tensor: Option<&RocmTensor>| {
-            Value::I64x4(std::array::from_fn(|axis| tensor.map_or(0, |t| t.layout().strides()[axis] as i64)))
-        };
         let inputs =
             [Some(&self.query), Some(&self.key), Some(&self.value), self.mask.as_ref(), self.bias.as_ref()];
-        let dims: Vec<Value> = [Value::I64x6(shape)].into_iter().chain(inputs.map(at)).collect();
+        let dims: Vec<Value> = [Value::I64x6(shape)].into_iter().chain(inputs.map(strides)).collect();
         let scalars = [
             compute(self.scale.into(), ty),
             compute(self.softcap.unwrap_or(0.0).into(), ty),
@@ -209,4 +206,9 @@ fn causal(scores: RocmTensor) -> hip::Result<RocmTensor> {
         let dims = [Value::U64(lines as u64), Value::U32(queries as u32), Value::U32(keys as u32)];
         rows(OP, device, kernel, device.grid_rows(lines, keys), &dims, &[scores], &[], &[out])
     })
+}
+
+/// The strides of a tensor of rank 4 as the kernels of attention take them (`View`), 0 for an absent one.
+pub(super) fn strides(tensor: Option<&RocmTensor>) -> Value {
+    Value::I64x4(std::array::from_fn(|axis| tensor.map_or(0, |t| t.layout().strides()[axis] as i64)))
 }

@@ -2,6 +2,7 @@
 
 use hip::{DType, Grid, KernelName, Route, matmul_route};
 
+use super::attention::strides;
 use super::launch::views;
 use crate::dtype::Value;
 use crate::tensor::RocmTensor;
@@ -23,6 +24,8 @@ pub(super) struct Joined<'a> {
     op: &'static str,
     left: &'a RocmTensor,
     right: &'a RocmTensor,
+    /// `Shape` of the kernel: pairs, heads, rows, columns, terms, tiles of a pair.
+    shape: [usize; 6],
     parts: usize,
     grid: Grid,
 }
@@ -60,7 +63,8 @@ impl<'a> Joined<'a> {
             && [left, right].into_iter().all(is_readable);
         // Two blocks for each unit: what one has read of the right operand serves its next tiles.
         let blocks = (batch * heads * tiles).min(2 * info.compute_units as usize) as u32;
-        Ok(fits.then_some(Self { op, left, right, parts, grid: Grid { blocks, threads: THREADS } }))
+        let shape = [batch * heads, heads, rows, columns, terms, tiles];
+        Ok(fits.then_some(Self { op, left, right, shape, parts, grid: Grid { blocks, threads: THREADS } }))
     }
 
     /// `softmax(scale left x right^T)`, over 1 + the sum of the exponentials where it is quiet.
@@ -80,8 +84,8 @@ impl<'a> Joined<'a> {
     }
 
     fn out(&self) -> hip::Result<RocmTensor> {
-        let [left, right] = [self.left, self.right].map(RocmTensor::dims);
-        let dims = [left[0], left[1], left[2], right[2]];
+        let [pairs, heads, rows, columns, ..] = self.shape;
+        let dims = [pairs / heads, heads, rows, columns];
         RocmTensor::empty(self.left.hip_device(), dims, self.left.dtype_of())
     }
 
@@ -92,14 +96,8 @@ impl<'a> Joined<'a> {
         scalars: &[Value],
         out: &RocmTensor,
     ) -> hip::Result<()> {
-        let [left, right] = [self.left, self.right].map(RocmTensor::dims);
-        let tiles = left[2].div_ceil(ROWS / self.parts);
-        let shape = [left[0] * left[1], left[1], left[2], right[2], left[3], tiles].map(|n| n as i64);
-        let strides = [self.left, self.right].map(|tensor| {
-            let strides = tensor.layout().strides();
-            Value::I64x4(std::array::from_fn(|axis| strides[axis] as i64))
-        });
-        let dims: Vec<Value> = [Value::I64x6(shape)].into_iter().chain(strides).collect();
+        let shape = Value::I64x6(self.shape.map(|n| n as i64));
+        let dims = [shape, strides(Some(self.left)), strides(Some(self.right))];
         let kernel = KernelName::new(template).ty(DType::F32).int(self.parts as i32);
         views(self.op, self.left.hip_device(), kernel, self.grid, &dims, inputs, scalars, out)
     }
@@ -108,13 +106,11 @@ impl<'a> Joined<'a> {
 /// Whether a row's elements lie side by side, each row at a multiple of 16 bytes, and those of a pair within 2^32 elements.
 fn is_readable(tensor: &RocmTensor) -> bool {
     let layout = tensor.layout();
-    let (dims, strides) = (tensor.dims(), layout.strides());
-    let (Some(&[.., rows, _]), Some((&last, outer))) = (Some(dims), strides.split_last()) else {
-        return false;
-    };
+    let (&[.., rows, _], &[.., row, column]) = (tensor.dims(), layout.strides()) else { return false };
+    let outer = layout.strides().iter().zip(tensor.dims()).take(3);
     let even = |(&stride, &dim): (&isize, &usize)| dim == 1 || (stride >= 0 && stride % WIDTH as isize == 0);
-    last == 1
+    column == 1
         && layout.offset().is_multiple_of(WIDTH)
-        && outer.iter().zip(dims).all(even)
-        && rows.saturating_mul(outer.last().map_or(0, |&stride| stride.unsigned_abs())) < u32::MAX as usize
+        && outer.into_iter().all(even)
+        && rows.saturating_mul(row.unsigned_abs()) < u32::MAX as usize
 }

@@ -4,7 +4,7 @@ use burn_std::DType;
 use hip::KernelName;
 use std::cmp::Reverse;
 
-use super::attention::{LEAST_QUERIES, TILE, expand};
+use super::attention::{LEAST_QUERIES, TILE, expand, strides};
 use super::attention_softmax::Joined;
 use super::data::{assign, contiguous, packed};
 use super::launch::{rows, views, views_to};
@@ -140,10 +140,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn strides(tensor: Option<&RocmTensor>) -> Value {
-        Value::I64x4(std::array::from_fn(|axis| tensor.map_or(0, |t| t.layout().strides()[axis] as i64)))
-    }
-
     fn mask_size(&self) -> Value {
         Value::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32)
     }
@@ -207,7 +203,7 @@ impl<'a> Call<'a> {
         let kernel = KernelName::new("attention_weights").ty(self.ty);
         let device = scores.hip_device();
         let grid = device.grid_kept_rows(batch * heads * queries, keys);
-        let dims = [self.shape(), Self::strides(self.mask.as_ref())];
+        let dims = [self.shape(), strides(self.mask.as_ref())];
         views(self.op, device, kernel, grid, &dims, &[Some(&scores), self.mask.as_ref()], &scalars, &scores)?;
         Ok(scores)
     }
@@ -241,7 +237,7 @@ impl<'a> Call<'a> {
         scalars.extend(self.dropout());
         let kernel = KernelName::new("attention_weights_backward").ty(self.ty);
         let grid = device.grid_kept_rows(batch * heads * queries, keys);
-        let dims = [self.shape(), Self::strides(self.mask.as_ref())];
+        let dims = [self.shape(), strides(self.mask.as_ref())];
         let inputs = [Some(weights), Some(&grad), self.mask.as_ref()];
         views(self.op, device, kernel, grid, &dims, &inputs, &scalars, &out)?;
         Ok(out)
@@ -267,7 +263,7 @@ impl<'a> Call<'a> {
     fn tile_dims(&self, values: usize, operands: &[Option<&RocmTensor>]) -> Vec<Value> {
         let [batch, heads, queries, keys, width] = self.sizes;
         let shape = [batch * heads, heads, queries, keys, width, values].map(|n| n as i64);
-        [Value::I64x6(shape)].into_iter().chain(operands.iter().map(|&t| Self::strides(t))).collect()
+        [Value::I64x6(shape)].into_iter().chain(operands.iter().map(|&t| strides(t))).collect()
     }
 
     /// The dtype in which rows' sums are kept: for each the greatest score and the reciprocal of the sum relative to it.
@@ -308,7 +304,7 @@ impl<'a> Call<'a> {
         let (device, values, pairs) = (query.hip_device(), value.dims()[3], batch * heads);
         let dots = RocmTensor::empty(device, [batch, heads, queries], self.wide())?;
         let dims = [pairs * queries, heads, queries, values].map(|n| Value::I64(n as i64));
-        let dims: Vec<Value> = dims.into_iter().chain([Self::strides(Some(grad))]).collect();
+        let dims: Vec<Value> = dims.into_iter().chain([strides(Some(grad))]).collect();
         let kernel = KernelName::new("attention_dots").ty(self.ty);
         let grid = device.grid_rows(pairs * queries, values);
         views(self.op, device, kernel, grid, &dims, &[Some(out), Some(grad)], &[], &dots)?;

@@ -103,7 +103,7 @@ fn the_kernels_against_the_formulas() {
     }
 }
 
-/// What the kernels do not take goes to products and a kernel over their rows, with the same result as on a device that has no such kernels.
+/// What the kernels do not take goes to products and a kernel over their rows, whose results `attention_fused.rs` compares.
 #[test]
 fn other_sizes_types_and_options_are_products() {
     let random = Random::new();
