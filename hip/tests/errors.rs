@@ -83,6 +83,7 @@ fn kernels_used_longest_ago_are_unloaded() {
 #[serial]
 fn kernels_that_come_and_go_are_unloaded_without_a_sync() {
     let device = Device::get(0).expect("a provider with a device");
+    device.forget_kernels();
     device.sync().unwrap();
     assert_eq!(device.retired_kernels(), 0);
     let x = device.upload(&[0; 64]).unwrap();

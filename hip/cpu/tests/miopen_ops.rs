@@ -409,10 +409,10 @@ fn a_handle_that_was_destroyed_is_refused() {
         let softmax = |handle| {
             (table.miopenSoftmaxForward_V2)(
                 handle,
-                (&raw const ONE).cast(),
+                float(&ONE),
                 descriptor,
                 x.void(),
-                (&raw const ZERO).cast(),
+                float(&ZERO),
                 descriptor,
                 x.void(),
                 MIOPEN_SOFTMAX_ACCURATE,
