@@ -439,8 +439,8 @@ mod tests {
     }
 
     unsafe extern "C" fn event_wait(event: hipEvent_t) -> hipError_t {
-        let flags = EVENTS.with_borrow(|events| events.iter().find(|(e, _)| *e == event as usize).unwrap().1);
-        WAITED.with_borrow_mut(|waited| waited.push(flags));
+        let flags = EVENTS.with_borrow(|events| events.iter().find(|(e, _)| *e == event as usize).copied());
+        WAITED.with_borrow_mut(|waited| waited.extend(flags.map(|(_, flags)| flags)));
         // SAFETY: the caller's.
         unsafe { (hip_cpu::hip_table().hipEventSynchronize)(event) }
     }

@@ -203,9 +203,10 @@ impl Provider {
 impl Provider {
     /// The CPU provider with functions exchanged: a driver that says or does otherwise.
     pub(crate) fn altered(change: impl FnOnce(&mut Hip)) -> &'static Self {
-        let (mut hip, hiprtc) = cpu::hip().unwrap();
+        let (mut hip, hiprtc) = cpu::hip().expect("the CPU provider");
         change(&mut hip);
-        Box::leak(Box::new(Self::start(ProviderKind::Cpu, hip, hiprtc, Vec::new()).unwrap()))
+        let provider = Self::start(ProviderKind::Cpu, hip, hiprtc, Vec::new());
+        Box::leak(Box::new(provider.expect("it has a device")))
     }
 }
 

@@ -163,7 +163,7 @@ fn kernels(source: &str) -> Result<Vec<String>, String> {
         let close = end_of(&tokens, open);
         let parameters: Vec<Declared> = parts(&tokens[open + 1..close]).into_iter().map(declared).collect();
         let body = close + 1..end_of(&tokens, close + 1);
-        if parameters.first().is_some_and(|(kind, _)| through.iter().any(|name| *name == kind)) {
+        if parameters.first().is_some_and(|(kind, _)| through.contains(&kind)) {
             found.push(name.clone());
         }
         for at in body.clone().filter(|&at| through.contains(&&tokens[at])) {
