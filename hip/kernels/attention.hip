@@ -121,11 +121,19 @@ template <i32 KIND, class T, class C = compute_t<T>> DEVICE C weigh(const Inputs
     return fade;
 }
 
+// What a block keeps of its tile: up to 854 KB, too much for the stack of a thread that an application made.
+template <class C> struct Tile {
+    C q[ROWS * WIDEST], k[WIDEST * KEYS], v[KEYS * WIDEST], scores[ROWS * KEYS], sums[ROWS * WIDEST], top[ROWS], sum[ROWS];
+};
+
 template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
     using C = compute_t<T>;
     const Inputs<T> p(given, batch, head);
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
-    C q[ROWS * WIDEST], k[WIDEST * KEYS], v[KEYS * WIDEST], scores[ROWS * KEYS], sums[ROWS * WIDEST], top[ROWS], sum[ROWS];
+    Tile<C> &tile = *(Tile<C> *)hip_cpu_scratch(sizeof(Tile<C>));
+    // Nothing else reaches it.
+    C *__restrict q = tile.q, *__restrict k = tile.k, *__restrict v = tile.v, *__restrict scores = tile.scores, *__restrict sums = tile.sums,
+                  *__restrict top = tile.top, *__restrict sum = tile.sum;
     u32 rows = p.queries - row0 < ROWS ? p.queries - row0 : ROWS, groups = (rows + GROUP - 1) / GROUP;
     u32 pitch = round_up(p.values, PANEL); // of a row of values
     for (u32 r = 0; r < groups * GROUP; ++r) { // q: [group][column][row of the group]

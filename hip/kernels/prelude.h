@@ -74,6 +74,8 @@ template <class Given> DEVICE const Given &parameters(const Given &given) {
     auto segment = __builtin_amdgcn_kernarg_segment_ptr();
     asm volatile("" : "+s"(segment)); // not known to be what it was before
     return *(const Given *)segment;
+#elif COMPILER_HOST && HIP_CPU_LOCKSTEP
+    return *(const Given *)hip_cpu_now->arguments; // the same, so that a struct in another order shows without an AMD GPU
 #else
     return given;
 #endif

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use hip_sys::{Hip, hipError_t};
 
 use crate::error::{Error, Result, check, device_error};
-use crate::event::Event;
+use crate::event::{Event, EventKind};
 use crate::provider::Provider;
 
 /// What a device was asked to do, counted above the provider.
@@ -45,7 +45,7 @@ pub(crate) struct Context {
     pub(crate) counters: CounterCells,
     has_error: AtomicBool,
     error: Mutex<Option<Error>>,
-    spare_events: Mutex<Vec<hip_sys::hipEvent_t>>,
+    spare_events: Mutex<Vec<(EventKind, hip_sys::hipEvent_t)>>,
 }
 
 // SAFETY: event handles may be used from any thread ("HIP APIs are thread safe", HIP programming guide); the list that holds
@@ -71,22 +71,32 @@ impl Context {
     }
 
     /// Makes the device current for this thread.
+    ///
+    /// HIP is asked each time which one is: other code of the process may use HIP too, on this thread. Where there is but one
+    /// device it can't be another.
     #[inline]
     pub(crate) fn bind(&self) -> Result<()> {
         thread_local! {
-            // What this thread set last. Nobody else in this process changes it, AMD's libraries restore it.
-            static CURRENT: Cell<usize> = const { Cell::new(usize::MAX) };
+            /// Whether this thread has chosen the one device.
+            static CHOSEN: Cell<bool> = const { Cell::new(false) };
         }
-        CURRENT.with(|current| {
-            if current.get() == self.index {
-                return Ok(());
-            }
+        let one = self.provider.device_count() == 1;
+        if one && CHOSEN.get() {
+            return Ok(());
+        }
+        let mut current = -1;
+        if !one {
+            // SAFETY: the function is HIP's; it writes one int.
+            let status = unsafe { (self.hip().hipGetDevice)(&mut current) };
+            self.check("hipGetDevice", status)?;
+        }
+        if current != self.index as c_int {
             // SAFETY: the function is HIP's.
             let status = unsafe { (self.hip().hipSetDevice)(self.index as c_int) };
             self.check("hipSetDevice", status)?;
-            current.set(self.index);
-            Ok(())
-        })
+        }
+        CHOSEN.set(one);
+        Ok(())
     }
 
     #[inline]
@@ -119,20 +129,23 @@ impl Context {
         first.take().map_or(Ok(()), Err)
     }
 
-    pub(crate) fn take_event(&self) -> Option<hip_sys::hipEvent_t> {
-        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    /// An event of this kind that nobody uses.
+    pub(crate) fn take_event(&self, kind: EventKind) -> Option<hip_sys::hipEvent_t> {
+        let mut spare = self.spare_events.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = spare.iter().rposition(|(other, _)| *other == kind)?;
+        Some(spare.swap_remove(at).1)
     }
 
-    /// Keeps an event for the next that needs one.
-    pub(crate) fn keep_event(&self, event: hip_sys::hipEvent_t) {
-        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    /// Keeps an event for the next that needs one of its kind.
+    pub(crate) fn keep_event(&self, kind: EventKind, event: hip_sys::hipEvent_t) {
+        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner).push((kind, event));
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         let events = std::mem::take(&mut *self.spare_events.lock().unwrap_or_else(PoisonError::into_inner));
-        for event in events {
+        for (_, event) in events {
             Event::destroy(self, event);
         }
     }

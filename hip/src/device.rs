@@ -12,7 +12,7 @@ use crate::chain;
 use crate::context::{Context, Counters};
 use crate::dnn::Dnn;
 use crate::error::{Error, Result};
-use crate::event::Event;
+use crate::event::{Event, EventKind};
 use crate::fault::Faults;
 use crate::info::DeviceInfo;
 use crate::launch::{Grid, Launch};
@@ -88,13 +88,13 @@ impl Device {
         Ok(slot.get_or_init(|| device).clone())
     }
 
-    fn new(provider: &'static Provider, index: usize) -> Result<Self> {
+    pub(crate) fn new(provider: &'static Provider, index: usize) -> Result<Self> {
         let info = DeviceInfo::query(provider, index)?;
         let context = Arc::new(Context::new(provider, index));
         let compute = Arc::new(Stream::new(&context)?);
         let copies = Arc::new(Stream::new(&context)?);
         let driver = Driver::new(&context, &compute, &copies);
-        let kernels = Kernels::new(&context, &info.arch);
+        let kernels = Kernels::new(&context, &compute, &info.arch);
         Ok(Self {
             blas: Once::default(),
             dnn: Once::default(),
@@ -132,10 +132,13 @@ impl Device {
         &self.pool
     }
 
-    /// Gives cached memory back to the driver, pinned host memory too, after waiting for the device.
+    /// Gives cached memory back to the driver, pinned host memory and unloaded kernels' too, after waiting for the device.
     pub fn memory_cleanup(&self) -> Result<()> {
         self.pool.clear()?;
         self.staging.clear();
+        if self.kernels.retired() > 0 {
+            self.kernels.unload_behind(|| self.compute.synchronize())?;
+        }
         Ok(())
     }
 
@@ -188,7 +191,7 @@ impl Device {
 
     /// An event with timing, for [`Stream::record`].
     pub fn timing_event(&self) -> Result<Event> {
-        Event::timing(&self.context)
+        Event::new(&self.context, EventKind::Timing)
     }
 
     /// Makes the device current for this thread, with all that was put off launched: for AMD's libraries, which go by that and queue on the
@@ -203,8 +206,16 @@ impl Device {
     /// # Errors
     /// `OutOfMemory` where there is too little even with every cached block given back.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
-        let block = self.pool.allocate(bytes, Purpose::Compute)?;
+        let block = self.allocate(bytes, Purpose::Compute)?;
         Ok(Buffer::new(self.clone(), block, bytes))
+    }
+
+    /// A block of the pool. Before it fails, pinned host memory that is kept goes back too: some devices share the host's.
+    pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
+        match self.pool.allocate(bytes, purpose) {
+            Err(Error::OutOfMemory { .. }) if self.staging.clear() > 0 => self.pool.allocate(bytes, purpose),
+            result => result,
+        }
     }
 
     /// Takes back a buffer's block.
@@ -219,11 +230,10 @@ impl Device {
 
     /// Waits for everything enqueued so far, and reports what `Drop` or the device recorded.
     pub fn sync(&self) -> Result<()> {
-        let retired = self.kernels.take_retired();
-        // Retired modules stay loaded where the wait fails: the device may be in any state.
-        self.compute.synchronize()?;
-        self.copies.synchronize()?;
-        self.kernels.unload(retired);
+        self.kernels.unload_behind(|| {
+            self.compute.synchronize()?;
+            self.copies.synchronize()
+        })?;
         self.report()
     }
 
@@ -279,6 +289,11 @@ impl Device {
     /// Kernels loaded onto the device and the bytes of their code.
     pub fn loaded_kernels(&self) -> (usize, usize) {
         self.kernels.size()
+    }
+
+    /// Kernels that are loaded no more, but whose modules still are, because the device may be running them.
+    pub fn retired_kernels(&self) -> usize {
+        self.kernels.retired()
     }
 
     /// Sets the bytes of code above which the kernels used longest ago are unloaded (256 MiB).

@@ -18,10 +18,15 @@ struct System {
     variable: fn(&str) -> Option<String>,
 }
 
+/// An environment variable's text; what is not UTF-8 comes with the character that stands for it.
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
 impl Diagnosis {
     /// Looks at this machine.
     pub fn of_this_machine() -> Self {
-        Self::of(&System { root: "/".into(), variable: |name| std::env::var(name).ok() })
+        Self::of(&System { root: "/".into(), variable })
     }
 
     /// What keeps HIP from finding a device, most likely cause first.

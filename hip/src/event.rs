@@ -12,7 +12,22 @@ use crate::error::{Error, Result};
 pub struct Event {
     context: Arc<Context>,
     raw: hipEvent_t,
-    timed: bool,
+    kind: EventKind,
+}
+
+/// What an event is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    /// Other streams wait for it, or the host does for memory that the device only read.
+    Ordering,
+    /// The host reads what the device wrote into host memory before it.
+    ///
+    /// "A system-scope release when recording this event ... to make non-coherent host memory visible to the host"
+    /// (`hip_runtime_api.h`, `hipEventReleaseToSystem`). Without it `hipEventSynchronize` promises that for coherent memory
+    /// alone (HIP programming guide, "Visibility of Zero-Copy Host Memory").
+    ToHost,
+    /// Its time is asked for.
+    Timing,
 }
 
 // SAFETY: "HIP APIs are thread safe" (HIP programming guide): an event's handle may be used from any thread.
@@ -21,26 +36,18 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event without timing, recycled where there is one.
-    pub(crate) fn ordering(context: &Arc<Context>) -> Result<Self> {
-        if let Some(raw) = context.take_event() {
-            return Ok(Self { context: context.clone(), raw, timed: false });
+    /// An event, recycled where there is one of its kind.
+    pub(crate) fn new(context: &Arc<Context>, kind: EventKind) -> Result<Self> {
+        if let Some(raw) = context.take_event(kind) {
+            return Ok(Self { context: context.clone(), raw, kind });
         }
-        Self::create(context, hip_sys::hipEventDisableTiming)
-    }
-
-    /// An event with timing.
-    pub(crate) fn timing(context: &Arc<Context>) -> Result<Self> {
-        Self::create(context, hip_sys::hipEventDefault)
-    }
-
-    fn create(context: &Arc<Context>, flags: c_uint) -> Result<Self> {
-        context.bind()?;
-        let mut event = Self {
-            context: context.clone(),
-            raw: std::ptr::null_mut(),
-            timed: flags == hip_sys::hipEventDefault,
+        let flags: c_uint = match kind {
+            EventKind::Ordering => hip_sys::hipEventDisableTiming,
+            EventKind::ToHost => hip_sys::hipEventDisableTiming | hip_sys::hipEventReleaseToSystem,
+            EventKind::Timing => hip_sys::hipEventDefault,
         };
+        context.bind()?;
+        let mut event = Self { context: context.clone(), raw: std::ptr::null_mut(), kind };
         // SAFETY: the function is HIP's; it writes one handle, owned here from then on.
         let status = unsafe { (context.hip().hipEventCreateWithFlags)(&mut event.raw, flags) };
         context.check("hipEventCreateWithFlags", status)?;
@@ -74,7 +81,7 @@ impl Event {
     /// # Errors
     /// `Invalid` where one of the two has no timing.
     pub fn elapsed_since(&self, start: &Event) -> Result<f32> {
-        if !self.timed || !start.timed {
+        if self.kind != EventKind::Timing || start.kind != EventKind::Timing {
             return Err(Error::invalid("elapsed_since", "two events with timing", "one without"));
         }
         let mut milliseconds = 0.0;
@@ -97,11 +104,7 @@ impl Drop for Event {
         if self.raw.is_null() {
             return;
         }
-        if self.timed {
-            Self::destroy(&self.context, self.raw);
-        } else {
-            // A stream that was told to wait for this event keeps the point it had: recording again does not move it.
-            self.context.keep_event(self.raw);
-        }
+        // A stream that was told to wait for this event keeps the point it had: recording again does not move it.
+        self.context.keep_event(self.kind, self.raw);
     }
 }

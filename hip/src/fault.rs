@@ -59,7 +59,7 @@ pub(crate) struct Faults(PinnedBlock);
 
 impl Faults {
     pub(crate) fn new(context: &std::sync::Arc<crate::context::Context>) -> Result<Self> {
-        Ok(Self(PinnedBlock::new(context, WORDS * size_of::<u64>())?))
+        Ok(Self(PinnedBlock::coherent(context, WORDS * size_of::<u64>())?))
     }
 
     /// The address of an op's word.

@@ -72,7 +72,7 @@ impl Device {
         O: Deref<Target = [u8]> + Send + 'static,
     {
         let length = owner.len();
-        let block = self.pool.allocate(length, Purpose::Transfer)?;
+        let block = self.allocate(length, Purpose::Transfer)?;
         let fence = block.fence;
         let buffer = Buffer::new(self.clone(), block, length);
         if length == 0 {

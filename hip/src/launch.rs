@@ -26,16 +26,19 @@ pub const MAX_ARGUMENT_BYTES: usize = 4096;
 pub struct Grid {
     /// Blocks; a launch of 0 does nothing.
     pub blocks: u32,
-    /// Threads of a block.
+    /// Threads of a block: a multiple of the device's warp size.
     pub threads: u32,
 }
 
 /// The arguments' values and where each begins.
-#[repr(align(16))]
+#[repr(C, align(16))]
 struct Storage {
     bytes: [MaybeUninit<u8>; MAX_ARGUMENT_BYTES],
     offsets: [u16; MAX_ARGUMENTS],
 }
+
+// Arguments are written at multiples of their alignment from the first byte.
+const _: () = assert!(std::mem::offset_of!(Storage, bytes) == 0 && align_of::<Storage>() == 16);
 
 impl Storage {
     fn new() -> Box<Self> {
@@ -144,11 +147,16 @@ impl<'d> Launch<'d> {
     /// stays inside the buffers.
     ///
     /// # Errors
-    /// `Invalid` for a buffer of another device, an offset past its end or too many arguments; `Device` where HIP refuses.
+    /// `Invalid` for a buffer of another device, an offset past its end, too many arguments, or blocks of which a warp is not whole:
+    /// shuffles between lanes of which some do not exist are undefined. `Device` where HIP refuses.
     #[inline]
     pub unsafe fn submit(mut self, grid: Grid, shared_bytes: u32) -> Result<()> {
         if let Some(wrong) = self.wrong.take() {
             return Err(*wrong);
+        }
+        let warp = self.device.info().warp_size;
+        if !grid.threads.is_multiple_of(warp) {
+            return Err(part_of_a_warp(warp, grid.threads));
         }
         if grid.blocks == 0 {
             return Ok(());
@@ -167,6 +175,12 @@ impl<'d> Launch<'d> {
         trace::served(trace::Kind::Kernel, || format!("kernel {}", self.kernel.name()));
         Ok(())
     }
+}
+
+#[cold]
+fn part_of_a_warp(warp: u32, threads: u32) -> Error {
+    let found = format!("blocks of {threads}");
+    Error::invalid("launch", format!("blocks of whole warps, {warp} threads each"), found)
 }
 
 impl Stream {

@@ -58,6 +58,7 @@ mod settings;
 mod span;
 mod stream;
 mod survey;
+mod toolchain;
 pub mod trace;
 mod transfer;
 mod workarounds;

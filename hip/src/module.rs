@@ -1,6 +1,6 @@
 //! Programs, compiled by hipRTC, and the kernels loaded from them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -11,9 +11,13 @@ use hip_sys::{hipFunction_t, hipModule_t};
 use crate::cache::{CodeObject, code_cache};
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::hash::Quick;
 use crate::library;
+use crate::once::Once;
 use crate::rtc::{self, c_text};
+use crate::stream::Stream;
+use crate::toolchain::Toolchain;
 
 /// Bytes of loaded code objects before those used longest ago are unloaded: some 5,000 kernels of 50 KB.
 const MOST_LOADED: usize = 256 << 20;
@@ -65,13 +69,9 @@ impl Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         if !self.module.is_null() {
-            // A launch may still be in the stream: unloaded after the next wait for it.
+            // A launch may still be in the stream: unloaded when that is past it.
             let code = self.code.take().unwrap_or_default();
-            self.retired
-                .0
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(RetiredModule { module: self.module, _code: code });
+            self.retired.list().push(RetiredModule { module: self.module, _code: code });
         }
     }
 }
@@ -87,6 +87,15 @@ unsafe impl Send for RetiredModule {}
 /// Modules that nobody launches from any more, but the device may still run.
 #[derive(Default)]
 struct Retired(Mutex<Vec<RetiredModule>>);
+
+impl Retired {
+    fn list(&self) -> MutexGuard<'_, Vec<RetiredModule>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Retired modules and an event behind their last launches, oldest first.
+type Passing = VecDeque<(Vec<RetiredModule>, Event)>;
 
 /// A name by where its texts lie: no text is read at a launch. One that lies in two places is looked up once more by what it says.
 #[derive(Clone, Copy)]
@@ -121,9 +130,13 @@ impl Hash for ByAddress {
 pub(crate) struct Kernels {
     context: Arc<Context>,
     architecture: String,
+    toolchain: Once<Toolchain>,
     by_name: RwLock<HashMap<ByAddress, Arc<Kernel>, BuildHasherDefault<Quick>>>,
     loaded: Mutex<Loaded>,
     retired: Arc<Retired>,
+    passing: Mutex<Passing>,
+    /// Where kernels are launched.
+    compute: Arc<Stream>,
     clock: AtomicU64,
     limit: AtomicUsize,
 }
@@ -137,13 +150,16 @@ struct Loaded {
 }
 
 impl Kernels {
-    pub(crate) fn new(context: &Arc<Context>, architecture: &str) -> Self {
+    pub(crate) fn new(context: &Arc<Context>, compute: &Arc<Stream>, architecture: &str) -> Self {
         Self {
             context: context.clone(),
             architecture: architecture.to_owned(),
+            toolchain: Once::default(),
             by_name: RwLock::default(),
             loaded: Mutex::default(),
             retired: Arc::default(),
+            passing: Mutex::default(),
+            compute: compute.clone(),
             clock: AtomicU64::new(1),
             limit: AtomicUsize::new(MOST_LOADED),
         }
@@ -195,7 +211,9 @@ impl Kernels {
         let architecture = rtc::architecture_option(&self.architecture);
         let options = rtc::options(&architecture, program);
         let provider = self.context.provider;
-        let key = rtc::key(provider.kind(), provider.versions().hiprtc, source, expression, &options);
+        let toolchain =
+            self.toolchain.get(|| rtc::toolchain(provider.hiprtc(), provider.kind(), provider.versions()))?;
+        let key = rtc::key(toolchain, source, expression, &options);
         let turn = {
             let mut loaded = self.loaded();
             if let Some(kernel) = loaded.kernels.get(&key) {
@@ -218,6 +236,9 @@ impl Kernels {
         if loaded.bytes > self.limit.load(Ordering::Relaxed) {
             self.unload_oldest(&mut loaded);
         }
+        drop(loaded);
+        // Modules pile up where kernels are loaded: so as many go here as the device is past.
+        self.unload_passed();
         Ok(kernel)
     }
 
@@ -270,7 +291,7 @@ impl Kernels {
         Ok(kernel)
     }
 
-    /// Forgets every kernel; those in flight are unloaded after the next wait for the stream.
+    /// Forgets every kernel; those in flight are unloaded when the stream is past them.
     pub(crate) fn clear(&self) {
         let mut loaded = self.loaded();
         loaded.kernels.clear();
@@ -306,25 +327,66 @@ impl Kernels {
         kernel.last_use.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// The modules retired so far: to be unloaded once the stream has passed what is enqueued now.
-    pub(crate) fn take_retired(&self) -> RetiredModules {
-        let mut retired = self.retired.0.lock().unwrap_or_else(PoisonError::into_inner);
-        RetiredModules(std::mem::take(&mut *retired))
+    /// Modules that were retired and are loaded still.
+    pub(crate) fn retired(&self) -> usize {
+        let passing: usize = self.passing().iter().map(|(modules, _)| modules.len()).sum();
+        passing + self.retired.list().len()
     }
 
-    /// Unloads modules, after a wait for the stream that began after they were taken.
-    pub(crate) fn unload(&self, retired: RetiredModules) {
-        for retired in retired.0 {
-            // SAFETY: the function is HIP's; nobody else has the handle, and the stream is past its last launch.
+    /// Unloads the modules that the device is past, and puts an event behind those that were retired since. Waits for nothing.
+    fn unload_passed(&self) {
+        let mut over = Vec::new();
+        let mut passing = self.passing();
+        let new = std::mem::take(&mut *self.retired.list());
+        if !new.is_empty() {
+            // Not behind what was put off: that holds its kernels, and may be what asked for this one.
+            match self.compute.mark_queued() {
+                Ok(event) => passing.push_back((new, event)),
+                Err(error) => {
+                    log::debug!("no event behind {} retired modules: {error}", new.len());
+                    self.retired.list().extend(new);
+                }
+            }
+        }
+        while passing.front().is_some_and(|(_, event)| event.query().unwrap_or(false)) {
+            over.extend(passing.pop_front().map(|(modules, _)| modules).unwrap_or_default());
+        }
+        drop(passing);
+        self.unload(over);
+    }
+
+    /// Unloads what was retired before `wait`, which waits for the compute stream. Where that fails the device may be in any state,
+    /// and the modules stay loaded.
+    pub(crate) fn unload_behind(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut retired = std::mem::take(&mut *self.retired.list());
+        retired.extend(std::mem::take(&mut *self.passing()).into_iter().flat_map(|(modules, _)| modules));
+        match wait() {
+            Ok(()) => {
+                self.unload(retired);
+                Ok(())
+            }
+            Err(error) => {
+                self.retired.list().extend(retired);
+                Err(error)
+            }
+        }
+    }
+
+    /// Unloads modules that the stream is past.
+    fn unload(&self, modules: Vec<RetiredModule>) {
+        for retired in modules {
+            // SAFETY: the function is HIP's; nobody else has the handle, and the stream is past its last launch: `unload_passed`
+            // asked an event behind it, `unload_behind` waited.
             let status = unsafe { (self.context.hip().hipModuleUnload)(retired.module) };
             self.context.record_status("hipModuleUnload", status);
         }
+    }
+
+    fn passing(&self) -> MutexGuard<'_, Passing> {
+        self.passing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn loaded(&self) -> MutexGuard<'_, Loaded> {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Modules taken by [`Kernels::take_retired`].
-pub(crate) struct RetiredModules(Vec<RetiredModule>);

@@ -1,6 +1,7 @@
 //! Pinned host memory: what the device's copy engine reads and writes by itself, recycled by events.
 
 use std::collections::VecDeque;
+use std::ffi::c_uint;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,12 +35,22 @@ unsafe impl Send for PinnedBlock {}
 unsafe impl Sync for PinnedBlock {}
 
 impl PinnedBlock {
+    /// Memory for copies. What the device wrote into it the host sees behind [`Stream::mark_for_host`] or a wait for a stream.
     pub(crate) fn new(context: &Arc<Context>, size: usize) -> Result<Self> {
+        Self::allocate(context, size, hip_sys::hipHostMallocPortable)
+    }
+
+    /// Memory for words that kernels write and the host reads: host and device see it alike at any time, since the device does
+    /// not cache it, which makes it slow for copies ("Coherence control" in AMD's HIP documentation).
+    pub(crate) fn coherent(context: &Arc<Context>, size: usize) -> Result<Self> {
+        Self::allocate(context, size, hip_sys::hipHostMallocPortable | hip_sys::hipHostMallocCoherent)
+    }
+
+    fn allocate(context: &Arc<Context>, size: usize, flags: c_uint) -> Result<Self> {
         context.bind()?;
         let mut address = std::ptr::null_mut();
         // SAFETY: the function is HIP's; it writes one pointer.
-        let status =
-            unsafe { (context.hip().hipHostMalloc)(&mut address, size, hip_sys::hipHostMallocPortable) };
+        let status = unsafe { (context.hip().hipHostMalloc)(&mut address, size, flags) };
         context.check("hipHostMalloc", status)?;
         match NonNull::new(address.cast::<u8>()) {
             Some(address) => {
@@ -105,6 +116,52 @@ struct State {
     kept: VecDeque<(Box<dyn Send>, Event)>,
 }
 
+impl State {
+    /// Takes back the pages and chunks whose copies are over.
+    fn collect(&mut self) {
+        let over = |(_, event): &(PinnedBlock, Event)| event.query().unwrap_or(false);
+        while self.full_pages.front().is_some_and(over) {
+            self.free_pages.extend(self.full_pages.pop_front().map(|(page, _)| page));
+        }
+        while self.in_flight.front().is_some_and(over) {
+            self.free_chunks.extend(self.in_flight.pop_front().map(|(chunk, _)| chunk));
+        }
+    }
+
+    /// Everything that no copy uses.
+    fn take_free(&mut self) -> Vec<PinnedBlock> {
+        self.collect();
+        let mut free = std::mem::take(&mut self.free_chunks);
+        self.chunks -= free.len();
+        free.append(&mut self.free_host);
+        free.append(&mut self.free_pages);
+        free
+    }
+}
+
+/// New pinned memory. Where the host has no more to pin, `give_back` frees what is kept and says how many bytes that was.
+fn pin(context: &Arc<Context>, size: usize, give_back: impl FnOnce() -> usize) -> Result<PinnedBlock> {
+    let full = |error: &Error| matches!(error, Error::Device { code, .. } if *code == hip_sys::hipErrorOutOfMemory as i32);
+    match PinnedBlock::new(context, size) {
+        Err(error) if full(&error) && give_back() > 0 => PinnedBlock::new(context, size),
+        result => result,
+    }
+}
+
+/// Frees blocks, and returns their bytes.
+fn freed(blocks: Vec<PinnedBlock>) -> usize {
+    blocks.iter().map(|block| block.size).sum()
+}
+
+/// The size of a caller's block: few sizes, so that a block fits the next request too; just what is asked for where it is not kept
+/// anyway.
+fn host_size(bytes: usize) -> usize {
+    match bytes.max(SMALL).checked_next_power_of_two() {
+        Some(size) if size <= MOST_HOST => size,
+        _ => bytes,
+    }
+}
+
 impl Staging {
     pub(crate) fn new(context: &Arc<Context>) -> Self {
         Self {
@@ -145,13 +202,11 @@ impl Staging {
                 let page = state.page.take();
                 state.full_pages.extend(page.map(|(page, _)| (page, event)));
             }
-            while state.full_pages.front().is_some_and(|(_, event)| event.query().unwrap_or(false)) {
-                let page = state.full_pages.pop_front();
-                state.free_pages.extend(page.map(|(page, _)| page));
-            }
+            state.collect();
             let page = match state.free_pages.pop() {
                 Some(page) => page,
-                None => PinnedBlock::new(&self.context, PAGE)?,
+                // Under the lock, but only where there is no memory left.
+                None => pin(&self.context, PAGE, || freed(state.take_free()))?,
             };
             state.page = Some((page, 0));
         }
@@ -227,10 +282,7 @@ impl Staging {
     /// A block of [`CHUNK`] bytes that no copy uses.
     pub(crate) fn take_chunk(&self) -> Result<PinnedBlock> {
         let mut state = self.state();
-        while state.in_flight.front().is_some_and(|(_, event)| event.query().unwrap_or(false)) {
-            let chunk = state.in_flight.pop_front();
-            state.free_chunks.extend(chunk.map(|(chunk, _)| chunk));
-        }
+        state.collect();
         if let Some(chunk) = state.free_chunks.pop() {
             return Ok(chunk);
         }
@@ -248,7 +300,23 @@ impl Staging {
         }
         state.chunks += 1;
         drop(state);
-        PinnedBlock::new(&self.context, CHUNK).inspect_err(|_| self.state().chunks -= 1)
+        pin(&self.context, CHUNK, || self.clear()).inspect_err(|_| self.state().chunks -= 1)
+    }
+
+    /// So many blocks of [`CHUNK`] bytes that no copy uses, or none.
+    pub(crate) fn take_chunks(&self, count: usize) -> Result<Vec<PinnedBlock>> {
+        let mut chunks = Vec::with_capacity(count);
+        for _ in 0..count {
+            match self.take_chunk() {
+                Ok(chunk) => chunks.push(chunk),
+                Err(error) => {
+                    // They are counted, and are the next caller's.
+                    self.state().free_chunks.extend(chunks);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(chunks)
     }
 
     /// Gives back a block that no copy uses.
@@ -259,8 +327,7 @@ impl Staging {
     /// A block of at least so many bytes for a caller.
     pub(crate) fn take_host_block(&self, bytes: usize) -> Result<PinnedBlock> {
         self.drop_kept();
-        // Few sizes, so that a block fits the next request too.
-        let size = bytes.max(SMALL).checked_next_power_of_two().unwrap_or(bytes);
+        let size = host_size(bytes);
         let found = {
             let mut state = self.state();
             let at = state.free_host.iter().position(|block| block.size == size);
@@ -268,7 +335,7 @@ impl Staging {
         };
         let block = match found {
             Some(block) => block,
-            None => PinnedBlock::new(&self.context, size)?,
+            None => pin(&self.context, size, || self.clear())?,
         };
         self.state().used_host.push((block.address() as usize, block.size));
         Ok(block)
@@ -312,19 +379,151 @@ impl Staging {
         drop(state);
     }
 
-    /// Frees the blocks that no copy uses.
-    pub(crate) fn clear(&self) {
+    /// Frees the blocks that no copy uses. Returns their bytes.
+    pub(crate) fn clear(&self) -> usize {
         self.drop_kept();
-        let mut state = self.state();
-        let host = std::mem::take(&mut state.free_host);
-        let chunks = std::mem::take(&mut state.free_chunks);
-        let pages = std::mem::take(&mut state.free_pages);
-        state.chunks -= chunks.len();
-        drop(state);
-        drop((chunks, pages, host));
+        let free = self.state().take_free();
+        // hipHostFree may wait for the device: not under the lock.
+        freed(free)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::provider::Provider;
+    use crate::transfer::Read;
+    use hip_sys::*;
+    use std::cell::{Cell, RefCell};
+    use std::ffi::c_void;
+
+    thread_local! {
+        /// What `hipHostMalloc` was asked for.
+        static ASKED: RefCell<Vec<(usize, c_uint)>> = const { RefCell::new(Vec::new()) };
+        /// The pinned blocks that there are, and how many there may be.
+        static LIVE: Cell<usize> = const { Cell::new(0) };
+        static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
+        /// The flags of each event, and of those that the host waited for.
+        static EVENTS: RefCell<Vec<(usize, c_uint)>> = const { RefCell::new(Vec::new()) };
+        static WAITED: RefCell<Vec<c_uint>> = const { RefCell::new(Vec::new()) };
+    }
+
+    unsafe extern "C" fn host_malloc(to: *mut *mut c_void, size: usize, flags: c_uint) -> hipError_t {
+        ASKED.with_borrow_mut(|asked| asked.push((size, flags)));
+        if LIVE.get() >= ROOM.get() {
+            return hipErrorOutOfMemory;
+        }
+        LIVE.set(LIVE.get() + 1);
+        // SAFETY: the caller's.
+        unsafe { (hip_cpu::hip_table().hipHostMalloc)(to, size, flags) }
+    }
+
+    unsafe extern "C" fn host_free(address: *mut c_void) -> hipError_t {
+        LIVE.set(LIVE.get() - 1);
+        // SAFETY: the caller's.
+        unsafe { (hip_cpu::hip_table().hipHostFree)(address) }
+    }
+
+    unsafe extern "C" fn event_create(event: *mut hipEvent_t, flags: c_uint) -> hipError_t {
+        // SAFETY: the caller's.
+        unsafe {
+            let status = (hip_cpu::hip_table().hipEventCreateWithFlags)(event, flags);
+            EVENTS.with_borrow_mut(|events| events.push((*event as usize, flags)));
+            status
+        }
+    }
+
+    unsafe extern "C" fn event_wait(event: hipEvent_t) -> hipError_t {
+        let flags = EVENTS.with_borrow(|events| events.iter().find(|(e, _)| *e == event as usize).copied());
+        WAITED.with_borrow_mut(|waited| waited.extend(flags.map(|(_, flags)| flags)));
+        // SAFETY: the caller's.
+        unsafe { (hip_cpu::hip_table().hipEventSynchronize)(event) }
+    }
+
+    fn provider() -> &'static Provider {
+        Provider::altered(|hip| {
+            hip.hipHostMalloc = host_malloc;
+            hip.hipHostFree = host_free;
+            hip.hipEventCreateWithFlags = event_create;
+            hip.hipEventSynchronize = event_wait;
+        })
+    }
+
+    fn staging() -> Staging {
+        Staging::new(&Arc::new(Context::new(provider(), 0)))
+    }
+
+    #[test]
+    fn a_large_block_is_as_large_as_asked_for() {
+        let staging = staging();
+        for (asked, pinned) in [(1, SMALL), (3 << 20, 4 << 20), (MOST_HOST, MOST_HOST)] {
+            assert_eq!(staging.take_host_block(asked).unwrap().size, pinned);
+        }
+        let large = MOST_HOST + (1 << 20) + 1;
+        assert_eq!(staging.take_host_block(large).unwrap().size, large);
+        assert_eq!(host_size(33 << 30), 33 << 30);
+        assert_eq!(host_size(usize::MAX), usize::MAX);
+    }
+
+    #[test]
+    fn memory_that_is_kept_goes_back_before_a_failure_is_reported() {
+        let staging = staging();
+        ROOM.set(3);
+        let kept: Vec<_> = (0..3).map(|_| staging.take_host_block(SMALL).unwrap()).collect();
+        let refused = staging.take_host_block(SMALL);
+        assert!(matches!(refused, Err(Error::Device { call: "hipHostMalloc", .. })), "nothing is kept yet");
+        for block in kept {
+            staging.give_host_block(block);
+        }
+        assert_eq!(LIVE.get(), 3);
+        let larger = staging.take_host_block(4 * SMALL).expect("three blocks were free");
+        assert_eq!((larger.size, LIVE.get()), (4 * SMALL, 1));
+        staging.give_chunk(staging.take_chunk().unwrap());
+        staging.give_chunk(staging.take_chunk().unwrap());
+        assert_eq!(LIVE.get(), 2, "one block and one chunk");
+        assert!(staging.take_host_block(8 * SMALL).is_ok());
+    }
+
+    #[test]
+    fn chunks_of_reads_that_fail_are_not_counted() {
+        let device = Arc::new(Device::new(provider(), 0).unwrap());
+        let buffer = device.alloc(10 * CHUNK).unwrap();
+        let mut out = vec![0; 10 * CHUNK];
+        // Room for one chunk more, where a read takes two, and one of several buffers ten.
+        ROOM.set(LIVE.get() + 1);
+        for _ in 0..20 {
+            assert!(device.read(&buffer, 0, &mut out).is_err());
+            assert!(device.read_all(vec![Read { buffer: &buffer, byte_offset: 0, out: &mut out }]).is_err());
+        }
+        let state = device.staging.state();
+        assert_eq!((state.chunks, state.free_chunks.len()), (1, 1));
+        drop(state);
+        ROOM.set(usize::MAX);
+        device.read(&buffer, 0, &mut out).unwrap();
+    }
+
+    #[test]
+    fn what_the_device_writes_for_the_host_is_visible_to_it() {
+        let device = Arc::new(Device::new(provider(), 0).unwrap());
+        // Kernels write the words of faults themselves, and nothing need wait for them.
+        let words = ASKED.take();
+        assert!(!words.is_empty() && words.iter().all(|(_, flags)| flags & hipHostMallocCoherent != 0));
+        let mut out = vec![0; 3 * CHUNK];
+        let buffer = device.upload(&out).unwrap();
+        device.read(&buffer, 0, &mut out[..100]).unwrap();
+        device.read(&buffer, 0, &mut out).unwrap();
+        device.read_all(vec![Read { buffer: &buffer, byte_offset: 0, out: &mut out }]).unwrap();
+        let copies = ASKED.take();
+        assert!(copies.iter().all(|(_, flags)| *flags == hipHostMallocPortable), "{copies:?}");
+        let waited = WAITED.take();
+        assert!(waited.len() >= 5, "{waited:?}");
+        assert!(waited.iter().all(|flags| flags & hipEventReleaseToSystem != 0), "{waited:x?}");
+        let ordering = EVENTS.with_borrow(|events| events.iter().filter(|(_, flags)| *flags == 2).count());
+        assert!(ordering > 0, "streams wait for events without that fence");
     }
 }

@@ -91,12 +91,15 @@ struct State {
 pub struct MemoryPool {
     backing: Box<dyn Backing>,
     state: Mutex<State>,
+    /// Held while segments are on their way back to the driver.
+    clearing: Mutex<()>,
 }
 
 impl MemoryPool {
     pub(crate) fn new(backing: Box<dyn Backing>, limit: Option<usize>) -> Self {
         let arenas = std::array::from_fn(|_| Arena::new());
-        Self { backing, state: Mutex::new(State { arenas, stats: PoolStats::default(), limit }) }
+        let state = Mutex::new(State { arenas, stats: PoolStats::default(), limit });
+        Self { backing, state, clearing: Mutex::new(()) }
     }
 
     /// What the pool has done so far.
@@ -116,7 +119,11 @@ impl MemoryPool {
     }
 
     /// Gives every segment without a block in use back to the driver, after waiting for the device. Returns the bytes given back.
+    ///
+    /// A thread that calls this while another one does waits until that one's memory is back too.
     pub fn clear(&self) -> Result<usize> {
+        // To the end of it: a second thread would find neither free segments nor free memory, and report that there is none.
+        let _one_at_a_time = self.clearing.lock().unwrap_or_else(PoisonError::into_inner);
         // Removed under the lock, freed outside it: waiting and hipFree may take long.
         let mut state = self.state();
         let mut removed: Vec<_> =
@@ -261,11 +268,15 @@ impl State {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
 
     /// A driver with so many bytes, that never gives the same address twice.
     struct Imitation {
         total: usize,
         state: Mutex<(usize, Vec<(usize, usize)>)>,
+        /// Where it waits for the device: said on the one, until told on the other.
+        slow: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     }
 
     impl Backing for Arc<Imitation> {
@@ -286,6 +297,10 @@ mod tests {
             state.1.remove(at);
         }
         fn wait(&self) -> Result<()> {
+            if let Some((waiting, go)) = self.slow.lock().unwrap().take() {
+                waiting.send(()).unwrap();
+                go.recv().unwrap();
+            }
             Ok(())
         }
         fn free_and_total(&self) -> Result<(usize, usize)> {
@@ -295,7 +310,8 @@ mod tests {
     }
 
     fn pool(total: usize) -> (MemoryPool, Arc<Imitation>) {
-        let driver = Arc::new(Imitation { total, state: Mutex::new((1 << 20, Vec::new())) });
+        let state = Mutex::new((1 << 20, Vec::new()));
+        let driver = Arc::new(Imitation { total, state, slow: Mutex::new(None) });
         (MemoryPool::new(Box::new(driver.clone()), None), driver)
     }
 
@@ -351,6 +367,29 @@ mod tests {
         pool.free(tiny, 0);
         let again = take(&pool, 64 << 20).unwrap();
         pool.free(again, 0);
+    }
+
+    #[test]
+    fn memory_that_another_thread_is_giving_back_is_waited_for() {
+        let (pool, driver) = pool(256 << 20);
+        let cached = take(&pool, 200 << 20).unwrap();
+        pool.free(cached, 0);
+        let ((waiting, is_waiting), (tell, go)) = (channel(), channel());
+        *driver.slow.lock().unwrap() = Some((waiting, go));
+        std::thread::scope(|scope| {
+            let pool = &pool;
+            let clearing = scope.spawn(|| pool.clear());
+            is_waiting.recv().unwrap();
+            // The segment is in no list any more, and the driver does not have it yet.
+            let (answer, answered) = channel();
+            scope.spawn(move || answer.send(take(pool, 200 << 20)).unwrap());
+            let early = answered.recv_timeout(Duration::from_millis(300));
+            tell.send(()).unwrap();
+            assert_eq!(clearing.join().unwrap(), Ok(200 << 20));
+            let block = early.or_else(|_| answered.recv()).unwrap().expect("memory was about to come back");
+            pool.free(block, 0);
+        });
+        assert_eq!(pool.stats().reserved, 200 << 20);
     }
 
     #[test]

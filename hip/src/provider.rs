@@ -199,6 +199,17 @@ impl Provider {
     }
 }
 
+#[cfg(all(test, feature = "cpu"))]
+impl Provider {
+    /// The CPU provider with functions exchanged: a driver that says or does otherwise.
+    pub(crate) fn altered(change: impl FnOnce(&mut Hip)) -> &'static Self {
+        let (mut hip, hiprtc) = cpu::hip().expect("the CPU provider");
+        change(&mut hip);
+        let provider = Self::start(ProviderKind::Cpu, hip, hiprtc, Vec::new());
+        Box::leak(Box::new(provider.expect("it has a device")))
+    }
+}
+
 impl fmt::Debug for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Provider")
@@ -263,6 +274,23 @@ fn load_rocm() -> Result<Provider> {
     let mut libraries = vec![(library::HIP.title, hip_library.path)];
     libraries.extend(rtc_library.map(|library| (library::HIPRTC.title, library.path)));
     Provider::start(ProviderKind::Rocm, hip, hiprtc, libraries)
+}
+
+/// The file of the C++ compiler that the CPU provider's hipRTC calls, where there is one.
+pub(crate) fn host_compiler() -> Option<std::path::PathBuf> {
+    cpu::host_compiler()
+}
+
+/// `hipRuntimeGetVersion` without a look for devices; 0 where HIP is not installed or does not say.
+pub(crate) fn hip_version() -> i32 {
+    let hip = library::open(library::HIP).and_then(|library| fill!(Hip, &library, "HIP"));
+    let mut version = 0;
+    if let Ok(hip) = hip {
+        // SAFETY: the function is HIP's; it writes one int.
+        let status = unsafe { (hip.hipRuntimeGetVersion)(&mut version) };
+        log::debug!("hipRuntimeGetVersion: {version}, status {status}");
+    }
+    version
 }
 
 /// AMD's hipRTC and the file it was found in, without a look for devices.
@@ -430,6 +458,10 @@ mod cpu {
         }
     }
 
+    pub(super) fn host_compiler() -> Option<std::path::PathBuf> {
+        hip_cpu::host_compiler()
+    }
+
     pub(super) fn rocblas() -> Result<Rocblas> {
         Ok(hip_cpu::rocblas_table())
     }
@@ -446,6 +478,10 @@ mod cpu {
 
     pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
         Err(not_built(ProviderKind::Cpu))
+    }
+
+    pub(super) fn host_compiler() -> Option<std::path::PathBuf> {
+        None
     }
 
     pub(super) fn rocblas() -> Result<Rocblas> {

@@ -13,7 +13,9 @@ use crate::error::{Error, Result, check_rtc};
 use crate::hash::Fnv;
 use crate::library;
 use crate::module::Program;
-use crate::provider::{ProviderKind, load_hiprtc};
+use crate::once::Once;
+use crate::provider::{ProviderKind, Versions, hip_version, load_hiprtc};
+use crate::toolchain::Toolchain;
 use crate::workarounds;
 
 /// What compiles faster than this is not worth a file: reading one takes about 0.1 ms, writing one 0.5 ms.
@@ -36,6 +38,7 @@ pub struct Compiler {
     rtc: Hiprtc,
     path: String,
     version: (i32, i32),
+    toolchain: Once<Toolchain>,
 }
 
 /// What hipRTC made of kernels of one source.
@@ -61,7 +64,7 @@ impl Compiler {
         // SAFETY: the table's functions are hipRTC's; each writes through a valid pointer.
         let status = unsafe { (rtc.hiprtcVersion)(&mut version.0, &mut version.1) };
         check_rtc(&rtc, "hiprtcVersion", status)?;
-        Ok(Self { rtc, path, version })
+        Ok(Self { rtc, path, version, toolchain: Once::default() })
     }
 
     /// The library's path or file name.
@@ -90,7 +93,8 @@ impl Compiler {
     }
 
     /// A built-in kernel as a device gets it: from the code-object cache on disk, or else compiled and kept there. So a
-    /// cache can be filled ahead for machines with such GPUs and the same version of ROCm.
+    /// cache can be filled ahead for machines with such GPUs and the same build of ROCm, HIP itself included: its version
+    /// and the compiler's files are a part of what a code object is found by.
     ///
     /// `architecture` is the device's full name: a cache made for `gfx90a` is no use to `gfx90a:sramecc+:xnack-`.
     ///
@@ -101,7 +105,9 @@ impl Compiler {
         let (file, architecture) = (file_of(family), architecture_option(architecture));
         let program = program_of(family, &file);
         let (options, expression) = (options(&architecture, &program), name.expression());
-        let key = key(ProviderKind::Rocm, self.version, source_hash(family), &expression, &options);
+        let versions = || Versions { runtime: hip_version(), driver: 0, hiprtc: self.version };
+        let toolchain = self.toolchain.get(|| toolchain(&self.rtc, ProviderKind::Rocm, versions()))?;
+        let key = key(toolchain, source_hash(family), &expression, &options);
         let object = match code_cache().get(key) {
             Some(object) => object,
             None => compile_into_cache(&self.rtc, key, &program, &expression, &options)?,
@@ -124,23 +130,20 @@ fn family_of(names: &[KernelName]) -> Result<&'static Family> {
 }
 
 /// What makes a code object: where one of these differs, so does the key.
-pub(crate) fn key(
-    provider: ProviderKind,
-    hiprtc: (i32, i32),
-    source: u128,
-    expression: &str,
-    options: &[&str],
-) -> u128 {
+pub(crate) fn key(toolchain: &Toolchain, source: u128, expression: &str, options: &[&str]) -> u128 {
     let key = options.iter().fold(Fnv::new().bytes(&source.to_le_bytes()), |key, option| key.part(option));
-    provider
-        .compiles_with()
-        .fold(key, |key, text| key.part(text))
-        .part(expression)
-        // The provider too: an NVIDIA or CPU device never has AMD's architecture name, but nothing forbids it.
-        .part(provider.name())
-        .part(&format!("{}.{}", hiprtc.0, hiprtc.1))
-        .part(env!("CARGO_PKG_VERSION"))
-        .finish()
+    toolchain.add_to(key).part(expression).part(env!("CARGO_PKG_VERSION")).finish()
+}
+
+/// What compiles a provider's kernels.
+pub(crate) fn toolchain(rtc: &Hiprtc, provider: ProviderKind, versions: Versions) -> Result<Toolchain> {
+    if provider == ProviderKind::Rocm {
+        // AMD's hipRTC opens its compiler, libamd_comgr, for its first program.
+        let program = Program { name: "empty.hip", source: "", headers: &[], options: &[] };
+        let _held = library::compiling();
+        create(rtc, &program, &[])?;
+    }
+    Ok(Toolchain::of(provider, versions.hiprtc, versions.runtime))
 }
 
 pub(crate) fn hash_source(program: &Program) -> u128 {
@@ -263,33 +266,24 @@ pub(crate) fn compile(
     })
 }
 
-/// Compiles instantiations by just these names; `None` where hipRTC compiles and then does not find one of them.
-fn compile_named(
-    rtc: &Hiprtc,
-    program: &Program,
-    expressions: &[&str],
-    options: &[&str],
-) -> Result<Option<CompiledKernels>> {
+fn pointers(texts: &[CString]) -> Vec<*const c_char> {
+    texts.iter().map(|text| text.as_ptr()).collect()
+}
+
+/// A program with these headers. AMD's compiler is at work: [`library::compiling`] is held.
+fn create<'a>(rtc: &'a Hiprtc, program: &Program, headers: &[(&str, &str)]) -> Result<RtcProgram<'a>> {
     let source = c_text("program source", program.source)?;
     let name = c_text("program name", program.name)?;
-    let name_expressions: Vec<CString> =
-        expressions.iter().map(|expression| c_text("name expression", expression)).collect::<Result<_>>()?;
-    let all_headers = || HEADERS.iter().chain(program.headers);
     let names: Vec<CString> =
-        all_headers().map(|(name, _)| c_text("header name", name)).collect::<Result<_>>()?;
-    let texts: Vec<CString> = all_headers().map(|(_, text)| c_text("header", text)).collect::<Result<_>>()?;
-    let c_options: Vec<CString> =
-        options.iter().map(|option| c_text("compiler option", option)).collect::<Result<_>>()?;
-    let pointers =
-        |texts: &[CString]| -> Vec<*const c_char> { texts.iter().map(|text| text.as_ptr()).collect() };
-    let (names, texts, arguments) = (pointers(&names), pointers(&texts), pointers(&c_options));
-    let _held = library::compiling();
-
-    let mut created = RtcProgram { rtc, raw: std::ptr::null_mut() };
+        headers.iter().map(|(name, _)| c_text("header name", name)).collect::<Result<_>>()?;
+    let texts: Vec<CString> =
+        headers.iter().map(|(_, text)| c_text("header", text)).collect::<Result<_>>()?;
+    let (names, texts) = (pointers(&names), pointers(&texts));
+    let mut raw = std::ptr::null_mut();
     // SAFETY: the function is hipRTC's, which copies every text; the arrays have as many entries as said.
     let status = unsafe {
         (rtc.hiprtcCreateProgram)(
-            &mut created.raw,
+            &mut raw,
             source.as_ptr(),
             name.as_ptr(),
             texts.len() as c_int,
@@ -297,11 +291,25 @@ fn compile_named(
             names.as_ptr(),
         )
     };
-    if status != hip_sys::HIPRTC_SUCCESS {
-        std::mem::forget(created);
-        check_rtc(rtc, "hiprtcCreateProgram", status)?;
-        unreachable!("the status is not success");
-    }
+    check_rtc(rtc, "hiprtcCreateProgram", status)?;
+    Ok(RtcProgram { rtc, raw })
+}
+
+/// Compiles instantiations by just these names; `None` where hipRTC compiles and then does not find one of them.
+fn compile_named(
+    rtc: &Hiprtc,
+    program: &Program,
+    expressions: &[&str],
+    options: &[&str],
+) -> Result<Option<CompiledKernels>> {
+    let name_expressions: Vec<CString> =
+        expressions.iter().map(|expression| c_text("name expression", expression)).collect::<Result<_>>()?;
+    let c_options: Vec<CString> =
+        options.iter().map(|option| c_text("compiler option", option)).collect::<Result<_>>()?;
+    let arguments = pointers(&c_options);
+    let headers: Vec<_> = HEADERS.iter().chain(program.headers).copied().collect();
+    let _held = library::compiling();
+    let created = create(rtc, program, &headers)?;
     // SAFETY: the functions are hipRTC's, the handle is alive, and each pointer is to what the header says.
     unsafe {
         for expression in &name_expressions {
@@ -375,16 +383,34 @@ mod tests {
 
     #[test]
     fn each_part_of_a_key_counts() {
-        let base = || key(ProviderKind::Rocm, (9, 0), 1, "k<f32>", &["--offload-arch=gfx1030", "-O3"]);
+        let amd = || Toolchain {
+            provider: ProviderKind::Rocm,
+            hiprtc: (9, 0),
+            runtime: 60_443_482,
+            builds: "libamd_comgr 0a1b, libhiprtc 2c3d".into(),
+        };
+        let options = ["--offload-arch=gfx1030", "-O3"];
+        let base = || key(&amd(), 1, "k<f32>", &options);
         let others = [
-            key(ProviderKind::Cpu, (9, 0), 1, "k<f32>", &["--offload-arch=gfx1030", "-O3"]),
-            key(ProviderKind::Rocm, (9, 1), 1, "k<f32>", &["--offload-arch=gfx1030", "-O3"]),
-            key(ProviderKind::Rocm, (9, 0), 2, "k<f32>", &["--offload-arch=gfx1030", "-O3"]),
-            key(ProviderKind::Rocm, (9, 0), 1, "k<f16>", &["--offload-arch=gfx1030", "-O3"]),
-            key(ProviderKind::Rocm, (9, 0), 1, "k<f32>", &["--offload-arch=gfx1031", "-O3"]),
-            key(ProviderKind::Rocm, (9, 0), 1, "k<f32>", &["--offload-arch=gfx1030"]),
+            key(&Toolchain { provider: ProviderKind::Cpu, ..amd() }, 1, "k<f32>", &options),
+            key(&Toolchain { hiprtc: (9, 1), ..amd() }, 1, "k<f32>", &options),
+            // ROCm 7.2 beside 6.4: hipRTC says 9.0 of both.
+            key(&Toolchain { runtime: 70_251_831, ..amd() }, 1, "k<f32>", &options),
+            key(
+                &Toolchain { builds: "libamd_comgr 0a1c, libhiprtc 2c3d".into(), ..amd() },
+                1,
+                "k<f32>",
+                &options,
+            ),
+            key(&amd(), 2, "k<f32>", &options),
+            key(&amd(), 1, "k<f16>", &options),
+            key(&amd(), 1, "k<f32>", &["--offload-arch=gfx1031", "-O3"]),
+            key(&amd(), 1, "k<f32>", &["--offload-arch=gfx1030"]),
         ];
         assert_eq!(base(), base());
         assert!(others.iter().all(|other| *other != base()));
+        for (at, one) in others.iter().enumerate() {
+            assert!(!others[..at].contains(one), "key {at} is another's too");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The environment variables, read once, each with a typed error for a value that makes no sense.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -83,7 +84,7 @@ const LAUNCH_REACH: usize = i32::MAX as usize;
 /// The process's settings.
 pub(crate) fn settings() -> Result<&'static Settings> {
     static SETTINGS: OnceLock<Result<Settings>> = OnceLock::new();
-    SETTINGS.get_or_init(|| read(|name| std::env::var(name).ok())).as_ref().map_err(Error::clone)
+    SETTINGS.get_or_init(|| read(|name| std::env::var_os(name))).as_ref().map_err(Error::clone)
 }
 
 /// Whether `BURN_ROCM_DETERMINISTIC=1` is set: the same seed gives the same bits.
@@ -137,18 +138,21 @@ pub fn attention_scores() -> Result<usize> {
     settings().map(|settings| settings.attention_scores)
 }
 
-fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
-    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Settings> {
+    let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    // What is not UTF-8 is no setting's value either: with the character that stands for it, each refuses it below.
+    let set = |name: &str| {
+        variable(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
+    };
     let provider = match set("BURN_ROCM_PROVIDER") {
         None => None,
         Some(name) => crate::provider::parse_choice(&name)?,
     };
     let cache_dir = if flag("BURN_ROCM_CACHE", set("BURN_ROCM_CACHE"), true)? {
-        set("BURN_ROCM_CACHE_DIR")
-            .map(PathBuf::from)
+        path("BURN_ROCM_CACHE_DIR")
             // The XDG specification has relative paths ignored.
-            .or_else(|| set("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).map(under))
-            .or_else(|| set("HOME").map(|home| under(PathBuf::from(home).join(".cache"))))
+            .or_else(|| path("XDG_CACHE_HOME").filter(|path| path.is_absolute()).map(under))
+            .or_else(|| path("HOME").map(|home| under(home.join(".cache"))))
     } else {
         None
     };
@@ -247,7 +251,7 @@ mod tests {
     use super::*;
 
     fn with(pairs: &[(&str, &str)]) -> Result<Settings> {
-        read(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.to_string()))
+        read(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
     }
 
     #[test]
@@ -292,6 +296,22 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn values_that_are_not_utf8_are_refused_and_paths_may_be_so() {
+        use std::os::unix::ffi::OsStringExt;
+        let broken = || OsString::from_vec(b"cp\xff".to_vec());
+        for name in ["BURN_ROCM_PROVIDER", "BURN_ROCM_CACHE", "BURN_ROCM_MEMORY_LIMIT", "BURN_ROCM_CHAIN"] {
+            match read(|asked| (asked == name).then(broken)) {
+                Err(Error::Config { what, found, .. }) => {
+                    assert_eq!((what.as_str(), found.as_str()), (name, "`cp\u{fffd}`"));
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        let settings = read(|asked| (asked == "BURN_ROCM_CACHE_DIR").then(broken)).unwrap();
+        assert_eq!(settings.cache_dir, Some(broken().into()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use hip_sys::hipStream_t;
 use crate::chain::Chain;
 use crate::context::{Context, count};
 use crate::error::Result;
-use crate::event::Event;
+use crate::event::{Event, EventKind};
 
 /// A queue of work on one device, in order.
 pub struct Stream {
@@ -52,16 +52,34 @@ impl Stream {
 
     /// Puts an event behind the work enqueued so far.
     pub fn record(&self, event: &Event) -> Result<()> {
+        self.record_on(event, self.raw())
+    }
+
+    fn record_on(&self, event: &Event, stream: hipStream_t) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the function is HIP's, both handles are alive.
-        let status = unsafe { (self.context.hip().hipEventRecord)(event.raw(), self.raw()) };
+        let status = unsafe { (self.context.hip().hipEventRecord)(event.raw(), stream) };
         self.context.check("hipEventRecord", status)
     }
 
-    /// A new event behind the work enqueued so far, without timing.
+    /// A new event behind the work enqueued so far, for streams to wait for.
     pub(crate) fn mark(&self) -> Result<Event> {
-        let event = Event::ordering(&self.context)?;
+        let event = Event::new(&self.context, EventKind::Ordering)?;
         self.record(&event)?;
+        Ok(event)
+    }
+
+    /// A new event behind the work enqueued so far, behind which the host may read what that wrote into its memory.
+    pub(crate) fn mark_for_host(&self) -> Result<Event> {
+        let event = Event::new(&self.context, EventKind::ToHost)?;
+        self.record(&event)?;
+        Ok(event)
+    }
+
+    /// A new event behind the work that HIP was given so far; what was put off stays so.
+    pub(crate) fn mark_queued(&self) -> Result<Event> {
+        let event = Event::new(&self.context, EventKind::Ordering)?;
+        self.record_on(&event, self.raw)?;
         Ok(event)
     }
 

@@ -66,7 +66,7 @@ impl Device {
             }
             return Ok(buffer);
         }
-        let block = self.pool.allocate(bytes.len(), Purpose::Transfer)?;
+        let block = self.allocate(bytes.len(), Purpose::Transfer)?;
         let fence = block.fence;
         let buffer = Buffer::new(self.clone(), block, bytes.len());
         let queued = self.fences.wait(&self.copies, fence).and_then(|()| {
@@ -129,14 +129,14 @@ impl Device {
             )
         };
         self.context.check("hipMemcpyAsync", status)?;
-        self.compute.mark()?.synchronize()?;
+        self.compute.mark_for_host()?.synchronize()?;
         out.copy_from_slice(&block.bytes()[..out.len()]);
         Ok(())
     }
 
     /// Two chunks in turn: while one is copied to `out`, the other is filled.
     fn read_large(&self, source: usize, out: &mut [u8]) -> Result<()> {
-        let mut blocks = [self.staging.take_chunk()?, self.staging.take_chunk()?];
+        let mut blocks = self.staging.take_chunks(2)?;
         let result = self.read_chunks(source, out, &mut blocks);
         if result.is_err() {
             // A copy may still be in flight, and the blocks are about to be used again.
@@ -148,7 +148,7 @@ impl Device {
         result
     }
 
-    fn read_chunks(&self, source: usize, out: &mut [u8], blocks: &mut [PinnedBlock; 2]) -> Result<()> {
+    fn read_chunks(&self, source: usize, out: &mut [u8], blocks: &mut [PinnedBlock]) -> Result<()> {
         self.context.bind()?;
         let length = out.len();
         let start = |index: usize, block: &PinnedBlock| {
@@ -164,7 +164,7 @@ impl Device {
                 )
             };
             self.context.check("hipMemcpyAsync", status)?;
-            self.copies.mark()
+            self.copies.mark_for_host()
         };
         let count = length.div_ceil(CHUNK);
         let mut event = start(0, &blocks[0])?;
@@ -197,10 +197,7 @@ impl Device {
         let pieces = Piece::cut(&reads);
         for wave in pieces.chunk_by(|a, b| a.block / WAVE == b.block / WAVE) {
             let blocks = wave.last().map_or(0, |piece| piece.block % WAVE + 1);
-            let mut chunks = Vec::with_capacity(blocks);
-            for _ in 0..blocks {
-                chunks.push(self.staging.take_chunk()?);
-            }
+            let mut chunks = self.staging.take_chunks(blocks)?;
             let result = self.read_pieces(wave, &mut reads, &mut chunks);
             if result.is_err() {
                 // A copy may still be in flight, and the blocks are about to be used again.
@@ -235,7 +232,7 @@ impl Device {
             };
             self.context.check("hipMemcpyAsync", status)?;
         }
-        self.compute.mark()?.synchronize()?;
+        self.compute.mark_for_host()?.synchronize()?;
         for piece in pieces {
             let from = &chunks[piece.block % WAVE].bytes()[piece.offset..][..piece.bytes];
             reads[piece.read].out[piece.at..][..piece.bytes].copy_from_slice(from);

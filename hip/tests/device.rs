@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hip::{Buffer, DType, Device, Error, Grid, KernelName, Program};
+use hip::{Buffer, DType, Device, Error, KernelName, Program};
 
 const SCALE: Program<'static> = Program {
     name: "scale.hip",
@@ -112,7 +112,7 @@ fn memory_of_an_upload_is_not_overwritten_while_it_is_read() {
         let upload = device.upload(&data).unwrap();
         let launch = device.launch_kernel(&spin).unwrap().value(20_000u64).buffer(&busy, 0);
         // SAFETY: the parameters are a u64 and a pointer to one u64.
-        unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0).unwrap() };
+        unsafe { launch.submit(device.grid(1), 0).unwrap() };
         let copy = device.alloc(data.len()).unwrap();
         device.copy(&upload, 0, &copy, 0, data.len()).unwrap();
         // Freed while the copy is still to come: the next upload gets the same memory.
@@ -222,7 +222,7 @@ fn launches_check_their_arguments() {
     let device = device();
     let kernel = device.kernel(&SCALE, "scale<f32>").unwrap();
     let buffer = device.upload(&[0; 16]).unwrap();
-    let grid = Grid { blocks: 1, threads: 1 };
+    let grid = device.grid(1);
     let past_the_end = device.launch_kernel(&kernel).unwrap().buffer(&buffer, 17);
     // SAFETY: refused before anything is launched.
     assert!(matches!(unsafe { past_the_end.submit(grid, 0) }, Err(Error::Invalid { .. })));
@@ -236,6 +236,55 @@ fn launches_check_their_arguments() {
     // SAFETY: refused before anything is launched.
     assert!(matches!(unsafe { too_large.submit(grid, 0) }, Err(Error::Invalid { .. })));
     assert_eq!(read(&buffer), [0; 16]);
+}
+
+/// Adds a number of this type.
+fn float(launch: hip::Launch<'_>, dtype: DType, value: f64) -> hip::Launch<'_> {
+    if dtype == DType::F64 { launch.value(value) } else { launch.value(value as f32) }
+}
+
+/// Applications make threads with small stacks.
+#[test]
+fn attention_takes_little_of_its_callers_stack() {
+    const STACK: usize = 256 << 10;
+    let device = device();
+    let (queries, keys, width) = (3usize, 2usize, 4usize);
+    for dtype in [DType::F64, DType::F32] {
+        let element = dtype.size();
+        let kernel = KernelName::new("attention").ty(dtype).int(0);
+        // Equal keys weigh the same: the result is the mean of the values, whose rows are 1 and 3.
+        let values = match dtype {
+            DType::F64 => bytemuck::cast_slice(&[1f64, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0]).to_vec(),
+            _ => bytemuck::cast_slice(&[1f32, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0]).to_vec(),
+        };
+        let device = &device;
+        let mean = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || {
+                let q = device.upload(&vec![0; queries * width * element]).unwrap();
+                let k = device.upload(&vec![0; keys * width * element]).unwrap();
+                let v = device.upload(&values).unwrap();
+                let out = device.alloc(queries * width * element).unwrap();
+                let rows = [0i64, 0, width as i64, 1];
+                let shape = [1i64, 1, queries as i64, keys as i64, width as i64, width as i64];
+                let launch = device.launch(kernel).unwrap().value(shape);
+                let launch = launch.value(rows).value(rows).value(rows).value([0i64; 4]).value([0i64; 4]);
+                let launch = launch.buffer(&q, 0).buffer(&k, 0).buffer(&v, 0).value(0u64).value(0u64);
+                let launch = float(float(launch, dtype, 1.0), dtype, 0.0).value(0u32).value(1u32);
+                let launch =
+                    float(launch, dtype, 0.0).value(0u32).value(0u64).value(0u64).value(0u32).value(0u32);
+                let launch = float(launch, dtype, 1.0).buffer(&out, 0).value(0u64);
+                // SAFETY: the parameters of `attention`, without mask, bias and sums.
+                unsafe { launch.submit(device.grid_rows(1, usize::MAX), 0).unwrap() };
+                read(&out)
+            });
+            thread.unwrap().join().unwrap()
+        });
+        let found: Vec<f64> = match dtype {
+            DType::F64 => mean.chunks_exact(8).map(|x| f64::from_le_bytes(x.try_into().unwrap())).collect(),
+            _ => mean.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap()).into()).collect(),
+        };
+        assert_eq!(found, [2.0; 12], "{dtype:?}");
+    }
 }
 
 #[test]
@@ -307,7 +356,7 @@ fn two_devices_copy_between_each_other() {
     assert!(first.launch_kernel(&kernel).is_err());
     let launch = second.launch_kernel(&kernel).unwrap().value(1u64).value(1f32).buffer(&here, 0);
     // SAFETY: refused before anything is launched.
-    let refused = unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0) };
+    let refused = unsafe { launch.submit(second.grid(1), 0) };
     assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
 }
 

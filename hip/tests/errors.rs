@@ -2,7 +2,7 @@
 //! belongs to the device that all tests of a process share.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use hip::{Device, Error, Fault, Grid, Program};
+use hip::{DType, Device, Error, Fault, KernelName, Program};
 use serial_test::serial;
 
 const PROGRAM: Program<'static> = Program {
@@ -71,12 +71,40 @@ fn kernels_used_longest_ago_are_unloaded() {
         let kernel = device.kernel(&Program { options, ..PROGRAM }, "raise_flag").unwrap();
         let launch = device.launch_kernel(&kernel).unwrap().value(0i32).buffer(&buffer, 0);
         // SAFETY: the parameters are an i32 and a pointer to a u64.
-        unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0).unwrap() };
+        unsafe { launch.submit(device.grid(1), 0).unwrap() };
         assert!(device.loaded_kernels().0 <= 3, "{:?}", device.loaded_kernels());
     }
     device.sync().unwrap();
     device.set_loaded_kernels_limit(256 << 20);
     device.kernel(&PROGRAM, "raise_flag").unwrap();
+}
+
+#[test]
+#[serial]
+fn kernels_that_come_and_go_are_unloaded_without_a_sync() {
+    let device = Device::get(0).expect("a provider with a device");
+    device.forget_kernels();
+    device.sync().unwrap();
+    assert_eq!(device.retired_kernels(), 0);
+    let x = device.upload(&[0; 64]).unwrap();
+    let add = KernelName::new("binary_contiguous").name("Add").ty(DType::F32);
+    let mut out = [0; 64];
+    for reads in [true, false] {
+        for round in 0..40 {
+            device.forget_kernels();
+            let launch = device.launch(add).unwrap().value(16u64).buffer(&x, 0).buffer(&x, 0).buffer(&x, 0);
+            // SAFETY: the parameters are the count and three pointers to so many f32.
+            unsafe { launch.submit(device.grid(16), 0).unwrap() };
+            if reads {
+                device.read(&x, 0, &mut out).unwrap();
+                // Those of the round before may wait for the next kernel that is loaded.
+                assert!(device.retired_kernels() <= 2, "{} in round {round}", device.retired_kernels());
+            }
+        }
+    }
+    device.forget_kernels();
+    device.memory_cleanup().unwrap();
+    assert_eq!(device.retired_kernels(), 0, "a cleanup unloads them too");
 }
 
 #[test]
@@ -89,7 +117,7 @@ fn errors_are_reported_once_and_only_reads_wait() {
 
     let launch = device.launch_kernel(&kernel).unwrap().value(3i32).flag("pick", Fault::Index);
     // SAFETY: the parameters are an i32 and a pointer to a u64.
-    unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0).unwrap() };
+    unsafe { launch.submit(device.grid(1), 0).unwrap() };
     match device.read(&buffer, 0, &mut out) {
         Err(Error::Invalid { op, found, .. }) => assert_eq!((op, found.as_str()), ("pick", "index 3")),
         other => panic!("{other:?}"),
@@ -108,7 +136,7 @@ fn errors_are_reported_once_and_only_reads_wait() {
     for _ in 0..10 {
         let launch = device.launch_kernel(&kernel).unwrap().value(0i32).flag("pick", Fault::Index);
         // SAFETY: as above.
-        unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0).unwrap() };
+        unsafe { launch.submit(device.grid(1), 0).unwrap() };
         device.fill_bytes(&large, 0, 1, 100).unwrap();
         drop(device.upload(&[0; 100]).unwrap());
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use hip::{Device, Grid, Program, ProviderKind};
+use hip::{Device, Error, Grid, Program, ProviderKind};
 
 const PROGRAM: Program<'static> = Program {
     name: "add_one.hip",
@@ -54,6 +54,9 @@ fn child() {
         }),
         Ok("deterministic") => Ok(hip::deterministic().to_string()),
         Ok("kernel") => run_kernel(),
+        #[cfg(feature = "cpu")]
+        Ok("foreign user") => beside_another_user_of_hip(),
+        Ok("blocks") => blocks_of_threads(),
         other => panic!("{other:?}"),
     };
     match result {
@@ -68,7 +71,7 @@ fn run_kernel() -> hip::Result<String> {
     let buffer = device.upload(&[1, 0, 0, 0, 41, 0, 0, 0])?;
     let launch = device.launch_kernel(&kernel)?.value(2u64).buffer(&buffer, 0);
     // SAFETY: the parameters are the count and a pointer to so many u32.
-    unsafe { launch.submit(Grid { blocks: 1, threads: 1 }, 0)? };
+    unsafe { launch.submit(device.grid(1), 0)? };
     let mut out = [0; 8];
     device.read(&buffer, 0, &mut out)?;
     assert_eq!(out, [2, 0, 0, 0, 42, 0, 0, 0]);
@@ -78,6 +81,46 @@ fn run_kernel() -> hip::Result<String> {
         "hits {} compiled {} damaged {} refused {} {refusal}",
         stats.hits, stats.compiled, stats.damaged, stats.refused
     ))
+}
+
+/// Two devices, and code that knows nothing of this crate and makes the second one current.
+#[cfg(feature = "cpu")]
+fn beside_another_user_of_hip() -> hip::Result<String> {
+    let devices = [Device::get(0)?, Device::get(1)?];
+    let mut out = [0; 4];
+    for (at, device) in devices.iter().enumerate() {
+        let buffer = device.upload(&[at as u8; 4])?;
+        // SAFETY: the function is HIP's.
+        assert_eq!(unsafe { (hip_cpu::hip_table().hipSetDevice)(1 - at as i32) }, 0);
+        // Loaded onto the current device, and launched on this one's stream.
+        let kernel = device.kernel(&PROGRAM, "add_one")?;
+        let launch = device.launch_kernel(&kernel)?.value(1u64).buffer(&buffer, 0);
+        // SAFETY: the parameters are the count and a pointer to so many u32.
+        unsafe { launch.submit(device.grid(1), 0)? };
+        device.read(&buffer, 0, &mut out)?;
+        assert_eq!(out, [at as u8 + 1, at as u8, at as u8, at as u8]);
+    }
+    Ok("each on its own".into())
+}
+
+/// What becomes of blocks of so many threads.
+fn blocks_of_threads() -> hip::Result<String> {
+    let device = Device::get(0)?;
+    let buffer = device.upload(&[0; 4])?;
+    let kernel = device.kernel(&PROGRAM, "add_one")?;
+    let mut said = format!("warps of {}:", device.info().warp_size);
+    for threads in [1, 32, 48, 64, 96, 128] {
+        let launch = device.launch_kernel(&kernel)?.value(1u64).buffer(&buffer, 0);
+        // SAFETY: the parameters are the count and a pointer to so many u32.
+        match unsafe { launch.submit(Grid { blocks: 1, threads }, 0) } {
+            Ok(()) => said += &format!(" {threads}"),
+            Err(Error::Invalid { op: "launch", expected, found }) => {
+                assert!(expected.contains("whole warps") && found.contains(&threads.to_string()));
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(said)
 }
 
 /// A process that does one case; its result line and what it wrote to stderr.
@@ -312,6 +355,43 @@ fn what_others_may_have_written_is_refused() {
     let result = kernel();
     assert!(result.starts_with("ok hits 0 compiled 1 damaged 0 refused 1 "), "{result}");
     assert!(result.contains("mode 0777"), "{result}");
+}
+
+#[test]
+fn another_compiler_compiles_anew() {
+    let scratch = Scratch::new("compiler");
+    let (cache, compiler) = (scratch.path("cache"), scratch.path("c++"));
+    let write = |text: &str| {
+        fs::write(&compiler, format!("#!/bin/sh\n{text}exec c++ \"$@\"\n")).unwrap();
+        fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let kernel = || {
+        let variables =
+            [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CACHE_DIR", cache.as_str()), ("CXX", &compiler)];
+        run("kernel", &variables).0
+    };
+    write("");
+    assert!(kernel().starts_with("ok hits 0 compiled 1 "));
+    assert!(kernel().starts_with("ok hits 1 compiled 0 "));
+    write("# the next version\n");
+    let result = kernel();
+    assert!(result.starts_with("ok hits 0 compiled 1 "), "code of the compiler before: {result}");
+}
+
+#[test]
+#[cfg(feature = "cpu")]
+fn another_user_of_hip_may_choose_its_device() {
+    let (result, _) = run("foreign user", &[("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_DEVICES", "2")]);
+    assert_eq!(result, "ok each on its own");
+}
+
+#[test]
+#[cfg(feature = "lockstep")]
+fn blocks_are_whole_warps() {
+    for (wave, taken) in [("32", "32: 32 64 96 128"), ("64", "64: 64 128")] {
+        let (result, _) = run("blocks", &[("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_WAVE", wave)]);
+        assert_eq!(result, format!("ok warps of {taken}"));
+    }
 }
 
 #[test]

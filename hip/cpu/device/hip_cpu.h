@@ -31,6 +31,9 @@ struct hip_cpu_launch {
     void *(*shared)(const void *key, unsigned long long bytes, unsigned long long align, const char *name);
     void (*shuffle)(const void *site, const void *in, void *out, unsigned bytes, int source);
     unsigned long long (*ballot)(const void *site, int predicate);
+    const void *arguments; // as AMD's hardware has them: one after the other, each at its type's alignment
+    // Native only: memory of the thread's own, 64-byte aligned, which the next call may give again.
+    void *(*scratch)(unsigned long long bytes);
 };
 
 #if HIP_CPU_LOCKSTEP
@@ -69,6 +72,7 @@ HIP_CPU_INLINE unsigned long long __ballot(int predicate) { return hip_cpu_ballo
 
 static __thread dim3 hip_cpu_block, hip_cpu_grid;
 static __thread void *hip_cpu_dynamic_shared;
+static __thread void *(*hip_cpu_scratch)(unsigned long long bytes);
 #define blockIdx hip_cpu_block
 #define gridDim hip_cpu_grid
 static constexpr dim3 threadIdx = {0, 0, 0};

@@ -29,6 +29,7 @@ template <class... P, void (*KERNEL)(P...)> struct hip_cpu_kernel<void (*)(P...)
 #else
         hip_cpu_grid = launch->grid;
         hip_cpu_dynamic_shared = launch->dynamic_shared;
+        hip_cpu_scratch = launch->scratch;
         unsigned long long x = launch->grid.x, y = launch->grid.y;
         for (unsigned long long b = launch->first, end = b + launch->count; b < end; ++b) {
             hip_cpu_block = dim3{(unsigned)(b % x), (unsigned)(b / x % y), (unsigned)(b / x / y)};

@@ -51,9 +51,12 @@ pub(crate) struct LaunchRecord {
         ),
     >,
     pub(crate) ballot: Option<unsafe extern "C" fn(site: *const c_void, predicate: c_int) -> u64>,
+    pub(crate) arguments: *const c_void,
+    pub(crate) scratch: Option<unsafe extern "C" fn(bytes: u64) -> *mut c_void>,
 }
 
-// SAFETY: native launches share it read-only; what `dynamic_shared` points to each part of a launch sets for itself.
+// SAFETY: native launches share it read-only; what `dynamic_shared` points to each part of a launch sets for itself. `arguments` is
+// lockstep's alone.
 unsafe impl Sync for LaunchRecord {}
 
 impl LaunchRecord {
@@ -89,6 +92,34 @@ pub(crate) struct Kernel {
     pub(crate) run: Run,
     /// Size and alignment of each argument.
     pub(crate) layout: &'static [[u32; 2]],
+}
+
+impl Kernel {
+    /// The arguments as AMD's hardware has them: one after the other, each at its type's alignment (LLVM's "User Guide for AMDGPU
+    /// Backend", "Kernarg Segment").
+    ///
+    /// # Safety
+    /// `arguments` has a pointer to each of the kernel's arguments.
+    #[cfg(lockstep)]
+    pub(crate) unsafe fn segment(&self, arguments: *mut *mut c_void) -> Vec<u128> {
+        let end = self
+            .layout
+            .iter()
+            .fold(0, |end: usize, [size, align]| end.next_multiple_of(*align as usize) + *size as usize);
+        // Some more behind it: a struct may have members that this kernel does not have as parameters, and does not look at.
+        let mut segment = vec![u128::MAX; end.div_ceil(size_of::<u128>()) + 4];
+        let mut at: usize = 0;
+        for (index, [size, align]) in self.layout.iter().enumerate() {
+            at = at.next_multiple_of(*align as usize);
+            // SAFETY: the segment has room for all of them; the caller vouches for the argument.
+            unsafe {
+                let to = segment.as_mut_ptr().cast::<u8>().add(at);
+                to.copy_from_nonoverlapping((*arguments.add(index)).cast(), *size as usize);
+            }
+            at += *size as usize;
+        }
+        segment
+    }
 }
 
 impl Table {

@@ -87,6 +87,23 @@ fn compilers() -> Vec<OsString> {
     set.into_iter().chain(["c++", "g++", "clang++"].map(OsString::from)).collect()
 }
 
+/// The file of the compiler that programs which were not built ahead are compiled by; `None` where none is found.
+pub fn host_compiler() -> Option<PathBuf> {
+    let folders: Vec<PathBuf> =
+        env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default();
+    let found = |name: OsString| {
+        let path = Path::new(&name);
+        // As the system looks for a program: by its path where it has one.
+        let path = match path.components().count() {
+            1 => folders.iter().map(|folder| folder.join(path)).find(|path| path.is_file())?,
+            _ => path.to_owned(),
+        };
+        // `c++` is a link to a link to the compiler.
+        fs::canonicalize(path).ok()
+    };
+    compilers().into_iter().find_map(found)
+}
+
 /// The language standard and the options that mean something to a host compiler. Those about a GPU's code are AMD's
 /// compiler's alone.
 fn options(given: &[String]) -> Result<(String, Vec<&str>), String> {

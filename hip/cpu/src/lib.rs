@@ -29,6 +29,7 @@ mod rocblas;
 mod runtime;
 mod settings;
 
+pub use compiler::host_compiler;
 pub use hiprtc::hiprtc_table;
 pub use miopen::miopen_table;
 pub use rocblas::rocblas_table;

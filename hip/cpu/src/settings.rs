@@ -1,7 +1,9 @@
 //! What the environment asks of the CPU device, read once.
 
 use std::{
-    env, fmt,
+    env,
+    ffi::OsString,
+    fmt,
     str::FromStr,
     sync::{
         OnceLock,
@@ -91,7 +93,13 @@ pub fn check_settings() -> Result<(), Problem> {
 
 pub(crate) fn settings() -> Result<&'static Settings, &'static Problem> {
     static SETTINGS: OnceLock<Result<Settings, Problem>> = OnceLock::new();
-    SETTINGS.get_or_init(|| read(|name| env::var(name).ok())).as_ref()
+    SETTINGS.get_or_init(|| read(|name| env::var_os(name).map(text))).as_ref()
+}
+
+/// A variable's text. What is not UTF-8 comes with the character that stands for it, and is refused as any other value that
+/// makes no sense.
+fn text(value: OsString) -> String {
+    value.into_string().unwrap_or_else(|value| value.to_string_lossy().into_owned())
 }
 
 fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> {

@@ -381,3 +381,51 @@ fn descriptors_and_names() {
         assert_eq!(text.to_str(), Ok("miopenStatusBadParm"));
     }
 }
+
+#[test]
+fn a_handle_that_was_destroyed_is_refused() {
+    let table = hip_cpu::miopen_table();
+    let mut handle = core::ptr::null_mut();
+    let mut descriptor = core::ptr::null_mut();
+    let mut number = 5.0f32;
+    let x = Device::new(&[1.0f32; 8]);
+    // SAFETY: out-pointers, a descriptor that lives, a buffer of its size, and handles that are looked up, not followed.
+    unsafe {
+        assert_eq!(
+            (table.miopenCreateWithStream)(core::ptr::null_mut(), core::ptr::null_mut()),
+            miopenStatusBadParm
+        );
+        assert_eq!((table.miopenCreateWithStream)(&mut handle, core::ptr::null_mut()), miopenStatusSuccess);
+        assert_eq!((table.miopenCreateTensorDescriptor)(&mut descriptor), miopenStatusSuccess);
+        let dims = [1, 8, 1, 1];
+        let set = (table.miopenSetTensorDescriptor)(
+            descriptor,
+            miopenFloat,
+            4,
+            dims.as_ptr(),
+            [8, 1, 1, 1].as_ptr(),
+        );
+        assert_eq!(set, miopenStatusSuccess);
+        let softmax = |handle| {
+            (table.miopenSoftmaxForward_V2)(
+                handle,
+                float(&ONE),
+                descriptor,
+                x.void(),
+                float(&ZERO),
+                descriptor,
+                x.void(),
+                MIOPEN_SOFTMAX_ACCURATE,
+                MIOPEN_SOFTMAX_MODE_INSTANCE,
+            )
+        };
+        assert_eq!(softmax(handle), miopenStatusSuccess);
+        assert_eq!((table.miopenDestroy)(handle), miopenStatusSuccess);
+        let foreign: miopenHandle_t = (&raw mut number).cast();
+        for stale in [handle, core::ptr::null_mut(), foreign] {
+            assert_eq!(softmax(stale), miopenStatusBadParm);
+            assert_eq!((table.miopenDestroy)(stale), miopenStatusBadParm);
+        }
+        (table.miopenDestroyTensorDescriptor)(descriptor);
+    }
+}

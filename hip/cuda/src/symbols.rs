@@ -42,6 +42,7 @@ const DRIVER: &[&str] = &[
     "cuDeviceTotalMem_v2",
     "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain",
+    "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
     "cuMemGetInfo_v2",
@@ -146,7 +147,7 @@ const CUDNN: &[&str] = &[
     "cudnnConvolutionBackwardFilter",
     "cudnnCreatePoolingDescriptor",
     "cudnnDestroyPoolingDescriptor",
-    "cudnnSetPooling2dDescriptor",
+    "cudnnSetPoolingNdDescriptor",
     "cudnnPoolingForward",
     "cudnnPoolingBackward",
     "cudnnSoftmaxForward",
@@ -162,7 +163,46 @@ const CUDNN: &[&str] = &[
     "cudnnCreateReduceTensorDescriptor",
     "cudnnDestroyReduceTensorDescriptor",
     "cudnnSetReduceTensorDescriptor",
-    "cudnnGetReductionIndicesSize",
     "cudnnGetReductionWorkspaceSize",
     "cudnnReduceTensor",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    /// The words of this crate's code that are named as NVIDIA names its functions.
+    fn named(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                named(&path, found);
+            } else if !path.ends_with("symbols.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+                let words = code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
+                found.extend(words.filter(|word| is_function(word)).map(str::to_owned));
+            }
+        }
+    }
+
+    fn is_function(word: &str) -> bool {
+        let rest = ["cublas", "cudnn", "nvrtc", "cu"].iter().find_map(|start| word.strip_prefix(start));
+        let of_nvidia = rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
+        of_nvidia && !word.ends_with("_t") && !["nvrtcProgram", "nvrtcResult"].contains(&word)
+    }
+
+    #[test]
+    fn just_what_is_called_is_looked_for() {
+        let mut called = BTreeSet::new();
+        named(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut called);
+        let listed: Vec<&str> = [DRIVER, NVRTC, CUBLAS, CUDNN].concat();
+        let looked_for: BTreeSet<String> = listed.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(looked_for.len(), listed.len(), "a name stands in two places");
+        let missed: Vec<_> = called.difference(&looked_for).collect();
+        let unused: Vec<_> = looked_for.difference(&called).collect();
+        assert!(missed.is_empty() && unused.is_empty(), "missed: {missed:?}; not called: {unused:?}");
+    }
+}

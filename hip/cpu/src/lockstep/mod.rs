@@ -64,6 +64,8 @@ pub(crate) unsafe fn run(
         machine.get_or_insert_with(|| Machine { stacks: Stacks::default(), shared: SharedMemory::new() });
     let threads = shape.block.count() as usize;
     trap::install();
+    // SAFETY: the caller's.
+    let segment = unsafe { kernel.segment(arguments) };
     let result = (|| {
         machine.stacks.provide(threads).map_err(|()| {
             Mistake::Threads(format!("no memory for the stacks of a block of {threads} threads"))
@@ -92,6 +94,8 @@ pub(crate) unsafe fn run(
                 shared: Some(block::shared),
                 shuffle: Some(block::shuffle),
                 ballot: Some(block::ballot),
+                arguments: segment.as_ptr().cast(),
+                scratch: None,
             };
             let mut block =
                 Block::new(kernel, arguments, record, &mut machine.shared, &mut machine.stacks, &mut random);

@@ -1,19 +1,23 @@
 //! The handle, the version, the status strings.
 
 use super::conv::Found;
-use super::status::{Outcome, give, object, require, status, take};
+use super::status::{Outcome, answer, require, status};
 use crate::numeric::device::in_stream;
+use crate::runtime::Handles;
 use crate::settings::Failure;
 use core::ffi::c_char;
 use miopen_sys::*;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-/// What a `miopenHandle_t` points to.
+/// What a `miopenHandle_t` stands for.
 pub(crate) struct Handle {
-    stream: miopenAcceleratorQueue_t,
+    /// Its stream's handle, which is a number too.
+    stream: usize,
     /// The convolutions that find mode has been run for.
     pub(crate) found: Mutex<Vec<Found>>,
 }
+
+static HANDLES: Handles<Handle> = Handles::new(0xa5);
 
 /// The version whose behaviour is followed: that of ROCm 7.2.
 const VERSION: (usize, usize, usize) = (3, 5, 1);
@@ -56,29 +60,23 @@ pub(super) unsafe extern "C" fn miopenCreateWithStream(
 ) -> miopenStatus_t {
     status(|| {
         require(!Failure::MiopenHandle.is_asked(), miopenStatusNotInitialized)?;
+        require(!handle.is_null(), miopenStatusBadParm)?;
+        let new = HANDLES.insert(Arc::new(Handle { stream: stream as usize, found: Mutex::default() }));
         // SAFETY: the caller's out-pointer.
-        unsafe { give(handle, Handle { stream, found: Mutex::default() }) }
+        unsafe { answer(handle, new as miopenHandle_t) }
     })
 }
 
 pub(super) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenStatus_t {
-    // SAFETY: the caller's handle, from `miopenCreateWithStream`.
-    status(|| unsafe { take::<Handle, _>(handle) })
+    status(|| HANDLES.remove(handle as usize).map(drop).ok_or(miopenStatusBadParm))
 }
 
-/// Runs the body of a call in its handle's stream: the device's other work waits.
-///
-/// A safe function, as every entry of the table is unsafe already: its caller vouches for the handle.
+/// Runs the body of a call in its handle's stream: the device's other work waits. A handle that is none is a bad parameter.
 pub(super) fn in_order(handle: miopenHandle_t, body: impl FnOnce(&Handle) -> Outcome) -> miopenStatus_t {
     status(|| {
-        // SAFETY: a non-null handle came from `miopenCreateWithStream` and is not destroyed, by MIOpen's contract.
-        let handle = unsafe { valid(handle) }?;
+        let handle = HANDLES.get(handle as usize).ok_or(miopenStatusBadParm)?;
         require(!Failure::MiopenKernels.is_asked(), miopenStatusUnknownError)?;
-        in_stream(handle.stream, || body(handle)).unwrap_or(Err(miopenStatusInternalError))
+        in_stream(handle.stream as miopenAcceleratorQueue_t, || body(&handle))
+            .unwrap_or(Err(miopenStatusInternalError))
     })
-}
-
-unsafe fn valid<'a>(handle: miopenHandle_t) -> Outcome<&'a Handle> {
-    // SAFETY: the caller vouches for it.
-    unsafe { object::<Handle, _>(handle) }
 }

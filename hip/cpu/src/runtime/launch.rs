@@ -24,6 +24,28 @@ thread_local! {
     static DYNAMIC: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
+/// A cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+#[allow(dead_code, reason = "kernels write it")]
+struct Line([u8; 64]);
+
+thread_local! {
+    /// What a kernel keeps of a block where that is too large for a stack: an application's threads may have small ones.
+    static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The thread's scratch memory, grown to so many bytes; contents undefined.
+unsafe extern "C" fn scratch(bytes: u64) -> *mut c_void {
+    SCRATCH.with_borrow_mut(|memory| {
+        let lines = (bytes as usize).div_ceil(size_of::<Line>());
+        if memory.len() < lines {
+            memory.resize(lines, Line([0; 64]));
+        }
+        memory.as_mut_ptr().cast()
+    })
+}
+
 /// What a launch needs besides the kernel.
 pub(crate) struct LaunchShape {
     pub(crate) grid: Dim3,
@@ -153,6 +175,8 @@ unsafe fn run(
         shared: None,
         shuffle: None,
         ballot: None,
+        arguments: std::ptr::null(),
+        scratch: Some(scratch),
     };
     if shape.shared_bytes == 0 && (blocks == 1 || threads() == 1) {
         // SAFETY: the caller's; the kernel was compiled for this CPU.

@@ -138,19 +138,21 @@ pub(super) unsafe extern "C" fn miopenActivationForward(
     y: *mut c_void,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let (own, xt, yt) = (object::<Activation, _>(activDesc)?, tensor(xDesc)?, tensor(yDesc)?);
-        require(xt.dims == yt.dims && xt.data == yt.data, miopenStatusBadParm)?;
-        scalar(alpha, xt.data)?;
-        scalar(beta, xt.data)?;
-        check_buffer(x, xt.bytes())?;
-        check_buffer(y, yt.bytes())?;
-        if !own.known {
-            yt.require_packed()?;
-            return launch(handle.stream, own.own, xt, (alpha, beta), [x, y.cast_const()]);
-        }
-        answered(cudnn::cudnnActivationForward(handle.raw, own.raw, alpha, xt.raw, x, beta, yt.raw, y))
-    })
+    unsafe {
+        with(handle, |handle| {
+            let (own, xt, yt) = (object::<Activation, _>(activDesc)?, tensor(xDesc)?, tensor(yDesc)?);
+            require(xt.dims == yt.dims && xt.data == yt.data, miopenStatusBadParm)?;
+            scalar(alpha, xt.data)?;
+            scalar(beta, xt.data)?;
+            check_buffer(x, xt.bytes())?;
+            check_buffer(y, yt.bytes())?;
+            if !own.known {
+                yt.require_packed()?;
+                return launch(handle.stream, own.own, xt, (alpha, beta), [x, y.cast_const()]);
+            }
+            answered(cudnn::cudnnActivationForward(handle.raw, own.raw, alpha, xt.raw, x, beta, yt.raw, y))
+        })
+    }
 }
 
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]
@@ -169,25 +171,27 @@ pub(super) unsafe extern "C" fn miopenActivationBackward(
     dx: *mut c_void,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let own = object::<Activation, _>(activDesc)?;
-        let (yt, dyt, xt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
-        let alike = [yt, dyt, dxt].iter().all(|other| other.dims == xt.dims && other.data == xt.data);
-        require(alike, miopenStatusBadParm)?;
-        scalar(alpha, xt.data)?;
-        scalar(beta, xt.data)?;
-        for (pointer, tensor) in [(y, yt), (dy, dyt), (x, xt), (dx.cast_const(), dxt)] {
-            check_buffer(pointer, tensor.bytes())?;
-        }
-        if !own.known {
-            for tensor in [yt, dyt, dxt] {
-                tensor.require_packed()?;
+    unsafe {
+        with(handle, |handle| {
+            let own = object::<Activation, _>(activDesc)?;
+            let (yt, dyt, xt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
+            let alike = [yt, dyt, dxt].iter().all(|other| other.dims == xt.dims && other.data == xt.data);
+            require(alike, miopenStatusBadParm)?;
+            scalar(alpha, xt.data)?;
+            scalar(beta, xt.data)?;
+            for (pointer, tensor) in [(y, yt), (dy, dyt), (x, xt), (dx.cast_const(), dxt)] {
+                check_buffer(pointer, tensor.bytes())?;
             }
-            return launch(handle.stream, own.own, xt, (alpha, beta), [x, y, dy, dx.cast_const()]);
-        }
-        let (yt, dyt, xt, dxt) = (yt.raw, dyt.raw, xt.raw, dxt.raw);
-        answered(cudnn::cudnnActivationBackward(
-            handle.raw, own.raw, alpha, yt, y, dyt, dy, xt, x, beta, dxt, dx,
-        ))
-    })
+            if !own.known {
+                for tensor in [yt, dyt, dxt] {
+                    tensor.require_packed()?;
+                }
+                return launch(handle.stream, own.own, xt, (alpha, beta), [x, y, dy, dx.cast_const()]);
+            }
+            let (yt, dyt, xt, dxt) = (yt.raw, dyt.raw, xt.raw, dxt.raw);
+            answered(cudnn::cudnnActivationBackward(
+                handle.raw, own.raw, alpha, yt, y, dyt, dy, xt, x, beta, dxt, dx,
+            ))
+        })
+    }
 }

@@ -29,9 +29,11 @@ macro_rules! immediate {
         ) -> miopenStatus_t {
             let descriptors = Descriptors { kind: Kind::$kind, x: $x, w: $w, conv, y: $y };
             // SAFETY: the caller's handle, descriptors and out-pointer.
-            with(handle, |handle| unsafe {
-                answer(solutionCount, Call::new(descriptors)?.algorithms(handle)?.len())
-            })
+            unsafe {
+                with(handle, |handle| {
+                    answer(solutionCount, Call::new(descriptors)?.algorithms(handle)?.len())
+                })
+            }
         }
 
         pub(super) unsafe extern "C" fn $get(
@@ -46,21 +48,23 @@ macro_rules! immediate {
         ) -> miopenStatus_t {
             let descriptors = Descriptors { kind: Kind::$kind, x: $x, w: $w, conv, y: $y };
             // SAFETY: the caller's handle, descriptors, out-pointer and room for `maxSolutionCount` entries.
-            with(handle, |handle| unsafe {
-                require(!solutions.is_null(), miopenStatusBadParm)?;
-                let all = Call::new(descriptors)?.algorithms(handle)?;
-                let count = all.len().min(maxSolutionCount);
-                for (place, algorithm) in all[..count].iter().enumerate() {
-                    solutions.add(place).write(miopenConvSolution_t {
-                        // Not timed: the order of cuDNN's expectation.
-                        time: (place + 1) as f32,
-                        workspace_size: algorithm.workspace,
-                        solution_id: u64::from(algorithm.number) + 1,
-                        algorithm: miopenConvolutionAlgoImplicitGEMM,
-                    });
-                }
-                answer(solutionCount, count)
-            })
+            unsafe {
+                with(handle, |handle| {
+                    require(!solutions.is_null(), miopenStatusBadParm)?;
+                    let all = Call::new(descriptors)?.algorithms(handle)?;
+                    let count = all.len().min(maxSolutionCount);
+                    for (place, algorithm) in all[..count].iter().enumerate() {
+                        solutions.add(place).write(miopenConvSolution_t {
+                            // Not timed: the order of cuDNN's expectation.
+                            time: (place + 1) as f32,
+                            workspace_size: algorithm.workspace,
+                            solution_id: u64::from(algorithm.number) + 1,
+                            algorithm: miopenConvolutionAlgoImplicitGEMM,
+                        });
+                    }
+                    answer(solutionCount, count)
+                })
+            }
         }
 
         pub(super) unsafe extern "C" fn $workspace(
@@ -74,9 +78,11 @@ macro_rules! immediate {
         ) -> miopenStatus_t {
             let descriptors = Descriptors { kind: Kind::$kind, x: $x, w: $w, conv, y: $y };
             // SAFETY: the caller's handle, descriptors and out-pointer.
-            with(handle, |handle| unsafe {
-                answer(workSpaceSize, Call::new(descriptors)?.workspace(handle, number(solution_id)?)?)
-            })
+            unsafe {
+                with(handle, |handle| {
+                    answer(workSpaceSize, Call::new(descriptors)?.workspace(handle, number(solution_id)?)?)
+                })
+            }
         }
 
         /// cuDNN compiles nothing ahead: only whether it takes the call.
@@ -90,9 +96,11 @@ macro_rules! immediate {
         ) -> miopenStatus_t {
             let descriptors = Descriptors { kind: Kind::$kind, x: $x, w: $w, conv, y: $y };
             // SAFETY: the caller's handle and descriptors.
-            with(handle, |handle| unsafe {
-                Call::new(descriptors)?.workspace(handle, number(solution_id)?).map(|_| ())
-            })
+            unsafe {
+                with(handle, |handle| {
+                    Call::new(descriptors)?.workspace(handle, number(solution_id)?).map(|_| ())
+                })
+            }
         }
 
         pub(super) unsafe extern "C" fn $run(
@@ -113,9 +121,9 @@ macro_rules! immediate {
             let buffers =
                 Buffers { x: $xp, w: $wp, y: $yp, workspace: workSpace, workspace_size: workSpaceSize };
             // SAFETY: the caller's handle, descriptors and buffers.
-            with(handle, |handle| unsafe {
-                Call::new(descriptors)?.run(handle, number(solution_id)?, buffers)
-            })
+            unsafe {
+                with(handle, |handle| Call::new(descriptors)?.run(handle, number(solution_id)?, buffers))
+            }
         }
     };
 }
@@ -170,10 +178,12 @@ macro_rules! find {
         ) -> miopenStatus_t {
             let descriptors = Descriptors { kind: Kind::$kind, x: $x, w: $w, conv, y: $y };
             // SAFETY: the caller's handle, descriptors and out-pointer.
-            with(handle, |handle| unsafe {
-                let all = Call::new(descriptors)?.algorithms(handle)?;
-                answer(workSpaceSize, all.iter().map(|one| one.workspace).max().unwrap_or(0))
-            })
+            unsafe {
+                with(handle, |handle| {
+                    let all = Call::new(descriptors)?.algorithms(handle)?;
+                    answer(workSpaceSize, all.iter().map(|one| one.workspace).max().unwrap_or(0))
+                })
+            }
         }
 
         pub(super) unsafe extern "C" fn $find(
@@ -197,20 +207,22 @@ macro_rules! find {
             let buffers =
                 Buffers { x: $xp, w: $wp, y: $yp, workspace: workSpace, workspace_size: workSpaceSize };
             // SAFETY: the caller's handle, descriptors, buffers and room for `requestAlgoCount` entries.
-            with(handle, |handle| unsafe {
-                require(requestAlgoCount > 0 && !perfResults.is_null(), miopenStatusBadParm)?;
-                let all = Call::new(descriptors)?.find(handle, buffers)?;
-                require(!all.is_empty(), miopenStatusNotImplemented)?;
-                let count = all.len().min(requestAlgoCount as usize);
-                for (place, found) in all[..count].iter().enumerate() {
-                    perfResults.add(place).write(miopenConvAlgoPerf_t {
-                        algorithm: miopenConvAlgoPerf_algorithm { $field: $enum(found.number as i32) },
-                        time: found.time,
-                        memory: found.workspace,
-                    });
-                }
-                answer(returnedAlgoCount, count as c_int)
-            })
+            unsafe {
+                with(handle, |handle| {
+                    require(requestAlgoCount > 0 && !perfResults.is_null(), miopenStatusBadParm)?;
+                    let all = Call::new(descriptors)?.find(handle, buffers)?;
+                    require(!all.is_empty(), miopenStatusNotImplemented)?;
+                    let count = all.len().min(requestAlgoCount as usize);
+                    for (place, found) in all[..count].iter().enumerate() {
+                        perfResults.add(place).write(miopenConvAlgoPerf_t {
+                            algorithm: miopenConvAlgoPerf_algorithm { $field: $enum(found.number as i32) },
+                            time: found.time,
+                            memory: found.workspace,
+                        });
+                    }
+                    answer(returnedAlgoCount, count as c_int)
+                })
+            }
         }
 
         pub(super) unsafe extern "C" fn $run(
@@ -233,11 +245,13 @@ macro_rules! find {
             let buffers =
                 Buffers { x: $xp, w: $wp, y: $yp, workspace: workSpace, workspace_size: workSpaceSize };
             // SAFETY: the caller's handle, descriptors, scalars and buffers.
-            with(handle, |handle| unsafe {
-                super::status::plain_scalars(alpha, beta, miopenFloat)?;
-                let number = u32::try_from(algo.0).map_err(|_| miopenStatusBadParm)?;
-                Call::new(descriptors)?.run(handle, number, buffers)
-            })
+            unsafe {
+                with(handle, |handle| {
+                    super::status::plain_scalars(alpha, beta, miopenFloat)?;
+                    let number = u32::try_from(algo.0).map_err(|_| miopenStatusBadParm)?;
+                    Call::new(descriptors)?.run(handle, number, buffers)
+                })
+            }
         }
     };
 }

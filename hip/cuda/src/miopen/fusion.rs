@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn miopenCompileFusionPlan(
     _fusePlanDesc: miopenFusionPlanDescriptor_t,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle.
-    with(handle, |_| Err(miopenStatusUnsupportedOp))
+    unsafe { with(handle, |_| Err(miopenStatusUnsupportedOp)) }
 }
 
 pub(super) unsafe extern "C" fn miopenFusionPlanGetWorkSpaceSize(
@@ -145,8 +145,8 @@ pub(super) unsafe extern "C" fn miopenExecuteFusionPlan(
     _output: *mut c_void,
     _args: miopenOperatorArgs_t,
 ) -> miopenStatus_t {
-    // What MIOpen answers for a plan that was not compiled.
-    with(handle, |_| Err(miopenStatusBadParm))
+    // SAFETY: the caller's handle. What MIOpen answers for a plan that was not compiled.
+    unsafe { with(handle, |_| Err(miopenStatusBadParm)) }
 }
 
 pub(super) unsafe extern "C" fn miopenExecuteFusionPlan_v2(
@@ -160,6 +160,6 @@ pub(super) unsafe extern "C" fn miopenExecuteFusionPlan_v2(
     _workspace: *mut c_void,
     _workspaceSize: usize,
 ) -> miopenStatus_t {
-    // As above.
-    with(handle, |_| Err(miopenStatusBadParm))
+    // SAFETY: as above.
+    unsafe { with(handle, |_| Err(miopenStatusBadParm)) }
 }

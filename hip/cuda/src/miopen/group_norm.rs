@@ -27,25 +27,28 @@ pub(super) unsafe extern "C" fn miopenGroupNormForward(
     rstd: *mut c_void,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let (xt, yt, means, rstds) = (tensor(xDesc)?, tensor(yDesc)?, tensor(meanDesc)?, tensor(rstdDesc)?);
-        require((2..=5).contains(&xt.dims.len()) && xt.dims == yt.dims, miopenStatusBadParm)?;
-        let (batch, channels) = (xt.dims[0], xt.dims[1]);
-        let pixels: usize = xt.dims[2..].iter().product();
-        let groups = num_groups as usize;
-        require(groups >= 1 && channels.is_multiple_of(groups), miopenStatusBadParm)?;
-        let rows = batch * groups;
-        require(means.count() == rows && rstds.count() == rows, miopenStatusBadParm)?;
-        checked(xt, &[(xt, x), (yt, y), (means, mean), (rstds, rstd)])?;
-        let parameters = parameters(mode, xt, [(weightDesc, weight), (biasDesc, bias)], channels)?;
-        let norm = Norm {
-            rows: rows as i64,
-            length: (channels / groups * pixels) as i64,
-            groups: groups as i64,
-            channels: (channels / groups) as i64,
-            share: pixels as i64,
-            epsilon,
-        };
-        launch(handle.stream, xt.data, true, norm, Forward { x, y, mean, rstd, parameters })
-    })
+    unsafe {
+        with(handle, |handle| {
+            let (xt, yt, means, rstds) =
+                (tensor(xDesc)?, tensor(yDesc)?, tensor(meanDesc)?, tensor(rstdDesc)?);
+            require((2..=5).contains(&xt.dims.len()) && xt.dims == yt.dims, miopenStatusBadParm)?;
+            let (batch, channels) = (xt.dims[0], xt.dims[1]);
+            let pixels: usize = xt.dims[2..].iter().product();
+            let groups = num_groups as usize;
+            require(groups >= 1 && channels.is_multiple_of(groups), miopenStatusBadParm)?;
+            let rows = batch * groups;
+            require(means.count() == rows && rstds.count() == rows, miopenStatusBadParm)?;
+            checked(xt, &[(xt, x), (yt, y), (means, mean), (rstds, rstd)])?;
+            let parameters = parameters(mode, xt, [(weightDesc, weight), (biasDesc, bias)], channels)?;
+            let norm = Norm {
+                rows: rows as i64,
+                length: (channels / groups * pixels) as i64,
+                groups: groups as i64,
+                channels: (channels / groups) as i64,
+                share: pixels as i64,
+                epsilon,
+            };
+            launch(handle.stream, xt.data, true, norm, Forward { x, y, mean, rstd, parameters })
+        })
+    }
 }

@@ -90,10 +90,11 @@ pub(super) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenS
 
 /// Runs the body of a call with its handle, the thread's device made current.
 ///
-/// A safe function, as every entry of the table is unsafe already: its caller vouches for the handle.
-pub(super) fn with(handle: miopenHandle_t, body: impl FnOnce(&Handle) -> Outcome) -> miopenStatus_t {
+/// # Safety
+/// A non-null handle came from [`miopenCreateWithStream`] and is not destroyed.
+pub(super) unsafe fn with(handle: miopenHandle_t, body: impl FnOnce(&Handle) -> Outcome) -> miopenStatus_t {
     status(|| {
-        // SAFETY: a non-null handle came from `miopenCreateWithStream` and is not destroyed, by MIOpen's contract.
+        // SAFETY: the caller's word.
         let handle = unsafe { object::<Handle, _>(handle) }?;
         ensure().map_err(|_| miopenStatusNotInitialized)?;
         body(handle)

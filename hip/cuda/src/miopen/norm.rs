@@ -65,36 +65,38 @@ pub(super) unsafe extern "C" fn miopenBatchNormalizationForwardTraining(
     resultSaveInvVariance: *mut c_void,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let (xt, yt, parameters) = (tensor(xDesc)?, tensor(yDesc)?, tensor(bnScaleBiasMeanVarDesc)?);
-        let mode = checked(bn_mode, xt, &[yt], parameters)?;
-        scalar(alpha, xt.data)?;
-        scalar(beta, xt.data)?;
-        check_buffer(x, xt.bytes())?;
-        check_buffer(y, yt.bytes())?;
-        let running = [resultRunningMean.cast_const(), resultRunningVariance.cast_const()];
-        let saved = [resultSaveMean.cast_const(), resultSaveInvVariance.cast_const()];
-        check_all(parameters, &[bnScale.cast_const(), bnBias.cast_const()], &[running, saved].concat())?;
-        answered(cudnn::cudnnBatchNormalizationForwardTraining(
-            handle.raw,
-            mode,
-            alpha,
-            beta,
-            xt.raw,
-            x,
-            yt.raw,
-            y,
-            parameters.raw,
-            bnScale,
-            bnBias,
-            expAvgFactor,
-            resultRunningMean,
-            resultRunningVariance,
-            epsilon,
-            resultSaveMean,
-            resultSaveInvVariance,
-        ))
-    })
+    unsafe {
+        with(handle, |handle| {
+            let (xt, yt, parameters) = (tensor(xDesc)?, tensor(yDesc)?, tensor(bnScaleBiasMeanVarDesc)?);
+            let mode = checked(bn_mode, xt, &[yt], parameters)?;
+            scalar(alpha, xt.data)?;
+            scalar(beta, xt.data)?;
+            check_buffer(x, xt.bytes())?;
+            check_buffer(y, yt.bytes())?;
+            let running = [resultRunningMean.cast_const(), resultRunningVariance.cast_const()];
+            let saved = [resultSaveMean.cast_const(), resultSaveInvVariance.cast_const()];
+            check_all(parameters, &[bnScale.cast_const(), bnBias.cast_const()], &[running, saved].concat())?;
+            answered(cudnn::cudnnBatchNormalizationForwardTraining(
+                handle.raw,
+                mode,
+                alpha,
+                beta,
+                xt.raw,
+                x,
+                yt.raw,
+                y,
+                parameters.raw,
+                bnScale,
+                bnBias,
+                expAvgFactor,
+                resultRunningMean,
+                resultRunningVariance,
+                epsilon,
+                resultSaveMean,
+                resultSaveInvVariance,
+            ))
+        })
+    }
 }
 
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]
@@ -115,32 +117,35 @@ pub(super) unsafe extern "C" fn miopenBatchNormalizationForwardInference(
     epsilon: f64,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let (xt, yt, parameters) = (tensor(xDesc)?, tensor(yDesc)?, tensor(bnScaleBiasMeanVarDesc)?);
-        let mode = checked(bn_mode, xt, &[yt], parameters)?;
-        scalar(alpha, xt.data)?;
-        scalar(beta, xt.data)?;
-        check_buffer(x, xt.bytes())?;
-        check_buffer(y, yt.bytes())?;
-        let needed = [bnScale, bnBias, estimatedMean, estimatedVariance].map(|pointer| pointer.cast_const());
-        check_all(parameters, &needed, &[])?;
-        answered(cudnn::cudnnBatchNormalizationForwardInference(
-            handle.raw,
-            mode,
-            alpha,
-            beta,
-            xt.raw,
-            x,
-            yt.raw,
-            y,
-            parameters.raw,
-            bnScale,
-            bnBias,
-            estimatedMean,
-            estimatedVariance,
-            epsilon,
-        ))
-    })
+    unsafe {
+        with(handle, |handle| {
+            let (xt, yt, parameters) = (tensor(xDesc)?, tensor(yDesc)?, tensor(bnScaleBiasMeanVarDesc)?);
+            let mode = checked(bn_mode, xt, &[yt], parameters)?;
+            scalar(alpha, xt.data)?;
+            scalar(beta, xt.data)?;
+            check_buffer(x, xt.bytes())?;
+            check_buffer(y, yt.bytes())?;
+            let needed =
+                [bnScale, bnBias, estimatedMean, estimatedVariance].map(|pointer| pointer.cast_const());
+            check_all(parameters, &needed, &[])?;
+            answered(cudnn::cudnnBatchNormalizationForwardInference(
+                handle.raw,
+                mode,
+                alpha,
+                beta,
+                xt.raw,
+                x,
+                yt.raw,
+                y,
+                parameters.raw,
+                bnScale,
+                bnBias,
+                estimatedMean,
+                estimatedVariance,
+                epsilon,
+            ))
+        })
+    }
 }
 
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]
@@ -166,38 +171,40 @@ pub(super) unsafe extern "C" fn miopenBatchNormalizationBackward(
     savedInvVariance: *const c_void,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let (xt, dyt, dxt) = (tensor(xDesc)?, tensor(dyDesc)?, tensor(dxDesc)?);
-        let parameters = tensor(bnScaleBiasDiffDesc)?;
-        let mode = checked(bn_mode, xt, &[dyt, dxt], parameters)?;
-        for factor in [alphaDataDiff, betaDataDiff, alphaParamDiff, betaParamDiff] {
-            scalar(factor, xt.data)?;
-        }
-        for (pointer, tensor) in [(x, xt), (dy, dyt), (dx.cast_const(), dxt)] {
-            check_buffer(pointer, tensor.bytes())?;
-        }
-        let needed = [bnScale, resultBnScaleDiff.cast_const(), resultBnBiasDiff.cast_const()];
-        check_all(parameters, &needed, &[savedMean, savedInvVariance])?;
-        answered(cudnn::cudnnBatchNormalizationBackward(
-            handle.raw,
-            mode,
-            alphaDataDiff,
-            betaDataDiff,
-            alphaParamDiff,
-            betaParamDiff,
-            xt.raw,
-            x,
-            dyt.raw,
-            dy,
-            dxt.raw,
-            dx,
-            parameters.raw,
-            bnScale,
-            resultBnScaleDiff,
-            resultBnBiasDiff,
-            epsilon,
-            savedMean,
-            savedInvVariance,
-        ))
-    })
+    unsafe {
+        with(handle, |handle| {
+            let (xt, dyt, dxt) = (tensor(xDesc)?, tensor(dyDesc)?, tensor(dxDesc)?);
+            let parameters = tensor(bnScaleBiasDiffDesc)?;
+            let mode = checked(bn_mode, xt, &[dyt, dxt], parameters)?;
+            for factor in [alphaDataDiff, betaDataDiff, alphaParamDiff, betaParamDiff] {
+                scalar(factor, xt.data)?;
+            }
+            for (pointer, tensor) in [(x, xt), (dy, dyt), (dx.cast_const(), dxt)] {
+                check_buffer(pointer, tensor.bytes())?;
+            }
+            let needed = [bnScale, resultBnScaleDiff.cast_const(), resultBnBiasDiff.cast_const()];
+            check_all(parameters, &needed, &[savedMean, savedInvVariance])?;
+            answered(cudnn::cudnnBatchNormalizationBackward(
+                handle.raw,
+                mode,
+                alphaDataDiff,
+                betaDataDiff,
+                alphaParamDiff,
+                betaParamDiff,
+                xt.raw,
+                x,
+                dyt.raw,
+                dy,
+                dxt.raw,
+                dx,
+                parameters.raw,
+                bnScale,
+                resultBnScaleDiff,
+                resultBnBiasDiff,
+                epsilon,
+                savedMean,
+                savedInvVariance,
+            ))
+        })
+    }
 }

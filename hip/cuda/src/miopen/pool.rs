@@ -274,36 +274,38 @@ pub(super) unsafe extern "C" fn miopenPoolingForward(
     workSpaceSize: usize,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let (pooling, xt, yt) = (object::<Pooling, _>(poolDesc)?, tensor(xDesc)?, tensor(yDesc)?);
-        let shape = Shape::new(pooling, xt, yt)?;
-        plain_scalars(alpha, beta, xt.data)?;
-        check_buffer(x, xt.bytes())?;
-        check_buffer(y, yt.bytes())?;
-        if pooling.mode != miopenPoolingMax {
-            let (xt, yt) = (xt.raw, yt.raw);
-            return answered(cudnn::cudnnPoolingForward(
-                handle.raw,
-                pooling.raw,
-                one(),
-                xt,
-                x,
-                zero(),
-                yt,
-                y,
-            ));
-        }
-        let indices = if do_backward {
-            let bytes = yt.count() * pooling.index_size();
-            require(workSpaceSize >= bytes, miopenStatusBadParm)?;
-            check_buffer(workSpace, bytes)?;
-            workSpace
-        } else {
-            ptr::null_mut()
-        };
-        let name = kernel(false, pooling, xt.data)?;
-        launch(handle, name, shape, yt.count(), [x.cast_mut(), y, indices])
-    })
+    unsafe {
+        with(handle, |handle| {
+            let (pooling, xt, yt) = (object::<Pooling, _>(poolDesc)?, tensor(xDesc)?, tensor(yDesc)?);
+            let shape = Shape::new(pooling, xt, yt)?;
+            plain_scalars(alpha, beta, xt.data)?;
+            check_buffer(x, xt.bytes())?;
+            check_buffer(y, yt.bytes())?;
+            if pooling.mode != miopenPoolingMax {
+                let (xt, yt) = (xt.raw, yt.raw);
+                return answered(cudnn::cudnnPoolingForward(
+                    handle.raw,
+                    pooling.raw,
+                    one(),
+                    xt,
+                    x,
+                    zero(),
+                    yt,
+                    y,
+                ));
+            }
+            let indices = if do_backward {
+                let bytes = yt.count() * pooling.index_size();
+                require(workSpaceSize >= bytes, miopenStatusBadParm)?;
+                check_buffer(workSpace, bytes)?;
+                workSpace
+            } else {
+                ptr::null_mut()
+            };
+            let name = kernel(false, pooling, xt.data)?;
+            launch(handle, name, shape, yt.count(), [x.cast_mut(), y, indices])
+        })
+    }
 }
 
 pub(super) unsafe extern "C" fn miopenPoolingBackward(
@@ -322,34 +324,36 @@ pub(super) unsafe extern "C" fn miopenPoolingBackward(
     workSpace: *mut c_void,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let pooling = object::<Pooling, _>(poolDesc)?;
-        let (yt, dyt, xt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
-        Shape::new(pooling, xt, yt)?;
-        let shape = Shape::new(pooling, dxt, dyt)?;
-        plain_scalars(alpha, beta, dxt.data)?;
-        check_buffer(dy, dyt.bytes())?;
-        check_buffer(dx, dxt.bytes())?;
-        if pooling.mode == miopenPoolingMax {
-            check_buffer(workSpace, dyt.count() * pooling.index_size())?;
-            let name = kernel(true, pooling, dxt.data)?;
-            return launch(handle, name, shape, dxt.count(), [dy.cast_mut(), workSpace, dx]);
-        }
-        // An average's gradient reads neither x nor y; cuDNN wants pointers.
-        let (y, x) = (if y.is_null() { dy } else { y }, if x.is_null() { dx.cast_const() } else { x });
-        answered(cudnn::cudnnPoolingBackward(
-            handle.raw,
-            pooling.raw,
-            one(),
-            yt.raw,
-            y,
-            dyt.raw,
-            dy,
-            xt.raw,
-            x,
-            zero(),
-            dxt.raw,
-            dx,
-        ))
-    })
+    unsafe {
+        with(handle, |handle| {
+            let pooling = object::<Pooling, _>(poolDesc)?;
+            let (yt, dyt, xt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
+            Shape::new(pooling, xt, yt)?;
+            let shape = Shape::new(pooling, dxt, dyt)?;
+            plain_scalars(alpha, beta, dxt.data)?;
+            check_buffer(dy, dyt.bytes())?;
+            check_buffer(dx, dxt.bytes())?;
+            if pooling.mode == miopenPoolingMax {
+                check_buffer(workSpace, dyt.count() * pooling.index_size())?;
+                let name = kernel(true, pooling, dxt.data)?;
+                return launch(handle, name, shape, dxt.count(), [dy.cast_mut(), workSpace, dx]);
+            }
+            // An average's gradient reads neither x nor y; cuDNN wants pointers.
+            let (y, x) = (if y.is_null() { dy } else { y }, if x.is_null() { dx.cast_const() } else { x });
+            answered(cudnn::cudnnPoolingBackward(
+                handle.raw,
+                pooling.raw,
+                one(),
+                yt.raw,
+                y,
+                dyt.raw,
+                dy,
+                xt.raw,
+                x,
+                zero(),
+                dxt.raw,
+                dx,
+            ))
+        })
+    }
 }

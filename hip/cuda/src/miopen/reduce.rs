@@ -128,11 +128,13 @@ pub(super) unsafe extern "C" fn miopenGetReductionIndicesSize(
     sizeInBytes: *mut usize,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors and out-pointer.
-    with(handle, |_| unsafe {
-        let (a, c) = (tensor(aDesc)?, tensor(cDesc)?);
-        shapes(a, c)?;
-        answer(sizeInBytes, index_bytes(reduction(reduceTensorDesc)?, c))
-    })
+    unsafe {
+        with(handle, |_| {
+            let (a, c) = (tensor(aDesc)?, tensor(cDesc)?);
+            shapes(a, c)?;
+            answer(sizeInBytes, index_bytes(reduction(reduceTensorDesc)?, c))
+        })
+    }
 }
 
 pub(super) unsafe extern "C" fn miopenGetReductionWorkspaceSize(
@@ -143,13 +145,15 @@ pub(super) unsafe extern "C" fn miopenGetReductionWorkspaceSize(
     sizeInBytes: *mut usize,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors and out-pointer.
-    with(handle, |handle| unsafe {
-        let (own, a, c) = (reduction(reduceTensorDesc)?, tensor(aDesc)?, tensor(cDesc)?);
-        shapes(a, c)?;
-        let mut bytes = 0;
-        answered(cudnn::cudnnGetReductionWorkspaceSize(handle.raw, own.raw, a.raw, c.raw, &mut bytes))?;
-        answer(sizeInBytes, bytes)
-    })
+    unsafe {
+        with(handle, |handle| {
+            let (own, a, c) = (reduction(reduceTensorDesc)?, tensor(aDesc)?, tensor(cDesc)?);
+            shapes(a, c)?;
+            let mut bytes = 0;
+            answered(cudnn::cudnnGetReductionWorkspaceSize(handle.raw, own.raw, a.raw, c.raw, &mut bytes))?;
+            answer(sizeInBytes, bytes)
+        })
+    }
 }
 
 pub(super) unsafe extern "C" fn miopenReduceTensor(
@@ -167,30 +171,32 @@ pub(super) unsafe extern "C" fn miopenReduceTensor(
     C: *mut c_void,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let (own, a, c) = (reduction(reduceTensorDesc)?, tensor(aDesc)?, tensor(cDesc)?);
-        shapes(a, c)?;
-        scalar(alpha, a.data)?;
-        scalar(beta, a.data)?;
-        check_buffer(A, a.bytes())?;
-        check_buffer(C, c.bytes())?;
-        check_buffer(workspace, workspaceSizeInBytes)?;
-        let bytes = index_bytes(own, c);
-        require(indicesSizeInBytes >= bytes, miopenStatusBadParm)?;
-        check_buffer(indices, bytes)?;
-        answered(cudnn::cudnnReduceTensor(
-            handle.raw,
-            own.raw,
-            indices,
-            bytes,
-            workspace,
-            workspaceSizeInBytes,
-            alpha,
-            a.raw,
-            A,
-            beta,
-            c.raw,
-            C,
-        ))
-    })
+    unsafe {
+        with(handle, |handle| {
+            let (own, a, c) = (reduction(reduceTensorDesc)?, tensor(aDesc)?, tensor(cDesc)?);
+            shapes(a, c)?;
+            scalar(alpha, a.data)?;
+            scalar(beta, a.data)?;
+            check_buffer(A, a.bytes())?;
+            check_buffer(C, c.bytes())?;
+            check_buffer(workspace, workspaceSizeInBytes)?;
+            let bytes = index_bytes(own, c);
+            require(indicesSizeInBytes >= bytes, miopenStatusBadParm)?;
+            check_buffer(indices, bytes)?;
+            answered(cudnn::cudnnReduceTensor(
+                handle.raw,
+                own.raw,
+                indices,
+                bytes,
+                workspace,
+                workspaceSizeInBytes,
+                alpha,
+                a.raw,
+                A,
+                beta,
+                c.raw,
+                C,
+            ))
+        })
+    }
 }

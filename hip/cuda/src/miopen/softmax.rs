@@ -39,17 +39,19 @@ pub(super) unsafe extern "C" fn miopenSoftmaxForward_V2(
     mode: miopenSoftmaxMode_t,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let (algorithm, mode) = raw(algorithm, mode)?;
-        let (xt, yt) = (tensor(xDesc)?, tensor(yDesc)?);
-        require(xt.dims == yt.dims && xt.data == yt.data, miopenStatusBadParm)?;
-        scalar(alpha, xt.data)?;
-        scalar(beta, xt.data)?;
-        check_buffer(x, xt.bytes())?;
-        check_buffer(y, yt.bytes())?;
-        let (xt, yt) = (xt.raw, yt.raw);
-        answered(cudnn::cudnnSoftmaxForward(handle.raw, algorithm, mode, alpha, xt, x, beta, yt, y))
-    })
+    unsafe {
+        with(handle, |handle| {
+            let (algorithm, mode) = raw(algorithm, mode)?;
+            let (xt, yt) = (tensor(xDesc)?, tensor(yDesc)?);
+            require(xt.dims == yt.dims && xt.data == yt.data, miopenStatusBadParm)?;
+            scalar(alpha, xt.data)?;
+            scalar(beta, xt.data)?;
+            check_buffer(x, xt.bytes())?;
+            check_buffer(y, yt.bytes())?;
+            let (xt, yt) = (xt.raw, yt.raw);
+            answered(cudnn::cudnnSoftmaxForward(handle.raw, algorithm, mode, alpha, xt, x, beta, yt, y))
+        })
+    }
 }
 
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]
@@ -67,19 +69,22 @@ pub(super) unsafe extern "C" fn miopenSoftmaxBackward_V2(
     mode: miopenSoftmaxMode_t,
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    with(handle, |handle| unsafe {
-        let (algorithm, mode) = raw(algorithm, mode)?;
-        let (yt, dyt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(dxDesc)?);
-        let alike = yt.dims == dyt.dims && yt.dims == dxt.dims && yt.data == dyt.data && yt.data == dxt.data;
-        require(alike, miopenStatusBadParm)?;
-        scalar(alpha, yt.data)?;
-        scalar(beta, yt.data)?;
-        for (pointer, tensor) in [(y, yt), (dy, dyt), (dx.cast_const(), dxt)] {
-            check_buffer(pointer, tensor.bytes())?;
-        }
-        let (yt, dyt, dxt) = (yt.raw, dyt.raw, dxt.raw);
-        answered(cudnn::cudnnSoftmaxBackward(
-            handle.raw, algorithm, mode, alpha, yt, y, dyt, dy, beta, dxt, dx,
-        ))
-    })
+    unsafe {
+        with(handle, |handle| {
+            let (algorithm, mode) = raw(algorithm, mode)?;
+            let (yt, dyt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(dxDesc)?);
+            let alike =
+                yt.dims == dyt.dims && yt.dims == dxt.dims && yt.data == dyt.data && yt.data == dxt.data;
+            require(alike, miopenStatusBadParm)?;
+            scalar(alpha, yt.data)?;
+            scalar(beta, yt.data)?;
+            for (pointer, tensor) in [(y, yt), (dy, dyt), (dx.cast_const(), dxt)] {
+                check_buffer(pointer, tensor.bytes())?;
+            }
+            let (yt, dyt, dxt) = (yt.raw, dyt.raw, dxt.raw);
+            answered(cudnn::cudnnSoftmaxBackward(
+                handle.raw, algorithm, mode, alpha, yt, y, dyt, dy, beta, dxt, dx,
+            ))
+        })
+    }
 }

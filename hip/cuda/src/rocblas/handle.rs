@@ -32,7 +32,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if let Err(status) = self.destroy() {
-            log::warn!("cublasDestroy failed: {status:?}");
+            log::warn!("cublasDestroy_v2 failed: {status:?}");
         }
     }
 }

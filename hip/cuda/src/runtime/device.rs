@@ -117,8 +117,15 @@ pub(super) unsafe extern "C" fn hipSetDevice(index: c_int) -> hipError_t {
 
 pub(super) unsafe extern "C" fn hipGetDevice(index: *mut c_int) -> hipError_t {
     api(|| {
-        let (current, _) = CURRENT.get();
+        let (current, bound) = CURRENT.get();
         device(current)?;
+        if bound {
+            let mut now = ptr::null_mut();
+            // SAFETY: the function is the driver's, the pointer valid.
+            from_cuda(unsafe { cuda::cuCtxGetCurrent(&mut now) })?;
+            // Other code of the process may have chosen another context for the thread: the next call takes this one again.
+            CURRENT.set((current, now == context(current)?.0));
+        }
         // SAFETY: the caller's, by HIP's contract.
         unsafe { put(index, current) }
     })

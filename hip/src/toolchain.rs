@@ -1,0 +1,183 @@
+//! What compiles a provider's kernels: a code object on disk is used only where all of this is the same.
+
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::hash::Fnv;
+use crate::provider::ProviderKind;
+
+/// A provider's compiler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Toolchain {
+    pub(crate) provider: ProviderKind,
+    /// hipRTC's major and minor version, which AMD leaves at 9.0 from ROCm 5.7 to 7.2.
+    pub(crate) hiprtc: (i32, i32),
+    /// `hipRuntimeGetVersion`.
+    pub(crate) runtime: i32,
+    /// The builds of the compiler's files, as [`builds_loaded`] says them.
+    pub(crate) builds: String,
+}
+
+/// The libraries that make AMD's code objects; before ROCm 7 libamdhip64 has hipRTC's functions too.
+const AMD: &[&str] = &["libhiprtc", "libamd_comgr", "libamdhip64"];
+/// Those that make NVIDIA's.
+const NVIDIA: &[&str] = &["libnvrtc"];
+
+impl Toolchain {
+    /// The compiler of a provider whose libraries are loaded.
+    pub(crate) fn of(provider: ProviderKind, hiprtc: (i32, i32), runtime: i32) -> Self {
+        let builds = match provider {
+            ProviderKind::Rocm => builds_loaded(AMD),
+            ProviderKind::Cuda => builds_loaded(NVIDIA),
+            ProviderKind::Cpu => {
+                crate::provider::host_compiler().and_then(|path| build_of_file(&path)).unwrap_or_default()
+            }
+        };
+        log::debug!("{provider} compiles with hipRTC {hiprtc:?}, HIP {runtime}, {builds}");
+        Self { provider, hiprtc, runtime, builds }
+    }
+
+    /// Adds it to a key.
+    pub(crate) fn add_to(&self, key: Fnv) -> Fnv {
+        self.provider
+            .compiles_with()
+            .fold(key, |key, text| key.part(text))
+            // The provider too: an NVIDIA or CPU device never has AMD's architecture name, but nothing forbids it.
+            .part(self.provider.name())
+            .part(&format!("{}.{} {}", self.hiprtc.0, self.hiprtc.1, self.runtime))
+            .part(&self.builds)
+    }
+}
+
+/// The builds of the libraries in this process whose file names begin so, in an order of their own: each by its build id, or
+/// by its file's size and time where the linker wrote none.
+fn builds_loaded(names: &[&'static str]) -> String {
+    struct Found<'a> {
+        names: &'a [&'static str],
+        builds: Vec<String>,
+    }
+
+    /// # Safety
+    /// For `dl_iterate_phdr`, with a [`Found`] behind it.
+    unsafe extern "C" fn look(
+        info: *mut libc::dl_phdr_info,
+        _size: libc::size_t,
+        found: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader passes what it was given and a description of one loaded object, valid during this call.
+        let (info, found) = unsafe { (&*info, &mut *found.cast::<Found<'_>>()) };
+        if info.dlpi_name.is_null() {
+            return 0;
+        }
+        // SAFETY: the object's file name, NUL-ended, by the loader's word.
+        let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()));
+        let file = path.file_name().map(OsStr::as_bytes).unwrap_or_default();
+        let Some(name) = found.names.iter().find(|name| file.starts_with(name.as_bytes())) else { return 0 };
+        // SAFETY: the loader mapped the object and keeps it until this call is over.
+        let build = unsafe { build_id(info) }.or_else(|| build_of_file(path));
+        found.builds.push(format!("{name} {}", build.unwrap_or_default()));
+        0
+    }
+
+    let mut found = Found { names, builds: Vec::new() };
+    // SAFETY: the function is the C library's; it calls `look` with the pointer, before it returns.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    found.builds.sort();
+    found.builds.join(", ")
+}
+
+/// The build id in a loaded object's notes.
+///
+/// # Safety
+/// `info` is the loader's description of an object that stays mapped during the call.
+unsafe fn build_id(info: &libc::dl_phdr_info) -> Option<String> {
+    // SAFETY: the program headers of a mapped object.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    headers.iter().filter(|header| header.p_type == libc::PT_NOTE).find_map(|header| {
+        let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+        // SAFETY: a note segment lies in a loaded one ("Note Section", System V ABI), so that it is mapped.
+        let notes = unsafe { std::slice::from_raw_parts(start as *const u8, header.p_memsz as usize) };
+        build_id_in(notes, header.p_align as usize)
+    })
+}
+
+/// The build id among notes: name size, description size and type, then both, each padded.
+fn build_id_in(mut notes: &[u8], align: usize) -> Option<String> {
+    const GNU_BUILD_ID: u32 = 3;
+    let align = if align == 8 { 8 } else { 4 };
+    loop {
+        let word =
+            |at: usize| -> Option<u32> { Some(u32::from_ne_bytes(notes.get(at..at + 4)?.try_into().ok()?)) };
+        let (name_size, size, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
+        let start = (12 + name_size).next_multiple_of(align);
+        let text = notes.get(start..start.checked_add(size)?)?;
+        if kind == GNU_BUILD_ID && notes.get(12..12 + name_size)? == b"GNU\0" {
+            return Some(text.iter().map(|byte| format!("{byte:02x}")).collect());
+        }
+        notes = notes.get((start + size).next_multiple_of(align)..)?;
+    }
+}
+
+/// A file's size and the time at which it was written.
+fn build_of_file(path: &Path) -> Option<String> {
+    let facts = std::fs::metadata(path).ok()?;
+    Some(format!("{} bytes of {}.{:09}", facts.size(), facts.mtime(), facts.mtime_nsec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(name: &[u8], kind: u32, text: &[u8], align: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for word in [name.len() as u32, text.len() as u32, kind] {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        for part in [name, text] {
+            bytes.extend_from_slice(part);
+            bytes.resize(bytes.len().next_multiple_of(align), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_build_id_is_found_among_other_notes() {
+        for align in [4, 8] {
+            let other = [note(b"GNU\0", 5, &[1; 13], align), note(b"FreeBSD\0", 3, &[2; 4], align)].concat();
+            let own = note(b"GNU\0", 3, &[0xab, 0x01, 0xff], align);
+            assert_eq!(build_id_in(&[other.clone(), own.clone()].concat(), align).as_deref(), Some("ab01ff"));
+            assert_eq!(build_id_in(&other, align), None);
+            for cut in 0..own.len().min(19) {
+                assert_eq!(build_id_in(&own[..cut], align), None, "cut at {cut}");
+            }
+            let lies = [u32::MAX.to_ne_bytes(), u32::MAX.to_ne_bytes(), 3u32.to_ne_bytes()].concat();
+            assert_eq!(build_id_in(&lies, align), None);
+        }
+    }
+
+    #[test]
+    fn libraries_of_this_process_are_told_by_their_builds() {
+        let found = builds_loaded(&["libc.so"]);
+        let build = found.strip_prefix("libc.so ").expect("the C library is loaded");
+        assert!(build.len() >= 16 && !build.contains(','), "{found}");
+        assert_eq!(builds_loaded(&["libc.so"]), found);
+        assert_eq!(builds_loaded(&["libno-such-thing"]), "");
+    }
+
+    #[test]
+    fn a_file_that_is_exchanged_is_another_build() {
+        let path = std::env::temp_dir().join(format!("hip-toolchain-{}", std::process::id()));
+        std::fs::write(&path, "old").unwrap();
+        let old = build_of_file(&path);
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(10);
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+        let newer = build_of_file(&path);
+        std::fs::write(&path, "longer").unwrap();
+        let longer = build_of_file(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert!(old.is_some() && old != newer && newer != longer && longer != old);
+        assert_eq!(build_of_file(&path), None);
+    }
+}
