@@ -13,8 +13,10 @@
 //!
 //! - quantised values of E5M2, E4M3 and E2M1, and those packed along another dim than the last.
 //!
-//! An index out of range or an integer division by zero in a tensor is found by the kernel: it touches no memory, gives 0 there, and
-//! the next read or [`Backend::sync`](burn_backend::Backend::sync) of the device returns the error, with the op's name.
+//! An index out of range or an integer division by zero in a tensor is found by the kernel: it touches no memory and gives 0 there.
+//! The op's result is then faulty, and so is what is computed from it: each read of either fails, in whichever thread, with the op's
+//! name ([`read_with_fault`] gives the elements too), and reads of other tensors don't.
+//! [`Backend::sync`](burn_backend::Backend::sync) reports each fault that no read has reported, once.
 //! `bool_argwhere` is the only op that waits for the device: the size of its result is data, and is read.
 //!
 //! The dtypes that tensors have by default are a device's, whichever type came first: see [`Rocm`].
@@ -50,5 +52,6 @@ pub use error::{raise, take_last_error};
 pub use hip::trace;
 pub use hip::{Error as RocmError, is_available, rocm_device_count};
 pub use layout::Layout;
+pub use ops::data::read_with_fault;
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;

@@ -11,7 +11,7 @@ use rocblas_sys::*;
 
 use crate::span::Span;
 use crate::workarounds::Halves;
-use crate::{Buffer, DType, Error, Result, library, trace, workarounds};
+use crate::{Buffer, DType, Error, Result, carry_faults, library, trace, workarounds};
 use layout::{Operand, Plan, Strided};
 
 /// A batch of matrices in device memory; offset and strides in elements.
@@ -117,9 +117,11 @@ impl Blas {
         if batch == 0 || c.rows == 0 || c.cols == 0 {
             return Ok(());
         }
+        let read = [a.buffer, b.buffer];
         let plan = layout::plan(batch, a.strided(), b.strided(), c.strided())?;
         let (a, b) = (self.span("gemm", &a, batch, dtype)?, self.span("gemm", &b, batch, dtype)?);
         let out = self.span("gemm", &c, batch, kind.output)?.apart_from("gemm", &[a, b])?;
+        carry_faults(read, [c.buffer]);
         // With no inner dimension nothing is read, but rocBLAS wants no null pointer.
         let (a, b) = if plan.k == 0 { (out, out) } else { (a, b) };
         let (first, second) = if plan.swap { (b, a) } else { (a, b) };
@@ -156,9 +158,11 @@ impl Blas {
         if batch == 0 || c.rows == 0 || c.cols == 0 {
             return Ok(());
         }
+        let read = [a.buffer, b.buffer];
         let plan = layout::plan_sum(batch, a.strided(), b.strided(), c.strided())?;
         let (a, b) = (self.span("geam", &a, batch, dtype)?, self.span("geam", &b, batch, dtype)?);
         let out = self.span("geam", &c, batch, dtype)?.apart_from("geam", &[a, b])?;
+        carry_faults(read, [c.buffer]);
         c.buffer.device().make_current()?;
         let handle = self.lock();
         // SAFETY: as in `gemm`.

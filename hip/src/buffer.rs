@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::device::Device;
+use crate::marks::Marks;
 use crate::pool::PoolBlock;
 
 /// Memory of one device, from its pool; given back when dropped. Not `Clone`: share an `Arc`.
@@ -14,12 +15,14 @@ pub struct Buffer {
     block: Option<PoolBlock>,
     address: usize,
     bytes: usize,
+    /// The faults that may be in what it holds.
+    pub(crate) marks: Marks,
 }
 
 impl Buffer {
     pub(crate) fn new(device: Arc<Device>, block: PoolBlock, bytes: usize) -> Self {
         let address = block.address;
-        Self { device, block: Some(block), address, bytes }
+        Self { device, block: Some(block), address, bytes, marks: Marks::default() }
     }
 
     /// Bytes asked for.
@@ -35,7 +38,8 @@ impl Buffer {
         &self.device
     }
 
-    /// The address on the device; never null, also for 0 bytes. For tables of tensors that a kernel takes by value.
+    /// The address on the device; never null, also for 0 bytes. For tables of tensors that a kernel takes by value, beside
+    /// [`carry_faults`](crate::carry_faults).
     #[inline]
     pub fn address(&self) -> usize {
         self.address

@@ -16,6 +16,7 @@ use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::Result;
 use crate::launch::Grid;
+use crate::marks::carry_faults;
 use crate::module::Kernel;
 use crate::provider::ProviderKind;
 use crate::settings::settings;
@@ -183,7 +184,7 @@ impl Default for Chain {
 }
 
 impl Stream {
-    /// Launches what was put off. An error waits for the next read or sync, as those of the kernels themselves do.
+    /// Launches what was put off. An error waits for the next read or sync.
     #[inline]
     pub(crate) fn catch_up(&self) {
         if self.chain.any.load(Ordering::Acquire) {
@@ -252,6 +253,8 @@ impl Device {
             Operands::Scalar(a, value) => (Some(a), None, value),
             Operands::Two(a, b) => (Some(a), Some(b), 0.0),
         };
+        // Ahead of the list's lock: this may record an event, which launches the list.
+        carry_faults([a, b].into_iter().flatten().map(|read| read.buffer), [step.out.buffer]);
         let place = |elements: Option<Elements<'_>>| match elements {
             None => Ok((SCALAR, u64::from(value.to_bits()))),
             Some(elements) => Ok((IN_MEMORY, self.address(op, elements, bytes)?)),

@@ -47,7 +47,7 @@ pub struct Device {
     pub(crate) staging: Staging,
     pub(crate) fences: TransferFences,
     kernels: Kernels,
-    pub(crate) faults: Faults,
+    pub(crate) faults: Arc<Faults>,
     /// See [`chain::limit`].
     pub(crate) chain_limit: usize,
     pub(crate) peers: Mutex<Vec<usize>>,
@@ -101,7 +101,7 @@ impl Device {
             pool: MemoryPool::new(Box::new(driver), settings()?.memory_limit),
             staging: Staging::new(&context),
             fences: TransferFences::default(),
-            faults: Faults::new(&context)?,
+            faults: Faults::new(&context, &compute)?,
             chain_limit: chain::limit(provider.kind())?,
             peers: Mutex::new(Vec::new()),
             kernels,
@@ -228,21 +228,22 @@ impl Device {
         self.pool.free(block, fence);
     }
 
-    /// Waits for everything enqueued so far, and reports what `Drop` or the device recorded.
+    /// Waits for everything enqueued so far, and reports, once, what `Drop` recorded and the faults of kernels that no read has
+    /// reported: also those of results that were dropped. Results that a fault is in stay faulty.
     pub fn sync(&self) -> Result<()> {
+        let launched = self.faults.launched();
         self.kernels.unload_behind(|| {
             self.compute.synchronize()?;
             self.copies.synchronize()
         })?;
-        self.report()
+        self.faults.pass(launched);
+        self.context.take_error()?;
+        self.faults.report().map_or(Ok(()), Err)
     }
 
-    /// Reports, once, what was recorded since the last time.
-    pub(crate) fn report(&self) -> Result<()> {
-        if let Some(error) = self.faults.take() {
-            self.context.record(error);
-        }
-        self.context.take_error()
+    /// Words of pinned memory that launches which may find a fault have taken, and buffers that may hold one keep.
+    pub fn fault_words(&self) -> usize {
+        self.faults.words()
     }
 
     /// Keeps an error for the next read or sync, for where none can be returned. The first one counts.

@@ -1,14 +1,19 @@
-//! What kernels complain about: indices out of range, division by zero. A kernel can't fail, so it stores one word into
-//! host memory that the device reaches; the next read or sync finds it there, with no copy or wait of its own.
+//! What kernels complain about: indices out of range, division by zero. A kernel can't fail, so it stores one word into host
+//! memory that the device reaches: no atomic, no copy, no wait.
 //!
-//! Each op has a word of its own, in which later complaints of the same op replace earlier ones: nothing is compared or
-//! exchanged, which devices behind a bus without atomics could not do, and ops never mix up their names.
+//! Each launch that may complain has a word of its own. Who holds its [`Ticket`] can look at it: the buffers that the launch
+//! writes, and those that are computed from them ([`crate::marks`]). Once nobody holds it and the device is past the launch, the
+//! next launch gets the word.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::pinned::PinnedBlock;
+use crate::stream::Stream;
 
 /// What a kernel may find wrong with the values it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,78 +24,341 @@ pub enum Fault {
     Division,
 }
 
-/// Words, and ops that may have one; this backend has some fifty that need it. A power of two.
-const WORDS: usize = 256;
+/// Words that are pinned at once: a page of memory.
+const WORDS: usize = 512;
 
-struct Op {
-    name: &'static str,
-    fault: Fault,
-    word: u16,
+/// The number of a launch that is not queued yet.
+const NOT_YET: u64 = u64::MAX;
+
+/// Launches with a word between two events by which a host that is asked for its progress learns of the device's.
+const EVENT_EVERY: u64 = 4;
+
+/// Moves on whenever a device is known to be past more launches: until then no look at a ticket tells anything new.
+static PROGRESS: AtomicU64 = AtomicU64::new(0);
+
+/// Where [`PROGRESS`] stands.
+pub(crate) fn progress() -> u64 {
+    PROGRESS.load(Ordering::Acquire)
 }
 
-/// The ops that were ever launched with a flag, hashed by their names' addresses: a look-up is one comparison, without a lock.
-static OPS: [OnceLock<Op>; WORDS] = [const { OnceLock::new() }; WORDS];
-/// Where the op of each word stands in [`OPS`].
-static PLACES: [AtomicU16; WORDS] = [const { AtomicU16::new(0) }; WORDS];
-static USED: AtomicU16 = AtomicU16::new(0);
+/// One launch's word.
+pub(crate) struct Ticket {
+    /// In the order of all tickets of the process.
+    id: u64,
+    home: Arc<Faults>,
+    word: u32,
+    address: usize,
+    /// Which of its device's launches with a word it is; 0 where it never came to one.
+    launch: AtomicU64,
+}
 
-/// The word of an op, the same on every device.
-#[inline]
-fn word(name: &'static str, fault: Fault) -> usize {
-    let address = name.as_ptr() as usize;
-    let mut place = (address ^ (address >> 8)) % WORDS;
-    for _ in 0..WORDS {
-        let op = OPS[place].get_or_init(|| {
-            let word = USED.fetch_add(1, Ordering::AcqRel);
-            PLACES[usize::from(word)].store(place as u16, Ordering::Release);
-            Op { name, fault, word }
-        });
-        if std::ptr::eq(op.name, name) && op.fault == fault {
-            return usize::from(op.word);
-        }
-        place = (place + 1) % WORDS;
+impl Ticket {
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
-    // More ops than words: the last one's name stands for all of them.
-    WORDS - 1
+
+    /// The word's address, for the kernel.
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
+    /// Says that the launch is queued.
+    pub(crate) fn launched(&self) {
+        // In this order: a number that has been given out is one of a launch that is queued.
+        let number = self.home.launched.fetch_add(1, Ordering::AcqRel) + 1;
+        self.launch.store(number, Ordering::Release);
+    }
+
+    /// Says that there will be no launch.
+    pub(crate) fn cancelled(&self) {
+        self.launch.store(0, Ordering::Release);
+    }
+
+    /// What the kernel stored so far; 0 where it had nothing to complain about.
+    pub(crate) fn value(&self) -> u64 {
+        // SAFETY: the word is in a page that `home` keeps, aligned to far more; device and host access each word as a whole.
+        unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.load(Ordering::Acquire)
+    }
+
+    /// Whether the launch is known to be over without a complaint.
+    pub(crate) fn is_good(&self) -> bool {
+        // In this order: what the launch stored is there once it is over.
+        self.is_over() && self.value() == 0
+    }
+
+    fn is_over(&self) -> bool {
+        self.home.passed.load(Ordering::Acquire) >= self.launch.load(Ordering::Acquire)
+    }
+
+    /// Looks how far the device is.
+    pub(crate) fn poll(&self) {
+        self.home.poll();
+    }
+
+    /// Waits until the launch is over, if it is queued.
+    pub(crate) fn wait(&self) {
+        let launch = self.launch.load(Ordering::Acquire);
+        if launch != NOT_YET
+            && !self.is_over()
+            && let Err(error) = self.home.wait_for(launch)
+        {
+            self.home.context.record(error);
+        }
+    }
+
+    /// The complaint, which somebody is told of thereby.
+    fn told(&self) -> Complaint {
+        let mut state = self.home.state();
+        let slot = &mut state.slots[self.word as usize];
+        slot.told = true;
+        Complaint { op: slot.op, fault: slot.fault, value: self.value() }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let launch = *self.launch.get_mut();
+        let mut state = self.home.state();
+        if launch == NOT_YET || self.is_over() {
+            state.settle(self.word);
+        } else {
+            state.retired.push((launch, self.word));
+        }
+    }
 }
 
 /// One device's words.
-pub(crate) struct Faults(PinnedBlock);
+pub(crate) struct Faults {
+    context: Arc<Context>,
+    stream: Arc<Stream>,
+    /// Launches with a word that were queued.
+    launched: AtomicU64,
+    /// Of these, how many the device is known to be past.
+    passed: AtomicU64,
+    /// `launched` when the device's progress was last looked at.
+    polled: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    pages: Vec<PinnedBlock>,
+    /// What each word is for.
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Words that nobody holds any more, and the launches that may still store into them.
+    retired: Vec<(u64, u32)>,
+    /// Numbers of launches and the events behind them, oldest first.
+    events: VecDeque<(u64, Event)>,
+    /// Complaints about results that were dropped before anyone was told: one of each op, the last one.
+    untold: Vec<Complaint>,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    op: &'static str,
+    fault: Fault,
+    /// Whether a read or sync has said it.
+    told: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Complaint {
+    op: &'static str,
+    fault: Fault,
+    value: u64,
+}
 
 impl Faults {
-    pub(crate) fn new(context: &std::sync::Arc<crate::context::Context>) -> Result<Self> {
-        Ok(Self(PinnedBlock::coherent(context, WORDS * size_of::<u64>())?))
+    pub(crate) fn new(context: &Arc<Context>, stream: &Arc<Stream>) -> Result<Arc<Self>> {
+        let mut state = State {
+            pages: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            retired: Vec::new(),
+            events: VecDeque::new(),
+            untold: Vec::new(),
+        };
+        state.grow(context)?;
+        Ok(Arc::new(Self {
+            context: context.clone(),
+            stream: stream.clone(),
+            launched: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            polled: AtomicU64::new(0),
+            state: Mutex::new(state),
+        }))
     }
 
-    /// The address of an op's word.
-    #[inline]
-    pub(crate) fn address(&self, name: &'static str, fault: Fault) -> usize {
-        self.0.address() as usize + word(name, fault) * size_of::<u64>()
+    /// A word for a launch of `op` that is about to be queued.
+    pub(crate) fn issue(self: &Arc<Self>, op: &'static str, fault: Fault) -> Result<Arc<Ticket>> {
+        static IDS: AtomicU64 = AtomicU64::new(0);
+        let mut state = self.state();
+        if state.free.is_empty() {
+            drop(state);
+            self.poll();
+            state = self.state();
+        }
+        if state.free.is_empty() {
+            state.grow(&self.context)?;
+        }
+        let Some(word) = state.free.pop() else { unreachable!("grown above") };
+        state.slots[word as usize] = Slot { op, fault, told: false };
+        Ok(Arc::new(Ticket {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            home: self.clone(),
+            word,
+            address: state.address(word),
+            launch: AtomicU64::new(NOT_YET),
+        }))
     }
 
-    /// What was raised since the last time, all in one error that has the first op's name.
-    pub(crate) fn take(&self) -> Option<Error> {
-        let used = usize::from(USED.load(Ordering::Acquire)).min(WORDS);
-        let mut first: Option<Error> = None;
-        for (index, place) in PLACES.iter().enumerate().take(used) {
-            // SAFETY: the block holds `WORDS` words aligned to far more; the device and the host access each as a whole.
-            let word = unsafe { AtomicU64::from_ptr(self.0.address().cast::<u64>().add(index)) };
-            if word.load(Ordering::Acquire) == 0 {
-                continue;
-            }
-            let value = word.swap(0, Ordering::AcqRel);
-            let Some(op) = OPS[usize::from(place.load(Ordering::Acquire))].get() else { continue };
-            let (expected, found) = describe(op.fault, value);
-            match &mut first {
-                None => first = Some(Error::invalid(op.name, expected, found)),
-                Some(Error::Invalid { found: all, .. }) => {
-                    all.push_str(&format!("; {}: expected {expected}, found {found}", op.name));
-                }
-                Some(_) => {}
+    /// The number of the last launch with a word. What is queued from now on comes behind it.
+    pub(crate) fn launched(&self) -> u64 {
+        self.launched.load(Ordering::Acquire)
+    }
+
+    /// Says that the device is past this launch, and past what came before it.
+    pub(crate) fn pass(&self, launch: u64) {
+        if self.passed.fetch_max(launch, Ordering::AcqRel) >= launch {
+            return;
+        }
+        PROGRESS.fetch_add(1, Ordering::AcqRel);
+        let mut state = self.state();
+        let mut at = 0;
+        while let Some(&(number, word)) = state.retired.get(at) {
+            if number <= launch {
+                state.retired.swap_remove(at);
+                state.settle(word);
+            } else {
+                at += 1;
             }
         }
-        first
     }
+
+    /// Looks how far the device is; by events, of which one is put behind what was queued meanwhile.
+    fn poll(&self) {
+        let launched = self.launched();
+        let polled = self.polled.load(Ordering::Relaxed);
+        if launched < polled.saturating_add(EVENT_EVERY)
+            // Else another thread does it.
+            || self.polled.compare_exchange(polled, launched, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        // Outside the lock: recording queues work that was put off.
+        let event = match self.stream.mark() {
+            Ok(event) => event,
+            Err(error) => return self.context.record(error),
+        };
+        let mut state = self.state();
+        state.events.push_back((launched, event));
+        let mut passed = 0;
+        while state.events.front().is_some_and(|(_, event)| event.query().unwrap_or(false)) {
+            if let Some((number, _)) = state.events.pop_front() {
+                passed = passed.max(number);
+            }
+        }
+        drop(state);
+        self.pass(passed);
+    }
+
+    fn wait_for(&self, launch: u64) -> Result<()> {
+        let mut state = self.state();
+        let behind = state.events.iter().position(|&(number, _)| number >= launch);
+        let event = behind.and_then(|at| state.events.drain(..=at).next_back());
+        drop(state);
+        let (number, event) = match event {
+            Some(event) => event,
+            None => (self.launched(), self.stream.mark()?),
+        };
+        event.synchronize()?;
+        self.pass(number);
+        Ok(())
+    }
+
+    /// What nobody was told of yet, all in one error that has the first op's name. The tickets stay as they are.
+    pub(crate) fn report(&self) -> Option<Error> {
+        let mut state = self.state();
+        let mut found = std::mem::take(&mut state.untold);
+        for word in 0..state.slots.len() {
+            let Slot { op, fault, told } = state.slots[word];
+            let value = state.word(word as u32).load(Ordering::Acquire);
+            if value != 0 && !told {
+                state.slots[word].told = true;
+                found.push(Complaint { op, fault, value });
+            }
+        }
+        joined(found)
+    }
+
+    /// Words that are in use.
+    pub(crate) fn words(&self) -> usize {
+        let state = self.state();
+        state.slots.len() - state.free.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Plain values, whole after every statement that changes them.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// More words: the one place that pins them.
+    fn grow(&mut self, context: &Arc<Context>) -> Result<()> {
+        self.pages.push(PinnedBlock::coherent(context, WORDS * size_of::<u64>())?);
+        let (from, to) = (self.slots.len(), self.pages.len() * WORDS);
+        self.slots.resize(to, Slot { op: "", fault: Fault::Index, told: false });
+        self.free.extend((from as u32..to as u32).rev());
+        Ok(())
+    }
+
+    fn address(&self, word: u32) -> usize {
+        let (page, at) = (word as usize / WORDS, word as usize % WORDS);
+        self.pages[page].address() as usize + at * size_of::<u64>()
+    }
+
+    fn word(&self, word: u32) -> &AtomicU64 {
+        // SAFETY: the word is in a page that `self` keeps, aligned to far more; device and host access each word as a whole.
+        unsafe { AtomicU64::from_ptr(self.address(word) as *mut u64) }
+    }
+
+    /// Frees a word that nobody holds and no launch stores into.
+    fn settle(&mut self, word: u32) {
+        let value = self.word(word).swap(0, Ordering::AcqRel);
+        let Slot { op, fault, told } = self.slots[word as usize];
+        if value != 0 && !told {
+            self.untold.retain(|other| (other.op, other.fault) != (op, fault));
+            self.untold.push(Complaint { op, fault, value });
+        }
+        self.free.push(word);
+    }
+}
+
+/// The error of the tickets whose launches complained, where one did. Whoever gets it has been told.
+pub(crate) fn tell<'a>(tickets: impl IntoIterator<Item = &'a Arc<Ticket>>) -> Option<Error> {
+    let bad = tickets.into_iter().filter(|ticket| ticket.value() != 0);
+    joined(bad.map(|ticket| ticket.told()).collect())
+}
+
+/// All in one error that has the first op's name; of each op one.
+fn joined(complaints: Vec<Complaint>) -> Option<Error> {
+    let mut said: Vec<(&'static str, Fault)> = Vec::new();
+    let mut first: Option<Error> = None;
+    for Complaint { op, fault, value } in complaints {
+        if said.contains(&(op, fault)) {
+            continue;
+        }
+        said.push((op, fault));
+        let (expected, found) = describe(fault, value);
+        match &mut first {
+            Some(Error::Invalid { found: all, .. }) => {
+                all.push_str(&format!("; {op}: expected {expected}, found {found}"));
+            }
+            _ => first = Some(Error::invalid(op, expected, found)),
+        }
+    }
+    first
 }
 
 /// In words: `raise_index` has the axis' size in bits 32 to 62 and the index in bits 0 to 31, each at its type's end

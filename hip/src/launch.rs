@@ -11,7 +11,8 @@ use crate::buffer::Buffer;
 use crate::context::count;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::fault::Fault;
+use crate::fault::{Fault, Ticket};
+use crate::marks::Set;
 use crate::module::Kernel;
 use crate::stream::Stream;
 use crate::trace;
@@ -65,6 +66,12 @@ pub struct Launch<'d> {
     arguments: usize,
     used: usize,
     wrong: Option<Box<Error>>,
+    /// The faults that may be in what the kernel reads, and its own.
+    faults: Option<Arc<Set>>,
+    /// Its own, until it is queued.
+    ticket: Option<Arc<Ticket>>,
+    /// Whether there is an output.
+    writes: bool,
 }
 
 impl Drop for Launch<'_> {
@@ -72,6 +79,9 @@ impl Drop for Launch<'_> {
     fn drop(&mut self) {
         // Not where the thread is ending and its values are gone.
         let _ = SPARE.try_with(|spare| spare.set(self.storage.take()));
+        if let Some(ticket) = self.ticket.take() {
+            ticket.cancelled();
+        }
     }
 }
 
@@ -80,17 +90,54 @@ impl<'d> Launch<'d> {
     pub(crate) fn new(device: &'d Device, kernel: Arc<Kernel>) -> Self {
         let spare = SPARE.try_with(Cell::take).ok().flatten();
         let storage = Some(spare.unwrap_or_else(Storage::new));
-        Self { device, kernel, storage, arguments: 0, used: 0, wrong: None }
+        Self {
+            device,
+            kernel,
+            storage,
+            arguments: 0,
+            used: 0,
+            wrong: None,
+            faults: None,
+            ticket: None,
+            writes: false,
+        }
     }
 
-    /// Adds a pointer to a buffer's memory, `byte_offset` bytes into it.
+    /// Adds a pointer to a buffer's memory, `byte_offset` bytes into it, which the kernel reads.
     #[inline]
     pub fn buffer(mut self, buffer: &Buffer, byte_offset: usize) -> Self {
+        self.reads(buffer);
+        self.pointer(buffer, byte_offset);
+        self
+    }
+
+    /// Adds a pointer to a buffer's memory that the kernel writes. Behind all that it reads, and behind its flag: the buffer takes
+    /// over the faults that are found there. What it held itself counts too, for this one and those that follow.
+    #[inline]
+    pub fn output(mut self, buffer: &Buffer, byte_offset: usize) -> Self {
+        self.reads(buffer);
+        self.writes = true;
+        if self.faults.is_some() {
+            buffer.marks.put(self.faults.clone());
+        }
+        self.pointer(buffer, byte_offset);
+        self
+    }
+
+    /// Says that the kernel reads a buffer's memory, without an argument for it.
+    #[inline]
+    pub fn reads(&mut self, buffer: &Buffer) {
+        if buffer.marks.any() {
+            self.faults = Set::join(self.faults.take(), buffer.marks.get());
+        }
+    }
+
+    #[inline]
+    fn pointer(&mut self, buffer: &Buffer, byte_offset: usize) {
         if byte_offset > buffer.len() || !std::ptr::eq(Arc::as_ptr(buffer.device()), self.device) {
             self.refuse_buffer(buffer, byte_offset);
         }
         self.push((buffer.address() + byte_offset) as u64);
-        self
     }
 
     /// Adds a value.
@@ -100,11 +147,28 @@ impl<'d> Launch<'d> {
         self
     }
 
-    /// Adds a pointer to the op's flag: a `u64` in host memory that the kernel sets to a value other than 0 where it meets the
-    /// fault. The next read or sync of the device then reports [`Error::Invalid`] with the op's name.
-    #[inline]
+    /// Adds a pointer to a flag: a `u64` in host memory that the kernel sets to a value other than 0 where it meets the fault.
+    /// Reads of the outputs, and of what is computed from them, then give [`Error::Invalid`] with the op's name; so does the next
+    /// [`Device::sync`], once, if no read did. A launch has one flag, ahead of its outputs.
     pub fn flag(mut self, op: &'static str, fault: Fault) -> Self {
-        self.push(self.device.faults.address(op, fault) as u64);
+        match self.device.faults.issue(op, fault) {
+            Ok(ticket) => {
+                self.push(ticket.address() as u64);
+                self.faults = Set::join(self.faults.take(), Some(Set::of(ticket.clone())));
+                let first = self.ticket.replace(ticket);
+                if self.writes || first.is_some() {
+                    let found = format!("another, or one behind them, of {op}");
+                    let wrong = || Box::new(Error::invalid("launch", "one flag ahead of the outputs", found));
+                    self.wrong.get_or_insert_with(wrong);
+                }
+                if let Some(first) = first {
+                    first.cancelled();
+                }
+            }
+            Err(error) => {
+                self.wrong.get_or_insert_with(|| Box::new(error));
+            }
+        }
         self
     }
 
@@ -172,6 +236,9 @@ impl<'d> Launch<'d> {
         stream.catch_up();
         // SAFETY: that the arguments fit the kernel is the caller's promise.
         unsafe { stream.launch(&self.kernel, grid, shared_bytes, &mut parameters)? };
+        if let Some(ticket) = self.ticket.take() {
+            ticket.launched();
+        }
         trace::served(trace::Kind::Kernel, || format!("kernel {}", self.kernel.name()));
         Ok(())
     }

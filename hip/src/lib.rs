@@ -47,6 +47,7 @@ mod info;
 mod inventory;
 mod launch;
 mod library;
+mod marks;
 mod memory;
 mod module;
 mod once;
@@ -82,6 +83,7 @@ pub use host::HostBuffer;
 pub use info::DeviceInfo;
 pub use inventory::LibraryReport;
 pub use launch::{Grid, Launch, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
+pub use marks::carry_faults;
 pub use module::{Kernel, Program};
 pub use pool::{MemoryPool, PoolStats};
 pub use provider::{

@@ -6,6 +6,7 @@ use crate::buffer::Buffer;
 use crate::context::count;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::marks::carry_faults;
 use crate::pinned::{CHUNK, PinnedBlock, SMALL};
 use crate::pool::Purpose;
 use crate::trace;
@@ -88,13 +89,24 @@ impl Device {
         })
     }
 
-    /// Copies `out.len()` bytes, from `byte_offset` on, to the host: waits for them, and reports what `Drop` or the device
-    /// recorded.
+    /// Copies `out.len()` bytes, from `byte_offset` on, to the host: waits for them, and reports what `Drop` recorded.
     ///
     /// # Errors
-    /// `Invalid` for a range past the end or a buffer of another device.
+    /// `Invalid` for a range past the end or a buffer of another device; and, each time, where a kernel found a fault while it
+    /// computed what the buffer holds, or what that was computed from.
     pub fn read(&self, buffer: &Buffer, byte_offset: usize, out: &mut [u8]) -> Result<()> {
+        self.read_with_fault(buffer, byte_offset, out)?.map_or(Ok(()), Err)
+    }
+
+    /// As [`Device::read`], with the fault that is in the buffer beside its bytes.
+    pub fn read_with_fault(
+        &self,
+        buffer: &Buffer,
+        byte_offset: usize,
+        out: &mut [u8],
+    ) -> Result<Option<Error>> {
         self.check_range("read", buffer, byte_offset, out.len())?;
+        let launched = self.faults.launched();
         count(&self.context.counters.device_to_host);
         trace::served(trace::Kind::Transfer, || "copy to the host");
         if out.len() <= SMALL {
@@ -113,7 +125,11 @@ impl Device {
             self.copies.wait(&self.compute.mark()?)?;
             self.read_large(buffer.address() + byte_offset, out)?;
         }
-        self.report()
+        if !out.is_empty() {
+            self.faults.pass(launched);
+        }
+        self.context.take_error()?;
+        Ok(buffer.marks.fault())
     }
 
     fn read_small(&self, source: usize, out: &mut [u8], block: &mut PinnedBlock) -> Result<()> {
@@ -194,6 +210,7 @@ impl Device {
             count(&self.context.counters.device_to_host);
             trace::count(trace::Kind::Transfer);
         }
+        let launched = self.faults.launched();
         let pieces = Piece::cut(&reads);
         for wave in pieces.chunk_by(|a, b| a.block / WAVE == b.block / WAVE) {
             let blocks = wave.last().map_or(0, |piece| piece.block % WAVE + 1);
@@ -208,7 +225,11 @@ impl Device {
             }
             result?;
         }
-        self.report()
+        if !pieces.is_empty() {
+            self.faults.pass(launched);
+        }
+        self.context.take_error()?;
+        reads.iter().find_map(|read| read.buffer.marks.fault()).map_or(Ok(()), Err)
     }
 
     fn read_pieces(
@@ -274,7 +295,17 @@ impl Device {
             )
         };
         trace::count(trace::Kind::Copy);
-        self.context.check("hipMemcpyAsync", status)
+        self.context.check("hipMemcpyAsync", status)?;
+        self.written(destination, bytes);
+        carry_faults([source], [destination]);
+        Ok(())
+    }
+
+    /// Forgets the faults of a buffer that is written over as a whole.
+    fn written(&self, buffer: &Buffer, bytes: usize) {
+        if buffer.marks.any() && bytes == buffer.len() {
+            buffer.marks.put(None);
+        }
     }
 
     /// Copies from another device into a new buffer: ordered by events behind what computes the source and before what
@@ -315,6 +346,8 @@ impl Device {
         };
         self.context.check("hipMemcpyPeerAsync", status)?;
         trace::count(trace::Kind::Copy);
+        // Host memory, which either device's reads look at.
+        carry_faults([source], [&buffer]);
         other.compute.wait(&self.compute.mark()?)?;
         Ok(buffer)
     }
@@ -360,6 +393,7 @@ impl Device {
             )
         };
         self.context.check("hipMemsetAsync", status)?;
+        self.written(buffer, bytes);
         trace::served(trace::Kind::Copy, || "memset");
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! belongs to the device that all tests of a process share.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use hip::{DType, Device, Error, Fault, KernelName, Program};
+use hip::{Buffer, DType, Device, Error, Fault, KernelName, Program};
 use serial_test::serial;
 
 const PROGRAM: Program<'static> = Program {
@@ -12,6 +12,12 @@ const PROGRAM: Program<'static> = Program {
 __global__ void raise_flag(i32 index, u64 *flag) {
     for_each(1, [=](u64) {
         if (index != 0) raise_index(flag, index, 2u);
+    });
+}
+__global__ void raise_beside(i32 index, const u32 *in, u64 *flag, u32 *out) {
+    for_each(1, [=](u64) {
+        if (index != 0) raise_index(flag, index, 2u);
+        out[0] = in[0];
     });
 }
 "#,
@@ -118,12 +124,13 @@ fn errors_are_reported_once_and_only_reads_wait() {
     let launch = device.launch_kernel(&kernel).unwrap().value(3i32).flag("pick", Fault::Index);
     // SAFETY: the parameters are an i32 and a pointer to a u64.
     unsafe { launch.submit(device.grid(1), 0).unwrap() };
-    match device.read(&buffer, 0, &mut out) {
+    device.read(&buffer, 0, &mut out).expect("it is no fault of this buffer's");
+    assert_eq!(out, [7; 4]);
+    match device.sync() {
         Err(Error::Invalid { op, found, .. }) => assert_eq!((op, found.as_str()), ("pick", "index 3")),
         other => panic!("{other:?}"),
     }
-    device.read(&buffer, 0, &mut out).expect("reported once");
-    assert_eq!(out, [7; 4]);
+    device.sync().expect("reported once");
 
     let error = Error::Unsupported { op: "test", dtype: "f32".into() };
     device.record(error.clone());
@@ -146,4 +153,78 @@ fn errors_are_reported_once_and_only_reads_wait() {
     device.read(&large, 0, &mut out).unwrap();
     assert_eq!(device.counters().device_to_host, before.device_to_host + 1);
     assert_eq!(device.counters().waits, before.waits + 1);
+}
+
+const ONE: Grid = Grid { blocks: 1, threads: 1 };
+
+/// A kernel that copies a word from `input` to `out`, and complains about an index other than 0.
+fn raise_beside(index: i32, input: &Buffer, out: &Buffer) {
+    let device = out.device();
+    let kernel = device.kernel(&PROGRAM, "raise_beside").unwrap();
+    let launch = device.launch_kernel(&kernel).unwrap().value(index).buffer(input, 0);
+    // SAFETY: the parameters are an i32 and pointers to a u32, a u64 and a u32.
+    unsafe { launch.flag("pick", Fault::Index).output(out, 0).submit(ONE, 0).unwrap() };
+}
+
+fn fault(buffer: &Buffer) -> Option<String> {
+    let mut out = [0; 4];
+    match buffer.device().read(buffer, 0, &mut out) {
+        Ok(()) => None,
+        Err(Error::Invalid { op: "pick", found, .. }) => Some(found),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+#[serial]
+fn a_fault_is_in_what_the_launch_writes_and_what_is_made_of_it() {
+    let device = Device::get(0).expect("a provider with a device");
+    let words = device.fault_words();
+    let buffer = || device.upload(&[7; 4]).unwrap();
+    let (input, out, next, copied) = (buffer(), buffer(), buffer(), buffer());
+    raise_beside(3, &input, &out);
+    raise_beside(0, &out, &next);
+    device.copy(&next, 0, &copied, 0, 4).unwrap();
+    for _ in 0..2 {
+        for faulty in [&out, &next, &copied] {
+            assert_eq!(fault(faulty).as_deref(), Some("index 3"));
+        }
+        assert_eq!(fault(&input), None);
+    }
+    // Two faults, which go when all is written over, not when a part is.
+    raise_beside(5, &copied, &copied);
+    assert!(fault(&copied).unwrap().starts_with("index 3"));
+    device.fill_bytes(&copied, 0, 0, 3).unwrap();
+    assert!(fault(&copied).is_some());
+    device.fill_bytes(&copied, 0, 0, 4).unwrap();
+    assert_eq!(fault(&copied), None);
+    device.copy(&input, 0, &next, 0, 4).unwrap();
+    assert_eq!(fault(&next), None);
+    assert_eq!(fault(&out).as_deref(), Some("index 3"));
+    let mut bytes = [0; 4];
+    let beside = device.read_with_fault(&out, 0, &mut bytes).unwrap();
+    assert_eq!((bytes, beside.is_some()), ([7; 4], true));
+    device.sync().expect("reads have reported both");
+    drop((input, out, next, copied));
+    device.sync().unwrap();
+    assert_eq!(device.fault_words(), words);
+}
+
+/// A launch that is not made complains of nothing, and its word is free again.
+#[test]
+#[serial]
+fn a_launch_that_is_not_made_leaves_no_fault() {
+    let device = Device::get(0).expect("a provider with a device");
+    let words = device.fault_words();
+    let buffer = device.upload(&[7; 4]).unwrap();
+    let kernel = device.kernel(&PROGRAM, "raise_flag").unwrap();
+    drop(device.launch_kernel(&kernel).unwrap().value(3i32).flag("pick", Fault::Index).output(&buffer, 0));
+    assert_eq!(fault(&buffer), None);
+    let behind = device.launch_kernel(&kernel).unwrap().output(&buffer, 0).flag("pick", Fault::Index);
+    // SAFETY: nothing is launched.
+    let refused = unsafe { behind.submit(ONE, 0) };
+    assert!(matches!(refused, Err(Error::Invalid { op: "launch", .. })), "a flag behind the outputs");
+    device.sync().unwrap();
+    drop(buffer);
+    assert_eq!(device.fault_words(), words);
 }

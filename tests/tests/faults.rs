@@ -1,11 +1,11 @@
-//! What kernels find wrong with the values they read: indices out of range, division by zero. Each is reported once, by the next
-//! read or sync of the device, with the op's name; memory stays as it was and everything works on.
+//! What kernels find wrong with the values they read: indices out of range, division by zero. Reads of the result report it with the
+//! op's name; memory stays as it was and everything works on. Whose a fault is, `fault_owners.rs` tests.
 //!
-//! A program of its own, one test at a time: flags belong to the device, and other tests' reads would report them.
+//! A program of its own, one test at a time: syncs report the faults of the device.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_backend::tensor::{BoolTensor, FloatTensor, IndexingUpdateOp, IntTensor};
-use burn_rocm::RocmDevice;
+use burn_rocm::{RocmDevice, read_with_fault};
 use burn_rocm_tests::*;
 use burn_std::future::block_on;
 use serial_test::serial;
@@ -33,14 +33,16 @@ fn counting(n: usize) -> Vec<f64> {
     (1..=n).map(|i| i as f64).collect()
 }
 
-/// The result's error, then, from a second read, its elements.
+/// The result's error, and its elements.
 fn fault_of(result: FloatTensor<R>, bystander: FloatTensor<R>) -> (String, Vec<f64>) {
     let error = block_on(R::float_into_data(result.clone())).expect_err("the fault is reported").to_string();
     assert_eq!(read_float::<R>(bystander.clone()).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
     let next = R::float_add(bystander.clone(), bystander);
     assert_eq!(read_float::<R>(next).to_vec::<f32>().unwrap(), [2.0, 4.0, 6.0, 8.0]);
     R::sync(&Default::default()).expect("reported once");
-    (error, read_float::<R>(result).iter::<f64>().collect())
+    let (data, fault) = read_with_fault(result).expect("the device works on");
+    assert!(error.ends_with(&fault.expect("it stays").to_string()), "{error}");
+    (error, data.iter::<f64>().collect())
 }
 
 /// That a body raises a fault which names `op` and says all of `texts`, and what its result holds.
@@ -290,25 +292,25 @@ fn several_faults_keep_their_names() {
 #[test]
 #[serial]
 fn every_kind_of_read_reports() {
-    let fault = || drop(R::float_gather(0, floats(&[3]), ints(&[5], &[1])));
     let device = RocmDevice::default();
-    let (float, int, bool) = (floats(&[2]), ints(&[1], &[1]), bools(&[true], &[1]));
-    fault();
-    assert!(block_on(R::float_into_data(float.clone())).is_err());
-    fault();
-    assert!(block_on(R::int_into_data(int.clone())).is_err());
-    fault();
-    assert!(block_on(R::bool_into_data(bool.clone())).is_err());
-    fault();
-    assert!(R::sync(&device).is_err());
+    let bad = |n: usize| R::float_gather(0, floats(&[3]), ints(&vec![5; n], &[n]));
     // Large reads go by another stream.
-    let large = R::float_zeros(Shape::from(vec![1 << 16]), &device, FloatDType::F32);
-    fault();
-    assert!(block_on(R::float_into_data(large.clone())).is_err());
-    assert!(block_on(R::float_into_data(large)).is_ok());
-    assert!(block_on(R::float_into_data(float)).is_ok());
-    assert!(block_on(R::int_into_data(int)).is_ok());
-    assert!(block_on(R::bool_into_data(bool)).is_ok());
+    for n in [1, 1 << 16] {
+        let float = bad(n);
+        let int = R::float_into_int(bad(n), IntDType::I32);
+        let bool = R::float_greater_elem(bad(n), Scalar::Float(1.0), BoolDType::Native);
+        for _ in 0..2 {
+            assert!(block_on(R::float_into_data(float.clone())).is_err());
+            assert!(block_on(R::int_into_data(int.clone())).is_err());
+            assert!(block_on(R::bool_into_data(bool.clone())).is_err());
+        }
+    }
+    let quantised = R::quantize_dynamic(bad(32), &Default::default());
+    assert!(block_on(R::q_into_data(quantised)).is_err());
+    R::sync(&device).expect("reads have reported them");
+    drop(bad(1));
+    assert!(R::sync(&device).is_err());
+    assert!(block_on(R::float_into_data(floats(&[2]))).is_ok());
 }
 
 /// Faults are found in every part of a large launch, and none where there is none.

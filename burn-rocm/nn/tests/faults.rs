@@ -1,6 +1,5 @@
-//! Targets that are no class, places that are no element: found by the kernel, reported once by the next read, with the op's name.
-//!
-//! A program of its own, one test at a time: flags belong to the device, and other tests' reads would report them.
+//! Targets that are no class, places that are no element: found by the kernel, reported by reads of the loss and of its gradients,
+//! with the op's name.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
@@ -14,14 +13,22 @@ fn ints(values: &[i64]) -> Tensor<B, 1, Int> {
     Tensor::from_ints(TensorData::new(values.to_vec(), [values.len()]), &Default::default())
 }
 
-/// The error that reading a loss gives, then what reading it again gives and the gradient by the scores.
-fn fault_of(loss: Tensor<B, 1>, scores: &Tensor<B, 2>) -> (String, f32, Vec<f32>) {
+/// The elements, and whether there is a fault in them.
+fn regardless<const D: usize>(tensor: Tensor<Rocm, D>) -> (Vec<f32>, bool) {
+    let (data, fault) = burn_rocm::read_with_fault(tensor.into_primitive().tensor()).unwrap();
+    (data.to_vec().unwrap(), fault.is_some())
+}
+
+/// The error that reading a loss gives, the loss all the same, and the gradient by the scores.
+fn fault_of(loss: Tensor<B, 1>, scores: &Tensor<B, 2>) -> (String, f32, (Vec<f32>, bool)) {
     let bystander = Tensor::<B, 1>::from_floats([1.0, 2.0], &Default::default());
     let error = loss.clone().try_into_data().expect_err("the fault is reported").to_string();
     assert_eq!((bystander.clone() + bystander).into_data().to_vec::<f32>().unwrap(), [2.0, 4.0]);
+    loss.clone().try_into_data().expect_err("and again");
     let grads = loss.backward();
-    let grad = scores.grad(&grads).unwrap().try_into_data().expect("reported once");
-    (error, loss.into_data().to_vec::<f32>().unwrap()[0], grad.to_vec().unwrap())
+    let grad = scores.grad(&grads).unwrap();
+    scores.clone().try_into_data().expect("the scores are good");
+    (error, regardless(loss.inner()).0[0], regardless(grad))
 }
 
 /// In one test: each fault is the device's.
@@ -33,7 +40,8 @@ fn targets_that_are_no_class() {
         let of_row = (columns as f32).ln() / 3.0;
         for bad in [-1, columns as i64] {
             let loss = CrossEntropyLoss::<B>::new(None, &device).forward(scores.clone(), ints(&[1, bad, 2]));
-            let (error, loss, grad) = fault_of(loss, &scores);
+            let (error, loss, (grad, faulty)) = fault_of(loss, &scores);
+            assert!(faulty, "the gradient is computed from what the loss left");
             assert!(error.contains("cross_entropy: ") && error.contains(&format!("index {bad}")), "{error}");
             assert!(error.contains(&format!("size, {columns}")), "{error}");
             assert!((loss - 2.0 * of_row).abs() < 1e-5, "two rows count: {loss}");
@@ -73,7 +81,8 @@ fn places_that_are_no_element() {
             assert!(error.contains("max_pool3d_backward: "), "{error}");
             assert!(error.contains(&format!("index {place}")), "{error}");
         }
-        let sum = dx.sum().into_data().to_vec::<f64>().unwrap()[0];
-        assert_eq!(sum, if place == 7 { 1.0 } else { 0.0 }, "place {place}");
+        let (sum, fault) = burn_rocm::read_with_fault(dx.sum().into_primitive().tensor()).unwrap();
+        assert_eq!(sum.to_vec::<f64>().unwrap(), [if place == 7 { 1.0 } else { 0.0 }], "place {place}");
+        assert_eq!(fault.is_some(), bad, "place {place}");
     }
 }

@@ -165,6 +165,7 @@ pub fn bias_act_backward(
     let kernel = KernelName::new(template).name(act.functor()).ty(biased.ty);
     let inputs = [Some(&biased.x), biased.bias.as_ref(), Some(&grad), Some(&partial)];
     views(OP, device, kernel, grid, &biased.dims(Some(parts)), &inputs, &[], &out)?;
+    hip::carry_faults([out.buffer()], [partial.buffer()]); // written too
     if !by_bias {
         return Ok((out, None));
     }

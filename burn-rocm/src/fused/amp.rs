@@ -9,7 +9,7 @@ use crate::dtype::{Value, kernel_type};
 use crate::error::unsupported;
 use crate::ops::cast::cast;
 use crate::ops::data::{full_on, packed};
-use crate::ops::table::{Row, tables};
+use crate::ops::table::{Row, Writes, tables};
 use crate::tensor::RocmTensor;
 
 /// Rows that share launches, and where their last tensors belong among the results.
@@ -61,7 +61,7 @@ pub fn cast_all(tensors: Vec<RocmTensor>, dtype: DType) -> Result<Vec<RocmTensor
     }
     for Group { device, kernel, rows } in &groups {
         for (table, _) in tables(OP, device, rows)? {
-            table.launch(OP, *kernel, &[], &[])?;
+            table.launch(OP, *kernel, &[], &[], Writes { of_row: 1, buffers: 0 })?;
         }
     }
     Ok(all)
@@ -110,7 +110,8 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
             }
         };
         for (table, _) in tables(OP, device, rows)? {
-            table.launch(OP, *kernel, &[Value::F32(factor)], &[Some(&flags[at])])?;
+            let writes = Writes { of_row: 1, buffers: 1 };
+            table.launch(OP, *kernel, &[Value::F32(factor)], &[Some(&flags[at])], writes)?;
         }
     }
     Ok((all, flags))

@@ -224,7 +224,7 @@ impl Rows {
 /// With `weights` (`[classes]`, any float type) a target's class weighs its row, and the sum is divided by all targets' weights instead of
 /// their number; with smoothing `a` a row's loss is `(1 - a) w[t] (-log p[t]) + a / classes * sum(w (-log p))`
 /// ([Szegedy et al. 2015](https://arxiv.org/abs/1512.00567), section 7). A row of a pad token has no loss but counts in the divisor. A target
-/// that is no class has none either, and is reported by the next read or sync. NaN of no rows, and where the targets' weights sum to 0, as of nothing but pad
+/// that is no class has none either, and reads of the loss and its gradient report it. NaN of no rows, and where the targets' weights sum to 0, as of nothing but pad
 /// tokens that are no class; the gradient is 0 there in rows without a loss.
 ///
 /// # Errors
@@ -250,6 +250,8 @@ pub fn cross_entropy(
     let [smoothing, least, divisor, count, pads] = rows.scalars;
     let scalars = [smoothing, least, divisor, count, pads, Value::Flag(OP, Fault::Index)];
     views(OP, device, rows.kernel[0], grid, &rows.dims(), &inputs, &scalars, &out)?;
+    // Written too: a target that is no class is a fault of the gradient.
+    hip::carry_faults([out.buffer()], [saved.buffer()]);
     let weight = crate::ops::view::narrow(saved.clone(), 0, rows.rows, 1)?;
     total(OP, partial.as_ref(), Some(&weight), rows.divisor, &out)?;
     Ok((out, saved))

@@ -262,8 +262,8 @@ impl Binary {
 /// The mean of `-y log(p) - (1 - y) log(1 - p)` over all elements, `p` being the scores or their sigmoid: `[1]`, NaN of none. Logarithms of
 /// probabilities are kept above -100.
 ///
-/// `weights` are by column (`[.., columns]`), or by target where scores have one axis: a target that has none is 0 there, and the next read
-/// or sync reports it.
+/// `weights` are by column (`[.., columns]`), or by target where scores have one axis: a target that has none is 0 there, and reads
+/// of the loss report it.
 ///
 /// # Errors
 /// `Invalid` for shapes, types or devices other than those said; the device's own.

@@ -10,7 +10,7 @@ use crate::dtype::Value;
 use crate::error::{invalid, unsupported};
 use crate::ops::cast::cast;
 use crate::ops::data::packed;
-use crate::ops::table::{Row, tables};
+use crate::ops::table::{Row, Writes, tables};
 use crate::tensor::{RocmTensor, one_device};
 
 /// What [`Adam`] does to keep parameters small.
@@ -252,7 +252,8 @@ impl Step {
                     Clip::Norm(most) => Some(norm_factors(op, group, &group.rows[range], most)?),
                     Clip::None | Clip::Value(_) => None,
                 };
-                table.launch(op, kernel, &[scalars], &[factors.as_ref()])?;
+                let writes = Writes { of_row: 1 + self.states(), buffers: 0 };
+                table.launch(op, kernel, &[scalars], &[factors.as_ref()], writes)?;
             }
         }
         self.groups.clear();
@@ -344,9 +345,10 @@ fn norm_factors(op: &'static str, group: &Group, rows: &[Row], most: f32) -> Res
     // One table: a row of one tensor is shorter than those of the step.
     for (table, _) in tables(op, &group.device, &grads)? {
         let sums = RocmTensor::empty(&group.device, Shape::from([table.pieces]), dtype)?;
-        table.launch(op, KernelName::new("optim_squares").ty(group.dtype), &[], &[Some(&sums)])?;
+        let writes = Writes { of_row: 0, buffers: 1 };
+        table.launch(op, KernelName::new("optim_squares").ty(group.dtype), &[], &[Some(&sums)], writes)?;
         let norms = KernelName::new("optim_norms").ty(compute);
-        table.launch(op, norms, &[most], &[Some(&sums), Some(&factors)])?;
+        table.launch(op, norms, &[most], &[Some(&sums), Some(&factors)], writes)?;
     }
     Ok(factors)
 }

@@ -66,7 +66,7 @@ pub fn max_pool3d_with_indices(x: RocmTensor, pool: Pool3d) -> Result<(RocmTenso
 /// window (no dilation, complete windows, padding below the window's size), else one kernel.
 ///
 /// # Errors
-/// `Invalid` where shapes or devices do not fit, or for integers; the device's own. A place outside the input is told by the next read or sync where the
+/// `Invalid` where shapes or devices do not fit, or for integers; the device's own. Reads of the gradient report a place outside the input where the
 /// kernel serves; MIOpen drops it.
 pub fn max_pool3d_backward(
     x: [usize; 5],

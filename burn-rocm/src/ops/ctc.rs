@@ -133,7 +133,7 @@ const MAX_SIZE: usize = 1 << 30;
 /// Minus the logarithm of the probability that the log-probabilities give to all alignments of each target: `[batch]`.
 ///
 /// Infinite where there is no alignment. A sequence of no steps says nothing: 0 for a target of no labels. NaN for a length
-/// beyond its tensor's size, and for a label that is no class; the next read or sync reports either.
+/// beyond its tensor's size, and for a label that is no class; reads of the loss report either.
 pub(crate) fn loss(op: &'static str, sequences: Sequences) -> hip::Result<RocmTensor> {
     let prepared = Prepared::new(op, sequences)?;
     match prepared.batch {

@@ -162,10 +162,21 @@ impl Elements {
 
 /// The tensor's elements on the host. Waits for the device.
 pub(crate) fn read(tensor: RocmTensor) -> hip::Result<TensorData> {
+    let (data, fault) = read_with_fault(tensor)?;
+    fault.map_or(Ok(data), Err)
+}
+
+/// The tensor's elements on the host, and the fault that is in them, where a kernel found an index out of range or a zero that it
+/// was to divide by: for finding out which elements are concerned. Burn's reads give the fault alone. Waits for the device.
+///
+/// # Errors
+/// The device's own.
+pub fn read_with_fault(tensor: RocmTensor) -> hip::Result<(TensorData, Option<hip::Error>)> {
     let tensor = contiguous(tensor)?;
     let mut elements = Elements::new(&tensor);
-    tensor.hip_device().read(tensor.buffer(), tensor.byte_offset(), elements.bytes())?;
-    Ok(elements.of(&tensor))
+    let (from, to) = (tensor.byte_offset(), elements.bytes());
+    let fault = tensor.hip_device().read_with_fault(tensor.buffer(), from, to)?;
+    Ok((elements.of(&tensor), fault))
 }
 
 /// Several tensors' elements on the host, with one wait for each device that holds some.

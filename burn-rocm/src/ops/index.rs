@@ -54,7 +54,7 @@ pub(crate) fn check_size(op: &'static str, size: usize) -> hip::Result<()> {
     }
 }
 
-/// For indices that have been looked at before: whatever is wrong with them has been reported.
+/// For indices that have been looked at before: what is wrong with them is a fault of theirs, and so of the result.
 const NO_FLAG: Value = Value::U64(0);
 
 /// Element `[.., indices[..], ..]` of the tensor, over `shape`, the indices read with the strides given.
@@ -147,7 +147,7 @@ fn select_along(
     pick(op, flag, axis, tensor, indices, &along(indices, shape.len(), axis), shape)
 }
 
-/// [`select`] on the first of two axes, of places that are known to be right or have been reported.
+/// [`select`] on the first of two axes, of places that are right, or have their fault.
 pub(super) fn pick_rows(
     op: &'static str,
     table: &RocmTensor,

@@ -159,8 +159,9 @@ pub(crate) fn rows(
     for &scalar in scalars {
         launch = push(launch, scalar);
     }
+    outputs.iter().for_each(|output| launch.reads(output.buffer()));
     for output in outputs {
-        launch = launch.buffer(output.buffer(), dense(op, output)?);
+        launch = launch.output(output.buffer(), dense(op, output)?);
     }
     submit(launch, grid)
 }
@@ -211,9 +212,10 @@ pub(crate) fn views_to(
     for &scalar in scalars {
         launch = push(launch, scalar);
     }
+    outputs.iter().flatten().for_each(|output| launch.reads(output.buffer()));
     for output in outputs {
         launch = match output {
-            Some(output) => launch.buffer(output.buffer(), dense(op, output)?),
+            Some(output) => launch.output(output.buffer(), dense(op, output)?),
             None => launch.value(0u64),
         };
     }
@@ -545,10 +547,10 @@ fn launch_part<const N: usize, M: Metadata>(
     launch = match walk.output {
         Output::Row(out) => {
             let size = walk.unit.unwrap_or(out.dtype_size());
-            launch.buffer(out.buffer(), out.byte_offset() + done * size)
+            launch.output(out.buffer(), out.byte_offset() + done * size)
         }
-        Output::Last(operand) => launch.buffer(operand.buffer, offsets[N - 1] as usize * operand.size),
-        Output::First(operand) => launch.buffer(operand.buffer, offsets[0] as usize * operand.size),
+        Output::Last(operand) => launch.output(operand.buffer, offsets[N - 1] as usize * operand.size),
+        Output::First(operand) => launch.output(operand.buffer, offsets[0] as usize * operand.size),
     };
     let mut grid = match walk.output {
         Output::Row(out) if walk.pieces => device.grid_bytes(n * out.dtype_size()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hip::{Device, KernelName};
+use hip::{Device, KernelName, carry_faults};
 
 use super::launch::{is_packed, push, submit};
 use crate::dtype::Value;
@@ -35,8 +35,18 @@ pub(crate) fn capacity(width: usize) -> usize {
 pub(crate) struct Table<'a> {
     words: Words,
     device: &'a Arc<Device>,
+    rows: &'a [Row],
     /// Pieces that the blocks share among themselves.
     pub(crate) pieces: usize,
+}
+
+/// How much a launch over a table writes.
+#[derive(Clone, Copy)]
+pub(crate) struct Writes {
+    /// The last tensors of each row.
+    pub(crate) of_row: usize,
+    /// The last of the buffers.
+    pub(crate) buffers: usize,
 }
 
 /// The tables over these rows, and which rows each has. All tensors are on `device`.
@@ -46,7 +56,7 @@ pub(crate) struct Table<'a> {
 pub(crate) fn tables<'a>(
     op: &'static str,
     device: &'a Arc<Device>,
-    rows: &[Row],
+    rows: &'a [Row],
 ) -> hip::Result<Vec<(Table<'a>, std::ops::Range<usize>)>> {
     let Some(width) = rows.first().map(Vec::len) else { return Ok(Vec::new()) };
     let mut tables = Vec::new();
@@ -59,7 +69,7 @@ pub(crate) fn tables<'a>(
 }
 
 impl<'a> Table<'a> {
-    fn new(op: &'static str, device: &'a Arc<Device>, width: usize, rows: &[Row]) -> hip::Result<Self> {
+    fn new(op: &'static str, device: &'a Arc<Device>, width: usize, rows: &'a [Row]) -> hip::Result<Self> {
         let mut words = Words { head: 0, rows: [[0; 16]; (WORDS - 1) / 16] };
         let mut next = words.rows.as_flattened_mut().iter_mut();
         let mut pieces = 0;
@@ -90,7 +100,7 @@ impl<'a> Table<'a> {
             );
         }
         words.head = (rows.len() as u64) | (pieces as u64) << 32;
-        Ok(Self { words, device, pieces })
+        Ok(Self { words, device, rows, pieces })
     }
 
     /// Launches `kernel(table, scalars.., buffers..)`, a null pointer for an absent buffer, with the threads that its pieces need.
@@ -102,7 +112,9 @@ impl<'a> Table<'a> {
         kernel: KernelName,
         scalars: &[Value],
         buffers: &[Option<&RocmTensor>],
+        writes: Writes,
     ) -> hip::Result<()> {
+        self.carry_faults(buffers, writes);
         let mut launch = self.device.launch(kernel)?.value(self.words);
         for &scalar in scalars {
             launch = push(launch, scalar);
@@ -115,5 +127,17 @@ impl<'a> Table<'a> {
             };
         }
         submit(launch, self.device.grid_rows(self.pieces, PIECE))
+    }
+
+    /// The faults of a row's tensors are those of what is written of it, and no other row's; those of all rows are the buffers'.
+    fn carry_faults(&self, buffers: &[Option<&RocmTensor>], writes: Writes) {
+        let (read, written) = buffers.split_at(buffers.len() - writes.buffers);
+        let read = || read.iter().flatten().map(|tensor| tensor.buffer());
+        for row in self.rows {
+            let written = row[row.len() - writes.of_row..].iter().map(RocmTensor::buffer);
+            carry_faults(row.iter().map(RocmTensor::buffer).chain(read()), written);
+        }
+        let all = self.rows.iter().flatten().map(RocmTensor::buffer);
+        carry_faults(all.chain(read()), written.iter().flatten().map(|tensor| tensor.buffer()));
     }
 }

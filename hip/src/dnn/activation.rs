@@ -3,7 +3,7 @@
 use miopen_sys::*;
 
 use super::descriptor::{ActivationDesc, TensorDesc};
-use super::{Dnn, NO_BF16, TensorArg, data_type, one, zero};
+use super::{Dnn, NO_BF16, TensorArg, carry, data_type, one, zero};
 use crate::span::Span;
 use crate::{DType, Result};
 
@@ -61,6 +61,7 @@ impl Dnn {
         y: TensorArg<'_>,
     ) -> Result<()> {
         let (tensor, kind, [xs, ys]) = self.activation(activation, dtype, len, [x, y])?;
+        carry([x], [y]);
         if len == 0 {
             return Ok(());
         }
@@ -98,6 +99,7 @@ impl Dnn {
         dx: TensorArg<'_>,
     ) -> Result<()> {
         let (tensor, kind, [ys, dys, xs, dxs]) = self.activation(activation, dtype, len, [y, dy, x, dx])?;
+        carry([y, dy, x], [dx]);
         if len == 0 {
             return Ok(());
         }

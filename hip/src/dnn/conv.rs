@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL};
 
 use super::descriptor::{ConvolutionDesc, TensorDesc};
-use super::{Dnn, FLOATS, Handle, Refusal, TensorArg, check, data_type, elements};
+use super::{Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, elements};
 use crate::settings::{FindMode, settings};
 use crate::span::Span;
 use crate::{Buffer, DType, Error, Result};
@@ -180,6 +180,7 @@ impl Dnn {
     ) -> Result<()> {
         let [xs, ws, ys] = self.conv_spans(desc, x, w, y)?;
         ys.apart_from(OP, &[xs, ws])?;
+        carry([x, w], [y]);
         self.convolve(Direction::Forward, desc, [xs, ws, ys], y)
     }
 
@@ -196,6 +197,7 @@ impl Dnn {
     ) -> Result<()> {
         let [xs, ws, ys] = self.conv_spans(desc, dx, w, dy)?;
         xs.apart_from(OP, &[ws, ys])?;
+        carry([dy, w], [dx]);
         self.convolve(Direction::BackwardData, desc, [xs, ws, ys], dx)
     }
 
@@ -212,6 +214,7 @@ impl Dnn {
     ) -> Result<()> {
         let [xs, ws, ys] = self.conv_spans(desc, x, dw, dy)?;
         ws.apart_from(OP, &[xs, ys])?;
+        carry([dy, x], [dw]);
         self.convolve(Direction::BackwardWeights, desc, [xs, ws, ys], dw)
     }
 

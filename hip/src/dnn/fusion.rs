@@ -9,7 +9,9 @@ use miopen_sys::*;
 
 use super::conv::workspace_span;
 use super::descriptor::{ConvolutionDesc, FusionPlan, OperatorArgs, TensorDesc};
-use super::{Activation, ConvDesc, Dnn, FLOATS, Handle, Refusal, TensorArg, check, data_type, one, zero};
+use super::{
+    Activation, ConvDesc, Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, one, zero,
+};
 use crate::span::Span;
 use crate::{Error, Result, workarounds};
 
@@ -71,6 +73,7 @@ impl Dnn {
         let [xs, ws, ys] = self.conv_spans(desc, x, w, y)?;
         let bs = self.span_or_null(OP, bias, desc.dtype, desc.w.first().copied().unwrap_or(0))?;
         ys.apart_from(OP, &[xs, ws, bs])?;
+        carry([x, w].into_iter().chain(bias), [y]);
         desc.validate()?;
         if [xs, ws, ys].iter().any(|span| span.bytes == 0) {
             return Err(Error::Unsupported { op: OP, dtype: format!("{:?}: {desc:?} is empty", desc.dtype) });

@@ -22,7 +22,7 @@ use miopen_sys::*;
 
 use crate::span::Span;
 use crate::workarounds::Halves;
-use crate::{Buffer, DType, Error, Result, library, trace};
+use crate::{Buffer, DType, Error, Result, carry_faults, library, trace};
 
 pub use activation::Activation;
 pub use conv::ConvDesc;
@@ -45,6 +45,11 @@ impl<'a> TensorArg<'a> {
     pub fn new(buffer: &'a Buffer) -> Self {
         Self { buffer, offset: 0 }
     }
+}
+
+/// As [`carry_faults`] of buffers.
+fn carry<'a>(from: impl IntoIterator<Item = TensorArg<'a>>, to: impl IntoIterator<Item = TensorArg<'a>>) {
+    carry_faults(from.into_iter().map(|arg| arg.buffer), to.into_iter().map(|arg| arg.buffer));
 }
 
 /// MIOpen on one device. Every op is queued on the compute stream and waits for nothing.

@@ -3,7 +3,7 @@
 use miopen_sys::*;
 
 use super::descriptor::TensorDesc;
-use super::{Dnn, FLOATS, Refusal, TensorArg, data_type, elements, one, zero};
+use super::{Dnn, FLOATS, Refusal, TensorArg, carry, data_type, elements, one, zero};
 use crate::span::Span;
 use crate::{DType, Error, Result, workarounds};
 
@@ -136,6 +136,8 @@ impl Dnn {
         };
         let ([running_mean, running_var], [mean, inv]) = (optional(running)?, optional(saved)?);
         ys.apart_from(BATCH, &[xs, ss, bs])?;
+        let statistics = running.into_iter().chain(saved).flatten();
+        carry(running.into_iter().flatten().chain([x, scale, bias]), statistics.chain([y]));
         if ys.bytes == 0 {
             return Ok(());
         }
@@ -185,6 +187,7 @@ impl Dnn {
         let (this, [xs, ys]) = self.batch_norm(desc, [x, y])?;
         let [ss, bs, ms, vs] = self.channels(desc, [scale, bias, mean, variance])?;
         ys.apart_from(BATCH, &[xs, ss, bs, ms, vs])?;
+        carry([x, scale, bias, mean, variance], [y]);
         if ys.bytes == 0 {
             return Ok(());
         }
@@ -234,6 +237,7 @@ impl Dnn {
         dxs.apart_from(BATCH, &read)?.apart_from(BATCH, &[dss, dbs])?;
         dss.apart_from(BATCH, &read)?.apart_from(BATCH, &[dbs])?;
         dbs.apart_from(BATCH, &read)?;
+        carry([x, dy, scale].into_iter().chain(saved), [dx, dscale, dbias]);
         if dxs.bytes == 0 {
             return Ok(());
         }
@@ -334,6 +338,7 @@ impl Dnn {
         for out in [ys, ms, rs] {
             out.apart_from(LAYER, &[xs, ws, bs])?;
         }
+        carry([x, weight, bias], [y, mean, rstd]);
         if ys.bytes == 0 {
             return Ok(());
         }
@@ -406,6 +411,7 @@ impl Dnn {
         for out in [ys, ms, rs] {
             out.apart_from(GROUP, &[xs, ws, bs])?;
         }
+        carry([x, weight, bias], [y, mean, rstd]);
         if ys.bytes == 0 {
             return Ok(());
         }

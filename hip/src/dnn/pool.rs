@@ -3,7 +3,7 @@
 use miopen_sys::*;
 
 use super::descriptor::{PoolingDesc, TensorDesc, ints};
-use super::{Dnn, NO_BF16, Refusal, TensorArg, check, data_type, elements, one, zero};
+use super::{Dnn, NO_BF16, Refusal, TensorArg, carry, check, data_type, elements, one, zero};
 use crate::span::Span;
 use crate::{DType, Error, Result};
 
@@ -109,6 +109,7 @@ impl Dnn {
         let kept = self.indices(desc, &prepared, indices)?;
         ys.apart_from(OP, &[xs, kept])?;
         kept.apart_from(OP, &[xs])?;
+        carry([x], [y].into_iter().chain(indices));
         if ys.bytes == 0 {
             return Ok(());
         }
@@ -154,6 +155,7 @@ impl Dnn {
         }
         let kept = self.indices(desc, &prepared, indices)?;
         dxs.apart_from(OP, &[dys, kept])?;
+        carry([dy].into_iter().chain(indices), [dx]);
         if dxs.bytes == 0 || dys.bytes == 0 {
             return Ok(());
         }

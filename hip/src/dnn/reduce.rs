@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use miopen_sys::*;
 
 use super::descriptor::{ReduceTensorDesc, TensorDesc};
-use super::{Dnn, TensorArg, check, data_type, elements, one, zero};
+use super::{Dnn, TensorArg, carry, check, data_type, elements, one, zero};
 use crate::span::Span;
 use crate::{DType, Error, Result};
 
@@ -91,6 +91,7 @@ impl Dnn {
         let is = self.span_or_null(OP, indices, DType::U32, elements(OP, &desc.y)?)?;
         ys.apart_from(OP, &[xs, is])?;
         is.apart_from(OP, &[xs])?;
+        carry([x], [y].into_iter().chain(indices));
 
         let table = self.table;
         let double = desc.dtype == DType::F64;

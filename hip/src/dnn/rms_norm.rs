@@ -6,7 +6,7 @@
 use miopen_sys::*;
 
 use super::norm::{Prepared, absent};
-use super::{Dnn, FLOATS, LayerNormDesc, TensorArg, data_type, elements};
+use super::{Dnn, FLOATS, LayerNormDesc, TensorArg, carry, data_type, elements};
 use crate::{DType, Result};
 
 const OP: &str = "RMS norm";
@@ -43,6 +43,7 @@ impl Dnn {
         let [rs] = self.spans(OP, desc.dtype, desc.rows, [rstd])?;
         ys.apart_from(OP, &[xs, ws, rs])?;
         rs.apart_from(OP, &[xs, ws])?;
+        carry([x, weight], [y, rstd]);
         if ys.bytes == 0 {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use miopen_sys::*;
 
 use super::descriptor::TensorDesc;
-use super::{Dnn, NO_BF16, TensorArg, data_type, elements, one, zero};
+use super::{Dnn, NO_BF16, TensorArg, carry, data_type, elements, one, zero};
 use crate::span::Span;
 use crate::{DType, Result};
 
@@ -46,6 +46,7 @@ impl Dnn {
     /// `Unsupported` for the dtype; `Invalid` for memory that is too small; `Miopen` for what the library reports.
     pub fn softmax_forward(&self, desc: &SoftmaxDesc, x: TensorArg<'_>, y: TensorArg<'_>) -> Result<()> {
         let (tensor, [xs, ys]) = self.softmax(desc, [x, y])?;
+        carry([x], [y]);
         if ys.bytes == 0 {
             return Ok(());
         }
@@ -80,6 +81,7 @@ impl Dnn {
         dx: TensorArg<'_>,
     ) -> Result<()> {
         let (tensor, [ys, dys, dxs]) = self.softmax(desc, [y, dy, dx])?;
+        carry([y, dy], [dx]);
         if dxs.bytes == 0 {
             return Ok(());
         }

@@ -87,7 +87,7 @@ impl<B: Backend> CrossEntropyLoss<B> {
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For other shapes. A target that is no class counts nothing, and the next read or sync reports it.
+    /// For other shapes. A target that is no class counts nothing, and reads of the loss and its gradients report it.
     pub fn forward(&self, logits: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
         let options = Options {
             scores: if self.logits { ClassScores::Logits } else { ClassScores::Probabilities },

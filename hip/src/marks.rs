@@ -1,0 +1,247 @@
+//! Which faults may be in a buffer's contents.
+//!
+//! An op's outputs take over the [`Ticket`]s of its inputs, and those of its own launches: whoever reads a buffer looks at the
+//! tickets that it has, and at no others. A ticket whose launch is over without a complaint is forgotten; one whose launch
+//! complained stays until the buffer is dropped or written over as a whole.
+//!
+//! Most buffers have none, which costs a launch one relaxed load each.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::fault::{Ticket, progress, tell};
+
+/// Tickets above which a set asks how far the device is, which costs an event now and then.
+const FEW: usize = 8;
+/// Tickets above which the host waits for the older half of a set's launches: it is that far ahead of the device.
+const MOST: usize = 64;
+/// Faults that a set keeps where there are too many: any of them makes a read fail.
+const MOST_FAULTS: usize = 8;
+
+/// Tickets, oldest first. Shared by the buffers that have the same ones.
+pub(crate) struct Set {
+    tickets: Vec<Arc<Ticket>>,
+    /// [`progress`] when each was looked at.
+    looked: AtomicU64,
+}
+
+impl Set {
+    pub(crate) fn of(ticket: Arc<Ticket>) -> Arc<Self> {
+        Self::new(vec![ticket], progress())
+    }
+
+    fn new(tickets: Vec<Arc<Ticket>>, looked: u64) -> Arc<Self> {
+        Arc::new(Self { tickets, looked: AtomicU64::new(looked) })
+    }
+
+    /// The tickets of which it is not known that they are good; `None` where there are none.
+    fn unsettled(self: &Arc<Self>) -> Option<Arc<Self>> {
+        let now = progress();
+        if self.looked.load(Ordering::Relaxed) == now {
+            return Some(self.clone());
+        }
+        if !self.tickets.iter().any(|ticket| ticket.is_good()) {
+            self.looked.store(now, Ordering::Relaxed);
+            return Some(self.clone());
+        }
+        let rest: Vec<_> = self.tickets.iter().filter(|ticket| !ticket.is_good()).cloned().collect();
+        (!rest.is_empty()).then(|| Self::new(rest, now))
+    }
+
+    /// Whether all tickets of `other` are here.
+    fn holds(&self, other: &Self) -> bool {
+        let mut own = self.tickets.iter();
+        other.tickets.len() <= self.tickets.len()
+            && other.tickets.iter().all(|ticket| own.any(|own| own.id() == ticket.id()))
+    }
+
+    /// The tickets of both.
+    pub(crate) fn join(a: Option<Arc<Self>>, b: Option<Arc<Self>>) -> Option<Arc<Self>> {
+        let (a, b) = match (a, b) {
+            (Some(a), Some(b)) => (a, b),
+            (a, b) => return a.or(b),
+        };
+        if Arc::ptr_eq(&a, &b) || a.holds(&b) {
+            return Some(a);
+        }
+        if b.holds(&a) {
+            return Some(b);
+        }
+        let looked = a.looked.load(Ordering::Relaxed).min(b.looked.load(Ordering::Relaxed));
+        let mut tickets: Vec<_> = a.tickets.iter().chain(&b.tickets).cloned().collect();
+        tickets.sort_unstable_by_key(|ticket| ticket.id());
+        tickets.dedup_by_key(|ticket| ticket.id());
+        bound(&mut tickets);
+        (!tickets.is_empty()).then(|| Self::new(tickets, looked))
+    }
+}
+
+/// Keeps a set from growing with every step of a loop that never reads.
+fn bound(tickets: &mut Vec<Arc<Ticket>>) {
+    if tickets.len() <= FEW {
+        return;
+    }
+    // The newest of each device would do; they are mostly of one, which looks once.
+    tickets.iter().for_each(|ticket| ticket.poll());
+    tickets.retain(|ticket| !ticket.is_good());
+    if tickets.len() <= MOST {
+        return;
+    }
+    if tickets.iter().any(|ticket| ticket.value() != 0) {
+        tickets.retain(|ticket| ticket.value() != 0);
+        tickets.truncate(MOST_FAULTS);
+        return;
+    }
+    // Newest first: the device is then past the others too.
+    tickets[..tickets.len() / 2].iter().rev().for_each(|ticket| ticket.wait());
+    tickets.retain(|ticket| !ticket.is_good());
+}
+
+/// A buffer's set.
+#[derive(Default)]
+pub(crate) struct Marks {
+    /// Whether there is one: written under the lock, read without it. A thread that was given a buffer by another one sees what
+    /// that one marked before.
+    any: AtomicBool,
+    set: Mutex<Option<Arc<Set>>>,
+}
+
+impl Marks {
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// The set, without what is known to be good.
+    #[cold]
+    pub(crate) fn get(&self) -> Option<Arc<Set>> {
+        let mut own = self.lock();
+        let rest = own.as_ref()?.unsettled();
+        if !own.as_ref().zip(rest.as_ref()).is_some_and(|(own, rest)| Arc::ptr_eq(own, rest)) {
+            self.any.store(rest.is_some(), Ordering::Relaxed);
+            own.clone_from(&rest);
+        }
+        rest
+    }
+
+    /// Takes this set in place of what there was.
+    pub(crate) fn put(&self, set: Option<Arc<Set>>) {
+        let mut own = self.lock();
+        self.any.store(set.is_some(), Ordering::Relaxed);
+        *own = set;
+    }
+
+    /// The error of the launches that complained; for who has waited for them.
+    #[inline]
+    pub(crate) fn fault(&self) -> Option<Error> {
+        if self.any() { self.get().and_then(|set| tell(&set.tickets)) } else { None }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Set>>> {
+        // One value, whole after every statement that changes it.
+        self.set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says that what `to` hold is computed from what `from` hold, as far as a kernel's arguments don't say it: a fault in one of
+/// these is then one in all of those. What `to` held before counts too; name it in `from` where it matters to the others.
+#[inline]
+pub fn carry_faults<'a>(
+    from: impl IntoIterator<Item = &'a Buffer>,
+    to: impl IntoIterator<Item = &'a Buffer>,
+) {
+    let mut set = None;
+    for buffer in from {
+        if buffer.marks.any() {
+            set = Set::join(set, buffer.marks.get());
+        }
+    }
+    if set.is_some() {
+        to.into_iter().for_each(|buffer| buffer.add_marks(&set));
+    }
+}
+
+impl Buffer {
+    /// Adds a set to the buffer's own.
+    #[cold]
+    pub(crate) fn add_marks(&self, set: &Option<Arc<Set>>) {
+        self.marks.put(Set::join(self.marks.get(), set.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, Fault};
+
+    fn ticket() -> Arc<Ticket> {
+        let device = Device::get(0).expect("a provider with a device");
+        device.faults.issue("marks test", Fault::Index).expect("a word")
+    }
+
+    /// Of a launch that is over, with this complaint.
+    fn over(complaint: u64) -> Arc<Ticket> {
+        let ticket = ticket();
+        // SAFETY: the word is the ticket's, and stays as long.
+        unsafe { AtomicU64::from_ptr(ticket.address() as *mut u64) }.store(complaint, Ordering::Release);
+        ticket.launched();
+        ticket.wait();
+        ticket
+    }
+
+    fn join(a: &Arc<Set>, b: &Arc<Set>) -> Arc<Set> {
+        Set::join(Some(a.clone()), Some(b.clone())).expect("tickets that may be faulty")
+    }
+
+    #[test]
+    fn sets_are_joined_in_order_and_shared_where_one_holds_the_other() {
+        let [a, b, c] = [ticket(), ticket(), ticket()].map(Set::of);
+        let (ac, all) = (join(&c, &a), join(&join(&b, &c), &a));
+        let ids = |set: &Set| set.tickets.iter().map(|ticket| ticket.id()).collect::<Vec<_>>();
+        assert_eq!(ids(&ac), [ids(&a), ids(&c)].concat());
+        assert_eq!(ids(&all), [ids(&a), ids(&b), ids(&c)].concat());
+        for part in [&a, &b, &c, &ac, &all] {
+            assert!(Arc::ptr_eq(&join(&all, part), &all) && Arc::ptr_eq(&join(part, &all), &all));
+        }
+        assert!(!ac.holds(&b) && !a.holds(&ac));
+    }
+
+    #[test]
+    fn what_is_good_is_forgotten_and_what_is_not_stays() {
+        let (pending, good, bad) = (ticket(), over(0), over(1 << 63));
+        let all = join(&Set::of(pending.clone()), &join(&Set::new(vec![good], 0), &Set::new(vec![bad], 0)));
+        let rest = all.unsettled().expect("two are left");
+        assert_eq!(rest.tickets.len(), 2);
+        assert!(Arc::ptr_eq(&rest.unsettled().expect("nothing new"), &rest));
+        assert!(matches!(tell(&rest.tickets), Some(Error::Invalid { op: "marks test", .. })));
+        let marks = Marks::default();
+        assert!(!marks.any() && marks.fault().is_none());
+        marks.put(Some(Set::new(vec![over(0)], 0)));
+        assert!(marks.any() && marks.get().is_none() && !marks.any(), "nothing is left of it");
+        marks.put(Some(all));
+        for _ in 0..2 {
+            assert!(marks.any() && marks.fault().is_some());
+        }
+        pending.cancelled();
+    }
+
+    #[test]
+    fn sets_are_bounded() {
+        let mut set = Set::of(ticket());
+        for _ in 0..1000 {
+            let next = ticket();
+            next.launched();
+            set = join(&set, &Set::of(next));
+            assert!(set.tickets.len() <= MOST);
+        }
+        let mut set = Set::of(over(1 << 63));
+        let first = set.tickets[0].id();
+        for _ in 0..1000 {
+            set = join(&set, &Set::of(over(1 << 63)));
+            assert!(set.tickets.len() <= MOST);
+        }
+        assert_eq!(set.tickets[0].id(), first, "the first fault stays");
+    }
+}
