@@ -155,15 +155,13 @@ fn errors_are_reported_once_and_only_reads_wait() {
     assert_eq!(device.counters().waits, before.waits + 1);
 }
 
-const ONE: Grid = Grid { blocks: 1, threads: 1 };
-
 /// A kernel that copies a word from `input` to `out`, and complains about an index other than 0.
 fn raise_beside(index: i32, input: &Buffer, out: &Buffer) {
     let device = out.device();
     let kernel = device.kernel(&PROGRAM, "raise_beside").unwrap();
     let launch = device.launch_kernel(&kernel).unwrap().value(index).buffer(input, 0);
     // SAFETY: the parameters are an i32 and pointers to a u32, a u64 and a u32.
-    unsafe { launch.flag("pick", Fault::Index).output(out, 0).submit(ONE, 0).unwrap() };
+    unsafe { launch.flag("pick", Fault::Index).output(out, 0).submit(device.grid(1), 0).unwrap() };
 }
 
 fn fault(buffer: &Buffer) -> Option<String> {
@@ -222,7 +220,7 @@ fn a_launch_that_is_not_made_leaves_no_fault() {
     assert_eq!(fault(&buffer), None);
     let behind = device.launch_kernel(&kernel).unwrap().output(&buffer, 0).flag("pick", Fault::Index);
     // SAFETY: nothing is launched.
-    let refused = unsafe { behind.submit(ONE, 0) };
+    let refused = unsafe { behind.submit(device.grid(1), 0) };
     assert!(matches!(refused, Err(Error::Invalid { op: "launch", .. })), "a flag behind the outputs");
     device.sync().unwrap();
     drop(buffer);
