@@ -60,7 +60,8 @@ fn keys_and_values_of_one_batch_serve_all_queries() {
                     call.mask_pad = Some(drawn_bools(&random, &[pad, keys], 0.3));
                     call.mask_attn = Some(drawn_bools(&random, &[attn, queries, keys], 0.3));
                 }
-                let what = format!("{batch} of queries, {of_keys} of keys, {of_values} of values, masks {masks:?}");
+                let what =
+                    format!("{batch} of queries, {of_keys} of keys, {of_values} of values, masks {masks:?}");
                 compare(&what, &call);
             }
         }
@@ -116,7 +117,8 @@ fn an_encoders_masks_broadcast_as_burns() {
                 let x = tensor::<$B, 3>(&data, DType::F32).require_grad();
                 let out = module.forward(masked!($api, x.clone(), masks));
                 let mut cache = module.new_autoregressive_cache();
-                let cached = module.forward_autoregressive_inference(masked!($api, x.clone(), masks), &mut cache);
+                let cached =
+                    module.forward_autoregressive_inference(masked!($api, x.clone(), masks), &mut cache);
                 let grads = (out.clone() * out.clone().exp()).mean().backward();
                 let mut all = vec![out.into_data(), cached.into_data(), x.grad(&grads).unwrap().into_data()];
                 all.extend(gradients_of(&module, &grads));

@@ -261,7 +261,8 @@ fn the_loss_of_a_sure_and_right_score_keeps_its_digits() {
             let found = [out.into_data(), leaf.grad(&grads).unwrap().into_data()];
             let tails: Vec<f64> = x.iter::<f64>().map(|x| (-x.abs()).exp()).collect();
             let loss = tails.iter().map(|tail| tail.ln_1p()).sum::<f64>() / n as f64;
-            let slopes = x.iter::<f64>().zip(&tails).map(|(x, tail)| -x.signum() * tail / (1.0 + tail) / n as f64);
+            let slopes =
+                x.iter::<f64>().zip(&tails).map(|(x, tail)| -x.signum() * tail / (1.0 + tail) / n as f64);
             // Two functions of 4 ulp, a sum of n terms of one sign, a few products; the reference's own in f64.
             let relative = (16.0 + n as f64 + 8.0) * unit * if dtype == DType::F64 { 2.0 } else { 1.0 };
             let found = found.iter().flat_map(|data| data.iter::<f64>());

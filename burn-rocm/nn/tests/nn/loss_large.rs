@@ -75,13 +75,17 @@ fn reference(x: &[f64], targets: &[i64], of: &Options, dtype: DType) -> Vec<Boun
 }
 
 fn check(what: &str, found: &[TensorData], expected: &[Bounded], dtype: DType) {
-    let found: Vec<f64> = found.iter().flat_map(|data| data.clone().convert::<f64>().into_vec().unwrap()).collect();
+    let found: Vec<f64> =
+        found.iter().flat_map(|data| data.clone().convert::<f64>().into_vec().unwrap()).collect();
     assert_eq!(found.len(), expected.len(), "{what}");
     // The reference is computed in f64 too; and half of f16's least number.
     let (twice, least) = (if dtype == DType::F64 { 2.0 } else { 1.0 }, 2f64.powi(-25));
     for (place, (found, Bounded { value, bound })) in found.iter().zip(expected).enumerate() {
         let bound = twice * bound + if dtype == DType::F16 { least } else { 0.0 };
-        assert!((found - value).abs() <= bound, "{what}, [loss, gradient..][{place}]: {found} for {value}, bound {bound:e}");
+        assert!(
+            (found - value).abs() <= bound,
+            "{what}, [loss, gradient..][{place}]: {found} for {value}, bound {bound:e}"
+        );
     }
 }
 
@@ -194,12 +198,14 @@ fn smoothing_of_one_over_an_impossible_class_is_infinite_as_burns() {
                             .with_smoothing(Some(smoothing))
                             .with_weights(weights.clone());
                         let classes = targets::<$B>(&[target], DType::I32);
-                        let out = config.init::<$B>(&Default::default()).forward(tensor(&x, DType::F32), classes);
+                        let out =
+                            config.init::<$B>(&Default::default()).forward(tensor(&x, DType::F32), classes);
                         out.into_scalar()
                     }};
                 }
                 let [ours, theirs] = [loss_of!(Ours, own), loss_of!(Oracle, burns)];
-                let what = format!("{len} classes, smoothing {smoothing}, target {target}, weighted {weighted}");
+                let what =
+                    format!("{len} classes, smoothing {smoothing}, target {target}, weighted {weighted}");
                 assert_eq!([ours, theirs], [f32::INFINITY; 2], "{what}");
                 let loss = NllLossConfig::new()
                     .with_smoothing(Some(smoothing))

@@ -133,7 +133,8 @@ fn inputs<B: AutodiffBackend>(of_max: &str, of_average: &str) {
 fn burns_module_takes_one_new_token_too() {
     let device = Default::default();
     let attention = burn::nn::attention::MultiHeadAttentionConfig::new(4, 2).init::<Oracle>(&device);
-    let tokens = |count| burn::nn::attention::MhaInput::self_attn(Tensor::<Oracle, 3>::ones([2, count, 4], &device));
+    let tokens =
+        |count| burn::nn::attention::MhaInput::self_attn(Tensor::<Oracle, 3>::ones([2, count, 4], &device));
     for count in [1, 2, 4] {
         let mut cache = burn::nn::attention::MhaCache::autoregressive();
         attention.forward_cache(tokens(2), &mut cache);
