@@ -231,9 +231,9 @@ struct Together {
 
 // The gradient of the log-probabilities [steps, batch, classes]: of each class, minus the probability that an alignment gives
 // it at that step, times the loss' gradient. Every alignment passes one state a step: the states' probabilities are divided by their sum, which
-// leaves out what is common to them. A block a step of a sequence; sums in a fixed order.
+// leaves out what is common to them; `posterior` is overwritten. A block a step of a sequence; sums in a fixed order.
 template <class T>
-__global__ void ctc_gradient(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, const compute_t<T> *posterior,
+__global__ void ctc_gradient(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, compute_t<T> *posterior,
                              const compute_t<T> *likelihood, const i64 *targets, const i64 *input_lengths, const i64 *target_lengths,
                              const u32 *links, const T *loss_grad, T *out) {
     using C = compute_t<T>;
@@ -247,21 +247,22 @@ __global__ void ctc_gradient(u64 batch, u32 steps, u32 classes, u32 labels, u32 
         for_each_in_block(classes, [=](u64 c) { to[c] = rest; });
         if (t >= q.steps || likelihood[n] == IMPOSSIBLE<C>) return;
         sync_threads();
-        const C *p = posterior + (n * steps + t) * most;
+        C *p = posterior + (n * steps + t) * most;
         const u32 *link = links + n * labels;
         C top = greatest(q.states, p);
         auto passed = [=](u64 s) {
-            C share = math::exp(p[s] - top);
+            C share = p[s] = math::exp(p[s] - top);
             return Passed<C>{share, s % 2 == 0 || q.label((u32)s) == (i64)blank ? share : (C)0};
         };
         Passed<C> sums = block_reduce_range(q.states, Passed<C>{(C)0, (C)0}, passed, Together());
+        sync_threads(); // a label's states are read by another thread
         C g = -load(loss_grad[n]) / sums.all;
         if (threadIdx.x == 0) to[blank] = store<T>::from(g * sums.blanks);
         for_each_in_block(q.labels, [=](u64 j) {
             i64 own = q.targets[j];
             if (own == (i64)blank || (u64)own >= classes || link[j] >> 31) return;
             C sum = (C)0;
-            for (u32 k = (u32)j; k < labels; k = link[k] & 0x7fffffffu) sum += math::exp(p[2 * k + 1] - top);
+            for (u32 k = (u32)j; k < labels; k = link[k] & 0x7fffffffu) sum += p[2 * k + 1];
             to[own] = store<T>::from(g * sum);
         });
     });
