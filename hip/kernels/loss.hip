@@ -54,17 +54,23 @@ template <class T> __global__ void loss_total(u64 parts, const compute_t<T> *par
 
 // ---------------------------------------------------------------- rows of classes
 
+// What is kept of a row of logits: its greatest, and 1 over the sum of exp(x - max). Apart: of logits of thousands, max + log(sum) has few digits behind
+// the point, and the gradient would take exp(x - it).
+template <class C> struct alignas(2 * sizeof(C)) Softmax {
+    C max, share;
+};
+
 // What a row's scores are: how the logarithm of a probability is read of one, and of a target's where there is no smoothing; and the gradient by
-// one, k of the loss being this class' minus log-probability, `all` any class', and log_sum what `cross_entropy` saved.
+// one, k of the loss being this class' minus log-probability, `all` any class', and `row` what `cross_entropy` saved.
 struct Logits {
     static constexpr bool SUMMED = true;
-    template <class C> static DEVICE C gradient(C x, C k, C all, C log_sum, bool, C) { return math::exp(x - log_sum) * all - k; }
+    template <class C> static DEVICE C gradient(C x, C k, C all, Softmax<C> row, bool, C) { return math::exp(x - row.max) * (row.share * all) - k; }
 };
 struct Probabilities { // a target's is kept from 0
     static constexpr bool SUMMED = false;
     template <class C> static DEVICE C read(C x) { return math::log(x); }
     template <class C> static DEVICE C target(C x, C least) { return math::log(x < least ? least : x); }
-    template <class C> static DEVICE C gradient(C x, C k, C, C, bool smoothed, C least) {
+    template <class C> static DEVICE C gradient(C x, C k, C, Softmax<C>, bool smoothed, C least) {
         return k == (C)0 || (!smoothed && x < least) ? (C)0 : -k / x;
     }
 };
@@ -72,7 +78,7 @@ struct LogProbabilities {
     static constexpr bool SUMMED = false;
     template <class C> static DEVICE C read(C x) { return x; }
     template <class C> static DEVICE C target(C x, C) { return x; }
-    template <class C> static DEVICE C gradient(C, C k, C, C, bool, C) { return -k; }
+    template <class C> static DEVICE C gradient(C, C k, C, Softmax<C>, bool, C) { return -k; }
 };
 
 // Targets that count nothing.
@@ -133,10 +139,9 @@ template <class Scope, class F> DEVICE void for_each_row_of(u64 rows, F f) {
     else Scope::for_each_own(rows, f);
 }
 
-// A row's greatest element, the logarithm of the sum of exp(x - max), and this thread's sum of elements where that is asked for.
+// A row's greatest element, the sum of exp(x - max), its logarithm, and this thread's sum of x - max where that is asked for.
 template <class C> struct Norm {
-    C max, log_sum, own_total;
-    DEVICE C log_sum_exp() const { return max + log_sum; }
+    C max, sum, log_sum, own_total;
     DEVICE C log_p(C x) const { return x - max - log_sum; }
 };
 
@@ -144,13 +149,25 @@ template <class C> struct Norm {
 template <class C> constexpr C FLOOR = (C)-3.40282347e38f;
 template <> constexpr f64 FLOOR<f64> = -1.7976931348623157e308;
 
-// A thread's next elements, into its maximum, its sum of exp(x - maximum) and, where that is asked for, its sum.
-template <class C, u32 N> DEVICE void enter(const C (&v)[N], C &max, C &sum, bool summed, C &total) {
+// A thread's sum of x - max over its elements yet, max being its greatest. No term is above 0: none cancels another.
+template <class C> struct Total {
+    C sum;
+    u32 count;
+    // The greatest grows.
+    DEVICE void raise(C before, C max) {
+        if (count > 0) sum += (C)count * (before - max); // of no elements the difference may be infinite
+    }
+};
+
+// A thread's next elements, into its maximum, its sum of exp(x - maximum) and, where that is asked for, its total. Element k is one of the row's where
+// first + k < len; others are -inf.
+template <class C, u32 N> DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summed, Total<C> &total) {
     C before = max;
 #if !COMPILER_HOST
 #pragma unroll
 #endif
     for (u32 k = 0; k < N; ++k) max = Larger()(max, v[k]);
+    if (summed) total.raise(before, max);
     sum *= math::exp(before - max);
 #if !COMPILER_HOST
 #pragma unroll
@@ -163,17 +180,21 @@ template <class C, u32 N> DEVICE void enter(const C (&v)[N], C &max, C &sum, boo
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-    for (u32 k = 0; k < N; ++k) total += v[k];
+    for (u32 k = 0; k < N; ++k) {
+        if (first + k >= len) continue;
+        total.sum += v[k] - max;
+        ++total.count;
+    }
 }
 
 // Of one row, read once by those whose work it is.
 template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const T *x, bool summed) {
     using C = compute_t<T>;
-    Norm<C> e{FLOOR<C>, (C)0, (C)0};
+    Norm<C> e{FLOOR<C>, (C)0, (C)0, (C)0};
     if constexpr (ONE_THREAD) { // exponentials and sums vectorise better apart
         constexpr u64 CHUNK = 512;
         C max = block_reduce_range(len, FLOOR<C>, [=](u64 i) { return (C)load(x[i]); }, Larger()), kept[CHUNK];
-        if (summed) e.own_total = block_reduce_range(len, (C)0, [=](u64 i) { return (C)load(x[i]); }, Plus());
+        if (summed) e.own_total = block_reduce_range(len, (C)0, [=](u64 i) { return (C)load(x[i]) - max; }, Plus());
         e.max = max;
         for (u64 start = 0; start < len; start += CHUNK) {
             u64 count = len - start < CHUNK ? len - start : CHUNK;
@@ -181,13 +202,13 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
             INDEPENDENT
             for (u64 i = 0; i < count; ++i) kept[i] = math::exp((C)load(from[i]) - max);
             const C *terms = kept;
-            e.log_sum += block_reduce_range(count, (C)0, [=](u64 i) { return terms[i]; }, Plus());
+            e.sum += block_reduce_range(count, (C)0, [=](u64 i) { return terms[i]; }, Plus());
         }
     } else if constexpr (is_same<Scope, Alone>::value) {
         for (u64 i = 0; i < len; ++i) e.max = Larger()(e.max, (C)load(x[i]));
         for (u64 i = 0; i < len; ++i) {
-            C v = (C)load(x[i]);
-            e.log_sum += math::exp(v - e.max);
+            C v = (C)load(x[i]) - e.max;
+            e.sum += math::exp(v);
             e.own_total += v;
         }
     } else {
@@ -197,6 +218,7 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
         u32 skip = past_boundary(x);
         u64 end = len + skip, step = (u64)Scope::lanes() * WIDTH, at = (u64)Scope::lane() * WIDTH, base = 0;
         C max = e.max, sum = (C)0;
+        Total<C> total{(C)0, 0};
         if (skip == 0) {
 #if !COMPILER_HOST
 #pragma unroll 1
@@ -213,7 +235,7 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
 #endif
                     for (u32 j = 0; j < WIDTH; ++j) v[p * WIDTH + j] = (C)load(piece.lane[j]);
                 }
-                enter(v, max, sum, summed, e.own_total);
+                enter(v, 0, PIECES * WIDTH, max, sum, summed, total);
             }
         }
 #if !COMPILER_HOST
@@ -233,18 +255,16 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
 #if !COMPILER_HOST
 #pragma unroll
 #endif
-                for (u32 j = 0; j < WIDTH; ++j) {
-                    bool in = first + j < len;
-                    v[j] = in ? (C)load(x[first + j]) : -INFINITE<C>;
-                    if (in && summed) e.own_total += v[j];
-                }
+                for (u32 j = 0; j < WIDTH; ++j) v[j] = first + j < len ? (C)load(x[first + j]) : -INFINITE<C>;
             }
-            enter(v, max, sum, summed && whole, e.own_total);
+            enter(v, first, len, max, sum, summed, total);
         }
         e.max = Scope::reduce(max, Larger());
-        e.log_sum = Scope::reduce(max == e.max ? sum : sum * math::exp(max - e.max), Plus());
+        e.sum = Scope::reduce(max == e.max ? sum : sum * math::exp(max - e.max), Plus());
+        if (summed) total.raise(max, e.max);
+        e.own_total = total.sum;
     }
-    e.log_sum = math::log(e.log_sum);
+    e.log_sum = math::log(e.sum);
     return e;
 }
 
@@ -271,7 +291,7 @@ template <class C> DEVICE void add_row(Sums<C> &mine, bool leads, u64 len, Label
         mine.loss -= a / (C)len * spread;
         log_target *= (C)1 - a;
     }
-    if (leads) mine.loss -= label.weight * log_target;
+    if (leads && a != (C)1) mine.loss -= label.weight * log_target; // at 1 it has no share: of -inf, 0 times it were NaN
 }
 
 // The parameters of the kernels of logits.
@@ -288,8 +308,8 @@ template <class T, class I> struct Scored {
     T *out;
 };
 
-// The loss of logits: over all rows, sum / sum of the targets' weights, or sum / divisor. saved [rows + 1]: each row's
-// max + log(sum(exp(x - max))), then the sum of weights. A target that is no class raises the flag, and its row counts 0, as one of a pad
+// The loss of logits: over all rows, sum / sum of the targets' weights, or sum / divisor. saved [2 rows + 1]: each row's `Softmax`, then
+// the sum of weights. A target that is no class raises the flag, and its row counts 0, as one of a pad
 // token does. `Scope`: whose work a row is. `pad` is the kernel's own: a copy that is indexed would lie in memory.
 template <class Scope, class T, class I> DEVICE void logits_loss(const Scored<T, I> &given, const Pads &pad) {
     using C = compute_t<T>;
@@ -304,13 +324,13 @@ template <class Scope, class T, class I> DEVICE void logits_loss(const Scored<T,
         Norm<C> e = norm_of<Scope>(len, from, summed);
         const Scored<T, I> &again = parameters(given);
         const C *weights = again.weights;
-        if (leads) again.saved[row] = e.log_sum_exp();
-        if (summed) spread = leads ? e.own_total - (C)len * e.log_sum_exp() : e.own_total;
+        if (leads) reinterpret_cast<Softmax<C> *>(again.saved)[row] = Softmax<C>{e.max, (C)1 / e.sum};
+        if (summed) spread = leads ? e.own_total - (C)len * e.log_sum : e.own_total;
         else if (again.smoothing >= (C)0) spread = own_sum<Scope>(len, (C)0, [=](u64 i) { return e.log_p((C)load(from[i])) * weights[i]; });
         add_row(mine, leads, len, label, again.smoothing, e.log_p(target), spread);
     });
     const Scored<T, I> &g = parameters(given);
-    finish(mine, g.divisor, g.partial, g.saved + g.rows, g.out);
+    finish(mine, g.divisor, g.partial, g.saved + 2 * g.rows, g.out);
 }
 
 // A row a block.
@@ -335,7 +355,7 @@ __global__ void cross_entropy_short(u64 rows, u64 len, const T *x, const I *targ
     logits_loss<Alone>(Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out}, pad);
 }
 
-// The loss of probabilities or their logarithms; a block a row where there is smoothing, a thread elsewhere. Of `saved` the last element alone.
+// The loss of probabilities or their logarithms; a block a row where there is smoothing, a thread elsewhere. saved [1]: the sum of weights.
 template <class Kind, class T, class I>
 __global__ void nll_loss(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
                          compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least, f64 divisor, u32 pads, Pads pad, u64 *flag,
@@ -356,7 +376,7 @@ __global__ void nll_loss(u64 rows, u64 len, const T *x, const I *targets, const 
             add_row(mine, threadIdx.x == 0, len, label, smoothing, Kind::read((C)load(from[label.at])), spread);
         });
     }
-    finish(mine, divisor, partial, saved + rows, out);
+    finish(mine, divisor, partial, saved, out);
 }
 
 // What the gradient of one row's element is made of.
@@ -370,12 +390,17 @@ template <class C> DEVICE Shares<C> shares(u64 len, const C *weights, C smoothin
 }
 // Times `factor`; 0 of a row that does not count, whatever that is: where no row weighs anything it is not finite.
 template <class Kind, class C>
-DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weights, C log_sum, bool smoothed, C least, C factor) {
+DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weights, Softmax<C> row, bool smoothed, C least, C factor) {
     C on = of.on * label.weight, k = i == label.at ? on : (C)0;
     if (of.off != (C)0) k += of.off * (weights == nullptr ? (C)1 : weights[i]);
-    C slope = Kind::gradient(x, k, on + of.spread, log_sum, smoothed, least);
+    C slope = Kind::gradient(x, k, on + of.spread, row, smoothed, least);
     return label.counts ? factor * slope : (C)0;
 }
+// What the loss saved: of a row, and of all.
+template <class Kind, class C> DEVICE Softmax<C> softmax_of(const C *saved, u64 row) {
+    return Kind::SUMMED ? reinterpret_cast<const Softmax<C> *>(saved)[row] : Softmax<C>{};
+}
+template <class Kind, class C> DEVICE C weight_of(const C *saved, u64 rows) { return saved[Kind::SUMMED ? 2 * rows : 0]; }
 
 // out = d loss / d x, `saved` as the loss left it. A block a row.
 template <class Kind, class T, class I>
@@ -384,14 +409,14 @@ __global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_backward(u64 rows, u64 l
                                                                  compute_t<T> least, f64 divisor, u32 pads, Pads pad, T *out) {
     using C = compute_t<T>;
     Shares<C> of = shares(len, weights, smoothing);
-    C factor = (C)load(grad[0]) / (divisor == 0 ? saved[rows] : (C)divisor);
+    C factor = (C)load(grad[0]) / (divisor == 0 ? weight_of<Kind>(saved, rows) : (C)divisor);
     bool smoothed = smoothing >= (C)0;
     for_each_row(rows, [=, &pad](u64 row) {
         const T *from = x + row * len;
         T *to = out + row * len;
         Label<C> label = label_of(targets[row], len, weights, pads, pad, (u64 *)nullptr);
-        C log_sum = Kind::SUMMED ? saved[row] : (C)0;
-        auto one = [=](u64 i, C v) { return class_gradient<Kind>(i, v, label, of, weights, log_sum, smoothed, least, factor); };
+        Softmax<C> kept = softmax_of<Kind>(saved, row);
+        auto one = [=](u64 i, C v) { return class_gradient<Kind>(i, v, label, of, weights, kept, smoothed, least, factor); };
         if constexpr (ONE_THREAD) for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(one(i, (C)load(from[i]))); });
         else map_row(len, to, one, from);
     });
@@ -403,13 +428,13 @@ __global__ void cross_entropy_short_backward(u64 rows, u64 len, const T *x, cons
                                              f64 divisor, u32 pads, Pads pad, T *out) {
     using C = compute_t<T>;
     Shares<C> of = shares(len, weights, smoothing);
-    C factor = (C)load(grad[0]) / (divisor == 0 ? saved[rows] : (C)divisor);
+    C factor = (C)load(grad[0]) / (divisor == 0 ? weight_of<Kind>(saved, rows) : (C)divisor);
     bool smoothed = smoothing >= (C)0;
     for_each(rows * len, [=, &pad](u64 at) {
         u64 row = divided(at, len);
         Label<C> label = label_of(targets[row], len, weights, pads, pad, (u64 *)nullptr);
-        C log_sum = Kind::SUMMED ? saved[row] : (C)0;
-        C d = class_gradient<Kind>(at - row * len, (C)load(x[at]), label, of, weights, log_sum, smoothed, least, factor);
+        Softmax<C> kept = softmax_of<Kind>(saved, row);
+        C d = class_gradient<Kind>(at - row * len, (C)load(x[at]), label, of, weights, kept, smoothed, least, factor);
         out[at] = store<T>::from(d);
     });
 }
@@ -509,14 +534,12 @@ __global__ void residual_loss_sum_backward(u64 n, const T *a, const T *b, const 
 }
 
 // Binary cross entropy of one element and its slope, from x and the target y in 0..1.
-struct BinaryLogits { // (1 - y) x - log(sigmoid(x))
-    template <class C> static DEVICE C loss(C x, C y) {
-        C log_sigmoid = (x > (C)0 ? (C)0 : x) - math::log1p(math::exp(-math::abs(x)));
-        return ((C)1 - y) * x - log_sigmoid;
-    }
+struct BinaryLogits { // (1 - y) x - log(sigmoid(x)), in terms of one sign: neither x nor 1 swallows what exp(-|x|) adds
+    template <class C> static DEVICE C limit(C x, C y) { return x > (C)0 ? (C)1 - y : -y; } // of the slope
+    template <class C> static DEVICE C loss(C x, C y) { return limit(x, y) * x + math::log1p(math::exp(-math::abs(x))); }
     template <class C> static DEVICE C slope(C x, C y) {
-        C e = math::exp(-math::abs(x));
-        return (x < (C)0 ? e : (C)1) / ((C)1 + e) - y;
+        C e = math::exp(-math::abs(x)), rest = e / ((C)1 + e);
+        return limit(x, y) + (x > (C)0 ? -rest : rest);
     }
 };
 struct BinaryProbabilities { // -y log(x) - (1 - y) log(1 - x), logarithms kept above -100

@@ -115,6 +115,9 @@ struct Rows {
     kernel: [KernelName; 2],
     rows: usize,
     len: usize,
+    /// Numbers that the loss leaves for the gradient: of each row of logits the greatest and 1 over the sum of exponentials relative to it, which
+    /// loses no digits as one number for both would; then the sum of weights.
+    kept: usize,
     /// The loss' divisor, 0 for the sum of the targets' weights.
     divisor: f64,
     /// Smoothing (below 0: none), least probability of a target, divisor, pad tokens.
@@ -180,6 +183,7 @@ impl Rows {
         let backward = if short { "cross_entropy_short_backward" } else { "cross_entropy_backward" };
         let kernel = [forward, KernelName::new(backward).name(kind)].map(|name| name.ty(ty).ty(of_index));
         let divisor = if weights.is_some() { 0.0 } else { rows as f64 };
+        let kept = if of.scores == ClassScores::Logits { 2 * rows + 1 } else { 1 };
         let least = x.dtype_of().finfo().map_or(0.0, |info| info.min_positive.sqrt());
         let mut pads = [0u64; MAX_PAD_TOKENS];
         for (pad, &token) in pads.iter_mut().zip(&of.pad_tokens) {
@@ -192,7 +196,7 @@ impl Rows {
             Value::U32(of.pad_tokens.len() as u32),
             Value::U64x8(pads),
         ];
-        Ok(Self { x: packed(x)?, targets, weights, kernel, rows, len, divisor, scalars })
+        Ok(Self { x: packed(x)?, targets, weights, kernel, rows, len, kept, divisor, scalars })
     }
 
     fn dims(&self) -> [Value; 2] {
@@ -242,7 +246,7 @@ pub fn cross_entropy(
         let nan = |dtype| full_on(device, [1], f64::NAN.into(), dtype);
         return Ok((nan(dtype)?, nan(compute_dtype(dtype))?));
     }
-    let saved = RocmTensor::empty(device, [rows.rows + 1], compute_dtype(dtype))?;
+    let saved = RocmTensor::empty(device, [rows.kept], compute_dtype(dtype))?;
     let out = RocmTensor::empty(device, [1], dtype)?;
     let grid = rows.grid(of);
     let partial = room(&rows.x, grid)?;
@@ -252,7 +256,7 @@ pub fn cross_entropy(
     views(OP, device, rows.kernel[0], grid, &rows.dims(), &inputs, &scalars, &out)?;
     // Written too: a target that is no class is a fault of the gradient.
     hip::carry_faults([out.buffer()], [saved.buffer()]);
-    let weight = crate::ops::view::narrow(saved.clone(), 0, rows.rows, 1)?;
+    let weight = crate::ops::view::narrow(saved.clone(), 0, rows.kept - 1, 1)?;
     total(OP, partial.as_ref(), Some(&weight), rows.divisor, &out)?;
     Ok((out, saved))
 }
@@ -276,7 +280,7 @@ pub fn cross_entropy_backward(
     if out.is_empty() {
         return Ok(out);
     }
-    if saved.dims() != [rows.rows + 1] || saved.dtype_of() != compute_dtype(x.dtype_of()) {
+    if saved.dims() != [rows.kept] || saved.dtype_of() != compute_dtype(x.dtype_of()) {
         let found = format!("{:?} of {}", saved.dims(), saved.dtype_of().name());
         return invalid(OP, format!("what the loss of {} rows left", rows.rows), found);
     }

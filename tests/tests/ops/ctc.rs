@@ -266,6 +266,34 @@ fn ctc_loss_of_many_states() {
     assert!(worst < 1e-9, "{worst}");
 }
 
+/// In a thousand steps the logarithms of products reach thousands, of which f32 has four digits behind the point. A step's gradients sum to -1 all the same,
+/// but for one sum's roundings; each is that in f64, but for those of two thousand steps, which are as often up as down.
+#[test]
+fn ctc_gradients_of_long_sequences_keep_their_digits() {
+    let (steps, classes, labels, least) = (1000, 30, 200, -7.0);
+    let random = Random::new();
+    let mut case = Case::new(&random, [steps, 1, classes], labels, 0);
+    case.log_probs = (0..steps * classes).map(|_| random.uniform(least, 0.0)).collect();
+    case.targets = (0..labels).map(|_| 1 + random.below(classes - 1) as i64).collect();
+    (case.input_lengths, case.target_lengths) = (vec![steps as i64], vec![labels as i64]);
+    let log_probs = case.log_probs(DType::F32);
+    let exact = case.gradient(log_probs.clone().convert_dtype(DType::F64), &[1.0], DType::I64);
+    let found = case.gradient(log_probs, &[1.0], DType::I64);
+    let [found, exact] = [found, exact].map(|data| data.iter::<f64>().collect::<Vec<_>>());
+    let unit = 2f64.powi(-24);
+    // All states and all classes are summed; two exponentials of 4 ulp and a few products.
+    let of_sums = (2 * labels + 1 + classes + 24) as f64 * unit;
+    for (step, grads) in found.chunks(classes).enumerate() {
+        let sum: f64 = grads.iter().sum();
+        assert!((sum + 1.0).abs() <= of_sums, "step {step} sums to {sum}, bound {of_sums:e}");
+    }
+    // A variable is rounded twice a step, and is at most what 16 steps add.
+    let of_steps = (2.0 * steps as f64).sqrt() * 2.0 * unit * 16.0 * -least;
+    let differences = found.iter().zip(&exact).map(|(found, exact)| (found - exact).abs());
+    let worst = differences.fold(0.0, f64::max);
+    assert!(worst <= of_steps, "off by {worst:e}, bound {of_steps:e}");
+}
+
 /// Nothing: no sequences, and no steps.
 #[test]
 fn ctc_loss_of_nothing() {

@@ -16,19 +16,29 @@ impl<B: Backend, const D: usize> TensorCache<B, D> {
         Self { value: None }
     }
 
-    /// The layer's output for all tokens: the cached ones and that for the last one, along `axis`. The first call runs all through the layer.
+    /// Ends where tokens don't follow those that are cached along `axis` by one: of several, all but the last would be lost.
+    fn check(&self, tokens: &Tensor<B, 3>, axis: usize) {
+        let Some(value) = &self.value else { return };
+        let cached = value.dims()[axis];
+        if tokens.dims()[1] != cached + 1 {
+            let expected = format!("one token more than the {cached} cached ones");
+            refuse("autoregressive cache", expected, format!("{:?}", tokens.dims()));
+        }
+    }
+
+    /// The layer's output for all tokens: the cached ones and that for the last one, along `axis`. The first call runs all through the layer, each later one
+    /// a token.
     pub(crate) fn forward_autoregressive(
         &mut self,
         tokens: Tensor<B, 3>,
         axis: usize,
         layer: impl Fn(Tensor<B, 3>) -> Tensor<B, D>,
     ) -> Tensor<B, D> {
+        self.check(&tokens, axis);
         let value = match self.value.take() {
             Some(value) => {
-                let Some(last) = tokens.dims()[1].checked_sub(1) else {
-                    refuse("autoregressive cache", "at least one token", format!("{:?}", tokens.dims()));
-                };
-                Tensor::cat(vec![value, layer(tokens.narrow(1, last, 1))], axis)
+                let cached = value.dims()[axis];
+                Tensor::cat(vec![value, layer(tokens.narrow(1, cached, 1))], axis)
             }
             None => layer(tokens),
         };
@@ -83,6 +93,13 @@ impl<B: Backend> MhaCache<B> {
 }
 
 impl<B: Backend, const D: usize> MhaLinearCache<B, D> {
+    /// Ends where [`forward`](Self::forward) would.
+    pub(super) fn check(&self, tokens: &Tensor<B, 3>) {
+        if let Self::Autoregressive(cache, axis) = self {
+            cache.check(tokens, *axis);
+        }
+    }
+
     pub(super) fn forward(
         &mut self,
         tokens: Tensor<B, 3>,

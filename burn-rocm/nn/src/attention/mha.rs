@@ -94,7 +94,7 @@ pub struct MhaInput<B: Backend> {
     masks: Masks<B>,
 }
 
-/// What hides keys.
+/// What hides keys. Each axis may be 1.
 #[derive(Debug, Clone)]
 pub(crate) struct Masks<B: Backend> {
     /// `[batch, keys]`.
@@ -103,10 +103,34 @@ pub(crate) struct Masks<B: Backend> {
     pub(crate) attn: Option<Tensor<B, 3, Bool>>,
 }
 
+/// True hides a key; broadcasts to scores `[batch, heads, queries, keys]`.
+pub(crate) type Mask<B> = Option<Tensor<B, 4, Bool>>;
+
 impl<B: Backend> Masks<B> {
-    /// Both, as they broadcast to scores `[batch, heads, queries, keys]`.
-    fn of_scores(self) -> [Option<Tensor<B, 4, Bool>>; 2] {
-        [self.pad.map(|mask| mask.unsqueeze_dims(&[1, 2])), self.attn.map(|mask| mask.unsqueeze_dim(1))]
+    /// Both as one: a key is hidden where either says so.
+    pub(crate) fn joined(self) -> Mask<B> {
+        let pad = self.pad.map(|mask| mask.unsqueeze_dims::<4>(&[1, 2]));
+        let attn = self.attn.map(|mask| mask.unsqueeze_dim::<4>(1));
+        let (pad, attn) = match (pad, attn) {
+            (Some(pad), Some(attn)) => (pad, attn),
+            (pad, attn) => return pad.or(attn),
+        };
+        let (of_pad, of_attn) = (pad.dims(), attn.dims());
+        let shape: [usize; 4] =
+            std::array::from_fn(|axis| if of_pad[axis] == 1 { of_attn[axis] } else { of_pad[axis] });
+        if (0..4).any(|axis| of_attn[axis] != 1 && of_attn[axis] != shape[axis]) {
+            let expected = "a mask_pad [batch, keys] and a mask_attn [batch, queries, keys] that broadcast";
+            refuse("attention", expected, format!("{of_pad:?} and {of_attn:?}, as scores are"));
+        }
+        Some(attn.expand(shape).bool_or(pad.expand(shape)))
+    }
+}
+
+/// Heads `[batch, heads, sequence, d_k]` of one batch for each of `batch`; others as they are.
+fn for_each_batch<B: Backend>(heads: Tensor<B, 4>, batch: usize) -> Tensor<B, 4> {
+    match heads.dims() {
+        [1, count, sequence, width] if batch > 1 => heads.expand([batch, count, sequence, width]),
+        _ => heads,
     }
 }
 
@@ -119,22 +143,22 @@ impl<B: Backend> MhaInput<B> {
         Self { alike: true, ..Self::new(tensor.clone(), tensor.clone(), tensor) }
     }
 
-    /// Attention of queries to keys and values of another sequence.
+    /// Attention of queries to keys and values of another sequence. Keys, values or both of batch 1 serve the queries of every batch.
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
-    /// - key, value: `[batch, keys, d_model]`
+    /// - key, value: `[batch, keys, d_model]` or `[1, keys, d_model]`
     pub fn new(query: Tensor<B, 3>, key: Tensor<B, 3>, value: Tensor<B, 3>) -> Self {
         Self { query, key, value, alike: false, masks: Masks { pad: None, attn: None } }
     }
 
-    /// Hides keys, where `mask_pad` `[batch, keys]` is true.
+    /// Hides keys, where `mask_pad` `[batch, keys]` is true. Each of its axes may be 1.
     pub fn mask_pad(mut self, mask_pad: Tensor<B, 2, Bool>) -> Self {
         self.masks.pad = Some(mask_pad);
         self
     }
 
-    /// Hides keys from queries, where `mask_attn` `[batch, queries, keys]` is true.
+    /// Hides keys from queries, where `mask_attn` `[batch, queries, keys]` is true. Each of its axes may be 1.
     pub fn mask_attn(mut self, mask_attn: Tensor<B, 3, Bool>) -> Self {
         self.masks.attn = Some(mask_attn);
         self
@@ -193,13 +217,17 @@ impl<B: Backend> MultiHeadAttention<B> {
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
-    /// - key, value: `[batch, keys, d_model]`
+    /// - key, value: `[batch, keys, d_model]` or `[1, keys, d_model]`
     /// - output: `[batch, queries, d_model]`
+    ///
+    /// # Panics
+    /// With [`Invalid`](burn_rocm::RocmError::Invalid) where inputs and masks don't broadcast.
     pub fn forward(&self, input: MhaInput<B>) -> MhaOutput<B> {
         let MhaInput { query, key, value, alike, masks } = input;
+        let mask = masks.joined();
         if alike && Route::<B>::of().is_some_and(|route| route.records()) {
             let (context, weights) = sequence_first(query, |route, tokens| {
-                let (context, weights) = self.contexts(route, tokens, masks);
+                let (context, weights) = self.contexts(route, tokens, mask);
                 (self.output.forward(context), weights)
             });
             return MhaOutput { weights, context };
@@ -207,16 +235,35 @@ impl<B: Backend> MultiHeadAttention<B> {
         let query = self.heads(query, &self.query);
         let key = self.heads(key, &self.key);
         let value = self.heads(value, &self.value);
-        let (context, weights) = self.attend([query, key, value], masks);
+        let (context, weights) = self.attend([query, key, value], mask);
         MhaOutput { weights, context: self.output.forward(context) }
     }
 
-    /// [`forward`](Self::forward), the linear layers running on what `cache` lacks alone.
+    /// [`forward`](Self::forward), the linear layers running on what `cache` lacks alone: all tokens in the first call, one in each later one.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward), and with [`Invalid`](burn_rocm::RocmError::Invalid) where a later call's tokens are not one more than the cached ones,
+    /// which leaves the cache as it was. Burn's module takes the last of several new tokens, and then ends in a panic.
     pub fn forward_cache(&self, input: MhaInput<B>, cache: &mut MhaCache<B>) -> MhaOutput<B> {
-        let query = cache.query.forward(input.query, |tokens| self.heads(tokens, &self.query));
-        let key = cache.key.forward(input.key, |tokens| self.heads(tokens, &self.key));
-        let value = cache.value.forward(input.value, |tokens| self.heads(tokens, &self.value));
-        let (context, weights) = self.attend([query, key, value], input.masks);
+        let MhaInput { query, key, value, masks, .. } = input;
+        self.forward_cached([query, key, value], masks.joined(), cache)
+    }
+
+    /// [`forward_cache`](Self::forward_cache) of queries, keys and values.
+    pub(crate) fn forward_cached(
+        &self,
+        [query, key, value]: [Tensor<B, 3>; 3],
+        mask: Mask<B>,
+        cache: &mut MhaCache<B>,
+    ) -> MhaOutput<B> {
+        // All of them before one is cached.
+        for (cache, tokens) in [(&cache.query, &query), (&cache.key, &key), (&cache.value, &value)] {
+            cache.check(tokens);
+        }
+        let query = cache.query.forward(query, |tokens| self.heads(tokens, &self.query));
+        let key = cache.key.forward(key, |tokens| self.heads(tokens, &self.key));
+        let value = cache.value.forward(value, |tokens| self.heads(tokens, &self.value));
+        let (context, weights) = self.attend([query, key, value], mask);
         MhaOutput { weights, context: cache.output.forward(context, |tokens| self.output.forward(tokens)) }
     }
 
@@ -227,13 +274,16 @@ impl<B: Backend> MultiHeadAttention<B> {
     }
 
     /// The contexts of all heads, `[batch, queries, d_model]`, and the weights.
-    fn attend(&self, heads: [Tensor<B, 4>; 3], masks: Masks<B>) -> (Tensor<B, 3>, MhaWeights<B>) {
+    fn attend(&self, heads: [Tensor<B, 4>; 3], mask: Mask<B>) -> (Tensor<B, 3>, MhaWeights<B>) {
         let [batch, count, queries, width] = heads[0].dims();
+        let [query, key, value] = heads;
         let (context, weights) = match Route::of() {
-            Some(route) => self.fused(&route, heads, masks),
+            Some(route) => {
+                let [key, value] = [key, value].map(|heads| for_each_batch(heads, batch));
+                self.fused(&route, [query, key, value], mask)
+            }
             None => {
-                let [query, key, value] = heads;
-                let weights = self.composed_weights(query, key, masks);
+                let weights = self.composed_weights(query, key, mask);
                 (weights.clone().matmul(value), weights.into())
             }
         };
@@ -245,14 +295,14 @@ impl<B: Backend> MultiHeadAttention<B> {
         &self,
         route: Option<&Route<B>>,
         tokens: Tensor<B, 3>,
-        masks: Masks<B>,
+        mask: Mask<B>,
     ) -> (Tensor<B, 3>, MhaWeights<B>) {
         let layers = [&self.query, &self.key, &self.value];
         let Some(route) = route else {
-            return self.attend(layers.map(|layer| self.heads(tokens.clone(), layer)), masks);
+            return self.attend(layers.map(|layer| self.heads(tokens.clone(), layer)), mask);
         };
         if let Some(layers) = self.joined(route, &tokens) {
-            let rule = self.rule(route, &tokens.device(), masks);
+            let rule = self.rule(route, &tokens.device(), mask);
             let [query, key, value] = layers;
             let heads = self.n_heads;
             let (made, joined) =
@@ -265,7 +315,7 @@ impl<B: Backend> MultiHeadAttention<B> {
         }
         let heads = layers.map(|layer| heads_of(layer.forward(tokens.clone()), [self.n_heads, self.d_k]));
         let [sequence, batch, _] = tokens.dims();
-        let (context, weights) = self.fused(route, heads, masks);
+        let (context, weights) = self.fused(route, heads, mask);
         (context.permute([2, 0, 1, 3]).reshape([sequence, batch, self.n_heads * self.d_k]), weights)
     }
 
@@ -289,23 +339,16 @@ impl<B: Backend> MultiHeadAttention<B> {
         &self,
         route: &Route<B>,
         [query, key, value]: [Tensor<B, 4>; 3],
-        masks: Masks<B>,
+        mask: Mask<B>,
     ) -> (Tensor<B, 4>, MhaWeights<B>) {
-        let rule = self.rule(route, &query.device(), masks);
+        let rule = self.rule(route, &query.device(), mask);
         let weights = MhaWeights::of(query.clone(), key.clone(), rule.clone());
         let inputs = [primitive(query), primitive(key), primitive(value)];
         (wrap(route.apply(ContextOp(rule), inputs).0), weights)
     }
 
     /// Mask and options of a fused op, with the next numbers of dropout.
-    fn rule(&self, route: &Route<B>, device: &B::Device, masks: Masks<B>) -> Rule {
-        let mask = match masks.of_scores() {
-            [Some(pad), Some(attn)] => {
-                let shape = attn.shape();
-                Some(attn.bool_or(pad.expand(shape)))
-            }
-            [pad, attn] => pad.or(attn),
-        };
+    fn rule(&self, route: &Route<B>, device: &B::Device, mask: Mask<B>) -> Rule {
         let dropout = (B::ad_enabled(device) && self.dropout.prob != 0.0)
             .then(|| AttentionDropout::draw(&route.device(device), self.dropout.prob));
         let options = AttentionOptions {
@@ -317,14 +360,13 @@ impl<B: Backend> MultiHeadAttention<B> {
         Rule { mask: mask.map(|mask| route.bool(mask)), options }
     }
 
-    fn composed_weights(&self, query: Tensor<B, 4>, key: Tensor<B, 4>, masks: Masks<B>) -> Tensor<B, 4> {
+    fn composed_weights(&self, query: Tensor<B, 4>, key: Tensor<B, 4>, mask: Mask<B>) -> Tensor<B, 4> {
         let scores = query.matmul(key.transpose()).div_scalar((self.d_k as f32).sqrt());
         let scores = self.dropout.forward(scores);
-        let scores = masks
-            .of_scores()
-            .into_iter()
-            .flatten()
-            .fold(scores, |scores, mask| scores.mask_fill(mask, self.min_float));
+        let scores = match mask {
+            Some(mask) => scores.mask_fill(mask, self.min_float),
+            None => scores,
+        };
         if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) }
     }
 }

@@ -11,7 +11,7 @@ pub use burn::nn::attention::{
     generate_autoregressive_mask, generate_padding_mask,
 };
 pub use cache::{MhaCache, TensorCache};
-pub(crate) use mha::Masks;
+pub(crate) use mha::{Mask, Masks};
 pub use mha::{MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};
 pub(crate) use sequence::sequence_first;
 pub use weights::MhaWeights;

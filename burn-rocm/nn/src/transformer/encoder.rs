@@ -9,7 +9,7 @@ use burn::tensor::{Bool, Tensor};
 
 use super::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 use crate::attention::{
-    Masks, MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache, sequence_first,
+    Mask, Masks, MhaCache, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache, sequence_first,
 };
 use crate::fuse::{Route, refuse};
 use crate::layer::linear_add;
@@ -105,13 +105,13 @@ impl<B: Backend> TransformerEncoderInput<B> {
         Self { tensor, mask_pad: None, mask_attn: None }
     }
 
-    /// Hides positions, where `mask_pad` `[batch, sequence]` is true.
+    /// Hides positions, where `mask_pad` `[batch, sequence]` is true. Each of its axes may be 1.
     pub fn mask_pad(mut self, mask_pad: Tensor<B, 2, Bool>) -> Self {
         self.mask_pad = Some(mask_pad);
         self
     }
 
-    /// Hides positions from others, where `mask_attn` `[batch, sequence, sequence]` is true.
+    /// Hides positions from others, where `mask_attn` `[batch, sequence, sequence]` is true. Each of its axes may be 1.
     pub fn mask_attn(mut self, mask_attn: Tensor<B, 3, Bool>) -> Self {
         self.mask_attn = Some(mask_attn);
         self
@@ -141,9 +141,9 @@ impl<B: Backend> TransformerEncoder<B> {
     /// - input, output: `[batch, sequence, d_model]`
     pub fn forward(&self, input: TransformerEncoderInput<B>) -> Tensor<B, 3> {
         let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
-        let masks = Masks { pad: mask_pad, attn: mask_attn };
+        let mask = Masks { pad: mask_pad, attn: mask_attn }.joined();
         let layers = |route: Option<&Route<B>>, tokens| {
-            (self.layers.iter().fold(tokens, |x, layer| layer.of_tokens(route, x, &masks)), ())
+            (self.layers.iter().fold(tokens, |x, layer| layer.of_tokens(route, x, &mask)), ())
         };
         sequence_first(tensor, layers).0
     }
@@ -154,7 +154,7 @@ impl<B: Backend> TransformerEncoder<B> {
     /// - input, output: `[batch, sequence, d_model]`
     ///
     /// # Panics
-    /// Where the cache was made for another number of layers.
+    /// Where the cache was made for another number of layers, and where the sequence is not one token longer than the cached one.
     pub fn forward_autoregressive_inference(
         &self,
         input: TransformerEncoderInput<B>,
@@ -165,9 +165,9 @@ impl<B: Backend> TransformerEncoder<B> {
             refuse("transformer_encoder", expected, format!("one of {}", cache.layers.len()));
         }
         let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
-        self.layers.iter().zip(&mut cache.layers).fold(tensor, |x, (layer, cache)| {
-            layer.forward_autoregressive_inference(x, mask_pad.clone(), mask_attn.clone(), cache)
-        })
+        let mask = Masks { pad: mask_pad, attn: mask_attn }.joined();
+        let layers = self.layers.iter().zip(&mut cache.layers);
+        layers.fold(tensor, |x, (layer, cache)| layer.of_one_more_token(x, &mask, cache))
     }
 
     /// A cache of nothing, for [`forward_autoregressive_inference`](Self::forward_autoregressive_inference).
@@ -227,15 +227,15 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         mask_pad: Option<Tensor<B, 2, Bool>>,
         mask_attn: Option<Tensor<B, 3, Bool>>,
     ) -> Tensor<B, 3> {
-        let masks = Masks { pad: mask_pad, attn: mask_attn };
-        sequence_first(input, |route, tokens| (self.of_tokens(route, tokens, &masks), ())).0
+        let mask = Masks { pad: mask_pad, attn: mask_attn }.joined();
+        sequence_first(input, |route, tokens| (self.of_tokens(route, tokens, &mask), ())).0
     }
 
     /// [`forward`](Self::forward) of tokens as [`MultiHeadAttention::contexts`] takes them: all else is of each token by itself.
-    fn of_tokens(&self, route: Option<&Route<B>>, tokens: Tensor<B, 3>, masks: &Masks<B>) -> Tensor<B, 3> {
+    fn of_tokens(&self, route: Option<&Route<B>>, tokens: Tensor<B, 3>, mask: &Mask<B>) -> Tensor<B, 3> {
         self.layer(tokens, |part| match part {
             Part::Attention { x, onto } => {
-                let (context, _) = self.mha.contexts(route, x, masks.clone());
+                let (context, _) = self.mha.contexts(route, x, mask.clone());
                 self.add(onto, &self.mha.output, context)
             }
             Part::FeedForward { x, onto } => self.add(onto, &self.pwff.linear_outer, self.pwff.between(x)),
@@ -253,6 +253,9 @@ impl<B: Backend> TransformerEncoderLayer<B> {
     }
 
     /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with this cache.
+    ///
+    /// # Panics
+    /// Where it is not.
     pub fn forward_autoregressive_inference(
         &self,
         input: Tensor<B, 3>,
@@ -260,9 +263,18 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         mask_attn: Option<Tensor<B, 3, Bool>>,
         cache: &mut TransformerEncoderLayerAutoregressiveCache<B>,
     ) -> Tensor<B, 3> {
+        self.of_one_more_token(input, &Masks { pad: mask_pad, attn: mask_attn }.joined(), cache)
+    }
+
+    fn of_one_more_token(
+        &self,
+        input: Tensor<B, 3>,
+        mask: &Mask<B>,
+        cache: &mut TransformerEncoderLayerAutoregressiveCache<B>,
+    ) -> Tensor<B, 3> {
         self.layer(input, |part| match part {
             Part::Attention { x, onto } => {
-                let output = self.mha.forward_cache(masked(x, &mask_pad, &mask_attn), &mut cache.mha);
+                let output = self.mha.forward_cached([x.clone(), x.clone(), x], mask.clone(), &mut cache.mha);
                 onto + self.dropout.forward(output.context)
             }
             Part::FeedForward { x, onto } => {
@@ -296,16 +308,6 @@ enum Part<B: Backend> {
     FeedForward { x: Tensor<B, 3>, onto: Tensor<B, 3> },
     Norm1(Tensor<B, 3>),
     Norm2(Tensor<B, 3>),
-}
-
-fn masked<B: Backend>(
-    x: Tensor<B, 3>,
-    mask_pad: &Option<Tensor<B, 2, Bool>>,
-    mask_attn: &Option<Tensor<B, 3, Bool>>,
-) -> MhaInput<B> {
-    let input = MhaInput::self_attn(x);
-    let input = mask_pad.iter().fold(input, |input, mask| input.mask_pad(mask.clone()));
-    mask_attn.iter().fold(input, |input, mask| input.mask_attn(mask.clone()))
 }
 
 /// The cache of a [`TransformerEncoderLayer`].

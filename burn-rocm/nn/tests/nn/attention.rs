@@ -41,19 +41,23 @@ pub(crate) fn drawn_bools(random: &Random, shape: &[usize], share: f64) -> Tenso
 }
 
 /// One call: two sequences, and masks if any.
-struct Call {
-    query: TensorData,
-    key: TensorData,
-    value: TensorData,
-    mask_pad: Option<TensorData>,
-    mask_attn: Option<TensorData>,
+pub(crate) struct Call {
+    pub(crate) query: TensorData,
+    pub(crate) key: TensorData,
+    pub(crate) value: TensorData,
+    pub(crate) mask_pad: Option<TensorData>,
+    pub(crate) mask_attn: Option<TensorData>,
     /// What context and weights are multiplied by ahead of their sum.
-    context: TensorData,
-    weights: TensorData,
+    pub(crate) context: TensorData,
+    pub(crate) weights: TensorData,
 }
 
 impl Call {
-    fn new(random: &Random, [batch, queries, keys, d_model, heads]: [usize; 5], masks: [bool; 2]) -> Self {
+    pub(crate) fn new(
+        random: &Random,
+        [batch, queries, keys, d_model, heads]: [usize; 5],
+        masks: [bool; 2],
+    ) -> Self {
         Self {
             query: uniform(random, &[batch, queries, d_model]),
             key: uniform(random, &[batch, keys, d_model]),
@@ -95,6 +99,7 @@ macro_rules! mha_of {
         all
     }};
 }
+pub(crate) use mha_of;
 
 use burn_rocm_nn::attention as ours;
 

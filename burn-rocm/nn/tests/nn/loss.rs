@@ -11,7 +11,7 @@ use burn_rocm_tests::{FLOATS, Tolerance};
 use crate::support::*;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Scores {
+pub(crate) enum Scores {
     Logits,
     Probabilities,
     LogProbabilities,
@@ -19,10 +19,10 @@ enum Scores {
 
 /// The options of one loss.
 #[derive(Clone, Debug)]
-struct Options {
-    weights: Option<Vec<f32>>,
-    smoothing: Option<f32>,
-    pad_tokens: Option<Vec<usize>>,
+pub(crate) struct Options {
+    pub(crate) weights: Option<Vec<f32>>,
+    pub(crate) smoothing: Option<f32>,
+    pub(crate) pad_tokens: Option<Vec<usize>>,
 }
 
 fn options(classes: usize, random: &Random) -> Vec<Options> {
@@ -79,12 +79,12 @@ fn reference(kind: Scores, x: &[f64], targets: &[i64], of: &Options, least: f64)
     (loss / divisor, grad)
 }
 
-fn targets<B: AutodiffBackend>(targets: &[i64], dtype: DType) -> Tensor<B, 1, Int> {
+pub(crate) fn targets<B: AutodiffBackend>(targets: &[i64], dtype: DType) -> Tensor<B, 1, Int> {
     Tensor::from_data(TensorData::new(targets.to_vec(), [targets.len()]), (&Default::default(), dtype))
 }
 
 /// The loss and the gradient of three times it.
-fn run<B: AutodiffBackend>(
+pub(crate) fn run<B: AutodiffBackend>(
     kind: Scores,
     x: &TensorData,
     classes: &[i64],

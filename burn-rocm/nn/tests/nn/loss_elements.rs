@@ -243,6 +243,37 @@ fn binary_cross_entropy_in_every_float_type() {
     }
 }
 
+/// A sure score of the right class: loss and gradient are `log(1 + exp(-|x|))` and `exp(-|x|) / (1 + exp(-|x|))`, which neither 1 nor x swallows.
+#[test]
+fn the_loss_of_a_sure_and_right_score_keeps_its_digits() {
+    let random = Random::new();
+    for (dtype, unit) in [(DType::F32, 2f64.powi(-24)), (DType::F64, 2f64.powi(-53))] {
+        for n in [1, 17, 300] {
+            let labels = labels(&random, [n]);
+            let signs = labels.iter::<f64>().map(|y| 2.0 * y - 1.0);
+            let x: Vec<f64> = signs.map(|sign| sign * random.uniform(10.0, 80.0)).collect();
+            let x = TensorData::new(x, [n]).convert_dtype(dtype);
+            let leaf = tensor::<Ours, 1>(&x, dtype).require_grad();
+            let classes = Tensor::<Ours, 1, Int>::from_data(labels, &Default::default());
+            let config = own::BinaryCrossEntropyLossConfig::new().with_logits(true);
+            let out = config.init::<Ours>(&Default::default()).forward(leaf.clone(), classes);
+            let grads = out.backward();
+            let found = [out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+            let tails: Vec<f64> = x.iter::<f64>().map(|x| (-x.abs()).exp()).collect();
+            let loss = tails.iter().map(|tail| tail.ln_1p()).sum::<f64>() / n as f64;
+            let slopes =
+                x.iter::<f64>().zip(&tails).map(|(x, tail)| -x.signum() * tail / (1.0 + tail) / n as f64);
+            // Two functions of 4 ulp, a sum of n terms of one sign, a few products; the reference's own in f64.
+            let relative = (16.0 + n as f64 + 8.0) * unit * if dtype == DType::F64 { 2.0 } else { 1.0 };
+            let found = found.iter().flat_map(|data| data.iter::<f64>());
+            for (place, (found, value)) in found.zip([loss].into_iter().chain(slopes)).enumerate() {
+                let near = (found - value).abs() <= relative * value.abs();
+                assert!(near, "{n} of {dtype:?}, [loss, gradient..][{place}]: {found:e} for {value:e}");
+            }
+        }
+    }
+}
+
 #[test]
 fn certain_probabilities_keep_finite_losses_and_gradients() {
     let x = TensorData::new(vec![0.0f32, 1.0, 0.0, 1.0], [4]);

@@ -4,6 +4,7 @@
 mod activation;
 mod amp;
 mod attention;
+mod attention_broadcast;
 mod attention_dropout;
 mod attention_encoder;
 mod attention_fused;
@@ -16,6 +17,7 @@ mod layer;
 mod lockstep;
 mod loss;
 mod loss_elements;
+mod loss_large;
 mod norm;
 mod norm_batch;
 mod norm_mixed;

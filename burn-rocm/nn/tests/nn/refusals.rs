@@ -8,6 +8,7 @@ use burn_rocm_nn as ours;
 use burn_rocm_nn::amp::{GradScalerConfig, GradScalerRecord};
 use burn_rocm_nn::attention::{MhaCache, MhaInput, MultiHeadAttentionConfig};
 use burn_rocm_nn::loss;
+use burn_rocm_nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::support::*;
@@ -103,7 +104,43 @@ fn inputs<B: AutodiffBackend>(of_max: &str, of_average: &str) {
     let tokens = |count| MhaInput::self_attn(Tensor::<B, 3>::ones([2, count, 4], &device));
     let mut cache = MhaCache::autoregressive();
     attention.forward_cache(tokens(2), &mut cache);
-    refused("autoregressive cache", "[2, 0, 4]", || attention.forward_cache(tokens(0), &mut cache));
+    for count in [0, 1, 2, 4] {
+        let what = format!("[2, {count}, 4]");
+        refused("autoregressive cache", &what, || attention.forward_cache(tokens(count), &mut cache));
+    }
+    // Keys that don't follow the cached ones are found before the queries are cached.
+    let uneven = MhaInput::new(
+        Tensor::<B, 3>::ones([2, 3, 4], &device),
+        Tensor::ones([2, 3, 4], &device),
+        Tensor::ones([2, 4, 4], &device),
+    );
+    refused("autoregressive cache", "[2, 4, 4]", || attention.forward_cache(uneven, &mut cache));
+    let third = attention.forward_cache(tokens(3), &mut cache);
+    assert_eq!(third.context.dims(), [2, 3, 4], "what was refused has left the cache as it was");
+    let encoder = TransformerEncoderConfig::new(4, 6, 2, 2).init::<B>(&device);
+    let mut cache = encoder.new_autoregressive_cache();
+    let mut step = |count| {
+        let input = TransformerEncoderInput::new(Tensor::<B, 3>::ones([2, count, 4], &device));
+        encoder.forward_autoregressive_inference(input, &mut cache)
+    };
+    step(2);
+    refused("autoregressive cache", "[2, 4, 4]", || step(4));
+    assert_eq!(step(3).dims(), [2, 3, 4]);
+}
+
+/// Burn's module takes the last of several new tokens and ends where the others are missed.
+#[test]
+fn burns_module_takes_one_new_token_too() {
+    let device = Default::default();
+    let attention = burn::nn::attention::MultiHeadAttentionConfig::new(4, 2).init::<Oracle>(&device);
+    let tokens =
+        |count| burn::nn::attention::MhaInput::self_attn(Tensor::<Oracle, 3>::ones([2, count, 4], &device));
+    for count in [1, 2, 4] {
+        let mut cache = burn::nn::attention::MhaCache::autoregressive();
+        attention.forward_cache(tokens(2), &mut cache);
+        catch_unwind(AssertUnwindSafe(|| drop(attention.forward_cache(tokens(count), &mut cache))))
+            .expect_err("not one token more than the cached ones");
+    }
 }
 
 #[test]
