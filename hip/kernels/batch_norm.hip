@@ -31,13 +31,13 @@ struct Shape {
 // Of one part of every channel: its first sample, the first element in that and how many there are. The host makes parts so small that 32 bits
 // count the bytes from the first sample's elements of a tile to the last's.
 struct Part {
-    u64 sample;
-    u32 first, count;
+    u64 sample, first;
+    u32 count;
 };
 template <class T> DEVICE Part part_of(const Shape &s, u32 part) {
     u64 units = s.count() / s.unit<T>(), each = quotient(units, s.parts), more = units - each * s.parts;
     u64 begin = (part * each + (part < more ? part : more)) * s.unit<T>(), sample = quotient(begin, s.spatial);
-    return Part{sample, (u32)(begin - sample * s.spatial), ((u32)each + (part < more)) * s.unit<T>()};
+    return Part{sample, begin - sample * s.spatial, ((u32)each + (part < more)) * s.unit<T>()};
 }
 
 // The channels' elements that a thread has: every `strips`-th of a channel.
@@ -77,9 +77,11 @@ DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy,
     using Piece = Vector<T, WIDTH>;
     const Shape s = parameters(given);
     const Part part = part_of<T>(s, p.part);
-    u32 spatial = (u32)s.spatial / WIDTH, at = part.first / WIDTH + p.strip, end = (part.first + part.count) / WIDTH;
+    // A sample of 2^29 elements of a channel is the only one, in which no part comes to its end: bytes are counted from the part's first element on.
+    bool far = s.spatial >> 29 != 0;
+    u32 spatial = far ? ~0u : (u32)s.spatial / WIDTH, first = far ? 0 : (u32)part.first / WIDTH, at = first + p.strip, end = first + part.count / WIDTH;
     if (!p.inside || at >= end) return;
-    u64 base = (part.sample * s.channels + p.tile) * s.spatial;
+    u64 base = (part.sample * s.channels + p.tile) * s.spatial + (far ? part.first : 0);
     x += base;
     if constexpr (BOTH) dy += base;
     if constexpr (WRITES) out += base;
@@ -361,8 +363,10 @@ __global__ __launch_bounds__(256) RDNA_WAVES void channel_sums(u64 batch, u64 ch
     SumsGiven<T> all{{batch, channels, spatial, wide, parts}, step, share, rows, x, dy, statistics, partial};
     for_each_place(all.shape, [=](Place p) {
         const SumsGiven<T> given = parameters(all);
-        u32 row = p.inside ? (u32)p.channel() / (u32)given.share : 0, each_step = (u32)given.step;
-        const C *mean_of = given.statistics + part_of<T>(given.shape, p.part).sample * given.step, *rstd_of = mean_of + given.rows;
+        // The tile's first row, of which the thread's is near.
+        u64 begin = quotient(p.tile, given.share);
+        u32 row = p.inside ? (u32)quotient(p.tile - begin * given.share + p.k, given.share) : 0, each_step = (u32)given.step;
+        const C *mean_of = given.statistics + part_of<T>(given.shape, p.part).sample * given.step + begin, *rstd_of = mean_of + given.rows;
         Pair<C> sum{(C)0, (C)0};
         auto each = [&](u32 n, auto a, auto d) {
             constexpr u32 WIDTH = sizeof(a) / sizeof(T);

@@ -1,4 +1,4 @@
-// Normalisation of rows ([rows, len], contiguous); f16 and bf16 compute in f32; `out` may be x.
+// Normalisation of rows ([rows, len], contiguous); f16 and bf16 compute in f32, P is the parameters' type; `out` may be x.
 #include "prelude.h"
 #include "rows.h"
 
@@ -87,7 +87,8 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
 }
 
 // to = (from - mean) / sqrt(variance + epsilon) * gamma + beta for one row; gamma of len elements, beta too or null.
-template <bool KEPT, class T> DEVICE void layer_norm_row(u64 len, const T *from, const T *gamma, const T *beta, f64 epsilon, T *to) {
+template <bool KEPT, class T, class P>
+DEVICE void layer_norm_row(u64 len, const T *from, const P *gamma, const P *beta, f64 epsilon, T *to) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) { // a loop each, so that they vectorise
         if (beta == nullptr) return normalise<true, KEPT>(len, from, (C)epsilon, to, [](auto, C x, C g) { return x * g; }, gamma);
@@ -98,24 +99,26 @@ template <bool KEPT, class T> DEVICE void layer_norm_row(u64 len, const T *from,
 }
 
 // What a kernel is given, to be read anew for each row: kept through all of them, it and what is made of it take too many registers.
-template <class T> struct LayerNorm {
+template <class T, class P> struct LayerNorm {
     u64 rows, len;
-    const T *x, *gamma, *beta;
+    const T *x;
+    const P *gamma, *beta;
     f64 epsilon;
     T *out;
 };
-template <class T> struct GroupNorm {
+template <class T, class P> struct GroupNorm {
     u64 rows, len, groups, spatial;
-    const T *x, *gamma, *beta;
+    const T *x;
+    const P *gamma, *beta;
     f64 epsilon;
     T *out;
 };
 
-template <class T>
-__global__ WAVES void layer_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
-    LayerNorm<T> given{rows, len, x, gamma, beta, epsilon, out};
+template <class T, class P>
+__global__ WAVES void layer_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, const P *beta, f64 epsilon, T *out) {
+    LayerNorm<T, P> given{rows, len, x, gamma, beta, epsilon, out};
     for_each_row(rows, [=](u64 row) {
-        const LayerNorm<T> p = parameters(given);
+        const LayerNorm<T, P> p = parameters(given);
         layer_norm_row<true>(p.len, p.x + row * p.len, p.gamma, p.beta, p.epsilon, p.out + row * p.len);
     });
 }
@@ -157,11 +160,11 @@ DEVICE u64 quotient(u64 a, u64 b) {
 
 // The same for groups of channels: x is [rows / groups, groups, channels, spatial], len = channels * spatial, and gamma and beta have a
 // value a channel of all groups, or are both null.
-template <bool KEPT, class T>
-DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, f64 epsilon, T *out) {
+template <bool KEPT, class T, class P>
+DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x, const P *gamma, const P *beta, f64 epsilon, T *out) {
     using C = compute_t<T>;
     u64 first = row % groups * quotient(len, spatial);
-    const T *gamma_of = gamma + first, *beta_of = beta + first;
+    const P *gamma_of = gamma + first, *beta_of = beta + first;
     bool narrow = len >> 29 == 0;
     normalise<true, KEPT, true>(len, x + row * len, (C)epsilon, out + row * len, [=](auto i, C n) {
         if (gamma == nullptr) return n;
@@ -174,12 +177,12 @@ DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x
     });
 }
 
-template <class T>
-__global__ WAVES void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, f64 epsilon,
+template <class T, class P>
+__global__ WAVES void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const P *gamma, const P *beta, f64 epsilon,
                                       T *out) {
-    GroupNorm<T> given{rows, len, groups, spatial, x, gamma, beta, epsilon, out};
+    GroupNorm<T, P> given{rows, len, groups, spatial, x, gamma, beta, epsilon, out};
     for_each_row(rows, [=](u64 row) {
-        const GroupNorm<T> p = parameters(given);
+        const GroupNorm<T, P> p = parameters(given);
         group_norm_row<true>(row, p.len, p.groups, p.spatial, p.x, p.gamma, p.beta, p.epsilon, p.out);
     });
 }
@@ -201,7 +204,7 @@ __global__ void group_norm_repair(u64 rows, u64 len, u64 groups, u64 spatial, co
 }
 
 // out = x / sqrt(mean of x^2 + epsilon) * gamma over each row.
-template <class T> __global__ WAVES void rms_norm_rows(u64 rows, u64 len, const T *x, const T *gamma, f64 epsilon, T *out) {
+template <class T, class P> __global__ WAVES void rms_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, f64 epsilon, T *out) {
     using C = compute_t<T>;
     for_each_row(rows, [=](u64 row) {
         normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [](auto, C x, C g) { return x * g; }, gamma);

@@ -1,4 +1,5 @@
-// Gradients of normalised rows ([rows, len], contiguous) from the rows and the output's gradient; f16 and bf16 compute in f32.
+// Gradients of normalised rows ([rows, len], contiguous) from the rows and the output's gradient; f16 and bf16 compute in f32, P is gamma's
+// type.
 //
 // With n = (x - mean) * rstd, or x * rstd where rows are not CENTRED, and h = dy * gamma:
 //   dx = rstd * (h - mean(h) - n * mean(h * n)), without mean(h) where they are not
@@ -12,25 +13,28 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-// gamma of element i: one an element, or one for `spatial` of them; 1 where there is none. `piece` is gamma of WIDTH neighbours.
-template <class T> struct PerElement {
-    const T *gamma;
+// gamma of element i: one an element, or one for `spatial` of them; 1 where there is none. `piece` is gamma of WIDTH neighbours; of a piece of the row
+// AT_ONCE are asked for at a time: 16 bytes, since more leave too few registers.
+template <class P> struct PerElement {
+    const P *gamma;
     DEVICE bool aligned() const { return past_boundary(gamma) == 0; }
     DEVICE PerElement of_row(u64) const { return *this; }
-    DEVICE compute_t<T> operator()(u64 i) const { return load(gamma[i]); }
-    template <u32 WIDTH, class I> DEVICE Vector<T, WIDTH> piece(I first) const { return vector_at<WIDTH>(gamma, first); }
+    DEVICE compute_t<P> operator()(u64 i) const { return load(gamma[i]); }
+    template <u32 WIDTH> static constexpr u32 AT_ONCE = WIDTH < LANES<P> ? WIDTH : LANES<P>;
+    template <u32 WIDTH, class I> DEVICE Vector<P, WIDTH> piece(I first) const { return vector_at<WIDTH>(gamma, first); }
 };
-template <class T> struct PerChannel {
-    const T *gamma;
+template <class P> struct PerChannel {
+    const P *gamma;
     u64 groups, channels, spatial; // channels of a group
     DEVICE PerChannel of_row(u64 row) const {
         return PerChannel{gamma == nullptr ? nullptr : gamma + row % groups * channels, groups, channels, spatial};
     }
-    DEVICE compute_t<T> operator()(u64 i) const { return gamma == nullptr ? (compute_t<T>)1 : load(gamma[i / spatial]); }
+    DEVICE compute_t<P> operator()(u64 i) const { return gamma == nullptr ? (compute_t<P>)1 : load(gamma[i / spatial]); }
     DEVICE bool aligned() const { return true; }
-    template <u32 WIDTH, class I> DEVICE Vector<T, WIDTH> piece(I first) const {
-        Vector<T, WIDTH> out;
-        T value = store<T>::from((compute_t<T>)1);
+    template <u32 WIDTH> static constexpr u32 AT_ONCE = WIDTH; // a division each
+    template <u32 WIDTH, class I> DEVICE Vector<P, WIDTH> piece(I first) const {
+        Vector<P, WIDTH> out;
+        P value = store<P>::from((compute_t<P>)1);
         I size = (I)spatial, channel = first / size, rest = first - channel * size;
         if (gamma != nullptr) value = gamma[channel];
         for (u32 j = 0; j < WIDTH; ++j) {
@@ -83,12 +87,12 @@ template <class C> struct Statistics {
 // Pieces of 16 bytes that a thread keeps of a row: 32 bytes of compute types, so that two rows' pieces and both sums are some 32 registers.
 template <class T> constexpr u32 KEPT = 32 / (LANES<T> * sizeof(compute_t<T>));
 
-// Whether a row's x and dy stay in registers till its sums are known. Beside sums of columns they don't on RDNA 1, whose 20 waves leave 48 registers each:
-// there they are read again, from cache.
+// Whether a row's x and dy stay in registers till its sums are known. Beside sums of columns they don't on RDNA 1, whose 20 waves leave 48 registers each,
+// where rows are CENTRED or gamma's elements are WIDER: there they are read again, from cache.
 #if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
-template <bool CENTRED, bool SUMS> constexpr bool KEEP = !(CENTRED && SUMS);
+template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = !(SUMS && (CENTRED || WIDER));
 #else
-template <bool CENTRED, bool SUMS> constexpr bool KEEP = true;
+template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = true;
 #endif
 
 // Elements that are unpacked before the next are.
@@ -144,7 +148,7 @@ template <bool CENTRED, bool SUMS, class T, class Gamma>
 DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
                       Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
-    constexpr u32 WIDTH = LANES<T>, PIECES = KEPT<T>, HELD = SUMS ? PIECES * WIDTH : 1;
+    constexpr u32 WIDTH = LANES<T>, PIECES = KEPT<T>, HELD = SUMS ? PIECES * WIDTH : 1, AT_ONCE = Gamma::template AT_ONCE<WIDTH>;
     Vector<T, WIDTH> kept[PIECES], kept_grad[PIECES];
     C dgamma[HELD] = {}, dbeta[HELD] = {}, part = (C)1 / (C)len;
     auto for_each_piece = [=](auto f) {
@@ -162,7 +166,7 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
         T *to = dx + row * len;
         auto read = [&](u32 p, u32 first) { kept[p] = vector_at<WIDTH>(from, first), kept_grad[p] = vector_at<WIDTH>(grad, first); };
         // All that is read of a row is on its way before any of it is used.
-        if constexpr (KEEP<CENTRED, SUMS>) for_each_piece(read);
+        if constexpr (KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) for_each_piece(read);
 #if COMPILER_NVIDIA // no register holds `onto` till the sums are known
         if (ONTO<T> && onto != nullptr) for_each_piece([&](u32, u32 first) { asm volatile("prefetch.global.L2 [%0];" : : "l"(onto + row * len + first)); });
 #endif
@@ -170,25 +174,29 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
         of_row.start = load(from[0]);
         auto scale = gamma.of_row(row);
         for_each_piece([&](u32 p, u32 first) {
-            if constexpr (!KEEP<CENTRED, SUMS>) read(p, first);
-            auto a = kept[p], b = kept_grad[p], factor = scale.template piece<WIDTH>(first);
+            if constexpr (!KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
+            auto a = kept[p], b = kept_grad[p];
+            auto factor = scale.template piece<AT_ONCE>(first);
             for (u32 j = 0; j < WIDTH; ++j) {
                 if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, of_row.last()), b = anew(b), factor = anew(factor);
-                of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j]));
+                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, of_row.last()));
+                of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j % AT_ONCE]));
             }
         });
         auto slope = of_row.over_block(turn, part, epsilon);
         for_each_piece([&](u32 p, u32 first) {
-            if constexpr (!KEEP<CENTRED, SUMS>) read(p, first);
-            auto a = anew(kept[p]), b = anew(kept_grad[p]), factor = scale.template piece<WIDTH>(first);
+            if constexpr (!KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
+            auto a = anew(kept[p]), b = anew(kept_grad[p]);
+            auto factor = scale.template piece<AT_ONCE>(first);
             Vector<T, WIDTH> out, more = {};
             if (ONTO<T> && onto != nullptr) more = vector_at<WIDTH>(onto + row * len, first);
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
                 if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
+                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, last));
                 C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
                 if constexpr (SUMS) dgamma[p * WIDTH + j] += d * normal, dbeta[p * WIDTH + j] += d;
-                last = slope(normal, d, load(factor.lane[j]));
+                last = slope(normal, d, load(factor.lane[j % AT_ONCE]));
                 if (ONTO<T> && onto != nullptr) last += load(more.lane[j]);
                 out.lane[j] = store<T>::from(last);
             }
@@ -212,6 +220,7 @@ template <bool CENTRED, bool SUMS, u32 WIDTH, class I, class T, class Gamma>
 DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
                     Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
+    constexpr u32 AT_ONCE = Gamma::template AT_ONCE<WIDTH>;
     C part = (C)1 / (C)len;
     auto for_each_piece = [=](auto f) {
 #if !COMPILER_HOST
@@ -235,26 +244,30 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
         of_row.start = load(from[0]);
         auto scale = gamma.of_row(row);
         for_each_piece([&](I first) {
-            auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first), factor = scale.template piece<WIDTH>(first);
+            auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first);
+            auto factor = scale.template piece<AT_ONCE>(first);
             for (u32 j = 0; j < WIDTH; ++j) {
                 if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, of_row.last()), b = anew(b), factor = anew(factor);
-                of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j]));
+                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, of_row.last()));
+                of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j % AT_ONCE]));
             }
         });
         auto slope = of_row.over_block(turn, part, epsilon);
         for_each_piece([&](I first) {
-            auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first), factor = scale.template piece<WIDTH>(first);
+            auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first);
+            auto factor = scale.template piece<AT_ONCE>(first);
             Vector<T, WIDTH> out, more = {};
             if (ONTO<T> && onto != nullptr) more = vector_at<WIDTH>(onto + row * len, first);
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
                 if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
+                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, last));
                 C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
                 if constexpr (SUMS) {
                     if (sums.dgamma != nullptr) sums.dgamma[first + j] += d * normal;
                     if (sums.dbeta != nullptr) sums.dbeta[first + j] += d;
                 }
-                last = slope(normal, d, load(factor.lane[j]));
+                last = slope(normal, d, load(factor.lane[j % AT_ONCE]));
                 if (ONTO<T> && onto != nullptr) last += load(more.lane[j]);
                 out.lane[j] = store<T>::from(last);
             }
@@ -332,31 +345,31 @@ template <class C> DEVICE Sums<C> partial_of_block(C *partial, u64 len, bool sec
 
 // Blocks may have 1024 threads here, so that long rows are kept: nothing is said of fewer.
 // partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is asked for.
-template <class T>
-__global__ ALL_WAVES((!is_same<T, f64>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, const T *onto, f64 epsilon, T *dx,
+template <class T, class P>
+__global__ ALL_WAVES((!is_same<T, f64>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const P *gamma, const T *onto, f64 epsilon, T *dx,
                                                                                           compute_t<T> *partial) {
     using C = compute_t<T>;
-    rows_gradient<true, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, onto, partial_of_block(partial, len, true),
+    rows_gradient<true, true>(rows, len, x, dy, PerElement<P>{gamma}, epsilon, dx, onto, partial_of_block(partial, len, true),
                               Statistics<C>{nullptr, nullptr});
 }
 
 // partial[1, gridDim.x, len]: there is no dbeta.
-template <class T>
-__global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const T *gamma, const T *onto, f64 epsilon, T *dx,
+template <class T, class P>
+__global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const P *gamma, const T *onto, f64 epsilon, T *dx,
                                                                                           compute_t<T> *partial) {
     using C = compute_t<T>;
-    rows_gradient<false, true>(rows, len, x, dy, PerElement<T>{gamma}, epsilon, dx, onto, partial_of_block(partial, len, false),
+    rows_gradient<false, true>(rows, len, x, dy, PerElement<P>{gamma}, epsilon, dx, onto, partial_of_block(partial, len, false),
                                Statistics<C>{nullptr, nullptr});
 }
 
 // Rows are groups of channels: x is [rows / groups, groups, channels, spatial] and len = channels * spatial; gamma may be null.
 // statistics[2, rows] gets mean and rstd, from which channel_sums makes dgamma and dbeta; it may be null.
-template <class T>
-__global__ ALL_WAVES((!is_same<T, f64>::value)) void group_norm_rows_backward(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *dy, const T *gamma, f64 epsilon, T *dx,
+template <class T, class P>
+__global__ ALL_WAVES((!is_same<T, f64>::value)) void group_norm_rows_backward(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *dy, const P *gamma, f64 epsilon, T *dx,
                                          compute_t<T> *statistics) {
     using C = compute_t<T>;
     Statistics<C> to{statistics, statistics == nullptr ? nullptr : statistics + rows};
-    rows_gradient<true, false>(rows, len, x, dy, PerChannel<T>{gamma, groups, len / spatial, spatial}, epsilon, dx,
+    rows_gradient<true, false>(rows, len, x, dy, PerChannel<P>{gamma, groups, len / spatial, spatial}, epsilon, dx,
                                (const T *)nullptr, Sums<C>{nullptr, nullptr}, to);
 }
 

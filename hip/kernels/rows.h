@@ -9,13 +9,21 @@ template <class T> constexpr u32 LANES = 16 / sizeof(T);
 // Elements from the last 16-byte boundary to `row`.
 template <class T> DEVICE u32 past_boundary(const T *row) { return (u32)((u64)row % 16 / sizeof(T)); }
 
-// Whether all these rows are cut at the same places.
+// Whether all these rows are cut where `row` is, those of wider elements in some places more.
 template <class T, class... More> DEVICE bool cut_alike(const T *row, const More *...more) {
-    return ((past_boundary(row) == past_boundary(more)) && ... && true);
+    return ((past_boundary(row) % LANES<More> == past_boundary(more)) && ... && true);
 }
 
 template <class T> DEVICE Vector<T, LANES<T>> piece_of(const T *row, i64 first) {
     return *reinterpret_cast<const Vector<T, LANES<T>> *>(row + first);
+}
+
+// WIDTH neighbours, which may be a piece of narrower elements' row and more than 16 bytes here.
+template <class T, u32 WIDTH> struct alignas(sizeof(T) * WIDTH < 16 ? sizeof(T) * WIDTH : 16) Lanes {
+    T lane[WIDTH];
+};
+template <u32 WIDTH, class T> DEVICE const Lanes<T, WIDTH> &lanes_of(const T *row, i64 first) {
+    return *reinterpret_cast<const Lanes<T, WIDTH> *>(row + first);
 }
 
 // A value that all threads of a warp have: AMD's compiler then keeps it, and what is computed of it, once for all of them.
@@ -37,7 +45,6 @@ template <u32 WIDTH, class I, class T> DEVICE Vector<T, WIDTH> &vector_at(T *row
     I offset = anew((I)(first * (I)sizeof(T)));
     return *reinterpret_cast<Vector<T, WIDTH> *>(reinterpret_cast<u8 *>(row) + offset);
 }
-
 // The threads that share a row: this one is `at` of `count`.
 struct Team {
     u32 at, count;
@@ -99,7 +106,7 @@ template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F 
     for (u64 at = (u64)threadIdx.x * WIDTH; at < len + skip; at += (u64)blockDim.x * WIDTH) {
         i64 first = anew((i64)at - (i64)skip); // one counter, from which each row's address comes, not one for each row
         if (together && first >= 0 && (u64)first + WIDTH <= len) {
-            auto each = [&](Vector<In, WIDTH>... x) {
+            auto each = [&](Lanes<In, WIDTH>... x) {
                 Vector<T, WIDTH> y;
                 compute_t<T> last = (compute_t<T>)0;
 #if !COMPILER_HOST
@@ -112,7 +119,7 @@ template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F 
                 }
                 *reinterpret_cast<Vector<T, WIDTH> *>(out + first) = y;
             };
-            each(piece_of(in, first)...);
+            each(lanes_of<WIDTH>(in, first)...);
         } else {
 #if !COMPILER_HOST
 #pragma unroll 1
@@ -156,12 +163,12 @@ template <class T> struct KeptRow {
         });
     }
 
-    // out[i] = f(the row's element i, more[i]...), these rows cut as this one or not.
+    // out[i] = f(the row's element i, more[i]...), these rows cut as this one or not, and of elements as wide or wider.
     template <class F, class... More> DEVICE void write(T *out, F f, const More *...more) {
-        bool together = past_boundary(out) == skip && ((past_boundary(more) == skip) && ... && true);
+        bool together = past_boundary(out) == skip && ((past_boundary(more) == skip % LANES<More>) && ... && true);
         for_each_piece([&](u32 p, i32 first) {
             if (together && whole(first)) {
-                auto each = [&](Vector<More, WIDTH>... m) {
+                auto each = [&](Lanes<More, WIDTH>... m) {
                     Vector<T, WIDTH> y;
                     C last = (C)0;
                     for_each_lane([&](u32 j) {
@@ -171,7 +178,7 @@ template <class T> struct KeptRow {
                     });
                     *reinterpret_cast<Vector<T, WIDTH> *>(out + first) = y;
                 };
-                each(piece_of(more, first)...);
+                each(lanes_of<WIDTH>(more, first)...);
             } else {
                 for_each_lane([&](u32 j) {
                     i32 i = first + (i32)j;

@@ -1,5 +1,9 @@
 //! Tensors of more elements than 31 bits count. Ignored: they need so much memory.
 
+use burn_rocm::fused::{
+    BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train, group_norm, group_norm_backward,
+};
+use burn_rocm::{RocmError, RocmTensor};
 use burn_rocm_tests::*;
 
 /// Past 2^31 elements (4.3 GB), each plane well below.
@@ -68,4 +72,103 @@ fn convolutions_of_more_than_31_bits() {
     let grad = R::conv2d_weight_backward(marked(), ones(&[2, 1, 1, 1]), marked(), options());
     // Of the channels' planes 1, 3 and 2, 4, each by itself.
     assert_eq!(read_float::<R>(grad).iter::<f64>().collect::<Vec<_>>(), [10.0, 20.0]);
+}
+
+/// Elements from which on 32 bits do not count their bytes, at 8 each.
+const COUNTED: usize = 1 << 29;
+
+/// Zeros of `shape` in f16 but for `values` at `places`.
+fn sparse(shape: [usize; 3], places: &[[usize; 3]], values: &[f64]) -> RocmTensor {
+    let zeros = R::float_zeros(Shape::from(shape.to_vec()), &Default::default(), FloatDType::F16);
+    places.iter().zip(values).fold(zeros, |x, (at, value)| {
+        let value = TensorData::new(vec![*value], [1, 1, 1]).convert_dtype(DType::F16);
+        let slices = at.map(|at| Slice::from(at..at + 1));
+        R::float_slice_assign(x, &slices, R::float_from_data(value, &Default::default()))
+    })
+}
+
+/// The elements at `places`.
+fn at(x: &RocmTensor, places: &[[usize; 3]]) -> Vec<f64> {
+    let read = |at: &[usize; 3]| {
+        let slices = at.map(|at| Slice::from(at..at + 1));
+        read_float::<R>(R::float_slice(x.clone(), &slices)).iter::<f64>().next().unwrap()
+    };
+    places.iter().map(read).collect()
+}
+
+fn assert_near(what: &str, found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (x, y) in found.iter().zip(expected) {
+        // f16's own rounding, twice.
+        assert!(
+            (x - y).abs() <= 2f64.powi(-10) * y.abs().max(1.0),
+            "{what}: {found:?} instead of {expected:?}"
+        );
+    }
+}
+
+fn values(x: RocmTensor) -> Vec<f64> {
+    read_float::<R>(x).iter::<f64>().collect()
+}
+
+/// Channels of 2^29 elements and more, no multiple of a piece: with epsilon 1 zeros but for a few values are their own norm, so that gamma's gradient is
+/// their products' sum with the output's gradient.
+#[test]
+#[ignore = "needs 9 GB"]
+fn norms_of_channels_of_2_29_elements() -> Result<(), RocmError> {
+    for shape in [[2, 1, COUNTED + 3], [1, 2, COUNTED + 8]] {
+        let [batch, channels, spatial] = shape;
+        let last = [batch - 1, channels - 1, spatial - 1];
+        let places = [[0, 0, 0], [0, 0, spatial - 1], [batch - 1, channels - 1, 1], last];
+        let grads = [1.0, 2.0, 3.0, 4.0];
+        let new = || sparse(shape, &places, &grads);
+        let what = format!("{shape:?}");
+        // Of each channel.
+        let (by_gamma, by_beta) =
+            if channels == 1 { (vec![30.0], vec![10.0]) } else { (vec![5.0, 25.0], vec![3.0, 7.0]) };
+        let (dx, sums) = group_norm_backward(new(), None, new(), channels, 1.0, true)?;
+        assert_near(&what, &at(&dx, &places), &[1.0, 2.0, 3.0, 4.0]);
+        drop(dx);
+        let [dgamma, dbeta] = sums.unwrap();
+        assert_near(&what, &values(dgamma), &by_gamma);
+        assert_near(&what, &values(dbeta), &by_beta);
+        assert_near(&what, &at(&group_norm(new(), None, 1, 1.0)?, &places), &grads);
+        let of_channels = |value: f64| {
+            let data = TensorData::new(vec![value; channels], [channels]).convert_dtype(DType::F32);
+            R::float_from_data(data, &Default::default())
+        };
+        let [ones, zeros] = [1.0, 0.0].map(of_channels);
+        let infer = batch_norm_infer(new(), ones.clone(), ones.clone(), [zeros.clone(), ones.clone()], 0.0)?;
+        assert_near(&what, &at(&infer, &places), &grads.map(|x| x + 1.0));
+        drop(infer);
+        let running = [zeros.clone(), ones.clone()];
+        let BatchNormed { output, statistics, .. } =
+            batch_norm_train(new(), ones.clone(), zeros, running, 0.5, 1.0)?;
+        assert_near(&what, &at(&output, &places), &grads);
+        drop(output);
+        let [dx, dgamma, dbeta] = batch_norm_backward(new(), ones, statistics, new(), 1.0)?;
+        assert_near(&what, &at(&dx, &places), &grads);
+        assert_near(&what, &values(dgamma), &by_gamma);
+        assert_near(&what, &values(dbeta), &by_beta);
+    }
+    Ok(())
+}
+
+/// 2^29 channels and more, of one element each: gradients of gamma and beta are products with, and the output's gradient itself.
+#[test]
+#[ignore = "needs 14 GB"]
+fn a_norm_of_2_29_channels() -> Result<(), RocmError> {
+    let shape = [1, COUNTED + 3, 1];
+    let last = shape[1] - 1;
+    let places = [0, 1, last - 1, last].map(|channel| [0, channel, 0]);
+    let grads = [1.0, 2.0, 3.0, 4.0];
+    let new = || sparse(shape, &places, &grads);
+    let (dx, sums) = group_norm_backward(new(), None, new(), 1, 1.0, true)?;
+    assert_near("dx", &at(&dx, &places), &grads);
+    drop(dx);
+    let [dgamma, dbeta] = sums.unwrap().map(|sums| R::float_reshape(sums, Shape::from(shape.to_vec())));
+    assert_near("dgamma", &at(&dgamma, &places), &grads.map(|x| x * x));
+    assert_near("dbeta", &at(&dbeta, &places), &grads);
+    assert_eq!(read_float::<R>(R::float_sum(dbeta)).iter::<f64>().sum::<f64>(), 10.0);
+    Ok(())
 }

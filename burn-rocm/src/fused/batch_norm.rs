@@ -5,14 +5,16 @@ use std::sync::Arc;
 use hip::{BatchNormDesc, Device, Grid, KernelName, Route};
 
 use super::amp::cast_all;
-use super::layer_norm::{fits, floats, row, same_shape, wide};
+use super::layer_norm::{floats, row, same_shape};
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
-use crate::ops::launch::rows;
+use crate::ops::launch::{max_reach, rows};
+use crate::ops::norm::{fits, for_miopen, wide};
+use crate::ops::view::{cat, narrow, reshape, swap_dims};
 use crate::tensor::{one_device, one_dtype};
 use burn_std::DType;
 use hip::Error as RocmError;
@@ -31,8 +33,13 @@ pub struct BatchNormed {
 /// Least elements of a part of a channel, so that its sums cost less than its elements.
 const LEAST_PART: usize = 2048;
 
-/// The kernels count bytes from a part's first sample on in 32 bits, of at most 8 an element.
+/// The kernels count bytes in a part in 32 bits, of at most 8 an element: so a part's elements, and those between them, are fewer than this.
 const COUNTED: usize = 1 << 29;
+
+/// [`COUNTED`], or less where a setting asks for it.
+fn counted() -> usize {
+    COUNTED.min(max_reach())
+}
 
 /// A tensor seen as `[batch, channels, spatial]`.
 #[derive(Clone, Copy)]
@@ -65,12 +72,7 @@ impl Channels {
                 );
             }
         }
-        let spatial: usize = rest.iter().product();
-        if channels.max(spatial) >= COUNTED {
-            let expected = format!("fewer than {COUNTED} channels, and elements of a channel in a sample");
-            return invalid(op, expected, format!("{:?}", x.dims()));
-        }
-        Ok(Self { batch, channels, spatial })
+        Ok(Self { batch, channels, spatial: rest.iter().product() })
     }
 
     fn desc(self, dtype: hip::DType) -> BatchNormDesc {
@@ -104,21 +106,42 @@ impl Channels {
         let resident = info.compute_units as usize
             * (info.max_threads_per_compute_unit / device.block_threads()).max(1) as usize;
         let parts = (4 * resident / tiles).min(elements / LEAST_PART).max(1);
-        self.planned(device, wide, self.counted(wide, parts, COUNTED))
+        self.planned(device, wide, self.parts(wide, parts, counted()))
     }
 
-    /// As many parts as wanted, or as it takes that those elements which a part's blocks see, from a tile of its first sample to that of its
-    /// last, are fewer than `most`.
-    fn counted(self, wide: usize, parts: usize, most: usize) -> usize {
-        let sample = self.channels * self.spatial;
-        if self.batch * sample < most {
-            return parts;
+    /// As many parts as wanted, or as it takes that those elements which a part's blocks see are fewer than `most`: from a tile of its first
+    /// sample to that of its last; of one sample that has more, from the part's first element on. Of several, see [`Self::is_far`].
+    fn parts(self, wide: usize, wanted: usize, most: usize) -> usize {
+        let Self { batch, channels, spatial } = self;
+        let sample = channels * spatial;
+        if batch * sample < most {
+            return wanted;
         }
-        match (most - 1).saturating_sub(wide * self.spatial) / sample {
+        match (most - 1).saturating_sub(wide * spatial) / sample {
+            // Parts are made of up to 8 elements that lie side by side.
+            0 if batch == 1 => wanted.max(spatial.div_ceil(((most - 1) / 8 * 8).max(8))),
             // A part is a sample.
-            0 => self.batch,
-            samples => parts.max(self.batch.div_ceil(samples)),
+            0 => batch,
+            samples => wanted.max(batch.div_ceil(samples)),
         }
+    }
+
+    /// Whether a part may not go from one sample on to the next: each has as many elements of a channel as are counted.
+    fn is_far(self) -> bool {
+        self.batch > 1 && self.spatial >= counted()
+    }
+
+    /// `x` with all elements of a channel side by side: `[1, channels, batch * spatial]`.
+    fn joined(self, x: RocmTensor) -> hip::Result<RocmTensor> {
+        let Self { batch, channels, spatial } = self;
+        let x = swap_dims(reshape(x, &[batch, channels, spatial])?, 0, 1)?;
+        reshape(x, &[1, channels, batch * spatial])
+    }
+
+    /// What [`Self::joined`] made of a tensor of shape `dims`, as it was.
+    fn parted(self, x: RocmTensor, dims: &[usize]) -> hip::Result<RocmTensor> {
+        let Self { batch, channels, spatial } = self;
+        reshape(swap_dims(reshape(x, &[channels, batch, spatial])?, 0, 1)?, dims)
     }
 }
 
@@ -138,7 +161,7 @@ fn by_library(work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
     match work() {
         Ok(()) => Ok(true),
         Err(error) if route == Route::Library => Err(error),
-        // A dtype that it has not, or a shape that it gets wrong.
+        // A dtype that it has not, a tensor too large for it, or a shape that it gets wrong.
         Err(RocmError::Unsupported { .. }) => Ok(false),
         Err(error) => without_library(error).map(|()| false),
     }
@@ -157,8 +180,8 @@ fn by_library(work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
 ///   of one dtype, and the running statistics of one
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit, or where a sample has 2^29 elements of a channel; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
-/// the dtype or gets the shape wrong; `Miopen` where it is to be MIOpen alone and that fails; the device's own.
+/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
+/// the dtype, counts no such number of elements or gets the shape wrong; `Miopen` where it is to be MIOpen alone and that fails; the device's own.
 pub fn batch_norm_train(
     x: RocmTensor,
     gamma: RocmTensor,
@@ -171,6 +194,11 @@ pub fn batch_norm_train(
     let shape = Channels::of(OP, &x, &[&gamma, &beta, &running[0], &running[1]])?;
     one_dtype(OP, &[&gamma, &beta])?;
     let given = one_dtype(OP, &running.each_ref())?;
+    if shape.is_far() {
+        let dims = x.dims().to_vec();
+        let done = batch_norm_train(shape.joined(x)?, gamma, beta, running, momentum, epsilon)?;
+        return Ok(BatchNormed { output: shape.parted(done.output, &dims)?, ..done });
+    }
     let [before_mean, before_var] = running;
     let x = packed(x)?;
     let (device, dtype, ty) = (x.hip_device(), x.dtype_of(), x.kernel_type()?);
@@ -191,9 +219,11 @@ pub fn batch_norm_train(
     }
     let options = [Value::F64(momentum), Value::F64(epsilon)];
     // What comes after MIOpen goes through a channel in one part.
+    let whole = shape.parts(1, 1, counted());
     let library = !x.is_empty()
-        && shape.counted(1, 1, COUNTED) == 1
+        && whole == 1
         && by_library(|| {
+            for_miopen(OP, &x, &[])?;
             shape.desc(ty).trained_correctly()?;
             let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
             device.dnn()?.batch_norm_train(
@@ -209,7 +239,7 @@ pub fn batch_norm_train(
             )
         })?;
     if library {
-        let Plan { dims, grid, .. } = shape.planned(device, 1, 1);
+        let Plan { dims, grid, .. } = shape.planned(device, 1, whole);
         let kernel = KernelName::new("batch_norm_finish").ty(ty);
         let inputs = [&x, &gamma, &beta, &before_mean, &before_var];
         rows(OP, device, kernel, grid, &dims, &inputs, &options, &[&output, &statistics, &after])?;
@@ -241,6 +271,11 @@ pub fn batch_norm_infer(
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "batch_norm_infer";
     let shape = Channels::of(OP, &x, &[&gamma, &beta, &mean, &variance])?;
+    if shape.is_far() {
+        let dims = x.dims().to_vec();
+        let output = batch_norm_infer(shape.joined(x)?, gamma, beta, [mean, variance], epsilon)?;
+        return shape.parted(output, &dims);
+    }
     let x = packed(x)?;
     let params = widened([gamma, beta, mean, variance], x.dtype_of())?;
     let (device, ty) = (x.hip_device(), x.kernel_type()?);
@@ -249,6 +284,7 @@ pub fn batch_norm_infer(
         return Ok(output);
     }
     let library = by_library(|| {
+        for_miopen(OP, &x, &[])?;
         let desc = shape.desc(ty);
         let [gamma, beta, mean, variance] = params.each_ref().map(arg);
         device.dnn()?.batch_norm_infer(&desc, arg(&x), arg(&output), gamma, beta, mean, variance, epsilon)
@@ -285,6 +321,11 @@ pub fn batch_norm_backward(
         let found = format!("{:?} of {}", statistics.dims(), statistics.dtype_of().name());
         return invalid(OP, format!("statistics [2, {channels}] of {}", wide(dtype).name()), found);
     }
+    if shape.is_far() {
+        let (dims, [x, grad]) = (x.dims().to_vec(), [shape.joined(x)?, shape.joined(grad)?]);
+        let [dx, dgamma, dbeta] = batch_norm_backward(x, gamma, statistics, grad, epsilon)?;
+        return Ok([shape.parted(dx, &dims)?, dgamma, dbeta]);
+    }
     let given = gamma.dtype_of();
     let [gamma] = widened([gamma], dtype)?;
     let (x, statistics, grad) = (packed(x)?, packed(statistics)?, packed(grad)?);
@@ -296,6 +337,7 @@ pub fn batch_norm_backward(
     }
     let sums = RocmTensor::empty(device, [2, channels], wide(dtype))?;
     let library = by_library(|| {
+        for_miopen(OP, &x, &[])?;
         shape.desc(ty).trained_correctly()?;
         let [dscale, dbias] = [row(&sums, 0)?, row(&sums, 1)?];
         let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
@@ -332,6 +374,14 @@ pub(super) fn channel_sums(
     [step, share]: [usize; 2],
 ) -> hip::Result<RocmTensor> {
     let shape = Channels::of(op, x, &[])?;
+    if shape.is_far() {
+        let of_sample = |sample: usize| {
+            let [x, grad] = [x, grad].map(|tensor| narrow(tensor.clone(), 0, sample, 1));
+            let statistics = packed(narrow(statistics.clone(), 1, sample * step, shape.channels / share)?)?;
+            channel_sums(op, &x?, &grad?, &statistics, [step, share])
+        };
+        return cat((0..shape.batch).map(of_sample).collect::<hip::Result<_>>()?, 1);
+    }
     let device = x.hip_device();
     let Plan { dims, parts, grid } = shape.plan(device);
     let partial = RocmTensor::empty(device, [2, parts, shape.channels], statistics.dtype_of())?;
@@ -346,12 +396,12 @@ pub(super) fn channel_sums(
 mod tests {
     use super::*;
 
-    /// The parts as the kernels make them (`part_of` in batch_norm.hip), of units of one element.
+    /// The parts as the kernels make them (`part_of` in batch_norm.hip).
     #[test]
     fn parts_are_counted_in_32_bits() {
         const MOST: usize = 500;
-        let sizes = [1, 2, 3, 7, 8, 20, 63, 199];
-        let mut split = 0;
+        let sizes = [1, 2, 3, 7, 8, 20, 63, 199, 600, 1024];
+        let (mut split, mut far) = (0, 0);
         for (batch, channels, spatial, wide, wanted) in sizes.iter().flat_map(|&batch| {
             let of = move |channels| sizes.map(|spatial| (batch, channels, spatial));
             sizes
@@ -359,23 +409,28 @@ mod tests {
                 .flat_map(of)
                 .flat_map(|(b, c, s)| [(b, c, s, 1, 1), (b, c, s, 1, 5), (b, c, s, 8, 1)])
         }) {
-            if wide * spatial >= MOST {
+            if spatial >= MOST && batch > 1 || wide > 1 && wide * spatial >= MOST {
                 continue;
             }
-            let parts = Channels { batch, channels, spatial }.counted(wide, wanted, MOST);
+            let parts = Channels { batch, channels, spatial }.parts(wide, wanted, MOST);
             split += usize::from(parts > wanted);
-            let (each, more) = (batch * spatial / parts, batch * spatial % parts);
-            let begin = |part: usize| part * each + part.min(more);
+            let what = format!("{batch} x {channels} x {spatial}, wide {wide}, {parts} parts");
+            let unit = if wide == 1 && spatial % 8 == 0 { 8 } else { 1 };
+            let units = batch * spatial / unit;
+            let (each, more) = (units / parts, units % parts);
+            let begin = |part: usize| (part * each + part.min(more)) * unit;
             for part in (0..parts).filter(|&part| begin(part) < begin(part + 1)) {
-                let [first, last] = [begin(part), begin(part + 1) - 1].map(|at| at / spatial);
-                // To the end of a tile of the last sample.
-                let seen = (last - first) * channels * spatial + wide.min(channels) * spatial;
-                assert!(
-                    seen < MOST,
-                    "{batch} x {channels} x {spatial}, wide {wide}: {parts} parts see {seen}"
-                );
+                let (from, to) = (begin(part), begin(part + 1));
+                let [first, last] = [from, to - 1].map(|at| at / spatial);
+                // To the end of a tile of the last sample, or from the first element on.
+                let seen = match spatial < MOST {
+                    true => (last - first) * channels * spatial + wide.min(channels) * spatial,
+                    false => to - from,
+                };
+                far += usize::from(spatial >= MOST);
+                assert!(seen < MOST, "{what}: {seen} are seen");
             }
         }
-        assert!(split > 100, "{split} were split");
+        assert!(split > 100 && far > 100, "{split} were split, {far} parts of far samples");
     }
 }

@@ -3,13 +3,14 @@
 use hip::{GroupNormDesc, KernelName, Route, TensorArg};
 
 use super::batch_norm::channel_sums;
-use super::layer_norm::{fits, floats, gradient_grid, rounded, row, same_shape, sum_partials, wide};
+use super::layer_norm::{floats, gradient_grid, row, same_shape, sum_partials};
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
 use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::views_to;
+use crate::ops::norm::{fits, for_miopen, wide};
 use crate::tensor::{one_device, one_dtype};
 use hip::Error as RocmError;
 
@@ -60,14 +61,15 @@ impl Groups {
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over each group of channels of each sample
 /// ([Wu and He 2018](https://arxiv.org/abs/1803.08494)); gamma 1 and beta 0 without `params`.
 ///
-/// On MIOpen where it has group norm for the dtype and there are 32 groups or more, as `BURN_ROCM_NORM` says; else an own kernel.
+/// On MIOpen where it has group norm for the dtype, the parameters are of it and there are 32 groups or more, as `BURN_ROCM_NORM` says;
+/// else an own kernel.
 ///
 /// # Shapes
 /// - x, result: `[batch, channels, ..]`; gamma, beta: `[channels]`, of dtypes as for [`layer_norm`](super::layer_norm())
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
-/// the dtype; `Miopen` where it is to be MIOpen alone and that fails; the device's own.
+/// the dtype, or not beside parameters of another; `Miopen` where it is to be MIOpen alone and that fails; the device's own.
 pub fn group_norm(
     x: RocmTensor,
     params: Option<[RocmTensor; 2]>,
@@ -78,10 +80,7 @@ pub fn group_norm(
     let shape = Groups::of(OP, &x, &params.iter().flatten().collect::<Vec<_>>(), groups)?;
     let x = packed(x)?;
     let params = match params {
-        Some(params) => {
-            let ([gamma, beta], _) = rounded(&x, params, None)?;
-            Some([packed(gamma)?, packed(beta)?])
-        }
+        Some([gamma, beta]) => Some([packed(gamma)?, packed(beta)?]),
         None => None,
     };
     let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
@@ -98,14 +97,15 @@ pub fn group_norm(
         match by_miopen(OP, shape, &x, params.as_ref(), epsilon, &out) {
             Ok(()) => return Ok(out),
             Err(error) if route == Route::Library => return Err(error),
-            // A dtype that it has not, or a MIOpen of before ROCm 6.
+            // Dtypes that it has not, a tensor too large for it, or a MIOpen of before ROCm 6.
             Err(RocmError::Unsupported { .. }) => {}
             Err(error) => without_library(error)?,
         }
     }
     let [gamma, beta] = params.as_ref().map_or([None; 2], |params| params.each_ref().map(Some));
     let device = x.hip_device();
-    let kernel = KernelName::new("group_norm_rows").ty(x.kernel_type()?);
+    let kernel =
+        KernelName::new("group_norm_rows").ty(x.kernel_type()?).ty(gamma.unwrap_or(&x).kernel_type()?);
     let grid = device.grid_rows(shape.rows(), shape.len());
     let inputs = [Some(&x), gamma, beta];
     views_to(OP, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(&out)])?;
@@ -121,6 +121,7 @@ fn by_miopen(
     epsilon: f64,
     out: &RocmTensor,
 ) -> hip::Result<()> {
+    for_miopen(op, x, &params.iter().flat_map(|params| *params).collect::<Vec<_>>())?;
     let (device, dtype) = (x.hip_device(), x.dtype_of());
     let Groups { batch, groups, channels, spatial } = shape;
     let desc = GroupNormDesc { dtype: x.kernel_type()?, batch, channels, spatial, groups };
@@ -161,7 +162,6 @@ pub fn group_norm_backward(
     one_dtype(OP, &[&x, &grad])?;
     same_shape(OP, &x, &grad)?;
     let given = gamma.as_ref().unwrap_or(&x).dtype_of();
-    let ([], gamma) = rounded(&x, [], gamma)?;
     let (x, gamma, grad) = (packed(x)?, gamma.map(packed).transpose()?, packed(grad)?);
     let (device, dtype) = (x.hip_device(), x.dtype_of());
     let dx = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
@@ -174,7 +174,9 @@ pub fn group_norm_backward(
     views_to(
         OP,
         device,
-        KernelName::new("group_norm_rows_backward").ty(x.kernel_type()?),
+        KernelName::new("group_norm_rows_backward")
+            .ty(x.kernel_type()?)
+            .ty(gamma.as_ref().unwrap_or(&x).kernel_type()?),
         grid,
         &shape.dims(),
         &[Some(&x), Some(&grad), gamma.as_ref()],

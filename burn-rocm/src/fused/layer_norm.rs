@@ -5,7 +5,6 @@ use std::sync::Arc;
 use burn_std::DType;
 use hip::{Device, Grid, KernelName, LayerNormDesc, Route};
 
-use super::amp::cast_all;
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
@@ -13,7 +12,7 @@ use crate::ops::binary::binary;
 use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::{rows, views_to};
-use crate::ops::norm;
+use crate::ops::norm::{self, fits, for_miopen, wide};
 use crate::ops::view::{narrow, reshape};
 use crate::tensor::{one_device, one_dtype};
 use hip::Error as RocmError;
@@ -21,19 +20,18 @@ use hip::Error as RocmError;
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and Hinton 2016](https://arxiv.org/abs/1607.06450)).
 ///
 /// # Shapes
-/// - x, result: `[.., len]`; gamma, beta: `[len]`, of the dtype of `x`, or f32 beside an `x` of f16 or bf16, where they are rounded first
+/// - x, result: `[.., len]`; gamma, beta: `[len]`, of the dtype of `x`, or f32 beside an `x` of f16 or bf16. They are read as they are:
+///   f16 and bf16 compute in f32
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
-/// the dtype; the device's own.
+/// the dtype, or not beside parameters of another; the device's own.
 pub fn layer_norm(
     x: RocmTensor,
     gamma: RocmTensor,
     beta: Option<RocmTensor>,
     epsilon: f64,
 ) -> Result<RocmTensor, RocmError> {
-    fits("layer_norm", &x, &[&gamma].into_iter().chain(&beta).collect::<Vec<_>>())?;
-    let ([gamma], beta) = rounded(&x, [gamma], beta)?;
     norm::layer_norm(x, gamma, beta, epsilon)
 }
 
@@ -65,18 +63,17 @@ pub fn layer_norm_backward(
 
 /// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich 2019](https://arxiv.org/abs/1910.07467)).
 ///
-/// On MIOpen, which calls it T5's layer norm, where it has that for the dtype, as `BURN_ROCM_NORM` says; else an own kernel.
+/// On MIOpen, which calls it T5's layer norm, where it has that for the dtype and gamma is of it, as `BURN_ROCM_NORM` says; else an own
+/// kernel.
 ///
 /// # Shapes
 /// - x, result: `[.., len]`; gamma: `[len]`, of a dtype as for [`layer_norm`]
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
-/// the dtype; the device's own.
+/// As for [`layer_norm`].
 pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTensor, RocmError> {
     const OP: &str = "rms_norm";
     let len = check(OP, &x, &gamma)?;
-    let ([gamma], _) = rounded(&x, [gamma], None)?;
     let (x, gamma) = (packed(x)?, packed(gamma)?);
     let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
     if out.is_empty() {
@@ -87,13 +84,13 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
         match rms_norm_by_miopen(&x, &gamma, epsilon, &out) {
             Ok(()) => return Ok(out),
             Err(error) if route == Route::Library => return Err(error),
-            // A dtype that it has not, or an older MIOpen.
+            // Dtypes that it has not, a tensor too large for it, or an older MIOpen.
             Err(RocmError::Unsupported { .. }) => {}
             Err(error) => without_library(error)?,
         }
     }
     let (device, count) = (out.hip_device(), out.len() / len);
-    let kernel = KernelName::new("rms_norm_rows").ty(out.kernel_type()?);
+    let kernel = KernelName::new("rms_norm_rows").ty(out.kernel_type()?).ty(gamma.kernel_type()?);
     let dims = [Value::U64(count as u64), Value::U64(len as u64)];
     rows(
         OP,
@@ -110,6 +107,7 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
 
 /// By MIOpen, which writes each row's statistic too: a sum of squares, whose digits no mean takes away.
 fn rms_norm_by_miopen(x: &RocmTensor, gamma: &RocmTensor, epsilon: f64, out: &RocmTensor) -> hip::Result<()> {
+    for_miopen("rms_norm", x, &[gamma])?;
     let len = gamma.len();
     let desc = LayerNormDesc { dtype: x.kernel_type()?, rows: x.len() / len, len };
     let dnn = x.hip_device().dnn()?;
@@ -147,36 +145,6 @@ fn check(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Result<us
     }
 }
 
-/// That parameters are where `x` is, all of its dtype or all of what that is computed in.
-pub(super) fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
-    let dtype = x.dtype_of();
-    for param in params {
-        one_device(op, &[x, param])?;
-        one_dtype(op, &[params[0], param])?;
-        let found = param.dtype_of();
-        if found != dtype && found != wide(dtype) {
-            let or = if wide(dtype) == dtype { "" } else { " or f32" };
-            return invalid(op, format!("parameters of {}{or}", dtype.name()), found.name());
-        }
-    }
-    Ok(())
-}
-
-/// Parameters in the dtype of `x`: f32 ones beside f16 or bf16 are rounded, in one launch.
-pub(super) fn rounded<const N: usize>(
-    x: &RocmTensor,
-    params: [RocmTensor; N],
-    more: Option<RocmTensor>,
-) -> hip::Result<([RocmTensor; N], Option<RocmTensor>)> {
-    let dtype = x.dtype_of();
-    if params.iter().chain(&more).all(|param| param.dtype_of() == dtype) {
-        return Ok((params, more));
-    }
-    let mut all = cast_all(params.into_iter().chain(more).collect(), dtype)?;
-    let more = (all.len() > N).then(|| all.pop()).flatten();
-    Ok((all.try_into().expect("N of them, and perhaps one more"), more))
-}
-
 /// That a tensor has floats.
 pub(super) fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
     match tensor.kernel_type()?.is_float() {
@@ -191,11 +159,6 @@ pub(super) fn same_shape(op: &'static str, x: &RocmTensor, grad: &RocmTensor) ->
         true => Ok(()),
         false => invalid(op, format!("a gradient of shape {:?}", x.dims()), format!("{:?}", grad.dims())),
     }
-}
-
-/// What statistics and sums of the dtype are kept in.
-pub(super) fn wide(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
 /// Row `index` of a matrix.
@@ -222,7 +185,6 @@ fn backward(
         same_shape(op, &x, like)?;
     }
     let given = gamma.dtype_of();
-    let ([gamma], _) = rounded(&x, [gamma], None)?;
     let (x, gamma, grad) = (packed(x)?, packed(gamma)?, packed(grad)?);
     let (device, dtype) = (x.hip_device(), x.dtype_of());
     // `ONTO` of the kernel: other types are added behind it.
@@ -243,7 +205,7 @@ fn backward(
     views_to(
         op,
         device,
-        KernelName::new(kernel).ty(x.kernel_type()?),
+        KernelName::new(kernel).ty(x.kernel_type()?).ty(gamma.kernel_type()?),
         grid,
         &dims,
         &[Some(&x), Some(&grad), Some(&gamma), by_kernel.as_ref()],

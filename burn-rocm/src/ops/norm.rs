@@ -1,16 +1,58 @@
 //! Normalisations of rows.
 
+use burn_std::DType;
 use hip::{Grid, KernelName, LayerNormDesc, Route, TensorArg};
 
 use super::conv::without_library;
 use super::data::{full_on, packed};
-use super::launch::views;
+use super::launch::{max_reach, views};
 use super::view::narrow;
 use crate::dtype::Value;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 const OP: &str = "layer_norm";
+
+/// What statistics and sums of the dtype are kept in.
+pub(crate) fn wide(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+/// That parameters are where `x` is, all of its dtype or all of what that is computed in.
+pub(crate) fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
+    let dtype = x.dtype_of();
+    for param in params {
+        one_device(op, &[x, param])?;
+        one_dtype(op, &[params[0], param])?;
+        let found = param.dtype_of();
+        if found != dtype && found != wide(dtype) {
+            let or = if wide(dtype) == dtype { "" } else { " or f32" };
+            return invalid(op, format!("parameters of {}{or}", dtype.name()), found.name());
+        }
+    }
+    Ok(())
+}
+
+/// That MIOpen may be asked to normalise `x`: it counts elements in 32 bits, and has one type for x and its parameters.
+///
+/// # Errors
+/// `Unsupported` where it may not.
+pub(crate) fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
+    let unsupported = |what: String| Err(hip::Error::Unsupported { op, dtype: what });
+    if x.len() > max_reach() {
+        return unsupported(format!("{} elements", x.len()));
+    }
+    for param in params {
+        if param.kernel_type()? != x.kernel_type()? {
+            return unsupported(format!(
+                "{} beside parameters of {}",
+                x.dtype_of().name(),
+                param.dtype_of().name()
+            ));
+        }
+    }
+    Ok(())
+}
 
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis.
 pub(crate) fn layer_norm(
@@ -22,10 +64,9 @@ pub(crate) fn layer_norm(
     let Some(&len) = x.dims().last() else {
         return invalid(OP, "at least one axis", "none");
     };
+    fits(OP, &x, &[&gamma].into_iter().chain(&beta).collect::<Vec<_>>())?;
     for (parameter, what) in [(Some(&gamma), "scale"), (beta.as_ref(), "shift")] {
         let Some(parameter) = parameter else { continue };
-        one_device(OP, &[&x, parameter])?;
-        one_dtype(OP, &[&x, parameter])?;
         if parameter.dims() != [len] {
             return invalid(OP, format!("a {what} of shape [{len}]"), format!("{:?}", parameter.dims()));
         }
@@ -41,7 +82,7 @@ pub(crate) fn layer_norm(
         Route::Auto | Route::Library => match by_miopen(&x, &gamma, beta.as_ref(), epsilon, &out) {
             Ok(()) => true,
             Err(error) if route == Route::Library => return Err(error),
-            // A dtype that it has not, or a MIOpen of before ROCm 6.
+            // Dtypes that it has not, a tensor too large for it, or a MIOpen of before ROCm 6.
             Err(hip::Error::Unsupported { .. }) => false,
             Err(error) => {
                 without_library(error)?;
@@ -51,21 +92,21 @@ pub(crate) fn layer_norm(
     };
     if !done {
         let grid = out.hip_device().grid_kept_rows(out.len() / len, len);
-        by_kernel("layer_norm_rows", grid, &[Some(&x), Some(&gamma), beta.as_ref()], epsilon, &out)?;
+        let kernel = KernelName::new("layer_norm_rows").ty(x.kernel_type()?).ty(gamma.kernel_type()?);
+        by_kernel(kernel, grid, &[Some(&x), Some(&gamma), beta.as_ref()], epsilon, &out)?;
     }
     Ok(out)
 }
 
 /// Launches `kernel(rows, len, inputs.., epsilon, out)`.
 fn by_kernel(
-    kernel: &'static str,
+    kernel: KernelName,
     grid: Grid,
     inputs: &[Option<&RocmTensor>],
     epsilon: f64,
     out: &RocmTensor,
 ) -> hip::Result<()> {
     let len = out.dims().last().copied().unwrap_or(1);
-    let kernel = KernelName::new(kernel).ty(out.kernel_type()?);
     let dims = [Value::U64((out.len() / len) as u64), Value::U64(len as u64)];
     views(OP, out.hip_device(), kernel, grid, &dims, inputs, &[Value::F64(epsilon)], out)
 }
@@ -79,6 +120,7 @@ fn by_miopen(
     epsilon: f64,
     out: &RocmTensor,
 ) -> hip::Result<()> {
+    for_miopen(OP, x, &[gamma])?;
     let device = x.hip_device();
     let len = gamma.len();
     let desc = LayerNormDesc { dtype: x.kernel_type()?, rows: x.len() / len, len };
@@ -98,5 +140,5 @@ fn by_miopen(
     // A block for as many rows as its threads look at within a few steps.
     let Grid { threads, .. } = device.grid_kept_rows(desc.rows, len);
     let grid = Grid { threads, ..device.grid(desc.rows * threads as usize) };
-    by_kernel("layer_norm_repair", grid, &inputs, epsilon, out)
+    by_kernel(KernelName::new("layer_norm_repair").ty(desc.dtype), grid, &inputs, epsilon, out)
 }

@@ -1,12 +1,14 @@
 //! The table of all kernel instantiations.
 
-use crate::{ALL, Arg, DType, FLOATS, INTS, KernelName, NUMBERS};
+use crate::{ALL, DType, FLOATS, INTS, KernelName, NUMBERS};
 
 /// What a template parameter ranges over.
 #[derive(Clone, Copy, Debug)]
 pub enum Param {
     /// Element types.
     Types(&'static [DType]),
+    /// Element types of two parameters: a tensor's, and that of its values a channel or a column.
+    Pairs(&'static [[DType; 2]]),
     /// Functors.
     Names(&'static [&'static str]),
     /// Integers.
@@ -17,21 +19,20 @@ impl Param {
     fn len(&self) -> usize {
         match self {
             Self::Types(x) => x.len(),
+            Self::Pairs(x) => x.len(),
             Self::Names(x) => x.len(),
             Self::Ints(x) => x.len(),
         }
     }
 
-    fn get(&self, index: usize) -> Arg {
+    /// The name with value `index` behind it.
+    fn add(&self, name: KernelName, index: usize) -> KernelName {
         match self {
-            Self::Types(x) => Arg::Type(x[index]),
-            Self::Names(x) => Arg::Name(x[index]),
-            Self::Ints(x) => Arg::Int(x[index]),
+            Self::Types(x) => name.ty(x[index]),
+            Self::Pairs(x) => name.ty(x[index][0]).ty(x[index][1]),
+            Self::Names(x) => name.name(x[index]),
+            Self::Ints(x) => name.int(x[index]),
         }
-    }
-
-    fn contains(&self, arg: Arg) -> bool {
-        (0..self.len()).any(|i| self.get(i) == arg)
     }
 }
 
@@ -50,17 +51,15 @@ impl Rule {
         let count = self.params.iter().map(Param::len).product::<usize>();
         (0..count).map(|mut index| {
             self.params.iter().fold(KernelName::new(self.template), |name, param| {
-                let arg = param.get(index % param.len());
+                let at = index % param.len();
                 index /= param.len();
-                name.arg(arg)
+                param.add(name, at)
             })
         })
     }
 
     fn contains(&self, name: &KernelName) -> bool {
-        self.template == name.template()
-            && self.params.len() == name.args().count()
-            && self.params.iter().zip(name.args()).all(|(param, arg)| param.contains(arg))
+        self.template == name.template() && self.instantiations().any(|one| one == *name)
     }
 }
 
@@ -107,7 +106,7 @@ macro_rules! family {
     };
 }
 
-use Param::{Ints, Names, Types};
+use Param::{Ints, Names, Pairs, Types};
 
 /// Functors for every number type.
 const ARITHMETIC: &[&str] = &["Add", "Sub", "Mul", "Pow", "Max", "Min"];
@@ -173,6 +172,15 @@ const WIDE: &[DType] = &[DType::F32, DType::F64];
 /// The floats that are computed in f32.
 const NARROW: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 const HALVES: &[DType] = &[DType::F16, DType::BF16];
+/// Rows and their parameters: of one type, or in f32 beside rows of 16 bits.
+const AFFINE: &[[DType; 2]] = &[
+    [DType::F32, DType::F32],
+    [DType::F64, DType::F64],
+    [DType::F16, DType::F16],
+    [DType::BF16, DType::BF16],
+    [DType::F16, DType::F32],
+    [DType::BF16, DType::F32],
+];
 /// How bools are stored: in one byte, or as Burn's four.
 const BOOLS: &[DType] = &[DType::Bool, DType::U32];
 /// The unsigned integers by which kernels that only move bits take elements.
@@ -387,16 +395,16 @@ const FAMILIES: &[Family] = &[
         "pack_heads" [Ints(&[2, 4, 8, 16])],
     ]),
     family!("norm", [
-        "layer_norm_rows" [Types(FLOATS)],
+        "layer_norm_rows" [Pairs(AFFINE)],
         "layer_norm_repair" [Types(NARROW)],
-        "group_norm_rows" [Types(FLOATS)],
+        "group_norm_rows" [Pairs(AFFINE)],
         "group_norm_repair" [Types(NARROW)],
-        "rms_norm_rows" [Types(FLOATS)],
+        "rms_norm_rows" [Pairs(AFFINE)],
     ]),
     family!("norm_backward", [
-        "layer_norm_rows_backward" [Types(FLOATS)],
-        "rms_norm_rows_backward" [Types(FLOATS)],
-        "group_norm_rows_backward" [Types(FLOATS)],
+        "layer_norm_rows_backward" [Pairs(AFFINE)],
+        "rms_norm_rows_backward" [Pairs(AFFINE)],
+        "group_norm_rows_backward" [Pairs(AFFINE)],
         "sum_partials" [Types(FLOATS)],
     ]),
     family!("batch_norm", [

@@ -84,7 +84,10 @@ pub(crate) fn wide(name: &KernelName) -> Option<(bool, bool)> {
         ("mask_where_contiguous" | "mask_fill_contiguous", &[raw, bools]) => {
             (of_width(raw) && (raw.size() >= bools.size())).then_some((true, true))
         }
-        (_, &[dtype]) => of_width(dtype).then_some((loads, stores)),
+        // A norm's rows, beside which its parameters' type does not count.
+        (_, &[dtype] | &[dtype, DType::F32 | DType::F16 | DType::BF16]) => {
+            of_width(dtype).then_some((loads, stores))
+        }
         _ => None,
     }
 }

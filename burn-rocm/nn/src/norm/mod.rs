@@ -1,4 +1,4 @@
-//! Normalisations. An input of f16 or bf16 may meet parameters in f32, which then have gradients in f32.
+//! Normalisations. An input of f16 or bf16 may meet parameters in f32, which are used as they are and have gradients in f32.
 
 mod batch;
 mod group;

@@ -12,7 +12,7 @@ use burn_rocm_tests::assert_close;
 use burn_rocm_tests::trace::during;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::norm::{Case, run, tolerance};
+use crate::norm::{Case, child, run, tolerance};
 use crate::norm_batch::state;
 use crate::support::*;
 
@@ -140,6 +140,160 @@ fn other_norms() {
         channels!(ours::GroupNormConfig::new(32, 64), [2, 64, 9]);
         channels!(ours::InstanceNormConfig::new(4), [3, 4, 40]);
     }
+}
+
+/// Holds results of f16 and bf16 to half a unit in the last place, as what is computed in f32 throughout and rounded once, beside what f32's rounding
+/// makes of sums of `len` terms of about unit size; and results of f32 to that.
+fn rounded_once(what: &str, len: usize, found: &[TensorData], exact: &[TensorData]) {
+    let sums = 8.0 * len as f64 * 2f64.powi(-24);
+    for (k, (found, exact)) in found.iter().zip(exact).enumerate() {
+        // Digits after the first, and the least exponent.
+        let (digits, least) = match found.dtype {
+            DType::F16 => (10, -14),
+            DType::BF16 => (7, -126),
+            _ => (23, -126),
+        };
+        for (i, (x, y)) in found.iter::<f64>().zip(exact.iter::<f64>()).enumerate() {
+            let exponent = (y.abs().log2().floor() as i32).max(least);
+            let bound = sums + 0.5 * 2f64.powi(exponent - digits);
+            let off = (x - y).abs();
+            assert!(
+                off <= bound,
+                "{what}, part {k} in {:?}, element {i}: {x} for {y}, {off:e} off beside {bound:e}",
+                found.dtype
+            );
+        }
+    }
+}
+
+/// Parameters of one more than a unit in the last place of f32, and less than half a one of `dtype`: the share of its rounding that shows.
+fn near_one(channels: usize, dtype: DType) -> TensorData {
+    let past = if dtype == DType::BF16 { 2f32.powi(-10) } else { 2f32.powi(-13) };
+    TensorData::full::<f32, _>([channels], 1.0 + past)
+}
+
+/// gamma 1 + 2^-10 is 1 in bf16, and 1 + 2^-13 in f16. On every path it counts: of 33 or 64 elements a row, where it is read element by element and
+/// 16 bytes at a time, and of channels.
+#[test]
+fn parameters_are_used_as_f32_has_them() {
+    let random = Random::new();
+    for dtype in HALVES {
+        macro_rules! check {
+            ($config:expr, $shape:expr, $axis:literal, $len:expr, |$module:ident, $case:ident, $of:ident| $set:expr) => {{
+                let shape: [usize; 3] = $shape;
+                let mut $case = Case::new(&random, &shape, shape[$axis], dtype);
+                $case.gamma = near_one(shape[$axis], dtype);
+                $case.beta = near_one(shape[$axis], dtype);
+                macro_rules! on {
+                    ($B:ty, $x:expr, $params:expr) => {{
+                        let mut $module = $config.init::<$B>(&Default::default());
+                        let $of = $params;
+                        let [gamma, beta] = $set;
+                        type B = $B;
+                        run!($case, B, 3, $x, false, $module, [gamma, beta])
+                    }};
+                }
+                let exact: Vec<TensorData> = on!(Oracle, DType::F64, DType::F64);
+                for (path, found) in [
+                    ("fused", on!(Ours, dtype, DType::F32)),
+                    ("recomputed", on!(Balanced, dtype, DType::F32)),
+                    ("composed", on!(Oracle, dtype, DType::F32)),
+                ] {
+                    let what = format!("{} of {shape:?} {dtype:?}, {path}", stringify!($config));
+                    let dtypes: Vec<DType> = found.iter().map(|data| data.dtype).collect();
+                    assert_eq!(dtypes[..3], [dtype, dtype, DType::F32], "{what}");
+                    // Gradients of parameters have as many terms more as there are rows.
+                    rounded_once(&what, $len, &found[..2], &exact[..2]);
+                    rounded_once(&what, shape.iter().product(), &found[2..], &exact[2..]);
+                }
+            }};
+        }
+        for shape in [[7, 5, 33], [2, 9, 64], [30, 40, 64]] {
+            for bias in [true, false] {
+                let config = ours::LayerNormConfig::new(shape[2]).with_bias(bias).with_epsilon(1e-3);
+                check!(config, shape, 2, shape[2], |module, case, of| {
+                    module.gamma = case.param(&case.gamma, of);
+                    module.beta = module.beta.map(|_| case.param(&case.beta, of));
+                    [Some(module.gamma.val()), module.beta.as_ref().map(|beta| beta.val())]
+                });
+            }
+            let config = ours::RmsNormConfig::new(shape[2]).with_epsilon(1e-3);
+            check!(config, shape, 2, shape[2], |module, case, of| {
+                module.gamma = case.param(&case.gamma, of);
+                [Some(module.gamma.val()), None]
+            });
+        }
+        macro_rules! channels {
+            ($config:expr, $shape:expr, $len:expr) => {
+                check!($config.with_epsilon(1e-2), $shape, 1, $len, |module, case, of| {
+                    module.gamma = Some(case.param(&case.gamma, of));
+                    module.beta = Some(case.param(&case.beta, of));
+                    [&module.gamma, &module.beta].map(|param| param.as_ref().map(|param| param.val()))
+                })
+            };
+        }
+        channels!(ours::GroupNormConfig::new(3, 6), [5, 6, 16], 32);
+        channels!(ours::GroupNormConfig::new(32, 64), [2, 64, 9], 18);
+        channels!(ours::InstanceNormConfig::new(4), [3, 4, 40], 40);
+    }
+}
+
+/// The digits that `Precision::keep` keeps a norm's parameters for are used, without a cast.
+#[test]
+fn a_kept_layer_norm_keeps_its_digits() {
+    let mut norm = ours::LayerNormConfig::new(64).with_epsilon(1e-3).init::<Ours>(&Default::default());
+    let case =
+        Case { gamma: near_one(64, DType::BF16), ..Case::new(&Random::new(), &[20, 64], 64, DType::BF16) };
+    norm.gamma = case.param(&case.gamma, DType::F32);
+    let run = |norm: &ours::LayerNorm<Ours>, dtype| {
+        let beta = norm.beta.as_ref().map(|beta| beta.val());
+        run!(case, Ours, 2, dtype, false, norm, [Some(norm.gamma.val()), beta])
+    };
+    let exact = {
+        let wide = norm.clone().fork(&Default::default());
+        let wide = Precision::new(FloatDType::F64).convert(&wide);
+        run(&wide, DType::F64)
+    };
+    let kept = Precision::new(FloatDType::BF16).keep("LayerNorm").convert(&norm);
+    assert_eq!(kept.gamma.val().dtype(), DType::F32);
+    let (found, lines) = during(|| run(&kept, DType::BF16));
+    rounded_once("kept", 64, &found[..2], &exact[..2]);
+    rounded_once("kept", 20 * 64, &found[2..], &exact[2..]);
+    assert_eq!([found[2].dtype, found[3].dtype], [DType::F32; 2]);
+    let norms: Vec<_> = lines.iter().filter(|line| line.starts_with("nn_layer_norm")).collect();
+    assert!(norms.iter().all(|line| !line.contains("cast")), "{norms:#?}");
+    let rounded = Precision::new(FloatDType::BF16).convert(&norm);
+    assert_eq!(rounded.gamma.val().into_data().iter::<f32>().collect::<Vec<_>>(), [1.0; 64]);
+    assert!(run(&rounded, DType::BF16)[0] != found[0], "gamma's last digits show");
+}
+
+/// Where MIOpen alone may normalise, parameters of another type than the rows' are refused by name.
+#[test]
+fn mixed_dtypes_by_miopen_alone() {
+    child("norm_mixed::miopen_or_an_error", "miopen");
+}
+
+/// Checks something in the process that [`mixed_dtypes_by_miopen_alone`] starts.
+#[test]
+fn miopen_or_an_error() {
+    if std::env::var("BURN_ROCM_NORM").as_deref() != Ok("miopen") {
+        return;
+    }
+    let device = Default::default();
+    let refused = |body: &dyn Fn() -> Tensor<Ours, 2>| {
+        catch_unwind(AssertUnwindSafe(body)).expect_err("MIOpen has one type");
+        match take_last_error() {
+            Some(RocmError::Unsupported { dtype, .. }) => assert_eq!(dtype, "bf16 beside parameters of f32"),
+            other => panic!("{other:?}"),
+        }
+    };
+    let x = Tensor::<Ours, 2>::ones([3, 64], (&device, DType::BF16));
+    let layer = ours::LayerNormConfig::new(64).init::<Ours>(&device);
+    refused(&|| layer.forward(x.clone()));
+    let rms = ours::RmsNormConfig::new(64).init::<Ours>(&device);
+    refused(&|| rms.forward(x.clone()));
+    let group = ours::GroupNormConfig::new(32, 64).init::<Ours>(&device);
+    refused(&|| group.forward(x.clone()));
 }
 
 #[derive(Module, Debug)]
