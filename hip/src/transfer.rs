@@ -276,8 +276,9 @@ impl Device {
                 self.compute.raw(),
             )
         };
-        trace::count(trace::Kind::Copy);
-        self.context.check("hipMemcpyAsync", status)
+        self.context.check("hipMemcpyAsync", status)?;
+        trace::served(trace::Kind::Copy, || "copy on the device");
+        Ok(())
     }
 
     /// Copies from another device into a new buffer: ordered by events behind what computes the source and before what
@@ -317,7 +318,7 @@ impl Device {
             )
         };
         self.context.check("hipMemcpyPeerAsync", status)?;
-        trace::count(trace::Kind::Copy);
+        trace::served(trace::Kind::Copy, || "copy from another device");
         other.compute.wait(&self.compute.mark()?)?;
         Ok(buffer)
     }
