@@ -141,6 +141,21 @@ impl Layout {
         true
     }
 
+    /// Whether each index has an element of its own, as far as the strides alone tell: not where an axis was repeated or windows overlap.
+    pub fn names_each_once(&self) -> bool {
+        let mut axes: SmallVec<[(usize, usize); INLINE]> =
+            self.strides.iter().map(|by| by.unsigned_abs()).zip(self.dims().iter().copied()).collect();
+        axes.retain(|&mut (_, dim)| dim != 1);
+        axes.sort_unstable();
+        let mut reach = 0;
+        self.is_empty()
+            || axes.iter().all(|&(by, dim)| {
+                let apart = by > reach;
+                reach += by * (dim - 1);
+                apart
+            })
+    }
+
     /// The order of the axes in which the elements lie one after the other with no gap, if there is one: the
     /// identity for a contiguous layout, another for a transposed one, none for a broadcast or sliced one.
     pub fn dense_order(&self) -> Option<Vec<usize>> {

@@ -163,7 +163,12 @@ impl RocmTensor {
     /// Whether this value is the buffer's one owner and its elements lie in row-major order: then the result of
     /// an element-wise op may take their place.
     pub(crate) fn can_overwrite(&mut self) -> bool {
-        self.layout.is_contiguous() && Arc::get_mut(&mut self.buffer).is_some()
+        self.layout.is_contiguous() && self.is_sole_holder()
+    }
+
+    /// Whether this value is the buffer's one owner.
+    pub(crate) fn is_sole_holder(&mut self) -> bool {
+        Arc::get_mut(&mut self.buffer).is_some()
     }
 }
 

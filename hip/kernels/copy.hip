@@ -102,3 +102,76 @@ template <class T> __global__ void fill_strided(u32 n, Strided<1> m, T value, T 
 template <class T> __global__ void arange(u64 n, i64 start, i64 step, T *out) {
     for_each(n, [=](u64 i) { out[i] = (T)((u64)start + i * (u64)step); });
 }
+
+// One tensor of several that go to one place: where its elements are, the first of its place in `out`, the first of its pieces, and both sides' strides over
+// one shape. `PART_...` and the structs stand in `ops/cat.rs` too.
+constexpr u32 PART_DIMS = 4, PART_PIECE = 4096, PART_ROWS = 55;
+struct Part {
+    u64 from, to;
+    u32 first, rank;
+    u32 shape[PART_DIMS];
+    i32 stride[2][PART_DIMS];
+};
+
+// By value: with the other parameters below the 4 KiB that a launch may pass.
+struct Parts {
+    u32 rows, pieces;
+    Part row[PART_ROWS];
+};
+
+// Element i's offsets on both sides.
+DEVICE Offsets<2> offsets_in(const Part &part, u32 i) {
+    Offsets<2> o = {};
+#if !COMPILER_HOST
+#pragma unroll
+#endif
+    for (u32 d = PART_DIMS; d-- > 0;) {
+        if (d < part.rank) {
+            u32 quotient = d > 0 ? i / part.shape[d] : 0;
+            i32 coordinate = (i32)(i - quotient * part.shape[d]);
+            i = quotient;
+            for (u32 k = 0; k < 2; ++k) o.at[k] += coordinate * part.stride[k][d];
+        }
+    }
+    return o;
+}
+
+// Elements [begin, end) of a part, shared among the threads of one block.
+template <class T> DEVICE void copy_part(const Part &part, u32 begin, u32 end, T *out) {
+    const T *from = reinterpret_cast<const T *>(part.from);
+    T *to = out + part.to;
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    u32 last = part.rank > 0 ? part.rank - 1 : 0;
+    i32 step[2] = {part.stride[0][last], part.stride[1][last]};
+    for (u32 i = begin; i < end;) {
+        u32 count = part.shape[last] - i % part.shape[last];
+        if (count > end - i) count = end - i;
+        strided_row<2>(i, count, offsets_in(part, i), step, [=](u32, Offsets<2> at) { to[at.at[1]] = from[at.at[0]]; });
+        i += count;
+    }
+#else
+    for (u32 i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        Offsets<2> at = offsets_in(part, i);
+        to[at.at[1]] = from[at.at[0]];
+    }
+#endif
+}
+
+template <class T> DEVICE void copy_parts(const Parts &parts, T *out) {
+    for_each_row(parts.pieces, [&](u64 piece) {
+        u32 at = 0, end = parts.rows; // row[at].first <= piece < row[end].first
+        while (end - at > 1) {
+            u32 middle = (at + end) / 2;
+            if (parts.row[middle].first <= piece) at = middle;
+            else end = middle;
+        }
+        const Part &part = parts.row[at];
+        u32 n = part.shape[0] * part.shape[1] * part.shape[2] * part.shape[3];
+        u32 begin = (u32)(piece - part.first) * PART_PIECE;
+        copy_part(part, begin, n - begin < PART_PIECE ? n : begin + PART_PIECE, out);
+    });
+}
+
+// out[to + ..] = from[..] of each part, whose places in `out` don't overlap. Any grid is right.
+template <class T> __global__ void cat(Parts parts, T *out) { copy_parts(parts, out); }
+template <i32 BYTES> __global__ void cat_units(Parts parts, u8 *out) { copy_parts(parts, reinterpret_cast<Unit<BYTES> *>(out)); }

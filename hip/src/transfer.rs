@@ -294,8 +294,8 @@ impl Device {
                 self.compute.raw(),
             )
         };
-        trace::count(trace::Kind::Copy);
         self.context.check("hipMemcpyAsync", status)?;
+        trace::served(trace::Kind::Copy, || "copy on the device");
         self.written(destination, bytes);
         carry_faults([source], [destination]);
         Ok(())
@@ -345,7 +345,7 @@ impl Device {
             )
         };
         self.context.check("hipMemcpyPeerAsync", status)?;
-        trace::count(trace::Kind::Copy);
+        trace::served(trace::Kind::Copy, || "copy from another device");
         // Host memory, which either device's reads look at.
         carry_faults([source], [&buffer]);
         other.compute.wait(&self.compute.mark()?)?;

@@ -172,3 +172,21 @@ fn a_norm_of_2_29_channels() -> Result<(), RocmError> {
     assert_eq!(read_float::<R>(R::float_sum(dbeta)).iter::<f64>().sum::<f64>(), 10.0);
     Ok(())
 }
+
+/// More rows over all batches than 31 bits count, each batch's well below; and as many in one matrix.
+#[test]
+#[ignore = "needs 10 GB"]
+fn products_of_more_than_31_bits() {
+    let device = Default::default();
+    let [batch, rows] = [70_000, 32_768];
+    for shape in [[batch, rows, 1], [batch * rows, 1, 1], [1, batch * rows, 1]] {
+        let weight = R::float_from_data(TensorData::from([[[3f32]]]).convert_dtype(DType::F16), &device);
+        let x = R::float_zeros(Shape::from(shape.to_vec()), &device, FloatDType::F16);
+        let last: Vec<Slice> = shape.iter().map(|&dim| Slice::from(dim - 1..dim)).collect();
+        let one = R::float_ones(Shape::from(vec![1, 1, 1]), &device, FloatDType::F16);
+        let product = R::float_matmul(R::float_slice_assign(x, &last, one), weight);
+        let end = read_float::<R>(R::float_slice(product.clone(), &last)).iter::<f64>().collect::<Vec<_>>();
+        let sum = read_float::<R>(R::float_sum(product)).iter::<f64>().sum::<f64>();
+        assert_eq!((end, sum), (vec![3.0], 3.0), "{shape:?}");
+    }
+}

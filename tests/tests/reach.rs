@@ -15,6 +15,7 @@ fn small_tensors_under_a_low_limit() {
         return;
     }
     let random = Random::new();
+    products(&random);
     for shape in [&[300][..], &[40, 9], &[3, 50, 2], &[2, 3, 4, 5], &[1, 200]] {
         for view in View::ALL {
             let dim = random.below(shape.len());
@@ -47,6 +48,10 @@ fn small_tensors_under_a_low_limit() {
                     read_float::<B>(B::float_max_dim(x(), dim)),
                 ]
             });
+            differential!(format!("{what}, one after the other"), Tolerance::EXACT, |B, device| {
+                let parts = vec![a.float::<B>(&device), b.float::<B>(&device), a.float::<B>(&device)];
+                vec![read_float::<B>(B::float_cat(parts, dim))]
+            });
             differential!(format!("{what}, ints"), Tolerance::EXACT, |B, device| {
                 let x = || n.int::<B>(&device);
                 let at = || places.int::<B>(&device);
@@ -60,6 +65,25 @@ fn small_tensors_under_a_low_limit() {
                 ]
             });
         }
+    }
+}
+
+/// A product of more rows than a call takes, over all batches and in one matrix.
+fn products(random: &Random) {
+    for (left, right) in [
+        (&[300, 2][..], &[2, 4][..]),
+        (&[6, 50, 3], &[1, 3, 2]),
+        (&[2, 3, 40, 1], &[1, 1, 1, 1]),
+        (&[5, 1, 3], &[5, 3, 2]),
+    ] {
+        let (a_view, b_view) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
+        let dtype = FLOATS[random.below(4)];
+        let a = float(random, left, dtype, a_view, -1.0, 1.0);
+        let b = float(random, right, dtype, b_view, -1.0, 1.0);
+        let limit = Tolerance::sum(dtype, left[left.len() - 1]).times(2.0);
+        differential!(format!("{dtype:?} {left:?} {a_view:?} x {right:?} {b_view:?}"), limit, |B, device| {
+            vec![read_float::<B>(B::float_matmul(a.float::<B>(&device), b.float::<B>(&device)))]
+        });
     }
 }
 

@@ -192,3 +192,101 @@ fn layer_norm_goes_where_the_setting_says() {
         assert_routes(&lines, &["layer_norm f64: kernel layer_norm_rows<f64, f64>"]);
     }
 }
+
+/// `[1, heads, sequence, features]`, each head's rows among those of the others, as a linear layer leaves them.
+fn heads([batch, heads, sequence, features]: [usize; 4], dtype: DType) -> burn_rocm::RocmTensor {
+    R::float_swap_dims(tensor(&[batch, sequence, heads, features], dtype), 1, 2)
+}
+
+/// How many lines say each of these; all lines say one of them.
+fn said(lines: &[String], what: &[&str]) -> Vec<usize> {
+    let counts: Vec<usize> =
+        what.iter().map(|what| lines.iter().filter(|line| line.contains(what)).count()).collect();
+    assert_eq!(counts.iter().sum::<usize>(), lines.len(), "{what:?} of {lines:#?}");
+    counts
+}
+
+#[test]
+fn copies_on_the_device_are_named() {
+    let (x, value) = (tensor(&[4, 6], DType::F32), tensor(&[2, 6], DType::F32));
+    let cut = [Slice::from(1..3), Slice::from(0..6)];
+    let lines = routes(|| R::float_slice_assign(x, &cut, value));
+    assert_routes(&lines, &["float_slice_assign f32: copy on the device"]);
+}
+
+#[test]
+fn what_nobody_else_holds_is_written_in_place() {
+    let cut = [Slice::from(0..2), Slice::from(0..3), Slice::from(5..6), Slice::from(0..4)];
+    let value = || tensor(&[2, 3, 1, 4], DType::F32);
+    let written = "float_slice_assign f32: kernel copy_to_strided<u32>";
+    let caches =
+        [("packed", tensor(&[2, 3, 8, 4], DType::F32)), ("permuted", heads([2, 3, 8, 4], DType::F32))];
+    for (name, cache) in caches {
+        let value = value();
+        let lines = routes(|| R::float_slice_assign(cache, &cut, value));
+        assert_eq!(said(&lines, &[written]), [1], "{name}");
+    }
+    // Whoever still holds the tensor goes on reading what it was.
+    let (cache, value) = (tensor(&[2, 3, 8, 4], DType::F32), value());
+    let lines = routes(|| R::float_slice_assign(cache.clone(), &cut, value));
+    assert_routes(&lines, &["float_slice_assign f32: kernel cat"]);
+}
+
+#[test]
+fn tensors_one_after_the_other_are_one_kernel() {
+    for (shape, dim) in [([2, 3, 4, 5], 0), ([2, 3, 4, 5], 1), ([2, 3, 4, 5], 3), ([1, 16, 8, 8], 1)] {
+        for dtype in FLOATS {
+            let view =
+                |view| float(&Random::new(), &shape, dtype, view, -1.0, 1.0).float(&Default::default());
+            let parts: Vec<_> = View::ALL.into_iter().map(view).collect();
+            let lines = routes(|| R::float_cat(parts, dim));
+            assert_eq!(
+                said(&lines, &[&format!("float_cat {}: kernel cat", dtype.name())]),
+                [1],
+                "{shape:?} {dim}"
+            );
+        }
+    }
+    let many: Vec<_> = (0..200).map(|n| tensor(&[2, 1 + n % 3, 7], DType::F32)).collect();
+    let lines = routes(|| R::float_cat(many, 1));
+    assert!(lines.len() <= 5, "{} launches for 200 tensors", lines.len());
+}
+
+/// The products of Burn's rotary embedding: a right side of 2 x 4 for all heads and positions.
+#[test]
+fn a_shared_right_side_is_one_tall_product() {
+    for heads_of in [[1, 4, 10, 16], [2, 12, 10, 16], [1, 32, 1, 16]] {
+        let [batch, count, sequence, features] = heads_of;
+        let x =
+            R::float_reshape(heads(heads_of, DType::F32), [batch * count, sequence, features / 2, 2].into());
+        let rows = x.shape().to_vec().iter().take(3).product::<usize>();
+        let sign = tensor(&[1, 1, 2, 4], DType::F32);
+        let lines = routes(|| R::float_matmul(x, sign));
+        let product = format!("float_matmul f32: rocblas_sgemm F32 4x{rows}, k 2, batch 1");
+        let counts = said(&lines, &["float_matmul f32: kernel copy_strided", &product]);
+        assert!(counts[0] <= 1 && counts[1] == 1, "{heads_of:?}: {lines:#?}");
+    }
+}
+
+/// The products of an attention of several rows of tokens, whose heads no one stride leads through.
+#[test]
+fn batches_that_one_stride_does_not_lead_through_are_one_call() {
+    let of = |last| heads([4, 12, 8, last], DType::F32);
+    let (q, k, v, scores) = (of(16), of(16), of(16), tensor(&[4, 12, 8, 8], DType::F32));
+    let turned = || R::float_transpose(k.clone());
+    for (name, most, a, b) in [
+        ("scores", 2, q.clone(), turned()),
+        ("context", 1, scores.clone(), v.clone()),
+        ("weights' gradient", 2, q.clone(), R::float_transpose(v.clone())),
+        ("values' gradient", 1, R::float_transpose(scores.clone()), q.clone()),
+        // A batch flipped is one that no stride of rocBLAS leads through.
+        ("flipped", 1, R::float_flip(scores.clone(), &[1]), scores.clone()),
+    ] {
+        let lines = routes(|| R::float_matmul(a, b));
+        let counts = said(
+            &lines,
+            &["float_matmul f32: kernel copy_strided", "float_matmul f32: rocblas_sgemm_strided_batched"],
+        );
+        assert!(counts[0] <= most && counts[1] == 1, "{name}: {lines:#?}");
+    }
+}

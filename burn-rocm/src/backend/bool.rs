@@ -10,7 +10,7 @@ use crate::device::RocmDevice;
 use crate::dtype::truth;
 use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
-use crate::ops::{argwhere, binary, cast, compare, data, index, mask, reduce, unary, view};
+use crate::ops::{argwhere, binary, cast, cat, compare, data, index, mask, reduce, unary, view};
 use crate::tensor::RocmTensor;
 
 #[traced]
@@ -93,7 +93,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Roc
     }
 
     fn bool_cat(tensors: Vec<RocmTensor>, dim: usize) -> RocmTensor {
-        view::cat(tensors, dim).or_raise()
+        cat::cat(tensors, dim).or_raise()
     }
 
     fn bool_mask_where(tensor: RocmTensor, mask: RocmTensor, value: RocmTensor) -> RocmTensor {

@@ -12,7 +12,7 @@ use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::interpolate::Padding;
 use crate::ops::{
-    binary, cast, compare, data, index, index_nd, interpolate, mask, matmul, random, reduce, scan, sort,
+    binary, cast, cat, compare, data, index, index_nd, interpolate, mask, matmul, random, reduce, scan, sort,
     unary, view,
 };
 use crate::tensor::RocmTensor;
@@ -172,7 +172,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_cat(tensors: Vec<RocmTensor>, dim: usize) -> RocmTensor {
-        view::cat(tensors, dim).or_raise()
+        cat::cat(tensors, dim).or_raise()
     }
 
     fn float_gather(dim: usize, tensor: RocmTensor, indices: RocmTensor) -> RocmTensor {

@@ -13,7 +13,7 @@ use crate::device::RocmDevice;
 use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::{
-    binary, cast, compare, data, index, index_nd, mask, matmul, random, reduce, scan, sort, unary, view,
+    binary, cast, cat, compare, data, index, index_nd, mask, matmul, random, reduce, scan, sort, unary, view,
 };
 use crate::tensor::RocmTensor;
 
@@ -79,7 +79,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn int_cat(tensors: Vec<RocmTensor>, dim: usize) -> RocmTensor {
-        view::cat(tensors, dim).or_raise()
+        cat::cat(tensors, dim).or_raise()
     }
 
     fn int_into_float(tensor: RocmTensor, out_dtype: FloatDType) -> RocmTensor {

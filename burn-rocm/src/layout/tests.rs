@@ -53,6 +53,28 @@ fn flip_reads_backwards_and_twice_is_nothing() {
 }
 
 #[test]
+fn names_each_once_is_what_the_positions_say() {
+    let s = |a, b, c| Slice::new(a, Some(b), c);
+    for (layout, expected) in [
+        (base(), true),
+        (base().permute("t", &[2, 0, 1]).unwrap(), true),
+        (base().flip("t", &[0, 2]).unwrap(), true),
+        (base().slice("t", &[s(0, 2, 1), s(0, 3, 2), s(1, 4, 1)]).unwrap(), true),
+        (Layout::contiguous([2, 1, 4]).expand("t", &[2, 3, 4]).unwrap(), false),
+        (Layout::contiguous([2, 1, 4]).expand("t", &[2, 1, 4]).unwrap(), true),
+        (Layout::contiguous([8]).unfold("t", 0, 3, 2).unwrap(), false),
+        (Layout::contiguous([8]).unfold("t", 0, 2, 2).unwrap(), true),
+    ] {
+        let mut at = positions(&layout);
+        at.sort_unstable();
+        at.dedup();
+        assert_eq!(at.len() == layout.len(), expected, "{layout:?}");
+        assert_eq!(layout.names_each_once(), expected, "{layout:?}");
+    }
+    assert!(Layout::contiguous([1, 0]).expand("t", &[3, 0]).unwrap().names_each_once());
+}
+
+#[test]
 fn slice_with_steps() {
     let s = |a, b, c| Slice::new(a, Some(b), c);
     let v = base().slice("t", &[s(1, 2, 1), s(0, 3, 2)]).unwrap();

@@ -6,11 +6,12 @@ use burn_std::DType;
 use hip::{ConvDesc, KernelName};
 
 use super::binary::binary;
+use super::cat::cat;
 use super::conv_direct::value;
 use super::launch::rows;
 use super::matmul::matmul;
 use super::reduce::reduce_dim;
-use super::view::{cat, narrow, reshape, transpose};
+use super::view::{narrow, reshape, transpose};
 use crate::dtype::{Value, raw_type};
 use crate::tensor::RocmTensor;
 

@@ -70,7 +70,7 @@ pub(super) fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
 
 /// The one way to the device.
 pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
-    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to` and `Table` (`ops/table.rs`) have checked that the elements named by the counts, shapes and strides
+    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `Table` (`ops/table.rs`) and `cat` have checked that the elements named by the counts, shapes and strides
     // they pass lie inside the buffers they pass with them, and give each kernel of `hip/kernels` its parameters
     // in the order that its family documents; the kernels touch nothing else.
     unsafe { launch.submit(grid, 0) }

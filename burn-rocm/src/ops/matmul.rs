@@ -7,7 +7,7 @@ use burn_std::DType;
 use hip::{KernelName, MatrixView, Route, matmul_route};
 
 use super::data::{assign, contiguous, copy, full_on};
-use super::launch::views;
+use super::launch::{max_reach, views};
 use super::view::expand;
 use super::{is_gradient, view};
 use crate::dtype::Value;
@@ -15,9 +15,10 @@ use crate::error::invalid;
 use crate::layout::{Layout, broadcast_shape, collapse};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
-/// Matrices of a batch that are multiplied by one call each rather than copied together. A call costs about what
-/// copying some 100 KB does; to be measured.
-const MOST_CALLS: usize = 8;
+/// Bytes that are copied rather than multiplied where they lie, for each call that this saves: on a GPU, and where a block is a core's
+/// loop. A call takes some 4 us, in which an H200 copies 8 MB, half as much memory bandwidth 4, and a core 64 KB.
+/// `benches/src/bin/product_batches.rs` times both sides.
+const COPIED_A_CALL: [usize; 2] = [4 << 20, 64 << 10];
 
 /// The output of one block of the kernel is so many rows and columns.
 const TILE: usize = 64;
@@ -226,123 +227,159 @@ pub(crate) fn is_one_batch(tensor: &RocmTensor) -> bool {
     merged.shape.len() <= 1 && forward && matrix(tensor).is_some()
 }
 
-/// The tensor with its last two axes as rocBLAS takes them, copied if need be; repeated batches are not copied.
-fn multipliable(tensor: RocmTensor) -> hip::Result<(RocmTensor, Strides)> {
-    if let Some(strides) = matrix(&tensor) {
-        return Ok((tensor, strides));
-    }
-    let dims = tensor.dims().to_vec();
-    let batch = dims.len() - 2;
-    // Only one of each repeated batch is copied.
-    let mut base = tensor;
-    for axis in 0..batch {
-        if base.layout().strides()[axis] == 0 {
-            base = super::view::narrow(base, axis, 0, 1)?;
+/// A side of a product, and how its matrices lie.
+struct Side {
+    tensor: RocmTensor,
+    strides: Strides,
+}
+
+impl Side {
+    /// The tensor with its last two axes as rocBLAS takes them, copied if need be; repeated batches are not copied.
+    fn new(tensor: RocmTensor) -> hip::Result<Self> {
+        if let Some(strides) = matrix(&tensor) {
+            return Ok(Self { tensor, strides });
         }
+        let dims = tensor.dims().to_vec();
+        let batch = dims.len() - 2;
+        // Only one of each repeated batch is copied.
+        let mut base = tensor;
+        for axis in 0..batch {
+            if base.layout().strides()[axis] == 0 {
+                base = view::narrow(base, axis, 0, 1)?;
+            }
+        }
+        let tensor = expand(copy(&base)?, &dims)?;
+        Ok(Self { tensor, strides: Strides { row: dims[batch + 1], col: 1 } })
     }
-    let packed = expand(copy(&base)?, &dims)?;
-    let strides = Strides { row: dims[batch + 1], col: 1 };
-    Ok((packed, strides))
+
+    fn batches(&self) -> (&[usize], &[isize]) {
+        let (dims, strides) = (self.tensor.dims(), self.tensor.layout().strides());
+        (&dims[..dims.len() - 2], &strides[..dims.len() - 2])
+    }
+
+    /// Whether all batches are one matrix.
+    fn is_shared(&self) -> bool {
+        let (dims, strides) = self.batches();
+        dims.iter().zip(strides).all(|(&dim, &stride)| stride == 0 || dim == 1)
+    }
+
+    /// Whether no one stride leads through its batches and `out`'s.
+    fn is_scattered(&self, out: &RocmTensor) -> bool {
+        let (dims, strides) = self.batches();
+        let merged = collapse(dims, [strides, &out.layout().strides()[..dims.len()]]);
+        merged.shape.len() > 1 || merged.strides[0].iter().any(|&stride| stride < 0)
+    }
+
+    /// The batches one after the other. Each matrix stays as it lies, so that runs of elements are copied as such.
+    fn together(self) -> hip::Result<Self> {
+        let last = self.tensor.dims().len() - 1;
+        let tensor = if self.strides.col == 1 {
+            contiguous(self.tensor)?
+        } else {
+            let turned = view::swap_dims(self.tensor, last - 1, last)?;
+            view::swap_dims(contiguous(turned)?, last - 1, last)?
+        };
+        Self::new(tensor)
+    }
+
+    /// All batches as more rows of one matrix, where their rows lie evenly.
+    fn tall(&self) -> hip::Result<Option<Self>> {
+        let width = self.tensor.dims()[self.tensor.dims().len() - 1];
+        let layout = self.tensor.layout().reshape("matmul", &[self.tensor.len() / width, width])?;
+        Ok(layout.and_then(|layout| {
+            let tensor = self.tensor.clone().view(layout);
+            matrix(&tensor).map(|strides| Self { tensor, strides })
+        }))
+    }
 }
 
 impl Call {
     fn multiply(self, lhs: &RocmTensor, rhs: &RocmTensor, out: &RocmTensor, by: By) -> hip::Result<()> {
-        let (mut a, mut left) = multipliable(lhs.clone())?;
-        let (mut b, mut right) = multipliable(rhs.clone())?;
-        let rank = a.dims().len();
-        let [m, n] = [out.dims()[rank - 2], out.dims()[rank - 1]];
-        let k = a.dims()[rank - 1];
-        let batch = &out.dims()[..rank - 2];
-        let Some(place) = matrix(out) else {
+        let [mut a, mut b] = [Side::new(lhs.clone())?, Side::new(rhs.clone())?];
+        let Some(strides) = matrix(out) else {
             return invalid(self.op, "a place that rocBLAS writes to", format!("{:?}", out.layout()));
         };
-
-        // One right matrix for all: the left batches are more rows of one matrix, where their rows lie evenly.
-        if b.layout().strides()[..rank - 2].iter().zip(batch).all(|(&stride, &dim)| stride == 0 || dim == 1)
-            && let Some(tall) = a.layout().reshape("matmul", &[a.len() / k, k])?
-            && let Some(rows) = out.layout().reshape("matmul", &[a.len() / k, n])?
-            && let (tall, rows) = (a.clone().view(tall), out.clone().view(rows))
-            && let (Some(strides), Some(place)) = (matrix(&tall), matrix(&rows))
-        {
-            let operands = [(&tall, strides), (&b, right), (&rows, place)];
-            return self.one(operands, &Batch::one(), [a.len() / k, n, k], by);
+        let place = Side { tensor: out.clone(), strides };
+        if self.by_rows(&a, &b, &place, by)? {
+            return Ok(());
         }
-        let mut merged = merge(&a, &b, out);
-        let calls: usize = merged.shape.iter().rev().skip(1).product();
-        if calls > MOST_CALLS {
-            // Strides that no single batch stride describes: bring the batches together.
-            let together = |t: RocmTensor, strides: Strides| -> hip::Result<(RocmTensor, Strides)> {
-                if t.layout().strides()[..rank - 2].iter().zip(batch).all(|(&s, &dim)| s == 0 || dim == 1) {
-                    return Ok((t, strides));
+        let calls = calls(&merge(&a.tensor, &b.tensor, out));
+        if calls > 1 {
+            let scattered = [&a, &b].map(|side| side.is_scattered(out));
+            let bytes =
+                |side: &Side, moved| if moved { side.tensor.len() * side.tensor.dtype_size() } else { 0 };
+            let copied = bytes(&a, scattered[0]) + bytes(&b, scattered[1]);
+            let launches = 1 + scattered.iter().filter(|&&moved| moved).count();
+            // A shared right side makes one matrix of all batches, else they stay as many.
+            let work = if b.is_shared() { a.batches().0.iter().product() } else { calls };
+            let each = COPIED_A_CALL[usize::from(out.hip_device().block_threads() == 1)];
+            if copied <= work.saturating_sub(launches).saturating_mul(each) {
+                a = if scattered[0] { a.together()? } else { a };
+                b = if scattered[1] { b.together()? } else { b };
+                if self.by_rows(&a, &b, &place, by)? {
+                    return Ok(());
                 }
-                let t = contiguous(t)?;
-                let row = t.dims()[rank - 1];
-                Ok((t, Strides { row, col: 1 }))
-            };
-            (a, left) = together(a, left)?;
-            (b, right) = together(b, right)?;
-            merged = merge(&a, &b, out);
-            let negative = merged.strides.iter().any(|s| s.iter().any(|&stride| stride < 0));
-            if merged.shape.len() > 1 || negative {
-                (a, left) = (contiguous(a)?, Strides { row: k, col: 1 });
-                (b, right) = (contiguous(b)?, Strides { row: n, col: 1 });
-                merged = merge(&a, &b, out);
             }
         }
-        for one in batches(&merged) {
-            self.one([(&a, left), (&b, right), (out, place)], &one, [m, n, k], by)?;
+        let dims = out.dims();
+        let sizes = [dims[dims.len() - 2], dims[dims.len() - 1], lhs.dims()[dims.len() - 1]];
+        for batch in batches(&merge(&a.tensor, &b.tensor, out)) {
+            self.one([&a, &b, &place], &batch, sizes, by)?;
         }
         Ok(())
     }
 
-    /// One batch: matrices of one stride each, the last of them the output.
-    fn one(
-        self,
-        [(a, left), (b, right), (out, place)]: [(&RocmTensor, Strides); 3],
-        batch: &Batch,
-        [m, n, k]: [usize; 3],
-        by: By,
-    ) -> hip::Result<()> {
-        if by == By::Kernel {
-            return self.kernel(a, left, b, right, out, batch, [m, n, k]);
+    /// One right matrix for all: the left batches are more rows of one matrix, where their rows lie evenly. `false` where they don't.
+    ///
+    /// As many rows a call as 31 bits count.
+    fn by_rows(self, a: &Side, b: &Side, place: &Side, by: By) -> hip::Result<bool> {
+        if !b.is_shared() {
+            return Ok(false);
         }
-        let input = a.kernel_type()?;
-        let operands = [(a, left, m, k), (b, right, k, n), (out, place, m, n)];
-        let mut views =
-            operands.into_iter().enumerate().map(|(i, (tensor, strides, rows, cols))| MatrixView {
+        let (Some(a), Some(place)) = (a.tall()?, place.tall()?) else { return Ok(false) };
+        let &[rows, k] = a.tensor.dims() else { return Ok(false) };
+        for first in (0..rows).step_by(max_reach()) {
+            let start = [first * a.strides.row, 0, first * place.strides.row].map(|at| at as isize);
+            let sizes = [max_reach().min(rows - first), place.tensor.dims()[1], k];
+            self.one([&a, b, &place], &Batch { count: 1, start, stride: [0; 3] }, sizes, by)?;
+        }
+        Ok(true)
+    }
+
+    /// One batch: matrices of one stride each, the last of them the output.
+    fn one(self, sides: [&Side; 3], batch: &Batch, [m, n, k]: [usize; 3], by: By) -> hip::Result<()> {
+        if by == By::Kernel {
+            return self.kernel(sides, batch, [m, n, k]);
+        }
+        let sizes = [(m, k), (k, n), (m, n)];
+        let [a, b, c] = std::array::from_fn(|i| {
+            let Side { tensor, strides } = sides[i];
+            MatrixView {
                 buffer: tensor.buffer(),
                 offset: (tensor.layout().offset() as isize + batch.start[i]) as usize,
-                rows,
-                cols,
+                rows: sizes[i].0,
+                cols: sizes[i].1,
                 row_stride: strides.row,
                 col_stride: strides.col,
                 batch_stride: batch.stride[i] as usize,
-            });
-        let (Some(a), Some(b), Some(c)) = (views.next(), views.next(), views.next()) else { return Ok(()) };
-        let gradient = is_gradient(self.op);
-        out.hip_device().blas()?.gemm(input, batch.count, a, b, c, self.alpha, 0.0, gradient)
+            }
+        });
+        let (input, gradient) = (sides[0].tensor.kernel_type()?, is_gradient(self.op));
+        let blas = sides[0].tensor.hip_device().blas()?;
+        blas.gemm(input, batch.count, a, b, c, self.alpha, 0.0, gradient)
     }
 
     /// [`one`](Self::one) by the kernel, which writes a packed output.
-    #[allow(clippy::too_many_arguments)]
-    fn kernel(
-        self,
-        a: &RocmTensor,
-        left: Strides,
-        b: &RocmTensor,
-        right: Strides,
-        out: &RocmTensor,
-        batch: &Batch,
-        [m, n, k]: [usize; 3],
-    ) -> hip::Result<()> {
+    fn kernel(self, [a, b, place]: [&Side; 3], batch: &Batch, [m, n, k]: [usize; 3]) -> hip::Result<()> {
+        let (left, right, out) = (a.strides, b.strides, &place.tensor);
         if [m, n, k].iter().any(|&size| size > i32::MAX as usize) {
             let expected = format!("sizes of at most {}", i32::MAX);
             return invalid(self.op, expected, format!("{m} x {k} and {k} x {n}"));
         }
         let strides = [batch.stride[0], left.row as isize, left.col as isize];
-        let a = batched(a, batch, 0, [m, k], strides)?;
+        let a = batched(&a.tensor, batch, 0, [m, k], strides)?;
         let strides = [batch.stride[1], right.row as isize, right.col as isize];
-        let b = batched(b, batch, 1, [k, n], strides)?;
+        let b = batched(&b.tensor, batch, 1, [k, n], strides)?;
         let flat = view::reshape(out.clone(), &[out.len()])?;
         let out = view::narrow(flat, 0, batch.start[2] as usize, batch.count * m * n)?;
         let [x, y] = [&a, &b].map(|t| [0, 1, 2].map(|axis| t.layout().strides()[axis] as i64));
@@ -379,6 +416,13 @@ impl Batch {
     fn one() -> Self {
         Self { count: 1, start: [0; 3], stride: [0; 3] }
     }
+}
+
+/// How many calls [`batches`] makes of the batch axes.
+fn calls(merged: &crate::layout::Collapsed<3>) -> usize {
+    let each = merged.strides.iter().any(|strides| strides.last().is_some_and(|&stride| stride < 0));
+    let inner = if each { 0 } else { 1 };
+    merged.shape.iter().rev().skip(inner).product()
 }
 
 /// The calls that cover the batch axes: the innermost in one, the others one by one.

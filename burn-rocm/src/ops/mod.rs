@@ -8,6 +8,7 @@ mod attention_softmax;
 pub(crate) mod attention_trained;
 pub(crate) mod binary;
 pub(crate) mod cast;
+pub(crate) mod cat;
 pub(crate) mod compare;
 pub(crate) mod conv;
 pub(crate) mod conv_direct;

@@ -8,9 +8,10 @@ use hip::{Device, Grid, KernelName};
 
 use super::binary::inverse;
 use super::cast::cast;
+use super::cat::cat;
 use super::data::{full_on, packed};
 use super::launch::{max_reach, rows};
-use super::view::{cat, narrow, permute, reshape};
+use super::view::{narrow, permute, reshape};
 use crate::dtype::Value;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis};

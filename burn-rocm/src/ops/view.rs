@@ -1,9 +1,9 @@
-//! Views: ops that move no data, and those that do where strides cannot say it (`reshape`, `slice_assign`, `cat`,
-//! `repeat_dim`).
+//! Views: ops that move no data, and those that do where strides cannot say it (`reshape`, `slice_assign`, `repeat_dim`).
 
 use burn_std::Slice;
 
-use super::data::{assign, contiguous, copy, writable};
+use super::cat::cat_as;
+use super::data::{assign, contiguous, copy};
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
@@ -65,9 +65,9 @@ pub(crate) fn unfold(tensor: RocmTensor, axis: usize, size: usize, step: usize) 
     Ok(tensor.view(layout))
 }
 
-/// The tensor with the elements of a range replaced.
+/// The tensor with the elements of a range replaced: in place where nobody else holds the buffer.
 pub(crate) fn slice_assign(
-    tensor: RocmTensor,
+    mut tensor: RocmTensor,
     slices: &[Slice],
     value: RocmTensor,
 ) -> hip::Result<RocmTensor> {
@@ -78,41 +78,33 @@ pub(crate) fn slice_assign(
         let (want, have) = (format!("a value of shape {:?}", region.dims()), format!("{:?}", value.dims()));
         return invalid("slice_assign", want, have);
     }
-    let out = writable(tensor)?;
+    let own = tensor.is_sole_holder() && tensor.layout().names_each_once();
+    if !own && let Some((axis, range)) = one_cut(tensor.dims(), slices) {
+        // What stays and what is new, written once.
+        let rest = tensor.dims()[axis] - range.end;
+        let ahead = narrow(tensor.clone(), axis, 0, range.start)?;
+        let behind = narrow(tensor, axis, range.end, rest)?;
+        return cat_as("slice_assign", vec![ahead, value, behind], axis);
+    }
+    let out = if own { tensor } else { copy(&tensor)? };
     let region = out.layout().slice("slice_assign", slices)?;
     assign("slice_assign", &out.clone().view(region), &value)?;
     Ok(out)
 }
 
-/// The tensors one after the other along an axis.
-pub(crate) fn cat(tensors: Vec<RocmTensor>, axis: usize) -> hip::Result<RocmTensor> {
-    let operands: Vec<&RocmTensor> = tensors.iter().collect();
-    let Some(&first) = operands.first() else { return invalid("cat", "at least one tensor", "none") };
-    let device = one_device("cat", &operands)?;
-    let dtype = one_dtype("cat", &operands)?;
-    check_axis("cat", first, axis)?;
-    let mut dims = first.dims().to_vec();
-    dims[axis] = 0;
-    for tensor in &tensors {
-        let mut other = tensor.dims().to_vec();
-        let size = other.get(axis).copied().unwrap_or(0);
-        if let Some(size) = other.get_mut(axis) {
-            *size = dims[axis];
+/// The one axis of which the ranges, all of step 1, leave something out, and what they take of it.
+fn one_cut(dims: &[usize], slices: &[Slice]) -> Option<(usize, std::ops::Range<usize>)> {
+    let mut cut = None;
+    for (axis, (slice, &dim)) in slices.iter().zip(dims).enumerate() {
+        let range = slice.to_range(dim);
+        if slice.step() != 1 || range.is_empty() {
+            return None;
         }
-        if other != dims {
-            let want = format!("shapes like {:?} except along axis {axis}", first.dims());
-            return invalid("cat", want, format!("{:?}", tensor.dims()));
+        if range.len() != dim && cut.replace((axis, range)).is_some() {
+            return None;
         }
-        dims[axis] += size;
     }
-    let out = RocmTensor::empty(device, dims, dtype)?;
-    let mut start = 0;
-    for tensor in &tensors {
-        let size = tensor.dims()[axis];
-        assign("cat", &narrow(out.clone(), axis, start, size)?, tensor)?;
-        start += size;
-    }
-    Ok(out)
+    cut
 }
 
 /// The tensor `times` over along an axis.

@@ -235,6 +235,8 @@ const FAMILIES: &[Family] = &[
         "fill" [Types(RAW)],
         "fill_strided" [Types(RAW)],
         "arange" [Types(INTS)],
+        "cat" [Types(RAW)],
+        "cat_units" [Ints(&[16])],
     ]),
     family!("unary", [
         "unary_contiguous" [Names(FLOAT_UNARY), Types(FLOATS)],

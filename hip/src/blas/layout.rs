@@ -48,18 +48,6 @@ impl Strided {
         }
     }
 
-    /// The batch as one matrix of `batch` times the rows, where the matrices follow on each other.
-    fn stacked(self, batch: usize) -> Option<Self> {
-        let row_stride = if self.rows == 1 { self.batch_stride } else { self.row_stride };
-        let rows = self.rows.checked_mul(batch)?;
-        (self.batch_stride == self.rows.checked_mul(row_stride)?).then_some(Self {
-            rows,
-            row_stride,
-            batch_stride: 0,
-            ..self
-        })
-    }
-
     /// How rocBLAS can read this matrix; `None` if neither of its strides is 1 or rows overlap.
     ///
     /// The stride of a dimension of size 1 does not matter, and rocBLAS wants `ld >= max(1, rows)` even so.
@@ -111,54 +99,6 @@ pub(crate) fn plan(batch: usize, a: Strided, b: Strided, c: Strided) -> Result<P
             found: format!("{} x {} and {} x {}", a.rows, a.cols, b.rows, b.cols),
         });
     }
-    if batch > 1 {
-        // A batch against one shared matrix is one larger product.
-        if b.batch_stride == 0
-            && let (Some(a), Some(c)) = (a.stacked(batch), c.stacked(batch))
-            && let Ok(plan) = plan_as_given(1, a, b, c)
-        {
-            return Ok(plan);
-        }
-        if a.batch_stride == 0
-            && let (Some(b), Some(c)) = (b.transposed().stacked(batch), c.transposed().stacked(batch))
-            && let Ok(plan) = plan_as_given(1, a, b.transposed(), c.transposed())
-        {
-            return Ok(plan);
-        }
-    }
-    plan_as_given(batch, a, b, c)
-}
-
-/// How rocBLAS computes `c = a + b` (`k` is 0), every matrix of the same shape, none empty.
-pub(crate) fn plan_sum(batch: usize, a: Strided, b: Strided, c: Strided) -> Result<Plan> {
-    if (a.rows, a.cols) != (c.rows, c.cols) || (b.rows, b.cols) != (c.rows, c.cols) {
-        return Err(Error::Invalid {
-            op: "geam",
-            expected: format!("two {} x {} matrices", c.rows, c.cols),
-            found: format!("{} x {} and {} x {}", a.rows, a.cols, b.rows, b.cols),
-        });
-    }
-    // Row-major: the transpose of everything is column-major.
-    let turn = leading_dimension(c.cols, c.rows, c.col_stride, c.row_stride).is_some();
-    let [a, b, c] = if turn { [a.transposed(), b.transposed(), c.transposed()] } else { [a, b, c] };
-    let ldc = leading_dimension(c.rows, c.cols, c.row_stride, c.col_stride)
-        .and_then(|ld| i32::try_from(ld).ok())
-        .ok_or_else(|| not_a_matrix("c", c))?;
-    let size = |size: usize| i32::try_from(size).map_err(|_| not_a_matrix("c", c));
-    Ok(Plan {
-        swap: turn,
-        m: size(c.rows)?,
-        n: size(c.cols)?,
-        k: 0,
-        batch: size(batch)?,
-        first: a.operand().ok_or_else(|| not_a_matrix("a", a))?,
-        second: b.operand().ok_or_else(|| not_a_matrix("b", b))?,
-        ldc,
-        stride_c: i64::try_from(c.batch_stride).map_err(|_| not_a_matrix("c", c))?,
-    })
-}
-
-fn plan_as_given(batch: usize, a: Strided, b: Strided, c: Strided) -> Result<Plan> {
     let out = |c: Strided| {
         let ld = leading_dimension(c.rows, c.cols, c.row_stride, c.col_stride)?;
         i32::try_from(ld).ok()
@@ -196,6 +136,35 @@ fn plan_as_given(batch: usize, a: Strided, b: Strided, c: Strided) -> Result<Pla
         batch: size("a batch", batch)?,
         first: named(first, !swap)?,
         second: named(second, swap)?,
+        ldc,
+        stride_c: i64::try_from(c.batch_stride).map_err(|_| not_a_matrix("c", c))?,
+    })
+}
+
+/// How rocBLAS computes `c = a + b` (`k` is 0), every matrix of the same shape, none empty.
+pub(crate) fn plan_sum(batch: usize, a: Strided, b: Strided, c: Strided) -> Result<Plan> {
+    if (a.rows, a.cols) != (c.rows, c.cols) || (b.rows, b.cols) != (c.rows, c.cols) {
+        return Err(Error::Invalid {
+            op: "geam",
+            expected: format!("two {} x {} matrices", c.rows, c.cols),
+            found: format!("{} x {} and {} x {}", a.rows, a.cols, b.rows, b.cols),
+        });
+    }
+    // Row-major: the transpose of everything is column-major.
+    let turn = leading_dimension(c.cols, c.rows, c.col_stride, c.row_stride).is_some();
+    let [a, b, c] = if turn { [a.transposed(), b.transposed(), c.transposed()] } else { [a, b, c] };
+    let ldc = leading_dimension(c.rows, c.cols, c.row_stride, c.col_stride)
+        .and_then(|ld| i32::try_from(ld).ok())
+        .ok_or_else(|| not_a_matrix("c", c))?;
+    let size = |size: usize| i32::try_from(size).map_err(|_| not_a_matrix("c", c));
+    Ok(Plan {
+        swap: turn,
+        m: size(c.rows)?,
+        n: size(c.cols)?,
+        k: 0,
+        batch: size(batch)?,
+        first: a.operand().ok_or_else(|| not_a_matrix("a", a))?,
+        second: b.operand().ok_or_else(|| not_a_matrix("b", b))?,
         ldc,
         stride_c: i64::try_from(c.batch_stride).map_err(|_| not_a_matrix("c", c))?,
     })
@@ -278,14 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_against_one_matrix_is_one_product() {
-        let shared = Strided { batch_stride: 0, ..row_major(3, 5) };
-        let plan = plan(4, row_major(2, 3), shared, row_major(2, 5)).unwrap();
-        assert_eq!((plan.m, plan.n, plan.k, plan.batch), (5, 8, 3, 1));
-    }
-
-    #[test]
-    fn but_not_where_the_batch_has_gaps() {
+    fn a_shared_matrix_has_batch_stride_0() {
         let shared = Strided { batch_stride: 0, ..row_major(3, 5) };
         let gaps = Strided { batch_stride: 7, ..row_major(2, 3) };
         let plan = plan(4, gaps, shared, row_major(2, 5)).unwrap();

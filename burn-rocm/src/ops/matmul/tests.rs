@@ -129,3 +129,61 @@ fn nothing_and_misfits() {
     let refused = scaled_to("matmul", lhs, rhs, 1.0, &view);
     assert!(matches!(refused, Err(hip::Error::Invalid { op: "matmul", .. })), "{refused:?}");
 }
+
+/// The product of the views by rocBLAS, what it asked of the device, and that it is right.
+fn asked(what: &str, lhs: RocmTensor, rhs: RocmTensor) -> hip::trace::Counts {
+    let (rank, l, r) = (lhs.dims().len(), lhs.dims().to_vec(), rhs.dims().to_vec());
+    let [m, k, n] = [l[rank - 2], l[rank - 1], r[rank - 1]];
+    let batch: Vec<usize> = l.iter().zip(&r).take(rank - 2).map(|(&a, &b)| a.max(b)).collect();
+    let count = batch.iter().product();
+    let with = |rows, cols| batch.iter().copied().chain([rows, cols]).collect::<Vec<_>>();
+    let a = values(expand(lhs.clone(), &with(m, k)).expect("a view"));
+    let b = values(expand(rhs.clone(), &with(k, n)).expect("a view"));
+    let (out, counts) = hip::trace::counting(|| scaled("matmul", lhs, rhs, 0.5));
+    let expected = expected([count, m, k, n], &a, |at, i, j| b[(at * k + i) * n + j]);
+    assert_eq!(values(out.expect(what)), expected, "{what}");
+    counts
+}
+
+/// `[batch, heads, sequence, features]` as a linear layer leaves it.
+fn heads(draw: &mut Draw, [batch, heads, sequence, features]: [usize; 4]) -> RocmTensor {
+    swap_dims(draw.tensor(&[batch, sequence, heads, features]).0, 1, 2).expect("a view")
+}
+
+/// The products of Burn's rotary embedding: a right side of 2 x 4 for all heads and positions.
+#[test]
+fn a_shared_right_side_is_one_tall_product() {
+    let mut draw = Draw::new();
+    for sizes in [[1, 4, 10, 16], [2, 12, 10, 16], [1, 32, 1, 16], [1, 8, 6, 64]] {
+        let [batch, count, sequence, features] = sizes;
+        let x =
+            reshape(heads(&mut draw, sizes), &[batch * count, sequence, features / 2, 2]).expect("a view");
+        let sign = draw.tensor(&[1, 1, 2, 4]).0;
+        let counts = asked("rotary embedding", x, sign);
+        assert_eq!(counts.library_calls, 1, "{sizes:?}");
+        assert!(counts.launches() <= 2, "{sizes:?}: {counts:?}");
+    }
+}
+
+/// The products of an attention of several rows of tokens, whose heads no one stride leads through.
+#[test]
+fn batches_that_no_one_stride_leads_through_are_one_call() {
+    let mut draw = Draw::new();
+    let [q, k, v, g] = std::array::from_fn(|_| heads(&mut draw, [4, 12, 8, 16]));
+    let weights = draw.tensor(&[4, 12, 8, 8]).0;
+    let turned = |tensor: &RocmTensor| swap_dims(tensor.clone(), 2, 3).expect("a view");
+    let flipped = view::flip(weights.clone(), &[1]).expect("a view");
+    for (what, copies, lhs, rhs) in [
+        ("scores", 2, q.clone(), turned(&k)),
+        ("context", 1, weights.clone(), v.clone()),
+        ("weights' gradient", 2, g.clone(), turned(&v)),
+        ("values' gradient", 1, turned(&weights), g),
+        ("queries' gradient", 1, weights.clone(), k),
+        ("keys' gradient", 1, turned(&weights), q),
+        ("a batch backwards", 1, flipped, weights.clone()),
+        ("some batches repeated", 1, draw.tensor(&[4, 1, 8, 8]).0, weights),
+    ] {
+        let counts = asked(what, lhs, rhs);
+        assert_eq!((counts.library_calls, counts.launches()), (1, 1 + copies), "{what}: {counts:?}");
+    }
+}
