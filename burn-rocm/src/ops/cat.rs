@@ -177,8 +177,11 @@ fn launch(copies: &[Copy<'_>], out: &RocmTensor) -> hip::Result<()> {
             pieces += count;
         }
         table.pieces = pieces as u32; // at most 55 * 2^31 / PIECE
-        let launch = device.launch(kernel)?.value(table).buffer(out.buffer(), 0);
-        submit(launch, device.grid_rows(pieces, PIECE))?;
+        let mut launch = device.launch(kernel)?.value(table);
+        for copy in copies {
+            launch.reads(copy.input.buffer());
+        }
+        submit(launch.output(out.buffer(), 0), device.grid_rows(pieces, PIECE))?;
     }
     Ok(())
 }
