@@ -382,12 +382,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_op_has_a_word_of_its_own() {
-        let names = ["fault_test_a", "fault_test_b", "fault_test_c"];
-        let words: Vec<usize> = names.iter().map(|name| word(name, Fault::Index)).collect();
-        assert!(words[0] != words[1] && words[1] != words[2] && words[0] != words[2]);
-        assert_ne!(word(names[0], Fault::Division), words[0]);
-        assert_eq!(word(names[0], Fault::Index), words[0]);
+    fn each_op_is_said_once() {
+        let complaint = |op, fault, value| Complaint { op, fault, value };
+        let index = 1 << 63 | 4 << 32;
+        let said = joined(vec![
+            complaint("a", Fault::Index, index | 7),
+            complaint("b", Fault::Division, 1),
+            complaint("a", Fault::Index, index | 8),
+            complaint("a", Fault::Division, 1),
+        ]);
+        let Some(Error::Invalid { op: "a", found, .. }) = said else { panic!("{said:?}") };
+        assert!(found.starts_with("index 7; b: ") && found.contains("; a: "), "{found}");
+        assert!(!found.contains("index 8"), "{found}");
+        assert!(joined(Vec::new()).is_none());
     }
 
     #[test]
