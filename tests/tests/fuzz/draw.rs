@@ -50,9 +50,6 @@ pub(crate) struct Draw {
 
 impl Lie {
     /// Whether any axis repeats one element.
-    pub(crate) fn repeats(&self) -> bool {
-        self.axes.contains(&Axis::Expand)
-    }
 }
 
 fn lie() -> impl Strategy<Value = Lie> {

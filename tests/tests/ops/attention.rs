@@ -84,6 +84,7 @@ fn within_its_limits(
     let found = read_float::<R>(R::attention(q, k, v, m, b, options));
     assert_eq!(found.dtype, dtype, "{what}");
 
+    let device = Default::default();
     let scores = Shape::from(case.scores());
     let [q, k, v] = inputs.map(|input| exact::<O>(input, false, &device));
     let mask = mask.map(|mask| O::bool_expand(mask.bool::<O>(&device), scores.clone()));
