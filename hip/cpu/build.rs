@@ -84,11 +84,11 @@ fn compile(isa: &flags::IsaFlags, units: Vec<(PathBuf, String)>, objects: &Path)
     let mut library = cc::Build::new();
     let mut stale = Vec::new();
     for (source, text) in units {
-        let stamp = stamp(&build, &text);
+        let stamp = stamp(&build, &text, objects);
         let made = fs::read_to_string(source.with_extension("stamp")).unwrap_or_default();
         match made.split_once('\n') {
-            Some((old, object)) if old == stamp && Path::new(object).exists() => {
-                library.object(object);
+            Some((old, object)) if old == stamp && objects.join(object).exists() => {
+                library.object(objects.join(object));
             }
             _ => {
                 write(&source, &text);
@@ -99,7 +99,8 @@ fn compile(isa: &flags::IsaFlags, units: Vec<(PathBuf, String)>, objects: &Path)
     }
     if !stale.is_empty() {
         for ((source, stamp), object) in stale.iter().zip(build.compile_intermediates()) {
-            write(&source.with_extension("stamp"), &format!("{stamp}\n{}", object.display()));
+            let name = object.file_name().unwrap_or_default().to_string_lossy();
+            write(&source.with_extension("stamp"), &format!("{stamp}\n{name}"));
             library.object(object);
         }
     }
@@ -122,8 +123,9 @@ fn read_by(text: &str) -> Vec<&'static str> {
     }
 }
 
-/// What an object is made of, in short: the compiler and its flags, and all the text that it reads.
-fn stamp(build: &cc::Build, text: &str) -> String {
+/// What an object is made of, in short: the compiler and its flags, and all the text that it reads. Not where the target folder
+/// lies, so that one which is moved, or comes out of a cache, keeps its objects.
+fn stamp(build: &cc::Build, text: &str, objects: &Path) -> String {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     read_by(text).hash(&mut hasher);
@@ -131,7 +133,8 @@ fn stamp(build: &cc::Build, text: &str) -> String {
         fs::read_to_string(header).unwrap_or_default().hash(&mut hasher);
     }
     let compiler = build.get_compiler();
-    (compiler.path(), compiler.args()).hash(&mut hasher);
+    let args: Vec<_> = compiler.args().iter().filter(|arg| !Path::new(arg).starts_with(objects)).collect();
+    (compiler.path(), args).hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
