@@ -129,7 +129,7 @@ fn a_remainders_scalar_is_rounded_first() {
             let [ours, tensors] = [ours, tensors].map(read_float::<R>);
             assert_close(
                 &format!("float_remainder_scalar {dtype:?} by {by}"),
-                &[ours.clone()],
+                std::slice::from_ref(&ours),
                 &[tensors],
                 Tolerance::EXACT,
             );
