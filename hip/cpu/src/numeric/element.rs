@@ -1,6 +1,6 @@
 //! Element types as the libraries see them: stored in 2, 4 or 8 bytes, computed in `f32` or `f64`.
 
-use half::slice::HalfFloatSliceExt;
+use super::simd::{Vector, by_level};
 use half::{bf16, f16};
 
 /// A floating-point element type.
@@ -136,22 +136,106 @@ impl Single for f32 {
     const IS_F32: bool = true;
 }
 
-impl Single for f16 {
-    fn widen_slice(src: &[f16], dst: &mut [f32]) {
-        src.convert_to_f32_slice(dst);
-    }
-    fn narrow_slice(src: &[f32], dst: &mut [f16]) {
-        dst.convert_from_f32_slice(src);
-    }
-    const IS_F32: bool = false;
-}
+/// A type of 16 bits: what converts a vector of it, and what runs that over a slice.
+macro_rules! single {
+    ($t:ty, $load:ident $widen:ident $widen_all:ident, $store:ident $narrow:ident $narrow_all:ident) => {
+        #[inline(always)]
+        unsafe fn $widen_all<V: Vector>(from: *const $t, to: *mut f32, len: usize) {
+            let whole = len - len % V::LANES;
+            // SAFETY: the caller vouches for `len` values of both, and for the level.
+            unsafe {
+                let mut i = 0;
+                while i < whole {
+                    V::$load(from.add(i).cast()).store(to.add(i));
+                    i += V::LANES;
+                }
+                (whole..len).for_each(|i| *to.add(i) = (*from.add(i)).widen());
+            }
+        }
 
-impl Single for bf16 {
-    fn widen_slice(src: &[bf16], dst: &mut [f32]) {
-        src.convert_to_f32_slice(dst);
+        #[inline(always)]
+        unsafe fn $narrow_all<V: Vector>(from: *const f32, to: *mut $t, len: usize) {
+            let whole = len - len % V::LANES;
+            // SAFETY: the caller vouches for `len` values of both, and for the level.
+            unsafe {
+                let mut i = 0;
+                while i < whole {
+                    V::load(from.add(i)).$store(to.add(i).cast());
+                    i += V::LANES;
+                }
+                (whole..len).for_each(|i| *to.add(i) = <$t>::narrow(*from.add(i)));
+            }
+        }
+
+        by_level! {
+            /// # Safety
+            /// Both are valid for `len` values.
+            unsafe fn $widen(from: *const $t, to: *mut f32, len: usize) = $widen_all
+        }
+        by_level! {
+            /// # Safety
+            /// Both are valid for `len` values.
+            unsafe fn $narrow(from: *const f32, to: *mut $t, len: usize) = $narrow_all
+        }
+
+        impl Single for $t {
+            fn widen_slice(src: &[$t], dst: &mut [f32]) {
+                assert_eq!(src.len(), dst.len());
+                // SAFETY: the slices' own length.
+                unsafe { $widen(src.as_ptr(), dst.as_mut_ptr(), src.len()) }
+            }
+            fn narrow_slice(src: &[f32], dst: &mut [$t]) {
+                assert_eq!(src.len(), dst.len());
+                // SAFETY: the slices' own length.
+                unsafe { $narrow(src.as_ptr(), dst.as_mut_ptr(), src.len()) }
+            }
+            const IS_F32: bool = false;
+        }
+    };
+}
+single!(f16, load_f16 widen_f16 widen_all_f16, store_f16 narrow_f16 narrow_all_f16);
+single!(bf16, load_bf16 widen_bf16 widen_all_bf16, store_bf16 narrow_bf16 narrow_all_bf16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every half there is, and the values around the middle between each two, as `half` converts them.
+    fn agrees<T: Single>(of: impl Fn(u16) -> T, bits: impl Fn(T) -> u16) {
+        let all: Vec<T> = (0..=u16::MAX).map(of).collect();
+        let mut wide = vec![0.0; all.len()];
+        T::widen_slice(&all, &mut wide);
+        let mut values = Vec::new();
+        for (half, wide) in all.iter().zip(&wide) {
+            let expected = half.widen();
+            assert!(
+                wide.to_bits() == expected.to_bits() || (wide.is_nan() && expected.is_nan()),
+                "{expected}"
+            );
+            let middle = wide.to_bits() | 0x1000;
+            values.extend([
+                *wide,
+                f32::from_bits(middle),
+                f32::from_bits(middle - 1),
+                f32::from_bits(middle + 1),
+            ]);
+            values.extend([0x7fff, 0x8000, 0x8001].map(|low| f32::from_bits(wide.to_bits() | low)));
+        }
+        // Lengths that leave a rest behind whole vectors.
+        for len in (0..40).chain([values.len()]) {
+            let mut narrow = vec![T::narrow(0.0); len];
+            T::narrow_slice(&values[..len], &mut narrow);
+            for (value, narrow) in values.iter().zip(narrow) {
+                let expected = T::narrow(*value);
+                let nan = narrow.widen().is_nan() && value.is_nan();
+                assert!(bits(narrow) == bits(expected) || nan, "{value}");
+            }
+        }
     }
-    fn narrow_slice(src: &[f32], dst: &mut [bf16]) {
-        dst.convert_from_f32_slice(src);
+
+    #[test]
+    fn slices_convert_as_their_elements_do() {
+        agrees(f16::from_bits, f16::to_bits);
+        agrees(bf16::from_bits, bf16::to_bits);
     }
-    const IS_F32: bool = false;
 }

@@ -1,6 +1,7 @@
 //! What the library tests share: device buffers, random input with a printed seed, comparison with an `f64` reference.
 #![allow(dead_code, unreachable_pub)] // Each test program uses its part.
 
+pub mod conv;
 pub mod dnn;
 
 use core::ffi::c_void;

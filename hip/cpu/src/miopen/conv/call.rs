@@ -5,7 +5,7 @@ use super::super::tensor::{Tensor, tensor};
 use super::descriptor::{Convolution, convolution};
 use super::direct::Direction;
 use super::problem::Problem;
-use super::{direct, weights, winograd};
+use super::{direct, products, weights};
 use core::ffi::c_void;
 use miopen_sys::*;
 use std::borrow::Cow;
@@ -137,11 +137,7 @@ impl Call {
 
     /// Bytes of workspace.
     pub(super) fn workspace(&self) -> usize {
-        let floats = match self.direction() {
-            Some(_) if winograd::applies(&self.problem) => winograd::workspace_len(&self.problem),
-            Some(_) => direct::workspace_len(&self.problem),
-            None => weights::workspace_len(&self.problem),
-        };
+        let floats = by_float!(self.data, workspace_of(self)).unwrap_or(0);
         floats * size_of::<f32>()
     }
 
@@ -165,11 +161,21 @@ impl Call {
     }
 }
 
+/// Floats of workspace.
+fn workspace_of<T: Single>(call: &Call) -> Outcome<usize> {
+    let p = &call.problem;
+    Ok(match call.direction() {
+        Some(direction) if products::applies(p, direction) => products::workspace_len::<T>(p, direction),
+        Some(_) => direct::workspace_len(p),
+        None => weights::workspace_len::<T>(p),
+    })
+}
+
 type Algorithm<T> = unsafe fn(&Problem, Direction, *const T, *const T, *mut T, &mut [f32]);
 
 /// The faster algorithm for a shape.
-fn algorithm<T: Single>(p: &Problem) -> Algorithm<T> {
-    if winograd::applies(p) { winograd::convolve } else { direct::convolve }
+fn algorithm<T: Single>(p: &Problem, direction: Direction) -> Algorithm<T> {
+    if products::applies(p, direction) { products::convolve } else { direct::convolve }
 }
 
 /// Operands as the chip takes them.
@@ -197,14 +203,14 @@ fn run_as<T: Single>(call: &Call, buffers: Buffers, workspace: &mut [f32]) -> Ou
             Some(Direction::Forward) => {
                 let (x, w) = (seen(input::<T>(x, p.x_len())?), seen(input::<T>(buffers.w, p.w_len())?));
                 let y = output::<T>(y, p.y_len())?;
-                let convolve = algorithm(p);
+                let convolve = algorithm(p, Direction::Forward);
                 convolve(p, Direction::Forward, x.as_ptr(), w.as_ptr(), y.as_mut_ptr(), workspace);
                 round(call.halves, y);
             }
             Some(Direction::Backward) => {
                 let (dy, w) = (seen(input::<T>(y, p.y_len())?), seen(input::<T>(buffers.w, p.w_len())?));
                 let dx = output::<T>(x, p.x_len())?;
-                let convolve = algorithm(p);
+                let convolve = algorithm(p, Direction::Backward);
                 convolve(p, Direction::Backward, dy.as_ptr(), w.as_ptr(), dx.as_mut_ptr(), workspace);
                 round(call.halves, dx);
             }

@@ -7,7 +7,7 @@ use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
 use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Level, Vector, by_level, level};
-use crate::runtime::parallel;
+use crate::runtime::{parallel, threads};
 
 /// Which way a convolution runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,19 +32,16 @@ pub(super) fn geometry() -> (usize, (usize, usize)) {
     }
 }
 
-/// Output channels that one register tile computes: the largest of 8, 4, 2, 1 that fits.
+/// Output channels that one register tile computes: the largest tile's, or the largest of 4, 2, 1 that fits.
 #[inline(always)]
 pub(super) fn block(left: usize, tile: (usize, usize)) -> usize {
-    let mut rows = tile.0;
-    while rows > left {
-        rows /= 2;
-    }
-    rows
+    [tile.0, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
 }
 
-/// Vectors of a tile of `rows` rows: as many as the registers hold, at most 8.
+/// Vectors of a tile of `rows` rows: as many as the registers hold beside their sums and two weights, at most 8.
 fn width(rows: usize, tile: (usize, usize)) -> usize {
-    (tile.0 * tile.1 / rows).min(8)
+    let registers = if tile.0 == 8 { 32 } else { 16 };
+    ((registers - 2) / (rows + 1)).min(8)
 }
 
 /// Floats of workspace: the filter, rearranged. Every tap belongs to one pass.
@@ -184,6 +181,7 @@ unsafe fn run<V: Vector>(work: Work<'_>) {
                 }
                 tiles! {
                     8: 1 2 3;
+                    6: 1 2;
                     4: 1 2 3 4 5 6;
                     2: 1 2 3 4 5 6 7 8;
                     1: 1 2 3 4 5 6 7 8;
@@ -205,9 +203,8 @@ by_level! {
     unsafe fn run_pass(work: Work<'_>) = run
 }
 
-/// Tasks that a call is cut into at least, where its images are fewer: enough to keep cores busy, and a constant,
-/// so that no result depends on the number of cores.
-const TASKS: usize = 16;
+/// Multiply-adds for each pixel from which a task of its own is worth what it fills for itself: the image's planes.
+const WORTH: usize = 32;
 
 /// Runs a convolution forward (`src` is x, `dst` is y) or backward to the data (`src` is dy, `dst` is dx).
 ///
@@ -243,7 +240,7 @@ pub(crate) unsafe fn convolve<T: Single>(
     if images == 0 {
         return;
     }
-    let parts = TASKS.div_ceil(images);
+    let parts = (4 * threads()).div_ceil(images).min(outputs * p.taps() / WORTH).max(1);
     let (src, dst) = (Shared(src.cast_mut()), Shared(dst));
     parallel(images * parts, |task| {
         let (image, part) = (task / parts, task % parts);
@@ -303,11 +300,19 @@ unsafe fn narrow<T: Single>(
         let count = pass.vectors.len();
         for vector in &pass.vectors[count * part / parts..count * (part + 1) / parts] {
             for segment in &pass.segments[vector.first as usize..(vector.first + vector.count) as usize] {
+                let count = segment.count as usize;
                 for output in 0..outputs {
-                    for i in 0..segment.count as usize {
-                        let at = output * plane + segment.to + i * pass.step;
-                        // SAFETY: a segment lies inside its plane.
-                        unsafe { *to.add(at) = T::narrow(sums[at]) };
+                    let first = output * plane + segment.to;
+                    // SAFETY: a segment lies inside its plane.
+                    unsafe {
+                        if pass.step == 1 {
+                            let to = core::slice::from_raw_parts_mut(to.add(first), count);
+                            T::narrow_slice(&sums[first..first + count], to);
+                            continue;
+                        }
+                        for at in (first..).step_by(pass.step).take(count) {
+                            *to.add(at) = T::narrow(sums[at]);
+                        }
                     }
                 }
             }

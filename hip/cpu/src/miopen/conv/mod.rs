@@ -7,10 +7,11 @@ mod fill;
 mod find;
 mod fusion;
 mod immediate;
+mod patches;
 mod plan;
 mod problem;
+mod products;
 mod weights;
-mod winograd;
 
 pub(crate) use call::Found;
 pub(super) use descriptor::*;

@@ -6,6 +6,7 @@
 //! phases: the forward direction reads from `stride^3` source phases, the backward direction writes `stride^3`
 //! output phases, each with the taps that reach it.
 
+use super::direct::{Direction, geometry};
 use super::problem::Problem;
 
 /// How source planes are laid out in the scratch memory: `[channel][phase][depth][height][width]`.
@@ -22,7 +23,7 @@ pub(crate) struct Fill {
 }
 
 /// Vectors that start at the last pixel read up to this many floats past it.
-const SLACK: usize = 16;
+pub(super) const SLACK: usize = 16;
 
 impl Fill {
     fn plane(&self) -> usize {
@@ -32,6 +33,11 @@ impl Fill {
     /// Floats of one channel.
     pub(crate) fn channel(&self) -> usize {
         self.phases.len() * self.plane()
+    }
+
+    /// Whether a plane of the source is its own fill.
+    pub(super) fn is_copy(&self) -> bool {
+        self.phases.len() == 1 && self.phases[0] == [0; 3] && self.step == [1; 3] && self.dims == self.source
     }
 
     /// Floats of scratch memory.
@@ -59,6 +65,20 @@ pub(crate) struct Lanes {
     pub(crate) count: u32,
 }
 
+/// Pixels that lie side by side in the source's planes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// Pixels of the pass before them.
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// In the filled plane, before the tap's offset.
+    pub(crate) from: usize,
+    /// In the output plane.
+    pub(crate) to: usize,
+    /// Output elements from one to the next.
+    pub(crate) step: usize,
+}
+
 /// One pass.
 #[derive(Debug)]
 pub(crate) struct Pass {
@@ -68,6 +88,7 @@ pub(crate) struct Pass {
     pub(crate) offsets: Vec<u32>,
     pub(crate) vectors: Vec<Lanes>,
     pub(crate) segments: Vec<Segment>,
+    pub(crate) runs: Vec<Run>,
     /// Output elements from one pixel of a row to the next.
     pub(crate) step: usize,
 }
@@ -130,6 +151,36 @@ fn cover(target: &Target, dims: [usize; 3], lanes: usize) -> (Vec<Lanes>, Vec<Se
     (vectors, segments)
 }
 
+/// The pixels of `target` row by row, rows joined where both planes have them side by side.
+fn runs(target: &Target, dims: [usize; 3]) -> Vec<Run> {
+    let [depth, height, width] = target.count;
+    let mut runs: Vec<Run> = Vec::new();
+    let mut first = 0;
+    for d in 0..depth {
+        for h in 0..height {
+            let at = |axis: usize, i: usize| target.first[axis] + target.step[axis] * i;
+            let to = (at(0, d) * target.plane[1] + at(1, h)) * target.plane[2] + at(2, 0);
+            let (from, step) = ((d * dims[1] + h) * dims[2], target.step[2]);
+            match runs.last_mut() {
+                Some(last) if last.from + last.count == from && last.to + last.count * step == to => {
+                    last.count += width;
+                }
+                _ if width > 0 => runs.push(Run { first, count: width, from, to, step }),
+                _ => {}
+            }
+            first += width;
+        }
+    }
+    runs
+}
+
+impl Pass {
+    /// Pixels that it computes.
+    pub(super) fn pixels(&self) -> usize {
+        self.runs.last().map_or(0, |run| run.first + run.count)
+    }
+}
+
 fn offset(dims: [usize; 3], at: [usize; 3]) -> usize {
     (at[0] * dims[1] + at[1]) * dims[2] + at[2]
 }
@@ -140,6 +191,15 @@ fn offsets(fill: &Fill, taps: &[usize]) -> Vec<u32> {
 }
 
 impl Plan {
+    /// The passes of a direction, on this machine's vectors.
+    pub(super) fn of(p: &Problem, direction: Direction) -> Plan {
+        let lanes = geometry().0;
+        match direction {
+            Direction::Forward => Plan::forward(p, lanes),
+            Direction::Backward => Plan::backward(p, lanes),
+        }
+    }
+
     /// The source planes and their taps' offsets in the forward direction.
     pub(crate) fn source(p: &Problem) -> (Fill, Vec<usize>) {
         // Which phases of each axis any tap reads.
@@ -185,7 +245,8 @@ impl Plan {
         let (vectors, segments) = cover(&target, fill.dims, lanes);
         let offsets = offsets(&fill, &taps);
         let taps = (0..p.taps()).collect();
-        Plan { fill, passes: vec![Pass { taps, offsets, vectors, segments, step: 1 }] }
+        let runs = runs(&target, fill.dims);
+        Plan { fill, passes: vec![Pass { taps, offsets, vectors, segments, runs, step: 1 }] }
     }
 
     /// The backward direction: `dx` from `dy`.
@@ -256,11 +317,13 @@ impl Plan {
                         plane: p.input,
                     };
                     let (vectors, segments) = cover(&target, dims, lanes);
+                    let runs = runs(&target, dims);
                     passes.push(Pass {
                         taps,
                         offsets: offsets(&fill, &at),
                         vectors,
                         segments,
+                        runs,
                         step: p.stride[2],
                     });
                 }

@@ -1,163 +1,171 @@
-//! Backward-weights convolution.
+//! Backward-weights convolution: dot products of rows of the output's gradient and rows of patches.
 //!
-//! `dw[k][c][tap] = sum over images and pixels of dy[k][pixel] * x[c][pixel + offset[tap]]`. `dy` is transposed an
-//! image at a time, so that a vector holds one pixel of many output channels; the source planes are those of the
-//! forward direction, and give one scalar a tap. Images are summed in chunks whose number depends on the shape alone,
-//! and the chunks in order: the same bits for any number of cores.
+//! `dw[k][c][tap] = sum over images and pixels of dy[k][pixel] * x[c][pixel + offset[tap]]`. A block of pixels at a time, both are written
+//! side by side, the ends of rows as zeros, and tiles of outputs are summed in vectors along the pixels. Tasks share the outputs: an output's sum has one
+//! order, the same bits for any number of cores.
 
-use super::fill::fill_planes;
-use super::plan::{Fill, Plan};
+use super::direct::{Direction, geometry};
+use super::patches::{Piece, Planes, Sources, joined};
+use super::plan::Plan;
 use super::problem::Problem;
 use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
 use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Vector, by_level};
-use crate::runtime::parallel;
+use crate::runtime::{parallel, threads};
 
-/// The widest vector: `k` is padded to a multiple of it.
-const PAD: usize = 16;
+/// Pixels of a block: three rows of the gradient and three of patches take 24 KiB, less than a first-level cache, and the sums of vectors
+/// at a block's end a twentieth of its time.
+const PIXELS: usize = 1024;
 
-/// Taps of one register tile.
-const ROWS: usize = 6;
+/// A block's row in scratch memory: and a vector, that is written beyond the last pixel.
+const ROW: usize = PIXELS + 16;
 
-/// Floats that the partial sums may take, all chunks together (64 MiB).
-const PARTIAL_LIMIT: usize = 16 << 20;
+/// Rows of patches that are written out at once: with `ROW` 195 KiB, beside a few rows of the gradient in a second-level cache.
+const ROWS: usize = 48;
 
-fn padded(k: usize) -> usize {
-    k.next_multiple_of(PAD)
+/// Rows of the gradient of a task at least, where patches alone are too few tasks: each writes out its patches itself.
+const LEAST: usize = 48;
+
+/// Floats of workspace: planes, a wave's gradient where it is not f32, and sums where the result is not.
+pub(crate) fn workspace_len<T: Single>(p: &Problem) -> usize {
+    let plan = Plan::of(p, Direction::Forward);
+    let sources = Sources::new::<T>(&plan.fill, p);
+    sources.len() + if T::IS_F32 { 0 } else { sources.wave() * gradient(p) + p.w_len() }
 }
 
-/// Chunks of images, and parts of the filter's taps: tasks are their product.
-fn cut(p: &Problem) -> (usize, usize) {
-    let own = p.c * p.taps() * padded(p.k) * p.groups;
-    let chunks = p.batch.min(16).min((PARTIAL_LIMIT / own.max(1)).max(1)).max(1);
-    let parts = 16usize.div_ceil(chunks * p.groups).min((p.c * p.taps()).div_ceil(ROWS));
-    (chunks, parts.max(1))
+/// Elements of one image's gradient.
+fn gradient(p: &Problem) -> usize {
+    p.groups * p.k * p.output_plane()
 }
 
-/// Floats of workspace: partial sums.
-pub(crate) fn workspace_len(p: &Problem) -> usize {
-    cut(p).0 * p.groups * p.c * p.taps() * padded(p.k)
-}
-
-/// One image's part of the sums.
+/// A block of pixels of one group.
 #[derive(Clone, Copy)]
 struct Work<'a> {
-    /// `[pixel][channel]`, channels padded to `stride`.
-    dy: *const f32,
-    stride: usize,
-    /// Where each output row starts in the source planes.
-    rows: &'a [u32],
-    row: usize,
-    source: *const f32,
-    /// Of these taps.
+    planes: &'a Planes,
+    pieces: &'a [Piece],
+    columns: usize,
+    /// The rows of patches whose turn it is.
     offsets: &'a [u32],
-    /// `[tap][channel]`.
+    patches: *mut f32,
+    /// The gradient of the wave's first image and the block's first row.
+    dy: *const f32,
+    plane: usize,
+    rows: usize,
+    /// The block's gradients, `apart` floats from row to row.
+    gradients: *const f32,
+    apart: usize,
+    /// `[row][stride]`
     sums: *mut f32,
+    stride: usize,
+    adds: bool,
 }
 
+/// Zeros from the end of a row to the end of its last vector.
 #[inline(always)]
-#[allow(clippy::needless_range_loop)] // Indices of two arrays at once, unrolled into registers.
-unsafe fn tile<V: Vector, const R: usize, const N: usize>(work: &Work<'_>, tap: usize, channel: usize) {
-    // SAFETY: the caller vouches for the level and for `work`; tap and channel are inside it.
+unsafe fn close<V: Vector>(row: *mut f32, columns: usize) {
+    // SAFETY: the caller vouches for a vector beyond the columns.
+    unsafe { V::zero().store(row.add(columns)) }
+}
+
+/// Writes out the gradient's rows.
+#[inline(always)]
+unsafe fn gather_gradients<V: Vector>(work: Work<'_>, to: *mut f32) {
+    for row in 0..work.rows {
+        // SAFETY: the caller vouches for the level and the memory.
+        unsafe {
+            let (from, to) = (work.dy.add(row * work.plane), to.add(row * ROW));
+            for piece in work.pieces {
+                core::ptr::copy_nonoverlapping(from.add(piece.to), to.add(piece.at), piece.count);
+            }
+            close::<V>(to, work.columns);
+        }
+    }
+}
+
+/// Writes out rows of patches, and adds their products with the gradient's rows to the sums.
+#[inline(always)]
+unsafe fn accumulate<V: Vector>(work: Work<'_>) {
+    let vectors = work.columns.div_ceil(V::LANES);
+    // SAFETY: the caller vouches for the level and the memory.
+    unsafe {
+        for (tap, &offset) in work.offsets.iter().enumerate() {
+            let line = work.patches.add(tap * ROW);
+            work.planes.gather::<V>(work.pieces, offset as usize, line);
+            close::<V>(line, work.columns);
+        }
+        let mut row = 0;
+        while row < work.rows {
+            let rows = (work.rows - row).min(3);
+            let mut tap = 0;
+            while tap < work.offsets.len() {
+                let taps = (work.offsets.len() - tap).min(3);
+                let dy = (work.gradients.add(row * work.apart), work.apart);
+                let x = work.patches.add(tap * ROW);
+                let to = work.sums.add(row * work.stride + tap);
+                macro_rules! tiles {
+                    ($($r:literal: $($n:literal)+;)+) => {
+                        match (rows, taps) {
+                            $($(($r, $n) => tile::<V, $r, $n>(vectors, dy, x, to, work.stride, work.adds),)+)+
+                            _ => unreachable!("no tile of {rows} x {taps}"),
+                        }
+                    };
+                }
+                tiles! {
+                    3: 1 2 3;
+                    2: 1 2 3;
+                    1: 1 2 3;
+                }
+                tap += taps;
+            }
+            row += rows;
+        }
+    }
+}
+
+/// `R` rows of the gradient by `N` rows of patches.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)] // Indices of several arrays at once, unrolled into registers.
+unsafe fn tile<V: Vector, const R: usize, const N: usize>(
+    vectors: usize,
+    (dy, apart): (*const f32, usize),
+    x: *const f32,
+    to: *mut f32,
+    stride: usize,
+    adds: bool,
+) {
+    // SAFETY: the caller vouches for the level and the memory.
     unsafe {
         let mut sums = [[V::zero(); N]; R];
-        let taps: [*const f32; R] =
-            core::array::from_fn(|r| work.source.add(*work.offsets.get_unchecked(tap + r) as usize));
-        let mut dy = work.dy.add(channel);
-        for &row in work.rows {
-            let at: [*const f32; R] = core::array::from_fn(|r| taps[r].add(row as usize));
-            for pixel in 0..work.row {
-                let values: [V; N] = core::array::from_fn(|n| V::load(dy.add(n * V::LANES)));
-                for r in 0..R {
-                    let x = V::splat(*at[r].add(pixel));
-                    for n in 0..N {
-                        sums[r][n] = x.mul_add(values[n], sums[r][n]);
-                    }
+        for vector in 0..vectors {
+            let at = vector * V::LANES;
+            let values: [V; N] = core::array::from_fn(|n| V::load(x.add(n * ROW + at)));
+            for r in 0..R {
+                let grad = V::load(dy.add(r * apart + at));
+                for n in 0..N {
+                    sums[r][n] = grad.mul_add(values[n], sums[r][n]);
                 }
-                dy = dy.add(work.stride);
             }
         }
         for r in 0..R {
             for n in 0..N {
-                let to = work.sums.add((tap + r) * work.stride + channel + n * V::LANES);
-                V::load(to).add(sums[r][n]).store(to);
+                let to = to.add(r * stride + n);
+                let sum = sums[r][n].sum();
+                *to = if adds { *to + sum } else { sum };
             }
         }
-    }
-}
-
-#[inline(always)]
-unsafe fn accumulate<V: Vector>(work: Work<'_>) {
-    let widest = if V::LANES == 16 { 4 } else { 2 };
-    let mut channel = 0;
-    while channel < work.stride {
-        let vectors = ((work.stride - channel) / V::LANES).min(widest);
-        let mut tap = 0;
-        while tap < work.offsets.len() {
-            let rows = (work.offsets.len() - tap).min(ROWS);
-            macro_rules! tiles {
-                ($($r:literal: $($n:literal)+;)+) => {
-                    match (rows, vectors) {
-                        // SAFETY: the caller vouches for `work` and the level.
-                        $($(($r, $n) => unsafe { tile::<V, $r, $n>(&work, tap, channel) },)+)+
-                        _ => unreachable!("no tile of {rows} x {vectors}"),
-                    }
-                };
-            }
-            tiles! {
-                6: 1 2 3 4;
-                5: 1 2 3 4;
-                4: 1 2 3 4;
-                3: 1 2 3 4;
-                2: 1 2 3 4;
-                1: 1 2 3 4;
-            }
-            tap += rows;
-        }
-        channel += vectors * V::LANES;
     }
 }
 
 by_level! {
-    /// Adds one image's part to the sums.
-    ///
     /// # Safety
-    /// `work`'s pointers are valid for what its fields say, and no other thread touches its sums.
-    unsafe fn add_image(work: Work<'_>) = accumulate
+    /// The memory that `work` names is valid for its sizes.
+    unsafe fn run_gather(work: Work<'_>, to: *mut f32) = gather_gradients
 }
-
-/// Transposes `k` planes of `pixels` into `[pixel][stride]`; the padding is zero.
-///
-/// # Safety
-/// `from` is valid for `k` planes, `to` has `pixels * stride` floats.
-unsafe fn transpose<T: Single>(from: *const T, k: usize, pixels: usize, stride: usize, to: &mut [f32]) {
-    if k < stride {
-        for row in to.chunks_exact_mut(stride) {
-            row[k..].fill(0.0);
-        }
-    }
-    const EDGE: usize = 16;
-    for first_k in (0..k).step_by(EDGE) {
-        let ks = EDGE.min(k - first_k);
-        for first in (0..pixels).step_by(EDGE) {
-            let count = EDGE.min(pixels - first);
-            for pixel in first..first + count {
-                let row = &mut to[pixel * stride + first_k..][..ks];
-                for (channel, to) in row.iter_mut().enumerate() {
-                    // SAFETY: channel and pixel are inside the planes the caller vouches for.
-                    *to = unsafe { *from.add((first_k + channel) * pixels + pixel) }.widen();
-                }
-            }
-        }
-    }
-}
-
-fn rows(p: &Problem, fill: &Fill) -> Vec<u32> {
-    let [depth, height, _] = p.output;
-    (0..depth * height)
-        .map(|row| ((row / height * fill.dims[1] + row % height) * fill.dims[2]) as u32)
-        .collect()
+by_level! {
+    /// # Safety
+    /// The memory that `work` names is valid for its sizes.
+    unsafe fn run_accumulate(work: Work<'_>) = accumulate
 }
 
 /// `dw` from `dy` and `x`.
@@ -171,58 +179,89 @@ pub(crate) unsafe fn backward_weights<T: Single>(
     dw: *mut T,
     workspace: &mut [f32],
 ) {
-    let (fill, taps) = Plan::source(p);
-    let channel = fill.channel();
-    let offsets: Vec<u32> =
-        (0..p.c).flat_map(|c| taps.iter().map(move |tap| (c * channel + tap) as u32)).collect();
-    let rows = rows(p, &fill);
-    let (chunks, parts) = cut(p);
-    let stride = padded(p.k);
-    let pixels = p.output_plane();
-    let count = offsets.len();
-    let own = count * stride;
-    let sums = Shared(workspace.as_mut_ptr());
-    let (dy, x, dw) = (Shared(dy.cast_mut()), Shared(x.cast_mut()), Shared(dw));
-    parallel(chunks * p.groups * parts, |task| {
-        let (chunk, group, part) = (task / (p.groups * parts), task / parts % p.groups, task % parts);
-        // Parts end on whole tiles.
-        let edge = |part: usize| (count.div_ceil(ROWS) * part / parts * ROWS).min(count);
-        let (from, to) = (edge(part), edge(part + 1));
-        // SAFETY: each task has its own range of the workspace; images and groups are inside the tensors.
-        unsafe {
-            let sums = sums.get().add((chunk * p.groups + group) * own + from * stride);
-            core::slice::from_raw_parts_mut(sums, (to - from) * stride).fill(0.0);
-            with_scratch(fill.len(), |planes| {
-                with_scratch(pixels * stride, |transposed| {
-                    for image in p.batch * chunk / chunks..p.batch * (chunk + 1) / chunks {
-                        let image = image * p.groups + group;
-                        fill_planes(&fill, x.get().add(image * p.c * p.input_plane()), planes);
-                        transpose(dy.get().add(image * p.k * pixels), p.k, pixels, stride, transposed);
-                        add_image(Work {
-                            dy: transposed.as_ptr(),
-                            stride,
-                            rows: &rows,
-                            row: p.output[2],
-                            source: planes.as_ptr(),
-                            offsets: &offsets[from..to],
-                            sums,
-                        });
+    let plan = Plan::of(p, Direction::Forward);
+    let pass = &plan.passes[0];
+    let sources = Sources::new::<T>(&plan.fill, p);
+    let (planes, rest) = workspace.split_at_mut(sources.len());
+    let (inner, plane, image) = (pass.offsets.len(), p.output_plane(), gradient(p));
+    let (dy, x) = (Shared(dy.cast_mut()), Shared(x.cast_mut()));
+    let (wide, sums) = rest.split_at_mut(if T::IS_F32 { 0 } else { sources.wave() * image });
+    let wide = Shared(wide.as_mut_ptr());
+    let sums = Shared(if T::IS_F32 { dw.cast::<f32>() } else { sums.as_mut_ptr() });
+    // Each task takes some outputs of a group: rows of patches, and rows of the gradient where those are too few.
+    let parts = inner.div_ceil(ROWS);
+    let cuts = (4 * threads()).div_ceil(parts * p.groups).min(p.k.div_ceil(LEAST)).max(1);
+    let rows = p.k.div_ceil(cuts).next_multiple_of(3);
+    let cuts = p.k.div_ceil(rows);
+    let lanes = geometry().0;
+    for first in (0..p.batch).step_by(sources.wave()) {
+        let images = sources.wave().min(p.batch - first);
+        // SAFETY: the caller vouches for the tensors; each task widens a part of its own.
+        let (planes, grads) = unsafe {
+            let planes = sources.fill(x, first, images, planes);
+            let from = Shared(dy.get().add(first * image));
+            let grads = if T::IS_F32 {
+                Shared(from.get().cast::<f32>())
+            } else {
+                parallel(images * p.groups * p.k, |row| {
+                    let from = core::slice::from_raw_parts(from.get().add(row * plane), plane);
+                    T::widen_slice(from, core::slice::from_raw_parts_mut(wide.get().add(row * plane), plane));
+                });
+                wide
+            };
+            (planes, grads)
+        };
+        let columns = images * plane;
+        parallel(parts * p.groups * cuts, |task| {
+            let (part, group, cut) = (task / cuts % parts, task / cuts / parts, task % cuts);
+            let (top, bottom) = (cut * rows, (cut * rows + rows).min(p.k));
+            let offsets = &pass.offsets[part * ROWS..(part * ROWS + ROWS).min(inner)];
+            let lengths = [offsets.len() * ROW, (bottom - top) * ROW];
+            with_scratch(lengths.iter().sum(), |memory| {
+                let (patches, gradients) = memory.split_at_mut(lengths[0]);
+                for from in (0..columns).step_by(PIXELS) {
+                    let to = (from + PIXELS).min(columns);
+                    let other = (image, p.k * plane);
+                    let pieces = planes.pieces(&pass.runs, (from, to), group, other);
+                    // SAFETY: the scratch memory has a row for each of both, the tasks' outputs are apart.
+                    unsafe {
+                        let mut work = Work {
+                            planes: &planes,
+                            pieces: &pieces,
+                            columns: to - from,
+                            offsets,
+                            patches: patches.as_mut_ptr(),
+                            dy: grads.get().add(top * plane).cast_const(),
+                            plane,
+                            rows: bottom - top,
+                            gradients: gradients.as_ptr(),
+                            apart: ROW,
+                            sums: sums.get().add((group * p.k + top) * inner + part * ROWS),
+                            stride: inner,
+                            adds: first + from > 0,
+                        };
+                        // Whole vectors of one image are read where they lie.
+                        let whole = joined(&pieces, 1);
+                        match &whole[..] {
+                            [one] if one.count.is_multiple_of(lanes) => {
+                                (work.gradients, work.apart) = (work.dy.add(one.to), plane);
+                            }
+                            _ => run_gather(Work { pieces: &whole, ..work }, gradients.as_mut_ptr()),
+                        }
+                        run_accumulate(work);
                     }
-                })
+                }
             });
-        }
-    });
-    // The chunks in order, and back to `[k][c][tap]`.
-    parallel(p.groups * p.k, |index| {
-        let (group, k) = (index / p.k, index % p.k);
-        for tap in 0..count {
-            let mut sum = 0.0f32;
-            for chunk in 0..chunks {
-                // SAFETY: inside the workspace, which all tasks have finished writing.
-                sum += unsafe { *sums.get().add((chunk * p.groups + group) * own + tap * stride + k) };
+        });
+    }
+    if !T::IS_F32 {
+        let dw = Shared(dw);
+        parallel(p.groups * p.k, |row| {
+            // SAFETY: each task has its own row of the sums and of the filter.
+            unsafe {
+                let from = core::slice::from_raw_parts(sums.get().add(row * inner), inner);
+                T::narrow_slice(from, core::slice::from_raw_parts_mut(dw.get().add(row * inner), inner));
             }
-            // SAFETY: inside the filter; each task has its own output channel.
-            unsafe { *dw.get().add(index * count + tap) = T::narrow(sum) };
-        }
-    });
+        });
+    }
 }
