@@ -9,10 +9,11 @@ thread_local! {
     static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
-/// The error behind the last op of this thread that panicked, once.
+/// The error behind the last op of this thread that panicked, or the last read or sync that failed; once.
 ///
 /// Burn's op methods return no `Result`: an op that fails panics with the error's text, before it has changed
-/// any tensor. After a `catch_unwind` this gives the error itself, and the next op works.
+/// any tensor. After a `catch_unwind` this gives the error itself, and the next op works. Reads and `sync` return an error, which
+/// `into_data` panics with; it is Burn's and has the text alone, so the error itself is here too.
 pub fn take_last_error() -> Option<Error> {
     LAST.with(|last| last.borrow_mut().take())
 }
@@ -56,9 +57,12 @@ pub(crate) fn invalid<T>(
     Err(Error::Invalid { op, expected: expected.into(), found: found.into() })
 }
 
-/// The form in which reads and `sync` report.
+/// The form in which reads and `sync` report, in Burn's type; keeps `error` for [`take_last_error`].
+#[cold]
 pub(crate) fn execution(error: Error) -> ExecutionError {
-    ExecutionError::WithContext { reason: error.to_string() }
+    let reason = error.to_string();
+    LAST.with(|last| *last.borrow_mut() = Some(error));
+    ExecutionError::WithContext { reason }
 }
 
 #[cfg(test)]
