@@ -445,6 +445,17 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         unary::powi_scalar("float_powi_scalar", lhs, rhs).or_raise()
     }
 
+    fn float_powf_scalar(tensor: RocmTensor, value: Scalar) -> RocmTensor {
+        match value {
+            // Burn takes an infinity for a whole number, and fails to make an integer of it.
+            Scalar::Float(power) if power.is_infinite() => Self::float_powf_scalar_impl(tensor, value),
+            _ => match value.try_as_integer() {
+                Some(power) => Self::float_powi_scalar(tensor, power),
+                None => Self::float_powf_scalar_impl(tensor, value),
+            },
+        }
+    }
+
     fn float_powf_scalar_impl(tensor: RocmTensor, value: Scalar) -> RocmTensor {
         binary::scalar("float_powf_scalar", "Pow", tensor, value).or_raise()
     }
