@@ -35,6 +35,9 @@ inside() {
 # The path of the program so named that `cargo test|build` made, from its JSON messages.
 built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\(-[0-9a-f]*\)\{0,1\}\)".*|\1|p' | tail -1; }
 
+# What is of the CPU device, and what takes minutes here.
+native=(--skip lockstep --skip a_batch_in_parts --skip long_sequences)
+
 case "${1:-}" in
 --train | --routes)
     program=${STEPS:-$(cargo build --release -p burn-rocm-tests --bin steps --message-format json | built steps)}
@@ -71,7 +74,7 @@ case "${1:-}" in
             [ -n "$messages" ] || messages=$(cargo test --release -p burn-rocm-nn --tests --no-run --message-format json)
             program=$(built "$name" <<<"$messages")
         fi
-        inside "$program" --test-threads 1 "$@"
+        inside "$program" --test-threads 1 "${native[@]}" "$@"
     done
     ;;
 --missing)
@@ -90,6 +93,6 @@ case "${1:-}" in
     ;;
 *)
     program=${OPS:-$(cargo test --release -p burn-rocm-tests --test ops --no-run --message-format json | built ops)}
-    inside "$program" --test-threads 1 "$@"
+    inside "$program" --test-threads 1 "${native[@]}" "$@"
     ;;
 esac

@@ -1,23 +1,30 @@
 //! Every instantiation of the table compiles with NVRTC, for the architectures of `BURN_ROCM_CUDA_ARCHS` (`sm_90`). Needs no GPU;
-//! without NVRTC it is skipped, with a line that says so.
+//! without NVRTC it counts
+//! as ignored and says so.
+
+mod trials;
 
 use std::ffi::{CStr, CString, c_char};
+use std::process::ExitCode;
 use std::ptr;
 
 use hip_cuda::{Library, hiprtc_table, missing_symbol};
 use hip_kernels::{HEADERS, families};
 use hip_sys::HIPRTC_SUCCESS;
 
-fn have_nvrtc() -> bool {
+fn main() -> ExitCode {
+    trials::main(trials::tests![every_kernel_compiles, a_program_that_does_not_compile_has_a_log], &[])
+}
+
+/// Loads NVRTC; ends the test where there is none.
+fn need_nvrtc() {
     let names = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
     // SAFETY: NVIDIA's library, made to be opened so; it stays loaded.
     let Some(library) = names.iter().find_map(|name| unsafe { libloading::Library::new(name) }.ok()) else {
-        eprintln!("skipped: no {}", names.join(", "));
-        return false;
+        trials::absent(names.join(", "));
     };
     std::mem::forget(library);
     assert_eq!(missing_symbol(Library::Nvrtc), None);
-    true
 }
 
 /// Compiles a family's kernels in one program; the log where that fails, else each kernel's symbol and the code's size.
@@ -80,11 +87,8 @@ fn compile(
     }
 }
 
-#[test]
 fn every_kernel_compiles() {
-    if !have_nvrtc() {
-        return;
-    }
+    need_nvrtc();
     let archs = std::env::var("BURN_ROCM_CUDA_ARCHS").unwrap_or_else(|_| "sm_90".into());
     let only = std::env::var("BURN_ROCM_CUDA_FAMILIES").unwrap_or_default();
     let wanted: Vec<&str> = only.split(',').filter(|name| !name.is_empty()).collect();
@@ -115,11 +119,8 @@ fn every_kernel_compiles() {
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
-#[test]
 fn a_program_that_does_not_compile_has_a_log() {
-    if !have_nvrtc() {
-        return;
-    }
+    need_nvrtc();
     let log = compile("__global__ void k() { nonsense; }", "k.hip", &["k".into()], "sm_90").unwrap_err();
     assert!(log.contains("nonsense"), "{log}");
 }

@@ -232,14 +232,9 @@ fn lines_longer_than_a_piece() {
     }
 }
 
-/// More patches than are written out at once. Natively only: lockstep and a virtual GPU take minutes.
+/// More patches than are written out at once: lockstep takes minutes.
 #[test]
-fn a_batch_in_parts() {
-    let native = std::env::var_os("BURN_ROCM_CPU_WAVE").is_none()
-        && matches!(std::env::var("BURN_ROCM_PROVIDER").as_deref(), Err(_) | Ok("auto" | "cpu"));
-    if !native {
-        return;
-    }
+fn a_batch_in_parts_natively() {
     let random = Random::new();
     let draw = |shape: &[usize]| float(&random, shape, DType::F64, View::Contiguous, -1.0, 1.0);
     // 3.2 MB of patches an image.
@@ -338,12 +333,9 @@ fn what_does_not_fit_is_refused() {
 /// The tests of convolutions again in a process in which kernels of this crate alone convolve.
 #[test]
 fn own_kernels() {
-    if std::env::var_os("BURN_ROCM_CONV").is_some() {
-        return; // already the child
-    }
     let tests = std::env::current_exe().expect("the test program has a path");
     let output = Command::new(tests)
-        .args(["conv::", "conv_drawn::"])
+        .args(["conv::", "conv_drawn::", "--skip", "own_kernels", "--skip", "miopen_alone"])
         .env("BURN_ROCM_CONV", "own")
         // What a trace of the tests says is how ops are served by default.
         .env_remove("BURN_ROCM_TRACE_FILE")
@@ -372,7 +364,7 @@ fn miopen_alone() {
             Some(burn_rocm::RocmError::Unsupported { op: "conv2d", dtype }) if dtype.contains("F64")
         ));
         assert!(convolve(DType::F32).is_ok());
-    } else if std::env::var_os("BURN_ROCM_CONV").is_none() {
+    } else {
         again(&["conv_drawn::miopen_alone", "--exact"], &[("BURN_ROCM_CONV", "miopen")]);
     }
 }

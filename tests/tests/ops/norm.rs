@@ -82,43 +82,41 @@ fn layer_norm_refuses_what_does_not_fit() {
     check("f16", &|| run(&[3], &[3], FloatDType::F16));
 }
 
-/// A test of this file alone, in a process in which `BURN_ROCM_NORM` says who normalises. None where this process is such a one, or
-/// in a mode in which MIOpen's part is the same.
-fn child(test: &str, norm: &str) -> Option<String> {
-    if std::env::var_os("BURN_ROCM_NORM").is_some() || std::env::var_os("BURN_ROCM_CPU_WAVE").is_some() {
-        return None;
-    }
-    Some(again(&[test, "--test-threads", "1", "--nocapture"], &[("BURN_ROCM_NORM", norm)]))
+/// Tests of this file in a process in which `BURN_ROCM_NORM` says who normalises.
+fn child(test: &str, norm: &str) -> String {
+    again(&[test, "--include-ignored", "--test-threads", "1", "--nocapture"], &[("BURN_ROCM_NORM", norm)])
 }
 
 /// This file's tests again, by the own kernel.
 #[test]
-fn by_the_own_kernel() {
-    if let Some(text) = child("norm::layer_norm", "own") {
-        assert!(text.contains("3 passed"), "{text}");
-    }
+fn by_the_own_kernel_natively() {
+    let text = child("norm::layer_norm", "own");
+    assert!(text.contains("3 passed"), "{text}");
 }
 
 /// MIOpen alone: what it takes agrees with the kernel's, a dtype that it has not is an error.
 #[test]
-fn by_miopen_alone() {
-    if let Some(text) = child("norm::miopen_or_an_error", "miopen") {
-        assert!(text.contains("1 passed"), "{text}");
-    }
+fn by_miopen_alone_natively() {
+    let text = child("norm::miopen_or_an_error", "miopen");
+    assert!(text.contains("1 passed"), "{text}");
 }
 
-/// Says something in the process that [`by_miopen_alone`] starts.
 #[test]
+#[ignore = "run by the test above, with the setting in the environment"]
 fn miopen_or_an_error() {
-    if std::env::var("BURN_ROCM_NORM").as_deref() != Ok("miopen") {
-        return;
-    }
     let (random, device) = (Random::new(), Default::default());
     let here = hip::Device::get(0).unwrap();
+    let refused = |dtype: DType| {
+        let ones = |shape: &[usize]| R::float_ones(Shape::from(shape.to_vec()), &device, dtype.into());
+        let run = AssertUnwindSafe(|| R::layer_norm(ones(&[2, 3]), ones(&[3]), None, 1e-5));
+        catch_unwind(run).expect_err("MIOpen has no such layer norm");
+        assert!(matches!(take_last_error(), Some(RocmError::Unsupported { .. })), "{dtype:?}");
+    };
+    let has = here.dnn().unwrap().has_layer_norm(hip::DType::F32).is_ok();
     for dtype in [DType::F32, DType::F16, DType::BF16] {
-        if let Err(absent) = here.dnn().unwrap().has_layer_norm(hip::DType::F32) {
-            println!("skipped: {absent}");
-            break;
+        if !has {
+            refused(dtype);
+            continue;
         }
         let x = float(&random, &[3, 100], dtype, View::Contiguous, -2.0, 2.0);
         let gamma = float(&random, &[100], dtype, View::Contiguous, 0.5, 1.5);
@@ -127,8 +125,5 @@ fn miopen_or_an_error() {
             vec![read_float::<B>(B::layer_norm(x, gamma, None, 1e-5))]
         });
     }
-    let ones = |shape: &[usize]| R::float_ones(Shape::from(shape.to_vec()), &device, FloatDType::F64);
-    let run = AssertUnwindSafe(|| R::layer_norm(ones(&[2, 3]), ones(&[3]), None, 1e-5));
-    catch_unwind(run).expect_err("MIOpen has no layer norm of f64");
-    assert!(matches!(take_last_error(), Some(RocmError::Unsupported { .. })));
+    refused(DType::F64);
 }

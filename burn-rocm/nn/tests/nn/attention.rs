@@ -238,14 +238,9 @@ fn weights_are_made_when_they_are_asked_for() {
     assert!(sums.iter::<f32>().all(|sum| (sum - 1.0).abs() < 1e-5), "{sums:?}");
 }
 
-/// Scores of more than what is kept: the tiled kernels, and none of it in memory.
+/// Scores of more than what is kept: the tiled kernels, and none of it in memory. 10^8 scores are too many for lockstep's coroutines.
 #[test]
-fn long_sequences_keep_no_scores() {
-    if std::env::var_os("BURN_ROCM_CPU_WAVE").is_some()
-        || std::env::var("BURN_ROCM_PROVIDER").is_ok_and(|provider| provider == "rocm")
-    {
-        return; // 10^8 scores are too many for coroutines, and for the virtual GPU
-    }
+fn long_sequences_keep_no_scores_natively() {
     let module: MultiHeadAttention<Ours> =
         MultiHeadAttentionConfig::new(5, 5).with_dropout(0.0).init(&Default::default());
     let x = tensor::<Ours, 3>(&uniform(&Random::new(), &[1, 4096, 5]), DType::F32).require_grad();

@@ -1,5 +1,5 @@
-//! The C tables on an NVIDIA GPU: graphs, registers, convolutions, norms, what is refused, and the arithmetic of f32. Where there is none each test is skipped,
-//! with a line that says so.
+//! The C tables on an NVIDIA GPU: graphs, registers, convolutions, norms, what is refused, and the arithmetic of f32. Where there is none each test counts
+//! as ignored and says what is absent.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod convolution;
@@ -8,9 +8,12 @@ mod norms;
 mod precision;
 mod refusals;
 mod registers;
+#[path = "../trials/mod.rs"]
+mod trials;
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::Path;
+use std::process::ExitCode;
 use std::ptr::{null, null_mut};
 
 use hip_cuda::{Library, hip_table, hiprtc_table, missing_symbol};
@@ -32,8 +35,27 @@ fn open(names: &[&str]) -> bool {
     })
 }
 
-/// HIP on the first GPU, once `more` libraries are there too; a line says what is missing.
-fn gpu(more: &[Library]) -> Option<Hip> {
+fn main() -> ExitCode {
+    trials::main(
+        trials::tests![
+            convolution::repeated_calls_follow_what_they_are_given,
+            graph::what_was_captured_runs_at_each_launch,
+            graph::a_capture_that_fails_gives_no_graph,
+            norms::rows_of_every_length_and_type,
+            norms::a_large_mean_costs_no_digits,
+            norms::types_that_it_has_not_are_refused,
+            precision::f32_is_rounded_to_tf32_where_that_is_asked_for,
+            refusals::convolutions_that_neither_takes_are_not_implemented,
+            refusals::pooling_of_other_types_and_layouts_is_not_implemented,
+            refusals::products_of_other_types_are_not_implemented,
+            registers::blocks_of_1024_threads_start,
+        ],
+        trials::tests![precision::products],
+    )
+}
+
+/// HIP on the first GPU, once `more` libraries are there too; ends the test where something is missing.
+fn gpu(more: &[Library]) -> Hip {
     for library in [&[Library::Driver, Library::Nvrtc], more].concat() {
         let names = match library {
             Library::Driver => &["libcuda.so.1"][..],
@@ -46,8 +68,7 @@ fn gpu(more: &[Library]) -> Option<Hip> {
             Library::Cudnn => &["libcudnn.so.9"],
         };
         if !open(names) {
-            eprintln!("skipped: no {}", names.join(", "));
-            return None;
+            trials::absent(names.join(", "));
         }
         assert_eq!(missing_symbol(library), None);
     }
@@ -57,10 +78,9 @@ fn gpu(more: &[Library]) -> Option<Hip> {
     let found =
         unsafe { (hip.hipInit)(0) == hipSuccess && (hip.hipGetDeviceCount)(&mut count) == hipSuccess };
     if !found || count == 0 {
-        eprintln!("skipped: no GPU");
-        return None;
+        trials::absent("GPU");
     }
-    Some(hip)
+    hip
 }
 
 /// Asserts that a call of HIP's succeeded.

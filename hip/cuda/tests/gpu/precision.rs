@@ -10,8 +10,8 @@ use crate::{Memory, gpu};
 const N: i32 = 256;
 
 /// An f32 product by `gemm` (or by `gemm_ex`): sums of 256 times 1 + 2^-11, which takes 12 bits, by 1.
-fn product(extended: bool) -> Option<f32> {
-    let hip = gpu(&[Library::Cublas])?;
+fn product(extended: bool) -> f32 {
+    let hip = gpu(&[Library::Cublas]);
     let rocblas = rocblas_table();
     let elements = (N * N) as usize;
     let a = Memory::of(&hip, &vec![1.0f32 + 2f32.powi(-11); elements]);
@@ -59,7 +59,7 @@ fn product(extended: bool) -> Option<f32> {
         let values = c.read::<f32>();
         assert_eq!((rocblas.rocblas_destroy_handle)(handle), rocblas_status_success);
         assert!(values.iter().all(|value| *value == values[0]), "one sum everywhere");
-        Some(values[0])
+        values[0]
     }
 }
 
@@ -67,25 +67,21 @@ fn product(extended: bool) -> Option<f32> {
 const EXACT: f32 = 256.125;
 const ROUNDED: [f32; 2] = [256.0, 256.25];
 
-#[test]
-#[ignore = "run by the test below, with the setting in the environment"]
-fn products() {
+/// Run by the test below, with the setting in the environment.
+pub(crate) fn products() {
     let expected = match std::env::var("BURN_ROCM_CUDA_TF32").as_deref() {
         Ok("1") => &ROUNDED[..],
         _ => &[EXACT],
     };
     for extended in [false, true] {
-        let Some(found) = product(extended) else { return };
+        let found = product(extended);
         assert!(expected.contains(&found), "gemm_ex {extended}: {found}, not one of {expected:?}");
     }
     println!("computed");
 }
 
-#[test]
-fn f32_is_rounded_to_tf32_where_that_is_asked_for() {
-    if gpu(&[Library::Cublas]).is_none() {
-        return;
-    }
+pub(crate) fn f32_is_rounded_to_tf32_where_that_is_asked_for() {
+    gpu(&[Library::Cublas]);
     for setting in ["", "0", "1"] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "precision::products", "--nocapture"])
