@@ -10,8 +10,10 @@ mod readme {}
 
 mod again;
 pub mod alignments;
+pub mod attention;
 mod compare;
 mod input;
+pub mod limits;
 pub mod lockstep;
 mod random;
 pub mod trace;

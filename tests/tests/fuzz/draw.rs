@@ -44,13 +44,8 @@ pub(crate) struct Draw {
     pub(crate) keep: bool,
     /// Of the operands' values.
     pub(crate) seed: u64,
-}
-
-impl Lie {
-    /// Whether any axis repeats one element.
-    pub(crate) fn repeats(&self) -> bool {
-        self.axes.contains(&Axis::Expand)
-    }
+    /// Whether the operands' floats have one sign and are of like size, so that nothing cancels out.
+    pub(crate) one_sign: bool,
 }
 
 fn lie() -> impl Strategy<Value = Lie> {
@@ -99,10 +94,29 @@ pub(crate) fn draw(ops: usize) -> impl Strategy<Value = Draw> {
             knobs,
             keep,
             seed,
+            one_sign: false,
         })
 }
 
 impl Draw {
+    /// A case of operands that lie as they were made, with drawn numbers.
+    pub(crate) fn plain(random: &Random, dtype: usize, wild: usize, one_sign: bool) -> Self {
+        let shapes: [&[usize]; 4] = [&[60], &[14, 23], &[4, 3, 9], &[2, 3, 5, 8]];
+        let lie = Lie { order: 0, axes: [Axis::Whole; 6] };
+        Self {
+            op: 0,
+            dims: shapes[random.below(4)].to_vec(),
+            dtype,
+            lies: std::array::from_fn(|_| lie.clone()),
+            broadcast: [0; OPERANDS],
+            wild,
+            knobs: std::array::from_fn(|_| random.below(1000)),
+            keep: false,
+            seed: random.bits(),
+            one_sign,
+        }
+    }
+
     /// The drawn shape, its largest dims halved until it has at most `most` elements.
     pub(crate) fn shape(&self, most: usize) -> Vec<usize> {
         let mut dims = self.dims.clone();
@@ -199,6 +213,14 @@ pub(crate) struct Range {
     pub(crate) nan: bool,
 }
 
+impl Range {
+    /// A number between the end of the range that is farther above 0 (else below) and a sixteenth of it.
+    fn of_one_sign(self, random: &Random) -> f64 {
+        let end = if self.high > 0.0 { self.high } else { self.low };
+        end * (-random.uniform(0.0, 4.0)).exp2()
+    }
+}
+
 /// All floats there are.
 pub(crate) const ANY: Range = Range { low: -10.0, high: 10.0, wildest: 3, nan: true };
 /// All but NaN, which the oracle drops or keeps by op and type.
@@ -283,6 +305,8 @@ pub(crate) struct Side<'a, B: Backend> {
     pub(crate) d: &'a Draw,
     pub(crate) device: burn_backend::tensor::Device<B>,
     kept: RefCell<Vec<Kept<B>>>,
+    /// Whether the oracle computes f16 and bf16 in f32.
+    widened: bool,
 }
 
 enum Kept<B: Backend> {
@@ -326,9 +350,9 @@ macro_rules! laid_out {
 }
 
 impl<'a, B: Backend> Side<'a, B> {
-    /// The case on `B`'s first device.
-    pub(crate) fn new(d: &'a Draw) -> Self {
-        Self { d, device: Default::default(), kept: RefCell::default() }
+    /// The case on `B`'s first device; `widened`: the oracle's operands of f16 and bf16 are in f32.
+    pub(crate) fn new(d: &'a Draw, widened: bool) -> Self {
+        Self { d, device: Default::default(), kept: RefCell::default(), widened }
     }
 
     laid_out!(/** A float operand. */ lay_float, Float, FloatTensor, float_from_data, float_permute, float_slice, float_flip, float_expand);
@@ -354,10 +378,18 @@ impl<'a, B: Backend> Side<'a, B> {
         dtype: DType,
     ) -> burn_backend::tensor::FloatTensor<B> {
         let wild = self.d.wild.min(range.wildest);
-        self.lay_float(k, shape, |random, count| {
-            let values = (0..count).map(|_| float_value(random, dtype, wild, range)).collect();
+        let value = |random: &Random| match self.d.one_sign {
+            true => range.of_one_sign(random),
+            false => float_value(random, dtype, wild, range),
+        };
+        let tensor = self.lay_float(k, shape, |random, count| {
+            let values = (0..count).map(|_| value(random)).collect();
             TensorData::new::<f64, _>(values, [count]).convert_dtype(dtype)
-        })
+        });
+        if self.widened && self.oracle() && matches!(dtype, DType::F16 | DType::BF16) {
+            return B::float_cast(tensor, FloatDType::F32);
+        }
+        tensor
     }
 
     /// Whether this is the oracle's side.

@@ -2,6 +2,7 @@
 
 use crate::draw::{ANY, Draw, NUMBERS, Range, SUMMED, Side};
 use crate::run::{Bound::*, table};
+use crate::sums::{added, multiplied};
 use burn_backend::tensor::{IndexingUpdateOp, IntTensor};
 use burn_rocm_tests::*;
 
@@ -173,14 +174,17 @@ table! { |c, B|
             _ => vec![read_int::<B>(B::int_scatter_nd(c.int(0, &p.shape, 3), p.tensor(c), c.int(2, &p.taken, 3), update))],
         }
     };
-    float_scatter_nd, Sum(4.0) => {
+    float_scatter_nd_add, Within => {
         let p = Places::of(c.d, false);
+        let (x, y) = (c.float(0, &p.shape, SUMMED), c.float(2, &p.taken, SUMMED));
+        added(c, [&x, &y], |[x, y]| B::float_scatter_nd(x, p.tensor(c), y, IndexingUpdateOp::Add))
+    };
+    float_scatter_nd_mul, Within => {
+        let p = Places::of(c.d, false);
+        let range = Range { low: -1.0, high: 1.0, wildest: 1, nan: true };
+        let (x, y) = (c.float(0, &p.shape, range), c.float(2, &p.taken, range));
         // Up to 40 factors to a place.
-        let (update, range) = match c.d.knob(8, 2) {
-            0 => (IndexingUpdateOp::Add, SUMMED),
-            _ => (IndexingUpdateOp::Mul, Range { low: -1.0, high: 1.0, wildest: 1, nan: true }),
-        };
-        vec![read_float::<B>(B::float_scatter_nd(c.float(0, &p.shape, range), p.tensor(c), c.float(2, &p.taken, range), update))]
+        multiplied(c, 41, [&x, &y], |[x, y]| B::float_scatter_nd(x, p.tensor(c), y, IndexingUpdateOp::Mul))
     };
     int_scatter_nd, Exact => {
         let p = Places::of(c.d, false);
@@ -272,11 +276,12 @@ table! { |c, B|
             int B::int_select(make(0, &shape), dim, indices()),
             bool B::bool_select(make(0, &shape), dim, indices()))
     };
-    float_scatter_add, Sum(4.0) => {
+    float_scatter_add, Within => {
         let (shape, dim) = indexed(c.d);
         let put = with(&shape, dim, c.d.knob(1, 9));
         let indices = c.indices(1, &put, shape[dim]);
-        vec![read_float::<B>(B::float_scatter_add(dim, c.float(0, &shape, SUMMED), indices, c.float(2, &put, SUMMED)))]
+        let (x, y) = (c.float(0, &shape, SUMMED), c.float(2, &put, SUMMED));
+        added(c, [&x, &y], |[x, y]| B::float_scatter_add(dim, x, indices.clone(), y))
     };
     int_scatter_add, Exact => {
         let (shape, dim) = indexed(c.d);
@@ -290,12 +295,12 @@ table! { |c, B|
         let indices = c.indices(1, &put, shape[dim]);
         vec![read_bool::<B>(B::bool_scatter_or(dim, c.bool(0, &shape), indices, c.bool(2, &put)))]
     };
-    float_select_add, Sum(4.0) => {
+    float_select_add, Within => {
         let (shape, dim) = indexed(c.d);
         let n = c.d.knob(1, 20);
         let indices = c.indices(1, &[n], shape[dim]);
-        let value = c.float(2, &with(&shape, dim, n), SUMMED);
-        vec![read_float::<B>(B::float_select_add(c.float(0, &shape, SUMMED), dim, indices, value))]
+        let (x, y) = (c.float(0, &shape, SUMMED), c.float(2, &with(&shape, dim, n), SUMMED));
+        added(c, [&x, &y], |[x, y]| B::float_select_add(x, dim, indices.clone(), y))
     };
     int_select_add, Exact => {
         let (shape, dim) = indexed(c.d);

@@ -76,8 +76,8 @@ macro_rules! along {
 macro_rules! index_along {
     ($c:ident, $B:ident, $op:ident) => {{
         let (mut x, dim) = axis($c);
-        if $c.oracle() && $c.d.int_type() != DType::U64 {
-            x = $B::int_cast(x, IntDType::I64); // it has none of some types
+        if $c.oracle() {
+            x = ordered(x, $c);
         }
         vec![read_index::<$B>($B::$op(x, dim))]
     }};
@@ -110,9 +110,28 @@ fn empty_axis(d: &Draw) -> bool {
     d.dims[d.axis(&d.dims)] == 0
 }
 
-/// The types whose mean the oracle has not.
-fn no_mean(d: &Draw) -> bool {
-    matches!(d.int_type(), DType::U64 | DType::U32 | DType::U16 | DType::U8)
+/// An operand of the oracle's whose order is that of `x`, in the widest signed type: it finds no extremes of some types.
+fn ordered<B: Backend>(x: IntTensor<B>, c: &Side<'_, B>) -> IntTensor<B> {
+    if c.d.int_type() != DType::U64 {
+        return B::int_cast(x, IntDType::I64);
+    }
+    let data = read_int::<B>(x);
+    let moved: Vec<i64> = data.iter::<u64>().map(|x| (x ^ (1 << 63)) as i64).collect();
+    B::int_from_data(TensorData::new(moved, data.shape), &c.device)
+}
+
+/// `x >> by` of u64, for the oracle: it shifts them as if they had a sign.
+fn shifted<B: Backend>(c: &Side<'_, B>, x: IntTensor<B>, by: IntTensor<B>) -> Vec<TensorData> {
+    let longest = |(&x, &by): (&usize, &usize)| if x == 1 { by } else { x };
+    let shape = Shape::from(x.shape().iter().zip(by.shape().iter()).map(longest).collect::<Vec<_>>());
+    let [x, by] = [x, by].map(|t| read_int::<B>(B::int_expand(t, shape.clone())));
+    let out: Vec<u64> = x.iter::<u64>().zip(by.iter::<u64>()).map(|(x, by)| x >> by).collect();
+    i::<B>(B::int_from_data(TensorData::new(out, shape), &c.device))
+}
+
+/// Whether the host computes the oracle's side, of u64.
+fn by_host<B: Backend>(c: &Side<'_, B>) -> bool {
+    c.oracle() && c.d.int_type() == DType::U64
 }
 
 table! { |c, B|
@@ -130,8 +149,12 @@ table! { |c, B|
     bitwise_or, Exact => binary!(c, B, bitwise_or);
     bitwise_xor, Exact => binary!(c, B, bitwise_xor);
     bitwise_left_shift, Exact => by_small!(c, B, bitwise_left_shift, 0i64..8);
-    // The oracle shifts u64 as if it had a sign.
-    bitwise_right_shift, Exact, unless |d| d.int_type() == DType::U64 => by_small!(c, B, bitwise_right_shift, 0i64..8);
+    bitwise_right_shift, Exact => {
+        let shape = c.d.shape(MOST);
+        let by = c.int_in(1, &c.d.narrowed(1, &shape), 0, 8);
+        let x = c.int(0, &c.d.narrowed(0, &shape), 3);
+        if by_host(c) { shifted(c, x, by) } else { i::<B>(B::bitwise_right_shift(x, by)) }
+    };
     int_add_scalar, Exact => scalar!(c, B, int_add_scalar);
     int_sub_scalar, Exact => scalar!(c, B, int_sub_scalar);
     int_mul_scalar, Exact => scalar!(c, B, int_mul_scalar);
@@ -150,7 +173,14 @@ table! { |c, B|
     bitwise_or_scalar, Exact => scalar!(c, B, bitwise_or_scalar);
     bitwise_xor_scalar, Exact => scalar!(c, B, bitwise_xor_scalar);
     bitwise_left_shift_scalar, Exact => scalar_in!(c, B, bitwise_left_shift_scalar, 0i64..8);
-    bitwise_right_shift_scalar, Exact, unless |d| d.int_type() == DType::U64 => scalar_in!(c, B, bitwise_right_shift_scalar, 0i64..8);
+    bitwise_right_shift_scalar, Exact => {
+        let (x, by) = (one(c), Scalar::Int(c.d.knob(1, 8) as i64));
+        if by_host(c) {
+            let by = B::int_full(x.shape(), by, &c.device, IntDType::U64);
+            return shifted(c, x, by);
+        }
+        i::<B>(B::bitwise_right_shift_scalar(x, by))
+    };
     int_equal, Exact => compared!(c, B, int_equal);
     int_not_equal, Exact => compared!(c, B, int_not_equal);
     int_greater, Exact => compared!(c, B, int_greater);
@@ -165,7 +195,15 @@ table! { |c, B|
     int_lower_equal_elem, Exact => compared_scalar!(c, B, int_lower_equal_elem);
     int_sum, Exact => unary!(c, B, int_sum);
     int_prod, Exact => unary!(c, B, int_prod);
-    int_mean, Exact, unless |d| empty(d) || no_mean(d) => unary!(c, B, int_mean);
+    int_mean, Exact, unless empty => {
+        let x = one(c);
+        if !c.oracle() {
+            return i::<B>(B::int_mean(x));
+        }
+        // It has none of unsigned types, but along a dim.
+        let count = x.shape().num_elements();
+        i::<B>(B::int_mean_dim(B::int_reshape(x, Shape::from(vec![count])), 0))
+    };
     int_max, Exact, unless empty => unary!(c, B, int_max);
     int_min, Exact, unless empty => unary!(c, B, int_min);
     int_max_abs, Exact, unless empty => unary!(c, B, int_max_abs);
@@ -179,8 +217,8 @@ table! { |c, B|
     int_cumprod, Exact => along!(c, B, int_cumprod);
     int_cummin, Exact => along!(c, B, int_cummin);
     int_cummax, Exact => along!(c, B, int_cummax);
-    int_argmax, Exact, unless |d| empty_axis(d) || d.int_type() == DType::U64 => index_along!(c, B, int_argmax);
-    int_argmin, Exact, unless |d| empty_axis(d) || d.int_type() == DType::U64 => index_along!(c, B, int_argmin);
+    int_argmax, Exact, unless empty_axis => index_along!(c, B, int_argmax);
+    int_argmin, Exact, unless empty_axis => index_along!(c, B, int_argmin);
     int_max_dim_with_indices, Exact, unless empty_axis => {
         let (x, dim) = axis(c);
         let (max, at) = B::int_max_dim_with_indices(x, dim);
@@ -250,9 +288,14 @@ table! { |c, B|
         let to = FLOATS[c.d.knob(1, 4)];
         vec![read_float::<B>(B::int_into_float(one(c), float_dtype(to)))]
     };
-    // The oracle takes no scalar past i64.
-    int_full, Exact, unless |d| d.int_type() == DType::U64 => {
+    int_full, Exact => {
         let dtype = int_dtype(c.d.int_type());
+        if by_host(c) {
+            // It takes no scalar past i64.
+            let shape = c.d.shape(MOST);
+            let values = vec![c.d.int_scalar(1).elem::<u64>(); shape.iter().product()];
+            return vec![TensorData::new(values, Shape::from(shape))];
+        }
         i::<B>(B::int_full(Shape::from(c.d.shape(MOST)), c.d.int_scalar(1), &c.device, dtype))
     };
     int_arange_step, Exact => {

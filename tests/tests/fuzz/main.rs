@@ -4,11 +4,14 @@
 //! `BURN_ROCM_TEST_SEED` repeats a run, and `BURN_ROCM_FUZZ_OP` keeps to the ops whose names contain it. A failure is
 //! reduced to a plainer case before it is shown; with `BURN_ROCM_FUZZ_SURVEY=1` each is printed as it is drawn, and the run
 //! goes on.
+//!
+//! A harness of its own, in which a family without an op that `BURN_ROCM_FUZZ_OP` names counts as ignored.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chain;
 mod draw;
 mod float;
+mod fourier;
 mod index;
 mod int;
 mod module;
@@ -16,35 +19,58 @@ mod quantized;
 mod run;
 mod sequence;
 mod sums;
+mod wrong;
 
-// The numbers are shares of all cases, in hundredths.
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use run::Op;
+use std::process::ExitCode;
+use std::thread::Builder;
 
-#[test]
-fn float_ops() {
-    run::family(float::OPS, 40);
+/// The families: name, ops, share of all cases in hundredths, and how many types their ops have.
+const FAMILIES: &[(&str, &[Op], u32, usize)] = &[
+    ("float_ops", float::OPS, 40, 4),
+    ("int_and_bool_ops", int::OPS, 20, 8),
+    ("indexing_ops", index::OPS, 15, 8),
+    ("module_ops", module::OPS, 15, 4),
+    ("quantized_ops", quantized::OPS, 6, 4),
+    ("deformable_convolutions_and_sequences", sequence::OPS, 4, 4),
+];
+
+/// A test on a thread of its name, which its random numbers depend on.
+fn test(name: &'static str, body: impl FnOnce() -> Completion + Send + 'static) -> Trial {
+    let run = move || {
+        let thread = Builder::new().name(name.into()).spawn(body).expect("a thread starts");
+        thread.join().map_err(|_| Failed::without_message())
+    };
+    Trial::ignorable_test(name, run)
 }
 
-#[test]
-fn int_and_bool_ops() {
-    run::family(int::OPS, 20);
-}
-
-#[test]
-fn indexing_ops() {
-    run::family(index::OPS, 15);
-}
-
-#[test]
-fn module_ops() {
-    run::family(module::OPS, 15);
-}
-
-#[test]
-fn quantized_ops() {
-    run::family(quantized::OPS, 6);
-}
-
-#[test]
-fn deformable_convolutions_and_sequences() {
-    run::family(sequence::OPS, 4);
+fn main() -> ExitCode {
+    let part = std::env::var("BURN_ROCM_FUZZ_OP").ok();
+    let family = |&(name, all, hundredths, _): &(&'static str, &'static [Op], u32, usize)| {
+        test(name, move || {
+            let ops = run::named(all);
+            if ops.is_empty() {
+                return Completion::ignored_with("BURN_ROCM_FUZZ_OP names none of its ops");
+            }
+            run::family(&ops, hundredths);
+            Completion::Completed
+        })
+    };
+    let mut trials: Vec<Trial> = FAMILIES.iter().map(family).collect();
+    let whole = |name, body: fn()| {
+        let part = part.clone();
+        test(name, move || match part {
+            Some(part) => Completion::ignored_with(format!("only ops named {part}")),
+            None => {
+                body();
+                Completion::Completed
+            }
+        })
+    };
+    trials.push(whole("chains_leave_other_tensors_alone", chain::chains_leave_other_tensors_alone));
+    trials.push(whole("wrong_results_fail", || {
+        wrong::results_fail(&FAMILIES.iter().map(|&(_, ops, _, types)| (ops, types)).collect::<Vec<_>>());
+    }));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

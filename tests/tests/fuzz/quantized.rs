@@ -5,13 +5,13 @@
 
 use crate::draw::{ANY, Draw, Range, Side, TAME};
 use crate::run::{Bound::*, table};
-use crate::sums::{Terms, limits};
 use burn_backend::TensorPrimitive;
 use burn_backend::quantization::{
     QuantLevel, QuantParam, QuantScheme, QuantStore, QuantValue, QuantizationParametersPrimitive,
     QuantizedBytes,
 };
 use burn_backend::tensor::{FloatTensor, QuantizedTensor};
+use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
 use burn_std::{bf16, f16};
 
@@ -389,8 +389,8 @@ table! { |c, B|
         let product = |[a, b]: [FloatTensor<B>; 2]| read_float::<B>(B::float_matmul(a, b));
         let (reference, magnitude) = (product(exact.clone()), product(exact.map(B::float_abs)));
         // Scales times values, and floats of f64, are rounded to f32: as if there were more terms.
-        let terms = Terms { count: left[left.len() - 1] + 4, wide: DType::F32, dtype, rounded: false };
-        let limits = limits(&reference, &magnitude, terms);
+        let terms = Terms { wide: DType::F32, ..Terms::of(left[left.len() - 1] + 4, dtype) };
+        let limits = limits::sums(&reference, &magnitude, terms);
         vec![reference, limits]
     };
 }

@@ -4,7 +4,7 @@ use crate::draw::{Draw, Side, draw};
 use burn_rocm_tests::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
@@ -13,10 +13,9 @@ use std::sync::Once;
 pub(crate) enum Bound {
     /// The same bits.
     Exact,
-    /// So many times what one operation may be off.
+    /// So many times what one operation may be off in the type it is computed in, and in f16 and bf16 the rounding of the result.
+    /// The oracle computes those in f32 too.
     Near(f64),
-    /// So many times what a sum over all elements may be off.
-    Sum(f64),
     /// By limits of their own: for each result the oracle gives a reference in f64 and how far each element may be off.
     Within,
 }
@@ -27,7 +26,8 @@ pub(crate) struct Op {
     pub(crate) ours: fn(&Draw) -> Vec<TensorData>,
     pub(crate) theirs: fn(&Draw) -> Vec<TensorData>,
     pub(crate) bound: Bound,
-    /// Cases in which the oracle is known to be wrong or to have no answer: then ours only must come back, by a result or an error.
+    /// Cases in which the oracle is known to be wrong or to have no answer: then ours only must come back, by a result or a typed
+    /// error.
     pub(crate) known: fn(&Draw) -> bool,
 }
 
@@ -40,7 +40,7 @@ macro_rules! table {
                 $body
             }
             fn run<$B: burn_rocm_tests::Backend>(d: &$crate::draw::Draw) -> Vec<burn_rocm_tests::TensorData> {
-                let side = $crate::draw::Side::<$B>::new(d);
+                let side = $crate::draw::Side::<$B>::new(d, matches!($bound, $crate::run::Bound::Near(_)));
                 $crate::run::finish(body(&side), side)
             }
             #[allow(unused_mut, unused_assignments)]
@@ -97,63 +97,140 @@ pub(crate) fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
 }
 
-/// Runs the drawn cases of a table of ops.
-pub(crate) fn family(all: &[Op], hundredths: u32) {
-    let part = std::env::var("BURN_ROCM_FUZZ_OP").unwrap_or_default();
-    let ops: Vec<&Op> = all.iter().filter(|op| op.name.contains(&part)).collect();
-    if ops.is_empty() {
-        return;
+/// What became of an op's cases.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    /// Both sides gave results, which were compared.
+    compared: u32,
+    /// The oracle is known to have no right answer.
+    known: u32,
+    /// Both sides failed, ours with a typed error.
+    failed: u32,
+}
+
+impl Tally {
+    /// Whether fewer than half were compared, by more than chance: two standard deviations of so many throws of a coin.
+    fn is_too_low(self) -> bool {
+        let all = f64::from(self.compared + self.known + self.failed);
+        f64::from(self.compared) < all / 2.0 - all.sqrt()
     }
+}
+
+/// What becomes of a case that nothing is wrong with.
+#[derive(Debug)]
+enum Fate {
+    Compared,
+    Known,
+    Failed,
+}
+
+/// The ops of a table that `BURN_ROCM_FUZZ_OP` names.
+pub(crate) fn named(all: &'static [Op]) -> Vec<&'static Op> {
+    let part = std::env::var("BURN_ROCM_FUZZ_OP").unwrap_or_default();
+    all.iter().filter(|op| op.name.contains(&part)).collect()
+}
+
+/// Runs drawn cases of these ops.
+///
+/// # Panics
+/// Where a case fails, and where fewer than half of an op's cases were compared.
+pub(crate) fn family(ops: &[&Op], hundredths: u32) {
     let survey = std::env::var_os("BURN_ROCM_FUZZ_SURVEY").is_some();
+    let tallies = RefCell::new(vec![Tally::default(); ops.len()]);
     let result = runner(cases(hundredths)).run(&draw(ops.len()), |case| {
-        let op = ops[case.op];
-        let result = check(op, &case);
-        match result {
-            Err(why) if survey => {
-                println!("{why}\n  {case:?}");
-                Ok(())
-            }
-            other => other.map_err(TestCaseError::fail),
+        let tally = &mut tallies.borrow_mut()[case.op];
+        match check(ops[case.op], &case) {
+            Ok(Fate::Compared) => tally.compared += 1,
+            Ok(Fate::Known) => tally.known += 1,
+            Ok(Fate::Failed) => tally.failed += 1,
+            Err(why) if survey => println!("{why}\n  {case:?}"),
+            Err(why) => return Err(TestCaseError::fail(why)),
         }
+        Ok(())
     });
     match result {
         Ok(()) => {}
         Err(TestError::Fail(why, case)) => panic!("{why}\n{case:#?}"),
         Err(other) => panic!("{other}"),
     }
+    let tallies = tallies.into_inner();
+    let mut low = Vec::new();
+    for (op, tally) in ops.iter().zip(tallies) {
+        let line = format!("{}: {tally:?}", op.name);
+        println!("{line}");
+        if tally.is_too_low() {
+            low.push(line);
+        }
+    }
+    assert!(low.is_empty(), "fewer than half were compared: {low:#?}");
 }
 
-fn check(op: &Op, case: &Draw) -> Result<(), String> {
+/// What an op of ours gives, or the text of its typed error.
+///
+/// # Errors
+/// A panic without a typed error.
+fn of_ours(op: &Op, case: &Draw) -> Result<Result<Vec<TensorData>, String>, String> {
+    drop(burn_rocm::take_last_error());
     let ours = caught(|| (op.ours)(case));
+    match (&ours, burn_rocm::take_last_error()) {
+        (Err(why), None) => Err(format!("{} panicked without a typed error: {why}", op.name)),
+        _ => Ok(ours),
+    }
+}
+
+fn check(op: &Op, case: &Draw) -> Result<Fate, String> {
+    let ours = of_ours(op, case)?;
     if (op.known)(case) {
-        return Ok(()); // whatever ours gives, or raises: it came back
+        return Ok(Fate::Known);
     }
-    let theirs = caught(|| (op.theirs)(case));
-    let (ours, theirs) = match (ours, theirs) {
-        (Ok(ours), Ok(theirs)) => (ours, theirs),
-        (Ok(_), Err(why)) => return Err(format!("{}: the oracle failed, unknown yet: {why}", op.name)),
-        (Err(why), Ok(_)) => return Err(format!("{} failed: {why}", op.name)),
-        (Err(_), Err(_)) => return Ok(()),
-    };
-    let terms = case.dims.iter().product::<usize>().min(5000);
-    if matches!(op.bound, Bound::Within) {
-        return caught(|| within(op.name, &ours, &theirs));
+    match (ours, caught(|| (op.theirs)(case))) {
+        (Ok(ours), Ok(theirs)) => compare(op, &ours, &theirs).map(|()| Fate::Compared),
+        (Ok(_), Err(why)) => Err(format!("{}: the oracle failed, unknown yet: {why}", op.name)),
+        (Err(why), Ok(_)) => Err(format!("{} failed: {why}", op.name)),
+        (Err(_), Err(_)) => Ok(Fate::Failed),
     }
-    let tolerance = |dtype| match op.bound {
+}
+
+/// Results of both sides for a case that both have an answer to.
+pub(crate) fn both(op: &Op, case: &Draw) -> Result<Option<[Vec<TensorData>; 2]>, String> {
+    let ours = of_ours(op, case)?;
+    if (op.known)(case) {
+        return Ok(None);
+    }
+    Ok(ours.ok().zip(caught(|| (op.theirs)(case)).ok()).map(|(ours, theirs)| [ours, theirs]))
+}
+
+/// How far an op's result of `dtype` may be off.
+fn tolerance(bound: Bound, dtype: DType) -> Tolerance {
+    match bound {
         Bound::Exact | Bound::Within => Tolerance::EXACT,
+        Bound::Near(times) if matches!(dtype, DType::F16 | DType::BF16) => {
+            let near = Tolerance::of(DType::F32).times(times);
+            // The neighbour that the other side's sum of roundings falls to is a unit in the last place away.
+            let least = if dtype == DType::F16 { 2f64.powi(-24) } else { 0.0 };
+            Tolerance {
+                absolute: near.absolute + least,
+                relative: near.relative + 2.01 * limits::unit(dtype),
+            }
+        }
         Bound::Near(times) => Tolerance::of(dtype).times(times),
-        Bound::Sum(times) => Tolerance::sum(dtype, terms.max(64)).times(times),
-    };
+    }
+}
+
+/// Compares the results of both sides.
+pub(crate) fn compare(op: &Op, ours: &[TensorData], theirs: &[TensorData]) -> Result<(), String> {
+    if matches!(op.bound, Bound::Within) {
+        return caught(|| within(op.name, ours, theirs));
+    }
     caught(|| {
         assert_eq!(ours.len(), theirs.len(), "{}: number of results", op.name);
-        for (k, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+        for (k, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
             let what = format!("{}, result {k}", op.name);
-            assert_close(
-                &what,
-                std::slice::from_ref(ours),
-                std::slice::from_ref(theirs),
-                tolerance(ours.dtype),
-            );
+            let widened = matches!(op.bound, Bound::Near(_))
+                && matches!(ours.dtype, DType::F16 | DType::BF16)
+                && theirs.dtype == DType::F32;
+            let theirs = if widened { theirs.clone().convert_dtype(ours.dtype) } else { theirs.clone() };
+            assert_close(&what, std::slice::from_ref(ours), &[theirs], tolerance(op.bound, ours.dtype));
         }
     })
 }
@@ -163,19 +240,7 @@ fn within(name: &str, ours: &[TensorData], theirs: &[TensorData]) {
     let results = theirs.len().checked_sub(ours.len()).expect("two for each result");
     let (pairs, kept) = theirs.split_at(2 * results);
     for (k, (found, pair)) in ours.iter().zip(pairs.chunks(2)).enumerate() {
-        let (reference, limits) = (&pair[0], &pair[1]);
-        assert_eq!(found.shape, reference.shape, "{name}: shape of result {k}");
-        let all = found.iter::<f64>().zip(reference.iter::<f64>()).zip(limits.iter::<f64>());
-        for (i, ((x, y), limit)) in all.enumerate() {
-            let same = x == y || (x.is_nan() && y.is_nan());
-            assert!(
-                same || (x - y).abs() <= limit,
-                "{name}: result {k} ({:?}), element {i} of {:?}: {x} instead of {y}, off by {} of {limit}",
-                found.dtype,
-                found.shape,
-                (x - y).abs()
-            );
-        }
+        limits::assert_within(&format_args!("{name}, result {k}"), found, &pair[0], &pair[1]);
     }
     assert_close(&format_args!("{name}, the operands' clones"), &ours[results..], kept, Tolerance::EXACT);
 }

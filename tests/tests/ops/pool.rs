@@ -1,5 +1,6 @@
 //! Pooling both ways.
 
+use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::*;
 
 /// Batch, channels, plane; window; stride; padding.
@@ -26,38 +27,22 @@ fn max_pool2d_both_ways() {
             let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
             let x = float(&random, &shape, dtype, view, -1.0, 1.0);
             let g = float(&random, &pooled(case), dtype, view, -1.0, 1.0);
-            differential!(
-                format!("max_pool2d {dtype:?} {case:?} {view:?}"),
-                Tolerance::of(dtype).times(8.0),
-                |B, device| {
-                    let plain = B::max_pool2d(x.float::<B>(&device), window, stride, padding, [1, 1], false);
-                    let found = B::max_pool2d_with_indices(
-                        x.float::<B>(&device),
-                        window,
-                        stride,
-                        padding,
-                        [1, 1],
-                        false,
-                    );
-                    let back = B::max_pool2d_with_indices_backward(
-                        x.float::<B>(&device),
-                        window,
-                        stride,
-                        padding,
-                        [1, 1],
-                        false,
-                        g.float::<B>(&device),
-                        found.indices.clone(),
-                    );
-                    // Index types differ by backend: the values must not.
-                    vec![
-                        read_float::<B>(plain),
-                        read_float::<B>(found.output),
-                        read_index::<B>(found.indices),
-                        read_float::<B>(back.x_grad),
-                    ]
-                }
-            );
+            let what = format!("max_pool2d {dtype:?} {case:?} {view:?}");
+            differential!(what, Tolerance::EXACT, |B, device| {
+                let x = || x.float::<B>(&device);
+                let plain = B::max_pool2d(x(), window, stride, padding, [1, 1], false);
+                let found = B::max_pool2d_with_indices(x(), window, stride, padding, [1, 1], false);
+                // Index types differ by backend: the values must not.
+                vec![read_float::<B>(plain), read_float::<B>(found.output), read_index::<B>(found.indices)]
+            });
+            // By the places of each side, which are the same, of the values as they are.
+            let terms = Terms::of(window[0] * window[1], dtype);
+            sums!(what, terms, |B, device, [g = &g]| {
+                let x = x.float::<B>(&device);
+                let found = B::max_pool2d_with_indices(x.clone(), window, stride, padding, [1, 1], false);
+                let x = B::float_cast(x, g.dtype().into());
+                B::max_pool2d_with_indices_backward(x, window, stride, padding, [1, 1], false, g, found.indices).x_grad
+            });
         }
     }
 }
@@ -72,24 +57,14 @@ fn avg_pool2d_both_ways() {
                 let view = [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
                 let x = float(&random, &shape, dtype, view, -1.0, 1.0);
                 let g = float(&random, &pooled(case), dtype, view, -1.0, 1.0);
-                differential!(
-                    format!("avg_pool2d {dtype:?} {case:?} {view:?} include {include}"),
-                    Tolerance::of(dtype).times(8.0),
-                    |B, device| {
-                        let there =
-                            B::avg_pool2d(x.float::<B>(&device), window, stride, padding, include, false);
-                        let back = B::avg_pool2d_backward(
-                            x.float::<B>(&device),
-                            g.float::<B>(&device),
-                            window,
-                            stride,
-                            padding,
-                            include,
-                            false,
-                        );
-                        vec![read_float::<B>(there), read_float::<B>(back)]
-                    }
-                );
+                let what = format!("avg_pool2d {dtype:?} {case:?} {view:?} include {include}");
+                let terms = Terms::of(window[0] * window[1], dtype);
+                sums!(what, terms, |B, device, [x = &x]| {
+                    B::avg_pool2d(x, window, stride, padding, include, false)
+                });
+                sums!(what, terms, |B, device, [x = &x, g = &g]| {
+                    B::avg_pool2d_backward(x, g, window, stride, padding, include, false)
+                });
             }
         }
     }
@@ -103,39 +78,16 @@ fn pool1d_both_ways() {
             let x = float(&random, &shape, dtype, View::Contiguous, -1.0, 1.0);
             let out = (shape[2] + 2 * padding - window) / stride + 1;
             let g = float(&random, &[shape[0], shape[1], out], dtype, View::Contiguous, -1.0, 1.0);
-            differential!(
-                format!("pool1d {dtype:?} {shape:?}"),
-                Tolerance::of(dtype).times(8.0),
-                |B, device| {
-                    vec![
-                        read_float::<B>(B::max_pool1d(
-                            x.float::<B>(&device),
-                            window,
-                            stride,
-                            padding,
-                            1,
-                            false,
-                        )),
-                        read_float::<B>(B::avg_pool1d(
-                            x.float::<B>(&device),
-                            window,
-                            stride,
-                            padding,
-                            true,
-                            false,
-                        )),
-                        read_float::<B>(B::avg_pool1d_backward(
-                            x.float::<B>(&device),
-                            g.float::<B>(&device),
-                            window,
-                            stride,
-                            padding,
-                            true,
-                            false,
-                        )),
-                    ]
-                }
-            );
+            let what = format!("pool1d {dtype:?} {shape:?}");
+            differential!(what, Tolerance::EXACT, |B, device| {
+                let x = x.float::<B>(&device);
+                vec![read_float::<B>(B::max_pool1d(x, window, stride, padding, 1, false))]
+            });
+            let terms = Terms::of(window, dtype);
+            sums!(what, terms, |B, device, [x = &x]| B::avg_pool1d(x, window, stride, padding, true, false));
+            sums!(what, terms, |B, device, [x = &x, g = &g]| {
+                B::avg_pool1d_backward(x, g, window, stride, padding, true, false)
+            });
         }
     }
 }
@@ -149,19 +101,12 @@ fn adaptive_avg_pool_both_ways() {
         {
             let x = float(&random, &shape, dtype, View::ALL[random.below(5)], -1.0, 1.0);
             let g = float(&random, &[shape[0], shape[1], out[0], out[1]], dtype, View::Contiguous, -1.0, 1.0);
-            differential!(
-                format!("adaptive_avg_pool2d {dtype:?} {shape:?} to {out:?}"),
-                Tolerance::of(dtype).times(8.0),
-                |B, device| {
-                    vec![
-                        read_float::<B>(B::adaptive_avg_pool2d(x.float::<B>(&device), out)),
-                        read_float::<B>(B::adaptive_avg_pool2d_backward(
-                            x.float::<B>(&device),
-                            g.float::<B>(&device),
-                        )),
-                    ]
-                }
-            );
+            let what = format!("adaptive_avg_pool2d {dtype:?} {shape:?} to {out:?}");
+            let held = |from: [usize; 2], to: [usize; 2]| (from[0] / to[0] + 2) * (from[1] / to[1] + 2);
+            let plane = [shape[2], shape[3]];
+            let [there, back] = [held(plane, out), held(out, plane)].map(|terms| Terms::of(terms, dtype));
+            sums!(what, there, |B, device, [x = &x]| B::adaptive_avg_pool2d(x, out));
+            sums!(what, back, |B, device, [x = &x, g = &g]| B::adaptive_avg_pool2d_backward(x, g));
         }
     }
 }

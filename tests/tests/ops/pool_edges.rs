@@ -1,5 +1,6 @@
 //! Pooling where libraries differ: infinities, NaN, large planes, outputs rounded up, dilation; lines; patches of images.
 
+use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
 
 /// A window over planes: size, stride, padding, dilation.
@@ -23,29 +24,25 @@ fn axis(window: &Window, d: usize) -> [usize; 4] {
     window.map(|pair| pair[d])
 }
 
-/// Maxima of `x` in every way that Burn has, and the gradient.
-fn maxima<B: Backend>(x: &Input, g: &Input, w: &Window, ceil: bool) -> Vec<TensorData> {
-    let device = B::Device::default();
+/// Compares the maxima of `x`, found in every way that Burn has, and where they are; and the gradient by a sum's limits.
+fn against_the_oracle(what: &str, x: &Input, g: &Input, w: &Window, ceil: bool) {
     let &[size, stride, padding, dilation] = w;
-    let x = || x.float::<B>(&device);
-    let found = B::max_pool2d_with_indices(x(), size, stride, padding, dilation, ceil);
-    let grad = g.float::<B>(&device);
-    let back = B::max_pool2d_with_indices_backward(
-        x(),
-        size,
-        stride,
-        padding,
-        dilation,
-        ceil,
-        grad,
-        found.indices.clone(),
-    );
-    vec![
-        read_float::<B>(B::max_pool2d(x(), size, stride, padding, dilation, ceil)),
-        read_float::<B>(found.output),
-        read_index::<B>(found.indices),
-        read_float::<B>(back.x_grad),
-    ]
+    differential!(what, Tolerance::EXACT, |B, device| {
+        let x = || x.float::<B>(&device);
+        let found = B::max_pool2d_with_indices(x(), size, stride, padding, dilation, ceil);
+        vec![
+            read_float::<B>(B::max_pool2d(x(), size, stride, padding, dilation, ceil)),
+            read_float::<B>(found.output),
+            read_index::<B>(found.indices),
+        ]
+    });
+    let dtype = g.float::<R>(&Default::default()).dtype();
+    sums!(what, Terms::of(size[0] * size[1], dtype), |B, device, [g = g]| {
+        let x = x.float::<B>(&device);
+        let at = B::max_pool2d_with_indices(x.clone(), size, stride, padding, dilation, ceil).indices;
+        let x = B::float_cast(x, g.dtype().into());
+        B::max_pool2d_with_indices_backward(x, size, stride, padding, dilation, ceil, g, at).x_grad
+    });
 }
 
 #[test]
@@ -59,12 +56,7 @@ fn max_with_dilation_and_rounded_up() {
                 let out = [0, 1].map(|d| pooled(shape[d + 2], axis(w, d), ceil));
                 let g = float(&random, &[2, 3, out[0], out[1]], dtype, View::ALL[random.below(4)], -1.0, 1.0);
                 let name = format!("max pool {dtype:?} {shape:?} {w:?} ceil {ceil}");
-                assert_close(
-                    &name,
-                    &maxima::<R>(&x, &g, w, ceil),
-                    &maxima::<O>(&x, &g, w, ceil),
-                    Tolerance::of(dtype).times(9.0),
-                );
+                against_the_oracle(&name, &x, &g, w, ceil);
             }
         }
     }
@@ -92,13 +84,7 @@ fn max_of_infinities_and_nan() {
                 let out = [0, 1].map(|d| pooled(shape[d + 2], axis(w, d), false));
                 let g = float(&random, &[2, 2, out[0], out[1]], dtype, View::Contiguous, -1.0, 1.0);
                 let name = format!("max pool {dtype:?} {w:?}");
-                let tolerance = Tolerance::of(dtype).times(9.0);
-                assert_close(
-                    &name,
-                    &maxima::<R>(&x, &g, w, false),
-                    &maxima::<O>(&x, &g, w, false),
-                    tolerance,
-                );
+                against_the_oracle(&name, &x, &g, w, false);
             }
         }
     }
@@ -119,8 +105,7 @@ fn max_in_large_planes() {
             let out = [0, 1].map(|d| pooled(shape[d + 2], axis(&w, d), false));
             let g = float(&random, &[1, 2, out[0], out[1]], dtype, View::Contiguous, -1.0, 1.0);
             let name = format!("max pool {dtype:?} {w:?}");
-            let tolerance = Tolerance::sum(dtype, 60);
-            assert_close(&name, &maxima::<R>(&x, &g, &w, false), &maxima::<O>(&x, &g, &w, false), tolerance);
+            against_the_oracle(&name, &x, &g, &w, false);
         }
     }
 }
@@ -189,19 +174,21 @@ fn averages_with_every_divisor() {
                 let read = |tensor| read_float::<R>(tensor).iter::<f64>().collect::<Vec<_>>();
                 let expected = averages(&read(xt.clone()), &read(gt.clone()), shape, out, w, include);
                 let there = R::avg_pool2d(xt.clone(), w[0], w[1], w[2], include, ceil);
-                let back = R::avg_pool2d_backward(xt, gt, w[0], w[1], w[2], include, ceil);
+                let back = R::avg_pool2d_backward(xt.clone(), gt.clone(), w[0], w[1], w[2], include, ceil);
                 let name = format!("avg pool {dtype:?} {shape:?} {w:?} include {include} ceil {ceil}");
-                let data = |values: Vec<f64>, shape: Vec<usize>| {
-                    TensorData::new(values, Shape::from(shape)).convert_dtype(dtype)
-                };
-                let [y, dx] = expected;
-                let expected = [data(y, vec![2, 2, out[0], out[1]]), data(dx, shape.to_vec())];
-                assert_close(
-                    &name,
-                    &[read_float::<R>(there), read_float::<R>(back)],
-                    &expected,
-                    Tolerance::of(dtype).times(9.0),
-                );
+                let magnitudes = [read(R::float_abs(xt.clone())), read(R::float_abs(gt.clone()))];
+                let magnitudes = averages(&magnitudes[0], &magnitudes[1], shape, out, w, include);
+                let terms = Terms::of(w[0][0] * w[0][1], dtype);
+                for (found, (expected, magnitude)) in
+                    [there, back].into_iter().zip(expected.into_iter().zip(magnitudes))
+                {
+                    let found = read_float::<R>(found);
+                    assert_eq!(found.dtype, dtype, "{name}");
+                    let [reference, magnitude] =
+                        [expected, magnitude].map(|values| TensorData::new(values, found.shape.clone()));
+                    let limits = limits::sums(&reference, &magnitude, terms);
+                    limits::assert_within(&name, &found, &reference, &limits);
+                }
             }
         }
     }
@@ -219,18 +206,14 @@ fn averages_of_infinities_and_nan() {
             let x = Input::new(&shape, dtype, View::Contiguous, draw);
             let out = [0, 1].map(|d| pooled(shape[d + 2], axis(w, d), false));
             let g = Input::new(&[1, 2, out[0], out[1]], dtype, View::Contiguous, draw);
-            differential!(
-                format!("avg pool {dtype:?} {w:?}"),
-                Tolerance::of(dtype).times(9.0),
-                |B, device| {
-                    let (x, g) = (x.float::<B>(&device), g.float::<B>(&device));
-                    vec![
-                        read_float::<B>(B::avg_pool2d(x.clone(), w[0], w[1], w[2], true, false)),
-                        read_float::<B>(B::avg_pool2d(x.clone(), w[0], w[1], w[2], false, false)),
-                        read_float::<B>(B::avg_pool2d_backward(x, g, w[0], w[1], w[2], false, false)),
-                    ]
-                }
-            );
+            let what = format!("avg pool {dtype:?} {w:?}");
+            let terms = Terms::of(w[0][0] * w[0][1], dtype);
+            for include in [true, false] {
+                sums!(what, terms, |B, device, [x = &x]| B::avg_pool2d(x, w[0], w[1], w[2], include, false));
+            }
+            sums!(what, terms, |B, device, [x = &x, g = &g]| {
+                B::avg_pool2d_backward(x, g, w[0], w[1], w[2], false, false)
+            });
         }
     }
 }
@@ -254,33 +237,35 @@ fn lines() {
                 let target = 1 + random.below(12);
                 let gs = line(target);
                 let name = format!("lines {dtype:?} {length} {w:?} {view:?} ceil {ceil} to {target}");
-                differential!(name, Tolerance::of(dtype).times(9.0), |B, device| {
+                differential!(name, Tolerance::EXACT, |B, device| {
                     let x = || x.float::<B>(&device);
                     let found = B::max_pool1d_with_indices(x(), size, stride, padding, dilation, ceil);
-                    let back = B::max_pool1d_with_indices_backward(
-                        x(),
-                        size,
-                        stride,
-                        padding,
-                        dilation,
-                        ceil,
-                        g.float::<B>(&device),
-                        found.indices.clone(),
-                    );
-                    let ga = ga.float::<B>(&device);
                     vec![
                         read_float::<B>(B::max_pool1d(x(), size, stride, padding, dilation, ceil)),
                         read_float::<B>(found.output),
                         read_index::<B>(found.indices),
-                        read_float::<B>(back.x_grad),
-                        read_float::<B>(B::avg_pool1d(x(), size, stride, padding, true, ceil)),
-                        read_float::<B>(B::avg_pool1d(x(), size, stride, padding, false, ceil)),
-                        read_float::<B>(B::avg_pool1d_backward(x(), ga, size, stride, padding, false, ceil)),
-                        read_float::<B>(B::adaptive_avg_pool1d(x(), target)),
-                        read_float::<B>(B::adaptive_avg_pool1d_backward(x(), gs.float::<B>(&device))),
-                        read_float::<B>(B::adaptive_avg_pool1d_backward(x(), gt.float::<B>(&device))),
                     ]
                 });
+                let terms = Terms::of(size, dtype);
+                sums!(name, terms, |B, device, [g = &g]| {
+                    let x = x.float::<B>(&device);
+                    let at = B::max_pool1d_with_indices(x.clone(), size, stride, padding, dilation, ceil).indices;
+                    let x = B::float_cast(x, g.dtype().into());
+                    B::max_pool1d_with_indices_backward(x, size, stride, padding, dilation, ceil, g, at).x_grad
+                });
+                for include in [true, false] {
+                    sums!(name, terms, |B, device, [x = &x]| {
+                        B::avg_pool1d(x, size, stride, padding, include, ceil)
+                    });
+                }
+                sums!(name, terms, |B, device, [x = &x, g = &ga]| {
+                    B::avg_pool1d_backward(x, g, size, stride, padding, false, ceil)
+                });
+                let [there, back] = [length / target + 2, target / length + 2].map(|n| Terms::of(n, dtype));
+                sums!(name, there, |B, device, [x = &x]| B::adaptive_avg_pool1d(x, target));
+                for g in [&gs, &gt] {
+                    sums!(name, back, |B, device, [x = &x, g = g]| B::adaptive_avg_pool1d_backward(x, g));
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Reductions.
 
+use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
 
 const LARGE: &[&[usize]] = &[&[3, 5000], &[5000, 3], &[7, 300, 5], &[100_003]];
@@ -16,17 +17,9 @@ fn float_reductions() {
             let view = View::ALL[random.below(5)];
             let a = float(&random, shape, dtype, view, -1.0, 1.0);
             let n = shape.iter().product();
-            // The oracle sums low-precision types in f32 or in their own precision, depending on the op: the bound is its.
-            differential!(
-                format!("sum, mean {dtype:?} {shape:?} {view:?}"),
-                Tolerance::sum(dtype, n).times(4.0),
-                |B, device| {
-                    vec![
-                        read_float::<B>(B::float_sum(a.float::<B>(&device))),
-                        read_float::<B>(B::float_mean(a.float::<B>(&device))),
-                    ]
-                }
-            );
+            let what = format!("{dtype:?} {shape:?} {view:?}");
+            sums!(format!("sum {what}"), Terms::of(n, dtype), |B, device, [a = &a]| B::float_sum(a));
+            sums!(format!("mean {what}"), Terms::of(n, dtype), |B, device, [a = &a]| B::float_mean(a));
             differential!(format!("max, min {dtype:?} {shape:?} {view:?}"), Tolerance::EXACT, |B, device| {
                 vec![
                     read_float::<B>(B::float_max(a.float::<B>(&device))),
@@ -35,16 +28,9 @@ fn float_reductions() {
                 ]
             });
             for dim in 0..shape.len() {
-                differential!(
-                    format!("sum_dim {dtype:?} {shape:?} {view:?} dim {dim}"),
-                    Tolerance::sum(dtype, shape[dim]).times(4.0),
-                    |B, device| {
-                        vec![
-                            read_float::<B>(B::float_sum_dim(a.float::<B>(&device), dim)),
-                            read_float::<B>(B::float_mean_dim(a.float::<B>(&device), dim)),
-                        ]
-                    }
-                );
+                let (what, terms) = (format!("{what} dim {dim}"), Terms::of(shape[dim], dtype));
+                sums!(format!("sum_dim {what}"), terms, |B, device, [a = &a]| B::float_sum_dim(a, dim));
+                sums!(format!("mean_dim {what}"), terms, |B, device, [a = &a]| B::float_mean_dim(a, dim));
                 for out in [IntDType::I64, IntDType::I32] {
                     differential!(
                         format!("max_dim {dtype:?} {shape:?} {view:?} dim {dim}"),
@@ -90,11 +76,10 @@ fn float_products() {
             let view = View::ALL[random.below(5)];
             let a = float(&random, shape, dtype, view, 0.9, 1.1);
             for dim in (0..shape.len()).filter(|&d| shape[d] <= 64) {
-                differential!(
-                    format!("prod_dim {dtype:?} {shape:?} {view:?} dim {dim}"),
-                    Tolerance::of(dtype).times(64.0),
-                    |B, device| { vec![read_float::<B>(B::float_prod_dim(a.float::<B>(&device), dim))] }
-                );
+                let what = format!("prod_dim {dtype:?} {shape:?} {view:?} dim {dim}");
+                let (ours, [reference, _]) = sides!(|B, device, [a = &a]| B::float_prod_dim(a, dim));
+                let limits = limits::products(&reference, shape[dim], dtype);
+                limits::assert_within(&what, &ours, &reference, &limits);
             }
         }
     }
@@ -220,14 +205,11 @@ fn columns_side_by_side_and_many_rows() {
     ] {
         for dtype in FLOATS {
             let a = float(&random, shape, dtype, View::Contiguous, -1.0, 1.0);
-            let tolerance = Tolerance::sum(dtype, shape[dim]).times(4.0);
-            differential!(format!("{dtype:?} {shape:?} dim {dim}"), tolerance, |B, device| {
-                let a = || a.float::<B>(&device);
-                vec![
-                    read_float::<B>(B::float_sum_dim(a(), dim)),
-                    read_float::<B>(B::float_mean_dim(a(), dim)),
-                    read_float::<B>(B::float_max_dim(a(), dim)),
-                ]
+            let (what, terms) = (format!("{dtype:?} {shape:?} dim {dim}"), Terms::of(shape[dim], dtype));
+            sums!(format!("sum_dim {what}"), terms, |B, device, [a = &a]| B::float_sum_dim(a, dim));
+            sums!(format!("mean_dim {what}"), terms, |B, device, [a = &a]| B::float_mean_dim(a, dim));
+            differential!(format!("max_dim {what}"), Tolerance::EXACT, |B, device| {
+                vec![read_float::<B>(B::float_max_dim(a.float::<B>(&device), dim))]
             });
         }
         for dtype in INTS {

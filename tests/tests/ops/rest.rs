@@ -1,5 +1,6 @@
 //! What Burn's traits compose by default, and methods that no other file's subject covers.
 
+use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
 
 #[test]
@@ -52,11 +53,10 @@ fn whole_products_and_means() {
         for dtype in FLOATS {
             let a = float(&random, shape, dtype, view, 0.99, 1.01);
             let count = shape.iter().product();
-            differential!(
-                format!("float_prod {dtype:?} {shape:?} {view:?}"),
-                Tolerance::sum(dtype, count).times(16.0),
-                |B, device| { vec![read_float::<B>(B::float_prod(a.float::<B>(&device)))] }
-            );
+            let what = format!("float_prod {dtype:?} {shape:?} {view:?}");
+            let (ours, [reference, _]) = sides!(|B, device, [a = &a]| B::float_prod(a));
+            let limits = limits::products(&reference, count, dtype);
+            limits::assert_within(&what, &ours, &reference, &limits);
         }
         let small = int(&random, shape, DType::I32, view, -1, 2);
         let large = int(&random, shape, DType::I32, view, -1000, 1000);
@@ -212,29 +212,10 @@ fn bias_gradients_of_transposed_convolutions() {
         let g1 = float(&random, &[2, 4, 7], dtype, view, -1.0, 1.0);
         let g2 = float(&random, &[2, 4, 7, 6], dtype, view, -1.0, 1.0);
         let g3 = float(&random, &[2, 4, 7, 6, 5], dtype, view, -1.0, 1.0);
-        differential!(
-            format!("bias gradients {dtype:?} {view:?}"),
-            Tolerance::sum(dtype, 420).times(4.0),
-            |B, device| {
-                let b = || bias.float::<B>(&device);
-                vec![
-                    read_float::<B>(B::conv_transpose1d_bias_backward(
-                        x1.float::<B>(&device),
-                        b(),
-                        g1.float::<B>(&device),
-                    )),
-                    read_float::<B>(B::conv_transpose2d_bias_backward(
-                        x2.float::<B>(&device),
-                        b(),
-                        g2.float::<B>(&device),
-                    )),
-                    read_float::<B>(B::conv_transpose3d_bias_backward(
-                        x3.float::<B>(&device),
-                        b(),
-                        g3.float::<B>(&device),
-                    )),
-                ]
-            }
-        );
+        let what = format!("bias gradients {dtype:?} {view:?}");
+        let terms = Terms::of(2 * 7 * 6 * 5, dtype);
+        sums!(what, terms, |B, device, [x = &x1, b = &bias, g = &g1]| B::conv_transpose1d_bias_backward(x, b, g));
+        sums!(what, terms, |B, device, [x = &x2, b = &bias, g = &g2]| B::conv_transpose2d_bias_backward(x, b, g));
+        sums!(what, terms, |B, device, [x = &x3, b = &bias, g = &g3]| B::conv_transpose3d_bias_backward(x, b, g));
     }
 }

@@ -1,0 +1,118 @@
+//! How far scaled dot-product attention may be off.
+
+use crate::limits::{growth, least, unit, wide};
+use crate::{AttentionModuleOptions, DType, TensorData};
+
+/// A call's operands: queries, keys and values, `[batch, heads, sequence, features]` each, and what is over the scores,
+/// `[batch, heads, queries, keys]`.
+#[derive(Debug)]
+pub struct Operands<'a> {
+    /// The queries.
+    pub query: &'a TensorData,
+    /// The keys.
+    pub key: &'a TensorData,
+    /// The values.
+    pub value: &'a TensorData,
+    /// The scores that count for nothing.
+    pub mask: Option<&'a TensorData>,
+    /// What is added to the scores.
+    pub bias: Option<&'a TensorData>,
+    /// Scale, softcap, causality.
+    pub options: AttentionModuleOptions,
+}
+
+/// A row's scores: each one's value, and how far it may be off.
+struct Scores {
+    value: Vec<f64>,
+    off: Vec<f64>,
+}
+
+impl Operands<'_> {
+    /// The limits of a result of `dtype`, to first order in its roundings: each step's (the scores, the cap, the bias, the weights,
+    /// the result) may be rounded to `dtype`, and is computed in f32, f64 in f64.
+    ///
+    /// A weight `p` whose score is off by `e` changes the result by `p e (v - result)`.
+    pub fn limits(&self, dtype: DType) -> TensorData {
+        let [query, key, value] =
+            [self.query, self.key, self.value].map(|data| data.iter::<f64>().collect::<Vec<_>>());
+        let (dims, columns) = (self.query.shape.as_slice(), self.value.shape.as_slice());
+        let [pairs, queries, width] = [dims[0] * dims[1], dims[2], dims[3]];
+        let [keys, columns] = [columns[2], columns[3]];
+        let mask: Option<Vec<bool>> = self.mask.map(|mask| mask.iter::<bool>().collect());
+        let bias: Option<Vec<f64>> = self.bias.map(|bias| bias.iter::<f64>().collect());
+        let computed = wide(dtype);
+        let [step, rounding] = [unit(computed), if computed == dtype { 0.0 } else { unit(dtype) }];
+        let mut limits = Vec::with_capacity(pairs * queries * columns);
+        for row in 0..pairs * queries {
+            let (pair, i) = (row / queries, row % queries);
+            let hidden = |j: usize| {
+                let late = self.options.is_causal && j + queries > i + keys;
+                late || mask.as_ref().is_some_and(|mask| mask[row * keys + j])
+            };
+            let q = &query[row * width..][..width];
+            let mut scores = Scores { value: Vec::new(), off: Vec::new() };
+            for j in 0..keys {
+                let k = &key[(pair * keys + j) * width..][..width];
+                let (mut score, mut off) = self.score(q, k, dtype);
+                if let Some(bias) = &bias {
+                    score += bias[row * keys + j];
+                    off += (step + rounding) * score.abs();
+                }
+                scores.value.push(if hidden(j) { f64::NEG_INFINITY } else { score });
+                scores.off.push(off);
+            }
+            let most = scores.value.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let mut weights: Vec<f64> = scores
+                .value
+                .iter()
+                .map(|s| if *s > f64::NEG_INFINITY { (s - most).exp() } else { 0.0 })
+                .collect();
+            let total: f64 = weights.iter().sum();
+            weights.iter_mut().for_each(|p| *p /= total.max(f64::MIN_POSITIVE));
+            // An exponential is off by its argument's rounding, twice for one of base 2, and by some of its own; the sum over keys
+            // goes by tiles, each scaled by exponentials.
+            let mut worst: f64 = 0.0;
+            for (off, (score, p)) in scores.off.iter_mut().zip(scores.value.iter().zip(&weights)) {
+                if *p > 0.0 {
+                    *off += step * (3.0 * (score - most).abs() + 8.0) + 2.0 * growth(keys, computed);
+                    worst = worst.max(*off);
+                }
+            }
+            // The second order: p's own error times the sum's.
+            let second = (4.0 * worst).exp();
+            for column in 0..columns {
+                let v = |j: usize| value[(pair * keys + j) * columns + column];
+                let result: f64 = weights.iter().enumerate().map(|(j, p)| p * v(j)).sum();
+                let [mut by_scores, mut by_sum, mut all] = [0.0; 3];
+                for (j, p) in weights.iter().enumerate().filter(|(_, p)| **p > 0.0) {
+                    by_scores += p * scores.off[j] * (v(j) - result).abs();
+                    by_sum += p * v(j).abs();
+                    all += v(j).abs();
+                }
+                // A reference in f64 is off as much as a result in f64.
+                let sides = if dtype == DType::F64 { 2.0 } else { 1.0 };
+                let sum = (rounding + 2.0 * growth(keys, computed)) * by_sum + 1.01 * rounding * result.abs();
+                limits.push(sides * (second * by_scores + sum) + least(dtype) * (1.0 + all));
+            }
+        }
+        TensorData::new(limits, [dims[0], dims[1], queries, columns])
+    }
+
+    /// A query's score of a key, capped, and how far it may be off.
+    fn score(&self, q: &[f64], k: &[f64], dtype: DType) -> (f64, f64) {
+        let computed = wide(dtype);
+        let [step, rounding] = [unit(computed), if computed == dtype { 0.0 } else { unit(dtype) }];
+        let scale = self.options.scale.unwrap_or(1.0 / (q.len() as f64).sqrt());
+        let [mut sum, mut magnitude] = [0.0; 2];
+        for (q, k) in q.iter().zip(k) {
+            sum += q * k;
+            magnitude += (q * k).abs();
+        }
+        let score = scale * sum;
+        let off = growth(q.len(), computed) * (scale * magnitude).abs() + (step + rounding) * score.abs();
+        let Some(cap) = self.options.softcap else { return (score, off) };
+        let capped = cap * (score / cap).tanh();
+        // The quotient's rounding, the tangent's own error, its rounding and the product's.
+        (capped, off + (step + rounding) * score.abs() + (8.0 * step + 2.0 * rounding) * capped.abs())
+    }
+}

@@ -1,0 +1,252 @@
+//! How far a result may be off, by bounds on its roundings: references in f64 with a limit for each element.
+//!
+//! The oracle computes the reference from the operands in f64, and the magnitude of what is added up from the operands without
+//! their signs.
+
+use crate::{Backend, DType, FloatDType, Input};
+use burn_backend::TensorData;
+use burn_backend::tensor::{Device, FloatTensor};
+
+/// Half a unit in the last place of 1.
+pub fn unit(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 2f64.powi(-53),
+        DType::F32 => 2f64.powi(-24),
+        DType::F16 => 2f64.powi(-11),
+        _ => 2f64.powi(-8),
+    }
+}
+
+/// The share of the sum of its terms' magnitudes by which a sum of `terms` products may be off, in whatever order.
+///
+/// Never more than `n u` (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 3.1); and, roundings being as good
+/// as independent, not more than `8 sqrt(n) u` but for one sum in 10^13 (Higham and Mary 2019, "A New Approach to Probabilistic
+/// Rounding Error Analysis", theorem 3.1). Two roundings more are for a bias or a divisor and for a sum in parts.
+pub fn growth(terms: usize, dtype: DType) -> f64 {
+    let n = terms as f64 + 2.0;
+    n.min(8.0 * n.sqrt()) * unit(dtype)
+}
+
+/// The type that sums of `dtype` are kept in.
+pub fn wide(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+/// What a result that underflows may be off.
+pub(crate) fn least(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2f64.powi(-24),
+        DType::F64 => 1e-300,
+        _ => 1e-36,
+    }
+}
+
+/// The greatest finite number of a type.
+fn greatest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::MAX,
+        DType::F32 => f64::from(f32::MAX),
+        DType::F16 => 65504.0,
+        _ => 3.389_531_389_251_535_5e38,
+    }
+}
+
+/// By what share a result of `dtype` may be off for its rounding from the type that it was computed in.
+fn rounding(computed: DType, dtype: DType) -> f64 {
+    if computed == dtype { 0.0 } else { unit(dtype) }
+}
+
+/// What a sum is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// The number of products.
+    pub count: usize,
+    /// The type they are added in.
+    pub wide: DType,
+    /// The result's.
+    pub dtype: DType,
+    /// Whether each product is rounded to that type first.
+    pub rounded: bool,
+    /// Whether one term, of at most 1, may be added to the rounded sum of the others.
+    pub bias: bool,
+}
+
+impl Terms {
+    /// So many, added in the type that sums of `dtype` are kept in, and rounded to `dtype` once.
+    pub fn of(count: usize, dtype: DType) -> Self {
+        Self { count, wide: wide(dtype), dtype, rounded: false, bias: false }
+    }
+}
+
+/// The numbers of `data`, each by `limit`.
+fn each(data: &TensorData, limit: impl FnMut(f64) -> f64) -> TensorData {
+    let all: Vec<f64> = data.iter::<f64>().map(limit).collect();
+    TensorData::new(all, data.shape.clone())
+}
+
+/// The limits for elements near `reference`, each a sum (or mean) of terms that are `magnitude` together without their signs.
+pub fn sums(reference: &TensorData, magnitude: &TensorData, terms: Terms) -> TensorData {
+    let Terms { count, wide: summed, dtype, rounded, bias } = terms;
+    // A reference in f64 is off as much as a result in f64.
+    let sums = growth(count, summed) + growth(count, DType::F64);
+    let rounding = rounding(summed, dtype);
+    let product = if rounded { rounding } else { 0.0 };
+    let mut magnitudes = magnitude.iter::<f64>();
+    each(reference, |x| {
+        let m = magnitudes.next().expect("as many as elements");
+        // The rounded sum, and where a bias follows the sum before it: the result without the bias.
+        let own = x.abs() + sums * m;
+        let roundings = if bias { 2.0 * own + m.min(1.0) } else { own };
+        (sums + product) * m + rounding * roundings + least(dtype)
+    })
+}
+
+/// The limits of elements to which terms are added one after the other in the result's type, rounded each time: so many
+/// `additions` to each element, which are `magnitude` together with it without their signs.
+pub fn additions(magnitude: &TensorData, additions: &TensorData, dtype: DType) -> TensorData {
+    let mut additions = additions.iter::<f64>();
+    each(magnitude, |m| {
+        let n = additions.next().expect("as many as elements");
+        n * (1.01 * unit(dtype) + unit(DType::F64)) * m + least(dtype)
+    })
+}
+
+/// The limits for elements near `reference`, each a product of up to `count` factors in any order, rounded to `dtype` once.
+pub fn products(reference: &TensorData, count: usize, dtype: DType) -> TensorData {
+    let computed = wide(dtype);
+    let share = growth(count, computed) + growth(count, DType::F64) + 1.01 * rounding(computed, dtype);
+    each(reference, |x| share * x.abs() + least(dtype))
+}
+
+/// The limits for elements near `reference` that are computed within `tolerance` and then rounded to `dtype`, not at all if they
+/// were computed in it.
+pub fn rounded(
+    reference: &TensorData,
+    computed: DType,
+    dtype: DType,
+    tolerance: crate::Tolerance,
+) -> TensorData {
+    let share = tolerance.relative + 1.01 * rounding(computed, dtype);
+    each(reference, |x| tolerance.absolute + share * x.abs() + least(dtype))
+}
+
+/// The limits of a Fourier transform of `count` numbers along a dim, `square` the sum of their squares for each element: in the
+/// 2-norm it is off by at most `log2(n) eta` of the result (Higham 2002, theorem 24.2), `eta` below `7 u` for factors that are
+/// rounded once, and each element by no more than the whole.
+pub fn fourier(reference: &TensorData, square: &TensorData, count: usize, dtype: DType) -> TensorData {
+    let n = count as f64;
+    let computed = wide(dtype);
+    // A transform of no power of two goes by others, and by products.
+    let share = 7.0 * (n.log2().ceil() + 1.0) * (unit(computed) + unit(DType::F64));
+    let mut squares = square.iter::<f64>();
+    each(reference, |x| {
+        let square = squares.next().expect("as many as elements");
+        share * (n * square).sqrt() + rounding(computed, dtype) * 1.01 * x.abs() + least(dtype)
+    })
+}
+
+/// A float input for the oracle, in f64, or its elements' magnitudes.
+pub fn exact<B: Backend>(input: &Input, magnitudes: bool, device: &Device<B>) -> FloatTensor<B> {
+    let tensor = B::float_cast(input.float::<B>(device), FloatDType::F64);
+    if magnitudes { B::float_abs(tensor) } else { tensor }
+}
+
+/// Asserts that a result is within the limits of its reference, element by element; beyond the greatest number of its type it is
+/// infinite.
+///
+/// # Panics
+/// With `what`, the first element that is not, and both values.
+#[track_caller]
+pub fn assert_within(
+    what: &impl std::fmt::Display,
+    found: &TensorData,
+    reference: &TensorData,
+    limits: &TensorData,
+) {
+    assert_eq!(found.shape, reference.shape, "{what}: shape");
+    assert_eq!(limits.shape, reference.shape, "{what}: a limit for each element");
+    let all = found.iter::<f64>().zip(reference.iter::<f64>()).zip(limits.iter::<f64>());
+    for (i, ((x, y), limit)) in all.enumerate() {
+        let same = x == y || (x.is_nan() && y.is_nan());
+        let overflows = x == y.signum() * f64::INFINITY && y.abs() + limit >= greatest(found.dtype);
+        let near = y.is_finite() && (overflows || (x - y).abs() <= limit);
+        assert!(
+            same || near,
+            "{what} ({:?}), element {i} of {:?}: {x} instead of {y}, off by {} of {limit}",
+            found.dtype,
+            found.shape,
+            (x - y).abs()
+        );
+    }
+}
+
+/// Asserts that a float op's result is right within the rounding bound of a sum or mean of [`Terms`]; the body sees the inputs as
+/// tensors, and gives a tensor.
+///
+/// ```ignore
+/// sums!("float_sum", Terms::of(n, dtype), |B, device, [a = &input]| B::float_sum(a));
+/// ```
+#[macro_export]
+macro_rules! sums {
+    ($what:expr, $terms:expr, |$B:ident, $device:ident, [$($x:ident = $input:expr),+]| $body:expr) => {{
+        let terms: $crate::limits::Terms = $terms;
+        let (ours, [reference, magnitude]) = $crate::sides!(|$B, $device, [$($x = $input),+]| $body);
+        assert_eq!(ours.dtype, terms.dtype, "{}", $what);
+        let limits = $crate::limits::sums(&reference, &magnitude, terms);
+        $crate::limits::assert_within(&$what, &ours, &reference, &limits);
+    }};
+}
+
+/// The result of this backend; the oracle's in f64, of the inputs and of their magnitudes.
+#[macro_export]
+macro_rules! sides {
+    (|$B:ident, $device:ident, [$($x:ident = $input:expr),+]| $body:expr) => {{
+        $crate::trace::to_file();
+        let ours = {
+            #[allow(dead_code)]
+            type $B = $crate::R;
+            let $device = Default::default();
+            $(let $x = $input.float::<$B>(&$device);)+
+            $crate::read_float::<$B>($body)
+        };
+        let theirs = [false, true].map(|magnitudes| {
+            #[allow(dead_code)]
+            type $B = $crate::O;
+            let $device = Default::default();
+            $(let $x = $crate::limits::exact::<$B>($input, magnitudes, &$device);)+
+            $crate::read_float::<$B>($body)
+        });
+        (ours, theirs)
+    }};
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fails(found: f64, reference: f64, limit: f64) -> bool {
+        let of = |x: f64| TensorData::new(vec![x], [1]);
+        let found = of(found).convert_dtype(DType::F32);
+        std::panic::catch_unwind(|| assert_within(&"it", &found, &of(reference), &of(limit))).is_err()
+    }
+
+    #[test]
+    fn what_is_infinite_or_no_number_must_be_the_same() {
+        let (inf, nan) = (f64::INFINITY, f64::NAN);
+        assert!(!fails(inf, inf, nan) && !fails(nan, nan, nan) && !fails(1.0, 1.01, 0.02));
+        assert!(
+            fails(1.0, inf, inf) && fails(-inf, inf, inf) && fails(nan, 1.0, inf) && fails(1.0, nan, inf)
+        );
+        assert!(fails(1.0, 1.03, 0.02) && fails(1.0, 1.0 + 1e-6, nan));
+        assert!(!fails(inf, 4e38, 1.0) && fails(-inf, 4e38, 1.0) && fails(inf, 3e38, 1.0));
+    }
+
+    #[test]
+    fn a_sum_may_be_off_by_its_roundings_and_no_more() {
+        let of = |x: f64| TensorData::new(vec![x], [1]);
+        // 100 terms of 1 in bf16, added in f32: one rounding.
+        let limit = sums(&of(100.0), &of(100.0), Terms::of(100, DType::BF16));
+        let limit = limit.iter::<f64>().next().expect("one");
+        assert!((0.39..0.4).contains(&limit), "{limit}");
+    }
+}
