@@ -48,10 +48,6 @@ pub(crate) struct Draw {
     pub(crate) one_sign: bool,
 }
 
-impl Lie {
-    /// Whether any axis repeats one element.
-}
-
 fn lie() -> impl Strategy<Value = Lie> {
     // Numbers, not a choice of strategies: those of a case lie on the stack side by side.
     let axis = (0usize..20).prop_map(|n| match n {

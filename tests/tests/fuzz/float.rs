@@ -243,7 +243,7 @@ table! { |c, B|
     float_max_abs, Exact, unless empty => f::<B>(B::float_max_abs(c.settled(one(c, NUMBERS))));
     float_prod, Within => {
         // Many factors of one sign underflow.
-        let most = if c.d.one_sign { 8 } else { 30 };
+        let most = if c.d.one_sign { 4 } else { 30 };
         let a = c.float(0, &c.d.shape(most), Range { low: -1.5, high: 1.5, wildest: 2, nan: true });
         multiplied(c, a.shape().num_elements(), [&a], |[a]| B::float_prod(a))
     };

@@ -44,6 +44,10 @@ const FEW: &[&str] = &[
 /// made wrong by that.
 const COARSE: &[&str] = &["q_into_data", "q_reshape", "q_repeat_dim", "q_select", "q_gather"];
 
+/// Ops that round each addition: a case with many to one place leaves it more than 1 %, and another one is drawn.
+const ADDED: &[&str] =
+    &["float_scatter_add", "float_select_add", "float_scatter_nd_add", "embedding_backward"];
+
 /// The bytes of each element.
 fn elements(data: &TensorData) -> std::slice::Chunks<'_, u8> {
     data.as_bytes().chunks(data.dtype.size())
@@ -62,14 +66,16 @@ fn has_enough(data: &TensorData) -> bool {
     if matches!(data.dtype, DType::Bool(_)) {
         return elements(data).len() >= DISTINCT && elements(data).collect::<BTreeSet<_>>().len() == 2;
     }
-    let finite = data.iter::<f64>().map(f64::is_finite);
+    // Of f16 not where it underflows.
+    let least = if data.dtype == DType::F16 { 1e-4 } else { 0.0 };
+    let finite = data.iter::<f64>().map(|x| x.is_finite() && x.abs() >= least);
     elements(data).zip(finite).filter(|(_, finite)| *finite).map(|(e, _)| e).collect::<BTreeSet<_>>().len()
         >= DISTINCT
 }
 
 /// The same for one of [`FEW`]: no number of it is so small that it may underflow.
 fn is_clear(data: &TensorData) -> bool {
-    !is_float(data.dtype) || data.iter::<f64>().all(|x| x.abs() > 1e-4)
+    !is_float(data.dtype) || data.iter::<f64>().all(|x| x == 0.0 || x.abs() > 1e-4)
 }
 
 /// The ways of being wrong that change this result of an op.
@@ -121,6 +127,10 @@ fn of_type(op: &Op, dtype: usize, random: &Random) -> Result<(), String> {
                 let mut others = ours.clone();
                 others[k] = result;
                 if compare(op, &others, &theirs).is_ok() {
+                    if ADDED.contains(&op.name) {
+                        done[k] = false;
+                        break;
+                    }
                     let dtype = ours[k].dtype;
                     return Err(format!(
                         "{}, result {k} ({dtype:?}) may be {way}:\n{case:?}\n{}",
