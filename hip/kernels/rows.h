@@ -19,11 +19,11 @@ template <class T> DEVICE Vector<T, LANES<T>> piece_of(const T *row, i64 first) 
 }
 
 // WIDTH neighbours, which may be a piece of narrower elements' row and more than 16 bytes here.
-template <class T, u32 WIDTH> struct alignas(sizeof(T) * WIDTH < 16 ? sizeof(T) * WIDTH : 16) Lanes {
+template <class T, u32 WIDTH> struct alignas(sizeof(T) * WIDTH < 16 ? sizeof(T) * WIDTH : 16) Neighbours {
     T lane[WIDTH];
 };
-template <u32 WIDTH, class T> DEVICE const Lanes<T, WIDTH> &lanes_of(const T *row, i64 first) {
-    return *reinterpret_cast<const Lanes<T, WIDTH> *>(row + first);
+template <u32 WIDTH, class T> DEVICE const Neighbours<T, WIDTH> &lanes_of(const T *row, i64 first) {
+    return *reinterpret_cast<const Neighbours<T, WIDTH> *>(row + first);
 }
 
 // A value that all threads of a warp have: AMD's compiler then keeps it, and what is computed of it, once for all of them.
@@ -106,7 +106,7 @@ template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F 
     for (u64 at = (u64)threadIdx.x * WIDTH; at < len + skip; at += (u64)blockDim.x * WIDTH) {
         i64 first = anew((i64)at - (i64)skip); // one counter, from which each row's address comes, not one for each row
         if (together && first >= 0 && (u64)first + WIDTH <= len) {
-            auto each = [&](Lanes<In, WIDTH>... x) {
+            auto each = [&](Neighbours<In, WIDTH>... x) {
                 Vector<T, WIDTH> y;
                 compute_t<T> last = (compute_t<T>)0;
 #if !COMPILER_HOST
@@ -168,7 +168,7 @@ template <class T> struct KeptRow {
         bool together = past_boundary(out) == skip && ((past_boundary(more) == skip % LANES<More>) && ... && true);
         for_each_piece([&](u32 p, i32 first) {
             if (together && whole(first)) {
-                auto each = [&](Lanes<More, WIDTH>... m) {
+                auto each = [&](Neighbours<More, WIDTH>... m) {
                     Vector<T, WIDTH> y;
                     C last = (C)0;
                     for_each_lane([&](u32 j) {
