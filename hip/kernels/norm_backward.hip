@@ -32,8 +32,8 @@ template <class P> struct PerChannel {
     DEVICE compute_t<P> operator()(u64 i) const { return gamma == nullptr ? (compute_t<P>)1 : load(gamma[i / spatial]); }
     DEVICE bool aligned() const { return true; }
     template <u32 WIDTH> static constexpr u32 AT_ONCE = WIDTH; // a division each
-    template <u32 WIDTH, class I> DEVICE Vector<P, WIDTH> piece(I first) const {
-        Vector<P, WIDTH> out;
+    template <u32 WIDTH, class I> DEVICE Lanes<P, WIDTH> piece(I first) const {
+        Lanes<P, WIDTH> out;
         P value = store<P>::from((compute_t<P>)1);
         I size = (I)spatial, channel = first / size, rest = first - channel * size;
         if (gamma != nullptr) value = gamma[channel];

@@ -242,18 +242,14 @@ fn parameters_are_used_as_f32_has_them() {
 #[test]
 fn a_kept_layer_norm_keeps_its_digits() {
     let mut norm = ours::LayerNormConfig::new(64).with_epsilon(1e-3).init::<Ours>(&Default::default());
-    let case =
-        Case { gamma: near_one(64, DType::BF16), ..Case::new(&Random::new(), &[20, 64], 64, DType::BF16) };
+    let mut case = Case::new(&Random::new(), &[20, 64], 64, DType::BF16);
+    case.gamma = near_one(64, DType::BF16);
     norm.gamma = case.param(&case.gamma, DType::F32);
     let run = |norm: &ours::LayerNorm<Ours>, dtype| {
         let beta = norm.beta.as_ref().map(|beta| beta.val());
         run!(case, Ours, 2, dtype, false, norm, [Some(norm.gamma.val()), beta])
     };
-    let exact = {
-        let wide = norm.clone().fork(&Default::default());
-        let wide = Precision::new(FloatDType::F64).convert(&wide);
-        run(&wide, DType::F64)
-    };
+    let exact = run(&Precision::new(FloatDType::F64).convert(&norm), DType::F64);
     let kept = Precision::new(FloatDType::BF16).keep("LayerNorm").convert(&norm);
     assert_eq!(kept.gamma.val().dtype(), DType::F32);
     let (found, lines) = during(|| run(&kept, DType::BF16));
