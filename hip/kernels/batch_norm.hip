@@ -7,15 +7,24 @@
 // Blocks have 256 threads at most, which is said so that the compiler knows that all waves are possible. On CDNA it would pay for them with scalar
 // registers, which these kernels need, and has them without being asked.
 #if __GFX9__
-#define RDNA_WAVES
+#define RDNA_WAVES(wanted)
 #else
-#define RDNA_WAVES ALL_WAVES(true)
+#define RDNA_WAVES(wanted) ALL_WAVES(wanted)
 #endif
 
 // a / b, below 2^53, where the quotient of f64 is right or one too great: AMD's division of 64-bit integers takes many registers.
 DEVICE u64 quotient(u64 a, u64 b) {
     u64 q = (u64)((f64)a / (f64)b);
     return q * b > a ? q - 1 : q;
+}
+
+// A number that all threads of a block have, in scalar registers where some are left: on CDNA they are full.
+DEVICE u64 of_block(u64 value) {
+#if __GFX9__
+    return value;
+#else
+    return (u64)of_warp((u32)(value >> 32)) << 32 | of_warp((u32)value);
+#endif
 }
 
 // What every kernel here is given first: its tensors' sizes and how it goes through them. Functions read it anew where they need it (`parameters`):
@@ -81,7 +90,7 @@ DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy,
     bool far = s.spatial >> 29 != 0;
     u32 spatial = far ? ~0u : (u32)s.spatial / WIDTH, first = far ? 0 : (u32)part.first / WIDTH, at = first + p.strip, end = first + part.count / WIDTH;
     if (!p.inside || at >= end) return;
-    u64 base = (part.sample * s.channels + p.tile) * s.spatial + (far ? part.first : 0);
+    u64 base = of_block((part.sample * s.channels + p.tile) * s.spatial + (far ? part.first : 0));
     x += base;
     if constexpr (BOTH) dy += base;
     if constexpr (WRITES) out += base;
@@ -264,7 +273,7 @@ DEVICE void apply(const Shape &s, Place p, const T *x, const compute_t<T> *gamma
 
 // partial[2, parts, channels]: mean and summed squared deviations of each part.
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, compute_t<T> *partial) {
+__global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, compute_t<T> *partial) {
     Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         auto m = moments_of(s, p, x);
@@ -278,7 +287,7 @@ __global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_moments(u64 batch, 
 // The second step: y, statistics[2, channels] with mean and rstd, and running[2, channels] with the running mean and (biased) variance
 // after `momentum` of this batch's. The running statistics are read where they were and written elsewhere.
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
+__global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
                                  const compute_t<T> *running_mean, const compute_t<T> *running_var, const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
                                  compute_t<T> *statistics, compute_t<T> *running) {
     Shape s{batch, channels, spatial, wide, parts};
@@ -309,7 +318,7 @@ template <class T> struct FinishGiven {
     f32 *running;
 };
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
+__global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
                                                                     const f32 *gamma, const f32 *beta, const f32 *running_mean, const f32 *running_var,
                                                                     f64 momentum, f64 epsilon, T *y, f32 *statistics, f32 *running) {
     FinishGiven<T> all{{batch, channels, spatial, wide, parts}, x, gamma, beta, running_mean, running_var, momentum, epsilon, y, statistics, running};
@@ -336,7 +345,7 @@ __global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_finish(u64 batch, u
 
 // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta with given statistics.
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
+__global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
                                  const compute_t<T> *mean, const compute_t<T> *variance, f64 epsilon, T *y) {
     using C = compute_t<T>;
     Shape s{batch, channels, spatial, wide, parts};
@@ -357,16 +366,16 @@ template <class T> struct SumsGiven {
     compute_t<T> *partial;
 };
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES void channel_sums(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, u64 step, u64 share, u64 rows, const T *x, const T *dy,
+__global__ __launch_bounds__(256) RDNA_WAVES((!is_same<T, f64>::value)) void channel_sums(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, u64 step, u64 share, u64 rows, const T *x, const T *dy,
                              const compute_t<T> *statistics, compute_t<T> *partial) {
     using C = compute_t<T>;
     SumsGiven<T> all{{batch, channels, spatial, wide, parts}, step, share, rows, x, dy, statistics, partial};
     for_each_place(all.shape, [=](Place p) {
         const SumsGiven<T> given = parameters(all);
         // The tile's first row, of which the thread's is near.
-        u64 begin = quotient(p.tile, given.share);
+        u64 begin = of_block(quotient(p.tile, given.share));
         u32 row = p.inside ? (u32)quotient(p.tile - begin * given.share + p.k, given.share) : 0, each_step = (u32)given.step;
-        const C *mean_of = given.statistics + part_of<T>(given.shape, p.part).sample * given.step + begin, *rstd_of = mean_of + given.rows;
+        const C *mean_of = given.statistics + of_block(part_of<T>(given.shape, p.part).sample * given.step + begin), *rstd_of = mean_of + given.rows;
         Pair<C> sum{(C)0, (C)0};
         auto each = [&](u32 n, auto a, auto d) {
             constexpr u32 WIDTH = sizeof(a) / sizeof(T);
@@ -391,7 +400,7 @@ __global__ __launch_bounds__(256) RDNA_WAVES void channel_sums(u64 batch, u64 ch
 // The second step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)), and dparams[2, channels] with dgamma = sum(dy * n) and
 // dbeta = sum(dy) (Ioffe and Szegedy 2015).
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const compute_t<T> *gamma,
+__global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const compute_t<T> *gamma,
                                     const compute_t<T> *statistics, const compute_t<T> *partial, T *dx, compute_t<T> *dparams) {
     using C = compute_t<T>;
     Shape s{batch, channels, spatial, wide, parts};
