@@ -14,14 +14,17 @@ use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Vector, by_level};
 use crate::runtime::{parallel, threads};
 
-/// Pixels of a block: three rows of the gradient and three of patches take 24 KiB, less than a first-level cache, and the sums of vectors
-/// at a block's end a twentieth of its time.
-const PIXELS: usize = 1024;
+/// Pixels of a block: adding up a tile's vectors at its end is a tenth of its time.
+const PIXELS: usize = 768;
+
+/// Floats of patches that every row of the gradient is multiplied by before the next ones are: with three of the gradient's rows, less than a
+/// first-level cache.
+const NEAR: usize = 5 << 10;
 
 /// A block's row in scratch memory: and a vector, that is written beyond the last pixel.
 const ROW: usize = PIXELS + 16;
 
-/// Rows of patches that are written out at once: with `ROW` 195 KiB, beside a few rows of the gradient in a second-level cache.
+/// Rows of patches that are written out at once: with `ROW` 147 KiB, beside a few rows of the gradient in a second-level cache.
 const ROWS: usize = 48;
 
 /// Rows of the gradient of a task at least, where patches alone are too few tasks: each writes out its patches itself.
@@ -94,31 +97,29 @@ unsafe fn accumulate<V: Vector>(work: Work<'_>) {
             work.planes.gather::<V>(work.pieces, offset as usize, line);
             close::<V>(line, work.columns);
         }
-        let mut row = 0;
-        while row < work.rows {
-            let rows = (work.rows - row).min(3);
-            let mut tap = 0;
-            while tap < work.offsets.len() {
-                let taps = (work.offsets.len() - tap).min(3);
-                let dy = (work.gradients.add(row * work.apart), work.apart);
-                let x = work.patches.add(tap * ROW);
-                let to = work.sums.add(row * work.stride + tap);
-                macro_rules! tiles {
-                    ($($r:literal: $($n:literal)+;)+) => {
-                        match (rows, taps) {
-                            $($(($r, $n) => tile::<V, $r, $n>(vectors, dy, x, to, work.stride, work.adds),)+)+
-                            _ => unreachable!("no tile of {rows} x {taps}"),
-                        }
-                    };
+        let near = (NEAR / work.columns.next_multiple_of(V::LANES)).clamp(3, 48) / 3 * 3;
+        for first in (0..work.offsets.len()).step_by(near) {
+            let last = (first + near).min(work.offsets.len());
+            for row in (0..work.rows).step_by(3) {
+                for tap in (first..last).step_by(3) {
+                    let dy = (work.gradients.add(row * work.apart), work.apart);
+                    let x = work.patches.add(tap * ROW);
+                    let to = work.sums.add(row * work.stride + tap);
+                    macro_rules! tiles {
+                        ($($r:literal: $($n:literal)+;)+) => {
+                            match ((work.rows - row).min(3), (last - tap).min(3)) {
+                                $($(($r, $n) => tile::<V, $r, $n>(vectors, dy, x, to, work.stride, work.adds),)+)+
+                                (rows, taps) => unreachable!("no tile of {rows} x {taps}"),
+                            }
+                        };
+                    }
+                    tiles! {
+                        3: 1 2 3;
+                        2: 1 2 3;
+                        1: 1 2 3;
+                    }
                 }
-                tiles! {
-                    3: 1 2 3;
-                    2: 1 2 3;
-                    1: 1 2 3;
-                }
-                tap += taps;
             }
-            row += rows;
         }
     }
 }
