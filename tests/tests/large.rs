@@ -178,7 +178,7 @@ fn a_norm_of_2_29_channels() -> Result<(), RocmError> {
 #[ignore = "needs 10 GB"]
 fn products_of_more_than_31_bits() {
     let device = Default::default();
-    let [batch, rows] = [70_000, 32_768];
+    let [batch, rows] = [70_000usize, 32_768];
     for shape in [[batch, rows, 1], [batch * rows, 1, 1], [1, batch * rows, 1]] {
         let weight = R::float_from_data(TensorData::from([[[3f32]]]).convert_dtype(DType::F16), &device);
         let x = R::float_zeros(Shape::from(shape.to_vec()), &device, FloatDType::F16);
