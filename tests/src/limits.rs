@@ -17,14 +17,12 @@ pub fn unit(dtype: DType) -> f64 {
     }
 }
 
-/// The share of the sum of its terms' magnitudes by which a sum of `terms` products may be off, in whatever order.
-///
-/// Never more than `n u` (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 3.1); and, roundings being as good
-/// as independent, not more than `8 sqrt(n) u` but for one sum in 10^13 (Higham and Mary 2019, "A New Approach to Probabilistic
-/// Rounding Error Analysis", theorem 3.1). Two roundings more are for a bias or a divisor and for a sum in parts.
+/// The share of the sum of its terms' magnitudes by which a sum of `terms` products may be off, in whatever order: `n u` (Higham
+/// 2002, "Accuracy and Stability of Numerical Algorithms", section 3.1). Two roundings more are for a bias or a divisor and for a
+/// sum in parts. The bound for independent roundings, a multiple of `sqrt(n) u`, does not hold for operands that repeat an
+/// element, as broadcast ones do: their roundings are alike.
 pub fn growth(terms: usize, dtype: DType) -> f64 {
-    let n = terms as f64 + 2.0;
-    n.min(8.0 * n.sqrt()) * unit(dtype)
+    (terms as f64 + 2.0) * unit(dtype)
 }
 
 /// The type that sums of `dtype` are kept in.
