@@ -220,7 +220,7 @@ fn a_fault_goes_with_its_tensor() {
     }
     // Written over as a whole.
     let bad = offender(table.clone(), 99);
-    let healed = R::float_slice_assign(bad, &slices(&[0..64]), table);
+    let healed = R::float_slice_assign(bad, &[Slice::from(0..64)], table);
     assert_eq!(read_float::<R>(healed).to_vec::<f32>().unwrap()[63], 64.0);
     assert!(R::sync(&device).is_err(), "a fault that no read has reported");
     R::sync(&device).unwrap();

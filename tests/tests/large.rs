@@ -91,7 +91,7 @@ fn sparse(shape: [usize; 3], places: &[[usize; 3]], values: &[f64]) -> RocmTenso
 fn at(x: &RocmTensor, places: &[[usize; 3]]) -> Vec<f64> {
     let read = |at: &[usize; 3]| {
         let slices = at.map(|at| Slice::from(at..at + 1));
-        read_float::<R>(R::float_slice(x.clone(), &slices)).iter::<f64>().next().unwrap()
+        read_float::<R>(R::float_slice(x.clone(), &slices)).iter::<f64>().next().expect("one element")
     };
     places.iter().map(read).collect()
 }

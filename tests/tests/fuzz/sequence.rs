@@ -180,7 +180,7 @@ table! { |c, B|
         // same way in every channel.
         let signs = [0, 1].map(|axis| {
             let [h, w] = case.size;
-            let sign = |i: usize| if [i / w, i % w][axis] % 2 == 0 { 1.0f32 } else { -1.0 };
+            let sign = |i: usize| if [i / w, i % w][axis].is_multiple_of(2) { 1.0f32 } else { -1.0 };
             let data = TensorData::new((0..h * w).map(sign).collect::<Vec<_>>(), [1, 1, h, w]);
             B::float_from_data(data, &c.device)
         });
