@@ -69,6 +69,15 @@ macro_rules! by_scalar {
         })
     }};
 }
+/// A scalar that is taken as an element of the tensor's type. The oracle computes in f32, and so gets it rounded.
+fn element<B: Backend>(c: &Side<'_, B>, k: usize) -> Scalar {
+    let scalar = c.d.scalar(k);
+    if !c.oracle() {
+        return scalar;
+    }
+    let data = TensorData::new(vec![scalar.elem::<f64>()], [1]).convert_dtype(c.d.float_type());
+    Scalar::Float(data.iter::<f64>().next().expect("one element"))
+}
 macro_rules! along {
     ($c:ident, $B:ident, $op:ident, $range:expr) => {{
         let (a, dim) = axis($c, $range);
@@ -189,7 +198,9 @@ table! { |c, B|
     float_sub_scalar, Near(2.0) => by_scalar!(c, B, float_sub_scalar, ANY);
     float_mul_scalar, Near(2.0) => by_scalar!(c, B, float_mul_scalar, ANY);
     float_div_scalar, Near(2.0) => by_scalar!(c, B, float_div_scalar, ANY);
-    float_remainder_scalar, Near(16.0), unless |d| d.wild >= 2 => scalar!(c, B, float_remainder_scalar, UNIFORM);
+    float_remainder_scalar, Near(16.0), unless |d| d.wild >= 2 => {
+        f::<B>(B::float_remainder_scalar(one(c, UNIFORM), element(c, 1)))
+    };
     // The oracle fails to make an integer of an infinite power.
     float_powf_scalar, Near(32.0), unless |d| d.scalar(1).elem::<f64>().is_infinite() => by_scalar!(c, B, float_powf_scalar, ANY);
     float_clamp_min, Exact => f::<B>(B::float_clamp_min(one(c, NUMBERS), c.d.scalar(1)));
