@@ -453,8 +453,11 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
 
     fn float_powf_scalar(tensor: RocmTensor, value: Scalar) -> RocmTensor {
         match value {
-            // Burn takes an infinity for a whole number, and fails to make an integer of it.
-            Scalar::Float(power) if power.is_infinite() => Self::float_powf_scalar_impl(tensor, value),
+            // Burn takes an infinity, and whatever is greater than every i64, for a whole number, and fails to make an
+            // integer of it.
+            Scalar::Float(power) if power.abs() >= i64::MAX as f64 => {
+                Self::float_powf_scalar_impl(tensor, value)
+            }
             _ => match value.try_as_integer() {
                 Some(power) => Self::float_powi_scalar(tensor, power),
                 None => Self::float_powf_scalar_impl(tensor, value),
