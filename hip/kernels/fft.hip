@@ -30,7 +30,7 @@ template <class F> DEVICE void for_each_point(u64 outer, u64 len, u64 inner, F f
         });
     } else {
         for_each_column_group(outer * len, inner, [=](u64 row, u64 first, u32 width) {
-            u64 o = divided(row, len), k = row - o * len;
+            u64 o = row / len, k = row % len;
             INDEPENDENT
             for (u32 c = 0; c < width; ++c) f(o, k, first + c);
         });

@@ -373,10 +373,7 @@ template <class F> DEVICE void for_each_column_group(u64 outer, u64 inner, F f) 
         at += width;
     }
 #else
-    for_each(outer * inner, [=](u64 i) {
-        u64 o = divided(i, inner);
-        f(o, i - o * inner, 1u);
-    });
+    for_each(outer * inner, [=](u64 i) { f(i / inner, i % inner, 1u); });
 #endif
 }
 
