@@ -139,14 +139,15 @@ DEVICE f32 f16_to_f32(f16 h) {
 }
 DEVICE f16 f32_to_f16(f32 f) {
     u32 bits = bit_cast<u32>(f);
-    u32 sign = bits & 0x80000000u;
-    bits ^= sign;
-    // Adding 0.5 aligns a subnormal result's last bit with f32's: the addition rounds to nearest even.
-    u32 subnormal = bit_cast<u32>(bit_cast<f32>(bits) + 0.5f) - 0x3f000000u;
-    u32 normal = (bits - (112u << 23) + 0xfffu + ((bits >> 13) & 1u)) >> 13;
-    u32 special = select(bits > 0x7f800000u, 0x7e00u, 0x7c00u);
-    u32 half = select(bits >= (143u << 23), special, select(bits < (113u << 23), subnormal, normal));
-    return f16{(u16)(half | sign >> 16)};
+    u32 magnitude = bits & 0x7fffffffu;
+    u32 exponent = magnitude & 0x7f800000u;
+    exponent = exponent > (113u << 23) ? exponent : 113u << 23; // f16's least, which subnormals have too
+    // 2^13 times that is added: then f32's last bit is the result's, and the addition rounds to nearest even.
+    u32 scale = exponent + (13u << 23);
+    u32 half = bit_cast<u32>(bit_cast<f32>(magnitude) + bit_cast<f32>(scale)) - scale + ((exponent - (113u << 23)) >> 13);
+    half = half < 0x7c00u ? half : 0x7c00u;
+    half = select(magnitude > 0x7f800000u, 0x7e00u, half);
+    return f16{(u16)(half | (bits >> 16 & 0x8000u))};
 }
 #endif
 
