@@ -120,7 +120,8 @@ pub(crate) fn softmax(options: &Options, rows: &mut Vec<Row>) {
     row!(options, rows, "softmax 4096x4096 f32", 0.8, pair, soft, 4096);
 }
 
-/// Queries, keys and values of `[1, heads, sequence, width]`, stored as models have them: `[1, sequence, heads, width]`.
+/// Queries, keys and values of `[1, heads, sequence, width]`, stored as models have them: `[1, sequence, heads,
+/// width]`.
 fn heads<B: Backend>(
     device: &B::Device,
     [heads, queries, keys, width]: [usize; 4],

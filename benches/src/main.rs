@@ -1,8 +1,8 @@
 //! Benchmarks of burn-rocm beside its peers, in one run on one machine.
 //!
-//! On the CPU device a row is one case: the median time of this backend, the median time of the peer (`burn-flex`), their ratio,
-//! and the bar the ratio is held to. The two backends take turns, so that a slow spell of the machine meets both. On a GPU the cases
-//! are larger, and the peers others: [`gpu`].
+//! On the CPU device a row is one case: the median time of this backend, the median time of the peer (`burn-flex`),
+//! their ratio, and the bar the ratio is held to. The two backends take turns, so that a slow spell of the machine
+//! meets both. On a GPU the cases are larger, and the peers others: [`gpu`].
 
 // `gpu/models/nets.rs` is compiled once for each choice of modules.
 #![allow(clippy::duplicate_mod)]

@@ -75,8 +75,8 @@ pub(crate) enum Value {
 /// `value` in the type that kernels over `dtype` compute in (`compute_t` in `prelude.h`), with the conversions of
 /// Rust's `as`.
 ///
-/// In f16 and bf16 arithmetic takes its scalars so: `x / 70000` of f16 is a number, though f16 has no 70000. What decides by a
-/// scalar takes an [`element`].
+/// f16 and bf16 arithmetic takes its scalars in f32: `x / 70000` of f16 is finite, though f16 has
+/// no 70000. Comparisons and remainders take an [`element`].
 pub(crate) fn compute(value: Scalar, dtype: hip::DType) -> Value {
     use hip::DType as D;
     match dtype {
@@ -94,8 +94,8 @@ pub(crate) fn compute(value: Scalar, dtype: hip::DType) -> Value {
     }
 }
 
-/// `value` as an element of `dtype`, in the compute type: what a tensor of it would hold. A comparison with 0.1 is one with the
-/// dtype's 0.1, as in Burn's other backends.
+/// `value` rounded to an element of `dtype`, in the compute type. A comparison with 0.1 so compares
+/// with the dtype's 0.1, as in Burn's other backends.
 pub(crate) fn element(value: Scalar, dtype: hip::DType) -> Value {
     match dtype {
         hip::DType::F16 => Value::F32(f16::from_f64(value.elem()).to_f32()),

@@ -9,11 +9,13 @@ thread_local! {
     static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
-/// The error behind the last op of this thread that panicked, or the last read or sync that failed; once.
+/// Takes the error of this thread's last op that panicked, or of its last read or sync that failed;
+/// the next call returns `None`.
 ///
-/// Burn's op methods return no `Result`: an op that fails panics with the error's text, before it has changed
-/// any tensor. After a `catch_unwind` this gives the error itself, and the next op works. Reads and `sync` return an error, which
-/// `into_data` panics with; it is Burn's and has the text alone, so the error itself is here too.
+/// Burn's op methods return no `Result`: an op that fails panics with the error's text, before it
+/// has changed any tensor. After a `catch_unwind` this function gives the typed error, and the next
+/// op works. Reads and `sync` return Burn's error, which only holds the text (`into_data` panics
+/// with it); this function gives the typed error here too.
 pub fn take_last_error() -> Option<Error> {
     LAST.with(|last| last.borrow_mut().take())
 }
@@ -57,7 +59,7 @@ pub(crate) fn invalid<T>(
     Err(Error::Invalid { op, expected: expected.into(), found: found.into() })
 }
 
-/// The form in which reads and `sync` report, in Burn's type; keeps `error` for [`take_last_error`].
+/// Converts `error` into Burn's type, for reads and `sync`, and keeps it for [`take_last_error`].
 #[cold]
 pub(crate) fn execution(error: Error) -> ExecutionError {
     let reason = error.to_string();

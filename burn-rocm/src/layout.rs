@@ -141,7 +141,8 @@ impl Layout {
         true
     }
 
-    /// Whether each index has an element of its own, as far as the strides alone tell: not where an axis was repeated or windows overlap.
+    /// Whether the strides alone prove that each index has its own element. Not so if an axis is
+    /// repeated or windows overlap.
     pub fn names_each_once(&self) -> bool {
         let mut axes: SmallVec<[(usize, usize); INLINE]> =
             self.strides.iter().map(|by| by.unsigned_abs()).zip(self.dims().iter().copied()).collect();

@@ -13,26 +13,32 @@
 //!
 //! - quantised values of E5M2, E4M3 and E2M1, and those packed along another dim than the last.
 //!
-//! An index out of range or an integer division by zero in a tensor is found by the kernel: it touches no memory and gives 0 there.
-//! The op's result is then faulty, and so is what is computed from it: each read of either fails, in whichever thread, with the op's
-//! name ([`read_with_fault`] gives the elements too), and reads of other tensors don't.
-//! [`Backend::sync`](burn_backend::Backend::sync) reports each fault that no read has reported, once.
-//! `bool_argwhere` is the only op that waits for the device: the size of its result is data, and is read.
+//! Only the kernel sees an index out of range or an integer division by zero in a tensor. It then
+//! touches no memory for that element and gives 0. The op's result is faulty, and so is what is
+//! computed from it: each read of either fails with the op's name, in every thread
+//! ([`read_with_fault`] gives the elements too). Reads of other tensors don't fail.
+//! [`Backend::sync`](burn_backend::Backend::sync) reports once each fault that no read has
+//! reported. `bool_argwhere` is the only op that waits for the device: it must read the size of its
+//! result.
 //!
-//! The dtypes that tensors have by default are a device's, whichever type came first: see [`Rocm`].
+//! Default dtypes belong to a device, not to a backend type: see [`Rocm`].
 //!
 //! # Where Burn leaves the answer open
 //!
-//! - *Scalars.* Comparisons and remainders take a scalar as an element of the tensor's dtype, rounded or, of integers, wrapped into
-//!   it: `x.equal_elem(0.1)` of f16 finds the f16 nearest to 0.1, as `x.equal(full(0.1))` does, and as burn-flex has it. Arithmetic in
-//!   f16 and bf16 takes it in f32, which burn-flex rounds first: `x / 70000` of f16 stays a number.
-//! - *`clamp`* ignores a bound that is NaN, as Burn's definition of it does (masks of what is lower or greater than the bound) and as
-//!   burn-ndarray and burn-flex's `clamp_min` and `clamp_max` do; burn-flex's `clamp` panics there, libtorch's gives NaN. An element
-//!   that is NaN stays. Of bounds in the wrong order the upper counts. An integer bound past the dtype's end is that end.
-//! - *`mean_dim`* along an axis without elements is [`RocmError::Invalid`], as a panic of burn-flex and burn-ndarray: Burn computes `var`
-//!   and its kin from it, and would make 0 of NaN. `mean` of no element is NaN, as burn-flex has it.
-//! - *`Distribution::Uniform`* over a range wider than the dtype's is drawn from the part within its finite numbers; bounds that are not
-//!   finite are [`RocmError::Invalid`]. Burn's CPU backends panic at both.
+//! - *Scalars.* Comparisons and remainders take a scalar as an element of the tensor's dtype:
+//!   rounded, or for integers wrapped. `x.equal_elem(0.1)` of f16 finds the f16 nearest to 0.1, as
+//!   `x.equal(full(0.1))` and burn-flex do. Arithmetic in f16 and bf16 takes a scalar in f32, so `x
+//!   / 70000` of f16 stays finite; burn-flex rounds the scalar to the dtype first.
+//! - *`clamp`* ignores a NaN bound. Burn's definition does so too (masks of what is lower or
+//!   greater than the bound), and so do burn-ndarray and burn-flex's `clamp_min` and `clamp_max`;
+//!   burn-flex's `clamp` panics, libtorch's gives NaN. NaN elements stay. If the bounds are in the
+//!   wrong order, the upper one counts. An integer bound past the dtype's end becomes that end.
+//! - *`mean_dim`* along an axis without elements is [`RocmError::Invalid`]; burn-flex and
+//!   burn-ndarray panic too. Burn computes `var` and its kin from it, and would turn a NaN mean
+//!   into a variance of 0. `mean` of no elements is NaN, as burn-flex has it.
+//! - *`Distribution::Uniform`* over a range wider than the dtype's draws from the part that the
+//!   dtype's finite numbers cover; bounds that are not finite are [`RocmError::Invalid`]. Burn's
+//!   CPU backends panic for both.
 
 mod backend;
 mod device;

@@ -11,15 +11,17 @@ use crate::tensor::RocmTensor;
 
 /// A quantised tensor: a view of packed values, and the scales of their blocks.
 ///
-/// The values lie in row-major order as `Format` says, and a block is so many of them that follow on each other there, whatever
-/// the view makes of them: that is how `burn-flex` and Burn's own calibration read a block of several dims, too.
+/// The values lie in row-major order as `Format` says, and a block is so many of them that follow on each other
+/// there, whatever the view makes of them: that is how `burn-flex` and Burn's own calibration read a block of
+/// several dims, too.
 #[derive(Clone, Debug)]
 pub struct RocmQTensor {
     /// The storage, byte by byte, from its buffer's start.
     values: RocmTensor,
     /// The view, in values: offset 0 is the storage's first.
     layout: Layout,
-    /// f32 whatever the scheme's parameter type is, as in Burn's data of quantised tensors; rounded to that type when they are made.
+    /// f32 whatever the scheme's parameter type is, as in Burn's data of quantised tensors; rounded to that type
+    /// when they are made.
     scales: RocmTensor,
     scheme: QuantScheme,
     format: Format,
@@ -29,7 +31,8 @@ impl RocmQTensor {
     /// Values stored for `shape` with their scales.
     ///
     /// # Errors
-    /// `Invalid` where there are fewer bytes or scales than the shape and the scheme need; every kernel launch rests on this check.
+    /// `Invalid` where there are fewer bytes or scales than the shape and the scheme need; every kernel launch
+    /// rests on this check.
     pub(crate) fn new(
         op: &'static str,
         values: RocmTensor,
@@ -144,8 +147,8 @@ impl Format {
     /// The format of a scheme.
     ///
     /// # Errors
-    /// `Unsupported` for floats as values, for Burn's own data format knows none, and for what is packed along another dim than the
-    /// last.
+    /// `Unsupported` for floats as values, for Burn's own data format knows none, and for what is packed along
+    /// another dim than the last.
     pub(crate) fn of(op: &'static str, scheme: &QuantScheme) -> hip::Result<Self> {
         let QuantMode::Symmetric = scheme.mode;
         let bits = match scheme.value {

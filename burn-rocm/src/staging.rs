@@ -36,7 +36,8 @@ impl AllocationController for Pinned {
 /// Data of fewer bytes gains nothing: it is copied into a pinned page with others anyway.
 const LEAST: usize = 64 << 10;
 
-/// Moves the data into pinned memory, from which the device copies by itself. Data stays where it is if there is too little.
+/// Moves the data into pinned memory, from which the device copies by itself. Data stays where it is if there is
+/// too little.
 pub(crate) fn pin(device: &Arc<Device>, data: &mut TensorData) {
     let length = data.bytes.len();
     if length <= LEAST || data.bytes.property() == AllocationProperty::Pinned {

@@ -166,7 +166,7 @@ impl RocmTensor {
         self.layout.is_contiguous() && self.is_sole_holder()
     }
 
-    /// Whether this value is the buffer's one owner.
+    /// Whether this value is the only owner of its buffer.
     pub(crate) fn is_sole_holder(&mut self) -> bool {
         Arc::get_mut(&mut self.buffer).is_some()
     }

@@ -1,5 +1,6 @@
-//! Mixed precision and gradient checkpointing: a convolutional network and a small transformer classify drawn digits, trained in f32, and in f16 and bf16
-//! with f32 master weights, each with and without checkpointing; accuracy, peak memory and time of each.
+//! Mixed precision and gradient checkpointing: a convolutional network and a small transformer classify drawn
+//! digits, trained in f32, and in f16 and bf16 with f32 master weights, each with and without checkpointing;
+//! accuracy, peak memory and time of each.
 //!
 //! ```text
 //! cargo run --release --example amp -- --model cnn --steps 400

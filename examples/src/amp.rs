@@ -1,4 +1,5 @@
-//! Mixed precision: two classifiers of drawn digits whose parameters may be f16 or bf16, and their training with f32 master weights.
+//! Mixed precision: two classifiers of drawn digits whose parameters may be f16 or bf16, and their training with
+//! f32 master weights.
 
 use std::time::Instant;
 
@@ -100,7 +101,8 @@ pub struct Options {
     pub steps: usize,
     /// Images in one step.
     pub batch_size: usize,
-    /// Learning rate of the first step. It falls to 0 in a line, so that what a run ends with is not the chance of its last steps.
+    /// Learning rate of the first step. It falls to 0 in a line, so that what a run ends with is not the chance of
+    /// its last steps.
     pub lr: f64,
     /// Decides the weights at the start and the order of the images.
     pub seed: u64,
@@ -119,7 +121,8 @@ pub struct Outcome {
     pub skipped: usize,
 }
 
-/// Trains a new model, in f32, or in a half with f32 master weights and, in f16, the loss scaled; and evaluates it in f32.
+/// Trains a new model, in f32, or in a half with f32 master weights and, in f16, the loss scaled; and evaluates it
+/// in f32.
 ///
 /// # Errors
 /// What the device reports.
@@ -135,7 +138,8 @@ where
     let device = RocmDevice::default();
     let pool = hip::Device::get(device.index)?;
     B::seed(&device, options.seed);
-    // A copy draws the parameters in their order, where a forward pass would in its own: every precision starts with the same.
+    // A copy draws the parameters in their order, where a forward pass would in its own: every precision starts
+    // with the same.
     let mut model = Precision::new(FloatDType::F32).convert(&Classifier::<B>::new(kind, &device));
     let loss = CrossEntropyLossConfig::new().init::<B>(&device);
     let mut optimizer = AdamConfig::new().init();

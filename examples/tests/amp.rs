@@ -9,7 +9,8 @@ use burn_rocm_examples::data::digits;
 
 /// One test: the seed and the peak of memory are the device's.
 ///
-/// After all 600 steps of the example the halves are within half a point; after these few the accuracy still climbs by as much in a step.
+/// After all 600 steps of the example the halves are within half a point; after these few the accuracy still climbs
+/// by as much in a step.
 #[test]
 fn halves_learn_as_f32_and_checkpointing_takes_less_memory() {
     let data = digits::generate(0, 3200, 1000);

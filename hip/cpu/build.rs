@@ -123,8 +123,9 @@ fn read_by(text: &str) -> Vec<&'static str> {
     }
 }
 
-/// What an object is made of, in short: the compiler and its flags, and all the text that it reads. Not where the target folder
-/// lies, so that one which is moved, or comes out of a cache, keeps its objects.
+/// A hash of all that an object is made from: the compiler, its flags and all the text that it
+/// reads. The target folder's path is left out, so that a folder which was moved or restored from a
+/// cache keeps its objects.
 fn stamp(build: &cc::Build, text: &str, objects: &Path) -> String {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);

@@ -1,4 +1,5 @@
-//! What it costs to ask HIP for the thread's device, as every launch does where there are several, beside a launch.
+//! Times HIP's query for the thread's current device, which every launch makes if there are several
+//! devices, beside a launch.
 
 use std::hint::black_box;
 use std::time::Instant;

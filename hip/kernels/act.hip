@@ -1,5 +1,5 @@
-// Activations joined to what comes before them, a bias, a sum or a product, and their gradients. f16 and bf16 are computed in f32; `out` may be
-// an input.
+// Activations joined to what comes before them, a bias, a sum or a product, and their gradients. f16 and bf16 are
+// computed in f32; `out` may be an input.
 #include "prelude.h"
 #include "rows.h"
 
@@ -143,7 +143,8 @@ struct Part {
 };
 DEVICE Part part_of(u64 part, u64 count, u64 parts) { return {count * part / parts, count * (part + 1) / parts}; }
 
-// The work of bias_act_columns_backward by pieces of WIDTH neighbouring columns, of which a thread takes a part's rows, ABREAST at a time.
+// The work of bias_act_columns_backward by pieces of WIDTH neighbouring columns, of which a thread takes a part's
+// rows, ABREAST at a time.
 template <u32 WIDTH, class Act, class T>
 DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *bias, const T *grad, compute_t<T> *partial, T *out) {
     using C = compute_t<T>;
@@ -197,7 +198,8 @@ DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *
     });
 }
 
-// out = grad * slope(x + bias) over [rows, len], and the columns' sums of it over `parts` of the rows: partial [parts, len].
+// out = grad * slope(x + bias) over [rows, len], and the columns' sums of it over `parts` of the rows: partial
+// [parts, len].
 template <class Act, class T>
 __global__ ALL_WAVES(sizeof(T) == 2) void bias_act_columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *bias, const T *grad,
                                                                     compute_t<T> *partial, T *out) {

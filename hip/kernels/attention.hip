@@ -1,7 +1,7 @@
-// Scaled dot-product attention, softmax(q k^T) v, in one kernel: FlashAttention-2 (Dao 2023, "FlashAttention-2: Faster Attention with
-// Better Parallelism and Work Partitioning", algorithm 1) with the online softmax of Milakov and Gimelshein (2018, "Online
-// normalizer calculation for softmax"). A block takes a tile of queries through all keys, a tile at a time; the scores never
-// reach memory. And the mask that the composed path needs.
+// Scaled dot-product attention, softmax(q k^T) v, in one kernel: FlashAttention-2 (Dao 2023, "FlashAttention-2:
+// Faster Attention with Better Parallelism and Work Partitioning", algorithm 1) with the online softmax of Milakov
+// and Gimelshein (2018, "Online normalizer calculation for softmax"). A block takes a tile of queries through all
+// keys, a tile at a time; the scores never reach memory. And the mask that the composed path needs.
 #include "attention_scores.h"
 #include "block_product.h"
 #include "prelude.h"
@@ -29,8 +29,8 @@ template <class T> struct Given {
     RowSum<compute_t<T>> *sums; // or null
 };
 
-// What a kernel is compiled for: neither mask nor bias, whose strides leave the scalar registers to the rest; both; or a mask, dropout, a
-// quiet softmax and the rows' sums, from which the gradients are computed.
+// What a kernel is compiled for: neither mask nor bias, whose strides leave the scalar registers to the rest; both;
+// or a mask, dropout, a quiet softmax and the rows' sums, from which the gradients are computed.
 constexpr i32 PLAIN = 0, MASKED = 1, TRAINED = 2;
 
 // What a tile needs of them.
@@ -362,10 +362,10 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 
 #endif
 
-// out = softmax(mask(cap(scale q k^T)) + bias) v: out packed [pairs, queries, values], the others by their strides. Launched with
-// blocks of 256 threads (or one), min(pairs * ceil(queries / 64), cap) of them; any number of blocks is right. Keys that no query of
-// a tile sees are not read. As TRAINED: out = softmax(mask(dropout(scale q k^T))) v, a hidden key's score being `fill` and not -inf; and
-// sums[pair, query] = its row's.
+// out = softmax(mask(cap(scale q k^T)) + bias) v: out packed [pairs, queries, values], the others by their strides.
+// Launched with blocks of 256 threads (or one), min(pairs * ceil(queries / 64), cap) of them; any number of blocks
+// is right. Keys that no query of a tile sees are not read. As TRAINED: out = softmax(mask(dropout(scale q k^T)))
+// v, a hidden key's score being `fill` and not -inf; and sums[pair, query] = its row's.
 template <class T, i32 KIND>
 __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at, const T *q, const T *k,
                                                  const T *v, const u8 *mask, const T *bias, compute_t<T> scale, compute_t<T> cap, u32 causal,
@@ -381,8 +381,8 @@ __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, 
     });
 }
 
-// out[row, col] = x[row, col], or -inf where a query would see a later key: col > q + keys - queries, q = row % queries.
-// `rows` = batch * heads * queries, rows of `keys` elements, contiguous; `out` may be x.
+// out[row, col] = x[row, col], or -inf where a query would see a later key: col > q + keys - queries, q = row %
+// queries. `rows` = batch * heads * queries, rows of `keys` elements, contiguous; `out` may be x.
 template <class T> __global__ void causal_mask(u64 rows, u32 queries, u32 keys, const T *x, T *out) {
     T masked = store<T>::from(-__builtin_inff());
     for_each_row(rows, [=](u64 row) {

@@ -1,7 +1,8 @@
-// The gradients of scaled dot-product attention, softmax(scale q k^T) v, without the scores in memory: FlashAttention-2's backward pass
-// (Dao 2023, algorithm 2) as two kernels, so that no sum depends on an order that changes. One takes a tile of keys through all queries, for
-// the gradients of keys and values, the other a tile of queries through all keys, for the queries'. Each computes the scores again,
-// and the weights from them and from the sums of their rows that the forward kernel left.
+// The gradients of scaled dot-product attention, softmax(scale q k^T) v, without the scores in memory:
+// FlashAttention-2's backward pass (Dao 2023, algorithm 2) as two kernels, so that no sum depends on an order that
+// changes. One takes a tile of keys through all queries, for the gradients of keys and values, the other a tile of
+// queries through all keys, for the queries'. Each computes the scores again, and the weights from them and from
+// the sums of their rows that the forward kernel left.
 #include "attention_scores.h"
 #include "block_product.h"
 #include "prelude.h"
@@ -63,7 +64,8 @@ template <class T> struct Inputs {
         return !causal || first < 0 ? 0 : first < (i64)queries ? (u32)first : queries;
     }
     DEVICE u32 seen(u32 query) const { return causal_end(causal, query, queries, keys); }
-    // From a score's product and that of its value and the output's gradient: the weight, and the gradient by the product.
+    // From a score's product and that of its value and the output's gradient: the weight, and the gradient by the
+    // product.
     DEVICE void gradient(u32 query, u32 key, u32 word, C &product, C &by_weight) const {
         C kept = dropout.on ? dropout.kept(word) * scale : scale, score = product * kept;
         if (mask.from != nullptr && mask.hides(query, key)) {
@@ -83,7 +85,8 @@ template <class T> struct Inputs {
 constexpr u32 TILE = 64; // queries and keys of a tile
 template <class C> constexpr u32 TILE_OF = TILE;
 
-// Rows row0.. of an operand, 0 past its end: row by row, column by column, or in groups of GROUP rows, column by column.
+// Rows row0.. of an operand, 0 past its end: row by row, column by column, or in groups of GROUP rows, column by
+// column.
 template <class T, class C> DEVICE void pack_rows(const T *from, const View &at, u32 row0, u32 rows, u32 columns, u32 pitch, C *to) {
     for (u32 r = 0; r < TILE; ++r) {
         const T *row = from + (i64)(row0 + r) * at.row;
@@ -247,7 +250,8 @@ DEVICE void stage(const T *from, const View &at, u32 row, u32 rows, u32 column, 
     }
 }
 
-// sum[i][j] += the product of rows i * 16 + ty from row `left0` of one operand and j * 16 + tx from `right0` of the other.
+// sum[i][j] += the product of rows i * 16 + ty from row `left0` of one operand and j * 16 + tx from `right0` of the
+// other.
 template <u32 M, class T, class C>
 DEVICE void tile_product(const T *left, const View &left_at, u32 left0, u32 lefts, const T *right, const View &right_at, u32 right0, u32 rights,
                          u32 width, C *staged, C (&sum)[M][M]) {
@@ -306,7 +310,8 @@ DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0
     }
 }
 
-// sum[i][c][j] += the product of column i * 16 + ty of `tile`, its rows `pitch` apart, and column 64 c + 16 j + tx of rows row0.. of an operand.
+// sum[i][c][j] += the product of column i * 16 + ty of `tile`, its rows `pitch` apart, and column 64 c + 16 j + tx
+// of rows row0.. of an operand.
 template <u32 M, class T, class C>
 DEVICE void add_product(const C *tile, const T *from, const View &at, u32 row0, u32 rows, u32 columns, C *staged, C (&sum)[M][PARTS][ABREAST_COLUMNS]) {
     using S = Tile<C>;
@@ -417,8 +422,8 @@ template <class C> constexpr u32 TILE_OF = Tile<C>::SIZE;
 
 #endif
 
-// The gradients by keys [pairs, keys, width] and values [pairs, keys, values], packed; the other operands by their strides. Launched with
-// blocks of 256 threads (or one); any number of blocks is right.
+// The gradients by keys [pairs, keys, width] and values [pairs, keys, values], packed; the other operands by their
+// strides. Launched with blocks of 256 threads (or one); any number of blocks is right.
 template <class T>
 __global__ __launch_bounds__(256) void attention_backward_keys(Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q,
                                                                const T *k, const T *v, const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums,
@@ -450,7 +455,8 @@ __global__ __launch_bounds__(256) void attention_backward_queries(Shape s, View 
     });
 }
 
-// dots[row] = the product of the output [rows, values], packed, and its gradient, for each row of batch * heads * queries.
+// dots[row] = the product of the output [rows, values], packed, and its gradient, for each row of batch * heads *
+// queries.
 template <class T> __global__ void attention_dots(i64 rows, i64 heads, i64 queries, i64 values, View grad_at, const T *out, const T *grad, compute_t<T> *dots) {
     using C = compute_t<T>;
     for_each_row((u64)rows, [=](u64 row) {

@@ -1,5 +1,6 @@
-// The rows of attention's scores [batch * heads, queries, keys] where a product has put them into memory: the weights that they make, and
-// the scores' gradient. `out` may be the scores, or the gradient that comes in. Computed in f32 for f16 and bf16.
+// The rows of attention's scores [batch * heads, queries, keys] where a product has put them into memory: the
+// weights that they make, and the scores' gradient. `out` may be the scores, or the gradient that comes in.
+// Computed in f32 for f16 and bf16.
 #include "attention_scores.h"
 #include "prelude.h"
 #include "rows.h"
@@ -56,7 +57,8 @@ template <class C> struct Row {
     }
     DEVICE bool hides(u32 key) const { return mask.from != nullptr && mask.hides(query, key); }
 
-    // f(key, factor) for each key, shared among the threads of a block: a thread takes the four keys that one Philox block serves.
+    // f(key, factor) for each key, shared among the threads of a block: a thread takes the four keys that one
+    // Philox block serves.
     template <class F> DEVICE void for_each_key(F f) const {
         for_each_in_block((u64)((keys + SPAN - 1) / SPAN) * BLOCKS, [&](u64 quad) {
             u32 first = (u32)quad / BLOCKS * SPAN + (u32)quad % BLOCKS;
@@ -91,8 +93,9 @@ template <class T> DEVICE void softmax_row(u64 len, bool quiet, const T *x, T *o
     row.write(out, [&](u32, C v) { return v * factor; });
 }
 
-// out = the softmax of each row of what its scores become: dropped, `fill` where the mask is true, -inf past a causal query's place. A row
-// of -inf alone is 0. `quiet`: over 1 + the sum of the exponentials (Miller 2023, "Attention is off by one").
+// out = the softmax of each row of what its scores become: dropped, `fill` where the mask is true, -inf past a
+// causal query's place. A row of -inf alone is 0. `quiet`: over 1 + the sum of the exponentials (Miller 2023,
+// "Attention is off by one").
 template <class T>
 __global__ void attention_weights(Rows s, View mask_at, const T *scores, const u8 *mask, u32 mask_size, compute_t<T> fill, u32 causal, u32 quiet,
                                   u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor, T *out) {
@@ -118,8 +121,8 @@ __global__ void attention_weights(Rows s, View mask_at, const T *scores, const u
     });
 }
 
-// out = the gradient by the scores, from the weights w and their gradient g: w (g - sum(w g)) where the score was neither masked nor dropped,
-// times the dropout's factor.
+// out = the gradient by the scores, from the weights w and their gradient g: w (g - sum(w g)) where the score was
+// neither masked nor dropped, times the dropout's factor.
 template <class T>
 __global__ void attention_weights_backward(Rows s, View mask_at, const T *weights, const T *grad, const u8 *mask, u32 mask_size, u64 seed, u64 call,
                                            u32 dropping, u32 last, compute_t<T> factor, T *out) {

@@ -1,4 +1,5 @@
-// What becomes of a score between the product that made it and the softmax: dropout, then a mask; and the softmax's parts.
+// What becomes of a score between the product that made it and the softmax: dropout, then a mask; and the softmax's
+// parts.
 #pragma once
 #include "philox.h"
 #include "prelude.h"
@@ -18,13 +19,14 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-// What exponents are taken relative to, `top` being the greatest score yet: 0 while every key is hidden, so that exp(-inf)
-// gives 0 and not NaN.
+// What exponents are taken relative to, `top` being the greatest score yet: 0 while every key is hidden, so that
+// exp(-inf) gives 0 and not NaN.
 template <class C> DEVICE C base_of(C top) { return top == LOWEST<C> ? (C)0 : top; }
 // Over the sum of a row's weights; a row of hidden keys alone is 0.
 template <class C> DEVICE C share(C sum) { return sum == (C)0 ? (C)1 : (C)1 / sum; }
-// A row's softmax: the weight of a score is exp(score - base) * factor. Apart, because a logarithm of the sum would lose the digits that
-// scores of thousands have behind the point: of a row of masked keys alone they are all -10000.
+// A row's softmax: the weight of a score is exp(score - base) * factor. Apart, because a logarithm of the sum would
+// lose the digits that scores of thousands have behind the point: of a row of masked keys alone they are all
+// -10000.
 template <class C> struct RowSum {
     C base, factor;
 };
@@ -36,9 +38,9 @@ DEVICE u32 causal_end(bool causal, u32 query, u32 queries, u32 keys) {
     return end < 0 ? 0 : end < (i64)keys ? (u32)end : keys;
 }
 
-// Scores that are dropped become 0, the others are multiplied by `factor`. Which are depends on seed, call and place alone, the same in every
-// kernel: 16 Philox blocks for each 64 keys of a row, block l having word w for key 16 w + l. A thread that has every 16th key
-// of 64 takes one block for them.
+// Scores that are dropped become 0, the others are multiplied by `factor`. Which are depends on seed, call and
+// place alone, the same in every kernel: 16 Philox blocks for each 64 keys of a row, block l having word w for key
+// 16 w + l. A thread that has every 16th key of 64 takes one block for them.
 constexpr u32 SPAN = 64, BLOCKS = 16, APART = 4; // keys, blocks of them, and words of a block
 template <class C> struct Dropout {
     u64 seed, call;

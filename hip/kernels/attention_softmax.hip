@@ -1,10 +1,10 @@
-// The two products of attention whose rows a softmax reads whole, joined with it, in f32: the weights softmax(scale q k^T), and the scores'
-// gradient w (g - sum(w g)) of g = dy v^T. Rows stay in registers until they are done: a product of rocBLAS and a kernel over its
-// rows write and read [batch * heads, queries, keys] elements once more.
+// The two products of attention whose rows a softmax reads whole, joined with it, in f32: the weights softmax(scale
+// q k^T), and the scores' gradient w (g - sum(w g)) of g = dy v^T. Rows stay in registers until they are done: a
+// product of rocBLAS and a kernel over its rows write and read [batch * heads, queries, keys] elements once more.
 //
-// A block computes all columns of ROWS rows: a team of 32 threads HEIGHT of them, a thread PARTS times four columns, 128 sums in all. Both
-// operands come through shared memory, DEPTH of the summed axis at a time, while the next are on their way into registers (the scheme of
-// CUTLASS' "Efficient GEMM in CUDA").
+// A block computes all columns of ROWS rows: a team of 32 threads HEIGHT of them, a thread PARTS times four
+// columns, 128 sums in all. Both operands come through shared memory, DEPTH of the summed axis at a time, while the
+// next are on their way into registers (the scheme of CUTLASS' "Efficient GEMM in CUDA").
 #include "attention_scores.h"
 #include "prelude.h"
 
@@ -42,7 +42,8 @@ struct Backward {
 constexpr u32 THREADS = 256, TEAM = 32, TEAMS = THREADS / TEAM, WIDTH = 4, DEPTH = 16, QUADS = DEPTH / WIDTH;
 using Quad = Vector<f32, WIDTH>;
 
-// Whether the next tile's first step is on its way while a tile's softmax is computed. AMD's compiler spills registers then.
+// Whether the next tile's first step is on its way while a tile's softmax is computed. AMD's compiler spills
+// registers then.
 #if COMPILER_AMD
 constexpr bool AHEAD = false;
 #else
@@ -82,8 +83,8 @@ template <u32 N> struct Rows {
     }
 };
 
-// Where element [depth][row] of a step is in shared memory, without the row: the rows of each quad are exchanged, so that lanes meet no bank
-// twice when a quad is written down a column, nor when four rows are read.
+// Where element [depth][row] of a step is in shared memory, without the row: the rows of each quad are exchanged,
+// so that lanes meet no bank twice when a quad is written down a column, nor when four rows are read.
 DEVICE u32 turn(u32 quad) { return quad * (TEAM / QUADS); }
 
 template <u32 COUNT, u32 N> DEVICE void put(const Quad (&from)[N], f32 *to) {
@@ -151,7 +152,8 @@ struct Place {
     }
 };
 
-// What a thread has of a tensor [pairs, rows, columns]: HEIGHT rows from `first` on, of which `rows` exist, from `column` on.
+// What a thread has of a tensor [pairs, rows, columns]: HEIGHT rows from `first` on, of which `rows` exist, from
+// `column` on.
 struct Part {
     i64 first;
     u32 rows, column, columns;
@@ -167,8 +169,8 @@ struct Part {
     DEVICE u32 at(u32 row, u32 part) const { return row * columns + part * TEAM * WIDTH; }
 };
 
-// Calls finish(parameters, place, tile) for each tile of a block: neighbours, so that the right operand is in a cache. EARLY: the next tile's first step is on its
-// way meanwhile, for which `finish` must leave registers.
+// Calls finish(parameters, place, tile) for each tile of a block: neighbours, so that the right operand is in a
+// cache. EARLY: the next tile's first step is on its way meanwhile, for which `finish` must leave registers.
 template <u32 PARTS, bool EARLY, class Given, class Finish> DEVICE void for_each_tile(const Given &given, Finish finish) {
     using T = Tile<PARTS>;
     SHARED(f32, left_room, DEPTH * T::ROWS);
@@ -213,10 +215,10 @@ template <u32 PARTS, bool EARLY, class Given, class Finish> DEVICE void for_each
     }
 }
 
-// out = softmax(scale left right^T), of rows [pairs, rows, columns]. A row of -inf alone is 0. `quiet`: over 1 + the sum of the exponentials.
-// Launched with blocks of 256 threads; any number of
-// them is right. Operands' columns lie side by side, all else of them and of rows at multiples of 16 bytes; depth a multiple of 4; columns at
-// most 128 PARTS and a multiple of 4; offsets within a pair below 2^32.
+// out = softmax(scale left right^T), of rows [pairs, rows, columns]. A row of -inf alone is 0. `quiet`: over 1 +
+// the sum of the exponentials. Launched with blocks of 256 threads; any number of them is right. Operands' columns
+// lie side by side, all else of them and of rows at multiples of 16 bytes; depth a multiple of 4; columns at most
+// 128 PARTS and a multiple of 4; offsets within a pair below 2^32.
 template <class F, i32 PARTS>
 __global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, View right_at, const F *left, const F *right, F scale, u32 quiet,
                                                          F *out) {
@@ -271,7 +273,8 @@ __global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, 
     });
 }
 
-// out = w (g - sum(w g)) of rows of the weights w and of g = left right^T, [pairs, rows, columns]. As `attention_softmax` otherwise.
+// out = w (g - sum(w g)) of rows of the weights w and of g = left right^T, [pairs, rows, columns]. As
+// `attention_softmax` otherwise.
 template <class F, i32 PARTS>
 __global__ __launch_bounds__(256) void attention_softmax_backward(Shape s, View left_at, View right_at, const F *left, const F *right, const F *weights,
                                                                   F *out) {

@@ -1,22 +1,17 @@
-// Batch normalisation of x seen as [batch, channels, spatial], contiguous: statistics over batch and spatial of each channel; f16 and
-// bf16 compute in f32, in which parameters and running statistics are. A part of one tile of `wide` channels is a block's work: one channel where its elements lie side by side, else
-// several, so that neighbouring threads read neighbouring channels. Sums have a fixed order: the same bits on every run of one grid.
+// Batch normalisation of x seen as [batch, channels, spatial], contiguous: statistics over batch and spatial of
+// each channel; f16 and bf16 compute in f32, in which parameters and running statistics are. A part of one tile of
+// `wide` channels is a block's work: one channel where its elements lie side by side, else several, so that
+// neighbouring threads read neighbouring channels. Sums have a fixed order: the same bits on every run of one grid.
 #include "prelude.h"
 #include "rows.h"
 
-// Blocks have 256 threads at most, which is said so that the compiler knows that all waves are possible. On CDNA it would pay for them with scalar
-// registers, which these kernels need, and has them without being asked.
+// Blocks have 256 threads at most, which is said so that the compiler knows that all waves are possible. On CDNA it
+// would pay for them with scalar registers, which these kernels need, and has them without being asked.
 #if __GFX9__
 #define RDNA_WAVES(wanted)
 #else
 #define RDNA_WAVES(wanted) ALL_WAVES(wanted)
 #endif
-
-// a / b, below 2^53, where the quotient of f64 is right or one too great: AMD's division of 64-bit integers takes many registers.
-DEVICE u64 quotient(u64 a, u64 b) {
-    u64 q = (u64)((f64)a / (f64)b);
-    return q * b > a ? q - 1 : q;
-}
 
 // A number that all threads of a block have, in scalar registers where some are left: on CDNA they are full.
 DEVICE u64 of_block(u64 value) {
@@ -27,25 +22,26 @@ DEVICE u64 of_block(u64 value) {
 #endif
 }
 
-// What every kernel here is given first: its tensors' sizes and how it goes through them. Functions read it anew where they need it (`parameters`):
-// kept, it and what is divided of it do not fit into the scalar registers.
+// What every kernel here is given first: its tensors' sizes and how it goes through them. Functions read it anew
+// where they need it (`parameters`): kept, it and what is divided of it do not fit into the scalar registers.
 struct Shape {
     u64 batch, channels, spatial;
     u32 wide, parts;
     DEVICE u64 count() const { return batch * spatial; } // elements of a channel
-    // Elements that lie side by side in every channel of every sample, where a channel is a block's: parts are made of such.
+    // Elements that lie side by side in every channel of every sample, where a channel is a block's: parts are made
+    // of such.
     template <class T> DEVICE u32 unit() const { return wide == 1 && spatial % LANES<T> == 0 ? LANES<T> : 1; }
 };
 
-// Of one part of every channel: its first sample, the first element in that and how many there are. The host makes parts so small that 32 bits
-// count the bytes from the first sample's elements of a tile to the last's.
+// Of one part of every channel: its first sample, the first element in that and how many there are. The host makes
+// parts so small that 32 bits count the bytes from the first sample's elements of a tile to the last's.
 struct Part {
     u64 sample, first;
     u32 count;
 };
 template <class T> DEVICE Part part_of(const Shape &s, u32 part) {
-    u64 units = s.count() / s.unit<T>(), each = quotient(units, s.parts), more = units - each * s.parts;
-    u64 begin = (part * each + (part < more ? part : more)) * s.unit<T>(), sample = quotient(begin, s.spatial);
+    u64 units = s.count() / s.unit<T>(), each = divided_in_f64(units, s.parts), more = units - each * s.parts;
+    u64 begin = (part * each + (part < more ? part : more)) * s.unit<T>(), sample = divided_in_f64(begin, s.spatial);
     return Part{sample, begin - sample * s.spatial, ((u32)each + (part < more)) * s.unit<T>()};
 }
 
@@ -58,15 +54,16 @@ struct Place {
     DEVICE u64 channel() const { return tile + k; }
 };
 
-// f(place) for each channel of each tile and part; all threads of a block come by together. Where a channel is a block's, most of a place is the
-// same for all threads: that has its own copy of f, the only one where WIDE is false.
+// f(place) for each channel of each tile and part; all threads of a block come by together. Where a channel is a
+// block's, most of a place is the same for all threads: that has its own copy of f, the only one where WIDE is
+// false.
 template <bool WIDE = true, class F> DEVICE void for_each_place(const Shape &given, F f) {
-    u64 tiles = given.wide == 1 ? given.channels : quotient(given.channels + given.wide - 1, given.wide);
+    u64 tiles = given.wide == 1 ? given.channels : divided_in_f64(given.channels + given.wide - 1, given.wide);
     bool alone = given.wide == 1;
     u32 lanes = given.wide < blockDim.x ? given.wide : blockDim.x;
     for_each_row(tiles * given.parts, [=](u64 index) {
         const Shape s = parameters(given);
-        u64 tile = quotient(index, s.parts);
+        u64 tile = divided_in_f64(index, s.parts);
         u32 part = (u32)(index - tile * s.parts);
         if (!ONE_THREAD && (alone || !WIDE)) return f(Place{tile, 0, part, 1, threadIdx.x, blockDim.x, true});
         if constexpr (!ONE_THREAD && !WIDE) return;
@@ -79,14 +76,16 @@ template <bool WIDE = true, class F> DEVICE void for_each_place(const Shape &giv
     });
 }
 
-// f(n, x's piece, dy's piece) for each piece of WIDTH elements that this thread has, n being the sample's index from the part's first on: several
-// loads at a time. `dy` and `out` may be null: dy's pieces are not looked at then; f's are written to `out`.
+// f(n, x's piece, dy's piece) for each piece of WIDTH elements that this thread has, n being the sample's index
+// from the part's first on: several loads at a time. `dy` and `out` may be null: dy's pieces are not looked at
+// then; f's are written to `out`.
 template <u32 WIDTH, bool BOTH, bool WRITES, class F, class T>
 DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy, T *out) {
     using Piece = Vector<T, WIDTH>;
     const Shape s = parameters(given);
     const Part part = part_of<T>(s, p.part);
-    // A sample of 2^29 elements of a channel is the only one, in which no part comes to its end: bytes are counted from the part's first element on.
+    // A sample of 2^29 elements of a channel is the only one, in which no part comes to its end: bytes are counted
+    // from the part's first element on.
     bool far = s.spatial >> 29 != 0;
     u32 spatial = far ? ~0u : (u32)s.spatial / WIDTH, first = far ? 0 : (u32)part.first / WIDTH, at = first + p.strip, end = first + part.count / WIDTH;
     if (!p.inside || at >= end) return;
@@ -182,7 +181,8 @@ struct Plus {
     template <class C> DEVICE Pair<C> operator()(Pair<C> x, Pair<C> y) const { return Pair<C>{x.a + y.a, x.b + y.b}; }
 };
 
-// The moments of a part of a channel: spans of elements less the span's first, so that squares stay near the deviations'.
+// The moments of a part of a channel: spans of elements less the span's first, so that squares stay near the
+// deviations'.
 template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place p, const T *x) {
     using C = compute_t<T>;
     constexpr u32 SPAN = 256, SUMS = ONE_THREAD ? LANES<T> : 1;
@@ -284,8 +284,9 @@ __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_moments(u64 b
     });
 }
 
-// The second step: y, statistics[2, channels] with mean and rstd, and running[2, channels] with the running mean and (biased) variance
-// after `momentum` of this batch's. The running statistics are read where they were and written elsewhere.
+// The second step: y, statistics[2, channels] with mean and rstd, and running[2, channels] with the running mean
+// and (biased) variance after `momentum` of this batch's. The running statistics are read where they were and
+// written elsewhere.
 template <class T>
 __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
                                  const compute_t<T> *running_mean, const compute_t<T> *running_var, const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
@@ -305,9 +306,10 @@ __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_apply(u64 bat
     });
 }
 
-// After MIOpen's forward pass, which wrote y and statistics[2, channels] in f32: the running statistics, and again the channels whose
-// variance it lost. It takes the mean of squares less the squared mean, which leaves mean^2 / variance roundings of 2^-24: past a
-// mean of 4 deviations, or where they are no numbers, the channel is computed as above. wide = parts = 1; blocks of at most 256 threads.
+// After MIOpen's forward pass, which wrote y and statistics[2, channels] in f32: the running statistics, and again
+// the channels whose variance it lost. It takes the mean of squares less the squared mean, which leaves mean^2 /
+// variance roundings of 2^-24: past a mean of 4 deviations, or where they are no numbers, the channel is computed
+// as above. wide = parts = 1; blocks of at most 256 threads.
 template <class T> struct FinishGiven {
     Shape shape;
     const T *x;
@@ -356,8 +358,9 @@ __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_infer(u64 bat
     });
 }
 
-// partial[2, parts, channels]: the sums of dy * n and of dy over each part of a channel, n = (x - mean) * rstd. statistics[2, rows] has
-// mean and rstd of row (index in the batch) * step + channel / share: of a channel, or of a group of channels of one sample.
+// partial[2, parts, channels]: the sums of dy * n and of dy over each part of a channel, n = (x - mean) * rstd.
+// statistics[2, rows] has mean and rstd of row (index in the batch) * step + channel / share: of a channel, or of a
+// group of channels of one sample.
 template <class T> struct SumsGiven {
     Shape shape;
     u64 step, share, rows;
@@ -373,8 +376,8 @@ __global__ __launch_bounds__(256) RDNA_WAVES((!is_same<T, f64>::value)) void cha
     for_each_place(all.shape, [=](Place p) {
         const SumsGiven<T> given = parameters(all);
         // The tile's first row, of which the thread's is near.
-        u64 begin = of_block(quotient(p.tile, given.share));
-        u32 row = p.inside ? (u32)quotient(p.tile - begin * given.share + p.k, given.share) : 0, each_step = (u32)given.step;
+        u64 begin = of_block(divided_in_f64(p.tile, given.share));
+        u32 row = p.inside ? (u32)divided_in_f64(p.tile - begin * given.share + p.k, given.share) : 0, each_step = (u32)given.step;
         const C *mean_of = given.statistics + of_block(part_of<T>(given.shape, p.part).sample * given.step + begin), *rstd_of = mean_of + given.rows;
         Pair<C> sum{(C)0, (C)0};
         auto each = [&](u32 n, auto a, auto d) {
@@ -397,8 +400,8 @@ __global__ __launch_bounds__(256) RDNA_WAVES((!is_same<T, f64>::value)) void cha
     });
 }
 
-// The second step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)), and dparams[2, channels] with dgamma = sum(dy * n) and
-// dbeta = sum(dy) (Ioffe and Szegedy 2015).
+// The second step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)), and dparams[2, channels] with dgamma =
+// sum(dy * n) and dbeta = sum(dy) (Ioffe and Szegedy 2015).
 template <class T>
 __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const compute_t<T> *gamma,
                                     const compute_t<T> *statistics, const compute_t<T> *partial, T *dx, compute_t<T> *dparams) {

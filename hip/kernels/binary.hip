@@ -48,8 +48,9 @@ template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(const
     });
 }
 
-// out[i] = op(a[..], b[..]): `out` contiguous. A grid of a thread for 16 bytes. `lies`, from the host: 0, or 1 where the last axis is of pieces of 16
-// bytes, of which every operand has all elements side by side; + 2 where a, + 4 where b has one value along it instead.
+// out[i] = op(a[..], b[..]): `out` contiguous. A grid of a thread for 16 bytes. `lies`, from the host: 0, or 1
+// where the last axis is of pieces of 16 bytes, of which every operand has all elements side by side; + 2 where a,
+// + 4 where b has one value along it instead.
 template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, u32 lies, const T *a, const T *b, T *out) {
     if constexpr (!ONE_THREAD) {
         StridedGiven<T> given{n, m, lies, a, b, out};

@@ -10,7 +10,8 @@ template <class To, class From> struct convert<To, From, true> {
         constexpr u32 bits = sizeof(To) * 8 - is_signed<To>::value;
         constexpr To greatest = (To)(~0ull >> (64 - bits)), least = is_signed<To>::value ? (To)(~(u64)greatest) : (To)0;
         constexpr From end = (From)(1ull << (bits - 1)) * 2, begin = (From)least; // powers of two: exact
-        // Only values in range are converted: the others' conversion would be undefined. Selects, so that it vectorises.
+        // Only values in range are converted: the others' conversion would be undefined. Selects, so that it
+        // vectorises.
         using Through = typename through<To, (sizeof(To) < sizeof(i32))>::type;
         To inside = (To)(Through)(x >= begin && x < end ? x : (From)0);
         To high = x >= end ? greatest : inside;

@@ -1,5 +1,5 @@
-// Element-wise chains: ops over tensors of one length that the host put off, done in their order by one launch. A thread takes the same elements
-// of all of them, so that none waits for another.
+// Element-wise chains: ops over tensors of one length that the host put off, done in their order by one launch. A
+// thread takes the same elements of all of them, so that none waits for another.
 #include "prelude.h"
 #include "functors.h"
 #include "rows.h"
@@ -8,15 +8,17 @@
 #define CHAIN_OF_TWO(X) X(Add) X(Sub) X(Mul) X(Div) X(Max) X(Min) X(ReluBackward) X(SigmoidBackward) X(Fill)
 #define CHAIN_OF_ONE(X) X(Neg) X(Abs) X(Sqrt) X(Recip) X(Exp) X(Log) X(Tanh) X(Relu) X(Sigmoid)
 
-// Where a step's operand is found: in memory, in the result of the step before or of the one before that, or in the step itself.
+// Where a step's operand is found: in memory, in the result of the step before or of the one before that, or in the
+// step itself.
 enum Source : u32 { IN_MEMORY, LAST, BEFORE_LAST, SCALAR };
 
 struct Fill { // with b
     template <class C> static DEVICE C apply(C, C b) { return b; }
 };
 
-// As `Step` in `hip/src/chain.rs`: two operands' addresses, the second's own bits where it is a scalar, and the result's; a first operand that is a
-// scalar is none. All tensors begin at 16-byte boundaries; a result may take an operand's place.
+// As `Step` in `hip/src/chain.rs`: two operands' addresses, the second's own bits where it is a scalar, and the
+// result's; a first operand that is a scalar is none. All tensors begin at 16-byte boundaries; a result may take an
+// operand's place.
 struct Step {
     u64 a, b, out;
     u32 functor;

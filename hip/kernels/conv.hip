@@ -1,9 +1,11 @@
-// Convolution in 3-D, forward and both gradients, and the patches of images both ways; a line and a plane are volumes of which the outer
-// axes have size 1. For what MIOpen does not take: f64, tensors of 2^31 elements. Every kernel sums an output element from its
-// inputs: no atomics, the same bits on every run. f16 and bf16 are summed in f32.
+// Convolution in 3-D, forward and both gradients, and the patches of images both ways; a line and a plane are
+// volumes of which the outer axes have size 1. For what MIOpen does not take: f64, tensors of 2^31 elements. Every
+// kernel sums an output element from its inputs: no atomics, the same bits on every run. f16 and bf16 are summed in
+// f32.
 #include "prelude.h"
 
-// Groups of channels, inputs and outputs of each; size of input, output and window, stride, padding, dilation, depth first.
+// Groups of channels, inputs and outputs of each; size of input, output and window, stride, padding, dilation,
+// depth first.
 struct Convolution {
     u32 groups, ic, oc, id, ih, iw, od, oh, ow, kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw;
 };
@@ -58,7 +60,8 @@ template <class F> DEVICE void for_each_piece(u64 rows, u32 width, F f) {
     }
 }
 
-// to[channel][first + i * to_step] += from[i * from_step] * factor[channel], for i in 0..count; steps of 1 are known to the compiler.
+// to[channel][first + i * to_step] += from[i * from_step] * factor[channel], for i in 0..count; steps of 1 are
+// known to the compiler.
 template <class T, class C>
 DEVICE void add_scaled(C (&to)[CHANNELS][SPAN], i32 first, u32 to_step, const T *from, u32 from_step, i32 count,
                        const C (&factor)[CHANNELS]) {
@@ -204,8 +207,9 @@ template <class T> struct Given {
     compute_t<T> *out;
 };
 
-// The gradient of the weights, in `parts` sums of the lines of all outputs: out is [parts, oc, ic / groups, window], to be added up.
-// A block takes one element of the weights for CHANNELS output channels. A part has fewer than 2^31 elements.
+// The gradient of the weights, in `parts` sums of the lines of all outputs: out is [parts, oc, ic / groups,
+// window], to be added up. A block takes one element of the weights for CHANNELS output channels. A part has fewer
+// than 2^31 elements.
 template <class T>
 __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const T *grad, const T *x, compute_t<T> *out) {
     using C = compute_t<T>;
@@ -287,8 +291,8 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
     });
 }
 
-// The patches of volumes under a moving window: out is [volumes, window, outputs], zeros where the window is on padding. Of `p` the
-// sizes count; `volumes` are batch * channels.
+// The patches of volumes under a moving window: out is [volumes, window, outputs], zeros where the window is on
+// padding. Of `p` the sizes count; `volumes` are batch * channels.
 template <class T> __global__ void conv_patches(u64 volumes, Convolution p, const T *x, T *out) {
     u64 rows = volumes * p.kd * p.kh * p.kw * p.od * p.oh;
     for_each_piece(rows, p.ow, [=](u64 row, i32 first, i32 count) {

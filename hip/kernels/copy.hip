@@ -8,7 +8,8 @@ template <class T> __global__ void copy_strided(u32 n, Strided<1> m, const T *x,
     for_each_strided<1>(m, n, [=](u32 i, Offsets<1> at) { out[i] = x[at.at[0]]; });
 }
 
-// The same by units of BYTES, which is more than any element has: strides and n count units, all begin at multiples of BYTES.
+// The same by units of BYTES, which is more than any element has: strides and n count units, all begin at multiples
+// of BYTES.
 template <u32 BYTES> struct alignas(BYTES) Unit {
     u8 bytes[BYTES];
 };
@@ -24,9 +25,9 @@ template <class T> __global__ void copy_to_strided(u32 n, Strided<2> m, const T 
     for_each_strided<2>(m, n, [=](u32, Offsets<2> at) { out[at.at[1]] = x[at.at[0]]; });
 }
 
-// Transposing in registers: a thread takes V x V elements, V accesses of 16 bytes (8 of single bytes) on each side, all read before any is
-// written. Of 32 threads 8 lie side by side along the rows that are read and 4 along those that are written, so that either side has whole
-// sectors; a block has 16 x 16 threads' worth.
+// Transposing in registers: a thread takes V x V elements, V accesses of 16 bytes (8 of single bytes) on each side,
+// all read before any is written. Of 32 threads 8 lie side by side along the rows that are read and 4 along those
+// that are written, so that either side has whole sectors; a block has 16 x 16 threads' worth.
 template <class T> struct Squares {
     static constexpr u32 V = sizeof(T) == 1 ? 8 : 16 / sizeof(T), SIDE = 16, TILE = SIDE * V;
 
@@ -64,9 +65,9 @@ template <class T> struct Squares {
     }
 };
 
-// out[b][r][c] = x[b * batch_stride + c * column_stride + r] for `out` contiguous [batches, rows, columns]: the copy of a
-// transposed matrix. In registers where all sizes and distances are multiples of 16 bytes, else through a tile so that both sides are read
-// and written along memory. Any grid is right.
+// out[b][r][c] = x[b * batch_stride + c * column_stride + r] for `out` contiguous [batches, rows, columns]: the
+// copy of a transposed matrix. In registers where all sizes and distances are multiples of 16 bytes, else through a
+// tile so that both sides are read and written along memory. Any grid is right.
 template <class T>
 __global__ void copy_transposed(u64 batches, u64 rows, u64 columns, u64 batch_stride, u64 column_stride, const T *x, T *out) {
     using S = Squares<T>;
@@ -103,8 +104,8 @@ template <class T> __global__ void arange(u64 n, i64 start, i64 step, T *out) {
     for_each(n, [=](u64 i) { out[i] = (T)((u64)start + i * (u64)step); });
 }
 
-// One tensor of several that go to one place: where its elements are, the first of its place in `out`, the first of its pieces, and both sides' strides over
-// one shape. `PART_...` and the structs stand in `ops/cat.rs` too.
+// One tensor of several that go to one place: where its elements are, the first of its place in `out`, the first of
+// its pieces, and both sides' strides over one shape. `PART_...` and the structs stand in `ops/cat.rs` too.
 constexpr u32 PART_DIMS = 4, PART_PIECE = 4096, PART_ROWS = 55;
 struct Part {
     u64 from, to;

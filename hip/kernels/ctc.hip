@@ -1,19 +1,22 @@
-// Connectionist temporal classification (Graves, Fernandez, Gomez, Schmidhuber 2006, "Connectionist Temporal Classification:
-// Labelling Unsegmented Sequence Data with Recurrent Neural Networks", section 4): the forward and backward variables in log
-// space, one block a sequence with the states across its threads and a barrier a time step.
+// Connectionist temporal classification (Graves, Fernandez, Gomez, Schmidhuber 2006, "Connectionist Temporal
+// Classification: Labelling Unsegmented Sequence Data with Recurrent Neural Networks", section 4): the forward and
+// backward variables in log space, one block a sequence with the states across its threads and a barrier a time
+// step.
 //
-// A sequence of `tl` labels has 2 tl + 1 states: a blank before, between and after the labels. log_probs [steps, batch, classes],
-// targets [batch, labels], lengths [batch]; contiguous. A length past its tensor gives NaN, as does a label that is no class
-// (among the first `tl`; what is behind them is not read), and raises the flag. With no alignment the loss is infinite and the
-// gradient zero.
+// A sequence of `tl` labels has 2 tl + 1 states: a blank before, between and after the labels. log_probs [steps,
+// batch, classes], targets [batch, labels], lengths [batch]; contiguous. A length past its tensor gives NaN, as
+// does a label that is no class (among the first `tl`; what is behind them is not read), and raises the flag. With
+// no alignment the loss is infinite and the gradient zero.
 #include "prelude.h"
 
-// States whose variables of two time steps are kept in a block's shared memory; those of longer sequences are in global memory.
+// States whose variables of two time steps are kept in a block's shared memory; those of longer sequences are in
+// global memory.
 constexpr u32 LOCAL_STATES = 1024;
 
-// The variables are logarithms of products over all steps: of thousands, which leave few digits behind the point, where their differences are what
-// counts. So every so many steps the greatest is taken from all. In f32, with 1000 steps of 30 classes and 200 labels, a gradient is off by 1.1e-3
-// without that and `ctc_gradient`'s sum over states, and by 1.9e-5 with both. Every step instead would halve that for 16 times the reductions.
+// The variables are logarithms of products over all steps: of thousands, which leave few digits behind the point,
+// where their differences are what counts. So every so many steps the greatest is taken from all. In f32, with 1000
+// steps of 30 classes and 200 labels, a gradient is off by 1.1e-3 without that and `ctc_gradient`'s sum over
+// states, and by 1.9e-5 with both. Every step instead would halve that for 16 times the reductions.
 constexpr u32 STEPS_APART = 16;
 
 template <class C> constexpr C IMPOSSIBLE = (C)-__builtin_inff();
@@ -45,8 +48,8 @@ template <class T> struct Sequence {
     const i64 *targets;
 
     DEVICE i64 label(u32 s) const { return targets[s / 2]; }
-    // The class of a state, twice, and whether the state two before it may be skipped from: not from a label to its repetition.
-    // ~0 for a label that is no class.
+    // The class of a state, twice, and whether the state two before it may be skipped from: not from a label to its
+    // repetition. ~0 for a label that is no class.
     DEVICE u32 tag(u32 s) const {
         if (s % 2 == 0) return blank * 2;
         i64 own = label(s);
@@ -68,8 +71,8 @@ DEVICE Sequence<T> sequence(u64 batch, u64 n, u32 steps, u32 classes, u32 labels
                        (u32)(valid ? target : 0), valid, log_probs, targets + n * labels};
 }
 
-// Raises the flag for a length past its tensor (as an index past the number of lengths there may be) and for a label that is
-// no class.
+// Raises the flag for a length past its tensor (as an index past the number of lengths there may be) and for a
+// label that is no class.
 template <class T>
 DEVICE void check(const Sequence<T> &q, u32 steps, u32 labels, const i64 *input_lengths, const i64 *target_lengths, u64 *flag) {
     if (threadIdx.x == 0 && !q.valid) {
@@ -89,8 +92,8 @@ template <class C> DEVICE C log_likelihood(bool valid, u32 steps, u32 states, co
     return log_sum(last[states - 1], states > 1 ? last[states - 2] : IMPOSSIBLE<C>, IMPOSSIBLE<C>);
 }
 
-// The forward variables of one sequence, those of a step but for a common term; `alpha` [kept, states of the longest] is room for
-// `kept` steps', and has them all in the end if `keep`.
+// The forward variables of one sequence, those of a step but for a common term; `alpha` [kept, states of the
+// longest] is room for `kept` steps', and has them all in the end if `keep`.
 template <class T>
 DEVICE void alpha_of(const Sequence<T> &q, u32 kept, bool keep, u32 most_states, compute_t<T> *alpha, T *loss) {
     using C = compute_t<T>;
@@ -140,8 +143,8 @@ template <class T> struct Given {
     T *loss;
 };
 
-// The loss of each sequence; alpha [batch, kept, 2 labels + 1]: the forward variables of all steps (kept = steps) or room for
-// two (kept = 2).
+// The loss of each sequence; alpha [batch, kept, 2 labels + 1]: the forward variables of all steps (kept = steps)
+// or room for two (kept = 2).
 template <class T>
 __global__ void ctc_alpha(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, u32 kept, const T *log_probs,
                           const i64 *targets, const i64 *input_lengths, const i64 *target_lengths, u64 *flag, compute_t<T> *alpha,
@@ -156,8 +159,8 @@ __global__ void ctc_alpha(u64 batch, u32 steps, u32 classes, u32 labels, u32 bla
     });
 }
 
-// Makes of the forward variables [steps, states of the longest] the logarithms of the probabilities that an alignment passes each state at each
-// step, but for a step's common term. `rows` is room for two steps.
+// Makes of the forward variables [steps, states of the longest] the logarithms of the probabilities that an
+// alignment passes each state at each step, but for a step's common term. `rows` is room for two steps.
 template <class T>
 DEVICE void posterior_of(const Sequence<T> &q, u32 most_states, compute_t<T> *rows, compute_t<T> *alpha, compute_t<T> *likelihood) {
     using C = compute_t<T>;
@@ -206,9 +209,9 @@ template <class T> DEVICE void links_of(const Sequence<T> &q, u32 labels, u32 *l
     });
 }
 
-// From ctc_alpha's variables of all steps: the states' log-probabilities but for a term of each step, in their place; the sequences'
-// log-likelihoods but for a term of each, so that -inf of an impossible one can be told; and the links of equal labels [batch, labels]. rows
-// [batch, 2, 2 labels + 1] is working room.
+// From ctc_alpha's variables of all steps: the states' log-probabilities but for a term of each step, in their
+// place; the sequences' log-likelihoods but for a term of each, so that -inf of an impossible one can be told; and
+// the links of equal labels [batch, labels]. rows [batch, 2, 2 labels + 1] is working room.
 template <class T>
 __global__ void ctc_posterior(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, const T *log_probs, const i64 *targets,
                               const i64 *input_lengths, const i64 *target_lengths, compute_t<T> *rows, compute_t<T> *alpha,
@@ -229,9 +232,10 @@ struct Together {
     template <class C> DEVICE Passed<C> operator()(Passed<C> a, Passed<C> b) const { return Passed<C>{a.all + b.all, a.blanks + b.blanks}; }
 };
 
-// The gradient of the log-probabilities [steps, batch, classes]: of each class, minus the probability that an alignment gives
-// it at that step, times the loss' gradient. Every alignment passes one state a step: the states' probabilities are divided by their sum, which
-// leaves out what is common to them; `posterior` is overwritten. A block a step of a sequence; sums in a fixed order.
+// The gradient of the log-probabilities [steps, batch, classes]: of each class, minus the probability that an
+// alignment gives it at that step, times the loss' gradient. Every alignment passes one state a step: the states'
+// probabilities are divided by their sum, which leaves out what is common to them; `posterior` is overwritten. A
+// block a step of a sequence; sums in a fixed order.
 template <class T>
 __global__ void ctc_gradient(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, compute_t<T> *posterior,
                              const compute_t<T> *likelihood, const i64 *targets, const i64 *input_lengths, const i64 *target_lengths,

@@ -1,8 +1,8 @@
-// Deformable convolution (Dai et al., "Deformable Convolutional Networks", 2017; the mask: Zhu et al., "Deformable ConvNets v2",
-// 2019): each tap of the window reads the input at a point moved by an offset, between pixels, zeros past the ends. Sampled into
-// columns [channels, taps, batch, count], the rest is a matrix product. `count` output positions from `first` on of each image,
-// so that the host bounds the columns' size. Contiguous tensors: x [batch, channels, ih, iw], offset [batch, groups, taps, 2 (y, x),
-// oh, ow], mask [batch, groups, taps, oh, ow] or null.
+// Deformable convolution (Dai et al., "Deformable Convolutional Networks", 2017; the mask: Zhu et al., "Deformable
+// ConvNets v2", 2019): each tap of the window reads the input at a point moved by an offset, between pixels, zeros
+// past the ends. Sampled into columns [channels, taps, batch, count], the rest is a matrix product. `count` output
+// positions from `first` on of each image, so that the host bounds the columns' size. Contiguous tensors: x [batch,
+// channels, ih, iw], offset [batch, groups, taps, 2 (y, x), oh, ow], mask [batch, groups, taps, oh, ow] or null.
 #include "prelude.h"
 
 struct Window {
@@ -102,7 +102,8 @@ __global__ void deform_columns(u64 batch, u32 channels, u32 groups, u32 parts, u
     });
 }
 
-// The gradients of offset and mask from the columns' gradient. One item is a tap at a position: the same bits on every run.
+// The gradients of offset and mask from the columns' gradient. One item is a tap at a position: the same bits on
+// every run.
 template <class T>
 __global__ void deform_offset_backward(u64 batch, u32 channels, u32 groups, u32 first, u32 count, Window w, const T *x,
                                        const T *offset, const T *grad, const T *mask, T *mask_grad, T *offset_grad) {

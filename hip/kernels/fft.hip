@@ -1,10 +1,11 @@
-// Fourier transforms along the middle axis of [outer, len, inner], contiguous, real and imaginary parts apart. One kernel is one
-// pass over memory: Stockham's form, which needs no reordering, a radix a pass, and Bluestein's for lengths with large prime
-// factors. Every transform is forward; the inverse is the conjugate of the conjugate's. f16 and bf16 are computed in f32.
+// Fourier transforms along the middle axis of [outer, len, inner], contiguous, real and imaginary parts apart. One
+// kernel is one pass over memory: Stockham's form, which needs no reordering, a radix a pass, and Bluestein's for
+// lengths with large prime factors. Every transform is forward; the inverse is the conjugate of the conjugate's.
+// f16 and bf16 are computed in f32.
 #include "prelude.h"
 
-// exp(-2 pi i k / n) for k in 0..n. The angle is brought into an eighth of the circle while it is an integer, and its sine and
-// cosine are taken in f64: each entry is right to half a unit in the last place of f32.
+// exp(-2 pi i k / n) for k in 0..n. The angle is brought into an eighth of the circle while it is an integer, and
+// its sine and cosine are taken in f64: each entry is right to half a unit in the last place of f32.
 template <class C> __global__ void fft_twiddles(u64 n, C *re, C *im) {
     for_each(n, [=](u64 k) {
         u64 at = 8 * k, octant = at / n; // k / n of a turn
@@ -21,7 +22,8 @@ template <class C> __global__ void fft_twiddles(u64 n, C *re, C *im) {
     });
 }
 
-// Calls f(o, k, i) for each point of outer x len x inner: the innermost axis that there is in a loop that can vectorise.
+// Calls f(o, k, i) for each point of outer x len x inner: the innermost axis that there is in a loop that can
+// vectorise.
 template <class F> DEVICE void for_each_point(u64 outer, u64 len, u64 inner, F f) {
     if (inner == 1) {
         for_each_column_group(outer, len, [=](u64 o, u64 first, u32 width) {
@@ -47,8 +49,8 @@ template <class T> __global__ void fft_load(u64 outer, u64 len, u64 inner, u64 s
     });
 }
 
-// A signal of an even number of samples is transformed as half as many complex ones: its even samples are their real parts, its
-// odd ones their imaginary parts (Numerical Recipes, 12.3). `half` of them here.
+// A signal of an even number of samples is transformed as half as many complex ones: its even samples are their
+// real parts, its odd ones their imaginary parts (Numerical Recipes, 12.3). `half` of them here.
 template <class T> __global__ void fft_load_pairs(u64 outer, u64 half, u64 inner, u64 stored, u64 have, const T *x, compute_t<T> *re, compute_t<T> *im) {
     using C = compute_t<T>;
     for_each_point(outer, half, inner, [=](u64 o, u64 k, u64 i) {
@@ -75,8 +77,8 @@ __global__ void fft_unpack(u64 outer, u64 half, u64 inner, const compute_t<T> *t
     });
 }
 
-// The conjugate of the pairs' spectrum, from the `have` bins (of `stored` along the axis) of a real signal of 2 half samples.
-// What is imaginary in bins that a real signal has real does not count.
+// The conjugate of the pairs' spectrum, from the `have` bins (of `stored` along the axis) of a real signal of 2
+// half samples. What is imaginary in bins that a real signal has real does not count.
 template <class T>
 __global__ void fft_pack(u64 outer, u64 half, u64 inner, u64 stored, u64 have, const compute_t<T> *table_re, const compute_t<T> *table_im, const T *x_re,
                          const T *x_im, compute_t<T> *re, compute_t<T> *im) {
@@ -107,8 +109,9 @@ __global__ void fft_store_pairs(u64 outer, u64 half, u64 inner, const compute_t<
     });
 }
 
-// The conjugate of the whole spectrum of a real signal of `len` samples, from the `have` bins (of `stored` along the axis) of its
-// first half; zeros for those that are missing. What is imaginary in bins that a real signal has real does not count.
+// The conjugate of the whole spectrum of a real signal of `len` samples, from the `have` bins (of `stored` along
+// the axis) of its first half; zeros for those that are missing. What is imaginary in bins that a real signal has
+// real does not count.
 template <class T>
 __global__ void fft_load_half(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x_re, const T *x_im, compute_t<T> *re, compute_t<T> *im) {
     using C = compute_t<T>;
@@ -189,9 +192,9 @@ DEVICE void stage_point(const C *in_re, const C *in_im, u64 hop, C *out_re, C *o
     }
 }
 
-// One pass of radix R: outer x [R, m, stride] -> outer x [m, R, stride]. The table has `step` entries for each of the R * m steps
-// of this pass's circle. `stride` has the inner axes and the radices done.
-// hipRTC 5 finds a kernel only by its name as it demangles it, where an unsigned argument would be `4u`.
+// One pass of radix R: outer x [R, m, stride] -> outer x [m, R, stride]. The table has `step` entries for each of
+// the R * m steps of this pass's circle. `stride` has the inner axes and the radices done. hipRTC 5 finds a kernel
+// only by its name as it demangles it, where an unsigned argument would be `4u`.
 template <i32 RADIX, class C>
 __global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
     constexpr u32 R = (u32)RADIX;
@@ -252,8 +255,8 @@ __global__ void fft_stage_any(u64 outer, u64 radix, u64 m, u64 stride, u64 step,
     });
 }
 
-// Bluestein's form: jk = (j^2 + k^2 - (j - k)^2) / 2 makes the transform a convolution with the chirp exp(pi i k^2 / len), done by
-// transforms of `padded` >= 2 len - 1 elements. The table is of 2 len.
+// Bluestein's form: jk = (j^2 + k^2 - (j - k)^2) / 2 makes the transform a convolution with the chirp exp(pi i k^2
+// / len), done by transforms of `padded` >= 2 len - 1 elements. The table is of 2 len.
 
 // The input times the conjugate chirp, then zeros.
 template <class C>

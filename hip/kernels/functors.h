@@ -26,7 +26,8 @@ struct Mul {
     template <class T> static DEVICE T apply(T a, T b) { return ring<T>::product(a, b); }
 };
 
-// Integer division by zero gives 0 rather than a trap: the host refuses a scalar 0, and the kernels over tensors raise a flag.
+// Integer division by zero gives 0 rather than a trap: the host refuses a scalar 0, and the kernels over tensors
+// raise a flag.
 template <class T, bool FLOAT = is_float<T>::value> struct division {
     static DEVICE T quotient(T a, T b) { return a / b; }
     // Python's sign: the remainder has the divisor's.

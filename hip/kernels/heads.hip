@@ -6,8 +6,9 @@ template <i32 BYTES> struct alignas(BYTES) Unit {
     u8 bytes[BYTES];
 };
 
-// out[row][head][part] = row `row` and head `head` of part `part`, `width` units each: of three tensors [rows, heads, width], and after them, as one row
-// more, of three [heads, width]. Contiguous, all at multiples of BYTES; fewer than 2^32 units.
+// out[row][head][part] = row `row` and head `head` of part `part`, `width` units each: of three tensors [rows,
+// heads, width], and after them, as one row more, of three [heads, width]. Contiguous, all at multiples of BYTES;
+// fewer than 2^32 units.
 template <i32 BYTES>
 __global__ void pack_heads(u64 rows, u32 heads, u32 width, const u8 *a, const u8 *b, const u8 *c, const u8 *last_a, const u8 *last_b, const u8 *last_c,
                            u8 *out) {

@@ -1,9 +1,10 @@
-// Elements chosen by index tensors: gather and scatter along a dim, selection of rows. An index out of range touches no memory: a
-// read gives 0, a write is dropped, and the op's flag is raised.
+// Elements chosen by index tensors: gather and scatter along a dim, selection of rows. An index out of range
+// touches no memory: a read gives 0, a write is dropped, and the op's flag is raised.
 #include "prelude.h"
 
-// out[i] = x[.. index ..]: over the output's shape, m.stride[0] are x's strides with the gathered dim's set to 0, m.stride[1]
-// the indices'. `dim_stride` and `dim_size` are x's along the gathered dim. select is this with index strides 0 off the dim.
+// out[i] = x[.. index ..]: over the output's shape, m.stride[0] are x's strides with the gathered dim's set to 0,
+// m.stride[1] the indices'. `dim_stride` and `dim_size` are x's along the gathered dim. select is this with index
+// strides 0 off the dim.
 template <class T, class I>
 __global__ void gather(u32 n, Strided<2> m, const T *x, const I *indices, i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
     for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) {
@@ -75,9 +76,10 @@ __global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i
     });
 }
 
-// The same, each line along the dim by one thread from its first element to its last: the same bits on every run, and for
-// types without atomics. m is over the value's shape without the dim (its product is `lines`), `len` the value's size along
-// it, `index_step` and `value_step` the strides of indices and value along it. Lines of out must not overlap.
+// The same, each line along the dim by one thread from its first element to its last: the same bits on every run,
+// and for types without atomics. m is over the value's shape without the dim (its product is `lines`), `len` the
+// value's size along it, `index_step` and `value_step` the strides of indices and value along it. Lines of out must
+// not overlap.
 template <class Op, class T, class I>
 __global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step, i64 value_step, const I *indices, const T *value,
                                 i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
@@ -90,8 +92,8 @@ __global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step
     });
 }
 
-// The same over contiguous out [outer, size, inner] and value [outer, len, inner], along memory: a thread takes columns side by
-// side. `shared`: one list of `len` indices for all columns; else they lie as value does.
+// The same over contiguous out [outer, size, inner] and value [outer, len, inner], along memory: a thread takes
+// columns side by side. `shared`: one list of `len` indices for all columns; else they lie as value does.
 template <class Op, class T, class I>
 __global__ void scatter_columns(u64 outer, u64 len, u64 inner, u64 size, u32 shared, const I *indices, const T *value, u64 *flag, T *out) {
     if (inner == 1) {

@@ -1,8 +1,9 @@
-// Losses and their gradients. Of rows of class scores [rows, len] with one class each: cross entropy and negative log-likelihood. Of elements:
-// squared error, Huber's, binary cross entropy. Contiguous tensors; f16 and bf16 are computed in f32.
+// Losses and their gradients. Of rows of class scores [rows, len] with one class each: cross entropy and negative
+// log-likelihood. Of elements: squared error, Huber's, binary cross entropy. Contiguous tensors; f16 and bf16 are
+// computed in f32.
 //
-// A loss is a quotient of sums over all rows or elements. A launch of one block writes it; of more, each block leaves its sums in `partial`
-// ([blocks, 2]) and `loss_total` joins them: the same bits on every run.
+// A loss is a quotient of sums over all rows or elements. A launch of one block writes it; of more, each block
+// leaves its sums in `partial` ([blocks, 2]) and `loss_total` joins them: the same bits on every run.
 #include "prelude.h"
 #include "rows.h"
 
@@ -54,14 +55,15 @@ template <class T> __global__ void loss_total(u64 parts, const compute_t<T> *par
 
 // ---------------------------------------------------------------- rows of classes
 
-// What is kept of a row of logits: its greatest, and 1 over the sum of exp(x - max). Apart: of logits of thousands, max + log(sum) has few digits behind
-// the point, and the gradient would take exp(x - it).
+// What is kept of a row of logits: its greatest, and 1 over the sum of exp(x - max). Apart: of logits of thousands,
+// max + log(sum) has few digits behind the point, and the gradient would take exp(x - it).
 template <class C> struct alignas(2 * sizeof(C)) Softmax {
     C max, share;
 };
 
-// What a row's scores are: how the logarithm of a probability is read of one, and of a target's where there is no smoothing; and the gradient by
-// one, k of the loss being this class' minus log-probability, `all` any class', and `row` what `cross_entropy` saved.
+// What a row's scores are: how the logarithm of a probability is read of one, and of a target's where there is no
+// smoothing; and the gradient by one, k of the loss being this class' minus log-probability, `all` any class', and
+// `row` what `cross_entropy` saved.
 struct Logits {
     static constexpr bool SUMMED = true;
     template <class C> static DEVICE C gradient(C x, C k, C all, Softmax<C> row, bool, C) { return math::exp(x - row.max) * (row.share * all) - k; }
@@ -95,8 +97,8 @@ template <class C> struct Label {
 };
 template <class C, class I> DEVICE Label<C> label_of(I target, u64 len, const C *weights, u32 pads, const Pads &pad, u64 *flag) {
     bool padded = false, valid = in_range(target, len);
-    // All of them by constant places: where a place is computed, each thread has its copy in memory. AMD's compiler reads the kernel's own by any
-    // place, and unrolled they fill its scalar registers.
+    // All of them by constant places: where a place is computed, each thread has its copy in memory. AMD's compiler
+    // reads the kernel's own by any place, and unrolled they fill its scalar registers.
 #if COMPILER_NVIDIA
 #pragma unroll
 #elif COMPILER_AMD
@@ -139,7 +141,8 @@ template <class Scope, class F> DEVICE void for_each_row_of(u64 rows, F f) {
     else Scope::for_each_own(rows, f);
 }
 
-// A row's greatest element, the sum of exp(x - max), its logarithm, and this thread's sum of x - max where that is asked for.
+// A row's greatest element, the sum of exp(x - max), its logarithm, and this thread's sum of x - max where that is
+// asked for.
 template <class C> struct Norm {
     C max, sum, log_sum, own_total;
     DEVICE C log_p(C x) const { return x - max - log_sum; }
@@ -159,8 +162,8 @@ template <class C> struct Total {
     }
 };
 
-// A thread's next elements, into its maximum, its sum of exp(x - maximum) and, where that is asked for, its total. Element k is one of the row's where
-// first + k < len; others are -inf.
+// A thread's next elements, into its maximum, its sum of exp(x - maximum) and, where that is asked for, its total.
+// Element k is one of the row's where first + k < len; others are -inf.
 template <class C, u32 N> DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summed, Total<C> &total) {
     C before = max;
 #if !COMPILER_HOST
@@ -212,8 +215,8 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
             e.own_total += v;
         }
     } else {
-        // Four pieces of 16 bytes a thread at a time (two of 16 or 64 bits an element), one where not all are whole; the sum is of exp(x - this
-        // thread's maximum).
+        // Four pieces of 16 bytes a thread at a time (two of 16 or 64 bits an element), one where not all are
+        // whole; the sum is of exp(x - this thread's maximum).
         constexpr u32 WIDTH = LANES<T>, PIECES = sizeof(T) == 4 ? 4 : 2;
         u32 skip = past_boundary(x);
         u64 end = len + skip, step = (u64)Scope::lanes() * WIDTH, at = (u64)Scope::lane() * WIDTH, base = 0;
@@ -282,8 +285,8 @@ template <class Scope, class C, class F> DEVICE C own_sum(u64 n, C zero, F f) {
     return sum;
 }
 
-// This thread's share of a row's loss, into its sums: -(1 - a) w[t] log p[t], that of the thread which `leads`, and -a / len * sum(w log p), of which
-// `spread` is its share; a is the smoothing (below 0: none).
+// This thread's share of a row's loss, into its sums: -(1 - a) w[t] log p[t], that of the thread which `leads`, and
+// -a / len * sum(w log p), of which `spread` is its share; a is the smoothing (below 0: none).
 template <class C> DEVICE void add_row(Sums<C> &mine, bool leads, u64 len, Label<C> label, C a, C log_target, C spread) {
     if (leads) mine.weight += label.weight;
     if (!label.counts) return;
@@ -308,9 +311,10 @@ template <class T, class I> struct Scored {
     T *out;
 };
 
-// The loss of logits: over all rows, sum / sum of the targets' weights, or sum / divisor. saved [2 rows + 1]: each row's `Softmax`, then
-// the sum of weights. A target that is no class raises the flag, and its row counts 0, as one of a pad
-// token does. `Scope`: whose work a row is. `pad` is the kernel's own: a copy that is indexed would lie in memory.
+// The loss of logits: over all rows, sum / sum of the targets' weights, or sum / divisor. saved [2 rows + 1]: each
+// row's `Softmax`, then the sum of weights. A target that is no class raises the flag, and its row counts 0, as one
+// of a pad token does. `Scope`: whose work a row is. `pad` is the kernel's own: a copy that is indexed would lie in
+// memory.
 template <class Scope, class T, class I> DEVICE void logits_loss(const Scored<T, I> &given, const Pads &pad) {
     using C = compute_t<T>;
     Sums<C> mine{(C)0, (C)0};
@@ -355,7 +359,8 @@ __global__ void cross_entropy_short(u64 rows, u64 len, const T *x, const I *targ
     logits_loss<Alone>(Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out}, pad);
 }
 
-// The loss of probabilities or their logarithms; a block a row where there is smoothing, a thread elsewhere. saved [1]: the sum of weights.
+// The loss of probabilities or their logarithms; a block a row where there is smoothing, a thread elsewhere. saved
+// [1]: the sum of weights.
 template <class Kind, class T, class I>
 __global__ void nll_loss(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
                          compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least, f64 divisor, u32 pads, Pads pad, u64 *flag,
@@ -518,8 +523,8 @@ template <class T, class F, class... In> DEVICE void map_both_ways(u64 n, T *by_
 #endif
 }
 
-// by_a = the gradient by a: each element's own grad, or of all the one over the divisor; by_b, where there is one, that by b. Of a loss without b there
-// is none by it.
+// by_a = the gradient by a: each element's own grad, or of all the one over the divisor; by_b, where there is one,
+// that by b. Of a loss without b there is none by it.
 template <class Kind, class T>
 __global__ void residual_loss_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, T *by_a, T *by_b) {
     using C = compute_t<T>;
@@ -552,7 +557,8 @@ struct BinaryProbabilities { // -y log(x) - (1 - y) log(1 - x), logarithms kept 
     }
 };
 
-// What an element's class weighs: by its target where there is one column, by its column elsewhere. `classes` is what smoothing divides among.
+// What an element's class weighs: by its target where there is one column, by its column elsewhere. `classes` is
+// what smoothing divides among.
 template <class C, class I> struct Binary {
     const I *targets;
     const C *weights;

@@ -1,4 +1,5 @@
-// A plain tiled matrix product: for integers, which rocBLAS does not multiply, and for floats on chips that it has no kernels for.
+// A plain tiled matrix product: for integers, which rocBLAS does not multiply, and for floats on chips that it has
+// no kernels for.
 #include "prelude.h"
 
 // The type that products are summed in. Integers wrap.
@@ -24,7 +25,8 @@ constexpr u32 TILE = 64;  // rows and columns of the output that a block compute
 constexpr u32 DEPTH = 16; // terms of the sums held in shared memory
 constexpr u32 MICRO = 4;  // rows and columns that a thread computes
 
-// One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than 256 threads takes rounds.
+// One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than 256 threads takes
+// rounds.
 template <class T, class A> DEVICE void tile_shared(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, f64 alpha, const T *a, const T *b, T *out) {
     SHARED(A, left_tile, DEPTH * TILE);
     SHARED(A, right_tile, DEPTH * TILE);
@@ -99,8 +101,9 @@ template <class T, class A> DEVICE void tile_packed(u32 m, u32 n, u32 k, const S
     }
 }
 
-// out[batch] = alpha * a[batch] x b[batch] (floats; integers take no alpha): a of m x k, b of k x n by their strides, out packed.
-// A block a tile of 64 x 64 (256 threads suit), any grid is right. f16 and bf16 are summed in f32 and rounded once.
+// out[batch] = alpha * a[batch] x b[batch] (floats; integers take no alpha): a of m x k, b of k x n by their
+// strides, out packed. A block a tile of 64 x 64 (256 threads suit), any grid is right. f16 and bf16 are summed in
+// f32 and rounded once.
 template <class T>
 __global__ __launch_bounds__(256) void matmul(u64 batch, u32 m, u32 n, u32 k, Strides s, f64 alpha, const T *a, const T *b, T *out) {
     using A = typename accumulator<T>::type;

@@ -1,4 +1,5 @@
-// Normalisation of rows ([rows, len], contiguous); f16 and bf16 compute in f32, P is the parameters' type; `out` may be x.
+// Normalisation of rows ([rows, len], contiguous); f16 and bf16 compute in f32, P is the parameters' type; `out`
+// may be x.
 #include "prelude.h"
 #include "rows.h"
 
@@ -13,8 +14,8 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-// Sums over a row of x - first and of its square, `first` being the row's first element: as near to the mean as any, so that a large mean costs no
-// precision, and both are known after one reduction.
+// Sums over a row of x - first and of its square, `first` being the row's first element: as near to the mean as
+// any, so that a large mean costs no precision, and both are known after one reduction.
 template <class C> struct Shifted {
     C sum, squares;
     DEVICE Shifted operator+(Shifted other) const { return Shifted{sum + other.sum, squares + other.squares}; }
@@ -37,9 +38,9 @@ template <bool CENTRED, class C> DEVICE Scale<C> scale_of(Shifted<C> mine, u64 l
     return Scale<C>{off, (C)1 / math::sqrt(squares / (C)len + epsilon)};
 }
 
-// to[i] = f(i, (from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row, the mean 0 and the variance the mean of
-// squares unless CENTRED. KEPT: a row that fits stays in registers and is read once. TWICE: mean and variance then come by a reduction each, which takes
-// fewer registers.
+// to[i] = f(i, (from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row, the mean 0 and
+// the variance the mean of squares unless CENTRED. KEPT: a row that fits stays in registers and is read once.
+// TWICE: mean and variance then come by a reduction each, which takes fewer registers.
 template <bool CENTRED, bool KEPT, bool TWICE = false, class T, class C, class F, class... More>
 DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More *...more) {
     if constexpr (ONE_THREAD) {
@@ -66,7 +67,8 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         }
         Shifted<C> mine{(C)0, (C)0};
         C first = CENTRED ? (C)load(from[0]) : (C)0;
-        // Read as it is: no piece waits for the first element. What lies past the row's ends is that element too, and adds nothing.
+        // Read as it is: no piece waits for the first element. What lies past the row's ends is that element too,
+        // and adds nothing.
         row.read(len, from, first, [](C x) { return x; });
         row.for_each_kept([&](C &x, bool) { mine.take(x - first); });
         Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
@@ -98,7 +100,8 @@ DEVICE void layer_norm_row(u64 len, const T *from, const P *gamma, const P *beta
     normalise<true, KEPT>(len, from, (C)epsilon, to, [=](auto, C x, C g, C b) { return x * g + (shift ? b : (C)0); }, gamma, shift ? beta : gamma);
 }
 
-// What a kernel is given, to be read anew for each row: kept through all of them, it and what is made of it take too many registers.
+// What a kernel is given, to be read anew for each row: kept through all of them, it and what is made of it take
+// too many registers.
 template <class T, class P> struct LayerNorm {
     u64 rows, len;
     const T *x;
@@ -127,10 +130,11 @@ struct Either {
     DEVICE u32 operator()(u32 a, u32 b) const { return a | b; }
 };
 
-// What MIOpen normalised, again where it lost the variance: it takes the mean of squares less the squared mean, which leaves
-// mean^2 / variance roundings of 2^-24. `mean` and `rstd` are what it wrote for each row; past a mean of 4 deviations, or where they
-// are no numbers, the row is computed as by the kernels here. A block looks at all of its rows at once, so that rows in order cost one read. A
-// row is not kept: with what is looked at, that takes more registers than all waves have; its second and third reading meet the cache.
+// What MIOpen normalised, again where it lost the variance: it takes the mean of squares less the squared mean,
+// which leaves mean^2 / variance roundings of 2^-24. `mean` and `rstd` are what it wrote for each row; past a mean
+// of 4 deviations, or where they are no numbers, the row is computed as by the kernels here. A block looks at all
+// of its rows at once, so that rows in order cost one read. A row is not kept: with what is looked at, that takes
+// more registers than all waves have; its second and third reading meet the cache.
 template <class T, class F> DEVICE void repair(u64 rows, const T *mean, const T *rstd, F normalise_row) {
     using C = compute_t<T>;
     auto lost = [=](u64 row) {
@@ -152,18 +156,12 @@ __global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma,
     repair(rows, mean, rstd, [=](u64 row) { layer_norm_row<false>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
 }
 
-// a / b of less than 2^53, where the quotient of f64 is right or one too great: a division of 64-bit integers takes all the scalar registers.
-DEVICE u64 quotient(u64 a, u64 b) {
-    u64 q = (u64)((f64)a / (f64)b);
-    return q * b > a ? q - 1 : q;
-}
-
-// The same for groups of channels: x is [rows / groups, groups, channels, spatial], len = channels * spatial, and gamma and beta have a
-// value a channel of all groups, or are both null.
+// The same for groups of channels: x is [rows / groups, groups, channels, spatial], len = channels * spatial, and
+// gamma and beta have a value a channel of all groups, or are both null.
 template <bool KEPT, class T, class P>
 DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x, const P *gamma, const P *beta, f64 epsilon, T *out) {
     using C = compute_t<T>;
-    u64 first = row % groups * quotient(len, spatial);
+    u64 first = row % groups * divided_in_f64(len, spatial);
     const P *gamma_of = gamma + first, *beta_of = beta + first;
     bool narrow = len >> 29 == 0;
     normalise<true, KEPT, true>(len, x + row * len, (C)epsilon, out + row * len, [=](auto i, C n) {
@@ -172,7 +170,7 @@ DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x
             u32 channel = (u32)i / (u32)spatial;
             return n * (C)load(vector_at<1>(gamma_of, channel).lane[0]) + (C)load(vector_at<1>(beta_of, channel).lane[0]);
         }
-        u64 channel = quotient(i, spatial);
+        u64 channel = divided_in_f64(i, spatial);
         return n * (C)load(gamma_of[channel]) + (C)load(beta_of[channel]);
     });
 }

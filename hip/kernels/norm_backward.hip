@@ -1,11 +1,12 @@
-// Gradients of normalised rows ([rows, len], contiguous) from the rows and the output's gradient; f16 and bf16 compute in f32, P is gamma's
-// type.
+// Gradients of normalised rows ([rows, len], contiguous) from the rows and the output's gradient; f16 and bf16
+// compute in f32, P is gamma's type.
 //
 // With n = (x - mean) * rstd, or x * rstd where rows are not CENTRED, and h = dy * gamma:
 //   dx = rstd * (h - mean(h) - n * mean(h * n)), without mean(h) where they are not
 //   dgamma = the sum over rows of dy * n, dbeta = the sum over rows of dy
-// Statistics are computed again from x, which is read anyway: the same in every dtype, whoever did the forward pass. Each block sums its
-// own rows' parts of dgamma and dbeta, and sum_partials joins the blocks': the same bits on every run of one grid.
+// Statistics are computed again from x, which is read anyway: the same in every dtype, whoever did the forward
+// pass. Each block sums its own rows' parts of dgamma and dbeta, and sum_partials joins the blocks': the same bits
+// on every run of one grid.
 #include "prelude.h"
 #include "rows.h"
 
@@ -13,8 +14,9 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-// gamma of element i: one an element, or one for `spatial` of them; 1 where there is none. `piece` is gamma of WIDTH neighbours; of a piece of the row
-// AT_ONCE are asked for at a time: 16 bytes, since more leave too few registers.
+// gamma of element i: one an element, or one for `spatial` of them; 1 where there is none. `piece` is gamma of
+// WIDTH neighbours; of a piece of the row AT_ONCE are asked for at a time: 16 bytes, since more leave too few
+// registers.
 template <class P> struct PerElement {
     const P *gamma;
     DEVICE bool aligned() const { return past_boundary(gamma) == 0; }
@@ -48,8 +50,9 @@ template <class P> struct PerChannel {
     }
 };
 
-// The sums of N values (2 or 4) over the block, in every thread. In each of the first exchanges a lane goes on with half of its values, so that all of
-// them take little more of the warp than one. One barrier: calls that follow each other differ in `turn`. Blocks are whole warps.
+// The sums of N values (2 or 4) over the block, in every thread. In each of the first exchanges a lane goes on with
+// half of its values, so that all of them take little more of the warp than one. One barrier: calls that follow
+// each other differ in `turn`. Blocks are whole warps.
 template <u32 N, class C> DEVICE void block_sums(C (&value)[N], u32 turn) {
     SHARED(C, partial, 2 * 32 * N); // a block has at most 1024 threads, a warp at least 32
     C *of_turn = partial + turn % 2 * 32 * N;
@@ -84,11 +87,13 @@ template <class C> struct Statistics {
     C *mean, *rstd;
 };
 
-// Pieces of 16 bytes that a thread keeps of a row: 32 bytes of compute types, so that two rows' pieces and both sums are some 32 registers.
+// Pieces of 16 bytes that a thread keeps of a row: 32 bytes of compute types, so that two rows' pieces and both
+// sums are some 32 registers.
 template <class T> constexpr u32 KEPT = 32 / (LANES<T> * sizeof(compute_t<T>));
 
-// Whether a row's x and dy stay in registers till its sums are known. Beside sums of columns they don't on RDNA 1, whose 20 waves leave 48 registers each,
-// where rows are CENTRED or gamma's elements are WIDER: there they are read again, from cache.
+// Whether a row's x and dy stay in registers till its sums are known. Beside sums of columns they don't on RDNA 1,
+// whose 20 waves leave 48 registers each, where rows are CENTRED or gamma's elements are WIDER: there they are read
+// again, from cache.
 #if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
 template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = !(SUMS && (CENTRED || WIDER));
 #else
@@ -98,8 +103,8 @@ template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = true;
 // Elements that are unpacked before the next are.
 template <bool SUMS> constexpr u32 TOGETHER = SUMS ? 4 : 2;
 
-// Whether dx may be the sum of a row's gradient and of `onto`, another gradient of the same x. Other types have no registers left for it on some
-// architectures.
+// Whether dx may be the sum of a row's gradient and of `onto`, another gradient of the same x. Other types have no
+// registers left for it on some architectures.
 template <class T> constexpr bool ONTO = is_same<T, f32>::value;
 
 // What a row's gradient is made of.
@@ -111,8 +116,9 @@ template <class C> struct Slope {
     DEVICE C operator()(C normal, C dy, C gamma) const { return rstd * (dy * gamma - shift - normal * slope); }
 };
 
-// The sums that a row's gradient needs, over elements one after the other: of d, x less the row's first element and so as near to the mean as any, of
-// d^2, of h and of h * d; of x^2 and h * x where rows are not CENTRED. One reduction gives all of them.
+// The sums that a row's gradient needs, over elements one after the other: of d, x less the row's first element and
+// so as near to the mean as any, of d^2, of h and of h * d; of x^2 and h * x where rows are not CENTRED. One
+// reduction gives all of them.
 template <bool CENTRED, class C> struct RowSums {
     static constexpr u32 N = CENTRED ? 4 : 2;
     C sum[N] = {}, start = (C)0;
@@ -142,8 +148,8 @@ template <bool CENTRED, class C> struct RowSums {
     }
 };
 
-// Rows whose x and dy the block's threads hold, as they are stored, so that both are read once; each thread has the same columns of every row, whose sums
-// it holds too.
+// Rows whose x and dy the block's threads hold, as they are stored, so that both are read once; each thread has the
+// same columns of every row, whose sums it holds too.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
 DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
                       Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
@@ -214,8 +220,8 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
     }
 }
 
-// Longer rows, and those that are not aligned to WIDTH elements: they are read twice, from cache where they fit, and the sums lie in memory. I counts a
-// row's bytes.
+// Longer rows, and those that are not aligned to WIDTH elements: they are read twice, from cache where they fit,
+// and the sums lie in memory. I counts a row's bytes.
 template <bool CENTRED, bool SUMS, u32 WIDTH, class I, class T, class Gamma>
 DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
                     Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
@@ -362,8 +368,9 @@ __global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const 
                                Statistics<C>{nullptr, nullptr});
 }
 
-// Rows are groups of channels: x is [rows / groups, groups, channels, spatial] and len = channels * spatial; gamma may be null.
-// statistics[2, rows] gets mean and rstd, from which channel_sums makes dgamma and dbeta; it may be null.
+// Rows are groups of channels: x is [rows / groups, groups, channels, spatial] and len = channels * spatial; gamma
+// may be null. statistics[2, rows] gets mean and rstd, from which channel_sums makes dgamma and dbeta; it may be
+// null.
 template <class T, class P>
 __global__ ALL_WAVES((!is_same<T, f64>::value)) void group_norm_rows_backward(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *dy, const P *gamma, f64 epsilon, T *dx,
                                          compute_t<T> *statistics) {
@@ -373,7 +380,8 @@ __global__ ALL_WAVES((!is_same<T, f64>::value)) void group_norm_rows_backward(u6
                                (const T *)nullptr, Sums<C>{nullptr, nullptr}, to);
 }
 
-// out[outer, len] = the sum over `count` of partial[outer, count, len], a block for 16 columns: a cache line's half, and twice the blocks that a line would give.
+// out[outer, len] = the sum over `count` of partial[outer, count, len], a block for 16 columns: a cache line's
+// half, and twice the blocks that a line would give.
 template <class T> __global__ void sum_partials(u64 outer, u64 count, u64 len, const compute_t<T> *partial, T *out) {
     using C = compute_t<T>;
     constexpr u32 TILE = 16;

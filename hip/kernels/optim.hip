@@ -1,5 +1,5 @@
-// Steps of optimizers, and what belongs to them, over many tensors in one launch. A launch takes its tensors by value, as a table; the
-// blocks share the tensors' pieces among themselves.
+// Steps of optimizers, and what belongs to them, over many tensors in one launch. A launch takes its tensors by
+// value, as a table; the blocks share the tensors' pieces among themselves.
 #include "prelude.h"
 #include "rows.h"
 
@@ -8,8 +8,8 @@ constexpr u32 PIECE = 4096;
 // With the other parameters below the 4 KiB that a launch may pass: `TABLE_BYTES` in `ops/launch.rs`.
 constexpr u32 TABLE_BYTES = 3976;
 
-// A tensors of one length: where each begins, at a 16-byte boundary; the first of their pieces, counted over the table; the elements of
-// their last piece.
+// A tensors of one length: where each begins, at a 16-byte boundary; the first of their pieces, counted over the
+// table; the elements of their last piece.
 template <u32 A> struct Row {
     u64 address[A];
     u32 first, last;
@@ -23,7 +23,8 @@ template <u32 A> struct Table {
     DEVICE u32 end(u32 at) const { return at + 1 < rows ? row[at + 1].first : pieces; }
 };
 
-// Calls f(at, begin, count, piece) for each piece: elements [begin, begin + count) of row `at`, the same for all threads of a block.
+// Calls f(at, begin, count, piece) for each piece: elements [begin, begin + count) of row `at`, the same for all
+// threads of a block.
 template <u32 A, class F> DEVICE void for_each_piece(const Table<A> &table, F f) {
     for_each_row(table.pieces, [&](u64 piece) {
         u32 at = 0, end = table.rows; // row[at].first <= piece < row[end].first
@@ -37,12 +38,13 @@ template <u32 A, class F> DEVICE void for_each_piece(const Table<A> &table, F f)
     });
 }
 
-// Elements an access: 16 bytes of them, fewer where a thread would then hold more of what it computes, `bytes` an element. With 112 instead of 72, four
-// elements of Adam's, gfx942 spilled scalar registers: of each element's root and quotient it holds comparisons' masks.
+// Elements an access: 16 bytes of them, fewer where a thread would then hold more of what it computes, `bytes` an
+// element. With 112 instead of 72, four elements of Adam's, gfx942 spilled scalar registers: of each element's root
+// and quotient it holds comparisons' masks.
 constexpr u32 vector_width(u32 most, u32 bytes) { return most > 1 && most * bytes > 72 ? vector_width(most / 2, bytes) : most; }
 
-// Elements [begin, begin + count) of a row's tensors, READ of which are read and WRITTEN of which, those behind, are written:
-// f(compute types read, compute types to write). What is written may take the place of what is read.
+// Elements [begin, begin + count) of a row's tensors, READ of which are read and WRITTEN of which, those behind,
+// are written: f(compute types read, compute types to write). What is written may take the place of what is read.
 template <class In, class Out, u32 READ, u32 WRITTEN, class F>
 DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count, F f) {
     const In *in[READ];
@@ -111,8 +113,9 @@ template <class C> struct Adam {
     C limit;
 };
 
-// Adam (Kingma and Ba 2014, algorithm 1), with L2 penalty or decoupled decay (Loshchilov and Hutter 2017), cautious decay (arXiv 2510.12402)
-// and, with three states, the largest second moment so far (Reddi et al. 2018). `x`: parameter, gradient, states; `y`: parameter, states.
+// Adam (Kingma and Ba 2014, algorithm 1), with L2 penalty or decoupled decay (Loshchilov and Hutter 2017), cautious
+// decay (arXiv 2510.12402) and, with three states, the largest second moment so far (Reddi et al. 2018). `x`:
+// parameter, gradient, states; `y`: parameter, states.
 template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
     Adam<C> s;
     C factor;
@@ -138,7 +141,8 @@ template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
     }
 };
 
-// The step `f` of each element, of tensors of which READ are read and WRITTEN written, READ addresses before the WRITTEN.
+// The step `f` of each element, of tensors of which READ are read and WRITTEN written, READ addresses before the
+// WRITTEN.
 template <class T, u32 A, u32 READ, u32 WRITTEN, class Make>
 DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make make) {
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
@@ -159,8 +163,9 @@ DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make m
 // How many of the states there are before the step.
 constexpr i32 NONE = 0, SOME = 1, ALL = 2;
 
-// A step of Adam over tensors of STATES states (2; 3 with the largest second moment). Addresses: parameter, gradient, old states, new
-// parameter, new states; the old states are not read where OLD is NONE, nor is the last where it is SOME. `factors`: one a row, or null.
+// A step of Adam over tensors of STATES states (2; 3 with the largest second moment). Addresses: parameter,
+// gradient, old states, new parameter, new states; the old states are not read where OLD is NONE, nor is the last
+// where it is SOME. `factors`: one a row, or null.
 template <class T, i32 STATES, i32 OLD>
 __global__ void optim_adam(Table<3 + 2 * STATES> table, Adam<compute_t<T>> s, const compute_t<T> *factors) {
     using C = compute_t<T>;
@@ -192,7 +197,8 @@ template <u32 STATES, bool FIRST, class C> struct SgdStep {
     }
 };
 
-// A step of gradient descent, with momentum where there is a state (Sutskever et al. 2013). Addresses and `factors` as for optim_adam.
+// A step of gradient descent, with momentum where there is a state (Sutskever et al. 2013). Addresses and `factors`
+// as for optim_adam.
 template <class T, i32 STATES, i32 OLD>
 __global__ void optim_sgd(Table<3 + 2 * STATES> table, Sgd<compute_t<T>> s, const compute_t<T> *factors) {
     using C = compute_t<T>;

@@ -1,6 +1,7 @@
-// Quantised values as they are stored: signed integers of 8, 4 or 2 bits, packed in row-major order, the first in the lowest bits: a
-// byte holds one, two or four of them. Of 4 and 2 bits the storage is whole 32-bit words, of 8 bits it ends with the last value. A block
-// of `block` values that follow on each other has one scale; block == 0: one for all. `shift` is log2(block), 32 where there is none.
+// Quantised values as they are stored: signed integers of 8, 4 or 2 bits, packed in row-major order, the first in
+// the lowest bits: a byte holds one, two or four of them. Of 4 and 2 bits the storage is whole 32-bit words, of 8
+// bits it ends with the last value. A block of `block` values that follow on each other has one scale; block == 0:
+// one for all. `shift` is log2(block), 32 where there is none.
 #pragma once
 #include "prelude.h"
 

@@ -1,6 +1,7 @@
-// Pooling of planes ([planes, height, width] or [planes, depth, height, width], contiguous), for what MIOpen does not take: any
-// window, dilation, padding and ceil mode (the output's size is given). Every kernel computes an output element from its inputs,
-// gradients too: no atomics, the same bits on every run. f16 and bf16 are summed in f32.
+// Pooling of planes ([planes, height, width] or [planes, depth, height, width], contiguous), for what MIOpen does
+// not take: any window, dilation, padding and ceil mode (the output's size is given). Every kernel computes an
+// output element from its inputs, gradients too: no atomics, the same bits on every run. f16 and bf16 are summed in
+// f32.
 #include "prelude.h"
 
 // What there is of an axis.
@@ -148,8 +149,9 @@ template <class T, class I, class W> DEVICE void max_pool(u64 planes, const W &w
     });
 }
 
-// out = the greatest element of each window, indices = its place in the plane if `indexed`. The first of equals; an element
-// replaces the first one seen only if greater, so NaN stays where it came first. A window that holds nothing gives -inf and -1.
+// out = the greatest element of each window, indices = its place in the plane if `indexed`. The first of equals; an
+// element replaces the first one seen only if greater, so NaN stays where it came first. A window that holds
+// nothing gives -inf and -1.
 template <class T, class I> __global__ void max_pool2d(u64 planes, Window2 w, i32 indexed, const T *x, T *out, I *indices) {
     max_pool(planes, w, indexed, x, out, indices);
 }
@@ -167,8 +169,8 @@ template <class T, class I, class W>
 DEVICE void max_pool_backward(u64 planes, const W &w, const T *grad, const I *indices, u64 *flag, T *out) {
     using C = compute_t<T>;
     u64 pixels = (u64)w.depth().in * w.h.in * w.w.in;
-    // In one thread, outputs are sent to where they came from: by planes into the result itself, which must not be rounded
-    // between two of them, else by lines.
+    // In one thread, outputs are sent to where they came from: by planes into the result itself, which must not be
+    // rounded between two of them, else by lines.
     if constexpr (ONE_THREAD && is_same<T, C>::value) {
         u64 outputs = (u64)w.depth().out * w.h.out * w.w.out;
         for_each(planes, [=](u64 plane) {
@@ -371,7 +373,8 @@ template <class T>
 __global__ void adaptive_avg_pool2d_backward(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T *grad, T *out) {
     using C = compute_t<T>;
     for_each_pixel(planes, ih, iw, [=](u64 plane, i32 iy, i32 ix, u64 at) {
-        // The outputs whose share holds input i: from floor(i * outputs / inputs), the last one that begins at or before i.
+        // The outputs whose share holds input i: from floor(i * outputs / inputs), the last one that begins at or
+        // before i.
         u32 top = (u32)((u64)(u32)iy * oh / ih), left = (u32)((u64)(u32)ix * ow / iw);
         const T *from = grad + plane * oh * ow;
         C sum = (C)0;

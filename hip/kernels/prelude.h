@@ -66,11 +66,13 @@ template <> DEVICE f64 select<f64>(bool c, f64 a, f64 b) {
 }
 #endif
 
-// A kernel's parameters, `given` being a struct of all of them in their order. AMD's compiler loads what a kernel reads of its parameters
-// as it begins, into scalar registers that stay taken: through this they are read where they are needed, each time anew.
+// A kernel's parameters, `given` being a struct of all of them in their order. AMD's compiler loads what a kernel
+// reads of its parameters as it begins, into scalar registers that stay taken: through this they are read where
+// they are needed, each time anew.
 template <class Given> DEVICE const Given &parameters(const Given &given) {
 #if COMPILER_AMD
-    // Where a launch puts them, each at its type's alignment as in a struct (LLVM's "User Guide for AMDGPU Backend", "Kernarg Segment").
+    // Where a launch puts them, each at its type's alignment as in a struct (LLVM's "User Guide for AMDGPU
+    // Backend", "Kernarg Segment").
     auto segment = __builtin_amdgcn_kernarg_segment_ptr();
     asm volatile("" : "+s"(segment)); // not known to be what it was before
     return *(const Given *)segment;
@@ -81,8 +83,8 @@ template <class Given> DEVICE const Given &parameters(const Given &given) {
 #endif
 }
 
-// Behind __global__, of a kernel that memory bounds: it is to take so few registers that a SIMD has room for all of its waves. Where
-// `wanted` (it may be of the template's parameters) is false, as the compiler likes.
+// Behind __global__, of a kernel that memory bounds: it is to take so few registers that a SIMD has room for all of
+// its waves. Where `wanted` (it may be of the template's parameters) is false, as the compiler likes.
 #if COMPILER_AMD
 #if __gfx900__ || __gfx906__ || __gfx908__
 #define ALL_WAVES(wanted) __attribute__((amdgpu_waves_per_eu((wanted) ? 4 : 1)))
@@ -236,8 +238,8 @@ template <> struct store<bool8> {
 
 // ---------------------------------------------------------------- the device
 
-// blockIdx, threadIdx, __syncthreads, shuffles and atomics are built into the GPU compilers; for the host's compiler the
-// CPU device brings them (hip_cpu.h, included ahead of this).
+// blockIdx, threadIdx, __syncthreads, shuffles and atomics are built into the GPU compilers; for the host's
+// compiler the CPU device brings them (hip_cpu.h, included ahead of this).
 #if COMPILER_HOST
 #define SHARED(T, name, count) HIP_CPU_SHARED(T, name, count)
 #else
@@ -276,9 +278,9 @@ constexpr bool ONE_THREAD = false;
 
 // ---------------------------------------------------------------- faults
 
-// What is wrong with the values that a kernel reads is stored into its op's word in host memory, which the host looks at when
-// it next reads or waits. A plain store: whichever thread's comes last is reported.
-// Without a flag, nothing.
+// What is wrong with the values that a kernel reads is stored into its op's word in host memory, which the host
+// looks at when it next reads or waits. A plain store: whichever thread's comes last is reported. Without a flag,
+// nothing.
 DEVICE void raise(u64 *flag, u64 word) {
     if (flag != nullptr) *(volatile u64 *)flag = word;
 }
@@ -308,14 +310,22 @@ template <class F> DEVICE void for_each(u64 n, F f) {
 #endif
 }
 
-// a / b, in 32 bits where both fit, as they mostly do. AMD GPUs divide neither width by an instruction: 32 bits take them some
-// 20 of them, 64 bits well over 100. An x86-64 core has both, and a loop without the branch vectorises.
+// a / b, in 32 bits where both fit, as they mostly do. AMD GPUs divide neither width by an instruction: 32 bits
+// take them some 20 of them, 64 bits well over 100. An x86-64 core has both, and a loop without the branch
+// vectorises.
 DEVICE u64 divided(u64 a, u64 b) {
 #if COMPILER_HOST
     return a / b;
 #else
     return (a | b) >> 32 == 0 ? (u32)a / (u32)b : a / b;
 #endif
+}
+
+// a / b of less than 2^53, where the quotient of f64 is right or one too great: for kernels whose scalar registers
+// a division of 64-bit integers would fill on AMD GPUs.
+DEVICE u64 divided_in_f64(u64 a, u64 b) {
+    u64 q = (u64)((f64)a / (f64)b);
+    return q * b > a ? q - 1 : q;
 }
 
 // Calls f(plane, y, x) for each of planes * height * width elements, with the element's index.
@@ -354,9 +364,9 @@ template <class F> DEVICE void for_each_in_block(u64 n, F f) {
 #endif
 }
 
-// Calls f(o, first, width) so that each column of outer x inner is in one group [first, first + width) of one o. A group is one
-// column on GPUs, where a thread takes it; on the CPU it is long, so that loops over its columns vectorise and read memory
-// in order.
+// Calls f(o, first, width) so that each column of outer x inner is in one group [first, first + width) of one o. A
+// group is one column on GPUs, where a thread takes it; on the CPU it is long, so that loops over its columns
+// vectorise and read memory in order.
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 constexpr u32 COLUMN_GROUP = 1024;
 #else
@@ -400,8 +410,9 @@ template <class T, u32 N> struct alignas(sizeof(T) * N) Vector {
     T lane[N];
 };
 
-// out[i] = f(in[i]...) over contiguous arrays that begin at 16-byte boundaries: 16 bytes a thread and access for the widest
-// type. `f` takes the stored types' compute types and its result is stored as Out. `out` may be one of the inputs.
+// out[i] = f(in[i]...) over contiguous arrays that begin at 16-byte boundaries: 16 bytes a thread and access for
+// the widest type. `f` takes the stored types' compute types and its result is stored as Out. `out` may be one of
+// the inputs.
 template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out *out, F f, const In *...in) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     for_each(n, [=](u64 i) { out[i] = store<Out>::from(f(load(in[i])...)); });
@@ -429,7 +440,8 @@ template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out
 
 // ---------------------------------------------------------------- strided operands
 
-// The dims left after the host has merged what can be merged; where more are left it launches once for each index of the outer ones.
+// The dims left after the host has merged what can be merged; where more are left it launches once for each index
+// of the outer ones.
 constexpr u32 MAX_DIMS = 8;
 
 // The common shape of N operands and each one's strides in elements (0: broadcast; negative: flipped). The host
@@ -534,8 +546,9 @@ template <u32 N, class F> DEVICE void for_each_strided(const Strided<N> &m, u32 
 
 // ---------------------------------------------------------------- what the compiler knows
 
-// `value`, of which AMD's compiler then knows nothing, and only once it has computed `after`: what it made of it earlier it makes again
-// rather than keep it in registers, and what it is to make of it later it doesn't make ahead.
+// `value`, of which AMD's compiler then knows nothing, and only once it has computed `after`: what it made of it
+// earlier it makes again rather than keep it in registers, and what it is to make of it later it doesn't make
+// ahead.
 template <class V> DEVICE V anew(V value) {
 #if COMPILER_AMD
     if constexpr (sizeof(V) % 4 == 0) {
@@ -555,65 +568,5 @@ template <class V, class C> DEVICE V anew(V value, C after) {
     return anew(value);
 }
 
-// ---------------------------------------------------------------- reductions within a block
-
-// op over the values of this warp's threads, in every one of them. Fixed order: the same bits on every run. Blocks are whole warps.
-template <class T, class Op> DEVICE T warp_reduce(T value, Op op) {
-    u32 lane = anew(threadIdx.x);
-    // A lane that has no other `distance` above it takes one from the warp's start: what it makes of it is not read. Places are made anew: AMD's compiler
-    // would keep all of them through a kernel's loops.
-#pragma unroll
-    for (u32 distance = 32; distance > 0; distance /= 2) {
-        if (distance < (u32)warpSize) value = op(value, shuffle(value, (i32)((anew(lane) + distance) % (u32)warpSize)));
-    }
-    return shuffle(value, 0);
-}
-
-// op over the values of all threads of the block, in every thread. Every thread must call it. Fixed order: the same bits
-// on every run.
-template <class T, class Op> DEVICE T block_reduce(T value, Op op) {
-#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-    return value;
-#else
-    SHARED(T, partial, 32); // a block has at most 1024 threads, a warp at least 32
-    value = warp_reduce(value, op);
-    u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize;
-    if (warps == 1) return value;
-    sync_threads(); // an earlier call may still be read
-    if (threadIdx.x % (u32)warpSize == 0) partial[threadIdx.x / (u32)warpSize] = value;
-    sync_threads();
-    value = partial[0];
-    for (u32 w = 1; w < warps; ++w) value = op(value, partial[w]);
-    return value;
-#endif
-}
-
-// op over f(i) for i in 0..n, shared among the threads of a block; the result in every thread. `identity` starts each sum.
-// On the CPU, lanes run side by side so that the loop vectorises, and sums are kept short for precision.
-template <class T, class F, class Op> DEVICE T block_reduce_range(u64 n, T identity, F f, Op op) {
-#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-    constexpr u64 LANES = 16 * 4 / sizeof(T) ? 16 * 4 / sizeof(T) : 1, SPAN = 2048;
-    T total = identity;
-    for (u64 start = 0; start < n; start += SPAN) {
-        u64 end = start + SPAN < n ? start + SPAN : n;
-        T lane[LANES];
-        for (u64 k = 0; k < LANES; ++k) lane[k] = identity;
-        u64 i = start;
-        for (; i + LANES <= end; i += LANES) {
-            for (u64 k = 0; k < LANES; ++k) lane[k] = op(lane[k], f(i + k));
-        }
-        for (; i < end; ++i) lane[0] = op(lane[0], f(i));
-        for (u64 width = LANES / 2; width > 0; width /= 2) {
-            for (u64 k = 0; k < width; ++k) lane[k] = op(lane[k], lane[k + width]);
-        }
-        total = op(total, lane[0]);
-    }
-    return total;
-#else
-    T value = identity;
-    for (u64 i = threadIdx.x; i < n; i += blockDim.x) value = op(value, f(i));
-    return block_reduce(value, op);
-#endif
-}
-
 #include "prelude_math.h"
+#include "prelude_reduce.h"

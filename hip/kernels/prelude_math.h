@@ -133,8 +133,8 @@ DEVICE f32 tanh(f32 x) {
     return bit_cast<f32>(bit_cast<u32>(select(a < 0.625f, small, large)) | (bit_cast<u32>(x) & 0x80000000u));
 }
 
-// Below 1: erf(x) / x as a polynomial in x^2, to 3.3e-11. Above: 1 - exp(p(|x|)), p fitted to log(erfc) on [1, 4] so that
-// the error in erfc is 4.2e-12.
+// Below 1: erf(x) / x as a polynomial in x^2, to 3.3e-11. Above: 1 - exp(p(|x|)), p fitted to log(erfc) on [1, 4]
+// so that the error in erfc is 4.2e-12.
 DEVICE f32 erf(f32 x) {
     f32 a = bit_cast<f32>(bit_cast<u32>(x) & 0x7fffffffu);
     f32 z = x * x;

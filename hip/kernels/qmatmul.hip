@@ -1,7 +1,9 @@
-// Products of matrices one or both of which are quantised. Values become f32, scale and all, as they enter a tile; sums are f32.
+// Products of matrices one or both of which are quantised. Values become f32, scale and all, as they enter a tile;
+// sums are f32.
 #include "packed.h"
 
-// Bits a value, values a scale and that number's logarithm of either side, as packed.h has them. A side of floats has none of it.
+// Bits a value, values a scale and that number's logarithm of either side, as packed.h has them. A side of floats
+// has none of it.
 struct Sizes {
     u32 m, n, k, a_bits, a_block, a_shift, b_bits, b_block, b_shift, unused[3];
 };
@@ -180,8 +182,8 @@ constexpr u32 DEPTH = 32;      // terms of the sums held in shared memory
 constexpr u32 MICRO = 4;       // rows and columns that a thread computes
 constexpr u32 LINE = TILE + 1; // one word more, so that a row's terms lie in different banks
 
-// Brings elements outer0.. and k0.. to to[term][outer]; what is past the operand is 0. Neighbouring threads read along the
-// operand's unit stride.
+// Brings elements outer0.. and k0.. to to[term][outer]; what is past the operand is 0. Neighbouring threads read
+// along the operand's unit stride.
 template <class T> DEVICE void fetch(const Side &s, const T *values, const f32 *scales, u32 outer0, u32 k0, u32 k, f32 *to) {
     bool along = s.outer == 1;
     for_each_in_block(TILE * DEPTH, [=](u64 at) {
@@ -222,7 +224,8 @@ DEVICE void fetch(const Side &s, const i8 *values, const f32 *scales, u32 outer0
     });
 }
 
-// One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than 256 threads takes rounds.
+// One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than 256 threads takes
+// rounds.
 template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Out> &given, u64 at, u32 row0, u32 col0) {
     SHARED(f32, left_tile, DEPTH * LINE);
     SHARED(f32, right_tile, DEPTH * LINE);
@@ -263,8 +266,8 @@ template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Ou
 }
 #endif
 
-// out[batch] = a[batch] x b[batch]: a of m x k, b of k x n by their strides, out packed; a and b are where their storage begins. A block
-// a tile (256 threads suit), any grid is right.
+// out[batch] = a[batch] x b[batch]: a of m x k, b of k x n by their strides, out packed; a and b are where their
+// storage begins. A block a tile (256 threads suit), any grid is right.
 template <class A, class B, class Out>
 __global__ void qmatmul(u64 batch, Sizes z, Strides s, i64 a_first, i64 b_first, const A *a, const f32 *a_scales, const B *b, const f32 *b_scales, Out *out) {
     Given<A, B, Out> given{batch, z, s, a_first, b_first, a, a_scales, b, b_scales, out};

@@ -10,8 +10,8 @@ template <class T> DEVICE i32 magnitude(T x) {
 }
 DEVICE i32 larger(i32 a, i32 b) { return a > b ? a : b; }
 
-// The nearest scale of the scheme's own precision (0: f32, 1: f16, 2: bf16, 3: UE8M0, 4: UE4M3) that is neither 0 nor infinite. A scale
-// that is 0, subnormal, infinite or NaN becomes the least positive normal number.
+// The nearest scale of the scheme's own precision (0: f32, 1: f16, 2: bf16, 3: UE8M0, 4: UE4M3) that is neither 0
+// nor infinite. A scale that is 0, subnormal, infinite or NaN becomes the least positive normal number.
 DEVICE f32 valid_scale(f32 scale, u32 param) {
     u32 sign = bit_cast<u32>(scale) & 0x80000000u, bits = bit_cast<u32>(scale) ^ sign;
     if (bits < 0x00800000u || bits >= 0x7f800000u) bits = 0x00800000u, sign = 0;

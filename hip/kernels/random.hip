@@ -1,9 +1,9 @@
 // Random numbers by Philox 4x32-10 (`philox.h`).
 //
-// Element i of a tensor takes its bits from counter (group, call), key = seed: four elements a group where 32 bits do for
-// an element (group = i / 4, word i % 4), two where 64 do (group = i / 2). So a value depends on seed, call and index alone,
-// never on the launch. All arithmetic is written out and rounded step by step (no contraction, no library function but
-// sqrt): the same bits on every provider.
+// Element i of a tensor takes its bits from counter (group, call), key = seed: four elements a group where 32 bits
+// do for an element (group = i / 4, word i % 4), two where 64 do (group = i / 2). So a value depends on seed, call
+// and index alone, never on the launch. All arithmetic is written out and rounded step by step (no contraction, no
+// library function but sqrt): the same bits on every provider.
 #include "philox.h"
 #include "prelude.h"
 
@@ -84,8 +84,8 @@ DEVICE f64 unit(u32 high, u32 low) {                                            
 
 template <class T, bool FLOAT = is_float<T>::value> struct uniform;
 
-// low + u (high - low), rounded to T, and kept below `high`, which rounding may reach. Both bounds are finite in T. Their
-// difference may not be in C: then this is of their halves, doubled at the end.
+// low + u (high - low), rounded to T, and kept below `high`, which rounding may reach. Both bounds are finite in T.
+// Their difference may not be in C: then this is of their halves, doubled at the end.
 template <class T> struct uniform<T, true> {
     using C = compute_t<T>;
     C low, span, scale, last;

@@ -1,5 +1,5 @@
-// Reductions of a contiguous tensor seen as [outer, len, inner] over its middle dim. With inner == 1 a block takes a row;
-// otherwise neighbouring threads take neighbouring columns.
+// Reductions of a contiguous tensor seen as [outer, len, inner] over its middle dim. With inner == 1 a block takes
+// a row; otherwise neighbouring threads take neighbouring columns.
 //
 // Where there are too few rows or columns to fill the device, the host asks for `parts` of each: out is then
 // [outer, parts, inner], and a second launch reduces the parts. The order of all sums is fixed by the launch: the same
@@ -50,7 +50,8 @@ struct Min { // NaN wins
 struct MaxAbs : Max { // wraps for the least integer, as Abs does
     template <class A> static DEVICE A enter(A x) {
         if constexpr (is_float<A>::value) return math::abs(x);
-        // Narrowed once, at the end: of a choice between narrow values NVRTC 13.0 compares what the neighbouring lane left above them.
+        // Narrowed once, at the end: of a choice between narrow values NVRTC 13.0 compares what the neighbouring
+        // lane left above them.
         else return (A)(x < (A)0 ? (wrapping_t<A>)0 - (wrapping_t<A>)x : (wrapping_t<A>)x);
     }
 };
@@ -148,12 +149,13 @@ DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const F
     });
 }
 
-// Columns that a thread takes at once: 16 bytes, but no more than 4, whose accumulators and four rows ahead fit 64 registers.
+// Columns that a thread takes at once: 16 bytes, but no more than 4, whose accumulators and four rows ahead fit 64
+// registers.
 template <class T> constexpr u32 SIDE_BY_SIDE = LANES<T> < 4 ? LANES<T> : 4;
 
-// The same where as many columns lie side by side within `inner`, on GPUs: of a block's threads up to 32 lie along a row, each with so many
-// columns, and the rest take rows apart, four accesses each at a time. Any block size is right; past 256
-// threads there is nothing to do.
+// The same where as many columns lie side by side within `inner`, on GPUs: of a block's threads up to 32 lie along
+// a row, each with so many columns, and the rest take rows apart, four accesses each at a time. Any block size is
+// right; past 256 threads there is nothing to do.
 template <class Op, class From, class To>
 DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
     using A = typename accumulator<From>::type;
@@ -245,7 +247,8 @@ __global__ void reduce_rows_between(u64 n, u64 len, u64 parts, u64 count, const 
     rows<Op>(n, len, parts, count, x, out);
 }
 
-// out[outer][part][inner] = op over x[outer][the part's share of len][inner]. One thread a column and part, or as wide_columns.
+// out[outer][part][inner] = op over x[outer][the part's share of len][inner]. One thread a column and part, or as
+// wide_columns.
 template <class Op, class T>
 __global__ void reduce_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const T *x, T *out) {
     any_columns<Op>(outer, len, inner, parts, count, x, out);

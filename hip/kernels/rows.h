@@ -1,5 +1,6 @@
-// Contiguous rows read and written 16 bytes a thread and access, by the threads of one block. A row may begin anywhere: it is cut at
-// 16-byte boundaries, and the pieces at its ends are taken element by element. For GPUs; the CPU's loops vectorise as they are.
+// Contiguous rows read and written 16 bytes a thread and access, by the threads of one block. A row may begin
+// anywhere: it is cut at 16-byte boundaries, and the pieces at its ends are taken element by element. For GPUs; the
+// CPU's loops vectorise as they are.
 #pragma once
 #include "prelude.h"
 
@@ -26,7 +27,8 @@ template <u32 WIDTH, class T> DEVICE const Neighbours<T, WIDTH> &lanes_of(const 
     return *reinterpret_cast<const Neighbours<T, WIDTH> *>(row + first);
 }
 
-// A value that all threads of a warp have: AMD's compiler then keeps it, and what is computed of it, once for all of them.
+// A value that all threads of a warp have: AMD's compiler then keeps it, and what is computed of it, once for all
+// of them.
 DEVICE u32 of_warp(u32 value) {
 #if COMPILER_AMD
     return (u32)__builtin_amdgcn_readfirstlane((i32)value);
@@ -35,8 +37,8 @@ DEVICE u32 of_warp(u32 value) {
 #endif
 }
 
-// The WIDTH elements from `first` on of a row that is aligned to as many. Where I has 32 bits the row has fewer than 2^32 bytes: an address
-// is then one register beside the row's own, which all threads share.
+// The WIDTH elements from `first` on of a row that is aligned to as many. Where I has 32 bits the row has fewer
+// than 2^32 bytes: an address is then one register beside the row's own, which all threads share.
 template <u32 WIDTH, class I, class T> DEVICE const Vector<T, WIDTH> &vector_at(const T *row, I first) {
     I offset = anew((I)(first * (I)sizeof(T)));
     return *reinterpret_cast<const Vector<T, WIDTH> *>(reinterpret_cast<const u8 *>(row) + offset);
@@ -51,8 +53,8 @@ struct Team {
 };
 DEVICE Team whole_block() { return Team{threadIdx.x, blockDim.x}; }
 
-// f(i, row[i], more[i]...) for i in 0..len, shared among the team; the elements have one size. AHEAD: four accesses of 16 bytes of each row
-// are on their way at a time, for kernels whose registers leave room.
+// f(i, row[i], more[i]...) for i in 0..len, shared among the team; the elements have one size. AHEAD: four accesses
+// of 16 bytes of each row are on their way at a time, for kernels whose registers leave room.
 template <bool AHEAD = false, class F, class T, class... More>
 DEVICE void for_each_of_row(Team team, u64 len, F f, const T *row, const More *...more) {
     constexpr u32 WIDTH = LANES<T>;

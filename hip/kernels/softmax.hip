@@ -1,6 +1,6 @@
-// Softmax and its logarithm, along rows ([rows, len]) or columns ([outer, len, inner]); contiguous tensors; `out` may be an input.
-// f16 and bf16 are summed in f32. A row that holds NaN or +inf, or nothing but -inf, gives NaN, as the formula does; the masked
-// kernel gives zeros where nothing is greater than -inf.
+// Softmax and its logarithm, along rows ([rows, len]) or columns ([outer, len, inner]); contiguous tensors; `out`
+// may be an input. f16 and bf16 are summed in f32. A row that holds NaN or +inf, or nothing but -inf, gives NaN, as
+// the formula does; the masked kernel gives zeros where nothing is greater than -inf.
 #include "prelude.h"
 #include "rows.h"
 
@@ -48,7 +48,8 @@ struct Logarithm {
     static constexpr bool EXPONENTIAL = false, MASKED = false;
 };
 
-// The sum of exp(x - max), on the CPU: exponentials and sums vectorise better apart (1.0 against 1.5 ns an element with AVX2).
+// The sum of exp(x - max), on the CPU: exponentials and sums vectorise better apart (1.0 against 1.5 ns an element
+// with AVX2).
 template <class Kind, class T, class C> DEVICE C exponential_sum(u64 len, const T *x, C max) {
     constexpr u64 CHUNK = 512;
     C total = (C)0, e[CHUNK];

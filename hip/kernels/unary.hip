@@ -3,7 +3,8 @@
 #include "functors.h"
 #include "rows.h"
 
-// As map_contiguous, two elements computed after the other two: eight logarithms abreast take more registers than all waves have.
+// As map_contiguous, two elements computed after the other two: eight logarithms abreast take more registers than
+// all waves have.
 template <class Op, class T> DEVICE void map_by_twos(u64 n, const T *x, T *out) {
     constexpr u32 WIDTH = LANES<T>;
     u64 vectors = n / WIDTH;

@@ -1,8 +1,9 @@
 //! Which parts of the driver's memory are free: bookkeeping without a driver.
 //!
-//! Segments (regions that the driver gave) are cut into blocks. Free blocks stand in lists by size class, two bitmaps say
-//! which lists have any, so that taking, splitting, freeing and merging cost the same however many blocks there are.
-//! The scheme is Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems", ECRTS 2004.
+//! Segments (regions that the driver gave) are cut into blocks. Free blocks stand in lists by size class, two
+//! bitmaps say which lists have any, so that taking, splitting, freeing and merging cost the same however many
+//! blocks there are. The scheme is Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems",
+//! ECRTS 2004.
 
 /// Every block starts at a multiple of this many bytes: what hipMalloc gives, and enough for any access.
 pub(crate) const ALIGN: usize = 256;

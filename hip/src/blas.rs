@@ -90,13 +90,13 @@ impl Blas {
     /// of `a` and `b`: f32, f64, f16 and bf16 (accumulated in f32), or i8, whose `c` is i32. `c` may not overlap
     /// `a` or `b`.
     ///
-    /// `gradient` says that `c` is one: on gfx90a those of f16 go by rocBLAS's alternative implementation, which keeps subnormal
-    /// values (`BURN_ROCM_F16_ALTERNATIVE`).
+    /// `gradient` says that `c` is one: on gfx90a those of f16 go by rocBLAS's alternative implementation, which
+    /// keeps subnormal values (`BURN_ROCM_F16_ALTERNATIVE`).
     ///
     /// A single row or column goes through gemm like the rest. rocBLAS's gemv executes 0.1 to 5 times as many
     /// instructions there (ROCm 7.2, gfx1030: 216 k against 1,765 k wave instructions for 1 x 1024 x 1024, but in 4
-    /// workgroups against 32; 5,992 k against 1,169 k for 4096 x 1 x 256), so it is no clear gain, and no AMD GPU was at
-    /// hand to time it.
+    /// workgroups against 32; 5,992 k against 1,169 k for 4096 x 1 x 256), so it is no clear gain, and no AMD GPU
+    /// was at hand to time it.
     ///
     /// # Errors
     /// `Unsupported` for other dtypes; `Invalid` for shapes, strides or sizes that rocBLAS can't take or that leave

@@ -15,7 +15,7 @@ pub struct Buffer {
     block: Option<PoolBlock>,
     address: usize,
     bytes: usize,
-    /// The faults that may be in what it holds.
+    /// The faults that may be in its contents.
     pub(crate) marks: Marks,
 }
 
@@ -38,8 +38,8 @@ impl Buffer {
         &self.device
     }
 
-    /// The address on the device; never null, also for 0 bytes. For tables of tensors that a kernel takes by value, beside
-    /// [`carry_faults`](crate::carry_faults).
+    /// The address on the device; never null, even for 0 bytes. For tables of tensors that a kernel
+    /// takes by value; call [`carry_faults`](crate::carry_faults) for those too.
     #[inline]
     pub fn address(&self) -> usize {
         self.address

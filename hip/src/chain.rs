@@ -1,9 +1,10 @@
 //! Element-wise chains: ops over small tensors of one length that are put off and launched together.
 //!
-//! What such an op costs is its launch (2 to 4 us of the host's time, by driver), not its elements. A device's compute stream therefore keeps a
-//! list of steps; whatever else is queued on the stream, recorded in it or waited for launches the list first, so that nothing can tell the
-//! difference but by the clock. The steps are done one after the other for each element, by the same functors as in kernels of their own, and
-//! each rounds its result to the tensor's dtype: the bits are the same.
+//! What such an op costs is its launch (2 to 4 us of the host's time, by driver), not its elements. A device's
+//! compute stream therefore keeps a list of steps; whatever else is queued on the stream, recorded in it or waited
+//! for launches the list first, so that nothing can tell the difference but by the clock. The steps are done one
+//! after the other for each element, by the same functors as in kernels of their own, and each rounds its result to
+//! the tensor's dtype: the bits are the same.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,8 +118,8 @@ impl Steps {
         &self.step[..self.count as usize]
     }
 
-    /// Whether the step may follow: where two steps name the same memory and one writes it, they name it from the same address on, so that a thread
-    /// finds what it wrote itself.
+    /// Whether the step may follow: where two steps name the same memory and one writes it, they name it from the
+    /// same address on, so that a thread finds what it wrote itself.
     fn fits(&self, step: &Step, bytes: u64) -> bool {
         let apart = |a: u64, b: u64| a == b || a.abs_diff(b) >= bytes;
         self.so_far().iter().all(|before| {
@@ -165,8 +166,8 @@ struct Pending {
 
 /// The steps that a stream has put off.
 pub(crate) struct Chain {
-    /// Whether there is one: set and cleared under the lock, read without it. A thread that was told of a tensor by another one sees what
-    /// that one put off before.
+    /// Whether there is one: set and cleared under the lock, read without it. A thread that was told of a tensor by
+    /// another one sees what that one put off before.
     any: AtomicBool,
     pending: Mutex<Pending>,
 }
@@ -184,7 +185,7 @@ impl Default for Chain {
 }
 
 impl Stream {
-    /// Launches what was put off. An error waits for the next read or sync.
+    /// Launches the ops that were put off. An error is kept for the next read or sync.
     #[inline]
     pub(crate) fn catch_up(&self) {
         if self.chain.any.load(Ordering::Acquire) {
@@ -211,8 +212,8 @@ impl Stream {
 
     fn launch_steps(&self, kernel: &Kernel, grid: Grid, steps: &mut Steps) -> Result<()> {
         let mut parameters = [std::ptr::from_mut(steps).cast::<c_void>()];
-        // SAFETY: the one argument is laid out as the kernel's parameter; `put_off` checked that the tensors lie inside their buffers, whose memory the
-        // pool gives out again only to work that comes later in this stream.
+        // SAFETY: the one argument is laid out as the kernel's parameter; `put_off` checked that the tensors lie
+        // inside their buffers, whose memory the pool gives out again only to work that comes later in this stream.
         unsafe { self.launch(kernel, grid, 0, &mut parameters) }
     }
 }
@@ -227,13 +228,15 @@ pub(crate) fn limit(kind: ProviderKind) -> Result<usize> {
 }
 
 impl Device {
-    /// The small element-wise ops that one launch joins at most; 0 or 1 where each is launched by itself (`BURN_ROCM_CHAIN`).
+    /// The small element-wise ops that one launch joins at most; 0 or 1 where each is launched by itself
+    /// (`BURN_ROCM_CHAIN`).
     pub fn chain_limit(&self) -> usize {
         self.chain_limit
     }
 
-    /// Takes an op to be launched together with others, or says `false` where it is not one to be put off: larger than 8 MiB, of a functor or dtype that
-    /// `chain.hip` does not have, not at 16-byte boundaries, or on a device where chains are off (`BURN_ROCM_CHAIN`).
+    /// Takes an op to be launched together with others, or says `false` where it is not one to be put off: larger
+    /// than 8 MiB, of a functor or dtype that `chain.hip` does not have, not at 16-byte boundaries, or on a device
+    /// where chains are off (`BURN_ROCM_CHAIN`).
     ///
     /// # Errors
     /// `Invalid` for a range past its buffer's end or a buffer of another device; `Compilation` for the kernel.
@@ -253,7 +256,7 @@ impl Device {
             Operands::Scalar(a, value) => (Some(a), None, value),
             Operands::Two(a, b) => (Some(a), Some(b), 0.0),
         };
-        // Ahead of the list's lock: this may record an event, which launches the list.
+        // Before the list is locked: this may record an event, which launches the list.
         carry_faults([a, b].into_iter().flatten().map(|read| read.buffer), [step.out.buffer]);
         let place = |elements: Option<Elements<'_>>| match elements {
             None => Ok((SCALAR, u64::from(value.to_bits()))),

@@ -1,5 +1,5 @@
-//! What everything that belongs to a device shares: the function table, the error that is waiting to be reported, and the
-//! counters.
+//! What everything that belongs to a device shares: the function table, the error that is waiting to be reported,
+//! and the counters.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -48,8 +48,8 @@ pub(crate) struct Context {
     spare_events: Mutex<Vec<(EventKind, hip_sys::hipEvent_t)>>,
 }
 
-// SAFETY: event handles may be used from any thread ("HIP APIs are thread safe", HIP programming guide); the list that holds
-// them is behind a mutex.
+// SAFETY: event handles may be used from any thread ("HIP APIs are thread safe", HIP programming guide); the list
+// that holds them is behind a mutex.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -72,12 +72,12 @@ impl Context {
 
     /// Makes the device current for this thread.
     ///
-    /// HIP is asked each time which one is: other code of the process may use HIP too, on this thread. Where there is but one
-    /// device it can't be another.
+    /// With several devices this asks HIP each time which device is current: other code on this
+    /// thread may use HIP too. A single device stays current.
     #[inline]
     pub(crate) fn bind(&self) -> Result<()> {
         thread_local! {
-            /// Whether this thread has chosen the one device.
+            /// Whether this thread has made the only device current.
             static CHOSEN: Cell<bool> = const { Cell::new(false) };
         }
         let one = self.provider.device_count() == 1;
@@ -129,14 +129,14 @@ impl Context {
         first.take().map_or(Ok(()), Err)
     }
 
-    /// An event of this kind that nobody uses.
+    /// An unused event of this kind, if one is kept.
     pub(crate) fn take_event(&self, kind: EventKind) -> Option<hip_sys::hipEvent_t> {
         let mut spare = self.spare_events.lock().unwrap_or_else(PoisonError::into_inner);
         let at = spare.iter().rposition(|(other, _)| *other == kind)?;
         Some(spare.swap_remove(at).1)
     }
 
-    /// Keeps an event for the next that needs one of its kind.
+    /// Keeps an event for the next caller that needs one of its kind.
     pub(crate) fn keep_event(&self, kind: EventKind, event: hip_sys::hipEvent_t) {
         self.spare_events.lock().unwrap_or_else(PoisonError::into_inner).push((kind, event));
     }

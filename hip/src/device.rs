@@ -26,7 +26,8 @@ use crate::settings::{deterministic, settings};
 use crate::stream::Stream;
 use crate::workarounds;
 
-/// Items of an element-wise launch per block: 8 a thread of 256. A strided copy of 2^28 f32 on an H200: 1.99 TB/s, with 4 a thread
+/// Items of an element-wise launch per block: 8 a thread of 256. A strided copy of 2^28 f32 on an H200: 1.99 TB/s,
+/// with 4 a thread
 /// 1.91, with one 1.57.
 const ITEMS_PER_BLOCK: usize = 2048;
 /// More blocks than this loop: HIP takes fewer than 2^32 threads a launch.
@@ -132,7 +133,8 @@ impl Device {
         &self.pool
     }
 
-    /// Gives cached memory back to the driver, pinned host memory and unloaded kernels' too, after waiting for the device.
+    /// Waits for the device, then gives cached memory, pinned host memory and unloaded kernels'
+    /// memory back to the driver.
     pub fn memory_cleanup(&self) -> Result<()> {
         self.pool.clear()?;
         self.staging.clear();
@@ -194,8 +196,8 @@ impl Device {
         Event::new(&self.context, EventKind::Timing)
     }
 
-    /// Makes the device current for this thread, with all that was put off launched: for AMD's libraries, which go by that and queue on the
-    /// compute stream by themselves.
+    /// Makes the device current for this thread, with all that was put off launched: for AMD's libraries, which go
+    /// by that and queue on the compute stream by themselves.
     pub(crate) fn make_current(&self) -> Result<()> {
         self.compute.catch_up();
         self.context.bind()
@@ -210,7 +212,8 @@ impl Device {
         Ok(Buffer::new(self.clone(), block, bytes))
     }
 
-    /// A block of the pool. Before it fails, pinned host memory that is kept goes back too: some devices share the host's.
+    /// A block of the pool. Before it fails, it frees cached pinned host memory: on some devices
+    /// that is the same memory.
     pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
         match self.pool.allocate(bytes, purpose) {
             Err(Error::OutOfMemory { .. }) if self.staging.clear() > 0 => self.pool.allocate(bytes, purpose),
@@ -228,8 +231,8 @@ impl Device {
         self.pool.free(block, fence);
     }
 
-    /// Waits for everything enqueued so far, and reports, once, what `Drop` recorded and the faults of kernels that no read has
-    /// reported: also those of results that were dropped. Results that a fault is in stay faulty.
+    /// Waits for everything enqueued so far. Reports, once, what `Drop` recorded and each fault
+    /// that no read has reported, also those of dropped results. Faulty results stay faulty.
     pub fn sync(&self) -> Result<()> {
         let launched = self.faults.launched();
         self.kernels.unload_behind(|| {
@@ -241,7 +244,8 @@ impl Device {
         self.faults.report().map_or(Ok(()), Err)
     }
 
-    /// Words of pinned memory that launches which may find a fault have taken, and buffers that may hold one keep.
+    /// The words of pinned memory in use: those of launches that may still find a fault, and those
+    /// that a buffer's faults refer to.
     pub fn fault_words(&self) -> usize {
         self.faults.words()
     }
@@ -264,7 +268,8 @@ impl Device {
         self.kernels.built_in(name)
     }
 
-    /// Compiles (or finds in the cache) an instantiation of a program: `expression` is its C++ name, such as `scale<float>`.
+    /// Compiles (or finds in the cache) an instantiation of a program: `expression` is its C++ name, such as
+    /// `scale<float>`.
     ///
     /// # Errors
     /// `Compilation` with the compiler's log.
@@ -292,7 +297,8 @@ impl Device {
         self.kernels.size()
     }
 
-    /// Kernels that are loaded no more, but whose modules still are, because the device may be running them.
+    /// Kernels that nobody uses any more but whose modules are still loaded, because the device may
+    /// be running them.
     pub fn retired_kernels(&self) -> usize {
         self.kernels.retired()
     }
@@ -312,7 +318,8 @@ impl Device {
         self.blocks_of(ITEMS_PER_BLOCK, items)
     }
 
-    /// The grid for an element-wise kernel over contiguous memory, `bytes` of its widest operand: one access of 16 bytes a thread.
+    /// The grid for an element-wise kernel over contiguous memory, `bytes` of its widest operand: one access of 16
+    /// bytes a thread.
     pub fn grid_bytes(&self, bytes: usize) -> Grid {
         match self.block_threads() {
             // A core vectorises: what counts is how long its loop is.
@@ -329,9 +336,11 @@ impl Device {
         Grid { blocks: rows.clamp(1, self.most_blocks(threads)) as u32, threads }
     }
 
-    /// The grid for a kernel that gives each row of `row_len` elements to a block, which reads it 16 bytes a thread: eight elements a thread, or up to twelve
-    /// where threads that are a power of two would else be half idle. So short rows make many blocks, and with them enough bytes on their way (H200, rows of
-    /// 512 f32: masked softmax 2.8 TB/s beside 0.8 with a thread an element; of 768, layer norm 3.6 TB/s with 64 threads beside 2.5 with 128).
+    /// The grid for a kernel that gives each row of `row_len` elements to a block, which reads it 16 bytes a
+    /// thread: eight elements a thread, or up to twelve where threads that are a power of two would else be half
+    /// idle. So short rows make many blocks, and with them enough bytes on their way (H200, rows of 512 f32: masked
+    /// softmax 2.8 TB/s beside 0.8 with a thread an element; of 768, layer norm 3.6 TB/s with 64 threads beside 2.5
+    /// with 128).
     pub fn grid_kept_rows(&self, rows: usize, row_len: usize) -> Grid {
         self.grid_rows(rows, row_len.div_ceil(12))
     }
@@ -352,9 +361,10 @@ impl Device {
         THREADS.min(self.info.max_threads_per_block)
     }
 
-    /// As many as there is work for, where a block has more than one thread: blocks that start as others end keep memory busier than resident
-    /// ones that loop (H200, 2^28 f32: exp 4.27 TB/s beside 3.93, softmax of rows of 4096 3.99 beside 3.60, its gradient 3.94 beside 2.74).
-    /// Where a block is a core's loop, those that run at once.
+    /// As many as there is work for, where a block has more than one thread: blocks that start as others end keep
+    /// memory busier than resident ones that loop (H200, 2^28 f32: exp 4.27 TB/s beside 3.93, softmax of rows of
+    /// 4096 3.99 beside 3.60, its gradient 3.94 beside 2.74). Where a block is a core's loop, those that run at
+    /// once.
     fn most_blocks(&self, threads: u32) -> usize {
         if threads > 1 {
             return MOST_BLOCKS;

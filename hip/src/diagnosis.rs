@@ -18,7 +18,7 @@ struct System {
     variable: fn(&str) -> Option<String>,
 }
 
-/// An environment variable's text; what is not UTF-8 comes with the character that stands for it.
+/// An environment variable's text; bytes that are not UTF-8 become the replacement character.
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }

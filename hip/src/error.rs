@@ -74,7 +74,8 @@ pub enum Error {
         name: &'static str,
         /// What was asked of it.
         detail: String,
-        /// Whether it does not do this at all, so that something else may: false where it failed at what it had done before.
+        /// Whether it does not do this at all, so that something else may: false where it failed at what it had
+        /// done before.
         refused: bool,
     },
     /// The op does not exist for this dtype or option.

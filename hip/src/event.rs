@@ -15,18 +15,19 @@ pub struct Event {
     kind: EventKind,
 }
 
-/// What an event is for.
+/// The purpose of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// Other streams wait for it, or the host does for memory that the device only read.
+    /// Other streams wait for it. The host may too, but only for memory that the device has
+    /// finished reading.
     Ordering,
-    /// The host reads what the device wrote into host memory before it.
+    /// The host waits for it before it reads what the device wrote into host memory.
     ///
     /// "A system-scope release when recording this event ... to make non-coherent host memory visible to the host"
-    /// (`hip_runtime_api.h`, `hipEventReleaseToSystem`). Without it `hipEventSynchronize` promises that for coherent memory
-    /// alone (HIP programming guide, "Visibility of Zero-Copy Host Memory").
+    /// (`hip_runtime_api.h`, `hipEventReleaseToSystem`). Without it `hipEventSynchronize` promises that for
+    /// coherent memory alone (HIP programming guide, "Visibility of Zero-Copy Host Memory").
     ToHost,
-    /// Its time is asked for.
+    /// It measures time.
     Timing,
 }
 
@@ -36,7 +37,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event, recycled where there is one of its kind.
+    /// An event, a recycled one if one of its kind is kept.
     pub(crate) fn new(context: &Arc<Context>, kind: EventKind) -> Result<Self> {
         if let Some(raw) = context.take_event(kind) {
             return Ok(Self { context: context.clone(), raw, kind });

@@ -1,9 +1,11 @@
-//! What kernels complain about: indices out of range, division by zero. A kernel can't fail, so it stores one word into host
-//! memory that the device reaches: no atomic, no copy, no wait.
+//! Faults that only kernels see: indices out of range, division by zero. A kernel can't return an
+//! error, so it stores one word into host memory that the device reaches: no atomic, no copy, no
+//! wait.
 //!
-//! Each launch that may complain has a word of its own. Who holds its [`Ticket`] can look at it: the buffers that the launch
-//! writes, and those that are computed from them ([`crate::marks`]). Once nobody holds it and the device is past the launch, the
-//! next launch gets the word.
+//! Each launch that may find a fault has a word of its own, and a [`Ticket`] for it. The buffers
+//! that the launch writes hold the ticket, and so do those that are computed from them
+//! ([`crate::marks`]). The word is free again once nobody holds the ticket and the device is past
+//! the launch.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,16 +26,18 @@ pub enum Fault {
     Division,
 }
 
-/// Words that are pinned at once: a page of memory.
+/// The words that are pinned at once: a page of memory.
 const WORDS: usize = 512;
 
-/// The number of a launch that is not queued yet.
+/// Stands for the number of a launch that is not queued yet.
 const NOT_YET: u64 = u64::MAX;
 
-/// Launches with a word between two events by which a host that is asked for its progress learns of the device's.
+/// The launches with a word between two events. The events tell the host which of these launches
+/// are over.
 const EVENT_EVERY: u64 = 4;
 
-/// Moves on whenever a device is known to be past more launches: until then no look at a ticket tells anything new.
+/// Increases whenever a device is known to be past more launches. While it stays, looking at a
+/// ticket again tells nothing new.
 static PROGRESS: AtomicU64 = AtomicU64::new(0);
 
 /// Where [`PROGRESS`] stands.
@@ -43,12 +47,12 @@ pub(crate) fn progress() -> u64 {
 
 /// One launch's word.
 pub(crate) struct Ticket {
-    /// In the order of all tickets of the process.
+    /// Its place in the order of all tickets of the process.
     id: u64,
     home: Arc<Faults>,
     word: u32,
     address: usize,
-    /// Which of its device's launches with a word it is; 0 where it never came to one.
+    /// Its number among its device's launches with a word; 0 if it was cancelled.
     launch: AtomicU64,
 }
 
@@ -64,7 +68,7 @@ impl Ticket {
 
     /// Says that the launch is queued.
     pub(crate) fn launched(&self) {
-        // In this order: a number that has been given out is one of a launch that is queued.
+        // In this order: whoever sees the number knows that its launch is queued.
         let number = self.home.launched.fetch_add(1, Ordering::AcqRel) + 1;
         self.launch.store(number, Ordering::Release);
     }
@@ -74,15 +78,16 @@ impl Ticket {
         self.launch.store(0, Ordering::Release);
     }
 
-    /// What the kernel stored so far; 0 where it had nothing to complain about.
+    /// What the kernel has stored so far; 0 if it has found nothing wrong.
     pub(crate) fn value(&self) -> u64 {
-        // SAFETY: the word is in a page that `home` keeps, aligned to far more; device and host access each word as a whole.
+        // SAFETY: `home` keeps the page that holds the word, with more than its alignment; device
+        // and host access each word as a whole.
         unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.load(Ordering::Acquire)
     }
 
-    /// Whether the launch is known to be over without a complaint.
+    /// Whether the launch is known to be over without a fault.
     pub(crate) fn is_good(&self) -> bool {
-        // In this order: what the launch stored is there once it is over.
+        // In this order: once the launch is over, the word holds all that it stored.
         self.is_over() && self.value() == 0
     }
 
@@ -90,7 +95,7 @@ impl Ticket {
         self.home.passed.load(Ordering::Acquire) >= self.launch.load(Ordering::Acquire)
     }
 
-    /// Looks how far the device is.
+    /// Finds out how far the device is.
     pub(crate) fn poll(&self) {
         self.home.poll();
     }
@@ -106,7 +111,7 @@ impl Ticket {
         }
     }
 
-    /// The complaint, which somebody is told of thereby.
+    /// The fault; it counts as reported from now on.
     fn told(&self) -> Complaint {
         let mut state = self.home.state();
         let slot = &mut state.slots[self.word as usize];
@@ -131,25 +136,25 @@ impl Drop for Ticket {
 pub(crate) struct Faults {
     context: Arc<Context>,
     stream: Arc<Stream>,
-    /// Launches with a word that were queued.
+    /// How many launches with a word were queued.
     launched: AtomicU64,
     /// Of these, how many the device is known to be past.
     passed: AtomicU64,
-    /// `launched` when the device's progress was last looked at.
+    /// The value of `launched` when `poll` last ran.
     polled: AtomicU64,
     state: Mutex<State>,
 }
 
 struct State {
     pages: Vec<PinnedBlock>,
-    /// What each word is for.
+    /// The launch that each word belongs to.
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Words that nobody holds any more, and the launches that may still store into them.
+    /// Words that nobody holds any more, each with the launch that may still store into it.
     retired: Vec<(u64, u32)>,
-    /// Numbers of launches and the events behind them, oldest first.
+    /// Numbers of launches, each with an event behind it, oldest first.
     events: VecDeque<(u64, Event)>,
-    /// Complaints about results that were dropped before anyone was told: one of each op, the last one.
+    /// Unreported faults of results that were dropped: the last one for each op.
     untold: Vec<Complaint>,
 }
 
@@ -157,7 +162,7 @@ struct State {
 struct Slot {
     op: &'static str,
     fault: Fault,
-    /// Whether a read or sync has said it.
+    /// Whether a read or sync has reported it.
     told: bool,
 }
 
@@ -212,12 +217,13 @@ impl Faults {
         }))
     }
 
-    /// The number of the last launch with a word. What is queued from now on comes behind it.
+    /// The number of the last queued launch with a word. Work that is queued from now on comes
+    /// after it.
     pub(crate) fn launched(&self) -> u64 {
         self.launched.load(Ordering::Acquire)
     }
 
-    /// Says that the device is past this launch, and past what came before it.
+    /// Tells that the device is past this launch, and past all before it.
     pub(crate) fn pass(&self, launch: u64) {
         if self.passed.fetch_max(launch, Ordering::AcqRel) >= launch {
             return;
@@ -235,17 +241,18 @@ impl Faults {
         }
     }
 
-    /// Looks how far the device is; by events, of which one is put behind what was queued meanwhile.
+    /// Finds out how far the device is: asks the events, and records one behind what was queued
+    /// since the last look.
     fn poll(&self) {
         let launched = self.launched();
         let polled = self.polled.load(Ordering::Relaxed);
         if launched < polled.saturating_add(EVENT_EVERY)
-            // Else another thread does it.
+            // If the exchange fails, another thread is at it.
             || self.polled.compare_exchange(polled, launched, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {
             return;
         }
-        // Outside the lock: recording queues work that was put off.
+        // Outside the lock: recording an event queues the ops that were put off.
         let event = match self.stream.mark() {
             Ok(event) => event,
             Err(error) => return self.context.record(error),
@@ -276,7 +283,8 @@ impl Faults {
         Ok(())
     }
 
-    /// What nobody was told of yet, all in one error that has the first op's name. The tickets stay as they are.
+    /// All faults that were not reported yet, in one error with the first one's op. The tickets
+    /// stay as they are.
     pub(crate) fn report(&self) -> Option<Error> {
         let mut state = self.state();
         let mut found = std::mem::take(&mut state.untold);
@@ -298,13 +306,13 @@ impl Faults {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Plain values, whole after every statement that changes them.
+        // Plain values, consistent after every statement that changes them.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// More words: the one place that pins them.
+    /// Adds a page of words; no other code pins any.
     fn grow(&mut self, context: &Arc<Context>) -> Result<()> {
         self.pages.push(PinnedBlock::coherent(context, WORDS * size_of::<u64>())?);
         let (from, to) = (self.slots.len(), self.pages.len() * WORDS);
@@ -319,11 +327,12 @@ impl State {
     }
 
     fn word(&self, word: u32) -> &AtomicU64 {
-        // SAFETY: the word is in a page that `self` keeps, aligned to far more; device and host access each word as a whole.
+        // SAFETY: `self` keeps the page that holds the word, with more than its alignment; device
+        // and host access each word as a whole.
         unsafe { AtomicU64::from_ptr(self.address(word) as *mut u64) }
     }
 
-    /// Frees a word that nobody holds and no launch stores into.
+    /// Frees a word that nobody holds and no launch stores into any more.
     fn settle(&mut self, word: u32) {
         let value = self.word(word).swap(0, Ordering::AcqRel);
         let Slot { op, fault, told } = self.slots[word as usize];
@@ -335,13 +344,14 @@ impl State {
     }
 }
 
-/// The error of the tickets whose launches complained, where one did. Whoever gets it has been told.
+/// The error of those tickets whose launches found a fault, if any did. Those faults count as
+/// reported.
 pub(crate) fn tell<'a>(tickets: impl IntoIterator<Item = &'a Arc<Ticket>>) -> Option<Error> {
     let bad = tickets.into_iter().filter(|ticket| ticket.value() != 0);
     joined(bad.map(|ticket| ticket.told()).collect())
 }
 
-/// All in one error that has the first op's name; of each op one.
+/// All in one error with the first one's op; one fault of each kind for each op.
 fn joined(complaints: Vec<Complaint>) -> Option<Error> {
     let mut said: Vec<(&'static str, Fault)> = Vec::new();
     let mut first: Option<Error> = None;

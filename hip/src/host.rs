@@ -1,4 +1,5 @@
-//! Pinned host memory in a caller's hands: the device copies from it by itself, without a copy of the host's in between.
+//! Pinned host memory in a caller's hands: the device copies from it by itself, without a copy of the host's in
+//! between.
 
 use std::fmt;
 use std::ops::Deref;
@@ -62,8 +63,8 @@ impl Device {
         self.staging.holds(bytes)
     }
 
-    /// Copies pinned bytes into a new buffer, without waiting and without a copy of the host's. The owner is dropped some time
-    /// after the copy is over.
+    /// Copies pinned bytes into a new buffer, without waiting and without a copy of the host's. The owner is
+    /// dropped some time after the copy is over.
     ///
     /// # Safety
     /// The bytes stay where they are, and as they are, until the owner is dropped, also where the owner is moved.
@@ -80,8 +81,8 @@ impl Device {
         }
         let source = owner.as_ptr();
         let queued = self.fences.wait(&self.copies, fence).and_then(|()| {
-            // SAFETY: the buffer has just as many bytes; the source stays until the owner is dropped, which is kept until the event
-            // behind the copy has passed, or else until `joined` has waited.
+            // SAFETY: the buffer has just as many bytes; the source stays until the owner is dropped, which is kept
+            // until the event behind the copy has passed, or else until `joined` has waited.
             unsafe { self.staging.copy_to_device(&self.copies, buffer.address(), source, length)? };
             let event = self.copies.mark()?;
             self.compute.wait(&event)?;

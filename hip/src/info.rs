@@ -73,8 +73,8 @@ impl DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// Whether the device multiplies matrices of f32 in units made for it, as f32: AMD's CDNA does, from gfx908 on (`V_MFMA_F32_*_F32`, AMD's "CDNA ISA"
-    /// documents); RDNA and NVIDIA's multiply f32 like any other.
+    /// Whether the device multiplies matrices of f32 in units made for it, as f32: AMD's CDNA does, from gfx908 on
+    /// (`V_MFMA_F32_*_F32`, AMD's "CDNA ISA" documents); RDNA and NVIDIA's multiply f32 like any other.
     pub fn has_f32_matrix_units(&self) -> bool {
         matches!(chip(&self.arch), "gfx908" | "gfx90a" | "gfx940" | "gfx941" | "gfx942" | "gfx950")
     }

@@ -38,7 +38,8 @@ struct Storage {
     offsets: [u16; MAX_ARGUMENTS],
 }
 
-// Arguments are written at multiples of their alignment from the first byte.
+// `push` aligns an argument's offset, which aligns the argument only if the storage itself is
+// aligned.
 const _: () = assert!(std::mem::offset_of!(Storage, bytes) == 0 && align_of::<Storage>() == 16);
 
 impl Storage {
@@ -51,8 +52,8 @@ impl Storage {
 }
 
 thread_local! {
-    /// A thread's storage between launches. Not a part of `Launch`: the builder is moved at every argument, and with 1 KiB
-    /// to move a launch of four arguments took 325 ns above HIP; so, 76 ns (Xeon, 2 cores, both busy).
+    /// A thread's storage between launches. Not a part of `Launch`: the builder is moved at every argument, and
+    /// with 1 KiB to move a launch of four arguments took 325 ns above HIP; so, 76 ns (Xeon, 2 cores, both busy).
     static SPARE: Cell<Option<Box<Storage>>> = const { Cell::new(None) };
 }
 
@@ -66,11 +67,11 @@ pub struct Launch<'d> {
     arguments: usize,
     used: usize,
     wrong: Option<Box<Error>>,
-    /// The faults that may be in what the kernel reads, and its own.
+    /// The faults that may be in what the kernel reads, and the launch's own ticket.
     faults: Option<Arc<Set>>,
-    /// Its own, until it is queued.
+    /// The launch's own ticket, until the launch is queued.
     ticket: Option<Arc<Ticket>>,
-    /// Whether there is an output.
+    /// Whether an output was added.
     writes: bool,
 }
 
@@ -103,7 +104,7 @@ impl<'d> Launch<'d> {
         }
     }
 
-    /// Adds a pointer to a buffer's memory, `byte_offset` bytes into it, which the kernel reads.
+    /// Adds a pointer into a buffer that the kernel reads, at `byte_offset` bytes.
     #[inline]
     pub fn buffer(mut self, buffer: &Buffer, byte_offset: usize) -> Self {
         self.reads(buffer);
@@ -111,8 +112,9 @@ impl<'d> Launch<'d> {
         self
     }
 
-    /// Adds a pointer to a buffer's memory that the kernel writes. Behind all that it reads, and behind its flag: the buffer takes
-    /// over the faults that are found there. What it held itself counts too, for this one and those that follow.
+    /// Adds a pointer into a buffer that the kernel writes. Add outputs after all inputs and after
+    /// the flag: the buffer takes over the faults that were added before it. Its own earlier faults
+    /// also go to itself and to the outputs after it.
     #[inline]
     pub fn output(mut self, buffer: &Buffer, byte_offset: usize) -> Self {
         self.reads(buffer);
@@ -124,7 +126,7 @@ impl<'d> Launch<'d> {
         self
     }
 
-    /// Says that the kernel reads a buffer's memory, without an argument for it.
+    /// Tells that the kernel reads a buffer to which no argument points.
     #[inline]
     pub fn reads(&mut self, buffer: &Buffer) {
         if buffer.marks.any() {
@@ -147,9 +149,10 @@ impl<'d> Launch<'d> {
         self
     }
 
-    /// Adds a pointer to a flag: a `u64` in host memory that the kernel sets to a value other than 0 where it meets the fault.
-    /// Reads of the outputs, and of what is computed from them, then give [`Error::Invalid`] with the op's name; so does the next
-    /// [`Device::sync`], once, if no read did. A launch has one flag, ahead of its outputs.
+    /// Adds a pointer to a flag: a `u64` in host memory that the kernel sets to a value other than
+    /// 0 if it finds the fault. Reads of the outputs, and of what is computed from them, then
+    /// return [`Error::Invalid`] with the op's name. If no read did, the next [`Device::sync`]
+    /// does, once. A launch has at most one flag, added before its outputs.
     pub fn flag(mut self, op: &'static str, fault: Fault) -> Self {
         match self.device.faults.issue(op, fault) {
             Ok(ticket) => {
@@ -181,8 +184,8 @@ impl<'d> Launch<'d> {
             return;
         }
         let Some(storage) = &mut self.storage else { return };
-        // SAFETY: `at + size_of::<T>()` is inside the storage, checked above, and `at` is a multiple of T's alignment in storage
-        // aligned to 16.
+        // SAFETY: `at + size_of::<T>()` is inside the storage, checked above, and `at` is a multiple of T's
+        // alignment in storage aligned to 16.
         unsafe { storage.bytes.as_mut_ptr().add(at).cast::<T>().write(value) };
         storage.offsets[self.arguments] = at as u16;
         self.arguments += 1;
@@ -207,12 +210,13 @@ impl<'d> Launch<'d> {
     /// Enqueues the kernel on the device's compute stream.
     ///
     /// # Safety
-    /// The arguments match the kernel's parameters in number, order and type, and every access that the kernel makes with them
-    /// stays inside the buffers.
+    /// The arguments match the kernel's parameters in number, order and type, and every access that the kernel
+    /// makes with them stays inside the buffers.
     ///
     /// # Errors
-    /// `Invalid` for a buffer of another device, an offset past its end, too many arguments, or blocks of which a warp is not whole:
-    /// shuffles between lanes of which some do not exist are undefined. `Device` where HIP refuses.
+    /// `Invalid` for a buffer of another device, an offset past its end, too many arguments, or a
+    /// block size that is no multiple of the warp size: shuffles with lanes that don't exist are
+    /// undefined. `Device` where HIP refuses.
     #[inline]
     pub unsafe fn submit(mut self, grid: Grid, shared_bytes: u32) -> Result<()> {
         if let Some(wrong) = self.wrong.take() {
@@ -254,8 +258,8 @@ impl Stream {
     /// Enqueues a kernel right behind what was enqueued so far; what was put off is not launched before.
     ///
     /// # Safety
-    /// `parameters` point to the kernel's arguments, as many and of the types that it has, and every access that it makes with them stays inside
-    /// memory that is there until the stream is past it.
+    /// `parameters` point to the kernel's arguments, as many and of the types that it has, and every access that it
+    /// makes with them stays inside memory that is there until the stream is past it.
     #[inline]
     pub(crate) unsafe fn launch(
         &self,
@@ -267,8 +271,8 @@ impl Stream {
         let context = kernel.context();
         context.bind()?;
         count(&context.counters.launches);
-        // SAFETY: the function is HIP's; it copies the arguments before it returns. That they fit the kernel is the caller's
-        // promise; the kernel's module stays loaded until the stream is past this launch.
+        // SAFETY: the function is HIP's; it copies the arguments before it returns. That they fit the kernel is the
+        // caller's promise; the kernel's module stays loaded until the stream is past this launch.
         let status = unsafe {
             (context.hip().hipModuleLaunchKernel)(
                 kernel.function(),

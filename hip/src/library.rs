@@ -11,12 +11,15 @@ use crate::error::{Error, Result};
 
 /// Read while AMD's compiler may be at work, written while a library is opened.
 ///
-/// Workaround: in ROCm 7.2 the two wait for each other for ever. A library's initialisers, which run under the loader's lock, give HIP its code objects,
-/// and with them the compiler's, which takes a lock of its own (`amd_comgr_do_action`); the compiler, under that lock, registers a thread's destructors
-/// (`__cxa_thread_atexit`), for which glibc takes the loader's. Seen where one thread's first product opened rocBLAS while another compiled a kernel.
+/// Workaround: in ROCm 7.2 the two wait for each other for ever. A library's initialisers, which run under the
+/// loader's lock, give HIP its code objects, and with them the compiler's, which takes a lock of its own
+/// (`amd_comgr_do_action`); the compiler, under that lock, registers a thread's destructors
+/// (`__cxa_thread_atexit`), for which glibc takes the loader's. Seen where one thread's first product opened
+/// rocBLAS while another compiled a kernel.
 static COMPILER: RwLock<()> = RwLock::new(());
 
-/// No library is opened here as long as this is held: to call AMD's compiler, or what may. Not to be held twice by one thread.
+/// No library is opened here as long as this is held: to call AMD's compiler, or what may. Not to be held twice by
+/// one thread.
 pub(crate) fn compiling() -> RwLockReadGuard<'static, ()> {
     COMPILER.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,10 @@
 //! Which faults may be in a buffer's contents.
 //!
-//! An op's outputs take over the [`Ticket`]s of its inputs, and those of its own launches: whoever reads a buffer looks at the
-//! tickets that it has, and at no others. A ticket whose launch is over without a complaint is forgotten; one whose launch
-//! complained stays until the buffer is dropped or written over as a whole.
+//! An op's outputs take over the [`Ticket`]s of its inputs and of its own launches. A read looks at
+//! the tickets of its buffer only. A ticket is forgotten once its launch is over without a fault. A
+//! ticket with a fault stays until the buffer is dropped or overwritten as a whole.
 //!
-//! Most buffers have none, which costs a launch one relaxed load each.
+//! Most buffers have none; each of those costs a launch one relaxed load.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,17 +13,18 @@ use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::fault::{Ticket, progress, tell};
 
-/// Tickets above which a set asks how far the device is, which costs an event now and then.
+/// With more tickets, a set asks how far the device is, which costs an event now and then.
 const FEW: usize = 8;
-/// Tickets above which the host waits for the older half of a set's launches: it is that far ahead of the device.
+/// With more tickets, the host waits for the older half of the set's launches: it is that far ahead
+/// of the device.
 const MOST: usize = 64;
-/// Faults that a set keeps where there are too many: any of them makes a read fail.
+/// The tickets with a fault that an overfull set keeps: any of them makes a read fail.
 const MOST_FAULTS: usize = 8;
 
-/// Tickets, oldest first. Shared by the buffers that have the same ones.
+/// Tickets, oldest first. Buffers with the same tickets share a set.
 pub(crate) struct Set {
     tickets: Vec<Arc<Ticket>>,
-    /// [`progress`] when each was looked at.
+    /// The value of [`progress`] when the tickets were last looked at.
     looked: AtomicU64,
 }
 
@@ -36,7 +37,7 @@ impl Set {
         Arc::new(Self { tickets, looked: AtomicU64::new(looked) })
     }
 
-    /// The tickets of which it is not known that they are good; `None` where there are none.
+    /// The tickets that are not known to be good; `None` if there are none.
     fn unsettled(self: &Arc<Self>) -> Option<Arc<Self>> {
         let now = progress();
         if self.looked.load(Ordering::Relaxed) == now {
@@ -83,7 +84,7 @@ fn bound(tickets: &mut Vec<Arc<Ticket>>) {
     if tickets.len() <= FEW {
         return;
     }
-    // The newest of each device would do; they are mostly of one, which looks once.
+    // The newest ticket of each device would do. Most sets are of one device, which polls once.
     tickets.iter().for_each(|ticket| ticket.poll());
     tickets.retain(|ticket| !ticket.is_good());
     if tickets.len() <= MOST {
@@ -102,8 +103,8 @@ fn bound(tickets: &mut Vec<Arc<Ticket>>) {
 /// A buffer's set.
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// Whether there is one: written under the lock, read without it. A thread that was given a buffer by another one sees what
-    /// that one marked before.
+    /// Whether there is a set: written under the lock, read without it. A thread that gets a buffer
+    /// from another thread sees what that thread marked before.
     any: AtomicBool,
     set: Mutex<Option<Arc<Set>>>,
 }
@@ -114,7 +115,7 @@ impl Marks {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// The set, without what is known to be good.
+    /// The set without the tickets that are known to be good.
     #[cold]
     pub(crate) fn get(&self) -> Option<Arc<Set>> {
         let mut own = self.lock();
@@ -126,27 +127,28 @@ impl Marks {
         rest
     }
 
-    /// Takes this set in place of what there was.
+    /// Replaces the set.
     pub(crate) fn put(&self, set: Option<Arc<Set>>) {
         let mut own = self.lock();
         self.any.store(set.is_some(), Ordering::Relaxed);
         *own = set;
     }
 
-    /// The error of the launches that complained; for who has waited for them.
+    /// The error of the launches that found a fault; call it after waiting for them.
     #[inline]
     pub(crate) fn fault(&self) -> Option<Error> {
         if self.any() { self.get().and_then(|set| tell(&set.tickets)) } else { None }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Set>>> {
-        // One value, whole after every statement that changes it.
+        // One value, consistent after every statement that changes it.
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Says that what `to` hold is computed from what `from` hold, as far as a kernel's arguments don't say it: a fault in one of
-/// these is then one in all of those. What `to` held before counts too; name it in `from` where it matters to the others.
+/// Tells that the buffers `to` are computed from the buffers `from` where a kernel's arguments
+/// don't tell it: faults in any of `from` then count for all of `to`. Earlier faults of a buffer in
+/// `to` stay its own; name it in `from` if they matter to the others.
 #[inline]
 pub fn carry_faults<'a>(
     from: impl IntoIterator<Item = &'a Buffer>,
@@ -181,10 +183,10 @@ mod tests {
         device.faults.issue("marks test", Fault::Index).expect("a word")
     }
 
-    /// Of a launch that is over, with this complaint.
+    /// A ticket whose launch is over and stored this value.
     fn over(complaint: u64) -> Arc<Ticket> {
         let ticket = ticket();
-        // SAFETY: the word is the ticket's, and stays as long.
+        // SAFETY: the word belongs to the ticket and lives as long.
         unsafe { AtomicU64::from_ptr(ticket.address() as *mut u64) }.store(complaint, Ordering::Release);
         ticket.launched();
         ticket.wait();

@@ -29,8 +29,8 @@ impl Backing for Driver {
         // SAFETY: the function is HIP's; it writes one pointer.
         let status = unsafe { (self.context.hip().hipMalloc)(&mut address, bytes) };
         if status == hip_sys::hipErrorOutOfMemory {
-            // SAFETY: the function is HIP's. The thread's last error is cleared, so that a library's own check after its next
-            // launch does not see this one.
+            // SAFETY: the function is HIP's. The thread's last error is cleared, so that a library's own check
+            // after its next launch does not see this one.
             unsafe { (self.context.hip().hipGetLastError)() };
             return Ok(None);
         }

@@ -69,7 +69,8 @@ impl Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         if !self.module.is_null() {
-            // A launch may still be in the stream: unloaded when that is past it.
+            // A launch may still be in the stream: the module is unloaded once the stream is past
+            // it.
             let code = self.code.take().unwrap_or_default();
             self.retired.list().push(RetiredModule { module: self.module, _code: code });
         }
@@ -97,7 +98,8 @@ impl Retired {
 /// Retired modules and an event behind their last launches, oldest first.
 type Passing = VecDeque<(Vec<RetiredModule>, Event)>;
 
-/// A name by where its texts lie: no text is read at a launch. One that lies in two places is looked up once more by what it says.
+/// A name by where its texts lie: no text is read at a launch. One that lies in two places is looked up once more
+/// by what it says.
 #[derive(Clone, Copy)]
 struct ByAddress(KernelName);
 
@@ -135,7 +137,7 @@ pub(crate) struct Kernels {
     loaded: Mutex<Loaded>,
     retired: Arc<Retired>,
     passing: Mutex<Passing>,
-    /// Where kernels are launched.
+    /// The stream on which kernels are launched.
     compute: Arc<Stream>,
     clock: AtomicU64,
     limit: AtomicUsize,
@@ -237,7 +239,8 @@ impl Kernels {
             self.unload_oldest(&mut loaded);
         }
         drop(loaded);
-        // Modules pile up where kernels are loaded: so as many go here as the device is past.
+        // Retired modules pile up where kernels are loaded, so this unloads those that the device
+        // is past.
         self.unload_passed();
         Ok(kernel)
     }
@@ -291,7 +294,7 @@ impl Kernels {
         Ok(kernel)
     }
 
-    /// Forgets every kernel; those in flight are unloaded when the stream is past them.
+    /// Forgets every kernel. Kernels in flight are unloaded once the stream is past them.
     pub(crate) fn clear(&self) {
         let mut loaded = self.loaded();
         loaded.kernels.clear();
@@ -327,19 +330,21 @@ impl Kernels {
         kernel.last_use.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Modules that were retired and are loaded still.
+    /// The number of modules that are retired but still loaded.
     pub(crate) fn retired(&self) -> usize {
         let passing: usize = self.passing().iter().map(|(modules, _)| modules.len()).sum();
         passing + self.retired.list().len()
     }
 
-    /// Unloads the modules that the device is past, and puts an event behind those that were retired since. Waits for nothing.
+    /// Unloads the modules that the device is past, and records an event behind those retired
+    /// since. Waits for nothing.
     fn unload_passed(&self) {
         let mut over = Vec::new();
         let mut passing = self.passing();
         let new = std::mem::take(&mut *self.retired.list());
         if !new.is_empty() {
-            // Not behind what was put off: that holds its kernels, and may be what asked for this one.
+            // This event must not launch what was put off: that list holds its own kernels, and
+            // launching it may have asked for this kernel.
             match self.compute.mark_queued() {
                 Ok(event) => passing.push_back((new, event)),
                 Err(error) => {
@@ -355,8 +360,8 @@ impl Kernels {
         self.unload(over);
     }
 
-    /// Unloads what was retired before `wait`, which waits for the compute stream. Where that fails the device may be in any state,
-    /// and the modules stay loaded.
+    /// Unloads what was retired before `wait`, which waits for the compute stream. If `wait` fails,
+    /// the device may be in any state and the modules stay loaded.
     pub(crate) fn unload_behind(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut retired = std::mem::take(&mut *self.retired.list());
         retired.extend(std::mem::take(&mut *self.passing()).into_iter().flat_map(|(modules, _)| modules));
@@ -375,8 +380,9 @@ impl Kernels {
     /// Unloads modules that the stream is past.
     fn unload(&self, modules: Vec<RetiredModule>) {
         for retired in modules {
-            // SAFETY: the function is HIP's; nobody else has the handle, and the stream is past its last launch: `unload_passed`
-            // asked an event behind it, `unload_behind` waited.
+            // SAFETY: the function is HIP's. Nobody else has the handle, and the stream is past its
+            // last launch: `unload_passed` has queried an event behind it, `unload_behind` has
+            // waited.
             let status = unsafe { (self.context.hip().hipModuleUnload)(retired.module) };
             self.context.record_status("hipModuleUnload", status);
         }

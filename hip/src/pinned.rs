@@ -11,7 +11,8 @@ use crate::event::Event;
 use crate::stream::Stream;
 use crate::trace;
 
-/// Uploads and reads up to this many bytes go through the compute stream: shorter than the events that another stream would need.
+/// Uploads and reads up to this many bytes go through the compute stream: shorter than the events that another
+/// stream would need.
 pub(crate) const SMALL: usize = 64 << 10;
 /// Small uploads fill a page of this size before one event is recorded for all of them.
 const PAGE: usize = 1 << 20;
@@ -35,13 +36,15 @@ unsafe impl Send for PinnedBlock {}
 unsafe impl Sync for PinnedBlock {}
 
 impl PinnedBlock {
-    /// Memory for copies. What the device wrote into it the host sees behind [`Stream::mark_for_host`] or a wait for a stream.
+    /// Memory for copies. The host sees what the device wrote into it after
+    /// [`Stream::mark_for_host`]'s event or a wait for the stream.
     pub(crate) fn new(context: &Arc<Context>, size: usize) -> Result<Self> {
         Self::allocate(context, size, hip_sys::hipHostMallocPortable)
     }
 
-    /// Memory for words that kernels write and the host reads: host and device see it alike at any time, since the device does
-    /// not cache it, which makes it slow for copies ("Coherence control" in AMD's HIP documentation).
+    /// Memory for words that kernels write and the host reads. The device does not cache it, so
+    /// both see the same contents at any time, but copies are slow ("Coherence control" in AMD's
+    /// HIP documentation).
     pub(crate) fn coherent(context: &Arc<Context>, size: usize) -> Result<Self> {
         Self::allocate(context, size, hip_sys::hipHostMallocPortable | hip_sys::hipHostMallocCoherent)
     }
@@ -128,7 +131,7 @@ impl State {
         }
     }
 
-    /// Everything that no copy uses.
+    /// Takes out all blocks that no copy uses.
     fn take_free(&mut self) -> Vec<PinnedBlock> {
         self.collect();
         let mut free = std::mem::take(&mut self.free_chunks);
@@ -139,7 +142,8 @@ impl State {
     }
 }
 
-/// New pinned memory. Where the host has no more to pin, `give_back` frees what is kept and says how many bytes that was.
+/// New pinned memory. If the host can pin no more, `give_back` frees cached blocks, returns their
+/// bytes, and the allocation is tried again.
 fn pin(context: &Arc<Context>, size: usize, give_back: impl FnOnce() -> usize) -> Result<PinnedBlock> {
     let full = |error: &Error| matches!(error, Error::Device { code, .. } if *code == hip_sys::hipErrorOutOfMemory as i32);
     match PinnedBlock::new(context, size) {
@@ -153,8 +157,8 @@ fn freed(blocks: Vec<PinnedBlock>) -> usize {
     blocks.iter().map(|block| block.size).sum()
 }
 
-/// The size of a caller's block: few sizes, so that a block fits the next request too; just what is asked for where it is not kept
-/// anyway.
+/// The size of a caller's block: one of few sizes, so that the block also fits the next request;
+/// exactly `bytes` if it is too large to be kept.
 fn host_size(bytes: usize) -> usize {
     match bytes.max(SMALL).checked_next_power_of_two() {
         Some(size) if size <= MOST_HOST => size,
@@ -205,7 +209,7 @@ impl Staging {
             state.collect();
             let page = match state.free_pages.pop() {
                 Some(page) => page,
-                // Under the lock, but only where there is no memory left.
+                // Frees under the lock, but only if no memory is left.
                 None => pin(&self.context, PAGE, || freed(state.take_free()))?,
             };
             state.page = Some((page, 0));
@@ -237,7 +241,8 @@ impl Staging {
         for (index, chunk) in bytes.chunks(CHUNK).enumerate() {
             let mut block = self.take_chunk()?;
             block.bytes()[..chunk.len()].copy_from_slice(chunk);
-            // SAFETY: the block goes into the queue with the event behind the copy; the caller vouches for the destination.
+            // SAFETY: the block goes into the queue with the event behind the copy; the caller vouches for the
+            // destination.
             let copied = unsafe {
                 self.copy_to_device(stream, destination + index * CHUNK, block.address(), chunk.len())
             };
@@ -303,14 +308,14 @@ impl Staging {
         pin(&self.context, CHUNK, || self.clear()).inspect_err(|_| self.state().chunks -= 1)
     }
 
-    /// So many blocks of [`CHUNK`] bytes that no copy uses, or none.
+    /// `count` blocks of [`CHUNK`] bytes that no copy uses, or none.
     pub(crate) fn take_chunks(&self, count: usize) -> Result<Vec<PinnedBlock>> {
         let mut chunks = Vec::with_capacity(count);
         for _ in 0..count {
             match self.take_chunk() {
                 Ok(chunk) => chunks.push(chunk),
                 Err(error) => {
-                    // They are counted, and are the next caller's.
+                    // They are counted already; the next caller takes them.
                     self.state().free_chunks.extend(chunks);
                     return Err(error);
                 }
@@ -379,7 +384,7 @@ impl Staging {
         drop(state);
     }
 
-    /// Frees the blocks that no copy uses. Returns their bytes.
+    /// Frees the blocks that no copy uses, and returns their bytes.
     pub(crate) fn clear(&self) -> usize {
         self.drop_kept();
         let free = self.state().take_free();
@@ -403,12 +408,12 @@ mod tests {
     use std::ffi::c_void;
 
     thread_local! {
-        /// What `hipHostMalloc` was asked for.
+        /// The arguments of each `hipHostMalloc` call.
         static ASKED: RefCell<Vec<(usize, c_uint)>> = const { RefCell::new(Vec::new()) };
-        /// The pinned blocks that there are, and how many there may be.
+        /// The pinned blocks that are alive, and how many may be.
         static LIVE: Cell<usize> = const { Cell::new(0) };
         static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
-        /// The flags of each event, and of those that the host waited for.
+        /// The flags of each event, and of each event that the host waited for.
         static EVENTS: RefCell<Vec<(usize, c_uint)>> = const { RefCell::new(Vec::new()) };
         static WAITED: RefCell<Vec<c_uint>> = const { RefCell::new(Vec::new()) };
     }
@@ -494,7 +499,7 @@ mod tests {
         let device = Arc::new(Device::new(provider(), 0).unwrap());
         let buffer = device.alloc(10 * CHUNK).unwrap();
         let mut out = vec![0; 10 * CHUNK];
-        // Room for one chunk more, where a read takes two, and one of several buffers ten.
+        // Room for one chunk more. A read takes two, a read of several buffers ten.
         ROOM.set(LIVE.get() + 1);
         for _ in 0..20 {
             assert!(device.read(&buffer, 0, &mut out).is_err());
@@ -510,7 +515,7 @@ mod tests {
     #[test]
     fn what_the_device_writes_for_the_host_is_visible_to_it() {
         let device = Arc::new(Device::new(provider(), 0).unwrap());
-        // Kernels write the words of faults themselves, and nothing need wait for them.
+        // Kernels write fault words directly, and nothing need wait for them.
         let words = ASKED.take();
         assert!(!words.is_empty() && words.iter().all(|(_, flags)| flags & hipHostMallocCoherent != 0));
         let mut out = vec![0; 3 * CHUNK];

@@ -1,7 +1,8 @@
 //! The caching pool over plain `hipMalloc`.
 //!
-//! Not `hipMallocAsync`: its ordering bugs are still open (ROCm/rocm-systems#10943, #11690). A device has one compute stream,
-//! so a freed block can be given out again at once: whatever still reads it comes earlier in the same stream.
+//! Not `hipMallocAsync`: its ordering bugs are still open (ROCm/rocm-systems#10943, #11690). A device has one
+//! compute stream, so a freed block can be given out again at once: whatever still reads it comes earlier in the
+//! same stream.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -70,7 +71,8 @@ impl PoolBlock {
 /// Requests up to this size share segments of [`SEGMENTS`]`[0]`: most tensors of a model are small, and one that
 /// stays for the whole run must not keep a large segment from merging.
 const SMALL: usize = 1 << 20;
-/// Bytes asked from the driver at once, by arena: small, large, transfer, persistent. Larger requests get a segment of their own.
+/// Bytes asked from the driver at once, by arena: small, large, transfer, persistent. Larger requests get a segment
+/// of their own.
 const SEGMENTS: [usize; ARENAS] = [8 << 20, 64 << 20, 32 << 20, 8 << 20];
 const ARENAS: usize = 4;
 const TRANSFER: usize = 2;
@@ -91,7 +93,7 @@ struct State {
 pub struct MemoryPool {
     backing: Box<dyn Backing>,
     state: Mutex<State>,
-    /// Held while segments are on their way back to the driver.
+    /// Locked while segments go back to the driver.
     clearing: Mutex<()>,
 }
 
@@ -118,11 +120,14 @@ impl MemoryPool {
         state.stats.peak = state.stats.allocated;
     }
 
-    /// Gives every segment without a block in use back to the driver, after waiting for the device. Returns the bytes given back.
+    /// Gives every segment without a block in use back to the driver, after waiting for the device. Returns the
+    /// bytes given back.
     ///
-    /// A thread that calls this while another one does waits until that one's memory is back too.
+    /// If another thread is in this function, waits until that thread has given its memory back
+    /// too.
     pub fn clear(&self) -> Result<usize> {
-        // To the end of it: a second thread would find neither free segments nor free memory, and report that there is none.
+        // Held to the end: otherwise a second thread would find neither free segments nor free
+        // memory, and report out of memory.
         let _one_at_a_time = self.clearing.lock().unwrap_or_else(PoisonError::into_inner);
         // Removed under the lock, freed outside it: waiting and hipFree may take long.
         let mut state = self.state();
@@ -146,8 +151,9 @@ impl MemoryPool {
         Ok(bytes)
     }
 
-    /// What `body` allocates on this thread stays apart from all else: memory of its own, which only such allocations are given
-    /// again when it is freed, so that what lives long does not lie among what comes and goes.
+    /// What `body` allocates on this thread stays apart from all else: memory of its own, which only such
+    /// allocations are given again when it is freed, so that what lives long does not lie among what comes and
+    /// goes.
     pub fn persistently<T>(&self, body: impl FnOnce() -> T) -> T {
         struct Leave;
         impl Drop for Leave {
@@ -275,7 +281,7 @@ mod tests {
     struct Imitation {
         total: usize,
         state: Mutex<(usize, Vec<(usize, usize)>)>,
-        /// Where it waits for the device: said on the one, until told on the other.
+        /// Makes `wait` slow: it sends on the one channel, then waits for the other.
         slow: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     }
 
@@ -380,7 +386,7 @@ mod tests {
             let pool = &pool;
             let clearing = scope.spawn(|| pool.clear());
             is_waiting.recv().unwrap();
-            // The segment is in no list any more, and the driver does not have it yet.
+            // The segment is out of the lists, and the driver does not have it back yet.
             let (answer, answered) = channel();
             scope.spawn(move || answer.send(take(pool, 200 << 20)).unwrap());
             let early = answered.recv_timeout(Duration::from_millis(300));

@@ -41,7 +41,8 @@ impl ProviderKind {
         }
     }
 
-    /// What its hipRTC compiles every program with beside what it is told, where that can change without its version changing.
+    /// What its hipRTC compiles every program with beside what it is told, where that can change without its
+    /// version changing.
     pub(crate) fn compiles_with(self) -> impl Iterator<Item = &'static str> {
         (self == Self::Cuda).then(cuda::hiprtc_additions).into_iter().flatten()
     }
@@ -201,7 +202,7 @@ impl Provider {
 
 #[cfg(all(test, feature = "cpu"))]
 impl Provider {
-    /// The CPU provider with functions exchanged: a driver that says or does otherwise.
+    /// The CPU provider with some functions replaced, to imitate another driver.
     pub(crate) fn altered(change: impl FnOnce(&mut Hip)) -> &'static Self {
         let (mut hip, hiprtc) = cpu::hip().expect("the CPU provider");
         change(&mut hip);
@@ -276,12 +277,13 @@ fn load_rocm() -> Result<Provider> {
     Provider::start(ProviderKind::Rocm, hip, hiprtc, libraries)
 }
 
-/// The file of the C++ compiler that the CPU provider's hipRTC calls, where there is one.
+/// The path of the C++ compiler that the CPU provider's hipRTC runs, if there is one.
 pub(crate) fn host_compiler() -> Option<std::path::PathBuf> {
     cpu::host_compiler()
 }
 
-/// `hipRuntimeGetVersion` without a look for devices; 0 where HIP is not installed or does not say.
+/// `hipRuntimeGetVersion` without looking for devices; 0 if HIP is not installed or gives no
+/// version.
 pub(crate) fn hip_version() -> i32 {
     let hip = library::open(library::HIP).and_then(|library| fill!(Hip, &library, "HIP"));
     let mut version = 0;

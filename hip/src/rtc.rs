@@ -92,9 +92,10 @@ impl Compiler {
         compile(&self.rtc, &program, &expressions, &options(&architecture, &program))
     }
 
-    /// A built-in kernel as a device gets it: from the code-object cache on disk, or else compiled and kept there. So a
-    /// cache can be filled ahead for machines with such GPUs and the same build of ROCm, HIP itself included: its version
-    /// and the compiler's files are a part of what a code object is found by.
+    /// A built-in kernel as a device gets it: from the code-object cache on disk, or compiled and
+    /// stored there. So a cache can be filled ahead for machines with these GPUs and the same build
+    /// of ROCm, HIP included: the key of a code object covers HIP's version and the compiler's
+    /// files.
     ///
     /// `architecture` is the device's full name: a cache made for `gfx90a` is no use to `gfx90a:sramecc+:xnack-`.
     ///
@@ -138,7 +139,7 @@ pub(crate) fn key(toolchain: &Toolchain, source: u128, expression: &str, options
 /// What compiles a provider's kernels.
 pub(crate) fn toolchain(rtc: &Hiprtc, provider: ProviderKind, versions: Versions) -> Result<Toolchain> {
     if provider == ProviderKind::Rocm {
-        // AMD's hipRTC opens its compiler, libamd_comgr, for its first program.
+        // AMD's hipRTC loads its compiler, libamd_comgr, when it creates the first program.
         let program = Program { name: "empty.hip", source: "", headers: &[], options: &[] };
         let _held = library::compiling();
         create(rtc, &program, &[])?;
@@ -243,7 +244,8 @@ pub(crate) fn compile(
     expressions: &[&str],
     options: &[&str],
 ) -> Result<CompiledKernels> {
-    /// Whether the last kernel was found by its spelled-out name alone: the next is then asked for by that first, not to be compiled twice.
+    /// Whether the last kernel was found by its spelled-out name alone: the next is then asked for by that first,
+    /// not to be compiled twice.
     static SPELLED_OUT: AtomicBool = AtomicBool::new(false);
     let spelled: Vec<String> = expressions.iter().map(|name| workarounds::spelled_out(name)).collect();
     let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
@@ -270,7 +272,8 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).collect()
 }
 
-/// A program with these headers. AMD's compiler is at work: [`library::compiling`] is held.
+/// Creates a program with these headers. The caller holds [`library::compiling`], since this may
+/// run AMD's compiler.
 fn create<'a>(rtc: &'a Hiprtc, program: &Program, headers: &[(&str, &str)]) -> Result<RtcProgram<'a>> {
     let source = c_text("program source", program.source)?;
     let name = c_text("program name", program.name)?;
@@ -394,7 +397,7 @@ mod tests {
         let others = [
             key(&Toolchain { provider: ProviderKind::Cpu, ..amd() }, 1, "k<f32>", &options),
             key(&Toolchain { hiprtc: (9, 1), ..amd() }, 1, "k<f32>", &options),
-            // ROCm 7.2 beside 6.4: hipRTC says 9.0 of both.
+            // ROCm 7.2 and 6.4: hipRTC gives version 9.0 for both.
             key(&Toolchain { runtime: 70_251_831, ..amd() }, 1, "k<f32>", &options),
             key(
                 &Toolchain { builds: "libamd_comgr 0a1c, libhiprtc 2c3d".into(), ..amd() },

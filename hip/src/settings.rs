@@ -37,7 +37,8 @@ pub(crate) struct Settings {
     pub(crate) f16_alternative: F16Alternative,
     /// `BURN_ROCM_LAUNCH_REACH`.
     pub(crate) launch_reach: usize,
-    /// `BURN_ROCM_CHAIN`: element-wise ops that are put off and launched together at most; `None` is the device's own choice.
+    /// `BURN_ROCM_CHAIN`: element-wise ops that are put off and launched together at most; `None` is the device's
+    /// own choice.
     pub(crate) chain: Option<usize>,
 }
 
@@ -74,8 +75,9 @@ pub(crate) enum F16Alternative {
 /// Bytes of code objects on disk unless told otherwise: some 10,000 kernels of 50 KB.
 const CACHE_LIMIT: u64 = 512 << 20;
 
-/// Bytes of an attention's scores that may be kept in memory for its gradient unless told otherwise. On an H200, f32 `[16, 12, 512, 64]` (192 MiB
-/// of scores) took 0.96 ms forward and 1.04 backward with them in memory, 1.38 and 3.52 without; at a sequence of 2048 2.0 and 3.1, 4.8 and 12.8.
+/// Bytes of an attention's scores that may be kept in memory for its gradient unless told otherwise. On an H200,
+/// f32 `[16, 12, 512, 64]` (192 MiB of scores) took 0.96 ms forward and 1.04 backward with them in memory, 1.38 and
+/// 3.52 without; at a sequence of 2048 2.0 and 3.1, 4.8 and 12.8.
 const ATTENTION_SCORES: usize = 256 << 20;
 
 /// Kernels have element counts and offsets in 32 bits.
@@ -118,8 +120,9 @@ pub fn launch_reach() -> usize {
 
 /// `BURN_ROCM_NORM`: who computes batch, layer and group norms.
 ///
-/// Where nothing is said, the kernels on the `cuda` provider: MIOpen shares a channel among blocks, cuDNN gives it to one, which leaves most of a
-/// device idle (on an H200 the gradient of batch norm over `[4096, 32, 28, 28]` took 4.6 ms, where its bytes need 0.5), and has no layer norm.
+/// Where nothing is said, the kernels on the `cuda` provider: MIOpen shares a channel among blocks, cuDNN gives it
+/// to one, which leaves most of a device idle (on an H200 the gradient of batch norm over `[4096, 32, 28, 28]` took
+/// 4.6 ms, where its bytes need 0.5), and has no layer norm.
 ///
 /// # Errors
 /// `Config` for a variable that makes no sense; where no provider can be had, why.
@@ -130,7 +133,8 @@ pub fn norm_route() -> Result<Route> {
     })
 }
 
-/// `BURN_ROCM_ATTENTION_SCORES`: the bytes of one attention's scores up to which they may be kept in memory for the gradient; 256 MiB.
+/// `BURN_ROCM_ATTENTION_SCORES`: the bytes of one attention's scores up to which they may be kept in memory for the
+/// gradient; 256 MiB.
 ///
 /// # Errors
 /// `Config` for a variable that makes no sense.
@@ -140,7 +144,7 @@ pub fn attention_scores() -> Result<usize> {
 
 fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Settings> {
     let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // What is not UTF-8 is no setting's value either: with the character that stands for it, each refuses it below.
+    // Bytes that are not UTF-8 become the replacement character, which every setting below refuses.
     let set = |name: &str| {
         variable(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
     };

@@ -62,21 +62,23 @@ impl Stream {
         self.context.check("hipEventRecord", status)
     }
 
-    /// A new event behind the work enqueued so far, for streams to wait for.
+    /// Records a new event behind the work enqueued so far, for streams to wait for.
     pub(crate) fn mark(&self) -> Result<Event> {
         let event = Event::new(&self.context, EventKind::Ordering)?;
         self.record(&event)?;
         Ok(event)
     }
 
-    /// A new event behind the work enqueued so far, behind which the host may read what that wrote into its memory.
+    /// Records a new event behind the work enqueued so far. After it the host may read what that
+    /// work wrote into host memory.
     pub(crate) fn mark_for_host(&self) -> Result<Event> {
         let event = Event::new(&self.context, EventKind::ToHost)?;
         self.record(&event)?;
         Ok(event)
     }
 
-    /// A new event behind the work that HIP was given so far; what was put off stays so.
+    /// Records a new event behind the work that HIP has been given so far, without launching the
+    /// ops that were put off.
     pub(crate) fn mark_queued(&self) -> Result<Event> {
         let event = Event::new(&self.context, EventKind::Ordering)?;
         self.record_on(&event, self.raw)?;

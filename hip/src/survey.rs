@@ -58,8 +58,9 @@ fn report(kind: ProviderKind) -> ProviderReport {
     report
 }
 
-/// Whether the rocBLAS of this machine has kernels for an architecture (`gfx1030`, `gfx90a:sramecc+:xnack-`): what [`crate::Device::blas`]
-/// asks before it makes a handle, as rocBLAS ends the process where it has none. Needs no device.
+/// Whether the rocBLAS of this machine has kernels for an architecture (`gfx1030`, `gfx90a:sramecc+:xnack-`): what
+/// [`crate::Device::blas`] asks before it makes a handle, as rocBLAS ends the process where it has none. Needs no
+/// device.
 ///
 /// # Errors
 /// `NotAvailable` where rocBLAS is not installed, or has none in the folder that it looks in.

@@ -1,4 +1,5 @@
-//! What compiles a provider's kernels: a code object on disk is used only where all of this is the same.
+//! Identifies what compiles a provider's kernels. A code object on disk is used only if all of this
+//! is the same.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -12,17 +13,18 @@ use crate::provider::ProviderKind;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Toolchain {
     pub(crate) provider: ProviderKind,
-    /// hipRTC's major and minor version, which AMD leaves at 9.0 from ROCm 5.7 to 7.2.
+    /// hipRTC's major and minor version. AMD has left it at 9.0 from ROCm 5.7 to 7.2.
     pub(crate) hiprtc: (i32, i32),
     /// `hipRuntimeGetVersion`.
     pub(crate) runtime: i32,
-    /// The builds of the compiler's files, as [`builds_loaded`] says them.
+    /// The builds of the compiler's files, in the form of [`builds_loaded`].
     pub(crate) builds: String,
 }
 
-/// The libraries that make AMD's code objects; before ROCm 7 libamdhip64 has hipRTC's functions too.
+/// The libraries that make AMD's code objects. Before ROCm 7 libamdhip64 also had hipRTC's
+/// functions.
 const AMD: &[&str] = &["libhiprtc", "libamd_comgr", "libamdhip64"];
-/// Those that make NVIDIA's.
+/// The library that makes NVIDIA's.
 const NVIDIA: &[&str] = &["libnvrtc"];
 
 impl Toolchain {
@@ -51,8 +53,8 @@ impl Toolchain {
     }
 }
 
-/// The builds of the libraries in this process whose file names begin so, in an order of their own: each by its build id, or
-/// by its file's size and time where the linker wrote none.
+/// The builds of this process's libraries whose file names begin with one of `names`, sorted. A
+/// build is the build id, or the file's size and time if the linker wrote no id.
 fn builds_loaded(names: &[&'static str]) -> String {
     struct Found<'a> {
         names: &'a [&'static str],
@@ -60,29 +62,31 @@ fn builds_loaded(names: &[&'static str]) -> String {
     }
 
     /// # Safety
-    /// For `dl_iterate_phdr`, with a [`Found`] behind it.
+    /// For `dl_iterate_phdr`, with `found` pointing to a [`Found`].
     unsafe extern "C" fn look(
         info: *mut libc::dl_phdr_info,
         _size: libc::size_t,
         found: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader passes what it was given and a description of one loaded object, valid during this call.
+        // SAFETY: the loader passes the pointer that it was given, and the description of a loaded
+        // object that is valid during this call.
         let (info, found) = unsafe { (&*info, &mut *found.cast::<Found<'_>>()) };
         if info.dlpi_name.is_null() {
             return 0;
         }
-        // SAFETY: the object's file name, NUL-ended, by the loader's word.
+        // SAFETY: the loader gives the object's file name, ended by a NUL.
         let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()));
         let file = path.file_name().map(OsStr::as_bytes).unwrap_or_default();
         let Some(name) = found.names.iter().find(|name| file.starts_with(name.as_bytes())) else { return 0 };
-        // SAFETY: the loader mapped the object and keeps it until this call is over.
+        // SAFETY: the loader has mapped the object and keeps it during this call.
         let build = unsafe { build_id(info) }.or_else(|| build_of_file(path));
         found.builds.push(format!("{name} {}", build.unwrap_or_default()));
         0
     }
 
     let mut found = Found { names, builds: Vec::new() };
-    // SAFETY: the function is the C library's; it calls `look` with the pointer, before it returns.
+    // SAFETY: the function is the C library's; it only calls `look` with the pointer before it
+    // returns.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     found.builds.sort();
     found.builds.join(", ")
@@ -97,13 +101,15 @@ unsafe fn build_id(info: &libc::dl_phdr_info) -> Option<String> {
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     headers.iter().filter(|header| header.p_type == libc::PT_NOTE).find_map(|header| {
         let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
-        // SAFETY: a note segment lies in a loaded one ("Note Section", System V ABI), so that it is mapped.
+        // SAFETY: a note segment lies inside a loaded segment ("Note Section", System V ABI), so it
+        // is mapped.
         let notes = unsafe { std::slice::from_raw_parts(start as *const u8, header.p_memsz as usize) };
         build_id_in(notes, header.p_align as usize)
     })
 }
 
-/// The build id among notes: name size, description size and type, then both, each padded.
+/// The build id among notes. A note has its name's size, its description's size and its type, then
+/// name and description, each padded.
 fn build_id_in(mut notes: &[u8], align: usize) -> Option<String> {
     const GNU_BUILD_ID: u32 = 3;
     let align = if align == 8 { 8 } else { 4 };
@@ -120,7 +126,7 @@ fn build_id_in(mut notes: &[u8], align: usize) -> Option<String> {
     }
 }
 
-/// A file's size and the time at which it was written.
+/// A file's size and modification time.
 fn build_of_file(path: &Path) -> Option<String> {
     let facts = std::fs::metadata(path).ok()?;
     Some(format!("{} bytes of {}.{:09}", facts.size(), facts.mtime(), facts.mtime_nsec()))

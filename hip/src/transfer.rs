@@ -56,8 +56,8 @@ impl Piece {
 }
 
 impl Device {
-    /// Copies bytes into a new buffer through pinned memory, without waiting for the device. Large uploads go on the copy
-    /// stream and overlap what is being computed.
+    /// Copies bytes into a new buffer through pinned memory, without waiting for the device. Large uploads go on
+    /// the copy stream and overlap what is being computed.
     pub fn upload(self: &Arc<Self>, bytes: &[u8]) -> Result<Buffer> {
         if bytes.len() <= SMALL {
             let buffer = self.alloc(bytes.len())?;
@@ -79,8 +79,9 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Passes on what came of queueing copies that the compute stream was to wait for. Where that failed it waits for none of them: the
-    /// host does, before their memory goes back to the pool, which gives it to the compute stream's next work.
+    /// Passes on what came of queueing copies that the compute stream was to wait for. Where that failed it waits
+    /// for none of them: the host does, before their memory goes back to the pool, which gives it to the compute
+    /// stream's next work.
     pub(crate) fn joined(&self, queued: Result<()>) -> Result<()> {
         queued.inspect_err(|_| {
             if let Err(error) = self.copies.synchronize() {
@@ -89,16 +90,18 @@ impl Device {
         })
     }
 
-    /// Copies `out.len()` bytes, from `byte_offset` on, to the host: waits for them, and reports what `Drop` recorded.
+    /// Copies `out.len()` bytes from `byte_offset` on to the host. Waits for them, and reports what
+    /// `Drop` recorded.
     ///
     /// # Errors
-    /// `Invalid` for a range past the end or a buffer of another device; and, each time, where a kernel found a fault while it
-    /// computed what the buffer holds, or what that was computed from.
+    /// `Invalid` for a range past the end or a buffer of another device. Also `Invalid`, each time,
+    /// if a kernel found a fault while it computed the buffer's contents or something that they
+    /// were computed from.
     pub fn read(&self, buffer: &Buffer, byte_offset: usize, out: &mut [u8]) -> Result<()> {
         self.read_with_fault(buffer, byte_offset, out)?.map_or(Ok(()), Err)
     }
 
-    /// As [`Device::read`], with the fault that is in the buffer beside its bytes.
+    /// As [`Device::read`], but gives the bytes even if there is a fault, and returns the fault.
     pub fn read_with_fault(
         &self,
         buffer: &Buffer,
@@ -134,7 +137,8 @@ impl Device {
 
     fn read_small(&self, source: usize, out: &mut [u8], block: &mut PinnedBlock) -> Result<()> {
         self.context.bind()?;
-        // SAFETY: the source was checked by `read`, the block is larger than `SMALL`; both stay until the wait below is over.
+        // SAFETY: the source was checked by `read`, the block is larger than `SMALL`; both stay until the wait
+        // below is over.
         let status = unsafe {
             (self.context.hip().hipMemcpyAsync)(
                 block.address().cast(),
@@ -169,7 +173,8 @@ impl Device {
         let length = out.len();
         let start = |index: usize, block: &PinnedBlock| {
             let at = index * CHUNK;
-            // SAFETY: the source range was checked by `read`; the block has CHUNK bytes and is read only behind the event.
+            // SAFETY: the source range was checked by `read`; the block has CHUNK bytes and is read only behind the
+            // event.
             let status = unsafe {
                 (self.context.hip().hipMemcpyAsync)(
                     block.address().cast(),
@@ -198,7 +203,8 @@ impl Device {
         Ok(())
     }
 
-    /// Copies several ranges to the host and waits once for all of them (once each 64 MiB), as [`Device::read`] does for one.
+    /// Copies several ranges to the host and waits once for all of them (once each 64 MiB), as [`Device::read`]
+    /// does for one.
     ///
     /// # Errors
     /// `Invalid` for a range past the end or a buffer of another device; nothing is read then.
@@ -241,7 +247,8 @@ impl Device {
         self.context.bind()?;
         for piece in pieces {
             let read = &reads[piece.read];
-            // SAFETY: the source was checked by `read_all`, the piece lies inside its block; both stay until the wait below.
+            // SAFETY: the source was checked by `read_all`, the piece lies inside its block; both stay until the
+            // wait below.
             let status = unsafe {
                 (self.context.hip().hipMemcpyAsync)(
                     chunks[piece.block % WAVE].address().add(piece.offset).cast(),
@@ -283,8 +290,8 @@ impl Device {
             return Err(Error::invalid("copy", "ranges apart", "ranges that overlap"));
         }
         self.context.bind()?;
-        // SAFETY: the function is HIP's; both ranges lie inside their buffers, whose memory the pool gives out again only to work
-        // that comes later in this stream.
+        // SAFETY: the function is HIP's; both ranges lie inside their buffers, whose memory the pool gives out
+        // again only to work that comes later in this stream.
         let status = unsafe {
             (self.context.hip().hipMemcpyAsync)(
                 to as *mut _,
@@ -332,8 +339,8 @@ impl Device {
         self.reach(&other);
         self.compute.wait(&other.compute.mark()?)?;
         self.context.bind()?;
-        // SAFETY: the function is HIP's; both ranges lie inside their buffers, each on the device named. The new buffer's memory is
-        // reused only later in this stream, the source's only behind the event below.
+        // SAFETY: the function is HIP's; both ranges lie inside their buffers, each on the device named. The new
+        // buffer's memory is reused only later in this stream, the source's only behind the event below.
         let status = unsafe {
             (self.context.hip().hipMemcpyPeerAsync)(
                 buffer.address() as *mut _,
@@ -346,7 +353,7 @@ impl Device {
         };
         self.context.check("hipMemcpyPeerAsync", status)?;
         trace::served(trace::Kind::Copy, || "copy from another device");
-        // Host memory, which either device's reads look at.
+        // The tickets' words are in host memory, which reads of both devices look at.
         carry_faults([source], [&buffer]);
         other.compute.wait(&self.compute.mark()?)?;
         Ok(buffer)

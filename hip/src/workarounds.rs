@@ -9,11 +9,12 @@ use rocblas_sys::Rocblas;
 use crate::settings::{F16Alternative, settings};
 use crate::{DType, Error, Result};
 
-/// gfx90a's f16 matrix instructions take subnormal values for 0, which gradients often are. rocBLAS and MIOpen have an alternative
-/// there that goes by bf16: it keeps the range, with fewer digits.
+/// gfx90a's f16 matrix instructions take subnormal values for 0, which gradients often are. rocBLAS and MIOpen have
+/// an alternative there that goes by bf16: it keeps the range, with fewer digits.
 ///
 /// rocBLAS: `rocblas_gemm_flags_fp16_alt_impl`; MIOpen: `MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL`
-/// (<https://rocm.docs.amd.com/projects/MIOpen/en/latest/conceptual/MI200-alt-implementation.html>). A property of that chip: stays.
+/// (<https://rocm.docs.amd.com/projects/MIOpen/en/latest/conceptual/MI200-alt-implementation.html>). A property of
+/// that chip: stays.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Halves {
     flushes: bool,
@@ -43,19 +44,21 @@ pub(crate) fn chip(arch: &str) -> &str {
 
 /// Whether MIOpen's statistics and gradients of a batch norm of `batch x channels x spatial` are right.
 ///
-/// It reads and writes up to four elements at once, also where a sample has no multiple of four for each channel: the last are then another
-/// channel's. On ROCm 7.2, `dscale` is off by its own size at 3x4x9x9 in f16, `y` by 4e-4 at 2x3x65x65 in f32.
-/// <https://github.com/ROCm/rocm-libraries/pull/6765> mends the gradient. Nor is the result defined for one element a channel
-/// (<https://github.com/ROCm/rocm-libraries/pull/3030>). Can go when the oldest MIOpen that is supported has both.
+/// It reads and writes up to four elements at once, also where a sample has no multiple of four for each channel:
+/// the last are then another channel's. On ROCm 7.2, `dscale` is off by its own size at 3x4x9x9 in f16, `y` by 4e-4
+/// at 2x3x65x65 in f32. <https://github.com/ROCm/rocm-libraries/pull/6765> mends the gradient. Nor is the result
+/// defined for one element a channel (<https://github.com/ROCm/rocm-libraries/pull/3030>). Can go when the oldest
+/// MIOpen that is supported has both.
 pub(crate) fn batch_norm_is_right(batch: usize, spatial: usize) -> bool {
     spatial.is_multiple_of(4) && batch * spatial > 1
 }
 
 /// Whether MIOpen's fusion plans are right for a convolution of so many groups of channels.
 ///
-/// The fused direct kernel (`MIOpenConvDirBatchNormActiv.cl`) knows no groups, and its solver takes them all the same: on ROCm 7.2 over a virtual gfx1030 a
-/// depthwise convolution comes out as another. A MIOpen of before had no such plan (<https://github.com/ROCm/MIOpen/issues/2067>). Can go when the oldest MIOpen
-/// that is supported refuses them or has them right.
+/// The fused direct kernel (`MIOpenConvDirBatchNormActiv.cl`) knows no groups, and its solver takes them all the
+/// same: on ROCm 7.2 over a virtual gfx1030 a depthwise convolution comes out as another. A MIOpen of before had no
+/// such plan (<https://github.com/ROCm/MIOpen/issues/2067>). Can go when the oldest MIOpen that is supported
+/// refuses them or has them right.
 pub(crate) fn fusion_is_right(groups: usize) -> bool {
     groups == 1
 }
@@ -102,8 +105,8 @@ fn serves(names: &[String], arch: &str) -> bool {
     !names.is_empty() && (names.iter().any(token) || !names.iter().any(named))
 }
 
-/// The target whose code a chip's whole family runs (LLVM's "User Guide for AMDGPU Backend", "Generic Processors"): gfx908 and gfx90a
-/// have none.
+/// The target whose code a chip's whole family runs (LLVM's "User Guide for AMDGPU Backend", "Generic Processors"):
+/// gfx908 and gfx90a have none.
 fn generic_target(chip: &str) -> Option<&'static str> {
     let of = |prefix| chip.starts_with(prefix);
     match chip {
@@ -153,8 +156,9 @@ fn object_of(table: &Rocblas) -> Option<PathBuf> {
 
 /// A kernel's name with the element types as C++ spells them, not by the names that `prelude.h` gives them.
 ///
-/// hipRTC 5.7 compiles `k<f32>` and then answers `HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID` when asked for its symbol; it looks for the
-/// name in what it demangled, `k<float>`. Seen with Debian's 5.7.1; no public issue is known. Can go with ROCm 5.
+/// hipRTC 5.7 compiles `k<f32>` and then answers `HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID` when asked for its
+/// symbol; it looks for the name in what it demangled, `k<float>`. Seen with Debian's 5.7.1; no public issue is
+/// known. Can go with ROCm 5.
 pub(crate) fn spelled_out(name: &str) -> String {
     let spell = |word| match word {
         "f32" => "float",

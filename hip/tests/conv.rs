@@ -159,7 +159,8 @@ fn convolutions() {
     }
 }
 
-/// Where MIOpen has a fusion plan for a case, it computes it; where not, it says so each time. The CPU device has one for f32 in 2-D.
+/// Where MIOpen has a fusion plan for a case, it computes it; where not, it says so each time. The CPU device has
+/// one for f32 in 2-D.
 #[test]
 fn fused_with_bias_and_activation() {
     let device = device();

@@ -238,12 +238,12 @@ fn launches_check_their_arguments() {
     assert_eq!(read(&buffer), [0; 16]);
 }
 
-/// Adds a number of this type.
+/// A kernel that adds a number of this type.
 fn float(launch: hip::Launch<'_>, dtype: DType, value: f64) -> hip::Launch<'_> {
     if dtype == DType::F64 { launch.value(value) } else { launch.value(value as f32) }
 }
 
-/// Applications make threads with small stacks.
+/// Applications may make threads with small stacks.
 #[test]
 fn attention_takes_little_of_its_callers_stack() {
     const STACK: usize = 256 << 10;
@@ -252,7 +252,8 @@ fn attention_takes_little_of_its_callers_stack() {
     for dtype in [DType::F64, DType::F32] {
         let element = dtype.size();
         let kernel = KernelName::new("attention").ty(dtype).int(0);
-        // Equal keys weigh the same: the result is the mean of the values, whose rows are 1 and 3.
+        // Equal keys have equal weights: the result is the mean of the values, whose rows are 1 and
+        // 3.
         let values = match dtype {
             DType::F64 => bytemuck::cast_slice(&[1f64, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0]).to_vec(),
             _ => bytemuck::cast_slice(&[1f32, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0]).to_vec(),
@@ -334,7 +335,7 @@ fn threads_share_a_device() {
 fn two_devices_copy_between_each_other() {
     const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
     let Ok(second) = Device::get(1) else {
-        // The CPU provider has two in a process that asks for them.
+        // The CPU provider has two devices in a process that asks for two.
         assert!(std::env::var_os(DEVICES).is_none(), "one device only");
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "two_devices_copy_between_each_other"])

@@ -222,7 +222,7 @@ fn normalised(
 #[test]
 fn layer_norms() {
     let device = device();
-    // ROCm 5.7's MIOpen and the CUDA provider have none, and say so.
+    // ROCm 5.7's MIOpen and the CUDA provider have no such function, and say so.
     let has = device.dnn().unwrap().has_layer_norm(DType::F32).is_ok();
     for (dtype, rows, len) in [
         (DType::F32, 4, 90),

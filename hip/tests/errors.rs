@@ -1,5 +1,5 @@
-//! What is reported when, what is counted and what is given back. A process of its own, one test at a time, because all this
-//! belongs to the device that all tests of a process share.
+//! What is reported when, what is counted and what is given back. A process of its own, one test at a time, because
+//! all this belongs to the device that all tests of a process share.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use hip::{Buffer, DType, Device, Error, Fault, KernelName, Program};
@@ -103,7 +103,7 @@ fn kernels_that_come_and_go_are_unloaded_without_a_sync() {
             unsafe { launch.submit(device.grid(16), 0).unwrap() };
             if reads {
                 device.read(&x, 0, &mut out).unwrap();
-                // Those of the round before may wait for the next kernel that is loaded.
+                // The previous round's modules may wait until the next kernel is loaded.
                 assert!(device.retired_kernels() <= 2, "{} in round {round}", device.retired_kernels());
             }
         }
@@ -155,7 +155,7 @@ fn errors_are_reported_once_and_only_reads_wait() {
     assert_eq!(device.counters().waits, before.waits + 1);
 }
 
-/// A kernel that copies a word from `input` to `out`, and complains about an index other than 0.
+/// A kernel that copies a word from `input` to `out`, and reports an index unless it is 0.
 fn raise_beside(index: i32, input: &Buffer, out: &Buffer) {
     let device = out.device();
     let kernel = device.kernel(&PROGRAM, "raise_beside").unwrap();
@@ -189,7 +189,7 @@ fn a_fault_is_in_what_the_launch_writes_and_what_is_made_of_it() {
         }
         assert_eq!(fault(&input), None);
     }
-    // Two faults, which go when all is written over, not when a part is.
+    // Two faults. Overwriting the whole buffer clears them; overwriting a part does not.
     raise_beside(5, &copied, &copied);
     assert!(fault(&copied).unwrap().starts_with("index 3"));
     device.fill_bytes(&copied, 0, 0, 3).unwrap();
@@ -208,7 +208,7 @@ fn a_fault_is_in_what_the_launch_writes_and_what_is_made_of_it() {
     assert_eq!(device.fault_words(), words);
 }
 
-/// A launch that is not made complains of nothing, and its word is free again.
+/// A launch that is dropped unsubmitted leaves no fault, and its word is free again.
 #[test]
 #[serial]
 fn a_launch_that_is_not_made_leaves_no_fault() {

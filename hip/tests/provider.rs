@@ -1,5 +1,5 @@
-//! What depends on the environment: which provider, from where, with which cache. Each case runs in a process of its own,
-//! because a process chooses once.
+//! What depends on the environment: which provider, from where, with which cache. Each case runs in a process of
+//! its own, because a process chooses once.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -83,7 +83,7 @@ fn run_kernel() -> hip::Result<String> {
     ))
 }
 
-/// Two devices, and code that knows nothing of this crate and makes the second one current.
+/// Two devices, and other code that knows nothing of this crate and makes the wrong one current.
 #[cfg(feature = "cpu")]
 fn beside_another_user_of_hip() -> hip::Result<String> {
     let devices = [Device::get(0)?, Device::get(1)?];
@@ -92,7 +92,7 @@ fn beside_another_user_of_hip() -> hip::Result<String> {
         let buffer = device.upload(&[at as u8; 4])?;
         // SAFETY: the function is HIP's.
         assert_eq!(unsafe { (hip_cpu::hip_table().hipSetDevice)(1 - at as i32) }, 0);
-        // Loaded onto the current device, and launched on this one's stream.
+        // The kernel must be loaded onto this device and launched on its stream all the same.
         let kernel = device.kernel(&PROGRAM, "add_one")?;
         let launch = device.launch_kernel(&kernel)?.value(1u64).buffer(&buffer, 0);
         // SAFETY: the parameters are the count and a pointer to so many u32.
@@ -103,7 +103,7 @@ fn beside_another_user_of_hip() -> hip::Result<String> {
     Ok("each on its own".into())
 }
 
-/// What becomes of blocks of so many threads.
+/// Which block sizes a launch takes.
 fn blocks_of_threads() -> hip::Result<String> {
     let device = Device::get(0)?;
     let buffer = device.upload(&[0; 4])?;
@@ -272,7 +272,7 @@ fn a_library_that_lacks_a_function_is_named() {
 fn falling_back_to_the_cpu_is_said_once() {
     let scratch = Scratch::new("fallback");
     let root = libraries_without_a_device(&scratch);
-    // An NVIDIA GPU would be taken before the CPU.
+    // Without the setting an NVIDIA GPU would be used rather than the CPU.
     let hidden = ("CUDA_VISIBLE_DEVICES", "-1");
     let (result, stderr) = run("twice", &[("BURN_ROCM_PROVIDER", "auto"), ("ROCM_PATH", &root), hidden]);
     assert_eq!(result, "ok twice");

@@ -1,4 +1,5 @@
-//! The loss of connectionist temporal classification by its definition: the sum over every alignment. For short sequences.
+//! The loss of connectionist temporal classification by its definition: the sum over every alignment. For short
+//! sequences.
 
 /// Sequences, and what they are to say.
 #[derive(Debug, Clone, Copy)]
@@ -25,8 +26,8 @@ fn said(path: &[usize], blank: usize) -> Vec<i64> {
 }
 
 impl Sequences<'_> {
-    /// Each sequence's loss, and the gradient of the log-probabilities `[steps, sequences, classes]` for losses weighted by `grad`. A loss
-    /// without any alignment is infinite, and its gradient 0.
+    /// Each sequence's loss, and the gradient of the log-probabilities `[steps, sequences, classes]` for losses
+    /// weighted by `grad`. A loss without any alignment is infinite, and its gradient 0.
     pub fn by_enumeration(&self, log_probs: &[f64], grad: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let [_, batch, classes] = self.dims;
         let mut gradient = vec![0.0; log_probs.len()];

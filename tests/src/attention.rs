@@ -1,10 +1,10 @@
-//! How far scaled dot-product attention may be off.
+//! Limits for the error of scaled dot-product attention.
 
 use crate::limits::{growth, least, unit, wide};
 use crate::{AttentionModuleOptions, DType, TensorData};
 
-/// A call's operands: queries, keys and values, `[batch, heads, sequence, features]` each, and what is over the scores,
-/// `[batch, heads, queries, keys]`.
+/// A call's operands: queries, keys and values, each `[batch, heads, sequence, features]`, and the
+/// mask and bias over the scores, `[batch, heads, queries, keys]`.
 #[derive(Debug)]
 pub struct Operands<'a> {
     /// The queries.
@@ -13,25 +13,26 @@ pub struct Operands<'a> {
     pub key: &'a TensorData,
     /// The values.
     pub value: &'a TensorData,
-    /// The scores that count for nothing.
+    /// True hides a score.
     pub mask: Option<&'a TensorData>,
-    /// What is added to the scores.
+    /// Added to the scores.
     pub bias: Option<&'a TensorData>,
-    /// Scale, softcap, causality.
+    /// Scale, softcap and causality.
     pub options: AttentionModuleOptions,
 }
 
-/// A row's scores: each one's value, and how far it may be off.
+/// A row's scores, and the limit of each one's error.
 struct Scores {
     value: Vec<f64>,
     off: Vec<f64>,
 }
 
 impl Operands<'_> {
-    /// The limits of a result of `dtype`, to first order in its roundings: each step's (the scores, the cap, the bias, the weights,
-    /// the result) may be rounded to `dtype`, and is computed in f32, f64 in f64.
+    /// The limits for a result of `dtype`, to first order in its roundings. Each step (scores, cap,
+    /// bias, weights, result) may be computed in f32 (f64 for f64) and rounded to `dtype`.
     ///
-    /// A weight `p` whose score is off by `e` changes the result by `p e (v - result)`.
+    /// An error `e` in a score changes the result by `p e (v - result)`, where `p` is the score's
+    /// weight.
     pub fn limits(&self, dtype: DType) -> TensorData {
         let [query, key, value] =
             [self.query, self.key, self.value].map(|data| data.iter::<f64>().collect::<Vec<_>>());
@@ -69,8 +70,9 @@ impl Operands<'_> {
                 .collect();
             let total: f64 = weights.iter().sum();
             weights.iter_mut().for_each(|p| *p /= total.max(f64::MIN_POSITIVE));
-            // An exponential is off by its argument's rounding, twice for one of base 2, and by some of its own; the sum over keys
-            // goes by tiles, each scaled by exponentials.
+            // An exponential's error comes from its argument's rounding (twice for base 2) and from
+            // the function itself. The sum over keys goes tile by tile, each scaled by
+            // exponentials.
             let mut worst: f64 = 0.0;
             for (off, (score, p)) in scores.off.iter_mut().zip(scores.value.iter().zip(&weights)) {
                 if *p > 0.0 {
@@ -98,7 +100,7 @@ impl Operands<'_> {
         TensorData::new(limits, [dims[0], dims[1], queries, columns])
     }
 
-    /// A query's score of a key, capped, and how far it may be off.
+    /// The capped score of a query and a key, and the limit of its error.
     fn score(&self, q: &[f64], k: &[f64], dtype: DType) -> (f64, f64) {
         let computed = wide(dtype);
         let [step, rounding] = [unit(computed), if computed == dtype { 0.0 } else { unit(dtype) }];
@@ -112,7 +114,7 @@ impl Operands<'_> {
         let off = growth(q.len(), computed) * (scale * magnitude).abs() + (step + rounding) * score.abs();
         let Some(cap) = self.options.softcap else { return (score, off) };
         let capped = cap * (score / cap).tanh();
-        // The quotient's rounding, the tangent's own error, its rounding and the product's.
+        // Errors of the quotient's rounding, of the tangent, of its rounding and of the product's.
         (capped, off + (step + rounding) * score.abs() + (8.0 * step + 2.0 * rounding) * capped.abs())
     }
 }

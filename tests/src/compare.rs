@@ -33,8 +33,8 @@ impl Tolerance {
         Self { absolute: one.absolute * growth, relative: one.relative * growth }
     }
 
-    /// For a sum of `terms` products of about unit size that is added in f32 (f64 in f64) and rounded to `dtype` then, and once
-    /// more where a bias of at most 1 is added to it: held against a reference that is rounded once.
+    /// For a sum of `terms` products of about unit size that is added in f32 (f64 in f64) and rounded to `dtype`
+    /// then, and once more where a bias of at most 1 is added to it: held against a reference that is rounded once.
     pub fn rounded_sum(dtype: DType, terms: usize) -> Self {
         // Half a unit in the last place of 1.
         let half = match dtype {
@@ -46,10 +46,11 @@ impl Tolerance {
         Self { absolute: added + half, relative: 4.0 * half }
     }
 
-    /// For a convolution and its gradients, whose elements are sums of up to `terms` products of about unit size: [`Self::rounded_sum`] where
-    /// kernels of this project compute it.
+    /// For a convolution and its gradients, whose elements are sums of up to `terms` products of about unit size:
+    /// [`Self::rounded_sum`] where kernels of this project compute it.
     ///
-    /// A library's may round parts of a sum first. MIOpen's by products on gfx1030 do: each image's part of a weight's gradient, each tap's of an input's.
+    /// A library's may round parts of a sum first. MIOpen's by products on gfx1030 do: each image's part of a
+    /// weight's gradient, each tap's of an input's.
     pub fn convolution(dtype: DType, terms: usize) -> Self {
         let sum = Self::rounded_sum(dtype, terms);
         let ours = hip::provider().is_ok_and(|provider| provider.kind() == hip::ProviderKind::Cpu)

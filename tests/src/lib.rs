@@ -120,8 +120,9 @@ fn is_oracle<B: Backend>() -> bool {
     std::any::TypeId::of::<B>() == std::any::TypeId::of::<O>()
 }
 
-/// The input as a float tensor; for the oracle in f32 where it is f16 or bf16. The oracle rounds each product and each sum of
-/// some convolutions to their type; so it sums in f32 what was rounded alike, and [`read_rounded`] rounds its result once.
+/// The input as a float tensor; for the oracle in f32 where it is f16 or bf16. The oracle rounds each product and
+/// each sum of some convolutions to their type; so it sums in f32 what was rounded alike, and [`read_rounded`]
+/// rounds its result once.
 pub fn widened<B: Backend>(
     input: &Input,
     device: &burn_backend::tensor::Device<B>,
@@ -147,8 +148,8 @@ pub fn read_int<B: Backend>(tensor: burn_backend::tensor::IntTensor<B>) -> Tenso
 /// Reads a bool tensor.
 pub fn read_bool<B: Backend>(tensor: burn_backend::tensor::BoolTensor<B>) -> TensorData {
     let data = wait(B::bool_into_data(tensor));
-    // The oracle labels some of its bools as bytes, and keeps the name of the store; here both one-byte stores are read as
-    // Rust's bools.
+    // The oracle labels some of its bools as bytes, and keeps the name of the store; here both one-byte stores are
+    // read as Rust's bools.
     let bytes = matches!(data.dtype, DType::U8 | DType::Bool(BoolStore::U8));
     if is_oracle::<B>() && bytes {
         let TensorData { bytes, shape, .. } = data;

@@ -1,7 +1,8 @@
-//! How far a result may be off, by bounds on its roundings: references in f64 with a limit for each element.
+//! Limits from rounding bounds: a reference in f64, and for each element how far a result may be
+//! from it.
 //!
-//! The oracle computes the reference from the operands in f64, and the magnitude of what is added up from the operands without
-//! their signs.
+//! The oracle computes the reference from the operands in f64. It computes the sum of the terms'
+//! magnitudes from the operands without their signs.
 
 use crate::{Backend, DType, FloatDType, Input};
 use burn_backend::TensorData;
@@ -17,10 +18,11 @@ pub fn unit(dtype: DType) -> f64 {
     }
 }
 
-/// The share of the sum of its terms' magnitudes by which a sum of `terms` products may be off, in whatever order: `n u` (Higham
-/// 2002, "Accuracy and Stability of Numerical Algorithms", section 3.1). Two roundings more are for a bias or a divisor and for a
-/// sum in parts. The bound for independent roundings, a multiple of `sqrt(n) u`, does not hold for operands that repeat an
-/// element, as broadcast ones do: their roundings are alike.
+/// The error bound of a sum of `terms` products in any order, as a share of the sum of the terms'
+/// magnitudes: `n u` (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 3.1).
+/// Two more roundings allow for a bias or divisor, and for a sum in parts. The bound for
+/// independent roundings, a multiple of `sqrt(n) u`, fails for operands that repeat an element, as
+/// broadcast ones do: their roundings are alike.
 pub fn growth(terms: usize, dtype: DType) -> f64 {
     (terms as f64 + 2.0) * unit(dtype)
 }
@@ -30,7 +32,7 @@ pub fn wide(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// What a result that underflows may be off.
+/// The error allowed to a result that underflows.
 pub(crate) fn least(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-24),
@@ -49,7 +51,7 @@ fn greatest(dtype: DType) -> f64 {
     }
 }
 
-/// By what share a result of `dtype` may be off for its rounding from the type that it was computed in.
+/// The relative error of rounding a result from type `computed` to `dtype`.
 fn rounding(computed: DType, dtype: DType) -> f64 {
     if computed == dtype { 0.0 } else { unit(dtype) }
 }
@@ -65,24 +67,26 @@ pub struct Terms {
     pub dtype: DType,
     /// Whether each product is rounded to that type first.
     pub rounded: bool,
-    /// Whether one term, of at most 1, may be added to the rounded sum of the others.
+    /// Whether a term of magnitude at most 1 may be added after the sum of the others was rounded.
     pub bias: bool,
 }
 
 impl Terms {
-    /// So many, added in the type that sums of `dtype` are kept in, and rounded to `dtype` once.
+    /// `count` products, added in the type that sums of `dtype` are kept in, and rounded to `dtype`
+    /// once.
     pub fn of(count: usize, dtype: DType) -> Self {
         Self { count, wide: wide(dtype), dtype, rounded: false, bias: false }
     }
 }
 
-/// The numbers of `data`, each by `limit`.
+/// `limit` of each number in `data`.
 fn each(data: &TensorData, limit: impl FnMut(f64) -> f64) -> TensorData {
     let all: Vec<f64> = data.iter::<f64>().map(limit).collect();
     TensorData::new(all, data.shape.clone())
 }
 
-/// The limits for elements near `reference`, each a sum (or mean) of terms that are `magnitude` together without their signs.
+/// The limits for elements that should be `reference`. Each is a sum or mean of terms, `magnitude`
+/// the same of the terms without their signs.
 pub fn sums(reference: &TensorData, magnitude: &TensorData, terms: Terms) -> TensorData {
     let Terms { count, wide: summed, dtype, rounded, bias } = terms;
     // A reference in f64 is off as much as a result in f64.
@@ -92,15 +96,15 @@ pub fn sums(reference: &TensorData, magnitude: &TensorData, terms: Terms) -> Ten
     let mut magnitudes = magnitude.iter::<f64>();
     each(reference, |x| {
         let m = magnitudes.next().expect("as many as elements");
-        // The rounded sum, and where a bias follows the sum before it: the result without the bias.
+        // The rounded sum; if a bias follows the sum, also the result without the bias.
         let own = x.abs() + sums * m;
         let roundings = if bias { 2.0 * own + m.min(1.0) } else { own };
         (sums + product) * m + rounding * roundings + least(dtype)
     })
 }
 
-/// The limits of elements to which terms are added one after the other in the result's type, rounded each time: so many
-/// `additions` to each element, which are `magnitude` together with it without their signs.
+/// The limits for elements to which terms are added one by one in the result's type, rounding each
+/// time: `additions` terms to each element, and `magnitude` the sum of all without their signs.
 pub fn additions(magnitude: &TensorData, additions: &TensorData, dtype: DType) -> TensorData {
     let mut additions = additions.iter::<f64>();
     each(magnitude, |m| {
@@ -109,15 +113,16 @@ pub fn additions(magnitude: &TensorData, additions: &TensorData, dtype: DType) -
     })
 }
 
-/// The limits for elements near `reference`, each a product of up to `count` factors in any order, rounded to `dtype` once.
+/// The limits for elements that should be `reference`, each a product of at most `count` factors in
+/// any order, rounded to `dtype` once.
 pub fn products(reference: &TensorData, count: usize, dtype: DType) -> TensorData {
     let computed = wide(dtype);
     let share = growth(count, computed) + growth(count, DType::F64) + 1.01 * rounding(computed, dtype);
     each(reference, |x| share * x.abs() + least(dtype))
 }
 
-/// The limits for elements near `reference` that are computed within `tolerance` and then rounded to `dtype`, not at all if they
-/// were computed in it.
+/// The limits for elements that should be `reference`, computed within `tolerance` in type
+/// `computed` and then rounded to `dtype` if that is another type.
 pub fn rounded(
     reference: &TensorData,
     computed: DType,
@@ -128,13 +133,14 @@ pub fn rounded(
     each(reference, |x| tolerance.absolute + share * x.abs() + least(dtype))
 }
 
-/// The limits of a Fourier transform of `count` numbers along a dim, `square` the sum of their squares for each element: in the
-/// 2-norm it is off by at most `log2(n) eta` of the result (Higham 2002, theorem 24.2), `eta` below `7 u` for factors that are
-/// rounded once, and each element by no more than the whole.
+/// The limits for a Fourier transform of `count` numbers along a dim, `square` being the sum of
+/// their squares for each element. In the 2-norm the error is at most `log2(n) eta` of the result
+/// (Higham 2002, theorem 24.2), with `eta` below `7 u` for factors that are rounded once. No
+/// element's error exceeds the norm of all.
 pub fn fourier(reference: &TensorData, square: &TensorData, count: usize, dtype: DType) -> TensorData {
     let n = count as f64;
     let computed = wide(dtype);
-    // A transform of no power of two goes by others, and by products.
+    // A length that is no power of two takes other transforms and products.
     let share = 7.0 * (n.log2().ceil() + 1.0) * (unit(computed) + unit(DType::F64));
     let mut squares = square.iter::<f64>();
     each(reference, |x| {
@@ -143,17 +149,17 @@ pub fn fourier(reference: &TensorData, square: &TensorData, count: usize, dtype:
     })
 }
 
-/// A float input for the oracle, in f64, or its elements' magnitudes.
+/// A float input for the oracle in f64, or its elements' magnitudes.
 pub fn exact<B: Backend>(input: &Input, magnitudes: bool, device: &Device<B>) -> FloatTensor<B> {
     let tensor = B::float_cast(input.float::<B>(device), FloatDType::F64);
     if magnitudes { B::float_abs(tensor) } else { tensor }
 }
 
-/// Asserts that a result is within the limits of its reference, element by element; beyond the greatest number of its type it is
-/// infinite.
+/// Asserts that each element is within its limit of the reference. Where the reference exceeds the
+/// type's greatest number, the result must be infinite.
 ///
 /// # Panics
-/// With `what`, the first element that is not, and both values.
+/// With `what`, the first element that is outside, and both values.
 #[track_caller]
 pub fn assert_within(
     what: &impl std::fmt::Display,
@@ -178,8 +184,8 @@ pub fn assert_within(
     }
 }
 
-/// Asserts that a float op's result is right within the rounding bound of a sum or mean of [`Terms`]; the body sees the inputs as
-/// tensors, and gives a tensor.
+/// Asserts that a float op's result is right within the rounding bound of a sum or mean of
+/// [`Terms`]. The body gets the inputs as tensors and returns a tensor.
 ///
 /// ```ignore
 /// sums!("float_sum", Terms::of(n, dtype), |B, device, [a = &input]| B::float_sum(a));
@@ -195,7 +201,7 @@ macro_rules! sums {
     }};
 }
 
-/// The result of this backend; the oracle's in f64, of the inputs and of their magnitudes.
+/// This backend's result; the oracle's in f64, from the inputs and from their magnitudes.
 #[macro_export]
 macro_rules! sides {
     (|$B:ident, $device:ident, [$($x:ident = $input:expr),+]| $body:expr) => {{
@@ -243,7 +249,7 @@ mod tests {
     #[test]
     fn a_sum_may_be_off_by_its_roundings_and_no_more() {
         let of = |x: f64| TensorData::new(vec![x], [1]);
-        // 100 terms of 1 in bf16, added in f32: one rounding.
+        // 100 terms of 1, added in f32 and rounded to bf16 once.
         let limit = sums(&of(100.0), &of(100.0), Terms::of(100, DType::BF16));
         let limit = limit.iter::<f64>().next().expect("one");
         assert!((0.39..0.4).contains(&limit), "{limit}");

@@ -2,9 +2,10 @@
 
 use crate::again;
 
-/// Runs every test of this program on the CPU device, but those named `lockstep` or `natively`, with waves of `wave` threads, in a process of its own:
-/// with 64, small element-wise ops put off as on a GPU, with 32 each by a kernel of its own. Whatever device this process has; `--skip lockstep` saves the
-/// minutes.
+/// Runs this program's tests on the CPU device with waves of `wave` threads, in a process of its
+/// own, except those with `lockstep` or `natively` in their names. With 64 threads small
+/// element-wise ops are put off as on a GPU; with 32 each one is a launch. It uses the CPU device
+/// whatever device this process has; `--skip lockstep` saves the minutes.
 ///
 /// # Panics
 /// Where a test fails, with all that the process said.

@@ -10,16 +10,17 @@ use std::sync::OnceLock;
 pub struct Random(Cell<u64>);
 
 impl Random {
-    /// A generator of its own stream, from the run's seed (`BURN_ROCM_TEST_SEED`, else the clock), which is printed once.
+    /// A generator of its own stream, from the run's seed (`BURN_ROCM_TEST_SEED`, else the clock), which is printed
+    /// once.
     ///
-    /// A test has the same numbers in every run with that seed, alone or among others; with `--test-threads 1` it has others, the same
-    /// in every run with that option.
+    /// A test has the same numbers in every run with that seed, alone or among others; with `--test-threads 1` it
+    /// has others, the same in every run with that option.
     #[track_caller]
     pub fn new() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         let thread = std::thread::current();
-        // Tests run side by side: the thread's name (the test's) keeps each one's numbers its own and repeatable. With one thread they all
-        // run on the main one: there it is the place where the generator is made.
+        // Tests run side by side: the thread's name (the test's) keeps each one's numbers its own and repeatable.
+        // With one thread they all run on the main one: there it is the place where the generator is made.
         let (test, option) = match thread.name() {
             None | Some("main") => (Location::caller().to_string(), " (with --test-threads 1)"),
             Some(name) => (name.to_owned(), ""),

@@ -1,4 +1,5 @@
-//! Element-wise ops that are put off and launched together give the bits that they give one by one, whatever comes between.
+//! Element-wise ops that are put off and launched together give the bits that they give one by one, whatever comes
+//! between.
 //!
 //! `BURN_ROCM_CHAIN` is read once: each setting has a process of its own.
 #![allow(missing_docs, clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! Burn keeps default dtypes by device: what a second type of the backend finds there, and the warning about it.
+//! Burn keeps default dtypes by device: what a second type of the backend gets there, and the
+//! warning about it.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +10,7 @@ use burn_rocm_tests::*;
 
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Keeps warnings.
+/// A logger that keeps warnings.
 struct Keeper;
 
 impl log::Log for Keeper {
@@ -32,7 +33,7 @@ fn said() -> Vec<String> {
     all.into_iter().filter(|line| line.contains("by default")).collect()
 }
 
-/// In a process of its own: the defaults are the process's, and the number of CPU devices is read once.
+/// In a process of its own: default dtypes are global, and the number of CPU devices is read once.
 #[test]
 fn a_type_that_finds_other_default_dtypes_than_its_own_says_so_once() {
     const CHILD: &str = "BURN_ROCM_TEST_DEFAULTS_CHILD";
@@ -47,12 +48,12 @@ fn a_type_that_finds_other_default_dtypes_than_its_own_says_so_once() {
     log::set_logger(&Keeper).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
 
-    // The first type's defaults are its own, whatever it is asked for beside them.
+    // The first type sets the defaults to its own, although a tensor of another dtype follows.
     let device = RocmDevice::new(0);
     assert_eq!(Tensor::<Rocm<bf16>, 1>::ones([2], &device).dtype(), DType::BF16);
     assert_eq!(Tensor::<Rocm<bf16>, 1>::ones([2], (&device, DType::F64)).dtype(), DType::F64);
     assert_eq!(said(), [""; 0]);
-    // The second finds the first's, and says it once.
+    // The second type gets the first one's defaults, and warns once.
     assert_eq!(Tensor::<Rocm, 1>::ones([2], &device).dtype(), DType::BF16);
     let warnings = said();
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
@@ -62,22 +63,22 @@ fn a_type_that_finds_other_default_dtypes_than_its_own_says_so_once() {
     Tensor::<Rocm, 1>::zeros([2], &device);
     std::thread::spawn(|| Tensor::<Rocm, 1>::ones([2], &RocmDevice::new(0))).join().unwrap();
     assert_eq!(said(), [""; 0]);
-    // So does a third, by its integers.
+    // A third type warns because of its integers.
     Tensor::<Rocm<bf16, i64>, 1, Int>::zeros([2], &device);
     assert_eq!(said().len(), 1);
 
-    // A device of its own keeps each type's.
+    // With a device for each type, each keeps its own.
     let device = RocmDevice::new(1);
     assert_eq!(Tensor::<Rocm, 1>::ones([2], &device).dtype(), DType::F32);
     assert_eq!(said(), [""; 0]);
 
-    // What data say is not a default.
+    // Data with a dtype of their own set no default.
     let device = RocmDevice::new(2);
     assert_eq!(Tensor::<Rocm, 1>::from_data([1.0f64], (&device, DType::F64)).dtype(), DType::F64);
     assert_eq!(Tensor::<Rocm, 1>::ones([2], &device).dtype(), DType::F32);
     assert_eq!(said(), [""; 0]);
 
-    // Defaults that were set are other ones too; types that agree with them have nothing to say.
+    // After `set_default_dtypes`, types that agree don't warn and others do.
     let device = RocmDevice::new(3);
     set_default_dtypes::<Rocm>(&device, DType::F16, DType::I64).unwrap();
     assert_eq!(Tensor::<Rocm<burn_rocm::f16, i64>, 1>::ones([2], &device).dtype(), DType::F16);

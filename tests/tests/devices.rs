@@ -4,7 +4,7 @@
 use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_tests::*;
 
-/// Of the CPU provider, in a process of its own: the number of its devices is read once.
+/// Runs on the CPU provider in a process of its own: the number of its devices is read once.
 #[test]
 fn two_devices() {
     const CHILD: &str = "BURN_ROCM_TEST_TWO_DEVICES_CHILD";

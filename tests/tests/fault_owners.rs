@@ -1,7 +1,8 @@
-//! Whose a fault is: reads of the op's result, and of what is computed from it, fail in whichever thread and as often as they are
-//! read; reads of anything else don't. What the errors say is in `faults.rs`.
+//! Which reads report a fault: those of the op's result and of what is computed from it, in every
+//! thread and every time; no others. `faults.rs` tests what the errors say.
 //!
-//! A program of its own, one test at a time: syncs report the device's faults, and its words are counted.
+//! A program of its own that runs one test at a time: a sync reports the faults of the whole
+//! device, and the tests count its words.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,8 @@ fn ints(values: &[i32]) -> IntTensor<R> {
     R::int_from_data(TensorData::new(values.to_vec(), [values.len()]), &Default::default())
 }
 
-/// `x` with its rows in another order, the last one from nowhere: row `wrong` of fewer.
+/// `x` with its rows moved up by one; the last row is read from row `wrong`, which `x` does not
+/// have.
 fn offender(x: FloatTensor<R>, wrong: i32) -> FloatTensor<R> {
     let rows = x.dims()[0] as i32;
     let order: Vec<i32> = (1..rows).chain([wrong]).collect();
@@ -34,7 +36,8 @@ fn is_index(error: &RocmError, op: &str, wrong: i32) -> bool {
         if *found == op && *index == format!("index {wrong}"))
 }
 
-/// That a read fails with the offender's error, typed too, and fails again.
+/// Checks that a read fails with the offender's error, typed too, and that a second read fails
+/// alike.
 fn faulty(what: &str, tensor: &FloatTensor<R>, wrong: i32) {
     for time in ["first", "second"] {
         let text = block_on(R::float_into_data(tensor.clone()));
@@ -59,7 +62,7 @@ fn slices(ranges: &[core::ops::Range<usize>]) -> Vec<Slice> {
     ranges.iter().map(|range| Slice::from(range.clone())).collect()
 }
 
-/// A result of a faulty tensor and of another one, both `[4, 4]`.
+/// An op on a faulty tensor and a good one, both `[4, 4]`.
 type Derived = (&'static str, fn(FloatTensor<R>, FloatTensor<R>) -> FloatTensor<R>);
 
 const DERIVED: &[Derived] = &[
@@ -133,7 +136,7 @@ fn what_is_computed_from_a_fault_fails_and_nothing_else() {
         let bad = offender(table.clone(), wrong);
         let kept = bad.clone();
         let result = op(bad, other.clone());
-        // The same op of good tensors, at the same time.
+        // The same op on good tensors at the same time must not fail.
         let good = op(R::float_add_scalar(table.clone(), 1.0f32.into()), other.clone());
         clean(what, &good);
         faulty(what, &result, wrong);
@@ -167,14 +170,14 @@ fn a_fault_in_place_stays_out_of_clones_made_before() {
         }
     }
     assert_eq!(read_float::<R>(before).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
-    // Nobody else holds them: written in place.
+    // Nobody else holds these: the ops write in place.
     let offender = offender(floats(&[4, 4]), 8);
     faulty("in place", &R::float_add_scalar(offender, 1.0f32.into()), 8);
     let scattered = R::float_scatter_add(0, floats(&[3]), ints(&[0, 7, 1]), floats(&[3]));
     assert!(block_on(R::float_into_data(scattered)).is_err());
 }
 
-/// Both read at the same time, while the others' faults are on their way.
+/// Both are read while other threads' faults are under way.
 #[test]
 #[serial]
 fn each_thread_reads_its_own_faults() {
@@ -185,7 +188,7 @@ fn each_thread_reads_its_own_faults() {
             let bad = R::float_matmul(offender(shared.clone(), wrong), shared.clone());
             let good = R::float_matmul(offender(shared.clone(), thread), shared.clone());
             let (bad, good) = (R::float_exp(bad), R::float_add(good, shared.clone()));
-            // Whichever thread reads.
+            // A read fails in any thread.
             std::thread::scope(|scope| {
                 scope.spawn(|| faulty("another thread's", &bad, wrong));
                 scope.spawn(|| clean("a bystander", &good));
@@ -213,12 +216,12 @@ fn a_fault_goes_with_its_tensor() {
     drop(derived);
     R::sync(&device).expect("it has been read");
     assert_eq!(hip.fault_words(), before, "nobody holds the word");
-    // The same memory again.
+    // New tensors get the same memory.
     for _ in 0..20 {
         let next = R::float_add(table.clone(), table.clone());
         clean("what is in its memory", &next);
     }
-    // Written over as a whole.
+    // The whole tensor is overwritten.
     let bad = offender(table.clone(), 99);
     let healed = R::float_slice_assign(bad, &[Slice::from(0..64)], table);
     assert_eq!(read_float::<R>(healed).to_vec::<f32>().unwrap()[63], 64.0);
@@ -244,7 +247,7 @@ fn sync_reports_what_no_read_has_once_and_clears_nothing() {
     clean("the table", &table);
 }
 
-/// A typed error, of a read in an op too.
+/// A panic keeps the typed error, also if an op's own read fails.
 #[test]
 #[serial]
 fn what_a_read_panics_with_is_kept() {
@@ -271,7 +274,8 @@ fn what_a_read_panics_with_is_kept() {
     assert!(is_index(&take_last_error().expect("sync keeps it too"), "float_select", 5));
 }
 
-/// A training loop that looks up embeddings, writes them into their table and never reads: what it holds is bounded.
+/// A training loop looks up embeddings, updates their table and never reads: the words that it
+/// holds are bounded.
 #[test]
 #[serial]
 fn ten_thousand_look_ups_without_a_read() {
@@ -290,7 +294,7 @@ fn ten_thousand_look_ups_without_a_read() {
     println!("{most} words at most");
     assert!(most <= 1024, "{most} words are held");
     clean("the table", &weight);
-    // One wrong look-up is found at the end, whatever came after it.
+    // The last read reports one wrong look-up, whatever came after it.
     let wrong = R::int_reshape(ints(&[3, 16, 15]), Shape::from(vec![1, 3]));
     for step in 0..1000 {
         let at = if step == 500 { &wrong } else { &at };

@@ -1,7 +1,9 @@
-//! What kernels find wrong with the values they read: indices out of range, division by zero. Reads of the result report it with the
-//! op's name; memory stays as it was and everything works on. Whose a fault is, `fault_owners.rs` tests.
+//! Faults that kernels find in the values they read: indices out of range, division by zero. Reads
+//! of the result report them with the op's name; memory stays as it was, and the device works on.
+//! `fault_owners.rs` tests which reads report a fault.
 //!
-//! A program of its own, one test at a time: syncs report the faults of the device.
+//! A program of its own that runs one test at a time: a sync reports the faults of the whole
+//! device.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_backend::tensor::{BoolTensor, FloatTensor, IndexingUpdateOp, IntTensor};
@@ -33,7 +35,7 @@ fn counting(n: usize) -> Vec<f64> {
     (1..=n).map(|i| i as f64).collect()
 }
 
-/// The result's error, and its elements.
+/// The error of reading the result, and its elements.
 fn fault_of(result: FloatTensor<R>, bystander: FloatTensor<R>) -> (String, Vec<f64>) {
     let error = block_on(R::float_into_data(result.clone())).expect_err("the fault is reported").to_string();
     assert_eq!(read_float::<R>(bystander.clone()).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
@@ -217,8 +219,8 @@ fn negative_and_far_indices() {
     }
 }
 
-/// The place of a maximum is written by the forward op, but a caller may pass any: MIOpen drops what it does not find, the own
-/// kernel says so.
+/// The place of a maximum is written by the forward op, but a caller may pass any: MIOpen drops what it does not
+/// find, the own kernel says so.
 #[test]
 #[serial]
 fn places_of_a_pooling() {

@@ -1,7 +1,8 @@
-//! f16 on gfx90a, whose matrix instructions take subnormal values for 0: gradients go by the libraries' alternative implementation.
+//! f16 on gfx90a, whose matrix instructions take subnormal values for 0: gradients go by the libraries' alternative
+//! implementation.
 //!
-//! The CPU device says that it is a gfx90a and does what that chip does, so what is passed to the libraries shows in the values,
-//! beside the trace. A process reads `BURN_ROCM_CPU_ARCH` once: each case is a process of its own.
+//! The CPU device says that it is a gfx90a and does what that chip does, so what is passed to the libraries shows
+//! in the values, beside the trace. A process reads `BURN_ROCM_CPU_ARCH` once: each case is a process of its own.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::process::Command;

@@ -74,10 +74,10 @@ fn convolutions_of_more_than_31_bits() {
     assert_eq!(read_float::<R>(grad).iter::<f64>().collect::<Vec<_>>(), [10.0, 20.0]);
 }
 
-/// Elements from which on 32 bits do not count their bytes, at 8 each.
+/// The number of elements whose bytes, at 8 each, 32 bits can't count.
 const COUNTED: usize = 1 << 29;
 
-/// Zeros of `shape` in f16 but for `values` at `places`.
+/// Zeros of `shape` in f16, except for `values` at `places`.
 fn sparse(shape: [usize; 3], places: &[[usize; 3]], values: &[f64]) -> RocmTensor {
     let zeros = R::float_zeros(Shape::from(shape.to_vec()), &Default::default(), FloatDType::F16);
     places.iter().zip(values).fold(zeros, |x, (at, value)| {
@@ -99,7 +99,7 @@ fn at(x: &RocmTensor, places: &[[usize; 3]]) -> Vec<f64> {
 fn assert_near(what: &str, found: &[f64], expected: &[f64]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (x, y) in found.iter().zip(expected) {
-        // f16's own rounding, twice.
+        // Two roundings to f16.
         assert!(
             (x - y).abs() <= 2f64.powi(-10) * y.abs().max(1.0),
             "{what}: {found:?} instead of {expected:?}"
@@ -111,8 +111,9 @@ fn values(x: RocmTensor) -> Vec<f64> {
     read_float::<R>(x).iter::<f64>().collect()
 }
 
-/// Channels of 2^29 elements and more, no multiple of a piece: with epsilon 1 zeros but for a few values are their own norm, so that gamma's gradient is
-/// their products' sum with the output's gradient.
+/// Channels of 2^29 elements and more, no multiple of a piece. With an epsilon of 1, data that are
+/// almost all 0 are their own norm, so gamma's gradient is the sum of products of those few values
+/// with the output's gradient.
 #[test]
 #[ignore = "needs 9 GB"]
 fn norms_of_channels_of_2_29_elements() -> Result<(), RocmError> {
@@ -154,7 +155,8 @@ fn norms_of_channels_of_2_29_elements() -> Result<(), RocmError> {
     Ok(())
 }
 
-/// 2^29 channels and more, of one element each: gradients of gamma and beta are products with, and the output's gradient itself.
+/// 2^29 channels and more of one element each: gamma's gradient is a product with the output's
+/// gradient, beta's is that gradient itself.
 #[test]
 #[ignore = "needs 14 GB"]
 fn a_norm_of_2_29_channels() -> Result<(), RocmError> {
@@ -173,7 +175,8 @@ fn a_norm_of_2_29_channels() -> Result<(), RocmError> {
     Ok(())
 }
 
-/// More rows over all batches than 31 bits count, each batch's well below; and as many in one matrix.
+/// All batches together have more rows than 31 bits count: in many small batches, in batches of one
+/// row, and in one matrix.
 #[test]
 #[ignore = "needs 10 GB"]
 fn products_of_more_than_31_bits() {

@@ -1,4 +1,5 @@
-//! What AMD's libraries lack or fail at: a typed error where only they may serve, else kernels of this crate, said once.
+//! What AMD's libraries lack or fail at: a typed error where only they may serve, else kernels of this crate, said
+//! once.
 //!
 //! What fails is named by `BURN_ROCM_CPU_FAIL`, which a process reads once: each case is a process of its own.
 #![allow(missing_docs, clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Tensors with more elements, or wider offsets, than a kernel's 32 bits: with the limit lowered by the environment, so that small
-//! tensors are split, and (ignored, for its 2.2 GB) a tensor that truly is so large.
+//! Tensors with more elements, or wider offsets, than a kernel's 32 bits: with the limit lowered by the
+//! environment, so that small tensors are split, and (ignored, for its 2.2 GB) a tensor that truly is so large.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_rocm_tests::*;
@@ -68,7 +68,7 @@ fn small_tensors_under_a_low_limit() {
     }
 }
 
-/// A product of more rows than a call takes, over all batches and in one matrix.
+/// A product with more rows than one call takes: over all batches, and in one matrix.
 fn products(random: &Random) {
     for (left, right) in [
         (&[300, 2][..], &[2, 4][..]),

@@ -193,12 +193,13 @@ fn layer_norm_goes_where_the_setting_says() {
     }
 }
 
-/// `[1, heads, sequence, features]`, each head's rows among those of the others, as a linear layer leaves them.
+/// `[1, heads, sequence, features]` in the layout that a linear layer leaves: each head's rows lie
+/// among the other heads'.
 fn heads([batch, heads, sequence, features]: [usize; 4], dtype: DType) -> burn_rocm::RocmTensor {
     R::float_swap_dims(tensor(&[batch, sequence, heads, features], dtype), 1, 2)
 }
 
-/// How many lines say each of these; all lines say one of them.
+/// Counts the lines that contain each text; each line contains one of them.
 fn said(lines: &[String], what: &[&str]) -> Vec<usize> {
     let counts: Vec<usize> =
         what.iter().map(|what| lines.iter().filter(|line| line.contains(what)).count()).collect();
@@ -226,7 +227,7 @@ fn what_nobody_else_holds_is_written_in_place() {
         let lines = routes(|| R::float_slice_assign(cache, &cut, value));
         assert_eq!(said(&lines, &[written]), [1], "{name}");
     }
-    // Whoever still holds the tensor goes on reading what it was.
+    // Whoever else holds the tensor still reads its old contents.
     let (cache, value) = (tensor(&[2, 3, 8, 4], DType::F32), value());
     let lines = routes(|| R::float_slice_assign(cache.clone(), &cut, value));
     assert_routes(&lines, &["float_slice_assign f32: kernel cat"]);
@@ -248,7 +249,7 @@ fn tensors_one_after_the_other_are_one_kernel() {
     assert!(lines.len() <= 5, "{} launches for 200 tensors", lines.len());
 }
 
-/// The products of Burn's rotary embedding: a right side of 2 x 4 for all heads and positions.
+/// The products of Burn's rotary embedding: all heads and positions share a right side of 2 x 4.
 #[test]
 fn a_shared_right_side_is_one_tall_product() {
     for heads_of in [[1, 4, 10, 16], [2, 12, 10, 16], [1, 32, 1, 16]] {
@@ -264,7 +265,7 @@ fn a_shared_right_side_is_one_tall_product() {
     }
 }
 
-/// The products of an attention of several rows of tokens, whose heads no one stride leads through.
+/// The products of attention over several rows of tokens: no single stride reaches all heads.
 #[test]
 fn batches_that_one_stride_does_not_lead_through_are_one_call() {
     let of = |last| heads([4, 12, 8, last], DType::F32);
@@ -275,7 +276,7 @@ fn batches_that_one_stride_does_not_lead_through_are_one_call() {
         ("context", 1, scores.clone(), v.clone()),
         ("weights' gradient", 2, q.clone(), R::float_transpose(v.clone())),
         ("values' gradient", 1, R::float_transpose(scores.clone()), q.clone()),
-        // A batch flipped is one that no stride of rocBLAS leads through.
+        // No stride of rocBLAS steps through a flipped batch.
         ("flipped", 1, R::float_flip(scores.clone(), &[1]), scores.clone()),
     ] {
         let lines = routes(|| R::float_matmul(a, b));

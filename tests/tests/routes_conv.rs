@@ -44,7 +44,8 @@ fn f64_is_convolved_by_products_or_by_direct_sums() {
     assert_eq!(by, ["rocblas_dgemm_strided_batched"]);
 }
 
-/// The gradient of maxima is MIOpen's, in one dimension too; what it has not is one kernel each, as are lines and patches.
+/// The gradient of maxima is MIOpen's, in one dimension too; what it has not is one kernel each, as are lines and
+/// patches.
 #[test]
 fn one_launch_a_pool() {
     for (dtype, gradient) in [(DType::F32, "miopenPoolingBackward"), (DType::F64, "max_pool2d_backward<f64")]

@@ -1,11 +1,15 @@
-//! Batches of products that no one stride leads through: as `matmul` takes them, by a call a batch, and with operands that were packed before (no copy is
-//! timed). What `COPIED_A_CALL` in `burn-rocm/src/ops/matmul.rs` is chosen by.
+//! Times products of batches that no single stride reaches: as `matmul` computes them, with one
+//! call a batch, and with operands that are packed already (their copy is not timed).
+//! `COPIED_A_CALL` in `burn-rocm/src/ops/matmul.rs` comes from this.
 //!
-//! `product_batches [ROUNDS]` prints a row for each size and dtype: what the device is asked to start, and microseconds, the median of ROUNDS (default 20)
-//! rounds by device events on a GPU, by the clock and a wait on the CPU device.
+//! `product_batches [ROUNDS]` prints a row for each size and dtype: the launches, and the median
+//! microseconds of ROUNDS (default 20) rounds. Device events time a GPU, a clock and a wait the CPU
+//! device.
 //!
-//! Expected before it ran on an H200 (a call 4 us, a copy 3 us and 2 TB/s): a rotary embedding of a 512-token prompt 15 us instead of 130; attention of 4 rows of
-//! 128 tokens, six products, 60 us instead of 100; of 32 rows 250 instead of 800; of 32 rows of 512 tokens in f32, where each call fills the device, within 10 %.
+//! Predicted for an H200 before the first run (4 us a call, 3 us and 2 TB/s a copy): the rotary
+//! embedding of a 512-token prompt 15 us instead of 130; six products of attention over 4 rows of
+//! 128 tokens 60 us instead of 100; over 32 rows 250 instead of 800; over 32 rows of 512 tokens in
+//! f32, where each call fills the device, within 10 %.
 
 use std::time::Instant;
 
@@ -16,7 +20,8 @@ use burn_std::Slice;
 
 type Ops = Rocm;
 
-/// Like the heads of a linear layer's output: `[batch, sequence, heads, features]` seen as `[batch, heads, sequence, features]`.
+/// The layout of the heads of a linear layer's output: `[batch, sequence, heads, features]` seen as
+/// `[batch, heads, sequence, features]`.
 fn heads([batch, heads, sequence, features]: [usize; 4], dtype: DType) -> RocmTensor {
     swap(tensor([batch, sequence, heads, features], dtype), 1, 2)
 }
@@ -51,7 +56,7 @@ fn one_by_one(a: &RocmTensor, b: &RocmTensor) -> Vec<RocmTensor> {
     (0..a.dims()[0]).map(|at| matmul(&row(a, at), &row(b, at))).collect()
 }
 
-/// Microseconds of one call, and what it asks of the device.
+/// The microseconds of one call, and the launches that it makes.
 fn median(rounds: usize, mut body: impl FnMut()) -> hip::Result<(f64, u64)> {
     const CALLS: usize = 10;
     let device = hip::Device::get(0)?;

@@ -1,4 +1,5 @@
-//! Attention: Burn's module and this project's, forward and backward. The paths that the latter has between are measured by the program `attention_paths`.
+//! Attention: Burn's module and this project's, forward and backward. The paths that the latter has between are
+//! measured by the program `attention_paths`.
 
 use burn::nn::attention as stock;
 use burn::nn::transformer as stock_transformer;

@@ -16,7 +16,8 @@ use super::models::{Trained, fill, fused, stock};
 use super::time::Clock;
 use crate::Options;
 
-/// How the names of rows of burn-rocm-nn's modules end; what stands before it is the row of stock modules and of the peers.
+/// How the names of rows of burn-rocm-nn's modules end; what stands before it is the row of stock modules and of
+/// the peers.
 pub(crate) const FUSED: &str = ", burn-rocm-nn";
 
 /// Which option asks for a case.
@@ -104,7 +105,8 @@ pub(crate) enum Bar {
     None,
 }
 
-/// A case made ready: what is timed, and where it trains the losses before each of the first steps, once there were as many.
+/// A case made ready: what is timed, and where it trains the losses before each of the first steps, once there were
+/// as many.
 pub(crate) struct Timed {
     pub(crate) body: Box<dyn FnMut()>,
     pub(crate) losses: Option<Losses>,
@@ -123,7 +125,8 @@ pub(crate) struct Case<B: Backend> {
     pub(crate) make: Make<B>,
 }
 
-/// Bytes that hold no operand of the last call in a GPU's caches any more (the H200's L2 has 50 MB, the MI300X's Infinity Cache 256).
+/// Bytes that hold no operand of the last call in a GPU's caches any more (the H200's L2 has 50 MB, the MI300X's
+/// Infinity Cache 256).
 const BEYOND_CACHES: usize = 512 << 20;
 
 /// Operands made several times over, so that no call finds its own in a cache.
@@ -154,7 +157,8 @@ fn uniform<B: Backend, const D: usize>(shape: [usize; D], device: &B::Device) ->
 
 /// A case over one tensor of `[rows, columns]` and what else `make` gives.
 ///
-/// What `body` gives is held until it has been put to the device: a backend that puts ops off would not write a result that nobody has any more.
+/// What `body` gives is held until it has been put to the device: a backend that puts ops off would not write a
+/// result that nobody has any more.
 fn over<B: Clock, T: 'static, R>(
     group: Group,
     name: String,
@@ -396,8 +400,8 @@ pub(crate) fn fused_training(options: &Options) -> Vec<Case<burn_rocm::Rocm>> {
 
 /// So many steps long the losses of all peers are compared.
 const STEPS: usize = 20;
-/// So low that a rounding in the first step is still one in the last: with 1e-3 PyTorch's own losses in f32 and f64 part (the transformer's, on
-/// other data, by 40 %).
+/// So low that a rounding in the first step is still one in the last: with 1e-3 PyTorch's own losses in f32 and f64
+/// part (the transformer's, on other data, by 40 %).
 const LEARNING_RATE: f64 = 1e-4;
 
 fn trainer<B: Backend, M, O>(

@@ -33,8 +33,8 @@ impl Ceiling {
     }
 }
 
-/// A product of the cases by the library called directly, of as many operands in turn as the case has, of random numbers too: what a GPU draws,
-/// and with it its clock, goes by the bits that change.
+/// A product of the cases by the library called directly, of as many operands in turn as the case has, of random
+/// numbers too: what a GPU draws, and with it its clock, goes by the bits that change.
 pub(crate) fn direct(device: &Arc<Device>, dtype: DType, n: usize) -> hip::Result<Box<dyn FnMut()>> {
     let bytes = n * n * dtype.size();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

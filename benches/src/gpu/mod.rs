@@ -1,5 +1,5 @@
-//! The cases of a GPU: sizes beyond its caches, timed by device events, as shares of what the device reaches at most and beside
-//! the peers measured in the same call.
+//! The cases of a GPU: sizes beyond its caches, timed by device events, as shares of what the device reaches at
+//! most and beside the peers measured in the same call.
 
 pub(crate) mod cases;
 pub(crate) mod ceiling;

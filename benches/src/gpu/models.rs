@@ -1,5 +1,5 @@
-//! The models of the training rows: one source, of Burn's stock modules ([`stock`]) and of this project's ([`fused`]). Each is started from the same
-//! weights by every peer: [`fill`].
+//! The models of the training rows: one source, of Burn's stock modules ([`stock`]) and of this project's
+//! ([`fused`]). Each is started from the same weights by every peer: [`fill`].
 
 pub(crate) mod fused;
 pub(crate) mod stock;
@@ -20,8 +20,9 @@ pub(crate) trait Trained<B: Backend>: Module<B> {
     fn loss(&self, batch: Self::Batch) -> Tensor<B, 1>;
 }
 
-/// The `i`-th of the numbers in -1..1 that every peer starts from: the index, hashed in 32 bits. Not a sequence that fills the interval evenly: over a batch of such numbers gradients cancel to little more than
-/// rounding, which Adam scales to whole steps, and no two implementations stay together.
+/// The `i`-th of the numbers in -1..1 that every peer starts from: the index, hashed in 32 bits. Not a sequence
+/// that fills the interval evenly: over a batch of such numbers gradients cancel to little more than rounding,
+/// which Adam scales to whole steps, and no two implementations stay together.
 fn number(index: usize, series: usize) -> f64 {
     let mut x = (index as u32).wrapping_add((series as u32).wrapping_mul(0x9e37_79b9));
     for _ in 0..2 {

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use crate::Options;
 
-/// The least a measured round lasts, and the least calls it has: the first begins on an idle device, which training steps do not.
+/// The least a measured round lasts, and the least calls it has: the first begins on an idle device, which training
+/// steps do not.
 const ROUND: f64 = 0.02;
 const CALLS: f64 = 4.0;
 
@@ -62,8 +63,9 @@ impl Clock for burn_cuda::Cuda {
     }
 }
 
-/// The median over the measured rounds of the seconds that one call takes, each round as many calls as last long enough to
-/// be told from the clock's grain. Several bodies take turns, so that a slow spell of the machine meets each.
+/// The median over the measured rounds of the seconds that one call takes, each round as many calls as last long
+/// enough to be told from the clock's grain. Several bodies take turns, so that a slow spell of the machine meets
+/// each.
 pub(crate) fn medians<B: Clock, const N: usize>(
     device: &B::Device,
     mut bodies: [&mut dyn FnMut(); N],

@@ -1,5 +1,5 @@
-//! Training in mixed precision: the forward and backward pass in f16 or bf16, the parameters and the optimizer's states in f32
-//! ([Micikevicius et al. 2017](https://arxiv.org/abs/1710.03740)).
+//! Training in mixed precision: the forward and backward pass in f16 or bf16, the parameters and the optimizer's
+//! states in f32 ([Micikevicius et al. 2017](https://arxiv.org/abs/1710.03740)).
 //!
 //! ```ignore
 //! let mut scaler = GradScalerConfig::new().init();
@@ -10,7 +10,8 @@
 //! model = scaler.step(&mut optimizer, lr, model, grads);        // in f32, or not at all
 //! ```
 //!
-//! bf16 has f32's range and needs no scaler. The optimizers of this crate take its gradients as they are and compute in the parameters' dtype:
+//! bf16 has f32's range and needs no scaler. The optimizers of this crate take its gradients as they are and
+//! compute in the parameters' dtype:
 //!
 //! ```ignore
 //! let grads = GradientsParams::from_grads(loss.backward(), &half);
@@ -46,31 +47,33 @@ impl Precision {
         Self { dtype, kept: vec![], batch_norm: true }
     }
 
-    /// Leaves modules of this type, and all within them, as they are too. `LinearAct` and `ConvAct` are kept by their own names and by those of Burn's layers that
-    /// they take the place of.
+    /// Leaves modules of this type, and all within them, as they are too. `LinearAct` and `ConvAct` are kept by
+    /// their own names and by those of Burn's layers that they take the place of.
     ///
-    /// The norms of this crate take an input of the converted dtype beside parameters in f32. What other kept modules are given must be cast to their dtype, and
-    /// what they give back.
+    /// The norms of this crate take an input of the converted dtype beside parameters in f32. What other kept
+    /// modules are given must be cast to their dtype, and what they give back.
     pub fn keep(mut self, module: &str) -> Self {
         self.kept.push(module.into());
         self
     }
 
-    /// Converts all modules, whatever was to be kept. Burn's own `BatchNorm` does not run beside the running statistics then, this crate's does.
+    /// Converts all modules, whatever was to be kept. Burn's own `BatchNorm` does not run beside the running
+    /// statistics then, this crate's does.
     pub fn keep_none(mut self) -> Self {
         self.kept.clear();
         self.batch_norm = false;
         self
     }
 
-    /// A copy of the module in this precision: other parameters of the same ids, so that their gradients are the original's. On
-    /// [`Rocm`](burn_rocm::Rocm) up to 165 of them share a launch.
+    /// A copy of the module in this precision: other parameters of the same ids, so that their gradients are the
+    /// original's. On [`Rocm`](burn_rocm::Rocm) up to 165 of them share a launch.
     ///
-    /// Running statistics, which the copy shares with the original, stay as they are: a half would lose what a batch adds to them.
+    /// Running statistics, which the copy shares with the original, stay as they are: a half would lose what a
+    /// batch adds to them.
     ///
     /// # Panics
-    /// For a name given to [`keep`](Self::keep) that no module of this one has, with an error that lists those there are. A module that has no fields with
-    /// parameters counts as none.
+    /// For a name given to [`keep`](Self::keep) that no module of this one has, with an error that lists those
+    /// there are. A module that has no fields with parameters counts as none.
     pub fn convert<B: AutodiffBackend, M: AutodiffModule<B>>(&self, module: &M) -> M {
         let mut all =
             Collect { kept: Kept::new(self), names: BTreeSet::new(), ids: Vec::new(), tensors: Vec::new() };
@@ -252,7 +255,8 @@ pub struct GradScalerConfig {
     /// What the loss is multiplied by at first.
     #[config(default = 65536.0)]
     pub initial_scale: f64,
-    /// What the scale is multiplied by after [`growth_interval`](Self::growth_interval) steps in a row whose gradients were finite.
+    /// What the scale is multiplied by after [`growth_interval`](Self::growth_interval) steps in a row whose
+    /// gradients were finite.
     #[config(default = 2.0)]
     pub growth_factor: f64,
     /// What the scale is multiplied by when a step is skipped.
@@ -267,7 +271,8 @@ impl GradScalerConfig {
     /// The scaler.
     ///
     /// # Panics
-    /// For a scale that is not positive and finite in f32, a growth factor below 1, or a back-off factor that is not between 0 and 1.
+    /// For a scale that is not positive and finite in f32, a growth factor below 1, or a back-off factor that is
+    /// not between 0 and 1.
     pub fn init(&self) -> GradScaler {
         let scale = self.initial_scale as f32;
         const OP: &str = "GradScalerConfig";
@@ -290,7 +295,8 @@ fn is_scale(scale: f32) -> bool {
     scale > 0.0 && scale.is_finite()
 }
 
-/// What a checkpoint keeps of a [`GradScaler`], beside those of the model and the optimizer. Its settings are its config's.
+/// What a checkpoint keeps of a [`GradScaler`], beside those of the model and the optimizer. Its settings are its
+/// config's.
 #[derive(Record, Clone, Debug, PartialEq)]
 pub struct GradScalerRecord {
     /// What losses are multiplied by.
@@ -301,8 +307,8 @@ pub struct GradScalerRecord {
     pub skipped: usize,
 }
 
-/// Scales losses, so that small gradients are not lost in f16, and takes steps with gradients scaled back; a step whose gradients
-/// overflowed is skipped, and the scale made smaller.
+/// Scales losses, so that small gradients are not lost in f16, and takes steps with gradients scaled back; a step
+/// whose gradients overflowed is skipped, and the scale made smaller.
 #[derive(Clone, Debug)]
 pub struct GradScaler {
     config: GradScalerConfig,
@@ -328,10 +334,12 @@ impl GradScaler {
         loss.mul_scalar(self.scale)
     }
 
-    /// The optimizer's step with the gradients of a scaled loss, each divided by the scale in f32 and of its parameter's dtype; or the module as it is, and the
-    /// optimizer's state too, where one of them is infinite or NaN. Then the scale for the next step.
+    /// The optimizer's step with the gradients of a scaled loss, each divided by the scale in f32 and of its
+    /// parameter's dtype; or the module as it is, and the optimizer's state too, where one of them is infinite or
+    /// NaN. Then the scale for the next step.
     ///
-    /// Waits for the device: whether a gradient overflowed is read, once a step. On [`Rocm`](burn_rocm::Rocm) up to 165 gradients share a launch.
+    /// Waits for the device: whether a gradient overflowed is read, once a step. On [`Rocm`](burn_rocm::Rocm) up to
+    /// 165 gradients share a launch.
     pub fn step<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
         &mut self,
         optimizer: &mut O,

@@ -1,7 +1,7 @@
 //! Fused ops under Burn's generic tensors: found by the backend's type and recorded for the backward pass.
 //!
-//! A module asks [`Route::of`] for its backend `B`; where there is one, [`Route::apply`] runs an [`Op`] on its tensors, and where there is
-//! none the module composes Burn's ops.
+//! A module asks [`Route::of`] for its backend `B`; where there is one, [`Route::apply`] runs an [`Op`] on its
+//! tensors, and where there is none the module composes Burn's ops.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -23,13 +23,15 @@ use burn_rocm::{
     BoolElement, FloatElement, IntElement, Rocm, RocmDevice, RocmError, RocmTensor, raise, trace,
 };
 
-/// What a fused op gives: its output, and what its gradient reads beside the inputs (or a module keeps, such as a batch's statistics).
+/// What a fused op gives: its output, and what its gradient reads beside the inputs (or a module keeps, such as a
+/// batch's statistics).
 pub(crate) type Applied = (RocmTensor, Vec<RocmTensor>);
 
 /// The gradients by an op's inputs.
 pub(crate) type Gradients<const N: usize> = Result<[Option<RocmTensor>; N], RocmError>;
 
-/// An op on `N` plain tensors and its gradient. Whatever is no tracked tensor (sizes, factors, targets, masks) is a field of the implementing type.
+/// An op on `N` plain tensors and its gradient. Whatever is no tracked tensor (sizes, factors, targets, masks) is a
+/// field of the implementing type.
 pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
     /// The names that the trace has for the op and for its gradient.
     fn names(&self) -> [&'static str; 2];
@@ -37,14 +39,14 @@ pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
     /// Which inputs the gradient reads; the others are not kept for it.
     fn reads(&self) -> [bool; N];
 
-    /// Whether it is cheap to run again, and has no effect but its output: where the checkpointing strategy asks for it, the output is not kept but
-    /// computed again from the inputs.
+    /// Whether it is cheap to run again, and has no effect but its output: where the checkpointing strategy asks
+    /// for it, the output is not kept but computed again from the inputs.
     fn memory_bound(&self) -> bool {
         false
     }
 
-    /// Whether [`backward`](Self::backward) adds [`Kept::onto`] to the gradient by its first input: a sum less to be read and written. Asked where the
-    /// input is wanted.
+    /// Whether [`backward`](Self::backward) adds [`Kept::onto`] to the gradient by its first input: a sum less to
+    /// be read and written. Asked where the input is wanted.
     fn adds_onto(&self) -> bool {
         false
     }
@@ -52,7 +54,8 @@ pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
     /// The output, and what else [`backward`](Self::backward) is given.
     fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError>;
 
-    /// The gradients by the inputs, from the output's. That of an input that is not `wanted` is dropped; best is `None`.
+    /// The gradients by the inputs, from the output's. That of an input that is not `wanted` is dropped; best is
+    /// `None`.
     fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N>;
 }
 
@@ -80,8 +83,8 @@ pub(crate) struct Route<B> {
     backend: PhantomData<B>,
 }
 
-/// A float tensor of any autodiff backend of this project's. Their types differ by the element types, of which nothing of an op depends; so all are
-/// recorded as one.
+/// A float tensor of any autodiff backend of this project's. Their types differ by the element types, of which
+/// nothing of an op depends; so all are recorded as one.
 type Tracked = TrackedBy<Rocm>;
 type TrackedBy<B> = FloatTensor<Autodiff<B>>;
 

@@ -1,16 +1,19 @@
-//! Drop-in replacements for Burn's modules, losses and optimizers, each a few kernels and library calls forward and backward.
+//! Drop-in replacements for Burn's modules, losses and optimizers, each a few kernels and library calls forward and
+//! backward.
 //!
-//! Burn composes batch norm, group norm, softmax's and attention's gradients, its losses and its optimizers from small ops. The modules here
-//! have the same names, fields, configs and records, and take the place of Burn's by a change of imports:
+//! Burn composes batch norm, group norm, softmax's and attention's gradients, its losses and its optimizers from
+//! small ops. The modules here have the same names, fields, configs and records, and take the place of Burn's by a
+//! change of imports:
 //!
 //! ```ignore
 //! use burn::nn::{BatchNorm, BatchNormConfig};      // before
 //! use burn_rocm_nn::{BatchNorm, BatchNormConfig};  // after
 //! ```
 //!
-//! Bounds stay `B: Backend`. The fast path is taken where `B` is [`Rocm`](burn_rocm::Rocm) or `Autodiff<Rocm, C>` with any of Burn's checkpointing
-//! strategies `C`, whatever its element types are. Every other backend (Burn's dispatch
-//! too) takes a path composed of Burn's own ops, with the same result. `BURN_ROCM_TRACE=1` says which ran: a fused op has a name of its own.
+//! Bounds stay `B: Backend`. The fast path is taken where `B` is [`Rocm`](burn_rocm::Rocm) or `Autodiff<Rocm, C>`
+//! with any of Burn's checkpointing strategies `C`, whatever its element types are. Every other backend (Burn's
+//! dispatch too) takes a path composed of Burn's own ops, with the same result. `BURN_ROCM_TRACE=1` says which ran:
+//! a fused op has a name of its own.
 
 pub mod activation;
 pub mod amp;

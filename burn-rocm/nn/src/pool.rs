@@ -40,8 +40,8 @@ impl MaxPool3dConfig {
 
 /// The largest element of each window: one kernel, and one call of MIOpen's or one kernel for the gradient.
 ///
-/// On other backends than this project's it is Burn's 2-D pooling twice, over the planes and over what they give: the same elements, and the same gradients
-/// (the first of equal elements has it), but for windows with NaN.
+/// On other backends than this project's it is Burn's 2-D pooling twice, over the planes and over what they give:
+/// the same elements, and the same gradients (the first of equal elements has it), but for windows with NaN.
 #[derive(Module, Clone, Debug)]
 #[module(custom_display)]
 pub struct MaxPool3d {
@@ -124,7 +124,8 @@ impl AvgPool3dConfig {
 ///
 /// On other backends than this project's it is Burn's 2-D pooling twice, over the planes and over what they give.
 ///
-/// Padding that differs before and after (`Same` with windows of an even size) counts whatever `count_include_pad` says, as in Burn's 2-D module.
+/// Padding that differs before and after (`Same` with windows of an even size) counts whatever `count_include_pad`
+/// says, as in Burn's 2-D module.
 #[derive(Module, Clone, Debug)]
 #[module(custom_display)]
 pub struct AvgPool3d {
@@ -178,7 +179,8 @@ impl AvgPool3d {
     }
 }
 
-/// The padding that is the same before and after each axis, for a pooling to see to. Where it is not, the input is padded here, and there is none.
+/// The padding that is the same before and after each axis, for a pooling to see to. Where it is not, the input is
+/// padded here, and there is none.
 fn padded<B: Backend>(
     input: Tensor<B, 5>,
     padding: &PaddingConfig3d,

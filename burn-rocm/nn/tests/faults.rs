@@ -1,5 +1,5 @@
-//! Targets that are no class, places that are no element: found by the kernel, reported by reads of the loss and of its gradients,
-//! with the op's name.
+//! Targets that are no class and places outside the input: the kernel finds them; reads of the loss
+//! and its gradients report them with the op's name.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
@@ -13,13 +13,14 @@ fn ints(values: &[i64]) -> Tensor<B, 1, Int> {
     Tensor::from_ints(TensorData::new(values.to_vec(), [values.len()]), &Default::default())
 }
 
-/// The elements, and whether there is a fault in them.
+/// The elements, and whether a fault marks them.
 fn regardless<const D: usize>(tensor: Tensor<Rocm, D>) -> (Vec<f32>, bool) {
     let (data, fault) = burn_rocm::read_with_fault(tensor.into_primitive().tensor()).unwrap();
     (data.to_vec().unwrap(), fault.is_some())
 }
 
-/// The error that reading a loss gives, the loss all the same, and the gradient by the scores.
+/// The error of reading a faulty loss, the loss's value, and the scores' gradient with whether it
+/// is faulty.
 fn fault_of(loss: Tensor<B, 1>, scores: &Tensor<B, 2>) -> (String, f32, (Vec<f32>, bool)) {
     let bystander = Tensor::<B, 1>::from_floats([1.0, 2.0], &Default::default());
     let error = loss.clone().try_into_data().expect_err("the fault is reported").to_string();

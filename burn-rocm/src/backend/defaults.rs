@@ -1,4 +1,5 @@
-//! The default dtypes that Burn keeps for a device, and a type that would have others.
+//! Burn's default dtypes of a device, and the warning for a backend type whose own dtypes differ
+//! from them.
 
 use std::any::TypeId;
 use std::sync::{Mutex, PoisonError};
@@ -9,13 +10,15 @@ use burn_std::{BoolDType, DType};
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
 
-/// The types and devices whose defaults were looked at.
+/// The backend types and devices that were checked.
 static SEEN: Mutex<Vec<(TypeId, usize)>> = Mutex::new(Vec::new());
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> Rocm<F, I, B> {
-    /// What makes a tensor calls this. Says once for a type and a device that Burn's default dtypes there are not the type's own.
+    /// Every method that makes a tensor calls this. It warns once for each type and device if
+    /// Burn's default dtypes there are not the type's own.
     pub(super) fn makes(dtype: impl Into<DType>, device: &RocmDevice) {
-        // Cheap for most: a tensor of one of the type's own dtypes tells nothing of others.
+        // The common case is cheap: a tensor of one of the type's own dtypes shows no other
+        // defaults.
         let bool: DType = BoolDType::from(B::dtype()).into();
         let own = [F::dtype(), I::dtype(), bool];
         if !own.contains(&dtype.into()) {

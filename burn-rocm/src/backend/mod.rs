@@ -29,10 +29,12 @@ use crate::tensor::RocmTensor;
 ///
 /// # Default dtypes belong to a device
 ///
-/// Burn keeps the dtypes that tensors have by default for each *device*, not for each type: the first type that makes a tensor on a
-/// device sets them there, once for the whole process. A program that uses `Rocm<bf16>` and then `Rocm<f32>` on one device gets bf16
-/// from `Tensor::<Rocm<f32>, 1>::ones`, and gradients and read-backs (`as_slice::<f32>`) of a dtype that it does not expect. A type
-/// that finds other defaults than its own says so once, as a warning through `log`. Such a program either
+/// Burn keeps one set of default dtypes for each *device*, not for each backend type. The first
+/// type that makes a tensor on a device sets them, once for the whole process. A program that uses
+/// `Rocm<bf16>` and then `Rocm<f32>` on one device gets bf16 from `Tensor::<Rocm<f32>, 1>::ones`,
+/// and its gradients and reads (`as_slice::<f32>`) have a dtype that it does not expect. A type
+/// that finds other defaults than its own says so once, as a warning through `log`. Such a program
+/// has three ways out:
 ///
 /// - names the dtype where it makes a tensor: `Tensor::<B, 1>::ones([2], (&device, DType::F32))`;
 /// - uses one type alone, and chooses its defaults before the first tensor is made on the device;
@@ -82,8 +84,8 @@ pub trait IntElement: Element {}
 /// The element types that bool tensors are stored as by default: `u8` and `bool` are one byte, `u32` is four.
 pub trait BoolElement: Element {}
 
-/// Every float, int and bool element type of [`Rocm`], handed to another macro as three lists: `element_types!(table)` is
-/// `table! { [f64 f32 ..] [i64 i32 ..] [bool u8 u32] }`.
+/// Every float, int and bool element type of [`Rocm`], handed to another macro as three lists:
+/// `element_types!(table)` is `table! { [f64 f32 ..] [i64 i32 ..] [bool u8 u32] }`.
 #[macro_export]
 macro_rules! element_types {
     ($then:ident) => {

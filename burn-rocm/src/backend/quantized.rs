@@ -1,4 +1,5 @@
-//! Quantised tensor ops. The element-wise ones that are not here are Burn's, composed of these: float ops on dequantised values.
+//! Quantised tensor ops. The element-wise ones that are not here are Burn's, composed of these: float ops on
+//! dequantised values.
 
 use burn_backend::ops::{FloatTensorOps, QTensorOps};
 use burn_backend::quantization::{QuantPropagation, QuantScheme, QuantizationParametersPrimitive};

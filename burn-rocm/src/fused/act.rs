@@ -104,7 +104,8 @@ impl Biased {
     }
 }
 
-/// `act(x + bias)`, the bias (`[size of the axis]`) along an axis of `x`; in the place of an `x` that has no other owner.
+/// `act(x + bias)`, the bias (`[size of the axis]`) along an axis of `x`; in the place of an `x` that has no other
+/// owner.
 ///
 /// # Errors
 /// `Invalid` for a bias of another shape, dtype or device, an axis that `x` has not, or integers; the device's own.
@@ -127,8 +128,8 @@ pub fn bias_act(
     Ok(out)
 }
 
-/// The gradients of [`bias_act`] by `x` (of whose shape `grad` is) and, where `by_bias`, by the bias: one kernel, and one that joins the bias'
-/// sums where there are several. For ReLU the output serves for `x`, without a bias.
+/// The gradients of [`bias_act`] by `x` (of whose shape `grad` is) and, where `by_bias`, by the bias: one kernel,
+/// and one that joins the bias' sums where there are several. For ReLU the output serves for `x`, without a bias.
 ///
 /// # Errors
 /// As of [`bias_act`], and `Invalid` for a gradient of another shape or dtype.
@@ -176,8 +177,8 @@ pub fn bias_act_backward(
     Ok((out, Some(reshape(sums, &[len])?)))
 }
 
-/// The parts of `rows` that columns are summed by, and the grid for a thread to take 8 bytes of each row of a part: as many as fill the device, of four
-/// rows and more. On the CPU device a core takes many columns.
+/// The parts of `rows` that columns are summed by, and the grid for a thread to take 8 bytes of each row of a part:
+/// as many as fill the device, of four rows and more. On the CPU device a core takes many columns.
 fn columns(device: &Device, rows: usize, len: usize, ty: hip::DType) -> (usize, Grid) {
     let least = rows.div_ceil(ROWS_A_PART);
     let lanes = 8 / ty.size();
@@ -191,8 +192,8 @@ fn columns(device: &Device, rows: usize, len: usize, ty: hip::DType) -> (usize, 
     (parts, device.grid_bytes(16 * (parts * len).div_ceil(width)))
 }
 
-/// `residual + (x + bias)`, the bias along the last axis; in the place of an `x` or a `residual` that has no other owner. What joins a linear layer's
-/// product to the input around it.
+/// `residual + (x + bias)`, the bias along the last axis; in the place of an `x` or a `residual` that has no other
+/// owner. What joins a linear layer's product to the input around it.
 ///
 /// # Shapes
 /// - `residual`, `x`, output: `[.., features]`
@@ -223,7 +224,8 @@ pub fn bias_add(residual: RocmTensor, x: RocmTensor, bias: RocmTensor) -> Result
     Ok(out)
 }
 
-/// The gradient of [`bias_add`] by the bias: the sum of the output's over all but the last axis. That by `residual` and by `x` is the output's.
+/// The gradient of [`bias_add`] by the bias: the sum of the output's over all but the last axis. That by `residual`
+/// and by `x` is the output's.
 ///
 /// # Errors
 /// `Invalid` for a gradient without axes; the device's own.

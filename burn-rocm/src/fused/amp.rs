@@ -67,8 +67,9 @@ pub fn cast_all(tensors: Vec<RocmTensor>, dtype: DType) -> Result<Vec<RocmTensor
     Ok(all)
 }
 
-/// The gradients times `factor`, as f32 (f64 ones stay f64), and for each device a flag, a u32 of shape `[1]`: 1 where an element of the result is
-/// infinite or NaN, else 0. Up to 165 gradients of a dtype share a launch. Nothing waits.
+/// The gradients times `factor`, as f32 (f64 ones stay f64), and for each device a flag, a u32 of shape `[1]`: 1
+/// where an element of the result is infinite or NaN, else 0. Up to 165 gradients of a dtype share a launch.
+/// Nothing waits.
 ///
 /// f32 and f64 gradients are replaced where they have no other owner.
 ///

@@ -34,10 +34,11 @@ pub struct BatchNormed {
 /// Least elements of a part of a channel, so that its sums cost less than its elements.
 const LEAST_PART: usize = 2048;
 
-/// The kernels count bytes in a part in 32 bits, of at most 8 an element: so a part's elements, and those between them, are fewer than this.
+/// The kernels count the bytes of a part in 32 bits, up to 8 bytes an element. So the elements of a
+/// part, with those between them, must be fewer than this.
 const COUNTED: usize = 1 << 29;
 
-/// [`COUNTED`], or less where a setting asks for it.
+/// [`COUNTED`], or less if a setting says so.
 fn counted() -> usize {
     COUNTED.min(max_reach())
 }
@@ -93,7 +94,8 @@ impl Channels {
         Plan { dims, parts, grid: device.grid_rows(blocks, each) }
     }
 
-    /// Neighbouring threads take neighbouring channels where a channel's elements lie apart; enough parts to fill the device.
+    /// Neighbouring threads take neighbouring channels where a channel's elements lie apart; enough parts to fill
+    /// the device.
     fn plan(self, device: &Arc<Device>) -> Plan {
         let wide = match self.spatial {
             1 => 32,
@@ -102,7 +104,8 @@ impl Channels {
         };
         let tiles = self.channels.div_ceil(wide).max(1);
         let elements = self.batch * self.spatial * wide;
-        // Some more than run at once, so that none waits long for the last; not many more, since each block of the second step joins all parts.
+        // Some more than run at once, so that none waits long for the last; not many more, since each block of the
+        // second step joins all parts.
         let info = device.info();
         let resident = info.compute_units as usize
             * (info.max_threads_per_compute_unit / device.block_threads()).max(1) as usize;
@@ -110,8 +113,10 @@ impl Channels {
         self.planned(device, wide, self.parts(wide, parts, counted()))
     }
 
-    /// As many parts as wanted, or as it takes that those elements which a part's blocks see are fewer than `most`: from a tile of its first
-    /// sample to that of its last; of one sample that has more, from the part's first element on. Of several, see [`Self::is_far`].
+    /// The number of parts: `wanted`, or as many as it takes to keep the elements that a part spans
+    /// below `most`. A part spans from its first sample's tile to its last sample's tile. With a
+    /// batch of 1 whose sample has `most` elements or more, it spans from its own first element;
+    /// for several such samples see [`Self::is_far`].
     fn parts(self, wide: usize, wanted: usize, most: usize) -> usize {
         let Self { batch, channels, spatial } = self;
         let sample = channels * spatial;
@@ -119,7 +124,7 @@ impl Channels {
             return wanted;
         }
         match (most - 1).saturating_sub(wide * spatial) / sample {
-            // Parts are made of up to 8 elements that lie side by side.
+            // A part is made of pieces of up to 8 neighbouring elements.
             0 if batch == 1 => wanted.max(spatial.div_ceil(((most - 1) / 8 * 8).max(8))),
             // A part is a sample.
             0 => batch,
@@ -127,19 +132,20 @@ impl Channels {
         }
     }
 
-    /// Whether a part may not go from one sample on to the next: each has as many elements of a channel as are counted.
+    /// Whether a single sample of a channel has as many elements as 32 bits count, so that no part
+    /// may span two samples.
     fn is_far(self) -> bool {
         self.batch > 1 && self.spatial >= counted()
     }
 
-    /// `x` with all elements of a channel side by side: `[1, channels, batch * spatial]`.
+    /// `x` with each channel's elements side by side: `[1, channels, batch * spatial]`.
     fn joined(self, x: RocmTensor) -> hip::Result<RocmTensor> {
         let Self { batch, channels, spatial } = self;
         let x = swap_dims(reshape(x, &[batch, channels, spatial])?, 0, 1)?;
         reshape(x, &[1, channels, batch * spatial])
     }
 
-    /// What [`Self::joined`] made of a tensor of shape `dims`, as it was.
+    /// Undoes [`Self::joined`]; `dims` is the original shape.
     fn parted(self, x: RocmTensor, dims: &[usize]) -> hip::Result<RocmTensor> {
         let Self { batch, channels, spatial } = self;
         reshape(swap_dims(reshape(x, &[channels, batch, spatial])?, 0, 1)?, dims)
@@ -162,27 +168,29 @@ fn by_library(work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
     match work() {
         Ok(()) => Ok(true),
         Err(error) if route == Route::Library => Err(error),
-        // A dtype that it has not, a tensor too large for it, or a shape that it gets wrong.
+        // MIOpen lacks the dtype, the tensor is too large for it, or it computes the shape wrong.
         Err(RocmError::Unsupported { .. }) => Ok(false),
         Err(error) => without_library(error).map(|()| false),
     }
 }
 
-/// Normalises each channel with this batch's statistics, and updates the running ones: `(x - mean) / sqrt(variance + epsilon) * gamma +
-/// beta` ([Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167)), the variance being the biased one, and
-/// `running * (1 - momentum) + statistic * momentum` with it, as Burn has it.
+/// Normalises each channel with this batch's statistics, and updates the running ones: `(x - mean) / sqrt(variance
+/// + epsilon) * gamma + beta` ([Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167)), the variance being the
+/// biased one, and `running * (1 - momentum) + statistic * momentum` with it, as Burn has it.
 ///
-/// On MIOpen, as `BURN_ROCM_NORM` says, and one kernel after it, which updates the running statistics and computes again what MIOpen's
-/// variance, the mean of squares less the squared mean, lost to rounding; or two own kernels. MIOpen is not asked where a sample's elements of
-/// a channel are no multiple of 4: it mixes channels there (<https://github.com/ROCm/rocm-libraries/pull/6765>).
+/// On MIOpen, as `BURN_ROCM_NORM` says, and one kernel after it, which updates the running statistics and computes
+/// again what MIOpen's variance, the mean of squares less the squared mean, lost to rounding; or two own kernels.
+/// MIOpen is not asked where a sample's elements of a channel are no multiple of 4: it mixes channels there
+/// (<https://github.com/ROCm/rocm-libraries/pull/6765>).
 ///
 /// # Shapes
 /// - x, output: `[batch, channels, ..]`; all others: `[channels]`, of the dtype of `x`, or f32 beside an `x` of f16 or bf16; gamma and beta
 ///   of one dtype, and the running statistics of one
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
-/// the dtype, counts no such number of elements or gets the shape wrong; `Miopen` where it is to be MIOpen alone and that fails; the device's own.
+/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
+/// `BURN_ROCM_NORM=miopen` and MIOpen lacks the dtype, can't count the elements or computes the
+/// shape wrong; `Miopen` if only MIOpen may run and it fails; the device's own.
 pub fn batch_norm_train(
     x: RocmTensor,
     gamma: RocmTensor,
@@ -300,8 +308,8 @@ pub fn batch_norm_infer(
     Ok(output)
 }
 
-/// The gradients of [`batch_norm_train`] by x, gamma and beta, from x, the output's and what it gave as statistics: on MIOpen or two own
-/// kernels.
+/// The gradients of [`batch_norm_train`] by x, gamma and beta, from x, the output's and what it gave as statistics:
+/// on MIOpen or two own kernels.
 ///
 /// # Errors
 /// As for [`batch_norm_train`].
@@ -365,8 +373,8 @@ pub fn batch_norm_backward(
     Ok([dx, row(&sums, 0)?, row(&sums, 1)?])
 }
 
-/// `[2, parts, channels]`: parts of each channel's sums of `grad * n` and of `grad`, `n` being `x` normalised with `statistics[2, rows]`,
-/// of which channel `c` of sample `i` has the row `i * step + c / share`.
+/// `[2, parts, channels]`: parts of each channel's sums of `grad * n` and of `grad`, `n` being `x` normalised with
+/// `statistics[2, rows]`, of which channel `c` of sample `i` has the row `i * step + c / share`.
 pub(super) fn channel_sums(
     op: &'static str,
     x: &RocmTensor,
@@ -397,7 +405,7 @@ pub(super) fn channel_sums(
 mod tests {
     use super::*;
 
-    /// The parts as the kernels make them (`part_of` in batch_norm.hip).
+    /// The same parts as the kernels' (`part_of` in batch_norm.hip).
     #[test]
     fn parts_are_counted_in_32_bits() {
         const MOST: usize = 500;
@@ -423,7 +431,8 @@ mod tests {
             for part in (0..parts).filter(|&part| begin(part) < begin(part + 1)) {
                 let (from, to) = (begin(part), begin(part + 1));
                 let [first, last] = [from, to - 1].map(|at| at / spatial);
-                // To the end of a tile of the last sample, or from the first element on.
+                // From the first sample to the end of a tile of the last one, or from the part's
+                // first element.
                 let seen = match spatial < MOST {
                     true => (last - first) * channels * spatial + wide.min(channels) * spatial,
                     false => to - from,

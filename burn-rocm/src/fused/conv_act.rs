@@ -33,7 +33,8 @@ impl Conv2dOptions {
     }
 }
 
-/// `act(x * weight + bias)`: for ReLU by one call where MIOpen has a fusion plan for the shape, else the convolution, then bias and activation in one kernel.
+/// `act(x * weight + bias)`: for ReLU by one call where MIOpen has a fusion plan for the shape, else the
+/// convolution, then bias and activation in one kernel.
 ///
 /// # Shapes
 /// - x: `[batch, channels, height, width]`; weight: `[channels_out, channels / groups, window's height, width]`; bias: `[channels_out]`
@@ -58,7 +59,8 @@ pub fn conv_act(
     bias_act(act, conv::forward(OP, x, weight, None, &options)?, bias, 1)
 }
 
-/// The gradients of [`conv_act`] with ReLU by x, weight and bias, those that are `wanted`, from its output and that one's gradient.
+/// The gradients of [`conv_act`] with ReLU by x, weight and bias, those that are `wanted`, from its output and that
+/// one's gradient.
 ///
 /// # Errors
 /// As of [`conv_act`], and `Invalid` for a gradient of another shape or dtype than the output's.

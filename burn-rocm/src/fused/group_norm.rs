@@ -61,15 +61,16 @@ impl Groups {
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over each group of channels of each sample
 /// ([Wu and He 2018](https://arxiv.org/abs/1803.08494)); gamma 1 and beta 0 without `params`.
 ///
-/// On MIOpen where it has group norm for the dtype, the parameters are of it and there are 32 groups or more, as `BURN_ROCM_NORM` says;
-/// else an own kernel.
+/// MIOpen computes it if it has group norm for the dtype, the parameters have the same dtype and
+/// there are 32 groups or more (`BURN_ROCM_NORM` overrides); otherwise an own kernel does.
 ///
 /// # Shapes
 /// - x, result: `[batch, channels, ..]`; gamma, beta: `[channels]`, of dtypes as for [`layer_norm`](super::layer_norm())
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
-/// the dtype, or not beside parameters of another; `Miopen` where it is to be MIOpen alone and that fails; the device's own.
+/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
+/// `BURN_ROCM_NORM=miopen` and MIOpen lacks the dtype or the parameters have another; `Miopen` if
+/// only MIOpen may run and it fails; the device's own.
 pub fn group_norm(
     x: RocmTensor,
     params: Option<[RocmTensor; 2]>,
@@ -97,7 +98,8 @@ pub fn group_norm(
         match by_miopen(OP, shape, &x, params.as_ref(), epsilon, &out) {
             Ok(()) => return Ok(out),
             Err(error) if route == Route::Library => return Err(error),
-            // Dtypes that it has not, a tensor too large for it, or a MIOpen of before ROCm 6.
+            // MIOpen lacks the dtypes, the tensor is too large for it, or it is older than ROCm
+            // 6's.
             Err(RocmError::Unsupported { .. }) => {}
             Err(error) => without_library(error)?,
         }
@@ -144,7 +146,8 @@ fn by_miopen(
     views_to(op, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(out)])
 }
 
-/// The gradients of [`group_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of gamma; from x and the output's.
+/// The gradients of [`group_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of
+/// gamma; from x and the output's.
 ///
 /// # Errors
 /// As for [`group_norm`], but for MIOpen's: it has no such gradient.

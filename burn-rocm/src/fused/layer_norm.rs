@@ -17,15 +17,17 @@ use crate::ops::view::{narrow, reshape};
 use crate::tensor::{one_device, one_dtype};
 use hip::Error as RocmError;
 
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and Hinton 2016](https://arxiv.org/abs/1607.06450)).
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and Hinton
+/// 2016](https://arxiv.org/abs/1607.06450)).
 ///
 /// # Shapes
-/// - x, result: `[.., len]`; gamma, beta: `[len]`, of the dtype of `x`, or f32 beside an `x` of f16 or bf16. They are read as they are:
-///   f16 and bf16 compute in f32
+/// - x, result: `[.., len]`; gamma, beta: `[len]`, of the dtype of `x`, or f32 beside an `x` of f16
+///   or bf16. Nothing is cast: f16 and bf16 are computed in f32
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or where `BURN_ROCM_NORM=miopen` and MIOpen has not
-/// the dtype, or not beside parameters of another; the device's own.
+/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
+/// `BURN_ROCM_NORM=miopen` and MIOpen lacks the dtype or the parameters have another; the device's
+/// own.
 pub fn layer_norm(
     x: RocmTensor,
     gamma: RocmTensor,
@@ -35,8 +37,9 @@ pub fn layer_norm(
     norm::layer_norm(x, gamma, beta, epsilon)
 }
 
-/// The gradients of [`layer_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of gamma; from x and the output's.
-/// The one by x is added to `onto`, another gradient of the same x, in f32 by the same kernel.
+/// The gradients of [`layer_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of
+/// gamma; from x and the output's. The one by x is added to `onto`, another gradient of the same x, in f32 by the
+/// same kernel.
 ///
 /// # Errors
 /// As for [`layer_norm`], and `Invalid` where `onto` is not like x.
@@ -61,10 +64,11 @@ pub fn layer_norm_backward(
     Ok((dx, Some([row(&sums, 0)?, row(&sums, 1)?])))
 }
 
-/// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich 2019](https://arxiv.org/abs/1910.07467)).
+/// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich
+/// 2019](https://arxiv.org/abs/1910.07467)).
 ///
-/// On MIOpen, which calls it T5's layer norm, where it has that for the dtype and gamma is of it, as `BURN_ROCM_NORM` says; else an own
-/// kernel.
+/// MIOpen computes it (as T5's layer norm) if it has that for the dtype and gamma has the same
+/// dtype (`BURN_ROCM_NORM` overrides); otherwise an own kernel does.
 ///
 /// # Shapes
 /// - x, result: `[.., len]`; gamma: `[len]`, of a dtype as for [`layer_norm`]
@@ -84,7 +88,7 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
         match rms_norm_by_miopen(&x, &gamma, epsilon, &out) {
             Ok(()) => return Ok(out),
             Err(error) if route == Route::Library => return Err(error),
-            // Dtypes that it has not, a tensor too large for it, or an older MIOpen.
+            // MIOpen lacks the dtypes, the tensor is too large for it, or it is too old.
             Err(RocmError::Unsupported { .. }) => {}
             Err(error) => without_library(error)?,
         }
@@ -116,8 +120,8 @@ fn rms_norm_by_miopen(x: &RocmTensor, gamma: &RocmTensor, epsilon: f64, out: &Ro
     dnn.rms_norm_forward(&desc, arg(x), arg(gamma), epsilon as f32, arg(out), arg(&rstd))
 }
 
-/// The gradients of [`rms_norm`] by x and, where `params` asks for it, by gamma, of its dtype; from x and the output's. `onto` as for
-/// [`layer_norm_backward`].
+/// The gradients of [`rms_norm`] by x and, where `params` asks for it, by gamma, of its dtype; from x and the
+/// output's. `onto` as for [`layer_norm_backward`].
 ///
 /// # Errors
 /// As for [`rms_norm`], but for MIOpen's: it is not asked; and `Invalid` where `onto` is not like x.
@@ -231,7 +235,8 @@ pub(super) fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType)
         return Ok(out);
     }
     let kernel = KernelName::new("sum_partials").ty(out.kernel_type()?);
-    // The kernel gives 16 columns to a block: there are few, so each has all the threads it may, which share the sums' loads.
+    // The kernel gives 16 columns to a block: there are few, so each has all the threads it may, which share the
+    // sums' loads.
     let grid = Grid {
         threads: device.info().max_threads_per_block.min(1024),
         ..device.grid_rows(outer * len.div_ceil(16), 16 * count)
@@ -241,9 +246,9 @@ pub(super) fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType)
     Ok(out)
 }
 
-/// The grid of a gradient that keeps its rows: 32 bytes a thread of each tensor in compute types. At least 1024 threads and two blocks a
-/// compute unit, so that one loads while another reduces; more where there are 32 rows for each, beside which the sums that a block
-/// writes are few.
+/// The grid of a gradient that keeps its rows: 32 bytes a thread of each tensor in compute types. At least 1024
+/// threads and two blocks a compute unit, so that one loads while another reduces; more where there are 32 rows for
+/// each, beside which the sums that a block writes are few.
 pub(super) fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) -> Grid {
     let each = 32 / wide(dtype).size();
     let info = device.info();

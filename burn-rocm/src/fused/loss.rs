@@ -18,7 +18,8 @@ use hip::Error as RocmError;
 pub enum ClassScores {
     /// Any numbers: their softmax gives the probabilities.
     Logits,
-    /// Probabilities. Without smoothing a target's is taken as no less than the root of the dtype's least normal number.
+    /// Probabilities. Without smoothing a target's is taken as no less than the root of the dtype's least normal
+    /// number.
     Probabilities,
     /// Logarithms of probabilities.
     LogProbabilities,
@@ -45,8 +46,9 @@ const ONE_BLOCK: usize = 1 << 14;
 /// Rows up to this length are a thread's work each (`SHORT` of `loss.hip`).
 const SHORT: usize = 32;
 
-/// Whether rows of logits are warps' work, which need no barriers: so many that their warps fill the device, or so short that a warp is soon through.
-/// On an H200, in f32: 65536 rows of 4096 in 0.26 ms by warps and in 0.59 ms by blocks, 65536 rows of 1000 in 0.09 and 0.48 ms.
+/// Whether rows of logits are warps' work, which need no barriers: so many that their warps fill the device, or so
+/// short that a warp is soon through. On an H200, in f32: 65536 rows of 4096 in 0.26 ms by warps and in 0.59 ms by
+/// blocks, 65536 rows of 1000 in 0.09 and 0.48 ms.
 fn by_warps(device: &Device, rows: usize, len: usize) -> bool {
     len <= 1024 || len <= 1 << 14 && rows >= 16 * device.info().compute_units as usize
 }
@@ -115,8 +117,9 @@ struct Rows {
     kernel: [KernelName; 2],
     rows: usize,
     len: usize,
-    /// Numbers that the loss leaves for the gradient: of each row of logits the greatest and 1 over the sum of exponentials relative to it, which
-    /// loses no digits as one number for both would; then the sum of weights.
+    /// The count of numbers that the loss keeps for the gradient. For each row of logits it keeps
+    /// the greatest one, and 1 over the sum of exponentials relative to it: one number for both
+    /// would lose digits. The sum of weights comes last.
     kept: usize,
     /// The loss' divisor, 0 for the sum of the targets' weights.
     divisor: f64,
@@ -222,14 +225,17 @@ impl Rows {
     }
 }
 
-/// The mean over rows of minus the logarithm of the probability that scores `[rows, classes]` give to each row's target: `[1]`, and what the
-/// gradient reads.
+/// The mean over rows of minus the logarithm of the probability that scores `[rows, classes]` give to each row's
+/// target: `[1]`, and what the gradient reads.
 ///
-/// With `weights` (`[classes]`, any float type) a target's class weighs its row, and the sum is divided by all targets' weights instead of
-/// their number; with smoothing `a` a row's loss is `(1 - a) w[t] (-log p[t]) + a / classes * sum(w (-log p))`
-/// ([Szegedy et al. 2015](https://arxiv.org/abs/1512.00567), section 7). A row of a pad token has no loss but counts in the divisor. A target
-/// that is no class has none either, and reads of the loss and its gradient report it. NaN of no rows, and where the targets' weights sum to 0, as of nothing but pad
-/// tokens that are no class; the gradient is 0 there in rows without a loss.
+/// With `weights` (`[classes]`, any float type) each row is weighed by its target's class, and the
+/// divisor is the sum of all targets' weights instead of their number. With smoothing `a` a row's
+/// loss is `(1 - a) w[t] (-log p[t]) + a / classes * sum(w (-log p))` ([Szegedy et al.
+/// 2015](https://arxiv.org/abs/1512.00567), section 7). The row of a pad token has no loss but
+/// counts in the divisor. A target that is no class has no loss either, and reads of the loss and
+/// its gradient report it. The loss is NaN for no rows, and if the targets' weights sum to 0, for
+/// example if all targets are pad tokens that are no class; in that case the gradient of rows
+/// without a loss is 0.
 ///
 /// # Errors
 /// `Invalid` for shapes, types, devices, a smoothing or a number of pad tokens other than those said; the device's own.
@@ -254,14 +260,15 @@ pub fn cross_entropy(
     let [smoothing, least, divisor, count, pads] = rows.scalars;
     let scalars = [smoothing, least, divisor, count, pads, Value::Flag(OP, Fault::Index)];
     views(OP, device, rows.kernel[0], grid, &rows.dims(), &inputs, &scalars, &out)?;
-    // Written too: a target that is no class is a fault of the gradient.
+    // The kernel writes `saved` too, so a target that is no class marks the gradient.
     hip::carry_faults([out.buffer()], [saved.buffer()]);
     let weight = crate::ops::view::narrow(saved.clone(), 0, rows.kept - 1, 1)?;
     total(OP, partial.as_ref(), Some(&weight), rows.divisor, &out)?;
     Ok((out, saved))
 }
 
-/// The gradient of [`cross_entropy`] by the scores, from the loss' own (`[1]`) and what it left: `[rows, classes]`, 0 in rows that have no loss.
+/// The gradient of [`cross_entropy`] by the scores, from the loss' own (`[1]`) and what it left: `[rows, classes]`,
+/// 0 in rows that have no loss.
 ///
 /// # Errors
 /// As of [`cross_entropy`].

@@ -120,7 +120,8 @@ fn each(op: &'static str, kind: Residual, a: &RocmTensor, b: Option<&RocmTensor>
     Ok(out)
 }
 
-/// The gradient of [`residual_loss`] by `a` and, where `both` are asked for, that by `b`, its negative: in one launch, from the loss' own gradient.
+/// The gradient of [`residual_loss`] by `a` and, where `both` are asked for, that by `b`, its negative: in one
+/// launch, from the loss' own gradient.
 ///
 /// # Errors
 /// As of [`residual_loss`], and for a gradient of another shape than the loss.
@@ -199,7 +200,8 @@ pub struct BinaryTargets {
     pub logits: bool,
     /// Of the scores' shape and an int type: 0 or 1.
     pub targets: RocmTensor,
-    /// `a`: a target `y` becomes `y (1 - a) + a / classes`, with as many classes as the last axis has, or 2 of scores with one axis.
+    /// `a`: a target `y` becomes `y (1 - a) + a / classes`, with as many classes as the last axis has, or 2 of
+    /// scores with one axis.
     pub smoothing: Option<f32>,
 }
 
@@ -259,11 +261,11 @@ impl Binary {
     }
 }
 
-/// The mean of `-y log(p) - (1 - y) log(1 - p)` over all elements, `p` being the scores or their sigmoid: `[1]`, NaN of none. Logarithms of
-/// probabilities are kept above -100.
+/// The mean of `-y log(p) - (1 - y) log(1 - p)` over all elements, `p` being the scores or their sigmoid: `[1]`,
+/// NaN of none. Logarithms of probabilities are kept above -100.
 ///
-/// `weights` are by column (`[.., columns]`), or by target where scores have one axis: a target that has none is 0 there, and reads
-/// of the loss report it.
+/// `weights` are by column (`[.., columns]`), or by target if scores have one axis. A target
+/// without a weight then weighs 0, and reads of the loss report it.
 ///
 /// # Errors
 /// `Invalid` for shapes, types or devices other than those said; the device's own.
@@ -289,7 +291,8 @@ pub fn binary_cross_entropy(
     Ok(out)
 }
 
-/// The gradient of [`binary_cross_entropy`] by the scores, from the loss' own (`[1]`); 0 where a logarithm was kept above -100.
+/// The gradient of [`binary_cross_entropy`] by the scores, from the loss' own (`[1]`); 0 where a logarithm was kept
+/// above -100.
 ///
 /// # Errors
 /// As of [`binary_cross_entropy`].

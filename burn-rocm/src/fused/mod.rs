@@ -1,6 +1,7 @@
 //! Ops beyond Burn's traits, each a few launches at most: what modules of the crate `burn-rocm-nn` are made of.
 //!
-//! All take tensors in any layout, and give contiguous ones; but what [`attention`] gives lies in memory as its operands do.
+//! All take tensors in any layout, and give contiguous ones; but what [`attention`] gives lies in memory as its
+//! operands do.
 
 mod act;
 mod activation;

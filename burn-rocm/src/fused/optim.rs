@@ -22,7 +22,8 @@ pub enum Decay {
     Decoupled {
         /// The rate.
         rate: f32,
-        /// Only elements that have the sign of their first moment ([Cautious Weight Decay](https://arxiv.org/abs/2510.12402)).
+        /// Only elements that have the sign of their first moment ([Cautious Weight
+        /// Decay](https://arxiv.org/abs/2510.12402)).
         cautious: bool,
     },
 }
@@ -51,7 +52,8 @@ pub struct Momentum {
     pub momentum: f64,
     /// What is taken from a gradient, as a share of it, before it is added to the velocity. The first is added whole.
     pub dampening: f64,
-    /// Steps along the velocity after the next step ([Sutskever et al. 2013](http://proceedings.mlr.press/v28/sutskever13.html)).
+    /// Steps along the velocity after the next step ([Sutskever et al.
+    /// 2013](http://proceedings.mlr.press/v28/sutskever13.html)).
     pub nesterov: bool,
 }
 
@@ -90,8 +92,8 @@ pub enum Clip {
 pub struct State {
     /// The steps taken; counted by [`Adam`] alone.
     pub time: usize,
-    /// Of the parameter's shape. [`Adam`]'s: first moment, second moment and, with `amsgrad`, the largest second moment. [`Sgd`]'s: the
-    /// velocity, where there is momentum.
+    /// Of the parameter's shape. [`Adam`]'s: first moment, second moment and, with `amsgrad`, the largest second
+    /// moment. [`Sgd`]'s: the velocity, where there is momentum.
     pub tensors: Vec<RocmTensor>,
 }
 
@@ -144,15 +146,17 @@ impl Step {
         }
     }
 
-    /// Adds a parameter, its gradient of the same shape and what was kept of it. A gradient of a narrower float type, as a model in f16 or bf16 gives for parameters
-    /// in f32, is cast to the parameter's by [`run`](Self::run), up to 165 of them in a launch. Returns the new parameter and what is to be kept, whose elements are
-    /// not there before [`run`](Self::run); `state` stays what it was.
+    /// Adds a parameter, its gradient of the same shape and what was kept of it. A gradient of a narrower float
+    /// type, as a model in f16 or bf16 gives for parameters in f32, is cast to the parameter's by
+    /// [`run`](Self::run), up to 165 of them in a launch. Returns the new parameter and what is to be kept, whose
+    /// elements are not there before [`run`](Self::run); `state` stays what it was.
     ///
     /// A tensor takes the place of the old one where this value, or `state`, is its only owner.
     ///
     /// # Errors
-    /// `Invalid` where shapes or devices of parameter and gradient differ, the gradient's dtype is not the parameter's and no narrower float's, or a kept
-    /// tensor has another shape or device; `Unsupported` where the parameter has no floats; the device's own. Nothing has changed then.
+    /// `Invalid` where shapes or devices of parameter and gradient differ, the gradient's dtype is not the
+    /// parameter's and no narrower float's, or a kept tensor has another shape or device; `Unsupported` where the
+    /// parameter has no floats; the device's own. Nothing has changed then.
     pub fn add(
         &mut self,
         param: RocmTensor,

@@ -52,7 +52,8 @@ pub fn max_pool3d(x: RocmTensor, pool: Pool3d) -> Result<RocmTensor, RocmError> 
     pool::max(OP, x, pool.window())
 }
 
-/// [`max_pool3d`], and each maximum's place in its channel, `(slice * height + row) * width + column`, as I32: the first of equals.
+/// [`max_pool3d`], and each maximum's place in its channel, `(slice * height + row) * width + column`, as I32: the
+/// first of equals.
 ///
 /// # Errors
 /// As of [`max_pool3d`].
@@ -62,12 +63,13 @@ pub fn max_pool3d_with_indices(x: RocmTensor, pool: Pool3d) -> Result<(RocmTenso
     pool::max_with_indices(OP, x, pool.window(), DType::I32)
 }
 
-/// The gradient of [`max_pool3d`] by its input, of shape `x`, from the output's and the maxima's places: on MIOpen in f32 and f16 where it has the
-/// window (no dilation, complete windows, padding below the window's size), else one kernel.
+/// The gradient of [`max_pool3d`] by its input, of shape `x`, from the output's and the maxima's places: on MIOpen
+/// in f32 and f16 where it has the window (no dilation, complete windows, padding below the window's size), else
+/// one kernel.
 ///
 /// # Errors
-/// `Invalid` where shapes or devices do not fit, or for integers; the device's own. Reads of the gradient report a place outside the input where the
-/// kernel serves; MIOpen drops it.
+/// `Invalid` where shapes or devices do not fit, or for integers; the device's own. The own kernel
+/// reports a place outside the input when the gradient is read; MIOpen drops it.
 pub fn max_pool3d_backward(
     x: [usize; 5],
     pool: Pool3d,
@@ -79,7 +81,8 @@ pub fn max_pool3d_backward(
     pool::max_gradient(OP, &x, pool.window(), grad, indices)
 }
 
-/// The mean of each window, zeros of the padding counted where `count_include_pad`: on MIOpen as of [`max_pool3d_backward`], else one kernel.
+/// The mean of each window, zeros of the padding counted where `count_include_pad`: on MIOpen as of
+/// [`max_pool3d_backward`], else one kernel.
 ///
 /// # Shapes
 /// As of [`max_pool3d`].

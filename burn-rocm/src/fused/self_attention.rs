@@ -1,4 +1,5 @@
-//! Self-attention with one projection: packed weights make queries, keys and values in one product, and one product each makes their gradients.
+//! Self-attention with one projection: packed weights make queries, keys and values in one product, and one product
+//! each makes their gradients.
 
 use hip::{Error as RocmError, KernelName};
 
@@ -75,8 +76,9 @@ impl Sizes {
         self.heads * self.d_k
     }
 
-    /// Queries, keys and values as `[batch, heads, sequence, d_k]`, of all in one row a token: a row has those of a head side by side, so that one
-    /// stride leads from each head to the next over all batches, and products take them where they lie.
+    /// Queries, keys and values as `[batch, heads, sequence, d_k]`, of all in one row a token: a row has those of a
+    /// head side by side, so that one stride leads from each head to the next over all batches, and products take
+    /// them where they lie.
     fn parts(&self, all: &RocmTensor) -> hip::Result<[RocmTensor; 3]> {
         let Self { sequence, batch, heads, d_k, .. } = *self;
         let all = reshape(all.clone(), &[sequence, batch, heads, 3, d_k])?;
@@ -87,7 +89,8 @@ impl Sizes {
         Ok([part(0)?, part(1)?, part(2)?])
     }
 
-    /// Weights and biases as one tensor `[d_model + 1, heads * 3 * d_k]`, head by head, the biases in its last row: one launch.
+    /// Weights and biases as one tensor `[d_model + 1, heads * 3 * d_k]`, head by head, the biases in its last row:
+    /// one launch.
     fn pack(&self, weights: &[RocmTensor; 3], biases: &[RocmTensor; 3]) -> hip::Result<[RocmTensor; 2]> {
         let Self { d_model, heads, d_k, .. } = *self;
         let columns = 3 * self.width();
@@ -136,8 +139,9 @@ impl Sizes {
     }
 }
 
-/// Self-attention of tokens: `attention(x Wq + bq, x Wk + bk, x Wv + bv)` of each head, by one product for all three. Tokens come sequence first, because so
-/// one stride leads from each head to the next over all batches: no product needs its operands packed.
+/// Self-attention of tokens: `attention(x Wq + bq, x Wk + bk, x Wv + bv)` of each head, by one product for all
+/// three. Tokens come sequence first, because so one stride leads from each head to the next over all batches: no
+/// product needs its operands packed.
 ///
 /// # Shapes
 /// - `x`: `[sequence, batch, d_model]`
@@ -145,8 +149,8 @@ impl Sizes {
 /// - output: `[sequence, batch, heads * d_k]`
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit, heads do not divide the features, or as [`attention`](super::attention); `Unsupported` for
-/// integers; the device's own.
+/// `Invalid` where shapes, dtypes or devices do not fit, heads do not divide the features, or as
+/// [`attention`](super::attention); `Unsupported` for integers; the device's own.
 pub fn self_attention(
     x: RocmTensor,
     projections: Projections,
@@ -173,8 +177,9 @@ pub fn self_attention(
     Ok(SelfAttended { out, kept: [weight, all].into_iter().chain(attended.kept).collect() })
 }
 
-/// The gradients of [`self_attention`], of the tokens, of the weights and of the biases where they are `wanted`, from the output's. `kept` is what
-/// [`self_attention`] gave for the same tokens, number of heads, mask and options.
+/// The gradients of [`self_attention`], of the tokens, of the weights and of the biases where they are `wanted`,
+/// from the output's. `kept` is what [`self_attention`] gave for the same tokens, number of heads, mask and
+/// options.
 ///
 /// # Errors
 /// As [`self_attention`]; `Invalid` where the gradient or `kept` has another shape than the output, or what was kept.
@@ -214,8 +219,8 @@ pub fn self_attention_backward(
     let kept = kept.collect();
     attention_trained::attention_backward(inputs, mask, kept, grad, options, [true; 3], Some(places))?;
     if wanted[0] {
-        // The right side as it lies is faster than its transpose: on an H200 628 us against 670 for 8192 x 2304 x 768 in f32. The copy moves
-        // a fraction of what the product does.
+        // The right side as it lies is faster than its transpose: on an H200 628 us against 670 for 8192 x 2304 x
+        // 768 in f32. The copy moves a fraction of what the product does.
         let turned = copy(&swap_dims(weight, 0, 1)?)?;
         found.tokens = Some(x_product(by_all.clone(), turned)?);
     }
@@ -229,7 +234,8 @@ pub fn self_attention_backward(
     Ok(found)
 }
 
-/// The first two axes exchanged, and packed: tokens `[batch, sequence, ..]` as `[sequence, batch, ..]` and back. Nothing is copied where one of the two is 1.
+/// The first two axes exchanged, and packed: tokens `[batch, sequence, ..]` as `[sequence, batch, ..]` and back.
+/// Nothing is copied where one of the two is 1.
 ///
 /// # Errors
 /// `Invalid` for fewer than two axes; the device's own.

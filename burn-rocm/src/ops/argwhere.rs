@@ -11,7 +11,8 @@ use super::view::reshape;
 use crate::dtype::{Value, is_index};
 use crate::tensor::RocmTensor;
 
-/// Elements that one thread counts: a cache line of one-byte bools; where a block has one thread, as many as keep the sums short.
+/// Elements that one thread counts: a cache line of one-byte bools; where a block has one thread, as many as keep
+/// the sums short.
 const CHUNK: usize = 64;
 const SERIAL_CHUNK: usize = 4096;
 /// Dims of which one launch writes the coordinates: `Sizes` in the kernel.

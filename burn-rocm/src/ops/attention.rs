@@ -1,5 +1,5 @@
-//! Scaled dot-product attention: one tiled kernel that keeps the scores on the chip, or a product, masks, a softmax and a
-//! product for heads that the kernel's tiles do not hold.
+//! Scaled dot-product attention: one tiled kernel that keeps the scores on the chip, or a product, masks, a softmax
+//! and a product for heads that the kernel's tiles do not hold.
 
 use burn_backend::ops::AttentionModuleOptions;
 use hip::KernelName;
@@ -24,9 +24,10 @@ pub(super) const WIDEST: usize = 256;
 /// Queries of a tile on a GPU.
 pub(super) const TILE: usize = 64;
 
-/// Queries from which the tiled kernel serves. Below, most of its tile is empty and few blocks share the work, while the scores
-/// that the composed path keeps in memory are fewer than the elements of the keys. Wave instructions on a virtual gfx1030, 8
-/// heads of 512 keys and 64 features, f32: with 1, 8, 16 and 32 queries 2.79, 2.81, 2.83 and 2.86 M in the kernel; 1.13, 1.47,
+/// Queries from which the tiled kernel serves. Below, most of its tile is empty and few blocks share the work,
+/// while the scores that the composed path keeps in memory are fewer than the elements of the keys. Wave
+/// instructions on a virtual gfx1030, 8 heads of 512 keys and 64 features, f32: with 1, 8, 16 and 32 queries 2.79,
+/// 2.81, 2.83 and 2.86 M in the kernel; 1.13, 1.47,
 /// 1.83 and 3.66 M composed. With 256 queries and keys, 2 heads, 1.50 M and 3.19 M; causal, 0.96 M and 3.63 M.
 pub(super) const LEAST_QUERIES: usize = 32;
 
@@ -208,7 +209,8 @@ fn causal(scores: RocmTensor) -> hip::Result<RocmTensor> {
     })
 }
 
-/// The strides of a tensor of rank 4 as the kernels of attention take them (`View`), 0 for an absent one.
+/// The strides of a rank-4 tensor in the form of attention's kernels (`View`); all 0 if it is
+/// absent.
 pub(super) fn strides(tensor: Option<&RocmTensor>) -> Value {
     Value::I64x4(std::array::from_fn(|axis| tensor.map_or(0, |t| t.layout().strides()[axis] as i64)))
 }

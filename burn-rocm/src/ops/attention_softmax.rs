@@ -1,4 +1,5 @@
-//! The softmax of attention's scores, and its gradient, in one kernel each with the product ahead of it (`attention_softmax.hip`), where that is the faster way.
+//! The softmax of attention's scores, and its gradient, in one kernel each with the product ahead of it
+//! (`attention_softmax.hip`), where that is the faster way.
 
 use hip::{DType, Grid, KernelName, Route, matmul_route};
 
@@ -15,11 +16,12 @@ const ROWS: usize = 256;
 const THREADS: u32 = 256;
 /// Elements that an access takes (`WIDTH`).
 const WIDTH: usize = 4;
-/// Terms of a sum up to which the kernel was measured to be faster than a product and a kernel over its rows: half as fast a product saves its
-/// result's way through memory.
+/// Terms of a sum up to which the kernel was measured to be faster than a product and a kernel over its rows: half
+/// as fast a product saves its result's way through memory.
 const MOST_TERMS: usize = 64;
 
-/// `left x right^T` of `[batch, heads, rows, terms]` and `[batch, heads, columns, terms]`, and what becomes of its rows.
+/// `left x right^T` of `[batch, heads, rows, terms]` and `[batch, heads, columns, terms]`, and what becomes of its
+/// rows.
 pub(super) struct Joined<'a> {
     op: &'static str,
     left: &'a RocmTensor,
@@ -31,9 +33,9 @@ pub(super) struct Joined<'a> {
 }
 
 impl<'a> Joined<'a> {
-    /// The kernel for these operands, `None` where it does not take them or is not the faster way: for f32, rows of up to 512 columns, most of a tile
-    /// in use, and a tile for each compute unit. Matrix units multiply f32 several times faster than the kernel would, and `BURN_ROCM_MATMUL=rocblas` wants
-    /// every product in rocBLAS.
+    /// The kernel for these operands, `None` where it does not take them or is not the faster way: for f32, rows of
+    /// up to 512 columns, most of a tile in use, and a tile for each compute unit. Matrix units multiply f32
+    /// several times faster than the kernel would, and `BURN_ROCM_MATMUL=rocblas` wants every product in rocBLAS.
     pub(super) fn of(
         op: &'static str,
         left: &'a RocmTensor,
@@ -103,7 +105,8 @@ impl<'a> Joined<'a> {
     }
 }
 
-/// Whether a row's elements lie side by side, each row at a multiple of 16 bytes, and those of a pair within 2^32 elements.
+/// Whether a row's elements lie side by side, each row at a multiple of 16 bytes, and those of a pair within 2^32
+/// elements.
 fn is_readable(tensor: &RocmTensor) -> bool {
     let layout = tensor.layout();
     let (&[.., rows, _], &[.., row, column]) = (tensor.dims(), layout.strides()) else { return false };

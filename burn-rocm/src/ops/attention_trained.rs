@@ -22,13 +22,14 @@ const BACKWARD: &str = "attention_backward";
 /// `WIDEST` of `attention_backward.hip`: features of a query, a key or a value that its tiles hold.
 const WIDEST: usize = 128;
 
-/// An operand of a product: as it lies where one stride leads from each head to the next over all batches, as where tokens lie `[sequence, batch,
-/// features]`; else packed.
+/// An operand of a product: as it lies where one stride leads from each head to the next over all batches, as where
+/// tokens lie `[sequence, batch, features]`; else packed.
 fn operand(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if is_one_batch(&tensor) { Ok(tensor) } else { contiguous(tensor) }
 }
 
-/// A new tensor whose axes follow each other in memory as those of `like` do, or packed where a product could not be written so.
+/// A new tensor whose axes follow each other in memory as those of `like` do, or packed where a product could not
+/// be written so.
 fn in_order_of(like: &RocmTensor, dims: [usize; 4]) -> hip::Result<RocmTensor> {
     let mut axes = [0, 1, 2, 3];
     axes.sort_by_key(|&axis| Reverse(like.layout().strides()[axis]));
@@ -132,8 +133,8 @@ impl<'a> Call<'a> {
                 let scores = [batch, heads, queries, keys]
                     .iter()
                     .fold(query.dtype_size(), |n, &dim| n.saturating_mul(dim));
-                // The tiled kernels compute the scores twice more for the gradient and without matrix units, which pays only where memory is
-                // short.
+                // The tiled kernels compute the scores twice more for the gradient and without matrix units, which
+                // pays only where memory is short.
                 let most = self.options.scores.map_or_else(hip::attention_scores, Ok)?;
                 Ok(possible && queries >= LEAST_QUERIES && scores > most)
             }
@@ -266,7 +267,8 @@ impl<'a> Call<'a> {
         [Value::I64x6(shape)].into_iter().chain(operands.iter().map(|&t| strides(t))).collect()
     }
 
-    /// The dtype in which rows' sums are kept: for each the greatest score and the reciprocal of the sum relative to it.
+    /// The dtype in which rows' sums are kept: for each the greatest score and the reciprocal of the sum relative
+    /// to it.
     fn wide(&self) -> DType {
         if self.ty == hip::DType::F64 { DType::F64 } else { DType::F32 }
     }
@@ -382,7 +384,8 @@ fn places<const N: usize>(
     Ok(places)
 }
 
-/// The gradients that are wanted: views of their inputs' shapes where such are given, which all are written to, or new tensors.
+/// The gradients that are wanted: views of their inputs' shapes where such are given, which all are written to, or
+/// new tensors.
 pub(crate) fn attention_backward(
     [query, key, value]: [RocmTensor; 3],
     mask: Option<RocmTensor>,

@@ -80,7 +80,8 @@ pub(crate) fn scalar(
     value: Scalar,
 ) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
-    // Next to a multiple of the divisor, its rounding decides between nothing and all of it.
+    // Near a multiple of the divisor, the divisor's rounding decides whether the remainder is 0 or
+    // almost the divisor.
     let value = if functor == "Rem" { element(value, ty) } else { compute(value, ty) };
     dense_map(op, tensor, |tensor, out| {
         let kernel = KernelName::new("binary_scalar").name(functor).ty(ty);
@@ -88,8 +89,8 @@ pub(crate) fn scalar(
     })
 }
 
-/// Floats divided by a scalar. By 1 they are the same floats, and nothing is launched: Burn divides so by the number of threads each time
-/// that it reads a running statistic.
+/// Floats divided by a scalar. By 1 they are the same floats, and nothing is launched: Burn divides so by the
+/// number of threads each time that it reads a running statistic.
 pub(crate) fn divide_by_scalar(
     op: &'static str,
     tensor: RocmTensor,

@@ -1,4 +1,5 @@
-//! Tensors one after the other: one launch for all of them, which go to the kernel by value, as a table (`Parts` in `copy.hip`).
+//! Concatenation: one launch for all inputs, whose places go to the kernel by value, as a table
+//! (`Parts` in `copy.hip`).
 
 use hip::KernelName;
 
@@ -10,16 +11,18 @@ use crate::error::invalid;
 use crate::layout::collapse;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
-/// `PART_DIMS` of `copy.hip`: axes that an input has at most, after merging. What has more is copied by a launch of its own.
+/// `PART_DIMS` of `copy.hip`: the most axes of an input after merging. An input with more is copied
+/// by a launch of its own.
 const DIMS: usize = 4;
 
-/// `PART_PIECE` of `copy.hip`: elements that a block takes at a time.
+/// `PART_PIECE` of `copy.hip`: the elements that a block takes at a time.
 const PIECE: usize = 4096;
 
-/// `PART_ROWS` of `copy.hip`: 55, what the 4 KiB hold that a launch may pass.
+/// `PART_ROWS` of `copy.hip`, as an array of arrays: 55 inputs, which fill the 4 KiB that a launch
+/// may pass.
 const ROWS: [usize; 2] = [5, 11];
 
-/// Bytes of a unit, by which a GPU copies what lies in whole ones.
+/// The bytes of a unit: a GPU copies by units if all runs are whole units.
 const UNIT: usize = 16;
 
 /// `Part` of `copy.hip`: one input.
@@ -48,7 +51,7 @@ pub(crate) fn cat(tensors: Vec<RocmTensor>, axis: usize) -> hip::Result<RocmTens
     cat_as("cat", tensors, axis)
 }
 
-/// [`cat`] for an op of another name.
+/// [`cat`], with errors in the name of another op.
 pub(super) fn cat_as(op: &'static str, tensors: Vec<RocmTensor>, axis: usize) -> hip::Result<RocmTensor> {
     let operands: Vec<&RocmTensor> = tensors.iter().collect();
     let Some(&first) = operands.first() else { return invalid(op, "at least one tensor", "none") };
@@ -85,7 +88,8 @@ pub(super) fn cat_as(op: &'static str, tensors: Vec<RocmTensor>, axis: usize) ->
     Ok(out)
 }
 
-/// An input and its place in the output, merged to the fewest axes; offsets and strides in elements.
+/// An input and its place in the output, merged to the fewest axes. Offsets and strides count
+/// elements.
 struct Copy<'a> {
     input: &'a RocmTensor,
     offsets: [usize; 2],
@@ -95,7 +99,7 @@ struct Copy<'a> {
 }
 
 impl<'a> Copy<'a> {
-    /// `None` where the kernel's 32 bits or its dims do not hold it.
+    /// `None` if it has too many axes or elements for the kernel's table.
     fn new(op: &'static str, input: &'a RocmTensor, place: &RocmTensor) -> hip::Result<Option<Self>> {
         let end = input.layout().span().map_or(0, |(_, last)| (last + 1) * input.dtype_size());
         if end > input.buffer().len() {
@@ -128,7 +132,8 @@ impl<'a> Copy<'a> {
         Ok(Some(copy))
     }
 
-    /// Whether both sides are runs of whole units of `per` elements, each from a multiple of it on.
+    /// Whether both sides are runs of whole units of `per` elements that begin at multiples of
+    /// `per`.
     fn is_of_units(&self, per: usize) -> bool {
         let Some(last) = self.rank.checked_sub(1) else { return false };
         let whole = |strides: &[isize; DIMS]| {
@@ -139,12 +144,13 @@ impl<'a> Copy<'a> {
             && self.strides.iter().all(whole)
     }
 
-    /// The row of the table, by units of `per` elements; `first` is the first of its pieces, of which it tells the number too.
+    /// The table's row, in units of `per` elements, and the number of its pieces; `first` is the
+    /// index of the first one.
     fn part(&self, per: usize, first: usize) -> (Part, usize) {
         let mut shape = self.shape.map(|dim| dim as u32);
         let mut stride = self.strides.map(|strides| strides.map(|by| (by / per as isize) as i32));
         if per > 1 {
-            // Runs of whole units.
+            // The last axis is a run of whole units.
             let last = self.rank - 1;
             shape[last] /= per as u32;
             stride.iter_mut().for_each(|stride| stride[last] = 1);
@@ -161,7 +167,7 @@ impl<'a> Copy<'a> {
 fn launch(copies: &[Copy<'_>], out: &RocmTensor) -> hip::Result<()> {
     let device = out.hip_device();
     let per_unit = UNIT / out.dtype_size();
-    // A core copies a run as fast by elements.
+    // A CPU core copies a run by elements as fast.
     let units = device.block_threads() > 1 && copies.iter().all(|copy| copy.is_of_units(per_unit));
     let (per, kernel) = if units {
         (per_unit, KernelName::new("cat_units").int(UNIT as i32))
@@ -206,7 +212,8 @@ mod tests {
         read(tensor).expect("what was computed").iter::<f32>().collect()
     }
 
-    /// One launch for what the table holds, however the tensors lie, and the elements in their places.
+    /// One launch copies all that the table holds, whatever the layouts, and every element lands in
+    /// its place.
     #[test]
     fn tensors_one_after_the_other_are_one_launch() {
         for (count, launches) in [(1, 1), (2, 1), (7, 1), (55, 1), (56, 2), (200, 4)] {
@@ -239,8 +246,9 @@ mod tests {
         }
     }
 
-    /// A cache as text generation has it: a place of it written in one launch where nobody else holds it, in either order of its axes; where somebody does,
-    /// all of it is written to a new buffer in one, and the old one stays.
+    /// A text generator's cache. If nobody else holds it, one launch writes one place of it, in
+    /// either order of its axes. If somebody does, one launch writes all of it to a new buffer, and
+    /// the old one stays.
     #[test]
     fn a_cache_is_written_in_one_launch() {
         let cut = [Slice::from(0..2), Slice::from(0..3), Slice::from(5..6), Slice::from(0..4)];
@@ -269,7 +277,7 @@ mod tests {
             assert_eq!(written.buffer().address(), address, "cache {n}");
             assert_eq!(values(written), expected, "held once, cache {n}");
         }
-        // Repeated elements are no places of their own.
+        // Repeated elements share memory, so nothing may be written in place.
         let one = reshape(numbers(7, &[1]), &[1, 1]).expect("a view");
         let row = super::super::view::expand(one, &[1, 3]).expect("a view");
         let cut = [Slice::from(0..1), Slice::from(1..2)];

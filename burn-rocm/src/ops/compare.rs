@@ -49,7 +49,8 @@ pub(crate) fn compare(
     cast(out, store.into())
 }
 
-/// The functor's answer for a tensor and a scalar, which is taken as an element of the tensor's dtype.
+/// The functor's result for a tensor and a scalar, which is first rounded to an element of the
+/// tensor's dtype.
 pub(crate) fn scalar(
     op: &'static str,
     functor: &'static str,

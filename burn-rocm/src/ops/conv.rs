@@ -1,6 +1,6 @@
 //! Convolutions: on MIOpen, or where it does not take them or `BURN_ROCM_CONV` says so, on kernels of this crate
-//! ([`conv_direct`]) and products ([`conv_gemm`]). A transposed convolution is the gradient of a plain one with respect to its input; one
-//! dimension is two of which the first has size 1.
+//! ([`conv_direct`]) and products ([`conv_gemm`]). A transposed convolution is the gradient of a plain one with
+//! respect to its input; one dimension is two of which the first has size 1.
 
 use std::sync::Once;
 
@@ -200,7 +200,8 @@ pub(crate) fn forward(
     add_bias(op, out, bias)
 }
 
-/// The activation of a convolution and its bias by MIOpen's fusion plan; `None` where MIOpen is not to convolve this, or has no plan for it. All packed.
+/// The activation of a convolution and its bias by MIOpen's fusion plan; `None` where MIOpen is not to convolve
+/// this, or has no plan for it. All packed.
 pub(crate) fn by_plan(
     op: &'static str,
     x: &RocmTensor,

@@ -19,7 +19,8 @@ const MAX_SIZE: usize = 1 << 30;
 /// Output channels that a thread sums (`CHANNELS` of `conv.hip`).
 const CHANNELS: usize = 4;
 
-/// The least that one of several parts of a sum has, so that what it saves is more than its own cost: as for reductions.
+/// The least that one of several parts of a sum has, so that what it saves is more than its own cost: as for
+/// reductions.
 const LEAST_PART: usize = 1024;
 
 /// The kernels' `Convolution`: three axes whatever the rank, the outer ones of size 1 where there are fewer.

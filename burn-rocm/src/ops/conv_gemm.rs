@@ -1,6 +1,6 @@
-//! Convolutions as products: every patch of the input is written out, and the weights, as one matrix a group, multiply them.
-//! For f64 (and f32, where MIOpen does not serve), which rocBLAS multiplies at the device's speed. f16 and bf16 stay with the
-//! direct kernels, which round a sum once.
+//! Convolutions as products: every patch of the input is written out, and the weights, as one matrix a group,
+//! multiply them. For f64 (and f32, where MIOpen does not serve), which rocBLAS multiplies at the device's speed.
+//! f16 and bf16 stay with the direct kernels, which round a sum once.
 
 use burn_std::DType;
 use hip::{ConvDesc, KernelName};
@@ -15,8 +15,8 @@ use super::view::{narrow, reshape, transpose};
 use crate::dtype::{Value, raw_type};
 use crate::tensor::RocmTensor;
 
-/// Bytes of patches that are written out at once, one image's at least: so many keep any device busy, and the pool finds the
-/// same block again for each part of a batch.
+/// Bytes of patches that are written out at once, one image's at least: so many keep any device busy, and the pool
+/// finds the same block again for each part of a batch.
 const PATCH_BYTES: usize = 64 << 20;
 
 /// Bytes of one image's patches from which the direct kernels serve rather.

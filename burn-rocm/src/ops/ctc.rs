@@ -132,8 +132,9 @@ const MAX_SIZE: usize = 1 << 30;
 
 /// Minus the logarithm of the probability that the log-probabilities give to all alignments of each target: `[batch]`.
 ///
-/// Infinite where there is no alignment. A sequence of no steps says nothing: 0 for a target of no labels. NaN for a length
-/// beyond its tensor's size, and for a label that is no class; reads of the loss report either.
+/// The loss is infinite if there is no alignment. A sequence of no steps has loss 0 if its target
+/// has no labels. The loss is NaN for a length beyond its tensor's size and for a label that is no
+/// class; reads of the loss report both.
 pub(crate) fn loss(op: &'static str, sequences: Sequences) -> hip::Result<RocmTensor> {
     let prepared = Prepared::new(op, sequences)?;
     match prepared.batch {
@@ -142,12 +143,12 @@ pub(crate) fn loss(op: &'static str, sequences: Sequences) -> hip::Result<RocmTe
     }
 }
 
-/// The gradient of the log-probabilities from that of [`loss`]: of each class, minus the probability that an alignment gives
-/// it at the step; zero from a sequence's end on, and of sequences without an alignment.
+/// The gradient of the log-probabilities from that of [`loss`]: of each class, minus the probability that an
+/// alignment gives it at the step; zero from a sequence's end on, and of sequences without an alignment.
 ///
-/// This is the derivative with respect to the log-probabilities alone (equation 16 of the paper, by `ln y` instead of `y`),
-/// whether or not they are normalised. What Burn's `ctc_grad_from_alpha_beta_default` gives has `exp(log_probs)` added,
-/// equal once it has gone back through a log-softmax.
+/// This is the derivative with respect to the log-probabilities alone (equation 16 of the paper, by `ln y` instead
+/// of `y`), whether or not they are normalised. What Burn's `ctc_grad_from_alpha_beta_default` gives has
+/// `exp(log_probs)` added, equal once it has gone back through a log-softmax.
 pub(crate) fn backward(op: &'static str, sequences: Sequences, grad: RocmTensor) -> hip::Result<RocmTensor> {
     let prepared = Prepared::new(op, sequences)?;
     one_device(op, &[&prepared.log_probs, &grad])?;

@@ -150,8 +150,8 @@ impl Elements {
             Self::Words(elements) => Bytes::from_elems(elements),
             Self::Doubles(elements) => Bytes::from_elems(elements),
         };
-        // One-byte bools are 0 or 1 under either name, and to the host a bool is Rust's: Burn's own suite compares what is read with
-        // such, also where its dispatch has asked for `U8`.
+        // One-byte bools are 0 or 1 under either name, and to the host a bool is Rust's: Burn's own suite compares
+        // what is read with such, also where its dispatch has asked for `U8`.
         let dtype = match tensor.dtype_of() {
             DType::Bool(BoolStore::U8) => DType::Bool(BoolStore::Native),
             dtype => dtype,
@@ -166,8 +166,9 @@ pub(crate) fn read(tensor: RocmTensor) -> hip::Result<TensorData> {
     fault.map_or(Ok(data), Err)
 }
 
-/// The tensor's elements on the host, and the fault that is in them, where a kernel found an index out of range or a zero that it
-/// was to divide by: for finding out which elements are concerned. Burn's reads give the fault alone. Waits for the device.
+/// The tensor's elements on the host, and its fault if a kernel found an index out of range or a
+/// division by zero: for finding out which elements are concerned. Burn's reads only return the
+/// fault. Waits for the device.
 ///
 /// # Errors
 /// The device's own.
@@ -242,8 +243,8 @@ pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
     Ok(out)
 }
 
-/// Copies by 16 bytes where runs of the tensor's elements lie side by side in memory, as where the outer axes alone are permuted: whether
-/// they do.
+/// Copies by 16 bytes where runs of the tensor's elements lie side by side in memory, as where the outer axes alone
+/// are permuted: whether they do.
 fn in_units(tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
     const BYTES: usize = 16;
     if out.hip_device().block_threads() == 1 {

@@ -1,7 +1,8 @@
-//! Deformable convolution and its gradients: the input is sampled into columns, the rest is a matrix product on rocBLAS.
+//! Deformable convolution and its gradients: the input is sampled into columns, the rest is a matrix product on
+//! rocBLAS.
 //!
-//! Columns lie `[channels, taps, images, positions]`, so that the product of a group is one matrix over all the images of a
-//! chunk, and the sum over images of the weight's gradient is the product's own.
+//! Columns lie `[channels, taps, images, positions]`, so that the product of a group is one matrix over all the
+//! images of a chunk, and the sum over images of the weight's gradient is the product's own.
 
 use burn_std::DType;
 use hip::KernelName;
@@ -17,8 +18,8 @@ use crate::dtype::Value;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
-/// Bytes of columns at a time: what a product of the sizes of a network's layers (64 channels of 3 x 3 at 112 x 112) needs for
-/// two images in f32, so that larger batches cost time and no more memory.
+/// Bytes of columns at a time: what a product of the sizes of a network's layers (64 channels of 3 x 3 at 112 x
+/// 112) needs for two images in f32, so that larger batches cost time and no more memory.
 const COLUMN_BYTES: usize = 64 << 20;
 
 /// Items of work with which the largest devices are busy.
@@ -148,7 +149,8 @@ impl Sizes {
         [self.batch, self.channels_out, self.out[0], self.out[1]]
     }
 
-    /// Whole images, or a part of one, so that the columns of a chunk stay below `most` elements (but for one position's).
+    /// Whole images, or a part of one, so that the columns of a chunk stay below `most` elements (but for one
+    /// position's).
     fn chunks(&self, most: usize) -> Vec<Chunk> {
         let (lines, positions) = (self.channels * self.taps, self.positions());
         if lines * positions > most {
@@ -432,8 +434,8 @@ mod tests {
         }
     }
 
-    /// However the columns are cut, and whichever kernel gives the input's gradient, the results are the same; and what is said
-    /// to be the same bits is.
+    /// However the columns are cut, and whichever kernel gives the input's gradient, the results are the same; and
+    /// what is said to be the same bits is.
     #[test]
     fn chunks_and_orders_agree() {
         let options =

@@ -1,5 +1,5 @@
-//! Fourier transforms of real signals, of any length: one launch a prime factor (fours together), Bluestein's form where a
-//! factor is large.
+//! Fourier transforms of real signals, of any length: one launch a prime factor (fours together), Bluestein's form
+//! where a factor is large.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,8 +13,8 @@ use crate::dtype::Value;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
-/// Prime factors up to this are summed directly; beyond it Bluestein's three transforms of four to eight times the length cost
-/// less.
+/// Prime factors up to this are summed directly; beyond it Bluestein's three transforms of four to eight times the
+/// length cost less.
 const LARGEST_RADIX: usize = 61;
 
 /// Lengths stay below this: `fft.hip` squares indices and multiplies them by eight in 64 bits.
@@ -23,8 +23,8 @@ const LONGEST: usize = 1 << 31;
 /// Entries that the kept twiddle tables may have together: 16 MiB of f64.
 const MOST_KEPT: usize = 1 << 20;
 
-/// The tables used last, latest first: making one takes the sines and cosines of all its angles in f64, which is more work
-/// than the transform.
+/// The tables used last, latest first: making one takes the sines and cosines of all its angles in f64, which is
+/// more work than the transform.
 static TABLES: Mutex<VecDeque<Table>> = Mutex::new(VecDeque::new());
 
 struct Table {
@@ -298,8 +298,8 @@ pub(crate) fn rfft(x: RocmTensor, axis: usize, n: Option<usize>) -> hip::Result<
     Ok((part(&spectrum.re)?, part(&spectrum.im)?))
 }
 
-/// The `n` samples of the real signal that has these bins along the axis, cut or filled with zeros to `n / 2 + 1`; without `n`,
-/// twice as many samples as bins less two.
+/// The `n` samples of the real signal that has these bins along the axis, cut or filled with zeros to `n / 2 + 1`;
+/// without `n`, twice as many samples as bins less two.
 pub(crate) fn irfft(
     re: RocmTensor,
     im: RocmTensor,

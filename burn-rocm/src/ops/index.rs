@@ -54,7 +54,7 @@ pub(crate) fn check_size(op: &'static str, size: usize) -> hip::Result<()> {
     }
 }
 
-/// For indices that have been looked at before: what is wrong with them is a fault of theirs, and so of the result.
+/// For indices that another kernel has checked: its fault is in the indices, and so in the result.
 const NO_FLAG: Value = Value::U64(0);
 
 /// Element `[.., indices[..], ..]` of the tensor, over `shape`, the indices read with the strides given.
@@ -147,7 +147,7 @@ fn select_along(
     pick(op, flag, axis, tensor, indices, &along(indices, shape.len(), axis), shape)
 }
 
-/// [`select`] on the first of two axes, of places that are right, or have their fault.
+/// [`select`] on the first of two axes, for places that a kernel has checked.
 pub(super) fn pick_rows(
     op: &'static str,
     table: &RocmTensor,
@@ -194,8 +194,8 @@ pub(crate) enum Join {
 }
 
 impl Join {
-    /// Whether the values that meet in one element may do so in any order: or is the same in each; sums of floats are not,
-    /// and which assignment stays is not either; and not every type is added to atomically.
+    /// Whether the values that meet in one element may do so in any order: or is the same in each; sums of floats
+    /// are not, and which assignment stays is not either; and not every type is added to atomically.
     pub(super) fn any_order(self, ty: hip::DType) -> bool {
         match self {
             Self::Or => true,
@@ -314,7 +314,8 @@ fn put(
     }
     let shared = indices.layout().rank() == 1 && value.layout().rank() > 1;
     let dims = value.dims();
-    // That kernel steps through both by one shape; values may be narrower than the tensor in any axis.
+    // That kernel steps through values and tensor by one shape, but values may be narrower than the
+    // tensor in any axis.
     let alike = (0..dims.len()).all(|d| d == axis || dims[d] == out.dims()[d]);
     if join == Join::Add && alike && out.is_contiguous() && value.is_contiguous() && indices.is_contiguous() {
         let (outer, inner): (usize, usize) =

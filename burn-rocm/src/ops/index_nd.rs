@@ -17,8 +17,8 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 /// Dims of which one launch reads the indices: `Sizes` in the kernels.
 const DIMS: usize = 8;
 
-/// Elements of a slice from which sorting the places costs less than an atomic an element. On two cores of a Xeon, 10,000 slices of
-/// 64: 0.7 ms sorted, 2.5 by atomics; 100,000 of 1: 2.4 and 0.6.
+/// Elements of a slice from which sorting the places costs less than an atomic an element. On two cores of a Xeon,
+/// 10,000 slices of 64: 0.7 ms sorted, 2.5 by atomics; 100,000 of 1: 2.4 and 0.6.
 const WIDE: usize = 16;
 
 /// How a tensor is seen by tuples of `length` indices: `slices` slices of the shape `rest`.
@@ -115,9 +115,9 @@ pub(crate) fn gather(op: &'static str, tensor: RocmTensor, indices: RocmTensor) 
     reshape(pick_rows(op, &table, &places)?, &slices.shape())
 }
 
-/// Joins each slice of `value` with the slice of the tensor that its tuple of indices names. Where several tuples name one slice,
-/// sums of floats and what is assigned depend on an order, which is the tuples' own for wide slices and where
-/// `BURN_ROCM_DETERMINISTIC` is set.
+/// Joins each slice of `value` with the slice of the tensor that its tuple of indices names. Where several tuples
+/// name one slice, sums of floats and what is assigned depend on an order, which is the tuples' own for wide slices
+/// and where `BURN_ROCM_DETERMINISTIC` is set.
 pub(crate) fn scatter(
     op: &'static str,
     tensor: RocmTensor,

@@ -20,8 +20,8 @@ const MAX_DIMS: usize = 8;
 /// What `prelude.h` has in 32 bits stays at or below this.
 pub(crate) const MAX_REACH: usize = i32::MAX as usize;
 
-/// Element counts and offsets of one strided launch stay at or below this: [`MAX_REACH`], or less where a setting says so, so that
-/// tests see launches split without tensors of that size.
+/// Element counts and offsets of one strided launch stay at or below this: [`MAX_REACH`], or less where a setting
+/// says so, so that tests see launches split without tensors of that size.
 pub(crate) fn max_reach() -> usize {
     hip::launch_reach()
 }
@@ -70,9 +70,10 @@ pub(super) fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
 
 /// The one way to the device.
 pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
-    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `Table` (`ops/table.rs`) and `cat` have checked that the elements named by the counts, shapes and strides
-    // they pass lie inside the buffers they pass with them, and give each kernel of `hip/kernels` its parameters
-    // in the order that its family documents; the kernels touch nothing else.
+    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `Table` (`ops/table.rs`) and `cat` check
+    // that the counts, shapes and strides which they pass name elements inside the buffers which
+    // they pass. They give each kernel of `hip/kernels` its parameters in the order that its family
+    // documents. The kernels touch nothing else.
     unsafe { launch.submit(grid, 0) }
 }
 
@@ -80,7 +81,8 @@ fn elements(tensor: &RocmTensor) -> Elements<'_> {
     Elements { buffer: tensor.buffer(), byte_offset: tensor.byte_offset() }
 }
 
-/// An element-wise op of packed tensors of one shape and dtype: put off, to be launched together with the next ones, or by its own kernel.
+/// An element-wise op of packed tensors of one shape and dtype: put off, to be launched together with the next
+/// ones, or by its own kernel.
 ///
 /// `kernel` is the op's own, whose first argument is `functor` and whose parameters are those of [`flat`].
 pub(crate) fn element_wise(
@@ -166,8 +168,8 @@ pub(crate) fn rows(
     submit(launch, grid)
 }
 
-/// Launches `kernel(dims.., inputs.., scalars.., output)` over inputs that need not be dense, a null pointer for an absent
-/// one: `dims` give the strides of their own layouts.
+/// Launches `kernel(dims.., inputs.., scalars.., output)` over inputs that need not be dense, a null pointer for an
+/// absent one: `dims` give the strides of their own layouts.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn views(
     op: &'static str,
@@ -297,8 +299,8 @@ impl<'a> Output<'a> {
     }
 }
 
-/// A strided launch: `kernel(n, before.., Strided<N>, after.., inputs.., scalars.., out)`, N being the inputs and, if it
-/// is walked, the output.
+/// A strided launch: `kernel(n, before.., Strided<N>, after.., inputs.., scalars.., out)`, N being the inputs and,
+/// if it is walked, the output.
 pub(crate) struct Walk<'a> {
     op: &'static str,
     kernel: KernelName,
@@ -354,7 +356,8 @@ impl<'a> Walk<'a> {
         Self { work, ..self }
     }
 
-    /// The kernel takes 16 bytes of the output at a time where it can, and behind the metadata how the operands lie: [`lies`].
+    /// The kernel takes 16 bytes of the output at a time where it can, and behind the metadata how the operands
+    /// lie: [`lies`].
     pub(crate) fn pieces(self) -> Self {
         Self { pieces: true, ..self }
     }
@@ -443,8 +446,8 @@ fn inside(walk: &Walk<'_>, operand: &Operand<'_>) -> hip::Result<()> {
     Ok(())
 }
 
-/// One launch; one for each index of the outermost dimension where there are more than the kernels take, or two halves along it
-/// where they reach too far.
+/// One launch; one for each index of the outermost dimension where there are more than the kernels take, or two
+/// halves along it where they reach too far.
 fn part<const N: usize>(
     walk: &Walk<'_>,
     shape: &[usize],
@@ -483,8 +486,8 @@ fn part<const N: usize>(
     part(walk, &halves[1], strides, skipped, done + first)
 }
 
-/// 0, or 1 where the last axis is of pieces of `width` elements that every operand has side by side and begins at a multiple of as many; `2 << k` is
-/// added where operand `k` has one value along it instead.
+/// 0, or 1 where the last axis is of pieces of `width` elements that every operand has side by side and begins at a
+/// multiple of as many; `2 << k` is added where operand `k` has one value along it instead.
 fn lies<const N: usize>(shape: &[usize], strides: [&[isize]; N], width: usize) -> u32 {
     if !shape.last().is_some_and(|last| last.is_multiple_of(width)) {
         return 0;

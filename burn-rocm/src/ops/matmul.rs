@@ -1,5 +1,5 @@
-//! Matrix products: floats on rocBLAS, which takes transposed and broadcast views as they are; integers on a kernel, and floats too
-//! where there is no rocBLAS for the device or `BURN_ROCM_MATMUL` says so.
+//! Matrix products: floats on rocBLAS, which takes transposed and broadcast views as they are; integers on a
+//! kernel, and floats too where there is no rocBLAS for the device or `BURN_ROCM_MATMUL` says so.
 
 use std::sync::Once;
 
@@ -15,9 +15,9 @@ use crate::error::invalid;
 use crate::layout::{Layout, broadcast_shape, collapse};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
-/// Bytes that are copied rather than multiplied where they lie, for each call that this saves: on a GPU, and where a block is a core's
-/// loop. A call takes some 4 us, in which an H200 copies 8 MB, half as much memory bandwidth 4, and a core 64 KB.
-/// `benches/src/bin/product_batches.rs` times both sides.
+/// Bytes that are worth copying to save one call: on a GPU, and on the CPU device. A call takes
+/// about 4 us. In that time an H200 copies 8 MB, a GPU of half its memory bandwidth 4 MB, and a CPU
+/// core 64 KB. `benches/src/bin/product_batches.rs` times both sides.
 const COPIED_A_CALL: [usize; 2] = [4 << 20, 64 << 10];
 
 /// The output of one block of the kernel is so many rows and columns.
@@ -51,8 +51,8 @@ pub(crate) fn bytes(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::
     product(op, lhs, rhs, 1.0, DType::I32)
 }
 
-/// `alpha * (lhs x rhs)` into `out`, a view of the product's shape whose elements lie anywhere; the product's batches broadcast. No copy where
-/// [`is_one_batch`] says so of `out`.
+/// `alpha * (lhs x rhs)` into `out`, a view of the product's shape whose elements lie anywhere; the product's
+/// batches broadcast. No copy where [`is_one_batch`] says so of `out`.
 pub(crate) fn scaled_to(
     op: &'static str,
     lhs: RocmTensor,
@@ -218,8 +218,8 @@ fn matrix(tensor: &RocmTensor) -> Option<Strides> {
     None
 }
 
-/// Whether one call of rocBLAS takes the matrices of all batches where they lie: the last two axes as it takes a matrix, and one stride that leads
-/// from each to the next.
+/// Whether one call of rocBLAS takes the matrices of all batches where they lie: the last two axes as it takes a
+/// matrix, and one stride that leads from each to the next.
 pub(crate) fn is_one_batch(tensor: &RocmTensor) -> bool {
     let batch = tensor.dims().len().saturating_sub(2);
     let merged = collapse(&tensor.dims()[..batch], [&tensor.layout().strides()[..batch]]);
@@ -227,7 +227,7 @@ pub(crate) fn is_one_batch(tensor: &RocmTensor) -> bool {
     merged.shape.len() <= 1 && forward && matrix(tensor).is_some()
 }
 
-/// A side of a product, and how its matrices lie.
+/// One operand of a product, and the strides of its matrices.
 struct Side {
     tensor: RocmTensor,
     strides: Strides,
@@ -257,20 +257,21 @@ impl Side {
         (&dims[..dims.len() - 2], &strides[..dims.len() - 2])
     }
 
-    /// Whether all batches are one matrix.
+    /// Whether all batches share one matrix.
     fn is_shared(&self) -> bool {
         let (dims, strides) = self.batches();
         dims.iter().zip(strides).all(|(&dim, &stride)| stride == 0 || dim == 1)
     }
 
-    /// Whether no one stride leads through its batches and `out`'s.
+    /// Whether no single stride steps through its batches and through those of `out`.
     fn is_scattered(&self, out: &RocmTensor) -> bool {
         let (dims, strides) = self.batches();
         let merged = collapse(dims, [strides, &out.layout().strides()[..dims.len()]]);
         merged.shape.len() > 1 || merged.strides[0].iter().any(|&stride| stride < 0)
     }
 
-    /// The batches one after the other. Each matrix stays as it lies, so that runs of elements are copied as such.
+    /// Copies the batches one after the other. Each matrix keeps its layout, so that runs of
+    /// elements are copied as runs.
     fn together(self) -> hip::Result<Self> {
         let last = self.tensor.dims().len() - 1;
         let tensor = if self.strides.col == 1 {
@@ -282,7 +283,7 @@ impl Side {
         Self::new(tensor)
     }
 
-    /// All batches as more rows of one matrix, where their rows lie evenly.
+    /// All batches as the rows of one tall matrix, if one stride leads through their rows.
     fn tall(&self) -> hip::Result<Option<Self>> {
         let width = self.tensor.dims()[self.tensor.dims().len() - 1];
         let layout = self.tensor.layout().reshape("matmul", &[self.tensor.len() / width, width])?;
@@ -310,7 +311,8 @@ impl Call {
                 |side: &Side, moved| if moved { side.tensor.len() * side.tensor.dtype_size() } else { 0 };
             let copied = bytes(&a, scattered[0]) + bytes(&b, scattered[1]);
             let launches = 1 + scattered.iter().filter(|&&moved| moved).count();
-            // A shared right side makes one matrix of all batches, else they stay as many.
+            // With a shared right side all batches become one product; otherwise the copy only
+            // saves calls.
             let work = if b.is_shared() { a.batches().0.iter().product() } else { calls };
             let each = COPIED_A_CALL[usize::from(out.hip_device().block_threads() == 1)];
             if copied <= work.saturating_sub(launches).saturating_mul(each) {
@@ -329,9 +331,10 @@ impl Call {
         Ok(())
     }
 
-    /// One right matrix for all: the left batches are more rows of one matrix, where their rows lie evenly. `false` where they don't.
+    /// Multiplies all left batches, as the rows of one tall matrix, by the right side that they
+    /// share. Returns `false` if their rows don't form one.
     ///
-    /// As many rows a call as 31 bits count.
+    /// A call takes as many rows as 31 bits count.
     fn by_rows(self, a: &Side, b: &Side, place: &Side, by: By) -> hip::Result<bool> {
         if !b.is_shared() {
             return Ok(false);
@@ -418,7 +421,7 @@ impl Batch {
     }
 }
 
-/// How many calls [`batches`] makes of the batch axes.
+/// The number of calls that [`batches`] makes.
 fn calls(merged: &crate::layout::Collapsed<3>) -> usize {
     let each = merged.strides.iter().any(|strides| strides.last().is_some_and(|&stride| stride < 0));
     let inner = if each { 0 } else { 1 };

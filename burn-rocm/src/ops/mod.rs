@@ -40,8 +40,8 @@ pub(crate) mod table;
 pub(crate) mod unary;
 pub(crate) mod view;
 
-/// Whether an op computes a gradient: Burn's methods and the fused functions that do are named so. (A product that Burn's autodiff asks of `float_matmul` is
-/// not told apart.)
+/// Whether an op computes a gradient: Burn's methods and the fused functions that do are named so. (A product that
+/// Burn's autodiff asks of `float_matmul` is not told apart.)
 fn is_gradient(op: &str) -> bool {
     op.ends_with("_backward")
 }

@@ -33,10 +33,11 @@ pub(crate) fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> 
     Ok(())
 }
 
-/// That MIOpen may be asked to normalise `x`: it counts elements in 32 bits, and has one type for x and its parameters.
+/// Checks that MIOpen can normalise `x`: it counts elements in 32 bits, and takes x and its
+/// parameters in one type only.
 ///
 /// # Errors
-/// `Unsupported` where it may not.
+/// `Unsupported` if it can't.
 pub(crate) fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
     let unsupported = |what: String| Err(hip::Error::Unsupported { op, dtype: what });
     if x.len() > max_reach() {
@@ -82,7 +83,8 @@ pub(crate) fn layer_norm(
         Route::Auto | Route::Library => match by_miopen(&x, &gamma, beta.as_ref(), epsilon, &out) {
             Ok(()) => true,
             Err(error) if route == Route::Library => return Err(error),
-            // Dtypes that it has not, a tensor too large for it, or a MIOpen of before ROCm 6.
+            // MIOpen lacks the dtypes, the tensor is too large for it, or it is older than ROCm
+            // 6's.
             Err(hip::Error::Unsupported { .. }) => false,
             Err(error) => {
                 without_library(error)?;
@@ -111,8 +113,9 @@ fn by_kernel(
     views(OP, out.hip_device(), kernel, grid, &dims, inputs, &[Value::F64(epsilon)], out)
 }
 
-/// By MIOpen, which wants a shift and writes each row's statistics too. Its variance, the mean of squares less the squared mean, has
-/// no digits left where a row's mean is large: a kernel looks at the statistics and computes those rows again.
+/// By MIOpen, which wants a shift and writes each row's statistics too. Its variance, the mean of squares less the
+/// squared mean, has no digits left where a row's mean is large: a kernel looks at the statistics and computes
+/// those rows again.
 fn by_miopen(
     x: &RocmTensor,
     gamma: &RocmTensor,

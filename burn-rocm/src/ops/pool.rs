@@ -1,9 +1,9 @@
 //! Pooling over two and three axes, in one dimension that of a plane of one row.
 //!
-//! Maxima are found by a kernel: MIOpen starts each window from the lowest finite number and takes what is greater, so that
-//! windows of -inf and windows that begin with NaN come out different from Burn's, and nothing tells of them beforehand. Their
-//! gradient, and averages, are MIOpen's where it has the dtype and the options, else (f64, bf16, dilation, outputs rounded
-//! up, tensors past 2^31 elements) a kernel's.
+//! Maxima are found by a kernel: MIOpen starts each window from the lowest finite number and takes what is greater,
+//! so that windows of -inf and windows that begin with NaN come out different from Burn's, and nothing tells of
+//! them beforehand. Their gradient, and averages, are MIOpen's where it has the dtype and the options, else (f64,
+//! bf16, dilation, outputs rounded up, tensors past 2^31 elements) a kernel's.
 
 use burn_std::DType;
 use hip::{Dnn, Fault, KernelName, PoolDesc, PoolMode};
@@ -72,8 +72,8 @@ impl<const D: usize> Window<D> {
         Ok(out)
     }
 
-    /// Whether MIOpen pools so: no dilation, complete windows, padding below the window's size, f32 or f16, elements that it
-    /// can count in 31 bits.
+    /// Whether MIOpen pools so: no dilation, complete windows, padding below the window's size, f32 or f16,
+    /// elements that it can count in 31 bits.
     fn miopen(&self, x: &[usize], out: &[usize], dtype: hip::DType) -> bool {
         let complete = Self { ceil: false, ..*self }.output("pool", x).is_ok_and(|complete| complete == out);
         let padding = self.padding.iter().zip(&self.size).all(|(padding, size)| padding < size);
@@ -119,7 +119,8 @@ fn served(out: &RocmTensor, call: impl FnOnce(&Dnn) -> hip::Result<()>) -> hip::
     }
 }
 
-/// Launches a pooling kernel over `planes` and the window, with its one switch and what raises its fault where it has them.
+/// Launches a pooling kernel over `planes` and the window, with its one switch and what raises its fault where it
+/// has them.
 fn kernel(
     op: &'static str,
     kernel: KernelName,

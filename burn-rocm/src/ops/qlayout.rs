@@ -1,5 +1,6 @@
-//! Layout ops on quantised tensors. Views move nothing, blocks or not: a value's block is where it is stored. What has to be stored
-//! anew keeps its values where they share a scale or whole blocks move, and is quantised again where not, as `burn-flex` does.
+//! Layout ops on quantised tensors. Views move nothing, blocks or not: a value's block is where it is stored. What
+//! has to be stored anew keeps its values where they share a scale or whole blocks move, and is quantised again
+//! where not, as `burn-flex` does.
 
 use burn_std::{DType, FloatDType, Slice};
 
@@ -75,8 +76,8 @@ pub(crate) fn repeat_dim(tensor: RocmQTensor, axis: usize, times: usize) -> hip:
     reshape(OP, expand(tensor, &apart)?, &target)
 }
 
-/// What `pick` takes out of the tensor, stored anew: the values themselves where all share a scale, else floats that are quantised
-/// again.
+/// What `pick` takes out of the tensor, stored anew: the values themselves where all share a scale, else floats
+/// that are quantised again.
 fn picked(
     op: &'static str,
     tensor: RocmQTensor,

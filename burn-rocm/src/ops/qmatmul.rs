@@ -1,5 +1,5 @@
-//! Matrix products with quantised operands. Bytes that share a scale are multiplied by rocBLAS as integers; all else by a kernel that
-//! dequantises as it loads. f64, which that kernel does not compute in, is dequantised ahead.
+//! Matrix products with quantised operands. Bytes that share a scale are multiplied by rocBLAS as integers; all
+//! else by a kernel that dequantises as it loads. f64, which that kernel does not compute in, is dequantised ahead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -182,8 +182,8 @@ fn tiles(lhs: &Side, rhs: &Side, [m, n, k]: [u32; 3], out: &RocmTensor) -> hip::
 /// The devices, by their bits, whose rocBLAS multiplies no 8-bit integers.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// The product by rocBLAS's 8-bit integers, where the values are bytes, each side has one scale, no sum can overflow, and rocBLAS has
-/// that product for the device.
+/// The product by rocBLAS's 8-bit integers, where the values are bytes, each side has one scale, no sum can
+/// overflow, and rocBLAS has that product for the device.
 fn integers(
     a: &RocmQTensor,
     b: &RocmQTensor,

@@ -1,5 +1,5 @@
-//! Floats to quantised values and back, and quantised tensors to and from the host. All is computed on the device; the one thing that
-//! the host does is to lay scales behind values, as Burn's data has them.
+//! Floats to quantised values and back, and quantised tensors to and from the host. All is computed on the device;
+//! the one thing that the host does is to lay scales behind values, as Burn's data has them.
 
 use burn_backend::TensorData;
 use burn_backend::quantization::QuantScheme;
@@ -202,8 +202,8 @@ pub(super) fn pack(op: &'static str, values: RocmTensor, format: Format) -> hip:
 
 /// The tensor stored in the row-major order of its shape, from the buffer's start, nothing else in it.
 ///
-/// Where all values share a scale they are moved as they are; so are whole blocks. Other views of blocks get new ones of their new
-/// neighbours' range, as `burn-flex` does.
+/// Where all values share a scale they are moved as they are; so are whole blocks. Other views of blocks get new
+/// ones of their new neighbours' range, as `burn-flex` does.
 pub(crate) fn dense(op: &'static str, tensor: RocmQTensor) -> hip::Result<RocmQTensor> {
     let format = tensor.format();
     let (layout, n) = (tensor.layout().clone(), tensor.len());

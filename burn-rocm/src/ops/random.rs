@@ -57,8 +57,9 @@ fn greatest(dtype: DType) -> f64 {
     }
 }
 
-/// A tensor of the distribution. `Default` is [0, 1) for floats and [0, 255) for ints, as on Burn's other GPU
-/// backends. Of a uniform distribution of floats the part is drawn from that lies within the dtype's finite numbers.
+/// A tensor drawn from the distribution. `Default` is [0, 1) for floats and [0, 255) for ints, as
+/// on Burn's other GPU backends. A uniform distribution of floats is cut to the dtype's finite
+/// numbers.
 ///
 /// # Errors
 /// `Invalid` for uniform bounds that are not finite, which Burn's CPU backends refuse too.
@@ -76,7 +77,7 @@ pub(crate) fn random(
             if !(low.is_finite() && high.is_finite()) {
                 return invalid("random", "finite bounds", format!("{low}..{high}"));
             }
-            // Integers' kernel takes the bounds' difference in f64.
+            // The integer kernel computes the bounds' difference in f64.
             let most = if float { greatest(dtype) } else { f64::MAX / 2.0 };
             ("random_uniform", &[low.clamp(-most, most), high.clamp(-most, most)])
         }

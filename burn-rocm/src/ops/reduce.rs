@@ -66,8 +66,8 @@ impl Lines {
         }
     }
 
-    /// The blocks that the columns of one part take where a thread has several side by side (`wide_columns`): of 32 threads each along
-    /// a row, or fewer on shorter rows. 0 where it has one.
+    /// The blocks that the columns of one part take where a thread has several side by side (`wide_columns`): of 32
+    /// threads each along a row, or fewer on shorter rows. 0 where it has one.
     fn wide_blocks(&self) -> usize {
         // `SIDE_BY_SIDE`.
         let lanes = (16 / self.tensor.dtype_size()).min(4);
@@ -84,8 +84,8 @@ impl Lines {
         let device = self.tensor.hip_device();
         let units = device.info().compute_units as usize;
         let threads = device.block_threads() as usize;
-        // A row is a block's work, a column a thread's or, where a block has one thread, one of a vector's. Blocks for each unit: as many as
-        // read at the full rate (H200, sums of 2^28 f32 as one row and as 4096 columns).
+        // A row is a block's work, a column a thread's or, where a block has one thread, one of a vector's. Blocks
+        // for each unit: as many as read at the full rate (H200, sums of 2^28 f32 as one row and as 4096 columns).
         let (lines, least, blocks) = match (self.inner, self.wide_blocks()) {
             (1, _) => (self.outer, LEAST_PART[0], if threads == 1 { 4 } else { 32 }),
             (inner, 0) => ((self.outer * inner).div_ceil(threads.max(64)), LEAST_PART[1], 4),
@@ -94,12 +94,14 @@ impl Lines {
         if lines == 0 || lines >= units {
             1
         } else {
-            // Not one block more than that: it would begin another round (H200, sums of 8192 x 2304 f32: 29 us with 1062 blocks of 132 units).
+            // Not one block more than that: it would begin another round (H200, sums of 8192 x 2304 f32: 29 us with
+            // 1062 blocks of 132 units).
             (blocks * units / lines).min(self.len / least).max(1)
         }
     }
 
-    /// Launches the row kernel on `row_grid`, or the column kernel where a line's elements lie apart, `values` after the shape.
+    /// Launches the row kernel on `row_grid`, or the column kernel where a line's elements lie apart, `values`
+    /// after the shape.
     pub(super) fn launch(
         &self,
         op: &'static str,
@@ -155,7 +157,8 @@ impl Lines {
         Ok(out)
     }
 
-    /// The whole reduction, in one pass or two; `to` another type than the tensor's only between f32 and narrower floats.
+    /// The whole reduction, in one pass or two; `to` another type than the tensor's only between f32 and narrower
+    /// floats.
     fn reduce(&self, op: &'static str, functor: &'static str, to: DType) -> hip::Result<RocmTensor> {
         let dtype = self.tensor.dtype_of();
         let parts = self.parts();
@@ -192,7 +195,8 @@ impl Lines {
         self.tensor.hip_device().grid_kept_rows(self.outer, self.len)
     }
 
-    /// A block for each row and part, or a warp where that fills the device: `reduce_rows` goes by whether there are as many as warps.
+    /// A block for each row and part, or a warp where that fills the device: `reduce_rows` goes by whether there
+    /// are as many as warps.
     fn row_grid(&self, parts: usize) -> Grid {
         let device = self.tensor.hip_device();
         let rows = self.outer * parts;
@@ -212,8 +216,8 @@ fn column_grid(device: &Arc<Device>, columns: usize, len: usize) -> Grid {
     Grid { blocks: whole.blocks.min(enough.min(u32::MAX as usize) as u32), threads: whole.threads }
 }
 
-/// What a reduction along an axis gives for no element at all. A mean of nothing is refused like an extreme, as Burn's CPU backends
-/// do: Burn's variance is made of it and would be 0.
+/// The result of a reduction along an empty axis. A mean is refused like an extreme, as in Burn's
+/// CPU backends: Burn would compute a variance of 0 from it.
 fn identity(op: &'static str, functor: &'static str) -> hip::Result<Scalar> {
     match functor {
         "Sum" => Ok(0i64.into()),
@@ -282,7 +286,8 @@ fn one_row(tensor: RocmTensor) -> hip::Result<RocmTensor> {
 /// The functor's result over all elements, of shape `[1]`.
 pub(crate) fn reduce(op: &'static str, functor: &'static str, tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if tensor.is_empty() {
-        // Of nothing, as burn-flex has it; along an axis it refuses too, and integers have no such ends.
+        // The results for no elements are burn-flex's. Along an axis burn-flex refuses too, and
+        // integers have no infinities.
         let value = match (functor, tensor.kernel_type()?.is_float()) {
             ("Max" | "MaxAbs", true) => Some(f64::NEG_INFINITY),
             ("Min", true) => Some(f64::INFINITY),
@@ -358,8 +363,8 @@ pub(crate) fn extreme_with_index(
     Ok((lines.restore(values)?, lines.restore(cast(indices, index)?)?))
 }
 
-/// Along an axis longer than the kernels' 32-bit indices reach: the extremes of parts of it, and the extreme of those. The first
-/// of equals is in the first of equal parts.
+/// Along an axis longer than the kernels' 32-bit indices reach: the extremes of parts of it, and the extreme of
+/// those. The first of equals is in the first of equal parts.
 fn extreme_in_parts(
     op: &'static str,
     functor: &'static str,

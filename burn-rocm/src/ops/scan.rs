@@ -24,7 +24,7 @@ pub(crate) fn scan(
     let out = RocmTensor::empty(device, input.layout().shape().clone(), input.dtype_of())?;
     if let Some(tiles) = Tiles::of(&lines, ty.size()) {
         let state = tiles.state(device)?;
-        let dims = [lines.outer, lines.len, tiles.elements, tiles.count].map(|v| Value::U64(v as u64));
+        let dims = [lines.outer, lines.len].map(|v| Value::U64(v as u64));
         let kernel = KernelName::new("scan_tiles").name(functor).ty(ty);
         rows(op, device, kernel, tiles.grid, &dims, &[input], &[], &[&state, &out])?;
     } else if !out.is_empty() {
@@ -36,47 +36,39 @@ pub(crate) fn scan(
     lines.restore(out)
 }
 
-/// `FAN` of `scan.hip`: the tiles of a group, and the groups of a super-group.
-const FAN: usize = 32;
-
-/// Rows that are too few to keep the device busy by a block each, cut into tiles.
+/// How to cut rows into tiles if there are too few rows to keep the device busy with a block each.
 struct Tiles {
-    /// Elements of a tile.
-    elements: usize,
-    /// Tiles of a row.
-    count: usize,
-    rows: usize,
-    /// Words of a published value.
-    words: usize,
     grid: Grid,
+    /// The most words that the tiles publish.
+    words: usize,
 }
 
 impl Tiles {
     fn of(lines: &Lines, size: usize) -> Option<Self> {
         let device = lines.tensor.hip_device();
         let threads = device.block_threads();
+        let block = threads as usize;
+        // The smallest tile of `Tiles` in `scan.hip`.
         let elements = match threads {
-            // A core's tile stays in its first cache.
             1 => 4096,
-            // `STEPS` of `scan.hip`, 16 bytes each.
-            threads => threads as usize * (16 / size) * if size < 4 { 1 } else { 2 },
+            _ => block * (16 / size).min(4) * 4,
         };
-        let resident = (device.resident_warps() * device.info().warp_size as usize / threads as usize).max(1);
-        // A row's own block is quicker for rows of a few tiles.
+        let resident = (device.resident_warps() * device.info().warp_size as usize / block).max(1);
+        // Rows of only a few tiles are faster with one block each.
         if lines.inner != 1 || lines.outer >= resident || lines.len < 4 * elements {
             return None;
         }
-        let count = lines.len.div_ceil(elements);
-        let blocks = (lines.outer * count).min(resident) as u32;
-        let words = size.max(4) / 4;
-        Some(Self { elements, count, rows: lines.outer, words, grid: Grid { blocks, threads } })
+        let tiles = lines.len.div_ceil(elements);
+        // On a GPU two blocks a compute unit, which hold many tiles' elements and keep memory busy.
+        let most = if threads == 1 { resident } else { 2 * device.info().compute_units as usize };
+        let blocks = (lines.outer * tiles).min(most) as u32;
+        let words = lines.outer * (tiles + tiles.div_ceil(block)) * (size.max(4) / 4);
+        Some(Self { grid: Grid { blocks, threads }, words })
     }
 
-    /// The counter of tiles taken and what each row's tiles publish, as `Levels` of `scan.hip` has it: all 0.
+    /// The zeroed state: the counter of tiles taken, then what each row's tiles publish.
     fn state(&self, device: &Arc<Device>) -> hip::Result<RocmTensor> {
-        let groups = self.count.div_ceil(FAN);
-        let published = (self.count + groups + groups.div_ceil(FAN)) * self.words;
-        let state = RocmTensor::empty(device, [1 + self.rows * published], DType::U64)?;
+        let state = RocmTensor::empty(device, [1 + self.words], DType::U64)?;
         device.fill_bytes(state.buffer(), 0, 0, state.len() * size_of::<u64>())?;
         Ok(state)
     }

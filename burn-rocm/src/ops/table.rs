@@ -40,12 +40,12 @@ pub(crate) struct Table<'a> {
     pub(crate) pieces: usize,
 }
 
-/// How much a launch over a table writes.
+/// Which tensors a launch over a table writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Writes {
-    /// The last tensors of each row.
+    /// How many of each row's tensors, counted from the end.
     pub(crate) of_row: usize,
-    /// The last of the buffers.
+    /// How many of the buffers, counted from the end.
     pub(crate) buffers: usize,
 }
 
@@ -103,7 +103,8 @@ impl<'a> Table<'a> {
         Ok(Self { words, device, rows, pieces })
     }
 
-    /// Launches `kernel(table, scalars.., buffers..)`, a null pointer for an absent buffer, with the threads that its pieces need.
+    /// Launches `kernel(table, scalars.., buffers..)`, a null pointer for an absent buffer, with the threads that
+    /// its pieces need.
     ///
     /// A scalar that is a struct may have more fields than the kernel's.
     pub(crate) fn launch(
@@ -129,7 +130,8 @@ impl<'a> Table<'a> {
         submit(launch, self.device.grid_rows(self.pieces, PIECE))
     }
 
-    /// The faults of a row's tensors are those of what is written of it, and no other row's; those of all rows are the buffers'.
+    /// A row's outputs take over the faults of that row's inputs only; the buffers take over those
+    /// of all rows.
     fn carry_faults(&self, buffers: &[Option<&RocmTensor>], writes: Writes) {
         let (read, written) = buffers.split_at(buffers.len() - writes.buffers);
         let read = || read.iter().flatten().map(|tensor| tensor.buffer());

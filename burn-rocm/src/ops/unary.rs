@@ -68,8 +68,9 @@ fn map2(
     })
 }
 
-/// Each element, or the bound it passes; an absent bound is the type's own. NaN stays, and a bound that is NaN holds nothing back:
-/// both as Burn defines clamp, by masks of what is lower or greater than a bound. Of bounds in the wrong order the upper counts.
+/// Limits each element to the bounds; an absent bound is the type's own end. NaN elements stay and
+/// a NaN bound is ignored, as Burn defines clamp (by masks of what is lower or greater than a
+/// bound). If the bounds are in the wrong order, the upper one counts.
 pub(crate) fn clamp(
     op: &'static str,
     tensor: RocmTensor,

@@ -1,4 +1,5 @@
-//! Views: ops that move no data, and those that do where strides cannot say it (`reshape`, `slice_assign`, `repeat_dim`).
+//! Views, which move no data, and ops that copy where strides can't express the result (`reshape`,
+//! `slice_assign`, `repeat_dim`).
 
 use burn_std::Slice;
 
@@ -65,7 +66,7 @@ pub(crate) fn unfold(tensor: RocmTensor, axis: usize, size: usize, step: usize) 
     Ok(tensor.view(layout))
 }
 
-/// The tensor with the elements of a range replaced: in place where nobody else holds the buffer.
+/// Replaces a range of the tensor's elements, in place if nobody else holds the buffer.
 pub(crate) fn slice_assign(
     mut tensor: RocmTensor,
     slices: &[Slice],
@@ -80,7 +81,7 @@ pub(crate) fn slice_assign(
     }
     let own = tensor.is_sole_holder() && tensor.layout().names_each_once();
     if !own && let Some((axis, range)) = one_cut(tensor.dims(), slices) {
-        // What stays and what is new, written once.
+        // One launch writes what stays and what is new.
         let rest = tensor.dims()[axis] - range.end;
         let ahead = narrow(tensor.clone(), axis, 0, range.start)?;
         let behind = narrow(tensor, axis, range.end, rest)?;
@@ -92,7 +93,8 @@ pub(crate) fn slice_assign(
     Ok(out)
 }
 
-/// The one axis of which the ranges, all of step 1, leave something out, and what they take of it.
+/// The only axis that the ranges don't take whole, and the part of it that they take. `None` if a
+/// step is not 1.
 fn one_cut(dims: &[usize], slices: &[Slice]) -> Option<(usize, std::ops::Range<usize>)> {
     let mut cut = None;
     for (axis, (slice, &dim)) in slices.iter().zip(dims).enumerate() {

@@ -55,8 +55,8 @@ pub(crate) struct LaunchRecord {
     pub(crate) scratch: Option<unsafe extern "C" fn(bytes: u64) -> *mut c_void>,
 }
 
-// SAFETY: native launches share it read-only; what `dynamic_shared` points to each part of a launch sets for itself. `arguments` is
-// lockstep's alone.
+// SAFETY: native launches share it read-only; each part of a launch sets what its `dynamic_shared`
+// points to. Only lockstep uses `arguments`.
 unsafe impl Sync for LaunchRecord {}
 
 impl LaunchRecord {
@@ -95,8 +95,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The arguments as AMD's hardware has them: one after the other, each at its type's alignment (LLVM's "User Guide for AMDGPU
-    /// Backend", "Kernarg Segment").
+    /// The arguments in the layout of AMD's hardware: one after the other, each at its type's
+    /// alignment (LLVM's "User Guide for AMDGPU Backend", "Kernarg Segment").
     ///
     /// # Safety
     /// `arguments` has a pointer to each of the kernel's arguments.
@@ -106,7 +106,8 @@ impl Kernel {
             .layout
             .iter()
             .fold(0, |end: usize, [size, align]| end.next_multiple_of(*align as usize) + *size as usize);
-        // Some more behind it: a struct may have members that this kernel does not have as parameters, and does not look at.
+        // Some room behind them: a struct may have more members than this kernel has parameters,
+        // which the kernel does not look at.
         let mut segment = vec![u128::MAX; end.div_ceil(size_of::<u128>()) + 4];
         let mut at: usize = 0;
         for (index, [size, align]) in self.layout.iter().enumerate() {

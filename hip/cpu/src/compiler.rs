@@ -87,13 +87,13 @@ fn compilers() -> Vec<OsString> {
     set.into_iter().chain(["c++", "g++", "clang++"].map(OsString::from)).collect()
 }
 
-/// The file of the compiler that programs which were not built ahead are compiled by; `None` where none is found.
+/// The path of the compiler for programs that were not built ahead; `None` if there is none.
 pub fn host_compiler() -> Option<PathBuf> {
     let folders: Vec<PathBuf> =
         env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default();
     let found = |name: OsString| {
         let path = Path::new(&name);
-        // As the system looks for a program: by its path where it has one.
+        // A name without a folder is looked up in PATH, as the system does.
         let path = match path.components().count() {
             1 => folders.iter().map(|folder| folder.join(path)).find(|path| path.is_file())?,
             _ => path.to_owned(),

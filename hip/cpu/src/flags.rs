@@ -29,9 +29,9 @@ pub(crate) const COMMON: &[&str] = &[
     "-Wno-unknown-pragmas",
 ];
 
-/// Blocks of coroutines. Calls of warp-level operations are told apart by their address, and the lanes at the lowest one go
-/// first: code may be neither duplicated nor moved (gcc's `-O1` already threads jumps). Stacks end in a page that a large
-/// frame must not step over.
+/// Blocks of coroutines. Calls of warp-level operations are told apart by their address, and the lanes at the
+/// lowest one go first: code may be neither duplicated nor moved (gcc's `-O1` already threads jumps). Stacks end in
+/// a page that a large frame must not step over.
 pub(crate) const LOCKSTEP: IsaFlags = IsaFlags {
     name: "lockstep",
     flags: &[

@@ -1,8 +1,8 @@
 //! AMD's HIP, hipRTC, rocBLAS and MIOpen C API on the host CPU, in process.
 //!
-//! The device is a GPU whose blocks have one thread and whose compute units are the cores. `BURN_ROCM_CPU_WAVE=32|64` turns
-//! on the lockstep mode (with the feature `lockstep`): full blocks of threads, run as coroutines, so that mistakes
-//! about barriers, shuffles, shared memory and wave size show.
+//! The device is a GPU whose blocks have one thread and whose compute units are the cores.
+//! `BURN_ROCM_CPU_WAVE=32|64` turns on the lockstep mode (with the feature `lockstep`): full blocks of threads, run
+//! as coroutines, so that mistakes about barriers, shuffles, shared memory and wave size show.
 //!
 //! | variable | meaning |
 //! |---|---|

@@ -96,8 +96,8 @@ pub(crate) fn settings() -> Result<&'static Settings, &'static Problem> {
     SETTINGS.get_or_init(|| read(|name| env::var_os(name).map(text))).as_ref()
 }
 
-/// A variable's text. What is not UTF-8 comes with the character that stands for it, and is refused as any other value that
-/// makes no sense.
+/// A variable's text. Bytes that are not UTF-8 become the replacement character, so each setting
+/// refuses them like any other bad value.
 fn text(value: OsString) -> String {
     value.into_string().unwrap_or_else(|value| value.to_string_lossy().into_owned())
 }

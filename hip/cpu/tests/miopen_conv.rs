@@ -106,7 +106,8 @@ fn three_by_three_without_stride() {
 #[test]
 fn sums_and_images_of_several_blocks() {
     let mut random = Random::new("convolution, blocks");
-    // More terms of a sum than a block has, more pixels, more output channels than a task, strides that make passes.
+    // More terms of a sum than a block holds, more pixels, more output channels than a task takes,
+    // and strides that make several passes.
     for (x, w, stride, pad) in [
         ([3, 40, 20, 18], [70, 40, 3, 3], 1, 1),
         ([2, 34, 21, 20], [33, 34, 3, 3], 2, 1),
@@ -122,7 +123,7 @@ fn sums_and_images_of_several_blocks() {
 
 #[test]
 fn an_image_gives_alone_what_it_gives_in_a_batch() {
-    // More images than are widened at a time.
+    // More images than are widened at once.
     let [one, all] = [1, 3].map(|batch| {
         Case::new(&[batch, 256, 64, 64], &[8, 256, 1, 1], &[1; 2], &[0; 2], &[1; 2], 1).unwrap()
     });
@@ -147,7 +148,8 @@ fn an_image_gives_alone_what_it_gives_in_a_batch() {
 
 #[test]
 fn what_is_not_finite_stays_where_it_is() {
-    // An infinity beside the images and in a corner, which no window but its own may read.
+    // An infinity in an image's corner, which in memory lies beside the next image: only its own
+    // windows may read it.
     let case = Case::new(&[2, 9, 7, 7], &[9, 9, 3, 3], &[1; 2], &[0; 2], &[1; 2], 1).unwrap();
     let count = |dims: &[usize]| dims.iter().product::<usize>();
     let (mut x, w) = (vec![1f32; count(&case.x)], vec![1f32; count(&case.w)]);

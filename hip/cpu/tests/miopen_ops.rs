@@ -291,8 +291,8 @@ fn reductions() {
     }
 }
 
-/// What MIOpen 3.5 answers for bf16, for which it finds no solver, and what its ReLU makes of the numbers that a selection
-/// would keep.
+/// What MIOpen 3.5 answers for bf16, for which it finds no solver, and what its ReLU makes of the numbers that a
+/// selection would keep.
 #[test]
 fn no_bf16_and_relu_by_multiplication() {
     let dnn = Dnn::new();
@@ -389,7 +389,8 @@ fn a_handle_that_was_destroyed_is_refused() {
     let mut descriptor = core::ptr::null_mut();
     let mut number = 5.0f32;
     let x = Device::new(&[1.0f32; 8]);
-    // SAFETY: out-pointers, a descriptor that lives, a buffer of its size, and handles that are looked up, not followed.
+    // SAFETY: out-pointers, a live descriptor, a buffer of its size, and handles that the call
+    // looks up and never dereferences.
     unsafe {
         assert_eq!(
             (table.miopenCreateWithStream)(core::ptr::null_mut(), core::ptr::null_mut()),

@@ -1,4 +1,5 @@
-//! hipRTC over NVRTC: the same handles and the same numbers of statuses; options are translated, code objects are cubins.
+//! hipRTC over NVRTC: the same handles and the same numbers of statuses; options are translated, code objects are
+//! cubins.
 
 use cudarc::nvrtc::sys as nvrtc;
 use hip_sys::*;
@@ -37,9 +38,10 @@ const OWN_OPTIONS: &[&str] = &[
     // As hipRTC has it: functions without a mark, `constexpr` ones say, may be called on the device.
     "--device-as-default-execution-space",
     "--pre-include=hip_cuda.h",
-    // hipRTC gives a kernel without `__launch_bounds__` no more registers than a block of 1024 threads has, NVRTC up to 255, with
-    // which such a block does not start. A block has 65,536 registers on every NVIDIA GPU. Kernels with launch bounds keep theirs:
-    // for these the option is ignored (CUDA C++ Programming Guide, "Launch Bounds").
+    // hipRTC gives a kernel without `__launch_bounds__` no more registers than a block of 1024 threads has, NVRTC
+    // up to 255, with which such a block does not start. A block has 65,536 registers on every NVIDIA GPU. Kernels
+    // with launch bounds keep theirs: for these the option is ignored (CUDA C++ Programming Guide, "Launch
+    // Bounds").
     "--maxrregcount=64",
 ];
 

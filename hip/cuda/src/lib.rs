@@ -1,5 +1,5 @@
-//! AMD's HIP, hipRTC, rocBLAS and MIOpen C API on NVIDIA GPUs: over the CUDA driver, NVRTC, cuBLAS and cuDNN 9, all loaded
-//! when the program runs.
+//! AMD's HIP, hipRTC, rocBLAS and MIOpen C API on NVIDIA GPUs: over the CUDA driver, NVRTC, cuBLAS and cuDNN 9, all
+//! loaded when the program runs.
 //!
 //! Arguments are checked as AMD's libraries check them, statuses are AMD's; what NVIDIA's libraries lack answers the
 //! documented "not supported". A table may be asked for once its libraries are loaded: see [`missing_symbol`].

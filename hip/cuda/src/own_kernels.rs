@@ -1,4 +1,5 @@
-//! Kernels of this provider's own, for what NVIDIA's libraries lack: compiled when first asked for, kept for the process.
+//! Kernels of this provider's own, for what NVIDIA's libraries lack: compiled when first asked for, kept for the
+//! process.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -28,8 +29,8 @@ unsafe impl Send for Function {}
 /// Launches a kernel of `own.cu`, by its C++ name, over `items` items.
 ///
 /// # Safety
-/// The arguments are the kernel's, and every access that it makes with them is inside memory that lives until the stream has
-/// passed the launch.
+/// The arguments are the kernel's, and every access that it makes with them is inside memory that lives until the
+/// stream has passed the launch.
 pub(crate) unsafe fn launch(
     name: &'static str,
     items: u64,

@@ -19,7 +19,8 @@ pub enum Library {
 /// The first function that a loaded library lacks. The library must be loaded already, under one of its usual names:
 /// without it `cudarc` panics.
 pub fn missing_symbol(library: Library) -> Option<&'static str> {
-    // SAFETY: the libraries are NVIDIA's, whose initialisers are made to be run by dlopen; only addresses are looked up.
+    // SAFETY: the libraries are NVIDIA's, whose initialisers are made to be run by dlopen; only addresses are
+    // looked up.
     let (handle, names) = unsafe {
         match library {
             Library::Driver => (driver::sys::culib(), DRIVER),
@@ -173,7 +174,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    /// The words of this crate's code that are named as NVIDIA names its functions.
+    /// The words of this crate's code that look like names of NVIDIA's functions.
     fn named(folder: &Path, found: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

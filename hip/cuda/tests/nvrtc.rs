@@ -1,6 +1,5 @@
-//! Every instantiation of the table compiles with NVRTC, for the architectures of `BURN_ROCM_CUDA_ARCHS` (`sm_90`). Needs no GPU;
-//! without NVRTC it counts
-//! as ignored and says so.
+//! NVRTC compiles every instantiation of the table for the architectures in `BURN_ROCM_CUDA_ARCHS`
+//! (default `sm_90`). Needs no GPU; without NVRTC the test counts as ignored and says so.
 
 mod trials;
 
@@ -16,7 +15,7 @@ fn main() -> ExitCode {
     trials::main(trials::tests![every_kernel_compiles, a_program_that_does_not_compile_has_a_log], &[])
 }
 
-/// Loads NVRTC; ends the test where there is none.
+/// Loads NVRTC; ends the test as ignored if it is absent.
 fn need_nvrtc() {
     let names = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
     // SAFETY: NVIDIA's library, made to be opened so; it stays loaded.

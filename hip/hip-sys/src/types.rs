@@ -160,14 +160,15 @@ pub const hipEventDefault: c_uint = 0;
 pub const hipEventBlockingSync: c_uint = 1;
 /// An event without timing: cheaper.
 pub const hipEventDisableTiming: c_uint = 2;
-/// An event behind which the host sees what the device wrote into its memory, coherent or not.
+/// After waiting for such an event the host sees what the device wrote into host memory, coherent
+/// or not.
 pub const hipEventReleaseToSystem: c_uint = 0x8000_0000;
 
 /// Pinned memory that the current device can reach.
 pub const hipHostMallocDefault: c_uint = 0;
 /// Pinned memory that every device can reach.
 pub const hipHostMallocPortable: c_uint = 1;
-/// Pinned memory that host and device see alike at any time, which the device does not cache.
+/// Pinned memory that the device does not cache: host and device see the same contents at any time.
 pub const hipHostMallocCoherent: c_uint = 0x4000_0000;
 
 /// What [`crate::Hip::hipDeviceGetAttribute`] can be asked for.

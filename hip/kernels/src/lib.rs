@@ -16,6 +16,7 @@ pub use table::{CHAIN, Family, Param, Rule, families, family_of};
 pub const HEADERS: &[(&str, &str)] = &[
     ("prelude.h", include_str!("../prelude.h")),
     ("prelude_math.h", include_str!("../prelude_math.h")),
+    ("prelude_reduce.h", include_str!("../prelude_reduce.h")),
     ("attention_scores.h", include_str!("../attention_scores.h")),
     ("functors.h", include_str!("../functors.h")),
     ("block_product.h", include_str!("../block_product.h")),

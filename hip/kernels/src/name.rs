@@ -27,8 +27,8 @@ impl fmt::Display for Arg {
 /// The template arguments that a kernel may have.
 pub const MAX_ARGS: usize = 4;
 
-/// A kernel instantiation: a template and its arguments. Made without allocating, so that it can be the key of a look-up
-/// on the hot path.
+/// A kernel instantiation: a template and its arguments. Made without allocating, so that it can be the key of a
+/// look-up on the hot path.
 ///
 /// ```
 /// use hip_kernels::{DType, KernelName};

@@ -7,7 +7,8 @@ use crate::{ALL, DType, FLOATS, INTS, KernelName, NUMBERS};
 pub enum Param {
     /// Element types.
     Types(&'static [DType]),
-    /// Element types of two parameters: a tensor's, and that of its values a channel or a column.
+    /// The element types of two parameters: the tensor's, and that of its values per channel or
+    /// column.
     Pairs(&'static [[DType; 2]]),
     /// Functors.
     Names(&'static [&'static str]),
@@ -25,7 +26,7 @@ impl Param {
         }
     }
 
-    /// The name with value `index` behind it.
+    /// The name, with the entry at `index` as its next argument.
     fn add(&self, name: KernelName, index: usize) -> KernelName {
         match self {
             Self::Types(x) => name.ty(x[index]),
@@ -172,7 +173,7 @@ const WIDE: &[DType] = &[DType::F32, DType::F64];
 /// The floats that are computed in f32.
 const NARROW: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 const HALVES: &[DType] = &[DType::F16, DType::BF16];
-/// Rows and their parameters: of one type, or in f32 beside rows of 16 bits.
+/// The types of rows and their parameters: the same type, or f32 parameters beside 16-bit rows.
 const AFFINE: &[[DType; 2]] = &[
     [DType::F32, DType::F32],
     [DType::F64, DType::F64],

@@ -1,5 +1,6 @@
-//! What `prelude.h`'s `parameters` is given: a struct that has the kernel's parameters in their order and of their types. AMD's compiler
-//! reads the kernel's own memory through it, so that one in another order gives other values there, and there alone.
+//! Checks the structs that are given to `parameters` in `prelude.h`: each must list its kernel's
+//! parameters in their order and with their types. AMD's compiler reads the kernel's argument
+//! memory through the struct, so a wrong order gives wrong values, and only there.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::HashMap;
@@ -7,7 +8,7 @@ use std::collections::HashMap;
 /// A type and a name: of a parameter, or of a struct's member.
 type Declared = (String, String);
 
-/// The words and signs of a source, without comments and the preprocessor's lines.
+/// The words and signs of a source, without comments and preprocessor lines.
 fn tokens(source: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in source.lines().filter(|line| !line.trim_start().starts_with('#')) {
@@ -25,7 +26,7 @@ fn tokens(source: &str) -> Vec<String> {
     found
 }
 
-/// Where the bracket that opens at `open` closes.
+/// The index at which the bracket that opens at `open` closes.
 fn end_of(tokens: &[String], open: usize) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -41,7 +42,7 @@ fn end_of(tokens: &[String], open: usize) -> usize {
     panic!("a bracket that does not close: {:?}", &tokens[open..(open + 10).min(tokens.len())]);
 }
 
-/// The parts between commas that are in no bracket.
+/// The parts between the commas outside all brackets.
 fn parts(tokens: &[String]) -> Vec<&[String]> {
     let (mut depth, mut start, mut found) = (0, 0, Vec::new());
     for (at, token) in tokens.iter().enumerate() {
@@ -61,8 +62,8 @@ fn parts(tokens: &[String]) -> Vec<&[String]> {
     found
 }
 
-/// A declaration's type and name: `const T * x`, `u32 unused [ 3 ]`. `C` is `compute_t<T>` wherever both are written, and `F` the
-/// template's name for f32.
+/// A declaration's type and name: `const T * x`, `u32 unused [ 3 ]`. `compute_t<T>` counts as `C`,
+/// and `F`, some templates' name for f32, as `f32`.
 fn declared(tokens: &[String]) -> Declared {
     let array = tokens.iter().position(|token| token == "[").unwrap_or(tokens.len());
     let (name, kind) = tokens[..array].split_last().unwrap();
@@ -106,7 +107,8 @@ fn structs(tokens: &[String]) -> HashMap<String, Vec<Declared>> {
     found
 }
 
-/// What a braced list gives to a struct's members, in their order; those of the structs among them too.
+/// The values that a braced list gives to a struct's members, in order, with those of nested
+/// structs.
 fn given(
     all: &HashMap<String, Vec<Declared>>,
     members: &[Declared],
@@ -129,7 +131,8 @@ fn given(
     Ok(found)
 }
 
-/// The kernels of a source whose parameters are read through a struct; `Err` says what does not agree.
+/// The kernels of a source that read their parameters through a struct; `Err` says what does not
+/// agree.
 fn kernels(source: &str) -> Result<Vec<String>, String> {
     let tokens = tokens(source);
     let all = structs(&tokens);
@@ -138,7 +141,7 @@ fn kernels(source: &str) -> Result<Vec<String>, String> {
         .filter(|three| three[0] == "parameters" && three[1] == "(")
         .map(|three| &three[2])
         .collect();
-    // The structs that a variable of such a name is of.
+    // Whether a variable that is read through `parameters` has this struct's type.
     let is_read = |name: &str| {
         let of = tokens.iter().enumerate().filter(|(_, token)| *token == name).map(|(at, _)| at + 1);
         of.into_iter().any(|mut at| {
@@ -149,7 +152,8 @@ fn kernels(source: &str) -> Result<Vec<String>, String> {
             tokens.get(at).is_some_and(|token| read.contains(&token))
         })
     };
-    // Where a function reads what its template says, any struct that a kernel makes for a call may be it.
+    // If a function reads a template parameter's type, any struct that a kernel makes for a call
+    // may be meant.
     let any = tokens.windows(3).any(|three| {
         three[1] == "&" && read.contains(&&three[2]) && three[0] != ">" && !all.contains_key(&three[0])
     });
@@ -178,7 +182,8 @@ fn kernels(source: &str) -> Result<Vec<String>, String> {
             let list = &tokens[brace + 1..end_of(&tokens, brace)];
             let members = given(&all, &all[&tokens[at]], list).map_err(|why| format!("{name}: {why}"))?;
             for (index, member) in members.iter().enumerate() {
-                // A struct of several kernels may have more than this one's parameters, which it must not read then.
+                // A struct that serves several kernels may have more members than this one has
+                // parameters; this kernel must give them `nullptr`.
                 let none = index >= parameters.len() && member.1 == "nullptr";
                 if parameters.get(index) != Some(member) && !none {
                     return Err(format!(

@@ -2,9 +2,9 @@
 //!
 //! A transposed convolution is the gradient of the data of the plain one with the same weights.
 //!
-//! A shape's solution is chosen by immediate mode: MIOpen's database or its heuristics, nothing timed. At the third use of a shape, which a
-//! training loop has and a single forward pass has not, its algorithms are timed, and the fastest is taken from there on.
-//! `BURN_ROCM_CONV_FIND` has the one or the other alone.
+//! A shape's solution is chosen by immediate mode: MIOpen's database or its heuristics, nothing timed. At the third
+//! use of a shape, which a training loop has and a single forward pass has not, its algorithms are timed, and the
+//! fastest is taken from there on. `BURN_ROCM_CONV_FIND` has the one or the other alone.
 
 mod calls;
 
@@ -312,7 +312,8 @@ impl Dnn {
         if self.deterministic {
             prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, 1)?;
         }
-        // Left alone, MIOpen takes the alternative by direction: for a transposed convolution too, which is no gradient.
+        // Left alone, MIOpen takes the alternative by direction: for a transposed convolution too, which is no
+        // gradient.
         let alternative = self.halves.alternative(desc.dtype, desc.gradient);
         if let Some(on) = alternative {
             prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL, on.into())?;
@@ -350,8 +351,8 @@ impl Dnn {
         self.find(prepared, direction, desc, spans, at)
     }
 
-    /// Those to take now: the first ones, until the shape has been used often enough to be timed. Not where the same seed is to give the
-    /// same bits, since the fastest may be another in each run.
+    /// Those to take now: the first ones, until the shape has been used often enough to be timed. Not where the
+    /// same seed is to give the same bits, since the fastest may be another in each run.
     fn chosen<'a>(
         &self,
         prepared: &'a Prepared,

@@ -173,7 +173,8 @@ pub(super) struct FusionPlan {
     raw: miopenFusionPlanDescriptor_t,
 }
 
-// SAFETY: a plan is plain data in MIOpen's heap, tied to no thread; it is compiled before it is shared, and run under the handle's lock.
+// SAFETY: a plan is plain data in MIOpen's heap, tied to no thread; it is compiled before it is shared, and run
+// under the handle's lock.
 unsafe impl Send for FusionPlan {}
 // SAFETY: as above.
 unsafe impl Sync for FusionPlan {}

@@ -1,7 +1,7 @@
 //! A convolution, its bias and an activation in one call: MIOpen's fusion plans.
 //!
-//! A plan is made for a shape and compiled once. MIOpen times the fused kernels that it has for the shape then; where it has none, it says so, and the
-//! shape is not asked for again.
+//! A plan is made for a shape and compiled once. MIOpen times the fused kernels that it has for the shape then;
+//! where it has none, it says so, and the shape is not asked for again.
 
 use std::ptr;
 
@@ -47,8 +47,8 @@ struct Ops {
     activation: miopenFusionOpDescriptor_t,
 }
 
-// SAFETY: the ops are parts of a plan, which is plain data in MIOpen's heap, tied to no thread; calls are made by one thread at a time, under
-// the handle's lock.
+// SAFETY: the ops are parts of a plan, which is plain data in MIOpen's heap, tied to no thread; calls are made by
+// one thread at a time, under the handle's lock.
 unsafe impl Send for Ops {}
 // SAFETY: as above.
 unsafe impl Sync for Ops {}
@@ -59,8 +59,9 @@ impl Dnn {
     /// MIOpen multiplies where one would select: ReLU of -inf is NaN, and of a negative number -0.
     ///
     /// # Errors
-    /// `Miopen`, `Unsupported` where MIOpen has no plan for the shape, dtype and activation; `Invalid` for shapes that don't fit, or memory that is too
-    /// small or overlaps; `OutOfMemory` where there is no memory for the plan's workspace.
+    /// `Miopen`, `Unsupported` where MIOpen has no plan for the shape, dtype and activation; `Invalid` for shapes
+    /// that don't fit, or memory that is too small or overlaps; `OutOfMemory` where there is no memory for the
+    /// plan's workspace.
     pub fn conv_bias_activation(
         &self,
         desc: &ConvDesc,
@@ -98,8 +99,8 @@ impl Dnn {
         let space = workspace_span(&workspace, prepared.workspace);
         let handle = self.begin(y.buffer)?;
         let detail = || format!("{desc:?}, {activation:?}");
-        // SAFETY: the spans hold the tensors that the descriptors describe; they and the workspace go back to the pool at the earliest when the
-        // stream has been given this call, and the stream runs in order.
+        // SAFETY: the spans hold the tensors that the descriptors describe; they and the workspace go back to the
+        // pool at the earliest when the stream has been given this call, and the stream runs in order.
         let run = unsafe { prepared.run(&handle, parameters, [xs, ws, bs, ys], space) };
         let served = run.and_then(|(call, status)| self.served(call, status, detail));
         prepared.refused.keep(0, served)
@@ -160,7 +161,8 @@ impl Prepared {
     /// Runs the plan on x, w, the bias and y; the call and what it answered.
     ///
     /// # Safety
-    /// The spans hold the tensors that the plan was made for, and stay until the stream has passed the call; `space` is as large as the plan's workspace.
+    /// The spans hold the tensors that the plan was made for, and stay until the stream has passed the call;
+    /// `space` is as large as the plan's workspace.
     unsafe fn run(
         &self,
         handle: &Handle,
@@ -191,7 +193,8 @@ impl Prepared {
             check(table, "miopenSetOpArgsActivForward", status, String::new)?;
         }
         let (plan, xd, yd) = (self.plan.raw(), self.x.raw(), self.y.raw());
-        // SAFETY: the caller vouches for the memory; plan, descriptors and arguments are valid, and MIOpen has read them when the call returns.
+        // SAFETY: the caller vouches for the memory; plan, descriptors and arguments are valid, and MIOpen has read
+        // them when the call returns.
         Ok(unsafe {
             match table.miopenExecuteFusionPlan_v2 {
                 Some(call) => (

@@ -47,7 +47,7 @@ impl<'a> TensorArg<'a> {
     }
 }
 
-/// As [`carry_faults`] of buffers.
+/// [`carry_faults`] for tensor arguments.
 fn carry<'a>(from: impl IntoIterator<Item = TensorArg<'a>>, to: impl IntoIterator<Item = TensorArg<'a>>) {
     carry_faults(from.into_iter().map(|arg| arg.buffer), to.into_iter().map(|arg| arg.buffer));
 }
@@ -80,8 +80,9 @@ unsafe impl Send for Handle {}
 impl Dnn {
     /// Creates the handle for the current device.
     ///
-    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as long as the result. `products` says
-    /// that rocBLAS has kernels for the device: MIOpen calls it without asking, and it would end the process.
+    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as long as the result.
+    /// `products` says that rocBLAS has kernels for the device: MIOpen calls it without asking, and it would end
+    /// the process.
     pub(crate) fn new(
         table: &'static Miopen,
         arch: &str,
@@ -230,10 +231,12 @@ impl Drop for Handle {
     }
 }
 
-/// Why a shape is not MIOpen's, once it is known: what does not compile is not tried again at each call, which takes MIOpen its time.
+/// Why a shape is not MIOpen's, once it is known: what does not compile is not tried again at each call, which
+/// takes MIOpen its time.
 ///
-/// MIOpen compiles a kernel when it is found or first run, and failing to has no status of its own ("internal error", "unknown
-/// error"). So what fails before it ever worked counts as refused; what fails later is an error of that run and says nothing of the next.
+/// MIOpen compiles a kernel when it is found or first run, and failing to has no status of its own ("internal
+/// error", "unknown error"). So what fails before it ever worked counts as refused; what fails later is an error of
+/// that run and says nothing of the next.
 #[derive(Default)]
 struct Refusal {
     why: OnceLock<Error>,

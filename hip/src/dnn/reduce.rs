@@ -69,8 +69,8 @@ impl ReduceDesc {
 
 impl Dnn {
     /// `y`, `x` reduced. `indices` (u32, shaped like `y`; `Min`, `Max` and `AbsMax` only) gets the place of each
-    /// element found, row-major in the dimensions that go. NaN propagates; the maximum of nothing but -inf is the lowest
-    /// finite number, and likewise the minimum of inf.
+    /// element found, row-major in the dimensions that go. NaN propagates; the maximum of nothing but -inf is the
+    /// lowest finite number, and likewise the minimum of inf.
     ///
     /// # Errors
     /// `Unsupported` for the dtype; `Invalid` for shapes that don't fit, or memory that is too small or overlaps;

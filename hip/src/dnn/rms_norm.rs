@@ -1,7 +1,8 @@
 //! RMS norm forward, which MIOpen calls T5's layer norm.
 //!
-//! Its backward call is not taken: the statistics that it wants are kept in the tensor's dtype, as are the partial sums of the weight's gradient, and the
-//! kernel of that gradient has no end where the length is no multiple of its 256 threads (its source in the library of ROCm 7.2).
+//! Its backward call is not taken: the statistics that it wants are kept in the tensor's dtype, as are the partial
+//! sums of the weight's gradient, and the kernel of that gradient has no end where the length is no multiple of its
+//! 256 threads (its source in the library of ROCm 7.2).
 
 use miopen_sys::*;
 
@@ -24,8 +25,8 @@ impl Dnn {
     /// `y = x * rstd * weight` with each row's `rstd = 1 / sqrt(mean(x^2) + epsilon)`.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype, and where MIOpen has not the call; `Invalid` for memory that is too small or overlaps; `Miopen` for what the library
-    /// reports.
+    /// `Unsupported` for the dtype, and where MIOpen has not the call; `Invalid` for memory that is too small or
+    /// overlaps; `Miopen` for what the library reports.
     pub fn rms_norm_forward(
         &self,
         desc: &LayerNormDesc,
@@ -53,7 +54,8 @@ impl Dnn {
         let Prepared { tensor, row, column, refused } = &*prepared;
         refused.check()?;
         let handle = self.begin(y.buffer)?;
-        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them until the stream has passed the call.
+        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them until the stream
+        // has passed the call.
         let status = unsafe {
             call(
                 handle.raw,

@@ -30,7 +30,8 @@ const HEADERS: [(&str, &[&str]); 3] = [
 /// The rocBLAS of each ROCm. Debian 13 has one of 5.5 beside HIP 5.7: its headers are not looked at.
 const ROCBLAS: [(&str, &str); 3] = [("5.7", "3.1"), ("6.4", "4.4"), ("7.2", "5.2")];
 
-/// HIP 6 gave the device properties another layout and the old one's function another name in the headers; the symbol stayed.
+/// HIP 6 gave the device properties another layout and the old one's function another name in the headers; the
+/// symbol stayed.
 const OLD_PROPERTIES: (&str, &str, &str) =
     ("hipGetDeviceProperties", "hipGetDevicePropertiesR0000", "hip/hip_deprecated.h");
 /// The old layout's name before there was a new one.
@@ -167,7 +168,8 @@ fn assert(source: &mut String, item: &Declared, old_texts: bool) -> Result<()> {
             writeln!(source, " }}; }}")?;
             let mut holds = |condition: String| writeln!(source, "static_assert({condition}, \"{text}\");");
             if name == UNNAMED.0 {
-                // Its size is known by the field behind it, which the struct's own assertions place; the struct comes later.
+                // Its size is known by the field behind it, which the struct's own assertions place; the struct
+                // comes later.
                 for (field, ty) in fields {
                     holds(format!("std::is_same_v<decltype({}::{field}), {}>", UNNAMED.1, cpp(ty)))?;
                     holds(format!("offsetof({}, {field}) == 0 && sizeof(ours::{name}) == 4", UNNAMED.1))?;
@@ -202,7 +204,8 @@ fn preprocessed(include: &Path, prelude: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs the host's C++ compiler over a text. Only the libraries' folders are shown to it: the rest of a root has another C library.
+/// Runs the host's C++ compiler over a text. Only the libraries' folders are shown to it: the rest of a root has
+/// another C library.
 fn compiled(include: &Path, source: &str, flags: &[&str]) -> Result<Output> {
     let scratch = std::env::temp_dir().join(format!("burn-rocm-bindings-{}", std::process::id()));
     let shown = scratch.join("include");

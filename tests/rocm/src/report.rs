@@ -129,7 +129,8 @@ impl Table {
         Ok(format!("{before}\n{}{after}", self.text))
     }
 
-    /// Whether the document has just this table; `None` where it was made with something else, so that it can't be said.
+    /// Whether the document has just this table; `None` where it was made with something else, so that it can't be
+    /// said.
     pub(crate) fn is_in(&self, document: &str) -> Result<Option<bool>, String> {
         let (_, there, _) = self.find_in(document)?;
         let first = |text: &str| text.trim_start().lines().next().map(str::to_owned);

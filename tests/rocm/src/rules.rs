@@ -6,8 +6,8 @@ use hip_kernels::Arg;
 use crate::architecture::Architecture;
 use crate::work::Compiled;
 
-/// Templates whose time goes into arithmetic, LDS or chains of dependent steps rather than into memory: their occupancy is
-/// listed, but nothing is asked of it.
+/// Templates whose time goes into arithmetic, LDS or chains of dependent steps rather than into memory: their
+/// occupancy is listed, but nothing is asked of it.
 const NOT_BOUND_BY_MEMORY: &[&str] = &[
     "attention",
     "attention_backward_keys",
@@ -22,13 +22,15 @@ const NOT_BOUND_BY_MEMORY: &[&str] = &[
     "interpolate_table",
     "matmul",
     "qmatmul",
+    "scan_tiles",
     "sort_merge",
     "sort_rows",
     "sort_tiles",
 ];
 
-/// Templates that go through contiguous memory on the hot path, and whether 16 bytes a lane are asked of their loads and of
-/// their stores. A reduction stores one element a row; what a cast or a comparison makes narrower is stored narrower.
+/// Templates that go through contiguous memory on the hot path, and whether 16 bytes a lane are asked of their
+/// loads and of their stores. A reduction stores one element a row; what a cast or a comparison makes narrower is
+/// stored narrower.
 const WIDE: &[(&str, bool, bool)] = &[
     ("binary_contiguous", true, true),
     ("binary_scalar", true, true),
@@ -84,7 +86,7 @@ pub(crate) fn wide(name: &KernelName) -> Option<(bool, bool)> {
         ("mask_where_contiguous" | "mask_fill_contiguous", &[raw, bools]) => {
             (of_width(raw) && (raw.size() >= bools.size())).then_some((true, true))
         }
-        // A norm's rows, beside which its parameters' type does not count.
+        // The type of a norm's rows; its parameters' type does not count.
         (_, &[dtype] | &[dtype, DType::F32 | DType::F16 | DType::BF16]) => {
             of_width(dtype).then_some((loads, stores))
         }
@@ -147,8 +149,8 @@ pub(crate) struct Exception {
     kinds: String,
 }
 
-/// Reads `exceptions.txt`: `architectures | kernels | kinds | reason`, where the first two may hold `*`. Several architectures and kinds
-/// are separated by blanks, several kernels by semicolons.
+/// Reads `exceptions.txt`: `architectures | kernels | kinds | reason`, where the first two may hold `*`. Several
+/// architectures and kinds are separated by blanks, several kernels by semicolons.
 pub(crate) fn read_exceptions(text: &str) -> Result<Vec<Exception>, String> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {

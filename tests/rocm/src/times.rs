@@ -16,8 +16,8 @@ const COLD: Duration = Duration::from_secs(15);
 /// And as long from the cache on disk.
 const WARM: Duration = Duration::from_millis(100);
 
-/// Compiles the largest instantiation of each template on its own, and then what a training run needs, with the cache empty
-/// and with it full. Processor time counts, so that other work on the machine does not.
+/// Compiles the largest instantiation of each template on its own, and then what a training run needs, with the
+/// cache empty and with it full. Processor time counts, so that other work on the machine does not.
 pub(crate) fn check(architecture: &str, compiled: &[Compiled], needed: &str) -> Result<Vec<String>, String> {
     let names: HashMap<String, KernelName> = hip_kernels::families()
         .iter()
@@ -41,7 +41,8 @@ pub(crate) fn check(architecture: &str, compiled: &[Compiled], needed: &str) -> 
         if time > slowest.0 {
             slowest = (time, one.kernel.clone());
         }
-        // What is read of kernels that were compiled together is true of each. Kernels that are no templates are always there.
+        // What is read of kernels that were compiled together is true of each. Kernels that are no templates are
+        // always there.
         let notes = notes_of(&object.code)?;
         if !notes.contains(&one.notes) {
             problems.push(format!(

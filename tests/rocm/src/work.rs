@@ -69,8 +69,8 @@ struct Job {
     first: usize,
 }
 
-/// A number for all that makes a family's code objects: the compiler, its options, the source, the headers that it includes, and
-/// which instantiations are asked for.
+/// A number for all that makes a family's code objects: the compiler, its options, the source, the headers that it
+/// includes, and which instantiations are asked for.
 pub(crate) fn sources_of(family: &Family) -> u64 {
     let mut hasher = DefaultHasher::new();
     (made_with().ok(), Compiler::OPTIONS, family.source).hash(&mut hasher);
@@ -90,8 +90,9 @@ pub(crate) fn sources_of(family: &Family) -> u64 {
     hasher.finish()
 }
 
-/// Compiles every kernel of these families for these architectures, `processes` at a time; returns what was compiled and what failed. Left
-/// out are the jobs of which all is in `known`. `finished` gets what each job compiled when it has.
+/// Compiles every kernel of these families for these architectures, `processes` at a time; returns what was
+/// compiled and what failed. Left out are the jobs of which all is in `known`. `finished` gets what each job
+/// compiled when it has.
 pub(crate) fn compile_all(
     architectures: &[&'static str],
     families: &[&'static Family],

@@ -1,8 +1,8 @@
 //! Writes `docs/conformance.md`: every method of Burn's backend traits, what serves it here, the dtypes that the tests
 //! ran it on and the tests that name it.
 //!
-//! `conformance TRACE [--check]`: TRACE is the file that `BURN_ROCM_TRACE_FILE` named while the tests ran. With `--check`
-//! nothing is written; the program fails where the file in the repository says something else.
+//! `conformance TRACE [--check]`: TRACE is the file that `BURN_ROCM_TRACE_FILE` named while the tests ran. With
+//! `--check` nothing is written; the program fails where the file in the repository says something else.
 //!
 //! Methods and their default bodies come from the sources of the `burn-backend` that this workspace is locked to, so a
 //! method that a later Burn adds shows up here as one without a test.

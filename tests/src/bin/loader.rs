@@ -1,5 +1,6 @@
-//! Asserts what the loader finds of a real ROCm on a machine without a device: `loader VERSION`, VERSION being that of the root it runs
-//! in. `loader --rocblas ARCHITECTURE...` says of each whether rocBLAS has kernels for it. `tests/rocm/loader.sh` runs it.
+//! Asserts what the loader finds of a real ROCm on a machine without a device: `loader VERSION`, VERSION being that
+//! of the root it runs in. `loader --rocblas ARCHITECTURE...` says of each whether rocBLAS has kernels for it.
+//! `tests/rocm/loader.sh` runs it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,8 +9,9 @@ use std::process::ExitCode;
 use burn_rocm_tests::*;
 use hip::{Error, ProviderKind};
 
-/// What a root has: HIP's version, and of each library what its version begins with; `None` where the root has none. The others
-/// count for themselves: hipRTC is 9.0 in all, rocBLAS and MIOpen of ROCm 6.4 are 4.4 and 3.4, of 7.2 5.2 and 3.5. No Debian has those of 5.7.
+/// What a root has: HIP's version, and of each library what its version begins with; `None` where the root has
+/// none. The others count for themselves: hipRTC is 9.0 in all, rocBLAS and MIOpen of ROCm 6.4 are 4.4 and 3.4, of
+/// 7.2 5.2 and 3.5. No Debian has those of 5.7.
 const ROOTS: [(&str, [Option<&str>; 4]); 3] = [
     ("5.7", [Some("5.7."), Some("9."), None, None]),
     ("6.4", [Some("6.4."), Some("9."), Some("4.4."), Some("3.4.")]),

@@ -44,7 +44,8 @@ pub(crate) struct Draw {
     pub(crate) keep: bool,
     /// Of the operands' values.
     pub(crate) seed: u64,
-    /// Whether the operands' floats have one sign and are of like size, so that nothing cancels out.
+    /// Whether the float operands have one sign and similar magnitudes, so that nothing cancels
+    /// out.
     pub(crate) one_sign: bool,
 }
 
@@ -99,7 +100,7 @@ pub(crate) fn draw(ops: usize) -> impl Strategy<Value = Draw> {
 }
 
 impl Draw {
-    /// A case of operands that lie as they were made, with drawn numbers.
+    /// A case with drawn numbers whose operands are contiguous.
     pub(crate) fn plain(random: &Random, dtype: usize, wild: usize, one_sign: bool) -> Self {
         let shapes: [&[usize]; 4] = [&[60], &[14, 23], &[4, 3, 9], &[2, 3, 5, 8]];
         let lie = Lie { order: 0, axes: [Axis::Whole; 6] };
@@ -166,11 +167,12 @@ impl Draw {
         [BoolDType::Native, BoolDType::U8][self.knobs[11] % 2]
     }
 
-    /// A float scalar, wild where the case's values are; seldom one that f16 or bf16 holds.
+    /// A float scalar, as wild as the case's values; most of them are no exact f16 or bf16.
     pub(crate) fn scalar(&self, k: usize) -> Scalar {
         let n = self.knobs[k];
         Scalar::Float(match self.wild {
-            // The cases' values are whole: some scalars round to one of them in f16 and bf16, and in f32 too.
+            // The case's values are whole numbers: f16 and bf16, and even f32, round some of these
+            // scalars to one of them.
             0 => [1.0, 2.0, -1.0, 3.0, 0.5, 1.0001, -1.9999, 3.00000001][n % 8],
             1 => n as f64 / 100.0 - 5.0,
             2 => [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1.5, 0.1, -1.0 / 3.0][n % 8],
@@ -179,7 +181,8 @@ impl Draw {
                 1 => -0.0009765625,
                 2 => -49152.0,
                 3 => 2.5,
-                // From what every type rounds to nothing to what every type but f64 rounds to an infinity.
+                // Every type rounds the smallest to 0; every type but f64 rounds the greatest to an
+                // infinity.
                 _ => {
                     let random = Random::from_seed(self.seed ^ n as u64);
                     let size = 10f64.powf(random.uniform(-50.0, 42.0));
@@ -197,7 +200,7 @@ impl Draw {
         }
     }
 
-    /// The least and the greatest of the case's integer type.
+    /// The least and the greatest value of the case's integer type.
     fn int_ends(&self) -> (i128, i128) {
         let bits = 8 * self.int_type().size() as u32;
         match self.int_type() {
@@ -206,8 +209,8 @@ impl Draw {
         }
     }
 
-    /// An integer scalar. One that the case's type does not hold wraps into it; unsigned types get none below 0, nor narrow ones
-    /// above the greatest i64, which the oracle does not take.
+    /// An integer scalar. One that the case's type can't hold wraps into it. Unsigned types get
+    /// none below 0, and narrow ones none above the greatest i64, which the oracle does not take.
     pub(crate) fn int_scalar(&self, k: usize) -> Scalar {
         let n = self.knobs[k];
         let (least, most) = self.int_ends();
@@ -224,7 +227,7 @@ impl Draw {
         if least < 0 { Scalar::Int(value) } else { Scalar::UInt(value.max(0) as u64) }
     }
 
-    /// [`Self::int_scalar`], or the end of the case's type that it is past.
+    /// [`Self::int_scalar`], clamped to the range of the case's type.
     pub(crate) fn held(&self, k: usize) -> Scalar {
         let (least, most) = self.int_ends();
         match self.int_scalar(k) {
@@ -246,7 +249,8 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// A number between the end of the range that is farther above 0 (else below) and a sixteenth of it.
+    /// A number between one end of the range and a sixteenth of it: the upper end if that is above
+    /// 0, else the lower.
     fn of_one_sign(self, random: &Random) -> f64 {
         let end = if self.high > 0.0 { self.high } else { self.low };
         end * (-random.uniform(0.0, 4.0)).exp2()
@@ -337,7 +341,7 @@ pub(crate) struct Side<'a, B: Backend> {
     pub(crate) d: &'a Draw,
     pub(crate) device: burn_backend::tensor::Device<B>,
     kept: RefCell<Vec<Kept<B>>>,
-    /// Whether the oracle computes f16 and bf16 in f32.
+    /// Whether the oracle gets f16 and bf16 operands in f32.
     widened: bool,
 }
 
@@ -382,7 +386,7 @@ macro_rules! laid_out {
 }
 
 impl<'a, B: Backend> Side<'a, B> {
-    /// The case on `B`'s first device; `widened`: the oracle's operands of f16 and bf16 are in f32.
+    /// The case on `B`'s first device; `widened`: the oracle gets f16 and bf16 operands in f32.
     pub(crate) fn new(d: &'a Draw, widened: bool) -> Self {
         Self { d, device: Default::default(), kept: RefCell::default(), widened }
     }
@@ -429,7 +433,8 @@ impl<'a, B: Backend> Side<'a, B> {
         std::any::TypeId::of::<B>() == std::any::TypeId::of::<O>()
     }
 
-    /// For the oracle the tensor without its strides, which it follows out of its memory in some ops; for ours as it is.
+    /// For the oracle the tensor without its strides, which it follows out of its memory in some ops; for ours as
+    /// it is.
     pub(crate) fn settled(
         &self,
         tensor: burn_backend::tensor::FloatTensor<B>,

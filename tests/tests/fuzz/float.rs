@@ -56,20 +56,8 @@ macro_rules! scalar {
         f::<$B>($B::$op(one($c, $range), $c.d.scalar(1)))
     };
 }
-/// Arithmetic with a scalar, which an f16 or bf16 tensor takes in f32. The oracle rounds it to the type first: it computes in f32.
-macro_rules! by_scalar {
-    ($c:ident, $B:ident, $op:ident, $range:expr) => {{
-        let (tensor, scalar, dtype) = (one($c, $range), $c.d.scalar(1), $c.d.float_type());
-        f::<$B>(match dtype {
-            DType::F16 | DType::BF16 if $c.oracle() => {
-                let wide = $B::$op($B::float_cast(tensor, FloatDType::F32), scalar);
-                $B::float_cast(wide, float_dtype(dtype))
-            }
-            _ => $B::$op(tensor, scalar),
-        })
-    }};
-}
-/// A scalar that is taken as an element of the tensor's type. The oracle computes in f32, and so gets it rounded.
+/// A scalar that the op takes as an element of the tensor's type. The oracle computes in f32, so it
+/// gets the scalar rounded to that type.
 fn element<B: Backend>(c: &Side<'_, B>, k: usize) -> Scalar {
     let scalar = c.d.scalar(k);
     if !c.oracle() {
@@ -123,7 +111,7 @@ fn empty_axis(d: &Draw) -> bool {
     d.dims[d.axis(&d.dims)] == 0
 }
 
-/// A sum or mean along an axis; see `float_sum` for the oracle's views.
+/// A sum or mean along an axis; for the oracle's errors on views see `float_sum`.
 macro_rules! summed_along {
     ($c:ident, $B:ident, $op:ident) => {{
         let (a, dim) = axis($c, SUMMED);
@@ -194,15 +182,15 @@ table! { |c, B|
     float_remainder, Near(16.0) => binary!(c, B, float_remainder, UNIFORM);
     float_powf, Near(32.0) => binary!(c, B, float_powf, ANY);
     float_atan2, Near(8.0) => binary!(c, B, float_atan2, ANY);
-    float_add_scalar, Near(2.0) => by_scalar!(c, B, float_add_scalar, ANY);
-    float_sub_scalar, Near(2.0) => by_scalar!(c, B, float_sub_scalar, ANY);
-    float_mul_scalar, Near(2.0) => by_scalar!(c, B, float_mul_scalar, ANY);
-    float_div_scalar, Near(2.0) => by_scalar!(c, B, float_div_scalar, ANY);
+    float_add_scalar, Near(2.0) => scalar!(c, B, float_add_scalar, ANY);
+    float_sub_scalar, Near(2.0) => scalar!(c, B, float_sub_scalar, ANY);
+    float_mul_scalar, Near(2.0) => scalar!(c, B, float_mul_scalar, ANY);
+    float_div_scalar, Near(2.0) => scalar!(c, B, float_div_scalar, ANY);
     float_remainder_scalar, Near(16.0), unless |d| d.wild >= 2 => {
         f::<B>(B::float_remainder_scalar(one(c, UNIFORM), element(c, 1)))
     };
-    // The oracle fails to make an integer of a power that no i64 holds.
-    float_powf_scalar, Near(32.0), unless |d| d.scalar(1).elem::<f64>().abs() >= i64::MAX as f64 => by_scalar!(c, B, float_powf_scalar, ANY);
+    // The oracle panics for a power that no i64 holds.
+    float_powf_scalar, Near(32.0), unless |d| d.scalar(1).elem::<f64>().abs() >= i64::MAX as f64 => scalar!(c, B, float_powf_scalar, ANY);
     float_clamp_min, Exact => f::<B>(B::float_clamp_min(one(c, NUMBERS), c.d.scalar(1)));
     float_clamp_max, Exact => f::<B>(B::float_clamp_max(one(c, NUMBERS), c.d.scalar(1)));
     float_clamp, Exact => {
@@ -245,8 +233,9 @@ table! { |c, B|
     float_lower_elem, Exact => compared_scalar!(c, B, float_lower_elem);
     float_lower_equal_elem, Exact => compared_scalar!(c, B, float_lower_equal_elem);
 
-    // Of a view of as many elements as its memory has, in f32, the oracle sums the memory: -3 is the sum of a -1 that is repeated
-    // three times, 0 that of it and its two neighbours. Its means run past the memory of repeated rows that were sliced backwards.
+    // If an f32 view has as many elements as its memory, the oracle sums the memory instead of the
+    // view: for a -1 repeated three times it gives 0, the sum of the -1 and its two neighbours, not
+    // -3. For repeated rows that were sliced backwards its means read past the memory.
     float_sum, Within => summed_whole!(c, B, float_sum);
     float_mean, Within => summed_whole!(c, B, float_mean);
     float_max, Exact, unless empty => f::<B>(B::float_max(c.settled(one(c, NUMBERS))));

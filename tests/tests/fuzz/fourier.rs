@@ -1,15 +1,16 @@
-//! Fourier transforms by their definition, in f64: the oracle's tables are of f32.
+//! Fourier transforms by their definition, in f64: the oracle uses f32 tables.
 
 use burn_rocm_tests::limits;
 use burn_rocm_tests::*;
 use std::f64::consts::TAU;
 
-/// The lines of a tensor along a dim: before it, its length, behind it.
+/// The sizes before a dim, of the dim and behind it.
 fn lines(shape: &[usize], dim: usize) -> [usize; 3] {
     [shape[..dim].iter().product(), shape[dim], shape[dim + 1..].iter().product()]
 }
 
-/// Data of `shape` with `n` in place of its dim `dim`, by each line's place and each number's in it.
+/// Data of `shape` with size `n` in dim `dim`; `number` gets a line's index and the place in the
+/// line.
 fn along(shape: &[usize], dim: usize, n: usize, number: impl Fn(usize, usize) -> f64) -> TensorData {
     let [outer, _, inner] = lines(shape, dim);
     let mut to = shape.to_vec();
@@ -18,7 +19,7 @@ fn along(shape: &[usize], dim: usize, n: usize, number: impl Fn(usize, usize) ->
     TensorData::new(all.collect::<Vec<f64>>(), Shape::from(to))
 }
 
-/// Each line's numbers.
+/// The numbers of each line along a dim.
 fn split(data: &TensorData, dim: usize) -> Vec<Vec<f64>> {
     let [outer, n, inner] = lines(&data.shape, dim);
     let all: Vec<f64> = data.iter::<f64>().collect();
@@ -34,7 +35,8 @@ fn turn(k: usize, t: usize, n: usize) -> [f64; 2] {
     [angle.cos(), angle.sin()]
 }
 
-/// The real and imaginary parts of the first half of the spectrum of real numbers, each with its limits.
+/// The real and imaginary parts of the first half of a real signal's spectrum, each with its
+/// limits.
 pub(crate) fn rfft(x: &TensorData, dim: usize, dtype: DType) -> Vec<TensorData> {
     let n = x.shape[dim];
     let signals = split(x, dim);
@@ -50,11 +52,12 @@ pub(crate) fn rfft(x: &TensorData, dim: usize, dtype: DType) -> Vec<TensorData> 
     [part(1.0, 0), part(-1.0, 1)].concat()
 }
 
-/// Real numbers by the first half of their spectrum, and the limits.
+/// The real signal for the first half of its spectrum, with its limits.
 pub(crate) fn irfft(parts: &[TensorData; 2], dim: usize, dtype: DType) -> Vec<TensorData> {
     let n = 2 * (parts[0].shape[dim] - 1);
     let [re, im] = parts.each_ref().map(|part| split(part, dim));
-    // The other half is the conjugate of this one; what two bins have no other of is real.
+    // The other half is the conjugate of this one. The first and last bin have no partner there and
+    // count as real.
     let bins = |line: usize| {
         let whole = re[line].iter().zip(&im[line]).enumerate();
         whole.map(move |(k, (re, im))| if k % (n / 2) == 0 { [*re, 0.0, 1.0] } else { [*re, *im, 2.0] })

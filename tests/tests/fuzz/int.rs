@@ -110,12 +110,14 @@ fn empty_axis(d: &Draw) -> bool {
     d.dims[d.axis(&d.dims)] == 0
 }
 
-/// A bound of a clamp. Past the type's end it is that end; the oracle wraps such bounds, and gets the end itself.
+/// A bound of a clamp. A bound past the type's end counts as that end; the oracle would wrap it, so
+/// it gets the end itself.
 fn end<B: Backend>(c: &Side<'_, B>, k: usize) -> Scalar {
     if c.oracle() { c.d.held(k) } else { c.d.int_scalar(k) }
 }
 
-/// An operand of the oracle's whose order is that of `x`, in the widest signed type: it finds no extremes of some types.
+/// The oracle's operand in the order of `x`, as the widest signed type: the oracle can't find
+/// extremes of some types.
 fn ordered<B: Backend>(x: IntTensor<B>, c: &Side<'_, B>) -> IntTensor<B> {
     if c.d.int_type() != DType::U64 {
         return B::int_cast(x, IntDType::I64);
@@ -125,7 +127,7 @@ fn ordered<B: Backend>(x: IntTensor<B>, c: &Side<'_, B>) -> IntTensor<B> {
     B::int_from_data(TensorData::new(moved, data.shape), &c.device)
 }
 
-/// `x >> by` of u64, for the oracle: it shifts them as if they had a sign.
+/// `x >> by` of u64 for the oracle, which shifts u64 as if it were signed.
 fn shifted<B: Backend>(c: &Side<'_, B>, x: IntTensor<B>, by: IntTensor<B>) -> Vec<TensorData> {
     let longest = |(&x, &by): (&usize, &usize)| if x == 1 { by } else { x };
     let shape = Shape::from(x.shape().iter().zip(by.shape().iter()).map(longest).collect::<Vec<_>>());
@@ -134,7 +136,7 @@ fn shifted<B: Backend>(c: &Side<'_, B>, x: IntTensor<B>, by: IntTensor<B>) -> Ve
     i::<B>(B::int_from_data(TensorData::new(out, shape), &c.device))
 }
 
-/// Whether the host computes the oracle's side, of u64.
+/// Whether the host computes the oracle's side: for u64.
 fn by_host<B: Backend>(c: &Side<'_, B>) -> bool {
     c.oracle() && c.d.int_type() == DType::U64
 }
@@ -205,7 +207,7 @@ table! { |c, B|
         if !c.oracle() {
             return i::<B>(B::int_mean(x));
         }
-        // It has none of unsigned types, but along a dim.
+        // The oracle has no mean of unsigned types except along a dim.
         let count = x.shape().num_elements();
         i::<B>(B::int_mean_dim(B::int_reshape(x, Shape::from(vec![count])), 0))
     };
@@ -296,7 +298,7 @@ table! { |c, B|
     int_full, Exact => {
         let dtype = int_dtype(c.d.int_type());
         if by_host(c) {
-            // It takes no scalar past i64.
+            // The oracle takes no scalar past i64.
             let shape = c.d.shape(MOST);
             let values = vec![c.d.int_scalar(1).elem::<u64>(); shape.iter().product()];
             return vec![TensorData::new(values, Shape::from(shape))];

@@ -19,7 +19,8 @@ fn float<B: Backend>(c: &Side<'_, B>, k: usize, shape: &[usize]) -> FloatTensor<
     c.float(k, shape, UNIT)
 }
 
-/// So many products, and a bias that may be added to the rounded sum; a library may round one part of a gradient's sum so, too.
+/// A sum of `count` products, with a bias that may be added after the sum was rounded. A library
+/// may also round one part of a gradient's sum in this way.
 fn biased(d: &Draw, count: usize) -> Terms {
     Terms { bias: true, ..Terms::of(count, d.float_type()) }
 }
@@ -184,12 +185,12 @@ fn resizing(d: &Draw) -> ([usize; 4], [usize; 2], InterpolateOptions) {
     (shape, [1 + d.knob(3, 14), 1 + d.knob(4, 14)], options)
 }
 
-/// The most inputs that an output of an adaptive pooling averages.
+/// The most inputs that one output of an adaptive pooling averages.
 fn held(inputs: usize, outputs: usize) -> usize {
     inputs / outputs + 2
 }
 
-/// The maxima, found twice, where they are, and the gradient.
+/// The maxima from both ops, their places, and the gradient.
 fn maxima<B: Backend>(
     c: &Side<'_, B>,
     plain: FloatTensor<B>,
@@ -361,7 +362,7 @@ table! { |c, B|
     };
     attention, Within => {
         let (batch, heads, queries, width) = (1 + c.d.knob(0, 2), 1 + c.d.knob(1, 3), 1 + c.d.knob(2, 12), 1 + c.d.knob(3, 20));
-        // The tiled kernel takes 32 queries and more.
+        // The tiled kernel takes 32 or more queries.
         let queries = if c.d.knob(9, 5) == 1 { queries + 30 } else { queries };
         let keys = queries + c.d.knob(4, 6);
         let shape = |rows, columns| [batch, heads, rows, columns];

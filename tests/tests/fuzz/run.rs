@@ -13,8 +13,8 @@ use std::sync::Once;
 pub(crate) enum Bound {
     /// The same bits.
     Exact,
-    /// So many times what one operation may be off in the type it is computed in, and in f16 and bf16 the rounding of the result.
-    /// The oracle computes those in f32 too.
+    /// This many times the error of one operation in the type that computes it; for f16 and bf16
+    /// also the result's rounding. The oracle computes those in f32 too.
     Near(f64),
     /// By limits of their own: for each result the oracle gives a reference in f64 and how far each element may be off.
     Within,
@@ -26,8 +26,8 @@ pub(crate) struct Op {
     pub(crate) ours: fn(&Draw) -> Vec<TensorData>,
     pub(crate) theirs: fn(&Draw) -> Vec<TensorData>,
     pub(crate) bound: Bound,
-    /// Cases in which the oracle is known to be wrong or to have no answer: then ours only must come back, by a result or a typed
-    /// error.
+    /// Cases for which the oracle is known to be wrong or to have no answer. Ours then only has to
+    /// return a result or a typed error.
     pub(crate) known: fn(&Draw) -> bool,
 }
 
@@ -109,14 +109,15 @@ struct Tally {
 }
 
 impl Tally {
-    /// Whether fewer than half were compared, by more than chance: two standard deviations of so many throws of a coin.
+    /// Whether fewer than half were compared by more than chance explains: two standard deviations
+    /// of as many coin throws.
     fn is_too_low(self) -> bool {
         let all = f64::from(self.compared + self.known + self.failed);
         f64::from(self.compared) < all / 2.0 - all.sqrt()
     }
 }
 
-/// What becomes of a case that nothing is wrong with.
+/// The outcome of a case that passes.
 #[derive(Debug)]
 enum Fate {
     Compared,
@@ -133,7 +134,7 @@ pub(crate) fn named(all: &'static [Op]) -> Vec<&'static Op> {
 /// Runs drawn cases of these ops.
 ///
 /// # Panics
-/// Where a case fails, and where fewer than half of an op's cases were compared.
+/// If a case fails, or if fewer than half of an op's cases were compared.
 pub(crate) fn family(ops: &[&Op], hundredths: u32) {
     let survey = std::env::var_os("BURN_ROCM_FUZZ_SURVEY").is_some();
     let tallies = RefCell::new(vec![Tally::default(); ops.len()]);
@@ -165,7 +166,7 @@ pub(crate) fn family(ops: &[&Op], hundredths: u32) {
     assert!(low.is_empty(), "fewer than half were compared: {low:#?}");
 }
 
-/// What an op of ours gives, or the text of its typed error.
+/// Our op's results, or the text of its typed error.
 ///
 /// # Errors
 /// A panic without a typed error.
@@ -191,7 +192,7 @@ fn check(op: &Op, case: &Draw) -> Result<Fate, String> {
     }
 }
 
-/// Results of both sides for a case that both have an answer to.
+/// Both sides' results, if both have an answer for the case.
 pub(crate) fn both(op: &Op, case: &Draw) -> Result<Option<[Vec<TensorData>; 2]>, String> {
     let ours = of_ours(op, case)?;
     if (op.known)(case) {
@@ -206,7 +207,8 @@ fn tolerance(bound: Bound, dtype: DType) -> Tolerance {
         Bound::Exact | Bound::Within => Tolerance::EXACT,
         Bound::Near(times) if matches!(dtype, DType::F16 | DType::BF16) => {
             let near = Tolerance::of(DType::F32).times(times);
-            // The neighbour that the other side's sum of roundings falls to is a unit in the last place away.
+            // The other side may round to the neighbouring value, which is a unit in the last place
+            // away.
             let least = if dtype == DType::F16 { 2f64.powi(-24) } else { 0.0 };
             Tolerance {
                 absolute: near.absolute + least,

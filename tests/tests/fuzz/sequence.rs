@@ -49,8 +49,8 @@ impl Deform {
         let taps = self.kernel[0] * self.kernel[1];
         let ([oh, ow], points) = (self.out, self.groups[1] * taps);
         let dtype = c.d.float_type();
-        // Eighths are exact in every type, and keep off the pixels, where the gradient jumps; in the wilder cases points on them,
-        // on the edges and far away.
+        // Eighths are exact in every type, and keep off the pixels, where the gradient jumps; in the wilder cases
+        // points on them, on the edges and far away.
         let wild = c.d.wild;
         let place = |random: &Random| match (wild, random.below(6)) {
             (2 | 3, 0) => random.below(9) as f64 - 4.0,
@@ -135,7 +135,7 @@ impl Sequences {
 
 const LOGS: Range = Range { low: -3.0, high: 0.0, wildest: 1, nan: true };
 
-/// What sums of logarithms may be off, and their rounding.
+/// The tolerance for sums of logarithms, with their rounding.
 fn logarithms(dtype: DType) -> Tolerance {
     let near = Tolerance::of(wide(dtype)).times(if dtype == DType::F64 { 100.0 } else { 8.0 });
     let rounding = if wide(dtype) == dtype { 0.0 } else { 1.01 * unit(dtype) };
@@ -173,11 +173,12 @@ table! { |c, B|
         }
         let places = case.batch * case.out[0] * case.out[1];
         let terms = (case.channels[0] * case.channels[1] * case.kernel[0] * case.kernel[1]).max(places);
-        // Twice the roundings of sums in f32: of both sides.
+        // Both sides sum in f32, so the bound counts the roundings twice.
         let others = Terms { wide: DType::F32, rounded: true, ..Terms::of(24 * terms, dtype) };
         let exact = operands.map(|t| B::float_cast(t, FloatDType::F32));
-        // The offset's gradient is of differences of neighbours, down and across: of neighbours of opposite signs their sum, the
-        // same way in every channel.
+        // The offset's gradient consists of differences of neighbours, down and across. Neighbours
+        // of opposite signs turn the differences into sums, with the same sign pattern in every
+        // channel.
         let signs = [0, 1].map(|axis| {
             let [h, w] = case.size;
             let sign = |i: usize| if [i / w, i % w][axis].is_multiple_of(2) { 1.0f32 } else { -1.0 };

@@ -1,12 +1,13 @@
-//! What ops with limits of their own give: ours a result, the oracle a reference in f64 and the limits.
+//! Results of ops that have limits of their own: ours gives a result, the oracle a reference in f64
+//! and the limits.
 
 use crate::draw::Side;
 use burn_backend::tensor::FloatTensor;
 use burn_rocm_tests::limits::{self, Terms, wide};
 use burn_rocm_tests::*;
 
-/// A result of ours, or of the oracle the reference in f64 and the limits: `sum`, of `terms` products each, is taken of the operands,
-/// and for the oracle also of their magnitudes.
+/// A result of ours, or of the oracle the reference in f64 and the limits: `sum`, of `terms` products each, is
+/// taken of the operands, and for the oracle also of their magnitudes.
 pub(crate) fn summed<B: Backend, const N: usize>(
     c: &Side<'_, B>,
     terms: usize,
@@ -29,8 +30,8 @@ pub(crate) fn summed_as<B: Backend, const N: usize>(
     limited(c, operands, sum, limits)
 }
 
-/// A result of ours, or of the oracle the reference and the limits, for terms that are added to the first operand one after the
-/// other.
+/// Our result, or the oracle's reference and limits, for terms that are added to the first operand
+/// one by one.
 pub(crate) fn added<B: Backend, const N: usize>(
     c: &Side<'_, B>,
     operands: [&FloatTensor<B>; N],
@@ -40,7 +41,7 @@ pub(crate) fn added<B: Backend, const N: usize>(
     limited(c, operands, add, |_, of| limits::additions(&of(Kind::Magnitude), &of(Kind::Number), dtype))
 }
 
-/// The same for products of up to `count` factors.
+/// The same for products of at most `count` factors.
 pub(crate) fn multiplied<B: Backend, const N: usize>(
     c: &Side<'_, B>,
     count: usize,
@@ -62,16 +63,18 @@ pub(crate) fn rounded<B: Backend, const N: usize>(
     limited(c, operands, op, |reference, _| limits::rounded(reference, wide(dtype), dtype, tolerance))
 }
 
-/// What the operands are replaced by.
+/// What replaces the operands.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// Their magnitudes.
     Magnitude,
-    /// 0 for the first one, 1 for the others: the number of terms behind the first.
+    /// 0 for the first operand, 1 for the others: the op then counts the terms added to the first
+    /// one.
     Number,
 }
 
-/// A result of ours, or of the oracle the reference in f64 and the limits, which may be computed from the same op of other operands.
+/// Our result, or the oracle's reference in f64 and its limits, which may be computed by the same
+/// op from other operands.
 fn limited<B: Backend, const N: usize>(
     c: &Side<'_, B>,
     operands: [&FloatTensor<B>; N],
@@ -102,7 +105,7 @@ fn limited<B: Backend, const N: usize>(
     vec![reference, limits]
 }
 
-/// A result of ours, or of the oracle the same with limits of 0.
+/// Our result, or the oracle's with limits of 0.
 pub(crate) fn exactly<B: Backend>(c: &Side<'_, B>, data: TensorData) -> Vec<TensorData> {
     if !c.oracle() {
         return vec![data];

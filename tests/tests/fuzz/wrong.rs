@@ -1,17 +1,20 @@
-//! The test of the tests: a result of zeros, one of the right values in another order and one that is off by 1 % fail.
+//! The test of the tests: the comparison must reject zeros, the right values in another order, and
+//! values that are off by 1 %.
 
 use crate::draw::Draw;
 use crate::run::{Op, both, compare};
 use burn_rocm_tests::*;
 use std::collections::BTreeSet;
 
-/// Cases that are drawn for an op and a type until each of its results had distinct elements enough.
+/// The most cases to draw for an op and a type until each of its results has enough distinct
+/// elements.
 const ATTEMPTS: usize = 160;
 
-/// Distinct elements that a result is to have.
+/// The distinct elements that a result must have.
 const DISTINCT: usize = 8;
 
-/// Ops whose results never have so many: of one element, or of few values. What can be wrong with them must fail all the same.
+/// Ops whose results never have that many: they have one element or few values. Every change that
+/// alters such a result must fail all the same.
 const FEW: &[&str] = &[
     "float_sum",
     "float_mean",
@@ -40,11 +43,12 @@ const FEW: &[&str] = &[
     "bool_into_float",
 ];
 
-/// Ops that store quantised values anew, which half a step may part from their reference: more than 1 %, so that they are not
-/// made wrong by that.
+/// Ops that quantise their results again. They may differ from the reference by half a step, which
+/// is more than 1 %, so being off by 1 % is no test for them.
 const COARSE: &[&str] = &["q_into_data", "q_reshape", "q_repeat_dim", "q_select", "q_gather"];
 
-/// Ops that round each addition: a case with many to one place leaves it more than 1 %, and another one is drawn.
+/// Ops that round each addition. A case with many additions to one place allows an error of more
+/// than 1 %; then another case is drawn.
 const ADDED: &[&str] =
     &["float_scatter_add", "float_select_add", "float_scatter_nd_add", "embedding_backward"];
 
@@ -61,24 +65,25 @@ fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Whether a result is one to be made wrong: eight elements are distinct and finite, or of bools both values are there.
+/// Whether a result can be made wrong in every way: it has eight distinct finite elements, or both
+/// bools.
 fn has_enough(data: &TensorData) -> bool {
     if matches!(data.dtype, DType::Bool(_)) {
         return elements(data).len() >= DISTINCT && elements(data).collect::<BTreeSet<_>>().len() == 2;
     }
-    // Of f16 not where it underflows.
+    // In f16 elements that may underflow don't count.
     let least = if data.dtype == DType::F16 { 1e-4 } else { 0.0 };
     let finite = data.iter::<f64>().map(|x| x.is_finite() && x.abs() >= least);
     elements(data).zip(finite).filter(|(_, finite)| *finite).map(|(e, _)| e).collect::<BTreeSet<_>>().len()
         >= DISTINCT
 }
 
-/// The same for one of [`FEW`]: no number of it is so small that it may underflow.
+/// The same for an op of [`FEW`]: no number is so small that it may underflow.
 fn is_clear(data: &TensorData) -> bool {
     !is_float(data.dtype) || data.iter::<f64>().all(|x| x == 0.0 || x.abs() > 1e-4)
 }
 
-/// The ways of being wrong that change this result of an op.
+/// The wrong results that differ from this result of an op.
 fn wrong(op: &str, data: &TensorData) -> Vec<(&'static str, TensorData)> {
     let zeros = of_bytes(data, vec![0; data.as_bytes().len()]);
     let mut turned: Vec<&[u8]> = elements(data).collect();
@@ -106,12 +111,13 @@ fn wrong(op: &str, data: &TensorData) -> Vec<(&'static str, TensorData)> {
     all.into_iter().filter(changed).collect()
 }
 
-/// What is wrong with the comparison of an op's results of one type.
+/// Checks that the comparison rejects wrong results of one op and type.
 fn of_type(op: &Op, dtype: usize, random: &Random) -> Result<(), String> {
     let few = FEW.contains(&op.name);
     let mut done: Vec<bool> = Vec::new();
     for attempt in 0..ATTEMPTS {
-        // First without cancellation; then, for what is not to be had so, with zeros, NaN and infinities too.
+        // First cases without cancellation; then, for results that those can't give, cases with
+        // zeros, NaN and infinities too.
         let (wild, one_sign) = [(1, true), (1, true), (0, false), (2, false)][attempt / 40];
         let case = Draw::plain(random, dtype, wild, one_sign);
         let Some([ours, theirs]) = both(op, &case)? else { continue };
@@ -146,7 +152,7 @@ fn of_type(op: &Op, dtype: usize, random: &Random) -> Result<(), String> {
     Err(format!("{} of type {dtype}: results with distinct elements enough: {done:?}", op.name))
 }
 
-/// Each result of the ops, of as many types as a table's have, fails the comparison with the oracle's where it is made wrong.
+/// Makes each op's results of each type wrong: the comparison with the oracle's must then fail.
 pub(crate) fn results_fail(tables: &[(&[Op], usize)]) {
     let random = Random::new();
     let all = tables.iter().flat_map(|&(ops, types)| ops.iter().map(move |op| (op, types)));

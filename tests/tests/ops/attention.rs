@@ -22,8 +22,8 @@ const fn case(sizes: [usize; 6]) -> Case {
     Case { batch, heads, queries, keys, width, values }
 }
 
-/// Few queries, which are composed; past a tile of queries, of keys, of features, of each; as wide as the kernel takes, and
-/// wider.
+/// Few queries, which are composed; past a tile of queries, of keys, of features, of each; as wide as the kernel
+/// takes, and wider.
 const CASES: &[Case] = &[
     case([1, 1, 1, 1, 4, 4]),
     case([2, 3, 5, 5, 8, 8]),
@@ -67,7 +67,7 @@ fn bools(random: &Random, shape: &[usize], view: View, hidden: f64) -> Input {
     Input::new(shape, dtype, view, || (random.uniform(0.0, 1.0) < hidden) as u8 as f64)
 }
 
-/// Compares a call with the oracle's in f64.
+/// Compares a call with the oracle's result in f64.
 fn within_its_limits(
     what: &str,
     dtype: DType,

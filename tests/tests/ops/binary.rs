@@ -89,7 +89,8 @@ float_scalar_ops! {
     float_clamp_max in -10.0 .. 10.0 by [1.5f64, -3.0];
 }
 
-/// Of sixteenths, which every type has: next to a multiple of the divisor a last place decides between nothing and all of it.
+/// Of sixteenths, which every type has: next to a multiple of the divisor a last place decides between nothing and
+/// all of it.
 #[test]
 fn float_remainder_scalar() {
     let random = Random::new();
@@ -111,8 +112,8 @@ fn float_remainder_scalar() {
     }
 }
 
-/// A remainder takes its divisor as an element of the dtype, as the oracle does: next to a multiple a last place decides, and what is
-/// left of a number by itself is 0.
+/// A remainder takes its divisor as an element of the dtype, as the oracle does. Near a multiple of
+/// the divisor its last place decides, and a number's remainder by itself is 0.
 #[test]
 fn a_remainders_scalar_is_rounded_first() {
     let random = Random::new();
@@ -247,7 +248,8 @@ macro_rules! bool_ops {
 
 bool_ops!(bool_and bool_or bool_xor bool_equal bool_not_equal);
 
-/// An op on a tensor whose buffer a clone shares must leave the clone as it was; one on the only owner may write in place.
+/// An op on a tensor whose buffer a clone shares must leave the clone as it was; one on the only owner may write in
+/// place.
 #[test]
 fn in_place_leaves_clones_alone() {
     let device = Default::default();

@@ -77,7 +77,7 @@ fn comparisons_with_nan_and_infinities() {
     }
 }
 
-/// A scalar is compared as an element of the tensor's dtype: as `full` makes it, and as the oracle rounds it.
+/// A scalar is compared as an element of the tensor's dtype: as `full` and the oracle round it.
 #[test]
 fn a_scalar_is_rounded_before_it_is_compared() {
     let random = Random::new();
@@ -87,7 +87,7 @@ fn a_scalar_is_rounded_before_it_is_compared() {
         let mut scalars = vec![0.1, -0.3, 1.0 / 3.0, 2049.0, 1e-8, 1e-41, 1e39, -65520.0, 3.4e38, 1e-320];
         scalars.extend((0..20).map(|_| random.uniform(-1.0, 1.0) * 10f64.powf(random.uniform(-9.0, 9.0))));
         for value in scalars {
-            // The scalar as an element, its neighbours, and others.
+            // The scalar itself, values near it, 0 and its negative.
             let near = [1.0, 1.0 - 1e-2, 1.0 + 1e-2, 1.0 - 1e-3, 1.0 + 1e-3, 0.0, -1.0];
             let data = TensorData::from(near.map(|times| times * value)).convert_dtype(dtype);
             let scalar = Scalar::Float(value);
@@ -115,14 +115,15 @@ fn a_scalar_is_rounded_before_it_is_compared() {
     }
 }
 
-/// An integer scalar that the dtype does not hold wraps into it, as it does in a tensor made of it.
+/// An integer scalar that the dtype can't hold wraps into it, as it does when a tensor is made from
+/// it.
 #[test]
 fn an_integer_scalar_wraps_before_it_is_compared() {
     let device = Default::default();
     let out = BoolDType::Native;
     for dtype in INTS {
         let data = TensorData::from([0i64, 1, 44, 100, 127]).convert_dtype(dtype);
-        // The oracle takes no negative scalar beside u64.
+        // The oracle takes no negative scalar with u64.
         let least = if dtype == DType::U64 { 0 } else { i64::MIN };
         for value in [300, 256, -1, -212, 65_636, 1 << 32, (1 << 32) + 44, -(1 << 40) + 1, i64::MAX, i64::MIN]
         {

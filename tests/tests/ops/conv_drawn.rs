@@ -4,7 +4,8 @@ use std::process::Command;
 
 use burn_rocm_tests::*;
 
-/// Cases of each rank and dtype. MIOpen compiles kernels for each, which takes a virtual GPU seconds; lockstep takes its time too.
+/// Cases of each rank and dtype. MIOpen compiles kernels for each, which takes a virtual GPU seconds; lockstep
+/// takes its time too.
 fn cases() -> usize {
     match (std::env::var("BURN_ROCM_PROVIDER").as_deref(), std::env::var_os("BURN_ROCM_CPU_WAVE")) {
         (Ok("rocm"), _) => 2,
@@ -57,8 +58,9 @@ impl<const D: usize> Case<D> {
         }
     }
 
-    /// Whether pixels are left past the last window. The gradient of grouped weights that burn-flex has from burn-backend's
-    /// defaults runs past the window there in one dimension (not in two or three): [`grouped_lines_with_a_rest`] is about that.
+    /// Whether pixels are left past the last window. The gradient of grouped weights that burn-flex has from
+    /// burn-backend's defaults runs past the window there in one dimension (not in two or three):
+    /// [`grouped_lines_with_a_rest`] is about that.
     fn leaves_a_rest(&self) -> bool {
         (0..D).any(|d| {
             let reach = self.dilation[d] * (self.window[d] - 1) + 1;
@@ -232,7 +234,7 @@ fn lines_longer_than_a_piece() {
     }
 }
 
-/// More patches than are written out at once: lockstep takes minutes.
+/// More patches than are written out at once: in lockstep that takes minutes.
 #[test]
 fn a_batch_in_parts_natively() {
     let random = Random::new();

@@ -266,8 +266,10 @@ fn ctc_loss_of_many_states() {
     assert!(worst < 1e-9, "{worst}");
 }
 
-/// In a thousand steps the logarithms of products reach thousands, of which f32 has four digits behind the point. A step's gradients sum to -1 all the same,
-/// but for one sum's roundings; each is that in f64, but for those of two thousand steps, which are as often up as down.
+/// Over a thousand steps the logarithms of products reach thousands, where f32 has four digits
+/// behind the point. Each step's gradients must still sum to -1 within the rounding of one sum.
+/// Each gradient must be near f64's; two thousand roundings of the logarithms, which go up as often
+/// as down, set the limit.
 #[test]
 fn ctc_gradients_of_long_sequences_keep_their_digits() {
     let (steps, classes, labels, least) = (1000, 30, 200, -7.0);
@@ -281,13 +283,14 @@ fn ctc_gradients_of_long_sequences_keep_their_digits() {
     let found = case.gradient(log_probs, &[1.0], DType::I64);
     let [found, exact] = [found, exact].map(|data| data.iter::<f64>().collect::<Vec<_>>());
     let unit = 2f64.powi(-24);
-    // All states and all classes are summed; two exponentials of 4 ulp and a few products.
+    // A step sums over all states and all classes, with two exponentials of 4 ulp and a few
+    // products.
     let of_sums = (2 * labels + 1 + classes + 24) as f64 * unit;
     for (step, grads) in found.chunks(classes).enumerate() {
         let sum: f64 = grads.iter().sum();
         assert!((sum + 1.0).abs() <= of_sums, "step {step} sums to {sum}, bound {of_sums:e}");
     }
-    // A variable is rounded twice a step, and is at most what 16 steps add.
+    // A variable is rounded twice a step, and is at most as large as 16 steps can make it.
     let of_steps = (2.0 * steps as f64).sqrt() * 2.0 * unit * 16.0 * -least;
     let differences = found.iter().zip(&exact).map(|(found, exact)| (found - exact).abs());
     let worst = differences.fold(0.0, f64::max);

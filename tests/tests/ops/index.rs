@@ -83,7 +83,8 @@ fn gather_and_scatter() {
     }
 }
 
-/// What a scatter gives, element by element: `indices` and `values` lie in `put`, within `shape` in every axis but `dim`.
+/// The result of a scatter, element by element: `indices` and `values` have shape `put`, which fits
+/// into `shape` in every axis but `dim`.
 fn scattered(shape: &[usize], dim: usize, put: &[usize], indices: &[i64], values: &[f64]) -> Vec<f64> {
     let mut out = vec![0.0; shape.iter().product()];
     for (n, (&index, &value)) in indices.iter().zip(values).enumerate() {
@@ -99,7 +100,8 @@ fn scattered(shape: &[usize], dim: usize, put: &[usize], indices: &[i64], values
     out
 }
 
-/// Indices and values may be narrower than the tensor in every axis. The oracle takes no such ones: held against a loop.
+/// Indices and values may be narrower than the tensor in every axis. The oracle does not take that,
+/// so a loop computes the expected result.
 #[test]
 fn scatter_and_gather_by_indices_narrower_than_the_tensor() {
     let random = Random::new();
@@ -119,7 +121,7 @@ fn scatter_and_gather_by_indices_narrower_than_the_tensor() {
         for index in [DType::I64, DType::I32] {
             let at = int(&random, put, index, View::Contiguous, 0, shape[dim] as i64);
             let places: Vec<i64> = read_index::<R>(at.int::<R>(&device)).iter().collect();
-            // Whole numbers whose sums every type holds.
+            // Whole numbers whose sums every type can hold.
             let values: Vec<f64> = (0..n).map(|_| random.below(4) as f64).collect();
             let data =
                 |dtype| TensorData::new(values.clone(), Shape::from(put.to_vec())).convert_dtype(dtype);
@@ -138,7 +140,7 @@ fn scatter_and_gather_by_indices_narrower_than_the_tensor() {
                     &[expected],
                     Tolerance::EXACT,
                 );
-                // And each element of the result back to where it came from.
+                // A gather by the same indices has their shape.
                 let back = read_float::<R>(R::float_gather(dim, out, at.int::<R>(&device)));
                 assert_eq!(back.shape.as_slice(), put, "{}", what("float_gather", dtype));
             }

@@ -230,7 +230,8 @@ fn grid_sample_of_the_wide_modes() {
     }
 }
 
-/// Of a plane of ones, a wide mode's sample is one wherever padding repeats pixels, and zero far outside where it does not.
+/// Of a plane of ones, a wide mode's sample is one wherever padding repeats pixels, and zero far outside where it
+/// does not.
 #[test]
 fn grid_sample_of_the_wide_modes_past_the_ends() {
     let random = Random::new();

@@ -1,4 +1,5 @@
-//! Normalisations of rows: by MIOpen where it takes the dtype, and by the own kernel where `BURN_ROCM_NORM` asks for it.
+//! Normalisations of rows: by MIOpen where it takes the dtype, and by the own kernel where `BURN_ROCM_NORM` asks
+//! for it.
 
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_tests::*;
@@ -82,7 +83,7 @@ fn layer_norm_refuses_what_does_not_fit() {
     check("f16", &|| run(&[3], &[3], FloatDType::F16));
 }
 
-/// Tests of this file in a process in which `BURN_ROCM_NORM` says who normalises.
+/// Runs tests of this file in a process in which `BURN_ROCM_NORM` says who normalises.
 fn child(test: &str, norm: &str) -> String {
     again(&[test, "--include-ignored", "--test-threads", "1", "--nocapture"], &[("BURN_ROCM_NORM", norm)])
 }

@@ -35,7 +35,7 @@ fn max_pool2d_both_ways() {
                 // Index types differ by backend: the values must not.
                 vec![read_float::<B>(plain), read_float::<B>(found.output), read_index::<B>(found.indices)]
             });
-            // By the places of each side, which are the same, of the values as they are.
+            // The gradient of the maxima, each side with its own places, which are the same.
             let terms = Terms::of(window[0] * window[1], dtype);
             sums!(what, terms, |B, device, [g = &g]| {
                 let x = x.float::<B>(&device);

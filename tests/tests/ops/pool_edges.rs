@@ -1,4 +1,5 @@
-//! Pooling where libraries differ: infinities, NaN, large planes, outputs rounded up, dilation; lines; patches of images.
+//! Pooling where libraries differ: infinities, NaN, large planes, outputs rounded up, dilation; lines; patches of
+//! images.
 
 use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
@@ -24,7 +25,8 @@ fn axis(window: &Window, d: usize) -> [usize; 4] {
     window.map(|pair| pair[d])
 }
 
-/// Compares the maxima of `x`, found in every way that Burn has, and where they are; and the gradient by a sum's limits.
+/// Compares the maxima of `x` and their places, by every op of Burn that finds them, and the
+/// gradient within a sum's limits.
 fn against_the_oracle(what: &str, x: &Input, g: &Input, w: &Window, ceil: bool) {
     let &[size, stride, padding, dilation] = w;
     differential!(what, Tolerance::EXACT, |B, device| {
@@ -62,8 +64,9 @@ fn max_with_dilation_and_rounded_up() {
     }
 }
 
-/// A maximum of nothing but -inf is -inf, at the window's first element; NaN stays where a window begins with it, and is
-/// passed over elsewhere. MIOpen gives the lowest finite number and place 0 for the one, and passes over every NaN.
+/// A maximum of nothing but -inf is -inf, at the window's first element; NaN stays where a window begins with it,
+/// and is passed over elsewhere. MIOpen gives the lowest finite number and place 0 for the one, and passes over
+/// every NaN.
 #[test]
 fn max_of_infinities_and_nan() {
     let random = Random::new();
@@ -110,12 +113,12 @@ fn max_in_large_planes() {
     }
 }
 
-/// Averages by definition, in f64, and the gradient: each element of a window gets its share of the window's gradient, which is
-/// one over what the average was divided by.
+/// Averages by definition, in f64, and the gradient: each element of a window gets its share of the window's
+/// gradient, which is one over what the average was divided by.
 ///
 /// With outputs rounded up, the windows that reach past the padded input are divided by their part within it, as
-/// Burn's own test of `avg_pool2d` with `ceil_mode` and `count_include_pad` has it (and PyTorch). The gradient follows from
-/// that; burn-flex divides it by the whole window instead, and is no oracle for it.
+/// Burn's own test of `avg_pool2d` with `ceil_mode` and `count_include_pad` has it (and PyTorch). The gradient
+/// follows from that; burn-flex divides it by the whole window instead, and is no oracle for it.
 fn averages(
     x: &[f64],
     g: &[f64],

@@ -1,5 +1,5 @@
-//! Quantisation and back, data to and from the host: every scheme against `burn-flex`, whose data this backend reads and which reads
-//! this backend's.
+//! Quantisation and back, data to and from the host: every scheme against `burn-flex`, whose data this backend
+//! reads and which reads this backend's.
 
 use burn_backend::quantization::{
     QuantLevel, QuantParam, QuantScheme, QuantStore, QuantValue, QuantizationParametersPrimitive,

@@ -1,5 +1,5 @@
-//! Products of quantised matrices: every scheme on either side and both, views, batches, against a product in f64 of the values that
-//! the operands stand for.
+//! Products of quantised matrices: every scheme on either side and both, views, batches, against a product in f64
+//! of the values that the operands stand for.
 
 use super::quantized::{STORES, VALUES, parts, read_q};
 use burn_backend::TensorPrimitive;

@@ -194,8 +194,8 @@ fn composed_of_float_ops() {
     }
 }
 
-/// Blocks: against the float ops of the oracle on the values that the operands stand for. The oracle's own indices of extremes compare
-/// bytes across scales.
+/// Blocks: against the float ops of the oracle on the values that the operands stand for. The oracle's own indices
+/// of extremes compare bytes across scales.
 #[test]
 fn composed_of_float_ops_in_blocks() {
     let random = Random::new();

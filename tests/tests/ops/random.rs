@@ -44,8 +44,8 @@ fn distributions_have_their_moments() {
     }
 }
 
-/// Ranges whose width overflows the type that they are computed in, and in f16 ranges that reach past its numbers: those end at its
-/// greatest and least.
+/// Ranges whose width overflows the type that computes, and f16 ranges beyond f16's numbers, which
+/// end at its greatest and least.
 #[test]
 #[serial(seed)]
 fn uniform_over_ranges_too_wide_for_the_type() {
@@ -61,7 +61,8 @@ fn uniform_over_ranges_too_wide_for_the_type() {
         let end = most.min(bound);
         let values = draw(&[n], Distribution::Uniform(-bound, bound), dtype);
         assert!(values.iter().all(|v| v.abs() <= end), "{dtype:?}: uniform leaves {end:e}");
-        // In shares of the range. Six standard errors of the mean of (-1, 1) and of its square's, and the rounding of the type.
+        // As shares of the range: six standard errors of the mean of (-1, 1) and of the mean of its
+        // squares, and the type's rounding.
         let (mean, variance) = moments(&values.iter().map(|v| v / end).collect::<Vec<_>>());
         let error = |deviation: f64| 6.0 * deviation / (n as f64).sqrt() + 2f64.powi(-9);
         assert!(
@@ -72,7 +73,7 @@ fn uniform_over_ranges_too_wide_for_the_type() {
     }
 }
 
-/// Bounds that are no numbers have no uniform distribution.
+/// Infinite or NaN bounds have no uniform distribution.
 #[test]
 fn uniform_refuses_bounds_that_are_not_finite() {
     for (low, high) in [(f64::NAN, 1.0), (0.0, f64::NAN), (f64::NEG_INFINITY, 0.0), (0.0, f64::INFINITY)] {

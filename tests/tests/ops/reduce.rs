@@ -191,7 +191,8 @@ fn sums_of_nothing() {
     }
 }
 
-/// Nothing has no mean along an axis, as on Burn's CPU backends; so Burn's `var` of nothing fails too, instead of giving 0.
+/// An empty axis has no mean, as on Burn's CPU backends. So Burn's `var` of nothing fails too,
+/// instead of giving 0.
 #[test]
 fn means_and_variances_along_an_empty_axis_are_refused() {
     use burn::tensor::Tensor;
@@ -211,13 +212,14 @@ fn means_and_variances_along_an_empty_axis_are_refused() {
     refused("mean_dim of ints", &|| empty().int().mean_dim(1).into_data());
     refused("var_bias", &|| empty().var_bias(1).into_data());
     refused("var", &|| empty().var(1).into_data());
-    // Along another axis there is one, of each of no rows; and over all the mean is NaN.
+    // Along the other axis the result is just empty. The mean of all elements is NaN.
     assert_eq!(empty().mean_dim(0).dims(), [1, 0]);
     assert_eq!(empty().var_bias(0).dims(), [1, 0]);
     assert!(empty().mean().into_scalar().is_nan());
 }
 
-/// What a GPU reduces in ways of its own: columns that fill 16 bytes side by side, in one part and in several, and rows enough for a warp each.
+/// What a GPU reduces in ways of its own: columns that fill 16 bytes side by side, in one part and in several, and
+/// rows enough for a warp each.
 #[test]
 fn columns_side_by_side_and_many_rows() {
     let random = Random::new();

@@ -64,8 +64,9 @@ fn int_scans() {
     }
 }
 
-/// Rows that several blocks share, cut into tiles of some thousand elements: `[rows, len]`. The last reaches each level of what
-/// tiles publish (1024 tiles of f32) on a GPU; lockstep's cores are too slow for it.
+/// Rows that several blocks share, `[rows, len]`, cut into tiles of a few thousand elements. The
+/// last one uses each level of what the tiles publish on a GPU (1024 tiles of f32); lockstep is too
+/// slow for it.
 fn long_rows() -> Vec<[usize; 2]> {
     let mut shapes = vec![[1, 16_384], [1, 70_001], [3, 33_333]];
     if std::env::var_os("BURN_ROCM_CPU_WAVE").is_none() {
@@ -74,7 +75,7 @@ fn long_rows() -> Vec<[usize; 2]> {
     shapes
 }
 
-/// The running results of each row in f64, of inputs whose every partial result an f64 holds.
+/// The running results of each row in f64, for inputs whose partial results f64 holds exactly.
 fn running(values: &[f64], len: usize, apply: impl Fn(f64, f64) -> f64) -> Vec<f64> {
     let mut out = values.to_vec();
     for row in out.chunks_mut(len) {
@@ -90,18 +91,20 @@ fn long_rows_are_scanned_exactly_whatever_blocks_share_them() {
     let random = Random::new();
     let device = Default::default();
     for [rows, len] in long_rows() {
-        // -1, 0 and 1: sums walk around 0, and are compared in the types that hold all of them.
+        // -1, 0 and 1: the sums stay near 0 and are compared in the types that hold all of them.
         let steps: Vec<f64> = (0..rows * len).map(|_| random.below(3) as f64 - 1.0).collect();
         let sums = running(&steps, len, |a, b| a + b);
         let signs: Vec<f64> = (0..rows * len).map(|_| [-1.0, 1.0][random.below(2)]).collect();
         let products = running(&signs, len, |a, b| a * b);
-        // Each element a little greater or less than the last: extremes change along the whole row.
+        // Each element is a little greater or less than the last, so extremes change along the
+        // whole row.
         let heights: Vec<f64> = sums.iter().map(|sum| sum + random.below(4) as f64).collect();
         let [highest, lowest] = [f64::max, f64::min].map(|apply| running(&heights, len, apply));
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
             let fits = |all: &[f64]| {
                 let most = all.iter().fold(0.0f64, |most, x| most.max(x.abs()));
-                // The integers that a type holds without a gap: 2 to the power of its significand's bits.
+                // The integers that a type holds without a gap: up to 2 to the power of its
+                // significand's bits.
                 most <= match dtype {
                     DType::BF16 => 256.0,
                     DType::F16 => 2048.0,

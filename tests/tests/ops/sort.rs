@@ -2,7 +2,8 @@
 
 use burn_rocm_tests::*;
 
-/// Around a block's tile of 1,024 and beyond the 16,384 that one thread of the CPU sorts: one run, an odd number of them.
+/// Around a block's tile of 1,024 and beyond the 16,384 that one thread of the CPU sorts: one run, an odd number of
+/// them.
 const LONG: &[&[usize]] = &[&[2, 1024], &[1025], &[3, 5000], &[2500, 2], &[50_001]];
 
 fn shapes() -> impl Iterator<Item = &'static [usize]> {

@@ -189,7 +189,8 @@ fn bool_not() {
     }
 }
 
-/// A bound that is NaN holds nothing back, by Burn's own definition of clamp: masks of what is lower or greater than the bound.
+/// A NaN bound is ignored, by Burn's own definition of clamp: masks of what is lower or greater
+/// than the bound.
 #[test]
 fn a_clamp_ignores_a_bound_that_is_nan() {
     let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -3.0, 0.5, 7.0];

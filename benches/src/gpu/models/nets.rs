@@ -77,7 +77,8 @@ impl<B: Backend> Trained<B> for Cnn<B> {
     }
 }
 
-/// Two convolutions with batch norm and a way around them (He et al. 2015, "Deep Residual Learning for Image Recognition").
+/// Two convolutions with batch norm and a way around them (He et al. 2015, "Deep Residual Learning for Image
+/// Recognition").
 #[derive(Module, Debug)]
 struct Block<B: Backend> {
     conv1: Conv2d<B>,

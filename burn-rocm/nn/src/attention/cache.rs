@@ -16,7 +16,8 @@ impl<B: Backend, const D: usize> TensorCache<B, D> {
         Self { value: None }
     }
 
-    /// Ends where tokens don't follow those that are cached along `axis` by one: of several, all but the last would be lost.
+    /// Panics unless `tokens` are one more than the cached ones along `axis`. Of several new
+    /// tokens, all but the last would be lost.
     fn check(&self, tokens: &Tensor<B, 3>, axis: usize) {
         let Some(value) = &self.value else { return };
         let cached = value.dims()[axis];
@@ -26,8 +27,8 @@ impl<B: Backend, const D: usize> TensorCache<B, D> {
         }
     }
 
-    /// The layer's output for all tokens: the cached ones and that for the last one, along `axis`. The first call runs all through the layer, each later one
-    /// a token.
+    /// The layer's output for all tokens along `axis`: the cached ones, then the new one. The first
+    /// call runs all tokens through the layer, each later call the last one.
     pub(crate) fn forward_autoregressive(
         &mut self,
         tokens: Tensor<B, 3>,
@@ -93,7 +94,7 @@ impl<B: Backend> MhaCache<B> {
 }
 
 impl<B: Backend, const D: usize> MhaLinearCache<B, D> {
-    /// Ends where [`forward`](Self::forward) would.
+    /// Panics where [`forward`](Self::forward) would.
     pub(super) fn check(&self, tokens: &Tensor<B, 3>) {
         if let Self::Autoregressive(cache, axis) = self {
             cache.check(tokens, *axis);

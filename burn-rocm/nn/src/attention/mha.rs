@@ -35,10 +35,12 @@ pub struct MultiHeadAttentionConfig {
     pub initializer: Initializer,
 }
 
-/// Attention of several heads ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the record and the result.
+/// Attention of several heads ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the
+/// fields, the record and the result.
 ///
-/// On this project's backend more scores than `BURN_ROCM_ATTENTION_SCORES` says (256 MiB by default) are never in memory, so that from there on memory is
-/// linear in the sequence; see [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
+/// On this project's backend more scores than `BURN_ROCM_ATTENTION_SCORES` says (256 MiB by default) are never in
+/// memory, so that from there on memory is linear in the sequence; see
+/// [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct MultiHeadAttention<B: Backend> {
@@ -94,7 +96,7 @@ pub struct MhaInput<B: Backend> {
     masks: Masks<B>,
 }
 
-/// What hides keys. Each axis may be 1.
+/// The masks that hide keys. Any axis may have size 1.
 #[derive(Debug, Clone)]
 pub(crate) struct Masks<B: Backend> {
     /// `[batch, keys]`.
@@ -107,7 +109,7 @@ pub(crate) struct Masks<B: Backend> {
 pub(crate) type Mask<B> = Option<Tensor<B, 4, Bool>>;
 
 impl<B: Backend> Masks<B> {
-    /// Both as one: a key is hidden where either says so.
+    /// One mask for both: it hides a key that either hides.
     pub(crate) fn joined(self) -> Mask<B> {
         let pad = self.pad.map(|mask| mask.unsqueeze_dims::<4>(&[1, 2]));
         let attn = self.attn.map(|mask| mask.unsqueeze_dim::<4>(1));
@@ -126,7 +128,7 @@ impl<B: Backend> Masks<B> {
     }
 }
 
-/// Heads `[batch, heads, sequence, d_k]` of one batch for each of `batch`; others as they are.
+/// Repeats heads `[1, heads, sequence, d_k]` for each of `batch` rows; leaves others as they are.
 fn for_each_batch<B: Backend>(heads: Tensor<B, 4>, batch: usize) -> Tensor<B, 4> {
     match heads.dims() {
         [1, count, sequence, width] if batch > 1 => heads.expand([batch, count, sequence, width]),
@@ -143,7 +145,8 @@ impl<B: Backend> MhaInput<B> {
         Self { alike: true, ..Self::new(tensor.clone(), tensor.clone(), tensor) }
     }
 
-    /// Attention of queries to keys and values of another sequence. Keys, values or both of batch 1 serve the queries of every batch.
+    /// Attention of queries to keys and values of another sequence. Keys or values of batch 1 serve
+    /// the queries of every batch.
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
@@ -152,13 +155,14 @@ impl<B: Backend> MhaInput<B> {
         Self { query, key, value, alike: false, masks: Masks { pad: None, attn: None } }
     }
 
-    /// Hides keys, where `mask_pad` `[batch, keys]` is true. Each of its axes may be 1.
+    /// Hides the keys where `mask_pad` `[batch, keys]` is true. Either axis may have size 1.
     pub fn mask_pad(mut self, mask_pad: Tensor<B, 2, Bool>) -> Self {
         self.masks.pad = Some(mask_pad);
         self
     }
 
-    /// Hides keys from queries, where `mask_attn` `[batch, queries, keys]` is true. Each of its axes may be 1.
+    /// Hides the keys from the queries where `mask_attn` `[batch, queries, keys]` is true. Any axis
+    /// may have size 1.
     pub fn mask_attn(mut self, mask_attn: Tensor<B, 3, Bool>) -> Self {
         self.masks.attn = Some(mask_attn);
         self
@@ -212,8 +216,9 @@ impl MultiHeadAttentionConfig {
 }
 
 impl<B: Backend> MultiHeadAttention<B> {
-    /// Attention of each query to the keys and values. Of [`MhaInput::self_attn`] in training, tokens are brought sequence first, one copy each way, so that no
-    /// product needs its operands packed; and where they are enough, one product makes queries, keys and values.
+    /// Attention of each query to the keys and values. Of [`MhaInput::self_attn`] in training, tokens are brought
+    /// sequence first, one copy each way, so that no product needs its operands packed; and where they are enough,
+    /// one product makes queries, keys and values.
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
@@ -221,7 +226,7 @@ impl<B: Backend> MultiHeadAttention<B> {
     /// - output: `[batch, queries, d_model]`
     ///
     /// # Panics
-    /// With [`Invalid`](burn_rocm::RocmError::Invalid) where inputs and masks don't broadcast.
+    /// With [`Invalid`](burn_rocm::RocmError::Invalid) if inputs and masks don't broadcast.
     pub fn forward(&self, input: MhaInput<B>) -> MhaOutput<B> {
         let MhaInput { query, key, value, alike, masks } = input;
         let mask = masks.joined();
@@ -239,11 +244,13 @@ impl<B: Backend> MultiHeadAttention<B> {
         MhaOutput { weights, context: self.output.forward(context) }
     }
 
-    /// [`forward`](Self::forward), the linear layers running on what `cache` lacks alone: all tokens in the first call, one in each later one.
+    /// [`forward`](Self::forward) whose linear layers only compute what `cache` lacks: all tokens
+    /// in the first call, one in each later call.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), and with [`Invalid`](burn_rocm::RocmError::Invalid) where a later call's tokens are not one more than the cached ones,
-    /// which leaves the cache as it was. Burn's module takes the last of several new tokens, and then ends in a panic.
+    /// As [`forward`](Self::forward), and with [`Invalid`](burn_rocm::RocmError::Invalid) if a
+    /// later call's tokens are not one more than the cached ones; the cache then stays as it was.
+    /// Burn's module takes the last of several new tokens and panics later.
     pub fn forward_cache(&self, input: MhaInput<B>, cache: &mut MhaCache<B>) -> MhaOutput<B> {
         let MhaInput { query, key, value, masks, .. } = input;
         self.forward_cached([query, key, value], masks.joined(), cache)
@@ -256,7 +263,7 @@ impl<B: Backend> MultiHeadAttention<B> {
         mask: Mask<B>,
         cache: &mut MhaCache<B>,
     ) -> MhaOutput<B> {
-        // All of them before one is cached.
+        // Checks all three before it changes one cache.
         for (cache, tokens) in [(&cache.query, &query), (&cache.key, &key), (&cache.value, &value)] {
             cache.check(tokens);
         }
@@ -290,7 +297,8 @@ impl<B: Backend> MultiHeadAttention<B> {
         (context.swap_dims(1, 2).reshape([batch, queries, count * width]), weights)
     }
 
-    /// Self-attention ahead of the output layer: with a route of tokens and contexts `[sequence, batch, d_model]`, without one of batches first.
+    /// Self-attention ahead of the output layer: with a route of tokens and contexts `[sequence, batch, d_model]`,
+    /// without one of batches first.
     pub(crate) fn contexts(
         &self,
         route: Option<&Route<B>>,
@@ -319,8 +327,9 @@ impl<B: Backend> MultiHeadAttention<B> {
         (context.permute([2, 0, 1, 3]).reshape([sequence, batch, self.n_heads * self.d_k]), weights)
     }
 
-    /// The layers of queries, keys and values where one product makes all three. In f32 packing them, transposing them and taking their gradient apart moves
-    /// `72 d_model^2` bytes; what that saves, two additions of gradients by the tokens, `24 rows d_model`. So it takes enough rows, and a gradient.
+    /// The layers of queries, keys and values where one product makes all three. In f32 packing them, transposing
+    /// them and taking their gradient apart moves `72 d_model^2` bytes; what that saves, two additions of gradients
+    /// by the tokens, `24 rows d_model`. So it takes enough rows, and a gradient.
     fn joined(&self, route: &Route<B>, tokens: &Tensor<B, 3>) -> Option<[Layer<B>; 3]> {
         let [sequence, batch, d_model] = tokens.dims();
         if !route.records() || sequence * batch < 4 * d_model {

@@ -64,7 +64,8 @@ impl Op<2> for WeightsOp {
     }
 }
 
-/// Self-attention of tokens `[sequence, batch, d_model]`, from them and the weights and biases that make queries, keys and values, by one product.
+/// Self-attention of tokens `[sequence, batch, d_model]`, from them and the weights and biases that make queries,
+/// keys and values, by one product.
 #[derive(Debug)]
 pub(super) struct SelfAttentionOp {
     pub(super) rule: Rule,

@@ -1,5 +1,6 @@
-//! Tokens sequence first, `[sequence, batch, features]`: so one stride leads from each head to the next over all batches, and the products of attention take
-//! heads where they lie. Of `[batch, sequence, features]` each product needs its operands packed, eleven copies a step.
+//! Tokens sequence first, `[sequence, batch, features]`: so one stride leads from each head to the next over all
+//! batches, and the products of attention take heads where they lie. Of `[batch, sequence, features]` each product
+//! needs its operands packed, eleven copies a step.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -7,8 +8,9 @@ use burn::tensor::backend::Backend;
 use super::op::SwapOp;
 use crate::fuse::Route;
 
-/// What `run` makes of tokens `[batch, sequence, features]`. Where this project's kernels run it is given them sequence first, with the route, and gives such:
-/// one copy in and one out, none where there is one batch or one token.
+/// What `run` makes of tokens `[batch, sequence, features]`. Where this project's kernels run it is given them
+/// sequence first, with the route, and gives such: one copy in and one out, none where there is one batch or one
+/// token.
 pub(crate) fn sequence_first<B: Backend, T>(
     tokens: Tensor<B, 3>,
     run: impl FnOnce(Option<&Route<B>>, Tensor<B, 3>) -> (Tensor<B, 3>, T),

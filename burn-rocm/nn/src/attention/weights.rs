@@ -10,11 +10,12 @@ use burn::tensor::{Tensor, TensorData};
 use super::op::{Rule, WeightsOp};
 use crate::fuse::{Route, primitive, wrap};
 
-/// The weights `[batch, heads, queries, keys]` of an attention, which its own kernels do not put into memory: they are computed, and recorded for the
-/// backward pass, when they are first looked at.
+/// The weights `[batch, heads, queries, keys]` of an attention, which its own kernels do not put into memory: they
+/// are computed, and recorded for the backward pass, when they are first looked at.
 ///
-/// Stands where Burn has a `Tensor<B, 4>`, and derefs to one: `output.weights.dims()` and `output.weights.clone()` (a tensor) compile as with Burn. Only
-/// a method that takes the tensor itself needs `output.weights.clone()` or [`into_tensor`](Self::into_tensor) ahead of it.
+/// Stands where Burn has a `Tensor<B, 4>`, and derefs to one: `output.weights.dims()` and `output.weights.clone()`
+/// (a tensor) compile as with Burn. Only a method that takes the tensor itself needs `output.weights.clone()` or
+/// [`into_tensor`](Self::into_tensor) ahead of it.
 #[derive(Debug)]
 pub struct MhaWeights<B: Backend> {
     made: OnceLock<Tensor<B, 4>>,
@@ -32,7 +33,8 @@ struct Recipe<B: Backend> {
 enum Operands<B: Backend> {
     /// Queries and keys `[batch, heads, sequence, d_k]`.
     Heads([Tensor<B, 4>; 2]),
-    /// Tokens `[sequence, batch, d_model]`, the layers that make queries and keys of them, heads and features of a head.
+    /// Tokens `[sequence, batch, d_model]`, the layers that make queries and keys of them, heads and features of a
+    /// head.
     Tokens(Tensor<B, 3>, [Layer<B>; 2], [usize; 2]),
 }
 

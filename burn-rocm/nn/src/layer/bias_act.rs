@@ -36,7 +36,8 @@ struct BiasAct {
 }
 
 impl BiasAct {
-    /// ReLU's gradient reads its output, which the next op keeps too; so the product need not be kept, and its place is taken.
+    /// ReLU's gradient reads its output, which the next op keeps too; so the product need not be kept, and its
+    /// place is taken.
     fn reads_output(&self) -> bool {
         self.act == Act::Relu
     }

@@ -57,8 +57,9 @@ impl ConvActConfig {
     }
 }
 
-/// The activation of a 2-D convolution: with ReLU one call of MIOpen's where it has a fusion plan for the shape, else the convolution on MIOpen, bias and
-/// activation in one kernel. Backward, the activation's gradient and the bias' in one kernel (and one that joins the sums of its parts), then the convolution's.
+/// The activation of a 2-D convolution: with ReLU one call of MIOpen's where it has a fusion plan for the shape,
+/// else the convolution on MIOpen, bias and activation in one kernel. Backward, the activation's gradient and the
+/// bias' in one kernel (and one that joins the sums of its parts), then the convolution's.
 ///
 /// Its record is that of Burn's [`Conv2d`].
 #[derive(Clone, Debug)]
@@ -127,11 +128,12 @@ impl<B: Backend> ConvAct<B> {
         }
     }
 
-    /// A convolution, the batch norm behind it and an activation as one layer, for inference: the norm's scale is in the weight, what it adds in the
-    /// bias.
+    /// A convolution, the batch norm behind it and an activation as one layer, for inference: the norm's scale is
+    /// in the weight, what it adds in the bias.
     ///
-    /// `norm` has scale, shift, running mean and running variance, each `[channels_out]`; `epsilon` is what the norm adds to the variance. f16 and bf16 are
-    /// folded in f32; the layer has the dtype of the convolution's weight.
+    /// `norm` has scale, shift, running mean and running variance, each `[channels_out]`; `epsilon` is what the
+    /// norm adds to the variance. f16 and bf16 are folded in f32; the layer has the dtype of the convolution's
+    /// weight.
     ///
     /// # Panics
     /// Where the bias or a tensor of the norm has another shape than `[channels_out]`, with an error that says which.
@@ -167,7 +169,8 @@ impl<B: Backend> ConvAct<B> {
     }
 }
 
-/// The ReLU of a convolution, whose gradient reads its output in the place of the product: of an input, a weight and, where there is a third tensor, a bias.
+/// The ReLU of a convolution, whose gradient reads its output in the place of the product: of an input, a weight
+/// and, where there is a third tensor, a bias.
 #[derive(Debug)]
 struct ConvRelu(Conv2dOptions);
 

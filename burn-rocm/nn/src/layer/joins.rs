@@ -8,8 +8,8 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 use super::{Act, composed};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
-/// The activation of a sum, as where a residual block joins its input: one kernel, and one for both gradients. Shapes that differ broadcast,
-/// composed of Burn's ops.
+/// The activation of a sum, as where a residual block joins its input: one kernel, and one for both gradients.
+/// Shapes that differ broadcast, composed of Burn's ops.
 #[derive(Module, Clone, Debug)]
 pub struct AddAct {
     /// What follows the sum.
@@ -77,8 +77,8 @@ impl Op<2> for AddActOp {
     }
 }
 
-/// `a * b + c` of each element, in one kernel, and the gradients by both factors in another. Shapes that differ broadcast, composed of Burn's
-/// ops.
+/// `a * b + c` of each element, in one kernel, and the gradients by both factors in another. Shapes that differ
+/// broadcast, composed of Burn's ops.
 #[derive(Module, Clone, Debug, Default)]
 pub struct MulAdd {}
 

@@ -1,5 +1,5 @@
-//! Layers that are one of Burn's and an activation. To optimizers, recorders and displays they are Burn's layer: the activation has no parameter
-//! and is no part of a record, so that checkpoints of either load into the other.
+//! Layers that are one of Burn's and an activation. To optimizers, recorders and displays they are Burn's layer:
+//! the activation has no parameter and is no part of a record, so that checkpoints of either load into the other.
 
 /// A struct of the fields of Burn's layer and `activation` as a module that stands for that layer.
 macro_rules! like_burn {
@@ -16,7 +16,8 @@ macro_rules! like_burn {
                 $burn { $($field: self.$field),* }
             }
 
-            /// Burn's layer with these very parameters: a clone of one that was not yet initialised would start with other numbers.
+            /// Burn's layer with these very parameters: a clone of one that was not yet initialised would start
+            /// with other numbers.
             fn burn(&self) -> $burn<B> {
                 self.weight.val();
                 if let Some(bias) = &self.bias {

@@ -42,8 +42,8 @@ impl LinearActConfig {
     }
 }
 
-/// `act(x W + b)`: the product on rocBLAS, bias and activation in one kernel; backward, the activation's gradient and the bias' in one kernel
-/// (and one that joins the sums of its parts), then the products.
+/// `act(x W + b)`: the product on rocBLAS, bias and activation in one kernel; backward, the activation's gradient
+/// and the bias' in one kernel (and one that joins the sums of its parts), then the products.
 ///
 /// Its record is that of Burn's [`Linear`].
 #[derive(Clone, Debug)]

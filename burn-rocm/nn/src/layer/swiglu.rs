@@ -42,8 +42,8 @@ impl SwiGluConfig {
     }
 }
 
-/// `silu(x W1 + b1) * (x W2 + b2)` ([Shazeer 2020](https://arxiv.org/abs/2002.05202)): SiLU and product in one kernel, both of their gradients in
-/// another.
+/// `silu(x W1 + b1) * (x W2 + b2)` ([Shazeer 2020](https://arxiv.org/abs/2002.05202)): SiLU and product in one
+/// kernel, both of their gradients in another.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct SwiGlu<B: Backend> {

@@ -39,8 +39,8 @@ impl BinaryCrossEntropyLossConfig {
 
 /// The mean over elements of `-y log(p) - (1 - y) log(1 - p)`.
 ///
-/// Logarithms of probabilities are kept above -100; where that happens the gradient is 0 (Burn's is NaN at exactly 0 and 1). A loss whose weights require a
-/// gradient is composed of Burn's ops.
+/// Logarithms of probabilities are kept above -100; where that happens the gradient is 0 (Burn's is NaN at exactly
+/// 0 and 1). A loss whose weights require a gradient is composed of Burn's ops.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct BinaryCrossEntropyLoss<B: Backend> {

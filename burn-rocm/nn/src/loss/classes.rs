@@ -14,7 +14,8 @@ pub(super) struct Options<'a> {
     pub(super) pad_tokens: &'a [usize],
 }
 
-/// The loss of scores `[rows, classes]` by the fused op, where there is a route and no gradient of the weights is asked for.
+/// The loss of scores `[rows, classes]` by the fused op, where there is a route and no gradient of the weights is
+/// asked for.
 pub(super) fn class_loss<B: Backend>(
     names: [&'static str; 2],
     options: Options<'_>,

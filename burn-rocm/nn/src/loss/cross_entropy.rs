@@ -41,8 +41,9 @@ impl CrossEntropyLossConfig {
 
 /// The mean over rows of minus the logarithm of the probability of each row's class.
 ///
-/// From logits by the log-sum-exp, so that neither large nor small ones overflow. See [`burn_rocm::fused::cross_entropy`] for the formula. More
-/// than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens are composed of Burn's ops, and so is a loss whose weights require a gradient.
+/// From logits by the log-sum-exp, so that neither large nor small ones overflow. See
+/// [`burn_rocm::fused::cross_entropy`] for the formula. More than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens
+/// are composed of Burn's ops, and so is a loss whose weights require a gradient.
 ///
 /// Where the targets' weights sum to 0 the loss is NaN, as Burn's; rows of pad tokens have gradient 0 all the same.
 #[derive(Module, Debug)]
@@ -87,7 +88,8 @@ impl<B: Backend> CrossEntropyLoss<B> {
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For other shapes. A target that is no class counts nothing, and reads of the loss and its gradients report it.
+    /// For other shapes. A target that is no class adds nothing to the loss, and reads of the loss
+    /// and its gradients report it.
     pub fn forward(&self, logits: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
         let options = Options {
             scores: if self.logits { ClassScores::Logits } else { ClassScores::Probabilities },

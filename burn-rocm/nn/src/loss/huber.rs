@@ -32,7 +32,8 @@ impl HuberLossConfig {
     }
 }
 
-/// Of a residual `r`: `r^2 / 2` up to `|r| = delta`, `delta |r| - delta^2 / 2` beyond ([Huber 1964](https://doi.org/10.1214/aoms/1177703732)).
+/// Of a residual `r`: `r^2 / 2` up to `|r| = delta`, `delta |r| - delta^2 / 2` beyond ([Huber
+/// 1964](https://doi.org/10.1214/aoms/1177703732)).
 #[derive(Module, Clone, Debug)]
 #[module(custom_display)]
 pub struct HuberLoss {

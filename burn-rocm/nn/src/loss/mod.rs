@@ -1,7 +1,8 @@
-//! Losses, each one kernel forward (and one that joins the sums of its blocks, where it needs several) and one backward.
+//! Losses, each one kernel forward (and one that joins the sums of its blocks, where it needs several) and one
+//! backward.
 //!
-//! In place of those of `burn::nn::loss`: same names, fields, configs, records and results. On [`Rocm`](burn_rocm::Rocm) f16 and bf16 are
-//! computed in f32 and rounded once.
+//! In place of those of `burn::nn::loss`: same names, fields, configs, records and results. On
+//! [`Rocm`](burn_rocm::Rocm) f16 and bf16 are computed in f32 and rounded once.
 
 mod binary_cross_entropy;
 mod classes;

@@ -36,10 +36,13 @@ impl NllLossConfig {
     }
 }
 
-/// The mean over rows of minus the log-probability of each row's class: [`CrossEntropyLoss`](super::CrossEntropyLoss) of what a log-softmax gives.
+/// The mean over rows of minus the log-probability of each row's class:
+/// [`CrossEntropyLoss`](super::CrossEntropyLoss) of what a log-softmax gives.
 ///
-/// NaN where the targets' weights sum to 0, and rows of pad tokens have gradient 0 all the same. Burn 0.21 has no loss of this name; options and record are those of its cross entropy.
-/// More than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, and weights that require a gradient, are composed of Burn's ops.
+/// NaN where the targets' weights sum to 0, and rows of pad tokens have gradient 0 all the same. Burn 0.21 has no
+/// loss of this name; options and record are those of its cross entropy. More than
+/// [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, and weights that require a gradient, are composed of Burn's
+/// ops.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct NllLoss<B: Backend> {
@@ -74,7 +77,8 @@ impl<B: Backend> NllLoss<B> {
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For other shapes. A target that is no class counts nothing, and reads of the loss and its gradients report it.
+    /// For other shapes. A target that is no class adds nothing to the loss, and reads of the loss
+    /// and its gradients report it.
     pub fn forward(&self, log_probs: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
         let options = Options {
             scores: ClassScores::LogProbabilities,

@@ -25,10 +25,11 @@ pub struct BatchNormConfig {
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over all axes but the channels'
 /// ([Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167)).
 ///
-/// Made by [`BatchNormConfig`]. On an autodiff backend it normalises with the batch's statistics and updates the running ones, the variance
-/// being the biased one, as Burn's does; else with the running ones. An input of f16 or bf16 may meet parameters and statistics in f32, as those of a
-/// model that [`amp`](crate::amp) converted are. Both ways on MIOpen, or two own kernels, as `BURN_ROCM_NORM` says. No
-/// checkpointing strategy runs it again: each forward pass updates the statistics once.
+/// Made by [`BatchNormConfig`]. On an autodiff backend it normalises with the batch's statistics and updates the
+/// running ones, the variance being the biased one, as Burn's does; else with the running ones. An input of f16 or
+/// bf16 may meet parameters and statistics in f32, as those of a model that [`amp`](crate::amp) converted are. Both
+/// ways on MIOpen, or two own kernels, as `BURN_ROCM_NORM` says. No checkpointing strategy runs it again: each
+/// forward pass updates the statistics once.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct BatchNorm<B: Backend> {

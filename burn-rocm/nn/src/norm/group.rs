@@ -27,8 +27,8 @@ pub struct GroupNormConfig {
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over each group of channels of each sample
 /// ([Wu and He 2018](https://arxiv.org/abs/1803.08494)).
 ///
-/// Made by [`GroupNormConfig`]. Forward on MIOpen for 32 groups and more, or one own kernel, as `BURN_ROCM_NORM` says; the gradient is one
-/// kernel, and two more for the sums of the parameters' gradients.
+/// Made by [`GroupNormConfig`]. Forward on MIOpen for 32 groups and more, or one own kernel, as `BURN_ROCM_NORM`
+/// says; the gradient is one kernel, and two more for the sums of the parameters' gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct GroupNorm<B: Backend> {

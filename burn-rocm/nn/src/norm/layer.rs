@@ -22,10 +22,11 @@ pub struct LayerNormConfig {
     pub bias: bool,
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and Hinton 2016](https://arxiv.org/abs/1607.06450)).
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and Hinton
+/// 2016](https://arxiv.org/abs/1607.06450)).
 ///
-/// Made by [`LayerNormConfig`]. Forward on MIOpen or an own kernel, as `BURN_ROCM_NORM` says; the gradient is one kernel, and one more joins
-/// the sums of the parameters' gradients.
+/// Made by [`LayerNormConfig`]. Forward on MIOpen or an own kernel, as `BURN_ROCM_NORM` says; the gradient is one
+/// kernel, and one more joins the sums of the parameters' gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm<B: Backend> {

@@ -1,4 +1,5 @@
-//! Normalisations. An input of f16 or bf16 may meet parameters in f32, which are used as they are and have gradients in f32.
+//! Normalisations. Parameters may be f32 beside f16 or bf16 inputs: the kernels then read them as
+//! f32, and their gradients are f32.
 
 mod batch;
 mod group;
@@ -19,13 +20,15 @@ use burn_rocm::RocmTensor;
 
 use crate::fuse::refuse;
 
-/// The parameter itself in another module: a clone of one that was not yet initialised would be another tensor, and the gradient would be that one's.
+/// The parameter itself in another module: a clone of one that was not yet initialised would be another tensor, and
+/// the gradient would be that one's.
 fn shared<B: Backend, const D: usize>(param: &Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
     param.val();
     param.clone()
 }
 
-/// What Burn's module gives of `input`. An f16 or bf16 one beside parameters in f32, which Burn's does not take, is computed in f32.
+/// What Burn's module gives of `input`. An f16 or bf16 one beside parameters in f32, which Burn's does not take, is
+/// computed in f32.
 fn composed<B: Backend, const D: usize>(
     params: Option<DType>,
     input: Tensor<B, D>,

@@ -33,10 +33,12 @@ impl RmsNormConfig {
     }
 }
 
-/// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich 2019](https://arxiv.org/abs/1910.07467)).
+/// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich
+/// 2019](https://arxiv.org/abs/1910.07467)).
 ///
-/// Made by [`RmsNormConfig`]. One kernel or call of MIOpen's forward; the gradient is one kernel, and one more joins the sums of gamma's gradient. f64 is computed
-/// in f64, where Burn's module takes the mean of squares in f32.
+/// Made by [`RmsNormConfig`]. One kernel or call of MIOpen's forward; the gradient is one kernel, and one more
+/// joins the sums of gamma's gradient. f64 is computed in f64, where Burn's module takes the mean of squares in
+/// f32.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct RmsNorm<B: Backend> {

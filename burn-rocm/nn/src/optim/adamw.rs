@@ -24,7 +24,8 @@ pub struct AdamWConfig {
     /// What a step takes from a parameter, as a share of it, over the learning rate.
     #[config(default = 1e-4)]
     weight_decay: f32,
-    /// Whether parameters decay only where they have the sign of their first moment ([2025](https://arxiv.org/abs/2510.12402)).
+    /// Whether parameters decay only where they have the sign of their first moment
+    /// ([2025](https://arxiv.org/abs/2510.12402)).
     #[config(default = false)]
     cautious_weight_decay: bool,
     /// Whether to divide by the largest second moment so far.
@@ -34,7 +35,8 @@ pub struct AdamWConfig {
     grad_clipping: Option<GradientClippingConfig>,
 }
 
-/// Adam with decoupled weight decay ([Loshchilov and Hutter 2017](https://arxiv.org/abs/1711.05101)), in the place of [`burn::optim::AdamW`].
+/// Adam with decoupled weight decay ([Loshchilov and Hutter 2017](https://arxiv.org/abs/1711.05101)), in the place
+/// of [`burn::optim::AdamW`].
 #[derive(Clone)]
 pub struct AdamW {
     burn: optim::AdamW,

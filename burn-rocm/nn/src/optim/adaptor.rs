@@ -35,10 +35,12 @@ pub trait Rules<B: Backend>: Clone + Send + Sync {
     fn give<const D: usize>(state: State) -> <Self::Burn as SimpleOptimizer<B>>::State<D>;
 }
 
-/// Takes steps of a module's parameters, in the place of [`burn::optim::adaptor::OptimizerAdaptor`]; its record is that one's.
+/// Takes steps of a module's parameters, in the place of [`burn::optim::adaptor::OptimizerAdaptor`]; its record is
+/// that one's.
 ///
-/// On [`Rocm`](burn_rocm::Rocm) under autodiff the parameters share launches; elsewhere it is Burn's. Gradients may be of a narrower float type than their
-/// parameters, as those of a model that [`amp`](crate::amp) converted are: they are cast first.
+/// On [`Rocm`](burn_rocm::Rocm) under autodiff the parameters share launches; elsewhere it is Burn's. Gradients may
+/// be of a narrower float type than their parameters, as those of a model that [`amp`](crate::amp) converted are:
+/// they are cast first.
 #[derive(Clone)]
 pub struct OptimizerAdaptor<O, M, B>
 where
@@ -138,8 +140,9 @@ where
     }
 }
 
-/// Gives each parameter that has a gradient its new tensor, which [`Step::run`] then fills. Where that does not come to its end, as where a gradient
-/// does not fit or memory is short, the states are those before the step again.
+/// Gives each parameter that has a gradient its new tensor, which [`Step::run`] then fills. Where that does not
+/// come to its end, as where a gradient does not fit or memory is short, the states are those before the step
+/// again.
 struct Gather<'a, O: Rules<B::InnerBackend>, B: AutodiffBackend> {
     step: Step,
     states: &'a mut HashMap<ParamId, Held<O, B>>,

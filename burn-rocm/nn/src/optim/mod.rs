@@ -2,8 +2,9 @@
 //!
 //! Everything else of `burn::optim` is here too, so that an app changes the path alone.
 //!
-//! A parameter, and what is kept of it, is updated in place where nobody else holds it; a clone of the module or a record keeps its values. Launches are shared by
-//! parameters of one dtype, device and number of steps taken, up to 62 each.
+//! A parameter, and what is kept of it, is updated in place where nobody else holds it; a clone of the module or a
+//! record keeps its values. Launches are shared by parameters of one dtype, device and number of steps taken, up to
+//! 62 each.
 
 mod adam;
 mod adamw;

@@ -47,8 +47,8 @@ pub struct TransformerEncoderConfig {
     pub layer_norm_eps: f64,
 }
 
-/// The encoder of a transformer ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the record and the result. Made by
-/// [`TransformerEncoderConfig`].
+/// The encoder of a transformer ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the
+/// fields, the record and the result. Made by [`TransformerEncoderConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct TransformerEncoder<B: Backend> {
@@ -105,13 +105,15 @@ impl<B: Backend> TransformerEncoderInput<B> {
         Self { tensor, mask_pad: None, mask_attn: None }
     }
 
-    /// Hides positions, where `mask_pad` `[batch, sequence]` is true. Each of its axes may be 1.
+    /// Hides the positions where `mask_pad` `[batch, sequence]` is true. Either axis may have size
+    /// 1.
     pub fn mask_pad(mut self, mask_pad: Tensor<B, 2, Bool>) -> Self {
         self.mask_pad = Some(mask_pad);
         self
     }
 
-    /// Hides positions from others, where `mask_attn` `[batch, sequence, sequence]` is true. Each of its axes may be 1.
+    /// Hides positions from others where `mask_attn` `[batch, sequence, sequence]` is true. Any
+    /// axis may have size 1.
     pub fn mask_attn(mut self, mask_attn: Tensor<B, 3, Bool>) -> Self {
         self.mask_attn = Some(mask_attn);
         self
@@ -135,7 +137,8 @@ impl TransformerEncoderConfig {
 }
 
 impl<B: Backend> TransformerEncoder<B> {
-    /// The layers, one after the other. On this project's backend they run on tokens sequence first, which costs one copy ahead of them and one after.
+    /// The layers, one after the other. On this project's backend they run on tokens sequence first, which costs
+    /// one copy ahead of them and one after.
     ///
     /// # Shapes
     /// - input, output: `[batch, sequence, d_model]`
@@ -154,7 +157,8 @@ impl<B: Backend> TransformerEncoder<B> {
     /// - input, output: `[batch, sequence, d_model]`
     ///
     /// # Panics
-    /// Where the cache was made for another number of layers, and where the sequence is not one token longer than the cached one.
+    /// If the cache was made for another number of layers, or the sequence is not one token longer
+    /// than the cached one.
     pub fn forward_autoregressive_inference(
         &self,
         input: TransformerEncoderInput<B>,
@@ -231,7 +235,8 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         sequence_first(input, |route, tokens| (self.of_tokens(route, tokens, &mask), ())).0
     }
 
-    /// [`forward`](Self::forward) of tokens as [`MultiHeadAttention::contexts`] takes them: all else is of each token by itself.
+    /// [`forward`](Self::forward) of tokens as [`MultiHeadAttention::contexts`] takes them: all else is of each
+    /// token by itself.
     fn of_tokens(&self, route: Option<&Route<B>>, tokens: Tensor<B, 3>, mask: &Mask<B>) -> Tensor<B, 3> {
         self.layer(tokens, |part| match part {
             Part::Attention { x, onto } => {

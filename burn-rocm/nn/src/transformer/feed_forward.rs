@@ -28,9 +28,10 @@ pub struct PositionWiseFeedForwardConfig {
     pub activation: ActivationConfig,
 }
 
-/// `outer(dropout(activation(inner(x))))` of each position ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the
-/// record and the result. As there, parameters of the activation are not in the record. ReLU and exact GELU are one kernel with the first layer's bias, as in
-/// [`LinearAct`](crate::LinearAct). Made by [`PositionWiseFeedForwardConfig`].
+/// `outer(dropout(activation(inner(x))))` of each position ([Vaswani et al.
+/// 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the record and the result. As there,
+/// parameters of the activation are not in the record. ReLU and exact GELU are one kernel with the first layer's
+/// bias, as in [`LinearAct`](crate::LinearAct). Made by [`PositionWiseFeedForwardConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct PositionWiseFeedForward<B: Backend> {

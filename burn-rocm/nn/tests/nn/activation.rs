@@ -5,7 +5,8 @@ use burn_rocm_tests::{FLOATS, SHAPES};
 
 use crate::support::*;
 
-/// The output and the input's gradient, through another memory-bound op on either side, so that recomputation has a chain to go back.
+/// The output and the input's gradient, through another memory-bound op on either side, so that recomputation has a
+/// chain to go back.
 macro_rules! silu_of {
     ($B:ident, $data:expr, $dtype:expr, |$x:ident| $silu:expr) => {{
         let leaf = tensor::<$B, 2>($data, $dtype).require_grad();

@@ -132,7 +132,8 @@ impl<B: AutodiffBackend> Layers<B> {
     }
 }
 
-/// The layers that stand for one of Burn's are kept by either name; a name that no module has is refused with those there are.
+/// The layers that stand for one of Burn's are kept by either name; a name that no module has is refused with those
+/// there are.
 #[test]
 fn modules_are_kept_by_their_names() {
     fn check<B: AutodiffBackend>() {
@@ -422,7 +423,8 @@ fn the_scale_stays_positive_and_finite() {
     assert!(std::panic::catch_unwind(bad).is_err());
 }
 
-/// A run of nine steps, two of which overflow, in one go or resumed after so many steps from what recorders gave: the scales, and the last weights.
+/// A run of nine steps, two of which overflow, in one go or resumed after so many steps from what recorders gave:
+/// the scales, and the last weights.
 fn scales<B: AutodiffBackend>(resumed_after: Option<usize>) -> (Vec<(f32, usize)>, TensorData) {
     let config = GradScalerConfig::new().with_initial_scale(8.0).with_growth_interval(3);
     let new = || (config.init(), AdamConfig::new().init::<B, Net<B>>(), Net::<B>::new());

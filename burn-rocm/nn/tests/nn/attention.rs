@@ -136,7 +136,8 @@ fn attention_and_its_gradients() {
     }
 }
 
-/// Every key of a batch is padding: Burn's finite score for them gives each the same weight. And a score that is not far below the others'.
+/// Every key of a batch is padding: Burn's finite score for them gives each the same weight. And a score that is
+/// not far below the others'.
 #[test]
 fn rows_of_masked_keys_alone() {
     let random = Random::new();
@@ -243,7 +244,8 @@ fn weights_are_made_when_they_are_asked_for() {
     assert!(sums.iter::<f32>().all(|sum| (sum - 1.0).abs() < 1e-5), "{sums:?}");
 }
 
-/// Scores of more than what is kept: the tiled kernels, and none of it in memory. 10^8 scores are too many for lockstep's coroutines.
+/// More scores than are kept: the tiled kernels compute them without storing any. 10^8 scores are
+/// too many for lockstep's coroutines.
 #[test]
 fn long_sequences_keep_no_scores_natively() {
     let module: MultiHeadAttention<Ours> =

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::attention::{Call, bools, drawn_bools, loaded, made, mha_of, saved};
 use crate::support::*;
 
-/// A call by Burn's module and by this one, of 12 features and 3 heads.
+/// The same call on Burn's module and on this one, with 12 features and 3 heads.
 fn compare(what: &str, call: &Call) {
     let config = theirs::MultiHeadAttentionConfig::new(12, 3).with_dropout(0.0);
     let record = saved(config.init::<Oracle>(&Default::default()));
@@ -24,7 +24,7 @@ fn compare(what: &str, call: &Call) {
     );
 }
 
-/// Each axis of either mask is whole or 1.
+/// Each axis of either mask is whole or has size 1.
 #[test]
 fn masks_broadcast_as_burns() {
     let random = Random::new();
@@ -45,7 +45,7 @@ fn masks_broadcast_as_burns() {
     }
 }
 
-/// Keys, values or both of one batch, for the queries of all.
+/// Keys or values of batch 1 serve the queries of all batches.
 #[test]
 fn keys_and_values_of_one_batch_serve_all_queries() {
     let random = Random::new();
@@ -68,7 +68,7 @@ fn keys_and_values_of_one_batch_serve_all_queries() {
     }
 }
 
-/// Of batches that fit in no way an error says so; Burn's module ends in a panic too.
+/// Batches that don't fit give an error; Burn's module panics too.
 #[test]
 fn what_does_not_broadcast_is_refused() {
     fn refused(what: &str, module: &ours::MultiHeadAttention<Ours>, input: ours::MhaInput<Ours>) {
@@ -132,7 +132,7 @@ fn an_encoders_masks_broadcast_as_burns() {
     }
 }
 
-/// Three layers, and one launch that joins their masks.
+/// An encoder of three layers joins its masks in one launch.
 #[test]
 fn an_encoder_joins_its_masks_once() {
     fn launches<B: Backend>(shapes: ([usize; 2], [usize; 3])) -> [usize; 2] {

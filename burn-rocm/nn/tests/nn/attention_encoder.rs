@@ -82,8 +82,8 @@ fn one_layer() {
     }
 }
 
-/// What runs in a step of two layers: one copy each way at either end, none between products but those that pack a layer's parameters and take their
-/// gradients apart; and each sub-layer's sum is one kernel with its bias.
+/// What runs in a step of two layers: one copy each way at either end, none between products but those that pack a
+/// layer's parameters and take their gradients apart; and each sub-layer's sum is one kernel with its bias.
 #[test]
 fn which_kernels_run() {
     for norm_first in [false, true] {
@@ -212,7 +212,8 @@ fn it_trains_as_burns() {
     }
 }
 
-/// The position-wise layers with each kind of activation: those that are joined to the first layer's bias, and one that is not.
+/// The position-wise layers with each kind of activation: those that are joined to the first layer's bias, and one
+/// that is not.
 #[test]
 fn position_wise_layers() {
     let random = Random::new();
@@ -301,8 +302,9 @@ fn dropout_is_of_training_alone() {
     let config = |dropout| ours::TransformerEncoderConfig::new(8, 12, 2, 2).with_dropout(dropout);
     let record = saved(config(0.0).init::<Ours>(&Default::default()));
     let x = tensor::<Ours, 3>(&uniform(&random, &[3, 7, 8]), DType::F32);
-    // A module for each pass: while one thread records an op on parameters that had a backward pass before, another's clean-up may drop their graph
-    // (burn-autodiff 0.21, `GraphMutexClient::register` between its two locks), and a gradient is missing. Other tests are such threads.
+    // A module for each pass: while one thread records an op on parameters that had a backward pass before,
+    // another's clean-up may drop their graph (burn-autodiff 0.21, `GraphMutexClient::register` between its two
+    // locks), and a gradient is missing. Other tests are such threads.
     let fresh = |p| loaded(config(p).init::<Ours>(&Default::default()), &record);
     let run = |module: ours::TransformerEncoder<Ours>| {
         let module = &module;

@@ -28,7 +28,8 @@ pub(crate) const fn case([batch, heads, queries, keys, width, values]: [usize; 6
     Case { batch, heads, queries, keys, width, values }
 }
 
-/// Past a tile of queries, of keys, of features, of each; as wide as the tiled kernels take; rows longer than a block keeps in registers.
+/// Past a tile of queries, of keys, of features, of each; as wide as the tiled kernels take; rows longer than a
+/// block keeps in registers.
 const CASES: &[Case] = &[
     case([1, 1, 1, 1, 4, 4]),
     case([2, 3, 5, 5, 8, 8]),
@@ -346,7 +347,8 @@ fn the_tiled_path_is_four_kernels() {
     assert_eq!(lines.len(), 4, "{lines:#?}");
 }
 
-/// Heads that one stride reaches over all batches are multiplied where they lie, and what comes out lies likewise; others are packed.
+/// Heads that one stride reaches over all batches are multiplied where they lie, and what comes out lies likewise;
+/// others are packed.
 #[test]
 fn operands_are_packed_where_they_must_be() {
     let random = Random::new();

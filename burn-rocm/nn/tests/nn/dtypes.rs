@@ -24,7 +24,8 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Rounded {
     }
 }
 
-/// Burn's module in f64 against this crate's in `$dtype`, from one record: output, the input's gradient and those of all parameters.
+/// Burn's module in f64 against this crate's in `$dtype`, from one record: output, the input's gradient and those
+/// of all parameters.
 macro_rules! compare {
     ($what:expr, $x:expr, $config:ident($($size:expr),*) $(.$with:ident($value:expr))*, [$theirs:path, $ours:path],
      |$B:ident, $api:ident, $module:ident, $input:ident| $forward:expr) => {{
@@ -109,7 +110,8 @@ fn transformer_encoder() {
     }
 }
 
-/// Sums and means of more elements than a block's, in every float type: the oracle's own sums of 16-bit floats lose bits.
+/// Sums and means of more elements than a block's, in every float type: the oracle's own sums of 16-bit floats lose
+/// bits.
 #[test]
 fn losses_of_many_differences() {
     let random = Random::new();

@@ -1,4 +1,5 @@
-//! Layers that end in an activation, sums, products and softmax: against Burn's ops; and their records against Burn's layers'.
+//! Layers that end in an activation, sums, products and softmax: against Burn's ops; and their records against
+//! Burn's layers'.
 
 use burn::module::{AutodiffModule, Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -25,7 +26,8 @@ pub(crate) fn by_burn<B: Backend, const D: usize>(act: Act, x: Tensor<B, D>) -> 
     }
 }
 
-/// What an op of tensors of one shape gives, and the gradients of a sum of its products with fixed numbers, through an op on either side.
+/// What an op of tensors of one shape gives, and the gradients of a sum of its products with fixed numbers, through
+/// an op on either side.
 macro_rules! gradients {
     ($B:ident, $D:literal, $data:expr, $dtype:expr, |$x:ident| $out:expr) => {{
         let leaves: Vec<Tensor<$B, $D>> =

@@ -243,7 +243,8 @@ fn binary_cross_entropy_in_every_float_type() {
     }
 }
 
-/// A sure score of the right class: loss and gradient are `log(1 + exp(-|x|))` and `exp(-|x|) / (1 + exp(-|x|))`, which neither 1 nor x swallows.
+/// For a large score of the right sign, loss and gradient are `log(1 + exp(-|x|))` and `exp(-|x|) /
+/// (1 + exp(-|x|))`. Neither may be lost to rounding beside 1 or x.
 #[test]
 fn the_loss_of_a_sure_and_right_score_keeps_its_digits() {
     let random = Random::new();
@@ -263,7 +264,8 @@ fn the_loss_of_a_sure_and_right_score_keeps_its_digits() {
             let loss = tails.iter().map(|tail| tail.ln_1p()).sum::<f64>() / n as f64;
             let slopes =
                 x.iter::<f64>().zip(&tails).map(|(x, tail)| -x.signum() * tail / (1.0 + tail) / n as f64);
-            // Two functions of 4 ulp, a sum of n terms of one sign, a few products; the reference's own in f64.
+            // Two functions of 4 ulp, a sum of n terms of one sign and a few products; in f64 the
+            // reference's own error too.
             let relative = (16.0 + n as f64 + 8.0) * unit * if dtype == DType::F64 { 2.0 } else { 1.0 };
             let found = found.iter().flat_map(|data| data.iter::<f64>());
             for (place, (found, value)) in found.zip([loss].into_iter().chain(slopes)).enumerate() {

@@ -1,4 +1,5 @@
-//! Cross entropy of logits that are large beside their differences. A softmax depends on the differences alone, so loss and gradient keep their digits.
+//! Cross entropy of logits that are large beside their differences. A softmax depends on the
+//! differences alone, so loss and gradient must stay accurate.
 
 use burn::nn::loss as burns;
 use burn::tensor::activation::log_softmax;
@@ -7,17 +8,17 @@ use burn_rocm_nn::loss::{self as own, NllLossConfig};
 use crate::loss::{Options, Scores, run, targets};
 use crate::support::*;
 
-/// A value and how far from it roundings may lead.
+/// A value, and how far rounding may move it.
 #[derive(Clone, Copy)]
 struct Bounded {
     value: f64,
     bound: f64,
 }
 
-/// Units of rounding in one exponential or logarithm: 4 ulp.
+/// The error of one exponential or logarithm, in units of rounding: 4 ulp.
 const FUNCTION: f64 = 8.0;
 
-/// The unit of rounding of what a dtype is computed in, and of the dtype itself.
+/// The unit of rounding of the type that computes, and of the dtype itself.
 fn units(dtype: DType) -> [f64; 2] {
     let single = 2f64.powi(-24);
     match dtype {
@@ -28,8 +29,10 @@ fn units(dtype: DType) -> [f64; 2] {
     }
 }
 
-/// The loss and the gradient of three times it, with first-order bounds for sums in any order. `d = x - max` is rounded once, which moves `exp(d)` by a share
-/// of `|d|` units; the sum of n exponentials moves by n units and by the mean of its terms' shares; all else is products, and sums of n terms.
+/// The loss, and the gradient of three times the loss, with first-order bounds for sums in any
+/// order. `d = x - max` is rounded once, which moves `exp(d)` by `|d|` units. A sum of n
+/// exponentials moves by n units, and by the mean of its terms' shares. All else is products and
+/// sums of n terms.
 fn reference(x: &[f64], targets: &[i64], of: &Options, dtype: DType) -> Vec<Bounded> {
     let [u, stored] = units(dtype);
     let (rows, len) = (targets.len(), x.len() / targets.len());
@@ -78,7 +81,7 @@ fn check(what: &str, found: &[TensorData], expected: &[Bounded], dtype: DType) {
     let found: Vec<f64> =
         found.iter().flat_map(|data| data.clone().convert::<f64>().into_vec().unwrap()).collect();
     assert_eq!(found.len(), expected.len(), "{what}");
-    // The reference is computed in f64 too; and half of f16's least number.
+    // In f64 the reference has the same error. f16 may also be off by half its least number.
     let (twice, least) = (if dtype == DType::F64 { 2.0 } else { 1.0 }, 2f64.powi(-25));
     for (place, (found, Bounded { value, bound })) in found.iter().zip(expected).enumerate() {
         let bound = twice * bound + if dtype == DType::F16 { least } else { 0.0 };
@@ -91,7 +94,7 @@ fn check(what: &str, found: &[TensorData], expected: &[Bounded], dtype: DType) {
 
 const PLAIN: Options = Options { weights: None, smoothing: None, pad_tokens: None };
 
-/// Rows around each of these in each dtype.
+/// The dtypes, and the values around which each test's logits lie.
 fn centres() -> impl Iterator<Item = (DType, f64)> {
     [
         (DType::F32, vec![0.0, 1e5, -1e5, 1e7, 1e8]),
@@ -103,7 +106,7 @@ fn centres() -> impl Iterator<Item = (DType, f64)> {
     .flat_map(|(dtype, all)| all.into_iter().map(move |centre| (dtype, centre)))
 }
 
-/// `[c, c, c - 8]`, by itself and in rows of other kernels' lengths.
+/// `[c, c, c - 8]`, alone and in rows whose lengths take other kernels.
 #[test]
 fn gradients_are_of_the_differences_alone() {
     for (dtype, centre) in centres() {
@@ -118,7 +121,7 @@ fn gradients_are_of_the_differences_alone() {
     }
 }
 
-/// Values of Burn's module in f32 at any c.
+/// In f32 the gradient is that of Burn's module at any c.
 #[test]
 fn the_gradient_of_three_large_logits() {
     for centre in [1e5, 1e7, 1e8] {
@@ -130,7 +133,7 @@ fn the_gradient_of_three_large_logits() {
     }
 }
 
-/// Smoothing, class weights and both: of rows that a thread, a warp or a block takes.
+/// Smoothing, class weights and both, over rows that a thread, a warp or a block takes.
 #[test]
 fn label_smoothing_does_not_cancel() {
     let random = Random::new();
@@ -157,7 +160,7 @@ fn label_smoothing_does_not_cancel() {
     }
 }
 
-/// A log-softmax and its gradient, with a negative log-likelihood.
+/// A log-softmax and its gradient, followed by a negative log-likelihood.
 #[test]
 fn a_log_softmax_keeps_its_digits_too() {
     let random = Random::new();
@@ -174,7 +177,8 @@ fn a_log_softmax_keeps_its_digits_too() {
             let grads = (out.clone() * 3.0).backward();
             let found = [out.into_data(), leaf.grad(&grads).unwrap().into_data()];
             let what = format!("{rows} x {len} of {dtype:?} around {centre:e}");
-            // The gradient's exponential is of the output: its own roundings once more.
+            // The gradient takes the exponential of the output, which adds the output's error once
+            // more.
             let twice = reference(&exact, &classes, &of, dtype).into_iter();
             let expected: Vec<Bounded> = twice.map(|of| Bounded { bound: 2.0 * of.bound, ..of }).collect();
             check(&what, &found, &expected, dtype);
@@ -182,7 +186,8 @@ fn a_log_softmax_keeps_its_digits_too() {
     }
 }
 
-/// All of a target's weight is spread: one class of probability 0 makes the loss infinite, be it the target or not.
+/// Smoothing of 1 spreads all of a target's weight over the classes. One class of probability 0
+/// makes the loss infinite, whether it is the target or not.
 #[test]
 fn smoothing_of_one_over_an_impossible_class_is_infinite_as_burns() {
     for (len, smoothing) in [3, 40, 1100, 20_000].into_iter().flat_map(|len| [0.25, 1.0].map(|a| (len, a))) {

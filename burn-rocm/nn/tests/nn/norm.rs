@@ -33,8 +33,8 @@ impl Case {
         Self { x: values(shape), gamma: values(&[channels]), beta: values(&[channels]), grad: values(shape) }
     }
 
-    /// The input behind another memory-bound op, so that recomputation has a chain to go back, in another order of axes where `turned`; and
-    /// the leaf that it comes from.
+    /// The input behind another memory-bound op, so that recomputation has a chain to go back, in another order of
+    /// axes where `turned`; and the leaf that it comes from.
     pub(crate) fn input<B: AutodiffBackend, const D: usize>(
         &self,
         dtype: DType,
@@ -136,7 +136,8 @@ macro_rules! layer_norm_of {
     }};
 }
 
-/// Rows that fit the registers of a block, that do not begin at 16-byte boundaries, and longer ones; more rows than blocks.
+/// Rows that fit the registers of a block, that do not begin at 16-byte boundaries, and longer ones; more rows than
+/// blocks.
 #[test]
 fn layer_norm() {
     let random = Random::new();
@@ -377,7 +378,8 @@ macro_rules! around {
     }};
 }
 
-/// Where a residual block adds a norm's input to what comes of it, the input's gradient has two parts: in f32 the norm's kernel gives their sum.
+/// Where a residual block adds a norm's input to what comes of it, the input's gradient has two parts: in f32 the
+/// norm's kernel gives their sum.
 #[test]
 fn a_norm_beside_its_input() {
     let random = Random::new();
@@ -454,8 +456,9 @@ pub(crate) fn child(more: &[&str], norm: &str) {
     assert!(!text.contains(" 0 passed"), "{text}");
 }
 
-/// Norms of channels again with the count that a part of a channel may have lowered, so that small tensors are cut as large ones are: several samples to a
-/// part, a sample, and parts of one.
+/// Runs the channel norms again with a smaller limit on a part's elements, so that small tensors
+/// are cut as large ones are: into parts of several samples, of one sample, and of less than a
+/// sample.
 #[test]
 fn channels_of_more_elements_than_are_counted_natively() {
     for reach in ["5", "30", "300", "2000"] {

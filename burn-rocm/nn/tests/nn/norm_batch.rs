@@ -54,7 +54,8 @@ macro_rules! batch_norm_of {
     }};
 }
 
-/// Channels side by side in memory, channels of few elements, and of many; one element a channel; more channels than blocks.
+/// Channels side by side in memory, channels of few elements, and of many; one element a channel; more channels
+/// than blocks.
 #[test]
 fn batch_norm() {
     let random = Random::new();
@@ -71,8 +72,8 @@ fn batch_norm() {
     batch_norm_of!(random, 5, [2, 3, 2, 3, 4]);
 }
 
-/// Burn's running statistics at a batch of 4 over ten steps: of one element a channel and sample, where its biased variance is a quarter below
-/// the unbiased one, and of 8, which go to MIOpen.
+/// Burn's running statistics at a batch of 4 over ten steps: of one element a channel and sample, where its biased
+/// variance is a quarter below the unbiased one, and of 8, which go to MIOpen.
 #[test]
 fn running_statistics_at_batch_4() {
     let random = Random::new();
@@ -175,7 +176,8 @@ fn what_miopen_gets_wrong_goes_to_own_kernels() {
     }
 }
 
-/// MIOpen alone: what it takes agrees with Burn's module, a dtype that it has not and a shape that it gets wrong are errors.
+/// MIOpen alone: what it takes agrees with Burn's module, a dtype that it has not and a shape that it gets wrong
+/// are errors.
 #[test]
 fn by_miopen_alone() {
     child(&["norm_batch::miopen_or_an_error", "--ignored"], "miopen");

@@ -1,5 +1,5 @@
-//! Norms of f16 and bf16 with parameters in f32, as `amp` leaves them, against f64: values, gradients and running statistics. What is f32 is held to
-//! f32's tolerance.
+//! Norms of f16 and bf16 with parameters in f32, as `amp` leaves them, against f64: values, gradients and running
+//! statistics. What is f32 is held to f32's tolerance.
 
 use burn::module::{AutodiffModule, Module};
 use burn::nn::{Linear, LinearConfig};
@@ -33,7 +33,8 @@ fn compare(what: &str, found: &[TensorData], expected: &[TensorData]) {
     }
 }
 
-/// A body with everything in f64 on the oracle, against an input of `dtype` and parameters in f32: here with each checkpointing strategy, and composed.
+/// A body with everything in f64 on the oracle, against an input of `dtype` and parameters in f32: here with each
+/// checkpointing strategy, and composed.
 macro_rules! against_f64 {
     ($what:expr, $dtype:expr, |$B:ident, $x:ident, $params:ident| $body:expr) => {{
         burn_rocm_tests::trace::to_file();
@@ -94,7 +95,8 @@ fn batch_norm() {
     }
 }
 
-/// Layer norm with and without a shift, RMS norm, group norm of few groups and of as many as MIOpen wants, and instance norm.
+/// Layer norm with and without a shift, RMS norm, group norm of few groups and of as many as MIOpen wants, and
+/// instance norm.
 #[test]
 fn other_norms() {
     let random = Random::new();
@@ -142,12 +144,13 @@ fn other_norms() {
     }
 }
 
-/// Holds results of f16 and bf16 to half a unit in the last place, as what is computed in f32 throughout and rounded once, beside what f32's rounding
-/// makes of sums of `len` terms of about unit size; and results of f32 to that.
+/// Checks f16 and bf16 results to half a unit in the last place, since all is computed in f32 and
+/// rounded once, plus what f32's rounding makes of a sum of `len` terms of about unit size. f32
+/// results may be off by that sum's error alone.
 fn rounded_once(what: &str, len: usize, found: &[TensorData], exact: &[TensorData]) {
     let sums = 8.0 * len as f64 * 2f64.powi(-24);
     for (k, (found, exact)) in found.iter().zip(exact).enumerate() {
-        // Digits after the first, and the least exponent.
+        // The significand's bits after the first, and the least exponent.
         let (digits, least) = match found.dtype {
             DType::F16 => (10, -14),
             DType::BF16 => (7, -126),
@@ -166,14 +169,15 @@ fn rounded_once(what: &str, len: usize, found: &[TensorData], exact: &[TensorDat
     }
 }
 
-/// Parameters of one more than a unit in the last place of f32, and less than half a one of `dtype`: the share of its rounding that shows.
+/// Parameters a little above 1, by more than a unit in the last place of f32 and less than half a
+/// unit of `dtype`: rounding them to `dtype` would show.
 fn near_one(channels: usize, dtype: DType) -> TensorData {
     let past = if dtype == DType::BF16 { 2f32.powi(-10) } else { 2f32.powi(-13) };
     TensorData::full::<f32, _>([channels], 1.0 + past)
 }
 
-/// gamma 1 + 2^-10 is 1 in bf16, and 1 + 2^-13 in f16. On every path it counts: of 33 or 64 elements a row, where it is read element by element and
-/// 16 bytes at a time, and of channels.
+/// bf16 rounds a gamma of 1 + 2^-10 to 1, f16 one of 1 + 2^-13. Every path must use the f32 value:
+/// rows of 33 elements, read one by one; rows of 64, read 16 bytes at a time; and channels.
 #[test]
 fn parameters_are_used_as_f32_has_them() {
     let random = Random::new();
@@ -202,7 +206,8 @@ fn parameters_are_used_as_f32_has_them() {
                     let what = format!("{} of {shape:?} {dtype:?}, {path}", stringify!($config));
                     let dtypes: Vec<DType> = found.iter().map(|data| data.dtype).collect();
                     assert_eq!(dtypes[..3], [dtype, dtype, DType::F32], "{what}");
-                    // Gradients of parameters have as many terms more as there are rows.
+                    // A parameter's gradient sums over the rows, so it has that many times more
+                    // terms.
                     rounded_once(&what, $len, &found[..2], &exact[..2]);
                     rounded_once(&what, shape.iter().product(), &found[2..], &exact[2..]);
                 }
@@ -238,7 +243,7 @@ fn parameters_are_used_as_f32_has_them() {
     }
 }
 
-/// The digits that `Precision::keep` keeps a norm's parameters for are used, without a cast.
+/// A norm whose parameters `Precision::keep` leaves in f32 uses all their digits, without a cast.
 #[test]
 fn a_kept_layer_norm_keeps_its_digits() {
     let mut norm = ours::LayerNormConfig::new(64).with_epsilon(1e-3).init::<Ours>(&Default::default());
@@ -263,7 +268,7 @@ fn a_kept_layer_norm_keeps_its_digits() {
     assert!(run(&rounded, DType::BF16)[0] != found[0], "gamma's last digits show");
 }
 
-/// Where MIOpen alone may normalise, parameters of another type than the rows' are refused by name.
+/// If only MIOpen may normalise, an error names parameters whose type differs from the rows'.
 #[test]
 fn mixed_dtypes_by_miopen_alone() {
     child(&["norm_mixed::miopen_or_an_error", "--ignored"], "miopen");
@@ -296,7 +301,8 @@ struct Net<B: Backend> {
     last: Linear<B>,
 }
 
-/// A converted model with a batch norm in it runs without a cast, by the same launches as in f32, and its original has the statistics.
+/// A converted model with a batch norm in it runs without a cast, by the same launches as in f32, and its original
+/// has the statistics.
 #[test]
 fn a_converted_model_needs_no_casts() {
     let device = Default::default();

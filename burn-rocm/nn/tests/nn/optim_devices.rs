@@ -12,7 +12,8 @@ use crate::support::*;
 
 type Inner = <Ours as AutodiffBackend>::InnerBackend;
 
-/// Whether this process is to have two devices. Else one that has, of the CPU provider, is started for the test.
+/// Whether this process has two devices. If not, the test starts one that has two, on the CPU
+/// provider.
 fn has_two_devices(test: &str) -> bool {
     if std::env::var_os("BURN_ROCM_CPU_DEVICES").is_some() {
         return true;

@@ -77,7 +77,8 @@ impl Case {
         }
     }
 
-    /// The output's size along an axis, and for each output the places that its window covers and how many more of the padding.
+    /// The output's size along an axis, and for each output the places that its window covers and how many more of
+    /// the padding.
     fn axis(&self, axis: usize) -> Vec<(Vec<usize>, usize)> {
         let (before, after) = self.padding(axis);
         let (size, stride, dilation) = (self.shape[axis + 2], self.stride[axis], self.dilation[axis]);
@@ -175,7 +176,8 @@ impl Case {
             assert_close(&what, &found, &expected, tolerance);
             let found = self.run::<Balanced>(&x, &weights, dtype, turned);
             assert_close(&format!("{what}, recomputed"), &found, &expected, tolerance);
-            // Other backends round between the two poolings, and this one divides the gradients of incomplete windows otherwise.
+            // Other backends round between the two poolings, and this one divides the gradients of incomplete
+            // windows otherwise.
             let same = self.kind == Kind::Max || !self.ceil;
             if same && matches!(dtype, DType::F32 | DType::F64) {
                 let found = self.run::<Oracle>(&x, &weights, dtype, turned);
@@ -246,7 +248,8 @@ fn shapes_and_windows_drawn() {
     }
 }
 
-/// Of equal elements the first has the gradient; a window of nothing but -inf gives that, and one that begins with NaN gives NaN.
+/// Of equal elements the first has the gradient; a window of nothing but -inf gives that, and one that begins with
+/// NaN gives NaN.
 #[test]
 fn ties_and_values_that_are_not_finite() {
     let device = Default::default();

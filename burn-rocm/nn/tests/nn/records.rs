@@ -1,4 +1,5 @@
-//! Records of the modules whose own tests have none: what Burn's module saved loads here, and back, with each kind of recorder.
+//! Records of the modules whose own tests have none: what Burn's module saved loads here, and back, with each kind
+//! of recorder.
 
 use burn::module::Module;
 use burn::nn;

@@ -1,4 +1,5 @@
-//! What configs and modules refuse: a panic as of Burn's ops, with an error that says what was expected and what was found.
+//! What configs and modules refuse: a panic as of Burn's ops, with an error that says what was expected and what
+//! was found.
 
 use burn::module::Module;
 use burn::nn::{PaddingConfig2d, PaddingConfig3d};
@@ -108,7 +109,7 @@ fn inputs<B: AutodiffBackend>(of_max: &str, of_average: &str) {
         let what = format!("[2, {count}, 4]");
         refused("autoregressive cache", &what, || attention.forward_cache(tokens(count), &mut cache));
     }
-    // Keys that don't follow the cached ones are found before the queries are cached.
+    // Keys that don't follow the cached ones are refused before the queries are cached.
     let uneven = MhaInput::new(
         Tensor::<B, 3>::ones([2, 3, 4], &device),
         Tensor::ones([2, 3, 4], &device),
@@ -128,7 +129,7 @@ fn inputs<B: AutodiffBackend>(of_max: &str, of_average: &str) {
     assert_eq!(step(3).dims(), [2, 3, 4]);
 }
 
-/// Burn's module takes the last of several new tokens and ends where the others are missed.
+/// Burn's module takes the last of several new tokens, and panics where it misses the others.
 #[test]
 fn burns_module_takes_one_new_token_too() {
     let device = Default::default();

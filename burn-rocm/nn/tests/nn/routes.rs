@@ -1,4 +1,5 @@
-//! Which path runs: on every autodiff backend of this project's the fused one, and memory-bound ops again where the strategy does not keep them.
+//! Which path runs: on every autodiff backend of this project's the fused one, and memory-bound ops again where the
+//! strategy does not keep them.
 
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::nn::LinearLayout;
@@ -22,10 +23,12 @@ fn not_fused<B: AutodiffBackend>() -> Option<String> {
     (!fused).then(|| format!("{}: {lines:?}", std::any::type_name::<B>()))
 }
 
-/// Each float, each int and each bool type, with both strategies. (That all 192 backends have a route is a test of `fuse.rs`.)
+/// Each float, each int and each bool type, with both strategies. (That all 192 backends have a route is a test of
+/// `fuse.rs`.)
 #[test]
 fn every_element_type_and_strategy_is_fused() {
-    // The first backend that uses a device sets the dtypes of its parameters for the process: the one that the other tests expect.
+    // The first backend that uses a device sets the dtypes of its parameters for the process: the one that the
+    // other tests expect.
     let mut wrong = Vec::from_iter(not_fused::<Ours>());
     macro_rules! both {
         ($rocm:ty) => {

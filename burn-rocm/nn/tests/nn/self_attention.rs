@@ -1,4 +1,5 @@
-//! Self-attention by one product for queries, keys and values, and tokens sequence first: against Burn's, and which path runs.
+//! Self-attention by one product for queries, keys and values, and tokens sequence first: against Burn's, and which
+//! path runs.
 
 use burn::nn::attention as theirs;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -61,7 +62,8 @@ enum Hides {
     Later,
 }
 
-/// Context, weights if they are looked at, and the gradients of the tokens and of all parameters. The tokens are a view in which nothing lies in order.
+/// Context, weights if they are looked at, and the gradients of the tokens and of all parameters. The tokens are a
+/// view in which nothing lies in order.
 macro_rules! all_of {
     ($B:ident, $api:ident, $module:expr, $call:expr, $hides:expr, $looks:expr) => {{
         let (module, call) = ($module, $call);

@@ -65,7 +65,8 @@ fn all(found: Vec<Option<TensorData>>) -> Vec<TensorData> {
     found.into_iter().map(Option::unwrap).collect()
 }
 
-/// Two ways to the same result, that know nothing of each other but queries, keys and values; and every float type against f64.
+/// Two ways to the same result, that know nothing of each other but queries, keys and values; and every float type
+/// against f64.
 #[test]
 fn either_path_in_every_float_type() {
     let random = Random::new();

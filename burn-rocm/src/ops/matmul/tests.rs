@@ -130,7 +130,8 @@ fn nothing_and_misfits() {
     assert!(matches!(refused, Err(hip::Error::Invalid { op: "matmul", .. })), "{refused:?}");
 }
 
-/// The product of the views by rocBLAS, what it asked of the device, and that it is right.
+/// Multiplies the views through rocBLAS, checks the product, and returns what it asked of the
+/// device.
 fn asked(what: &str, lhs: RocmTensor, rhs: RocmTensor) -> hip::trace::Counts {
     let (rank, l, r) = (lhs.dims().len(), lhs.dims().to_vec(), rhs.dims().to_vec());
     let [m, k, n] = [l[rank - 2], l[rank - 1], r[rank - 1]];
@@ -145,12 +146,12 @@ fn asked(what: &str, lhs: RocmTensor, rhs: RocmTensor) -> hip::trace::Counts {
     counts
 }
 
-/// `[batch, heads, sequence, features]` as a linear layer leaves it.
+/// `[batch, heads, sequence, features]` in the layout that a linear layer leaves.
 fn heads(draw: &mut Draw, [batch, heads, sequence, features]: [usize; 4]) -> RocmTensor {
     swap_dims(draw.tensor(&[batch, sequence, heads, features]).0, 1, 2).expect("a view")
 }
 
-/// The products of Burn's rotary embedding: a right side of 2 x 4 for all heads and positions.
+/// The products of Burn's rotary embedding: all heads and positions share a right side of 2 x 4.
 #[test]
 fn a_shared_right_side_is_one_tall_product() {
     let mut draw = Draw::new();
@@ -165,7 +166,7 @@ fn a_shared_right_side_is_one_tall_product() {
     }
 }
 
-/// The products of an attention of several rows of tokens, whose heads no one stride leads through.
+/// The products of attention over several rows of tokens: no single stride reaches all heads.
 #[test]
 fn batches_that_no_one_stride_leads_through_are_one_call() {
     let mut draw = Draw::new();

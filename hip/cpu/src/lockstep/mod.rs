@@ -1,8 +1,8 @@
 //! Lockstep: blocks of many threads on one core, so that what a kernel gets wrong about them shows without a GPU.
 //!
-//! Each thread of a block is a coroutine. A scheduler resumes one of those that can go on, chosen at random by a seed,
-//! and it runs until it meets a barrier or a warp-level operation, or returns. Blocks run one after another, in a random
-//! order too. What a kernel does wrong ends the launch with a fault that says what and where:
+//! Each thread of a block is a coroutine. A scheduler resumes one of those that can go on, chosen at random by a
+//! seed, and it runs until it meets a barrier or a warp-level operation, or returns. Blocks run one after another,
+//! in a random order too. What a kernel does wrong ends the launch with a fault that says what and where:
 //!
 //! - a barrier that some threads of the block do not reach, because they returned or wait at another one;
 //! - a shuffle from a lane that is not at the same call (divergence within a warp is followed as hardware does:
@@ -50,8 +50,8 @@ struct Machine {
 /// Runs a launch.
 ///
 /// # Safety
-/// `arguments` has a pointer to each of the kernel's arguments, and the accesses that the kernel makes with them, if it is
-/// right, stay inside what they point to.
+/// `arguments` has a pointer to each of the kernel's arguments, and the accesses that the kernel makes with them,
+/// if it is right, stay inside what they point to.
 pub(crate) unsafe fn run(
     kernel: &Kernel,
     shape: &LaunchShape,

@@ -9,9 +9,9 @@ use core::ffi::c_char;
 use miopen_sys::*;
 use std::sync::{Arc, Mutex};
 
-/// What a `miopenHandle_t` stands for.
+/// What a `miopenHandle_t` refers to.
 pub(crate) struct Handle {
-    /// Its stream's handle, which is a number too.
+    /// The handle of its stream, which is a number too.
     stream: usize,
     /// The convolutions that find mode has been run for.
     pub(crate) found: Mutex<Vec<Found>>,
@@ -71,7 +71,8 @@ pub(super) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenS
     status(|| HANDLES.remove(handle as usize).map(drop).ok_or(miopenStatusBadParm))
 }
 
-/// Runs the body of a call in its handle's stream: the device's other work waits. A handle that is none is a bad parameter.
+/// Runs the body of a call in its handle's stream, in order with the device's other work. An
+/// unknown handle is a bad parameter.
 pub(super) fn in_order(handle: miopenHandle_t, body: impl FnOnce(&Handle) -> Outcome) -> miopenStatus_t {
     status(|| {
         let handle = HANDLES.get(handle as usize).ok_or(miopenStatusBadParm)?;

@@ -146,8 +146,8 @@ macro_rules! by_float {
 }
 pub(crate) use by_float;
 
-/// As [`by_float`], for the functions that have no bf16: MIOpen 3.5 finds no solver for it in the forward pass of pooling, in
-/// activations and in softmax.
+/// As [`by_float`], for the functions that have no bf16: MIOpen 3.5 finds no solver for it in the forward pass of
+/// pooling, in activations and in softmax.
 macro_rules! by_single {
     ($data:expr, $function:ident($($arg:expr),* $(,)?)) => {
         match $data {

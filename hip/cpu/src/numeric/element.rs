@@ -136,7 +136,8 @@ impl Single for f32 {
     const IS_F32: bool = true;
 }
 
-/// A type of 16 bits: what converts a vector of it, and what runs that over a slice.
+/// A 16-bit type: the functions that convert one vector of it, and those that run them over a
+/// slice.
 macro_rules! single {
     ($t:ty, $load:ident $widen:ident $widen_all:ident, $store:ident $narrow:ident $narrow_all:ident) => {
         #[inline(always)]
@@ -200,7 +201,7 @@ single!(bf16, load_bf16 widen_bf16 widen_all_bf16, store_bf16 narrow_bf16 narrow
 mod tests {
     use super::*;
 
-    /// Every half there is, and the values around the middle between each two, as `half` converts them.
+    /// Every half, and the values around the midpoint between each two, converted as `half` does.
     fn agrees<T: Single>(of: impl Fn(u16) -> T, bits: impl Fn(T) -> u16) {
         let all: Vec<T> = (0..=u16::MAX).map(of).collect();
         let mut wide = vec![0.0; all.len()];
@@ -221,7 +222,7 @@ mod tests {
             ]);
             values.extend([0x7fff, 0x8000, 0x8001].map(|low| f32::from_bits(wide.to_bits() | low)));
         }
-        // Lengths that leave a rest behind whole vectors.
+        // Lengths that leave elements behind the whole vectors.
         for len in (0..40).chain([values.len()]) {
             let mut narrow = vec![T::narrow(0.0); len];
             T::narrow_slice(&values[..len], &mut narrow);

@@ -1,5 +1,5 @@
-//! What gfx90a's matrix instructions do to f16, for a device that says it is one (`BURN_ROCM_CPU_ARCH`): so a test sees which
-//! implementation a call asked for.
+//! What gfx90a's matrix instructions do to f16, for a device that says it is one (`BURN_ROCM_CPU_ARCH`): so a test
+//! sees which implementation a call asked for.
 
 use super::element::Element;
 use crate::runtime::arch_name;

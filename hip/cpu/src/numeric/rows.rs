@@ -45,8 +45,8 @@ unsafe fn sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
     sums
 }
 
-/// Mean and variance of a row: by its distances from the first element, which is seldom many deviations away from the mean; by
-/// those from the mean where it is.
+/// Mean and variance of a row: by its distances from the first element, which is seldom many deviations away from
+/// the mean; by those from the mean where it is.
 #[inline(always)]
 unsafe fn mean_and_variance<V: Vector>(x: &[f32], share: f64) -> (f32, f64) {
     let mut shift = x[0];
@@ -251,8 +251,9 @@ pub(crate) fn affine_pair(
     unsafe { run_affine(Affine { x, center, scale, y, other, shift, to: to.as_mut_ptr() }) };
 }
 
-/// Rows that are normalised one by one: `y = (x - mean) * rstd * weight + bias`, `rstd = 1 / sqrt(variance + epsilon)`, each row's `mean`
-/// and `rstd` written too. `x` and `y` are whole rows of `len`, weight and bias one row.
+/// Rows that are normalised one by one: `y = (x - mean) * rstd * weight + bias`, `rstd = 1 / sqrt(variance +
+/// epsilon)`, each row's `mean` and `rstd` written too. `x` and `y` are whole rows of `len`, weight and bias one
+/// row.
 #[derive(Clone, Copy)]
 pub(crate) struct Normalise<'a> {
     pub(crate) x: &'a [f32],
@@ -300,7 +301,8 @@ by_level! {
 /// Normalises the rows.
 ///
 /// # Safety
-/// `y` is valid for as many floats as `x` has, `mean` and `rstd` for one a row of `len`; nobody else uses them meanwhile.
+/// `y` is valid for as many floats as `x` has, `mean` and `rstd` for one a row of `len`; nobody else uses them
+/// meanwhile.
 pub(crate) unsafe fn normalise(job: Normalise<'_>) {
     assert!(job.len > 0 && job.weight.len() == job.len && job.bias.len() == job.len);
     // SAFETY: the caller's; the level is looked up.

@@ -57,8 +57,9 @@ pub(crate) fn level() -> Level {
 pub(crate) trait Vector: Copy {
     /// How many floats.
     const LANES: usize;
-    /// Rows of the convolution's largest register tile, and vectors in a row of it: what fits the registers, with room for two factors of
-    /// the rows beside a row's vectors. A tile of 4 x 3 in 16 registers makes the compiler keep a sum in memory: half the speed.
+    /// The rows of the convolution's largest register tile, and the vectors in each row: as many as
+    /// fit the registers beside one row's vectors and the factors of two rows. With 4 x 3 in 16
+    /// registers the compiler keeps a sum in memory, at half the speed.
     const TILE: (usize, usize);
     /// All lanes zero.
     unsafe fn zero() -> Self;
@@ -76,13 +77,13 @@ pub(crate) trait Vector: Copy {
     unsafe fn add(self, other: Self) -> Self;
     /// The lanes' sum, halves by halves.
     unsafe fn sum(self) -> f32;
-    /// Widens as many f16, given by their bits.
+    /// Loads and widens `LANES` f16, given as their bits.
     unsafe fn load_f16(from: *const u16) -> Self;
-    /// Rounds to f16, to nearest even; a NaN becomes a quiet one.
+    /// Rounds to f16 (nearest, ties to even) and stores; a NaN becomes quiet.
     unsafe fn store_f16(self, to: *mut u16);
-    /// Widens as many bf16, given by their bits.
+    /// Loads and widens `LANES` bf16, given as their bits.
     unsafe fn load_bf16(from: *const u16) -> Self;
-    /// Rounds to bf16, to nearest even; a NaN becomes a quiet one.
+    /// Rounds to bf16 (nearest, ties to even) and stores; a NaN becomes quiet.
     unsafe fn store_bf16(self, to: *mut u16);
 }
 
@@ -151,7 +152,7 @@ impl Vector for Portable {
     }
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16) {
-        // Without branches, which the compiler makes vectors of.
+        // Without branches, so that the compiler vectorises it.
         let bits = self.0.map(|value| {
             let bits = value.to_bits();
             let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));

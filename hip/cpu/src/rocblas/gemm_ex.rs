@@ -1,7 +1,8 @@
 //! `rocblas_gemm_ex` and its strided batch: operands in one type, sums in another.
 //!
-//! Low-precision operands are widened whole, multiplied in `f32` and rounded once, a slice at a time. So are 8-bit integers, as many terms at a
-//! time as `f32` sums exactly; those sums are added up in `f64`, whose 53 bits hold every sum of up to 2^38 products.
+//! Low-precision operands are widened whole, multiplied in `f32` and rounded once, a slice at a time. So are 8-bit
+//! integers, as many terms at a time as `f32` sums exactly; those sums are added up in `f64`, whose 53 bits hold
+//! every sum of up to 2^38 products.
 
 use super::gemm::Sizes;
 use super::handle::{Outcome, check, compute, require, span};
@@ -93,8 +94,9 @@ struct Pointers {
 /// Elements that one task converts.
 const PIECE: usize = 1 << 15;
 
-/// Calls `run(packed, stored, len)` for each run of elements that lie side by side in a matrix whose leading dimension is `ld`: of `len` from element
-/// `packed` of the matrix without gaps, `stored` of the matrix as it is. In parallel.
+/// Calls `run(packed, stored, len)` for each run of elements that lie side by side in a matrix whose leading
+/// dimension is `ld`: of `len` from element `packed` of the matrix without gaps, `stored` of the matrix as it is.
+/// In parallel.
 fn each_run(rows: usize, columns: usize, ld: usize, run: impl Fn(usize, usize, usize) + Sync) {
     let each = PIECE.div_ceil(rows.max(1));
     parallel(columns.div_ceil(each), |task| {
@@ -125,7 +127,8 @@ fn widen<T: Stored<C>, C: Scalar + Default>(
     all
 }
 
-/// Operands of `I` multiplied in `W`, at most `terms` products in one sum; the sums and the scalars, in memory `S`, are `C`.
+/// Operands of `I` multiplied in `W`, at most `terms` products in one sum; the sums and the scalars, in memory `S`,
+/// are `C`.
 fn run<I, O, W, C, S>(sizes: Sizes, p: Pointers, terms: usize, scalar: impl Fn(S) -> C) -> Outcome
 where
     I: Stored<W>,
@@ -179,7 +182,8 @@ where
         let mut sums = vec![C::ZERO; if k > terms { m * n } else { 0 }];
         for first in (0..k.max(1)).step_by(terms.min(k.max(1))) {
             let to = Shared(part.as_mut_ptr());
-            // SAFETY: packed copies of the operands, and `part` for the result; the terms from `first` on are inside both.
+            // SAFETY: packed copies of the operands, and `part` for the result; the terms from `first` on are
+            // inside both.
             unsafe {
                 multiply(1, |_| Product {
                     m,
@@ -205,7 +209,8 @@ where
         let c = Shared(c.get().cast_const().wrapping_offset(i as isize * sizes.stride_c as isize).cast_mut());
         let d = Shared(d.get().wrapping_offset(i as isize * sizes.stride_d as isize));
         each_run(m, n, sizes.ldd as usize, |packed, stored, len| {
-            // SAFETY: inside `sums`, c and d, which were checked; each run is one task's. c may be d: it is read before it is written.
+            // SAFETY: inside `sums`, c and d, which were checked; each run is one task's. c may be d: it is read
+            // before it is written.
             unsafe {
                 let sums = core::slice::from_raw_parts_mut(sums.get().add(packed), len);
                 for (at, sum) in (packed..).zip(sums.iter_mut()) {

@@ -31,11 +31,12 @@ thread_local! {
 struct Line([u8; 64]);
 
 thread_local! {
-    /// What a kernel keeps of a block where that is too large for a stack: an application's threads may have small ones.
+    /// Memory for a kernel's block that is too large for a stack: an application's threads may have
+    /// small stacks.
     static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The thread's scratch memory, grown to so many bytes; contents undefined.
+/// The thread's scratch memory, grown to `bytes`; contents undefined.
 unsafe extern "C" fn scratch(bytes: u64) -> *mut c_void {
     SCRATCH.with_borrow_mut(|memory| {
         let lines = (bytes as usize).div_ceil(size_of::<Line>());

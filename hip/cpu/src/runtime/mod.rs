@@ -1,7 +1,8 @@
 //! The HIP runtime: devices, memory, streams, events, modules and launches, by AMD's C API.
 //!
-//! Work runs in the calling thread when it is issued, under the device's lock: every stream is always idle, and whatever
-//! order AMD's runtime promises holds. Errors are AMD's (checked against its runtime's source, `hipamd` of ROCm 7.1).
+//! Work runs in the calling thread when it is issued, under the device's lock: every stream is always idle, and
+//! whatever order AMD's runtime promises holds. Errors are AMD's (checked against its runtime's source, `hipamd` of
+//! ROCm 7.1).
 
 mod copy;
 mod device;

@@ -1,9 +1,9 @@
 //! The compute units: one thread a core, the caller's among them.
 //!
-//! Not rayon's pool: a kernel takes 10 to 100 us, and rayon hands the whole job to its workers and puts the caller to sleep.
-//! Here the caller works at once, workers join if they come in time, and nobody waits for one that does not. Eight chunks
-//! on 2 cores of an EPYC 9004, median of 2001: work of 0 / 1.4 / 6.8 / 27.1 us takes 0.2 / 1.0 / 3.7 / 13.8 us
-//! here and 4.0 / 5.8 / 9.2 / 19.1 us in rayon's pool.
+//! Not rayon's pool: a kernel takes 10 to 100 us, and rayon hands the whole job to its workers and puts the caller
+//! to sleep. Here the caller works at once, workers join if they come in time, and nobody waits for one that does
+//! not. Eight chunks on 2 cores of an EPYC 9004, median of 2001: work of 0 / 1.4 / 6.8 / 27.1 us takes 0.2 / 1.0 /
+//! 3.7 / 13.8 us here and 4.0 / 5.8 / 9.2 / 19.1 us in rayon's pool.
 
 use crate::settings::settings;
 use std::{

@@ -48,10 +48,12 @@ impl Convolution {
 
     /// Whether the steps of the window and the steps within it have a common divisor, along any axis.
     ///
-    /// Workaround: for the data gradient of such convolutions cuDNN 9.14 divides by zero while it lists algorithms (SIGFPE in
-    /// `EngineConfig::finalize`), or names one that never ends, or one whose kernel stops the context (an illegal instruction). Of drawn convolutions
-    /// of two and three axes 122 failed so on an H200, all of them data gradients, without groups, where this holds (f32, f16 and bf16; dX 3x3x6x4, a window
-    /// of 4x1, strides 4x4, dilations 1x2); PyTorch 2.11's own, a later one, failed in none of two million. No issue of it is known to be public.
+    /// Workaround: for the data gradient of such convolutions cuDNN 9.14 divides by zero while it lists algorithms
+    /// (SIGFPE in `EngineConfig::finalize`), or names one that never ends, or one whose kernel stops the context
+    /// (an illegal instruction). Of drawn convolutions of two and three axes 122 failed so on an H200, all of them
+    /// data gradients, without groups, where this holds (f32, f16 and bf16; dX 3x3x6x4, a window of 4x1, strides
+    /// 4x4, dilations 1x2); PyTorch 2.11's own, a later one, failed in none of two million. No issue of it is known
+    /// to be public.
     fn steps_meet(&self) -> bool {
         let divisor = |(&a, &b): (&usize, &usize)| {
             let (mut a, mut b) = (a, b);

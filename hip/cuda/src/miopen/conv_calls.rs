@@ -1,7 +1,7 @@
 //! The C functions of convolution: immediate mode and find mode, each in three directions.
 //!
-//! A solution's id is cuDNN's number of the algorithm plus one, an algorithm's value in find mode is that number: callers hand back
-//! what they were given.
+//! A solution's id is cuDNN's number of the algorithm plus one, an algorithm's value in find mode is that number:
+//! callers hand back what they were given.
 
 use super::conv::{Buffers, Call, Descriptors, Kind};
 use super::handle::with;

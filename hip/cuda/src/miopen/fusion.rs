@@ -1,5 +1,6 @@
-//! Fusion plans: they can be made, and none compiles, as for a shape that MIOpen has no fused kernel for. The convolution and a kernel take
-//! their place. (cuDNN's fused call would take f32 and f16 in one of its algorithms alone.)
+//! Fusion plans: they can be made, and none compiles, as for a shape that MIOpen has no fused kernel for. The
+//! convolution and a kernel take their place. (cuDNN's fused call would take f32 and f16 in one of its algorithms
+//! alone.)
 
 use super::handle::with;
 use super::status::{Outcome, answer, give, object, require, status, take};
@@ -145,7 +146,8 @@ pub(super) unsafe extern "C" fn miopenExecuteFusionPlan(
     _output: *mut c_void,
     _args: miopenOperatorArgs_t,
 ) -> miopenStatus_t {
-    // SAFETY: the caller's handle. What MIOpen answers for a plan that was not compiled.
+    // SAFETY: the caller vouches for the handle. The status is MIOpen's for a plan that was not
+    // compiled.
     unsafe { with(handle, |_| Err(miopenStatusBadParm)) }
 }
 

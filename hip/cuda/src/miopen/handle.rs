@@ -69,7 +69,8 @@ pub(super) unsafe extern "C" fn miopenCreateWithStream(
         ensure().map_err(|_| miopenStatusNotInitialized)?;
         let _held = uncaptured();
         let mut raw = ptr::null_mut();
-        // SAFETY: the functions are cuDNN's, the pointer valid, the stream the caller's; the handle has an owner at once.
+        // SAFETY: the functions are cuDNN's, the pointer valid, the stream the caller's; the handle has an owner at
+        // once.
         unsafe {
             answered(cudnn::cudnnCreate(&mut raw))?;
             let own = Handle { raw, stream, convolutions: Replays::default() };
@@ -91,10 +92,10 @@ pub(super) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenS
 /// Runs the body of a call with its handle, the thread's device made current.
 ///
 /// # Safety
-/// A non-null handle came from [`miopenCreateWithStream`] and is not destroyed.
+/// A non-null handle comes from [`miopenCreateWithStream`] and is not destroyed.
 pub(super) unsafe fn with(handle: miopenHandle_t, body: impl FnOnce(&Handle) -> Outcome) -> miopenStatus_t {
     status(|| {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches for the handle.
         let handle = unsafe { object::<Handle, _>(handle) }?;
         ensure().map_err(|_| miopenStatusNotInitialized)?;
         body(handle)

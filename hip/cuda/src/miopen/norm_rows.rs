@@ -1,4 +1,5 @@
-//! What the norms of rows and groups share: their kernels, which are this provider's own. cuDNN has these norms in graphs alone.
+//! What the norms of rows and groups share: their kernels, which are this provider's own. cuDNN has these norms in
+//! graphs alone.
 
 use super::status::{Outcome, check_buffer, require};
 use super::tensor::{Tensor, tensor};

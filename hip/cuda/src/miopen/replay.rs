@@ -1,8 +1,9 @@
 //! Calls of cuDNN that are made again, as graphs of the driver's.
 //!
-//! One of cuDNN 9's convolution functions keeps the host for 35 to 100 us (H200, 64x32x14x14, see `benches/README.md`), whatever it launches;
-//! a graph of the same launches takes 6. A training loop makes the same calls step after step, with the same buffers, since the pool that they
-//! come from answers the same requests alike: the second such call is captured, and from then on its graph is launched in its place.
+//! One of cuDNN 9's convolution functions keeps the host for 35 to 100 us (H200, 64x32x14x14, see
+//! `benches/README.md`), whatever it launches; a graph of the same launches takes 6. A training loop makes the same
+//! calls step after step, with the same buffers, since the pool that they come from answers the same requests
+//! alike: the second such call is captured, and from then on its graph is launched in its place.
 
 use super::status::{Outcome, answered};
 use crate::runtime::{Status, capturing, from_cuda};
@@ -13,7 +14,8 @@ use std::hash::Hash;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-/// Calls that are remembered: many times a training step's, so that only those of ever other shapes pile up to it. Then all are forgotten.
+/// Calls that are remembered: many times a training step's, so that only those of ever other shapes pile up to it.
+/// Then all are forgotten.
 const MOST: usize = 4096;
 
 /// What is known of calls, by all that makes one the same as another.
@@ -23,12 +25,13 @@ pub(super) struct Replays<K> {
 
 struct Known<K> {
     calls: HashMap<K, Seen>,
-    /// Where calls are captured: other threads may launch on the handle's own stream meanwhile, which would be captured too.
-    /// Null until there is a first.
+    /// Where calls are captured: other threads may launch on the handle's own stream meanwhile, which would be
+    /// captured too. Null until there is a first.
     aside: cuda::CUstream,
 }
 
-// SAFETY: the driver's streams and graphs may be used from any thread, one at a time, which the mutex in `Replays` sees to.
+// SAFETY: the driver's streams and graphs may be used from any thread, one at a time, which the mutex in `Replays`
+// sees to.
 unsafe impl<K: Send> Send for Known<K> {}
 
 enum Seen {
@@ -64,7 +67,8 @@ impl<K> Drop for Known<K> {
 }
 
 impl<K: Hash + Eq> Replays<K> {
-    /// Makes `call` on `stream`, which is that of the handle `raw`: itself, or by the graph of an earlier one with this key.
+    /// Makes `call` on `stream`, which is that of the handle `raw`: itself, or by the graph of an earlier one with
+    /// this key.
     ///
     /// # Safety
     /// A handle that nobody else uses meanwhile, and its stream; calls of one key do the same on the same memory.
@@ -135,7 +139,8 @@ impl<K> Known<K> {
     ) -> Outcome<Option<Graph>> {
         let Ok(aside) = self.aside() else { return Ok(None) };
         let _held = capturing();
-        // SAFETY: this context's streams and the caller's handle; out-pointers are valid. Relaxed: cuDNN may ask the driver for memory.
+        // SAFETY: this context's streams and the caller's handle; out-pointers are valid. Relaxed: cuDNN may ask
+        // the driver for memory.
         unsafe {
             if answered(cudnn::cudnnSetStream(raw, aside.cast())).is_err() {
                 answered(cudnn::cudnnSetStream(raw, stream.cast()))?;

@@ -79,7 +79,8 @@ impl Sizes {
         if self.b == rocblas_operation_none { (self.k, self.n) } else { (self.n, self.k) }
     }
 
-    /// rocBLAS's checks of pointers. `false` where nothing changes. `zero` and `one` tell of a scalar in the call's type.
+    /// rocBLAS's checks of pointers. `false` where nothing changes. `zero` and `one` tell of a scalar in the call's
+    /// type.
     ///
     /// # Safety
     /// Scalars on the host are readable where not null.

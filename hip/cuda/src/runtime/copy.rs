@@ -53,8 +53,8 @@ pub(super) unsafe extern "C" fn hipMemcpyAsync(
             return Ok(());
         }
         check(to, from, size, kind)?;
-        // SAFETY: device ranges were checked, host ranges are the caller's, by HIP's contract. The driver tells from the
-        // addresses which is which, as both share one address space.
+        // SAFETY: device ranges were checked, host ranges are the caller's, by HIP's contract. The driver tells
+        // from the addresses which is which, as both share one address space.
         from_cuda(unsafe { cuda::cuMemcpyAsync(address(to), address(from), size, cuda_stream(stream)) })
     })
 }

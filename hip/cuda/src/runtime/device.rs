@@ -25,7 +25,8 @@ struct Device {
 #[derive(Clone, Copy)]
 pub(super) struct Context(pub(super) cuda::CUcontext);
 
-// SAFETY: a context may be used from any thread (CUDA driver API, "Context Management"); primary ones are never released here.
+// SAFETY: a context may be used from any thread (CUDA driver API, "Context Management"); primary ones are never
+// released here.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -123,7 +124,8 @@ pub(super) unsafe extern "C" fn hipGetDevice(index: *mut c_int) -> hipError_t {
             let mut now = ptr::null_mut();
             // SAFETY: the function is the driver's, the pointer valid.
             from_cuda(unsafe { cuda::cuCtxGetCurrent(&mut now) })?;
-            // Other code of the process may have chosen another context for the thread: the next call takes this one again.
+            // Other code of the process may have made another context current: the next call makes
+            // this one current again.
             CURRENT.set((current, now == context(current)?.0));
         }
         // SAFETY: the caller's, by HIP's contract.

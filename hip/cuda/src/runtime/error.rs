@@ -13,7 +13,8 @@ thread_local! {
     static LAST: Cell<hipError_t> = const { Cell::new(hipSuccess) };
 }
 
-/// The driver's answer. HIP took most of CUDA's numbers over; those that it has no name for become the one that comes nearest.
+/// The driver's answer. HIP took most of CUDA's numbers over; those that it has no name for become the one that
+/// comes nearest.
 pub(crate) fn from_cuda(result: CUresult) -> Status {
     match result as u32 {
         0 => Ok(()),

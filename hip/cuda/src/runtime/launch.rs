@@ -29,8 +29,8 @@ pub(super) unsafe extern "C" fn hipModuleLoadData(
             return Err(hipErrorInvalidValue);
         }
         ensure()?;
-        // Only compiled code: the driver takes anything else for the text of an assembler program, whose end nobody gives.
-        // SAFETY: a code object has at least these bytes, by HIP's contract.
+        // Only compiled code: the driver takes anything else for the text of an assembler program, whose end nobody
+        // gives. SAFETY: a code object has at least these bytes, by HIP's contract.
         if unsafe { image.cast::<[u8; 4]>().read_unaligned() } != *b"\x7fELF" {
             return Err(hipErrorInvalidImage);
         }
@@ -127,7 +127,8 @@ pub(super) unsafe extern "C" fn hipModuleLaunchKernel(
             if !params.is_null() {
                 return Err(hipErrorInvalidValue);
             }
-            // SAFETY: the caller's list of five, by HIP's contract: 1, a buffer, 2, a pointer to its size, 3. CUDA ends with 0.
+            // SAFETY: the caller's list of five, by HIP's contract: 1, a buffer, 2, a pointer to its size, 3. CUDA
+            // ends with 0.
             let list = unsafe { std::slice::from_raw_parts(extra, 5) };
             if [list[0] as usize, list[2] as usize, list[4] as usize] != [1, 2, 3] {
                 return Err(hipErrorInvalidValue);

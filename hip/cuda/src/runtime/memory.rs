@@ -1,4 +1,5 @@
-//! Device memory and pinned host memory, with a map of what is allocated: copies are checked against it as HIP checks them.
+//! Device memory and pinned host memory, with a map of what is allocated: copies are checked against it as HIP
+//! checks them.
 
 use super::{
     Status,
@@ -90,7 +91,8 @@ pub(super) unsafe extern "C" fn hipFree(pointer: *mut c_void) -> hipError_t {
             return Ok(());
         }
         forget(pointer, true)?;
-        // SAFETY: `hipMalloc` got it, and nobody else finds it in the map any more. Waits for the device's work, as AMD's does.
+        // SAFETY: `hipMalloc` got it, and nobody else finds it in the map any more. Waits for the device's work, as
+        // AMD's does.
         from_cuda(unsafe { cuda::cuMemFree_v2(pointer as cuda::CUdeviceptr) })
     })
 }

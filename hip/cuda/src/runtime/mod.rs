@@ -1,7 +1,7 @@
 //! The HIP runtime over the CUDA driver: devices, memory, streams, events, modules and launches.
 //!
-//! Streams, events, modules and functions are the driver's own handles. A device's context is its primary one, which the
-//! NVIDIA libraries share; it is retained when the device is first used and kept until the process ends.
+//! Streams, events, modules and functions are the driver's own handles. A device's context is its primary one,
+//! which the NVIDIA libraries share; it is retained when the device is first used and kept until the process ends.
 
 mod copy;
 mod device;

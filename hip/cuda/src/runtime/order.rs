@@ -12,8 +12,8 @@ use std::{ffi::c_uint, ptr};
 /// Written while this provider captures a stream of its own, unknown to its callers.
 static CAPTURES: RwLock<()> = RwLock::new(());
 
-/// Nothing is captured as long as this is held: to wait for the whole device, as NVIDIA's libraries may where handles are made and destroyed. That would
-/// fail, and spoil the capture.
+/// Nothing is captured as long as this is held: to wait for the whole device, as NVIDIA's libraries may where
+/// handles are made and destroyed. That would fail, and spoil the capture.
 pub(crate) fn uncaptured() -> RwLockReadGuard<'static, ()> {
     CAPTURES.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! The C tables on an NVIDIA GPU: graphs, registers, convolutions, norms, what is refused, and the arithmetic of f32. Where there is none each test counts
-//! as ignored and says what is absent.
+//! The C tables on an NVIDIA GPU: graphs, registers, convolutions, norms, refusals and f32's
+//! arithmetic. Without a GPU each test counts as ignored and says what is absent.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod convolution;
@@ -54,7 +54,8 @@ fn main() -> ExitCode {
     )
 }
 
-/// HIP on the first GPU, once `more` libraries are there too; ends the test where something is missing.
+/// HIP on the first GPU, with the libraries `more`; ends the test as ignored if something is
+/// absent.
 fn gpu(more: &[Library]) -> Hip {
     for library in [&[Library::Driver, Library::Nvrtc], more].concat() {
         let names = match library {

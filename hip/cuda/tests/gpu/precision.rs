@@ -67,7 +67,7 @@ fn product(extended: bool) -> f32 {
 const EXACT: f32 = 256.125;
 const ROUNDED: [f32; 2] = [256.0, 256.25];
 
-/// Run by the test below, with the setting in the environment.
+/// The test below runs it with the setting in the environment.
 pub(crate) fn products() {
     let expected = match std::env::var("BURN_ROCM_CUDA_TF32").as_deref() {
         Ok("1") => &ROUNDED[..],

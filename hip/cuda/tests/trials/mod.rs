@@ -1,4 +1,4 @@
-//! Tests that count as ignored where what they need is absent, with a line that says what.
+//! Tests that count as ignored, with a line that says why, if something they need is absent.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial, run};
 
-/// What a test needs and does not find.
+/// Something that a test needs and does not find.
 struct Absent(String);
 
-/// Ends the test that calls it as ignored: `what` is absent.
+/// Ends the calling test as ignored: `what` is absent.
 pub(crate) fn absent(what: impl Into<String>) -> ! {
     resume_unwind(Box::new(Absent(what.into())))
 }
@@ -28,8 +28,8 @@ fn completion(ended: Result<(), Box<dyn Any + Send>>) -> Result<Completion, Fail
 /// A test's path and body.
 pub(crate) type Test = (&'static str, fn());
 
-/// Runs the tests that the command line asks for; `children` are run by other tests, in processes of their own, and ignored
-/// otherwise.
+/// Runs the tests that the command line asks for. Other tests run the `children` in processes of
+/// their own; here those count as ignored.
 pub(crate) fn main(tests: &[Test], children: &[Test]) -> ExitCode {
     let trial = |&(name, test): &Test| {
         Trial::ignorable_test(name, move || completion(catch_unwind(AssertUnwindSafe(test))))

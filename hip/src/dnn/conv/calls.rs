@@ -34,8 +34,8 @@ impl Operands<'_> {
         }
     }
 
-    /// The solutions that compile, best first. Those behind the first need less memory than any before. Without `products` none that
-    /// call rocBLAS.
+    /// The solutions that compile, best first. Those behind the first need less memory than any before. Without
+    /// `products` none that call rocBLAS.
     pub(super) fn solutions(&self, desc: &ConvDesc, products: bool) -> Result<Vec<Choice>> {
         let t = self.handle.table;
         macro_rules! named {

@@ -32,13 +32,15 @@ pub(super) fn geometry() -> (usize, (usize, usize)) {
     }
 }
 
-/// Output channels that one register tile computes: the largest tile's, or the largest of 4, 2, 1 that fits.
+/// The output channels of the next register tile: the largest tile's, else the largest of 4, 2 and
+/// 1 that fits what is `left`.
 #[inline(always)]
 pub(super) fn block(left: usize, tile: (usize, usize)) -> usize {
     [tile.0, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
 }
 
-/// Vectors of a tile of `rows` rows: as many as the registers hold beside their sums and two weights, at most 8.
+/// The vectors in a row of a tile of `rows` rows: as many as fit the registers beside two weights,
+/// at most 8.
 fn width(rows: usize, tile: (usize, usize)) -> usize {
     let registers = if tile.0 == 8 { 32 } else { 16 };
     ((registers - 2) / (rows + 1)).min(8)
@@ -203,7 +205,8 @@ by_level! {
     unsafe fn run_pass(work: Work<'_>) = run
 }
 
-/// Multiply-adds for each pixel from which a task of its own is worth what it fills for itself: the image's planes.
+/// The multiply-adds a pixel that make a further task worthwhile, although each task fills the
+/// image's planes again for itself.
 const WORTH: usize = 32;
 
 /// Runs a convolution forward (`src` is x, `dst` is y) or backward to the data (`src` is dy, `dst` is dx).

@@ -71,7 +71,7 @@ pub(crate) unsafe fn fill_channel<T: Single>(fill: &Fill, from: *const T, to: &m
     }
 }
 
-/// Widens each `step`-th pixel: all of them, which vectorises, and then those.
+/// Widens each `step`-th pixel: widens all of them, which vectorises, and picks those.
 fn widen_steps<T: Single>(source: &[T], step: usize, to: &mut [f32]) {
     const ROOM: usize = 256;
     let mut room = [0.0; ROOM];

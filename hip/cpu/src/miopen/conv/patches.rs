@@ -1,4 +1,5 @@
-//! The patches of a convolution's images as columns of a matrix, of which a block at a time is written out.
+//! A convolution's patches as the columns of a matrix, of which only a block at a time is written
+//! out.
 
 use super::fill::fill_channel;
 use super::plan::{Fill, Run, SLACK};
@@ -8,18 +9,20 @@ use crate::numeric::shared::Shared;
 use crate::numeric::simd::Vector;
 use crate::runtime::parallel;
 
-/// Floats of planes that are filled before they are multiplied: 8 MiB, which a core's share of a last-level cache may hold. One image at least.
+/// The most floats of planes that are filled before they are multiplied (at least one image's): 8
+/// MiB, which a core's share of a last-level cache may hold.
 const WAVE: usize = 2 << 20;
 
 /// Floats that one task fills.
 const PIECE: usize = 1 << 14;
 
-/// Where the patches of a batch are read: planes with their padding written out, some images at a time, or the source itself.
+/// Where patches are read: in planes whose padding is written out, some images at a time, or in the
+/// source itself.
 pub(super) struct Sources<'a> {
     fill: &'a Fill,
     groups: usize,
     batch: usize,
-    /// The source is its own planes: one window position, each pixel in its place.
+    /// Whether the source serves as its own planes: one tap, f32, each pixel in its place.
     plain: bool,
 }
 
@@ -45,7 +48,7 @@ impl<'a> Sources<'a> {
         if self.plain { 0 } else { self.wave() * self.image() + SLACK }
     }
 
-    /// The planes of images `first..first + count`, in `to` where they have to be written.
+    /// The planes of images `first..first + count`; written to `to` unless the source serves.
     ///
     /// # Safety
     /// `src` is valid for the whole tensor.
@@ -84,24 +87,25 @@ pub(super) struct Planes {
     at: Shared<f32>,
     image: usize,
     group: usize,
-    /// Nothing may be read beyond a run's end.
+    /// Whether nothing may be read beyond a run's end.
     exact: bool,
 }
 
-/// A part of a block of columns that lies side by side.
+/// A part of a block of columns whose pixels lie side by side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
-    /// In the planes, before a tap's offset.
+    /// Where it begins in the planes, before a tap's offset.
     pub(super) from: usize,
-    /// In the other tensor, in the plane of its first channel.
+    /// Where it begins in the other tensor, in the plane of the group's first channel.
     pub(super) to: usize,
-    /// Among the block's columns.
+    /// Its first column in the block.
     pub(super) at: usize,
     pub(super) count: usize,
 }
 
 impl Planes {
-    /// The pieces of columns `from..to` of a group: image by image, pixel by pixel. `image` and `group` are the floats of one in the other tensor.
+    /// The pieces of columns `from..to` of a group: image by image, pixel by pixel. `other` is the
+    /// floats of an image and of a group in the other tensor.
     pub(super) fn pieces(
         &self,
         runs: &[Run],
@@ -128,10 +132,10 @@ impl Planes {
         pieces
     }
 
-    /// Where a piece's pixels under the tap at `offset` lie.
+    /// The address of a piece's pixels under the tap at `offset`.
     ///
     /// # Safety
-    /// `piece` is of these planes, and `offset` of their taps'.
+    /// `piece` belongs to these planes, and `offset` to one of their taps.
     #[inline(always)]
     pub(super) unsafe fn under(&self, piece: &Piece, offset: usize) -> *const f32 {
         // SAFETY: the caller vouches for both.
@@ -141,7 +145,7 @@ impl Planes {
     /// Copies the block's pixels under the tap at `offset` to `line`, side by side.
     ///
     /// # Safety
-    /// `pieces` are these planes'; `line` has room for them and a vector.
+    /// `pieces` belong to these planes; `line` has room for them and one vector more.
     #[inline(always)]
     pub(super) unsafe fn gather<V: Vector>(&self, pieces: &[Piece], offset: usize, line: *mut f32) {
         for piece in pieces {
@@ -162,7 +166,7 @@ impl Planes {
     }
 }
 
-/// Pieces whose targets lie side by side as one.
+/// Merges pieces whose targets lie side by side.
 pub(super) fn joined(pieces: &[Piece], step: usize) -> Vec<Piece> {
     let mut all: Vec<Piece> = Vec::new();
     for piece in pieces {

@@ -35,7 +35,7 @@ impl Fill {
         self.phases.len() * self.plane()
     }
 
-    /// Whether a plane of the source is its own fill.
+    /// Whether filling a plane would only copy the source.
     pub(super) fn is_copy(&self) -> bool {
         self.phases.len() == 1 && self.phases[0] == [0; 3] && self.step == [1; 3] && self.dims == self.source
     }
@@ -68,14 +68,14 @@ pub(crate) struct Lanes {
 /// Pixels that lie side by side in the source's planes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// Pixels of the pass before them.
+    /// How many pixels of the pass come before it.
     pub(crate) first: usize,
     pub(crate) count: usize,
-    /// In the filled plane, before the tap's offset.
+    /// Where it begins in the filled plane, before the tap's offset.
     pub(crate) from: usize,
-    /// In the output plane.
+    /// Where it begins in the output plane.
     pub(crate) to: usize,
-    /// Output elements from one to the next.
+    /// Output elements from one pixel to the next.
     pub(crate) step: usize,
 }
 
@@ -151,7 +151,7 @@ fn cover(target: &Target, dims: [usize; 3], lanes: usize) -> (Vec<Lanes>, Vec<Se
     (vectors, segments)
 }
 
-/// The pixels of `target` row by row, rows joined where both planes have them side by side.
+/// The pixels of `target` row by row; rows are joined if they lie side by side in both planes.
 fn runs(target: &Target, dims: [usize; 3]) -> Vec<Run> {
     let [depth, height, width] = target.count;
     let mut runs: Vec<Run> = Vec::new();
@@ -175,7 +175,7 @@ fn runs(target: &Target, dims: [usize; 3]) -> Vec<Run> {
 }
 
 impl Pass {
-    /// Pixels that it computes.
+    /// The number of pixels that it computes.
     pub(super) fn pixels(&self) -> usize {
         self.runs.last().map_or(0, |run| run.first + run.count)
     }
@@ -191,7 +191,7 @@ fn offsets(fill: &Fill, taps: &[usize]) -> Vec<u32> {
 }
 
 impl Plan {
-    /// The passes of a direction, on this machine's vectors.
+    /// The passes of a direction, for this machine's vectors.
     pub(super) fn of(p: &Problem, direction: Direction) -> Plan {
         let lanes = geometry().0;
         match direction {

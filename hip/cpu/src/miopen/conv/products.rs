@@ -1,9 +1,11 @@
-//! Forward and backward-data convolution as a product: the filter's matrix by a matrix of patches, of which only a block that
-//! a second-level cache holds is ever written out.
+//! Forward and backward-data convolution as a product: the filter's matrix times a matrix of
+//! patches. Only a block of patches that fits a second-level cache is ever written out.
 //!
-//! Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): `INNER` rows and `COLUMNS` columns of patches are
-//! packed in panels as wide as a register tile, and every block of output channels goes through them. Columns are the pixels of all
-//! images one after the other, so that small images share what is read of the filter. The order of an output's sum is the shape's alone.
+//! The scheme is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
+//! (2008): `INNER` rows and `COLUMNS` columns of patches are packed into panels as wide as a
+//! register tile, and every block of output channels is multiplied by them. The columns are the
+//! pixels of all images one after the other, so that small images share the reads of the filter.
+//! Only the shape decides the order of an output's sum.
 
 use super::direct::{Direction, block, geometry};
 use super::patches::{Piece, Planes, Sources, joined};
@@ -15,36 +17,40 @@ use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Vector, by_level};
 use crate::runtime::{parallel, threads};
 
-/// Terms of a sum between two additions in memory.
+/// The terms of a sum that are added in registers before the sum is written to memory.
 const INNER: usize = 256;
 
-/// Columns of a block: with `INNER` 240 KiB, half of the smallest second-level caches. A multiple of every tile's width.
+/// The columns of a block: with `INNER` 240 KiB, half of a second-level cache of 512 KiB. A
+/// multiple of every tile's width.
 const COLUMNS: usize = 240;
 
-/// Output channels of a group from which packed patches are worth their cost. Share of the time that patches written out whole and the
-/// `gemm` crate take, by direct sums and by packed products, on a core with AVX2 (EPYC 7003), 3x3, batch 2, forward: 1 output 0.24 to 0.57
-/// and 0.68 to 2.1, 4 of 4 channels on 32x32 in 4 groups 0.44 and 0.76, 8 of 8 channels on 32x32 0.79 and 0.69, 64 of 64 on 56x56 1.1 and 1.1, 512 of 512
-/// on 7x7 1.8 and 1.0.
+/// The least output channels of a group for which packing patches pays. Measured on a core with
+/// AVX2 (EPYC 7003), 3x3, batch 2, forward, as shares of the time of whole written-out patches and
+/// the `gemm` crate; first direct sums, then packed products: 1 output 0.24 to 0.57 and 0.68 to
+/// 2.1, 4 of 4 channels on 32x32 in 4 groups 0.44 and 0.76, 8 of 8 channels on 32x32 0.79 and 0.69,
+/// 64 of 64 on 56x56 1.1 and 1.1, 512 of 512 on 7x7 1.8 and 1.0.
 const LEAST_OUTPUTS: usize = 8;
 
-/// Terms of a sum, likewise: a panel's block is written and read once for each.
+/// The least terms of a sum for the same: each block of sums is written and read once.
 const LEAST_TERMS: usize = 8;
 
-/// Output channels of a task at least, where columns alone are too few tasks: each packs its patches itself.
+/// The least output channels of a task if the columns alone make too few tasks: each task packs its
+/// patches again.
 const LEAST_ROWS: usize = 64;
 
-/// Whether the filter is written out: a row for each output, in the order of a pass's offsets. Forward it lies so.
+/// Whether the filter is written out as a row for each output, in the order of a pass's offsets. A
+/// forward filter in f32 lies so already.
 fn arranges<T: Single>(direction: Direction) -> bool {
     !(T::IS_F32 && direction == Direction::Forward)
 }
 
-/// Whether a group has outputs and terms enough for its patches to be worth packing.
+/// Whether a group has enough outputs and terms for packing its patches to pay.
 pub(crate) fn applies(p: &Problem, direction: Direction) -> bool {
     let (outputs, sources) = if direction == Direction::Forward { (p.k, p.c) } else { (p.c, p.k) };
     outputs >= LEAST_OUTPUTS && sources * p.taps() >= LEAST_TERMS
 }
 
-/// Floats of workspace: the filter's matrices, where they are not the filter itself, and planes.
+/// The floats of workspace: the filter's matrices, unless the filter itself serves, and the planes.
 pub(crate) fn workspace_len<T: Single>(p: &Problem, direction: Direction) -> usize {
     let filter = if arranges::<T>(direction) { p.w_len() } else { 0 };
     filter + Sources::new::<T>(&Plan::of(p, direction).fill, p).len()
@@ -55,7 +61,7 @@ pub(crate) fn workspace_len<T: Single>(p: &Problem, direction: Direction) -> usi
 struct Work<'a> {
     planes: &'a Planes,
     pieces: &'a [Piece],
-    /// The taps whose turn it is, and the filter's columns of them.
+    /// The offsets of the current taps; `filter` points to the filter's columns of them.
     offsets: &'a [u32],
     filter: *const f32,
     /// Floats from one of the filter's rows to the next.
@@ -65,13 +71,14 @@ struct Work<'a> {
     /// `[panel][tap][column of the panel]`
     packed: *mut f32,
     line: *mut f32,
-    /// `[row][column]`, rows as long as whole panels.
+    /// `[row][column]`, each row as long as whole panels.
     sums: *mut f32,
-    /// Whether `sums` has something already.
+    /// Whether `sums` already holds earlier terms.
     adds: bool,
 }
 
-/// Floats of a row of sums, and of the line that a row of patches is gathered in: whole panels of any level, and a vector.
+/// The floats of a row of sums, and of the line that gathers a row of patches: whole panels of any
+/// level, and one vector.
 const ROW: usize = COLUMNS.next_multiple_of(48) + 48;
 
 /// Packs the block's patches.
@@ -82,7 +89,7 @@ unsafe fn pack<V: Vector>(work: Work<'_>) {
     for (tap, &offset) in work.offsets.iter().enumerate() {
         // SAFETY: the caller vouches for the level and the memory.
         unsafe {
-            // Whole panels of one piece are read where they lie.
+            // Whole panels of a single piece are read in place.
             let (line, whole) = match work.pieces {
                 [one] => (work.planes.under(one, offset as usize), work.columns / wide),
                 _ => (work.line.cast_const(), panels),
@@ -101,7 +108,7 @@ unsafe fn pack<V: Vector>(work: Work<'_>) {
     }
 }
 
-/// `R` outputs of `N` vectors of columns.
+/// Computes `R` outputs for `N` vectors of columns.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)] // Indices of several arrays at once, unrolled into registers.
 unsafe fn tile<V: Vector, const R: usize, const N: usize>(
@@ -132,7 +139,7 @@ unsafe fn tile<V: Vector, const R: usize, const N: usize>(
     }
 }
 
-/// Multiplies `rows` rows of the filter, a tile's at most, by all panels.
+/// Multiplies `rows` rows of the filter, at most a tile's, by all panels.
 #[inline(always)]
 unsafe fn multiply<V: Vector>(work: Work<'_>) {
     let wide = V::TILE.1 * V::LANES;
@@ -174,10 +181,11 @@ by_level! {
     unsafe fn run_multiply(work: Work<'_>) = multiply
 }
 
-/// Output channels whose matrix is written out together: as many of a 1x1 filter's lie on a line of the cache.
+/// The output channels whose matrix one task writes: for a 1x1 filter, as many as a cache line
+/// holds.
 const TOGETHER: usize = 16;
 
-/// Writes out the matrix of some output channels and a pass: a row for each, `[source][tap]`.
+/// Writes the matrix of some output channels for a pass: a row for each, `[source][tap]`.
 ///
 /// # Safety
 /// `w` is valid for the whole filter, `to` for the rows of all outputs.
@@ -193,7 +201,7 @@ unsafe fn arrange<T: Single>(
     let whole = some == taps;
     let sources = if direction == Direction::Forward { p.c } else { p.k };
     if taps == 1 && some == 1 && direction == Direction::Backward {
-        // A matrix turned over: element by element, without what a run of taps costs.
+        // A transposed matrix: element by element, which saves the cost of runs of taps.
         for source in 0..sources {
             for output in outputs.clone() {
                 // SAFETY: as below.
@@ -223,7 +231,7 @@ unsafe fn arrange<T: Single>(
     }
 }
 
-/// Where one pass's tasks stand among all.
+/// One pass's tasks among the tasks of all passes.
 struct Cut {
     first: usize,
     blocks: usize,
@@ -302,7 +310,8 @@ pub(crate) unsafe fn convolve<T: Single>(
         if tasks == 0 {
             continue;
         }
-        // Whole tiles of output channels; all of them where columns make tasks enough.
+        // A task takes whole tiles of output channels, or all channels if the columns make enough
+        // tasks.
         let parts = (4 * threads()).div_ceil(tasks * p.groups).min(outputs.div_ceil(LEAST_ROWS)).max(1);
         let rows = outputs.div_ceil(parts).next_multiple_of(tile.0);
         let parts = outputs.div_ceil(rows);
@@ -317,7 +326,8 @@ pub(crate) unsafe fn convolve<T: Single>(
             let targets = joined(&pieces, pass.step);
             let inner = pass.offsets.len();
             let (top, bottom) = (part * rows, (part * rows + rows).min(outputs));
-            // One part of the sum is done with when the next rows come.
+            // If the sum has a single part, the sums are done before the next rows come, and one
+            // tile of them is kept.
             let kept = if inner > INNER { bottom - top } else { tile.0 };
             let lengths = [INNER.min(inner) * ROW, ROW, kept * ROW];
             with_scratch(lengths.iter().sum(), |memory| {
@@ -338,7 +348,8 @@ pub(crate) unsafe fn convolve<T: Single>(
                         sums: core::ptr::null_mut(),
                         adds: start > 0,
                     };
-                    // SAFETY: the scratch memory was cut to the block's size, the filter has a row for each output.
+                    // SAFETY: the scratch memory has the block's size; the filter has a row for
+                    // each output.
                     unsafe { run_pack(work) };
                     let mut row = top;
                     while row < bottom {
@@ -363,7 +374,7 @@ pub(crate) unsafe fn convolve<T: Single>(
     }
 }
 
-/// Rounds rows of sums to the planes of their outputs.
+/// Rounds rows of sums and writes them to their outputs' planes.
 ///
 /// # Safety
 /// `to` is valid for the targets in `rows` planes.
@@ -379,7 +390,7 @@ unsafe fn write<T: Single>(
     for row in 0..rows {
         for piece in targets {
             let from = &sums[row * ROW + piece.at..][..piece.count];
-            // SAFETY: the caller vouches for them.
+            // SAFETY: the caller vouches for the targets.
             unsafe {
                 let to = to.add(row * plane + piece.to);
                 if step == 1 {

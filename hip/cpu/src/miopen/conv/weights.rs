@@ -1,8 +1,10 @@
-//! Backward-weights convolution: dot products of rows of the output's gradient and rows of patches.
+//! Backward-weights convolution: dot products of the rows of the output's gradient with rows of
+//! patches.
 //!
-//! `dw[k][c][tap] = sum over images and pixels of dy[k][pixel] * x[c][pixel + offset[tap]]`. A block of pixels at a time, both are written
-//! side by side, the ends of rows as zeros, and tiles of outputs are summed in vectors along the pixels. Tasks share the outputs: an output's sum has one
-//! order, the same bits for any number of cores.
+//! `dw[k][c][tap] = sum over images and pixels of dy[k][pixel] * x[c][pixel + offset[tap]]`. For a
+//! block of pixels at a time, both operands are written out row by row, each row padded with zeros
+//! to whole vectors. Register tiles of outputs then sum in vectors along the pixels. Tasks share
+//! out the outputs, so each output's sum has one order: the same bits for any number of cores.
 
 use super::direct::{Direction, geometry};
 use super::patches::{Piece, Planes, Sources, joined};
@@ -14,23 +16,28 @@ use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Vector, by_level};
 use crate::runtime::{parallel, threads};
 
-/// Pixels of a block: adding up a tile's vectors at its end is a tenth of its time.
+/// The pixels of a block. At this length, adding up a tile's vectors at the block's end is a tenth
+/// of its time.
 const PIXELS: usize = 768;
 
-/// Floats of patches that every row of the gradient is multiplied by before the next ones are: with three of the gradient's rows, less than a
-/// first-level cache.
+/// The floats of patches that every row of the gradient is multiplied by before the next patches
+/// come: with three rows of the gradient they fit a first-level cache.
 const NEAR: usize = 5 << 10;
 
-/// A block's row in scratch memory: and a vector, that is written beyond the last pixel.
+/// The floats of a block's row in scratch memory: its pixels, and a vector that is written beyond
+/// the last one.
 const ROW: usize = PIXELS + 16;
 
-/// Rows of patches that are written out at once: with `ROW` 147 KiB, beside a few rows of the gradient in a second-level cache.
+/// The rows of patches that are written out at once: with `ROW` 147 KiB, which leaves room for a
+/// few rows of the gradient in a second-level cache.
 const ROWS: usize = 48;
 
-/// Rows of the gradient of a task at least, where patches alone are too few tasks: each writes out its patches itself.
+/// The least rows of the gradient of a task if the patches alone make too few tasks: each task
+/// writes out its patches again.
 const LEAST: usize = 48;
 
-/// Floats of workspace: planes, a wave's gradient where it is not f32, and sums where the result is not.
+/// The floats of workspace: the planes; for f16 and bf16 also the gradient of a wave of images, and
+/// the sums.
 pub(crate) fn workspace_len<T: Single>(p: &Problem) -> usize {
     let plan = Plan::of(p, Direction::Forward);
     let sources = Sources::new::<T>(&plan.fill, p);
@@ -48,14 +55,14 @@ struct Work<'a> {
     planes: &'a Planes,
     pieces: &'a [Piece],
     columns: usize,
-    /// The rows of patches whose turn it is.
+    /// The offsets of the current rows of patches.
     offsets: &'a [u32],
     patches: *mut f32,
-    /// The gradient of the wave's first image and the block's first row.
+    /// The gradient of the wave's first image, at the task's first row.
     dy: *const f32,
     plane: usize,
     rows: usize,
-    /// The block's gradients, `apart` floats from row to row.
+    /// The block's rows of the gradient, `apart` floats from row to row.
     gradients: *const f32,
     apart: usize,
     /// `[row][stride]`
@@ -64,10 +71,10 @@ struct Work<'a> {
     adds: bool,
 }
 
-/// Zeros from the end of a row to the end of its last vector.
+/// Writes zeros from a row's end to the end of its last vector.
 #[inline(always)]
 unsafe fn close<V: Vector>(row: *mut f32, columns: usize) {
-    // SAFETY: the caller vouches for a vector beyond the columns.
+    // SAFETY: the caller vouches for room for a vector beyond the columns.
     unsafe { V::zero().store(row.add(columns)) }
 }
 
@@ -124,7 +131,7 @@ unsafe fn accumulate<V: Vector>(work: Work<'_>) {
     }
 }
 
-/// `R` rows of the gradient by `N` rows of patches.
+/// Multiplies `R` rows of the gradient by `N` rows of patches.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)] // Indices of several arrays at once, unrolled into registers.
 unsafe fn tile<V: Vector, const R: usize, const N: usize>(
@@ -189,7 +196,8 @@ pub(crate) unsafe fn backward_weights<T: Single>(
     let (wide, sums) = rest.split_at_mut(if T::IS_F32 { 0 } else { sources.wave() * image });
     let wide = Shared(wide.as_mut_ptr());
     let sums = Shared(if T::IS_F32 { dw.cast::<f32>() } else { sums.as_mut_ptr() });
-    // Each task takes some outputs of a group: rows of patches, and rows of the gradient where those are too few.
+    // Each task takes some outputs of a group: rows of patches, and a share of the gradient's rows
+    // if the patches alone make too few tasks.
     let parts = inner.div_ceil(ROWS);
     let cuts = (4 * threads()).div_ceil(parts * p.groups).min(p.k.div_ceil(LEAST)).max(1);
     let rows = p.k.div_ceil(cuts).next_multiple_of(3);
@@ -224,7 +232,8 @@ pub(crate) unsafe fn backward_weights<T: Single>(
                     let to = (from + PIXELS).min(columns);
                     let other = (image, p.k * plane);
                     let pieces = planes.pieces(&pass.runs, (from, to), group, other);
-                    // SAFETY: the scratch memory has a row for each of both, the tasks' outputs are apart.
+                    // SAFETY: the scratch memory has a row for each row of both operands; tasks
+                    // write different outputs.
                     unsafe {
                         let mut work = Work {
                             planes: &planes,
@@ -241,7 +250,7 @@ pub(crate) unsafe fn backward_weights<T: Single>(
                             stride: inner,
                             adds: first + from > 0,
                         };
-                        // Whole vectors of one image are read where they lie.
+                        // Whole vectors of a single image are read in place.
                         let whole = joined(&pieces, 1);
                         match &whole[..] {
                             [one] if one.count.is_multiple_of(lanes) => {

@@ -1,0 +1,370 @@
+//! Convolutions of real networks by layer, and networks of them by step, on the CPU device: its own MIOpen (`auto`) beside the backend's
+//! kernels (`own`), and halves beside f32.
+//!
+//! `cpu_convolutions [--steps] [--batch N] [--only TEXT]` prints a row for each layer of ResNet-18, ResNet-50, YOLOX-tiny and
+//! MobileNetV2, or for inference and an SGD step of three of these networks, whose name has TEXT in it: milliseconds, the least of
+//! some rounds.
+
+use burn::backend::Autodiff;
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
+use burn::optim::{GradientsParams, Optimizer, SgdConfig};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Distribution, Int, Tensor, activation::relu, bf16, f16};
+use burn_backend::ops::{ConvOptions, ModuleOps};
+use burn_rocm::Rocm;
+
+use clap::Parser;
+use std::time::Instant;
+
+/// Channels of the input and the output, the input's side, the window's, stride, groups.
+type Layer = [usize; 6];
+
+const NETWORKS: [(&str, &[Layer]); 4] = [
+    (
+        "ResNet-18",
+        &[
+            [3, 64, 224, 7, 2, 1],
+            [64, 64, 56, 3, 1, 1],
+            [64, 128, 56, 3, 2, 1],
+            [64, 128, 56, 1, 2, 1],
+            [128, 128, 28, 3, 1, 1],
+            [128, 256, 28, 3, 2, 1],
+            [256, 256, 14, 3, 1, 1],
+            [256, 512, 14, 3, 2, 1],
+            [512, 512, 7, 3, 1, 1],
+        ],
+    ),
+    (
+        "ResNet-50",
+        &[
+            [64, 64, 56, 1, 1, 1],
+            [64, 256, 56, 1, 1, 1],
+            [256, 64, 56, 1, 1, 1],
+            [128, 128, 56, 3, 2, 1],
+            [512, 128, 28, 1, 1, 1],
+            [256, 1024, 14, 1, 1, 1],
+            [512, 2048, 7, 1, 1, 1],
+            [2048, 512, 7, 1, 1, 1],
+        ],
+    ),
+    (
+        "YOLOX-tiny",
+        &[
+            [12, 24, 208, 3, 1, 1],
+            [24, 48, 208, 3, 2, 1],
+            [48, 24, 104, 1, 1, 1],
+            [24, 24, 104, 3, 1, 1],
+            [48, 48, 52, 3, 1, 1],
+            [96, 192, 52, 3, 2, 1],
+            [96, 96, 26, 3, 1, 1],
+            [192, 192, 13, 3, 1, 1],
+        ],
+    ),
+    (
+        "MobileNetV2",
+        &[
+            [3, 32, 224, 3, 2, 1],
+            [32, 32, 112, 3, 1, 32],
+            [32, 16, 112, 1, 1, 1],
+            [16, 96, 112, 1, 1, 1],
+            [96, 96, 112, 3, 2, 96],
+            [144, 144, 56, 3, 1, 144],
+            [192, 32, 28, 1, 1, 1],
+            [384, 384, 14, 3, 1, 384],
+            [576, 96, 14, 1, 1, 1],
+            [960, 960, 7, 3, 1, 960],
+            [320, 1280, 7, 1, 1, 1],
+        ],
+    ),
+];
+
+/// Milliseconds of one call: the least of 5 rounds after one that compiles and times what is to be timed (three calls).
+fn least<B: Backend>(device: &B::Device, mut body: impl FnMut()) -> f64 {
+    let mut round = || {
+        let begin = Instant::now();
+        body();
+        B::sync(device).expect("the device finishes");
+        begin.elapsed().as_secs_f64()
+    };
+    (0..3).for_each(|_| drop(round()));
+    (0..5).map(|_| round()).fold(f64::INFINITY, f64::min) * 1e3
+}
+
+/// Forward, the input's gradient, the weight's.
+fn layer<B: Backend>(batch: usize, [from, to, size, window, stride, groups]: Layer) -> Vec<f64> {
+    let device = B::Device::default();
+    let pad = window / 2;
+    let out = (size + 2 * pad - window) / stride + 1;
+    let [x, w, g] = [[batch, from, size, size], [to, from / groups, window, window], [batch, to, out, out]]
+        .map(|shape| {
+            Tensor::<B, 4>::random(shape, Distribution::Uniform(-1.0, 1.0), &device).into_primitive().tensor()
+        });
+    let options = || ConvOptions::new([stride; 2], [pad; 2], [1; 2], groups);
+    let forward = least::<B>(&device, || drop(B::conv2d(x.clone(), w.clone(), None, options())));
+    let data = least::<B>(&device, || drop(B::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options())));
+    let weight =
+        least::<B>(&device, || drop(B::conv2d_weight_backward(x.clone(), w.clone(), g.clone(), options())));
+    vec![forward, data, weight]
+}
+
+/// A convolution and its norm.
+#[derive(Module, Debug)]
+struct Unit<B: Backend> {
+    conv: Conv2d<B>,
+    norm: BatchNorm<B>,
+}
+
+impl<B: Backend> Unit<B> {
+    fn new(from: usize, to: usize, window: usize, stride: usize, groups: usize, device: &B::Device) -> Self {
+        let pad = window / 2;
+        let conv = Conv2dConfig::new([from, to], [window; 2])
+            .with_stride([stride; 2])
+            .with_groups(groups)
+            .with_padding(PaddingConfig2d::Explicit(pad, pad, pad, pad))
+            .with_bias(false)
+            .init(device);
+        Self { conv, norm: BatchNormConfig::new(to).init(device) }
+    }
+
+    fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
+        self.norm.forward(self.conv.forward(x))
+    }
+}
+
+/// Units with ReLU between, and what goes around them.
+#[derive(Module, Debug)]
+struct Block<B: Backend> {
+    units: Vec<Unit<B>>,
+    around: Option<Unit<B>>,
+    adds: bool,
+    ends_in_relu: bool,
+}
+
+impl<B: Backend> Block<B> {
+    fn basic(from: usize, to: usize, stride: usize, device: &B::Device) -> Self {
+        let units = vec![Unit::new(from, to, 3, stride, 1, device), Unit::new(to, to, 3, 1, 1, device)];
+        let around = (stride > 1).then(|| Unit::new(from, to, 1, stride, 1, device));
+        Self { units, around, adds: true, ends_in_relu: true }
+    }
+
+    fn bottleneck(from: usize, middle: usize, stride: usize, device: &B::Device) -> Self {
+        let to = 4 * middle;
+        let units = vec![
+            Unit::new(from, middle, 1, 1, 1, device),
+            Unit::new(middle, middle, 3, stride, 1, device),
+            Unit::new(middle, to, 1, 1, 1, device),
+        ];
+        let around = (from != to).then(|| Unit::new(from, to, 1, stride, 1, device));
+        Self { units, around, adds: true, ends_in_relu: true }
+    }
+
+    fn inverted(from: usize, to: usize, stride: usize, factor: usize, device: &B::Device) -> Self {
+        let wide = from * factor;
+        let expand = (factor > 1).then(|| Unit::new(from, wide, 1, 1, 1, device));
+        let rest = [Unit::new(wide, wide, 3, stride, wide, device), Unit::new(wide, to, 1, 1, 1, device)];
+        let units = expand.into_iter().chain(rest).collect();
+        Self { units, around: None, adds: stride == 1 && from == to, ends_in_relu: false }
+    }
+
+    fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
+        let mut out = x.clone();
+        for (at, unit) in self.units.iter().enumerate() {
+            out = unit.forward(out);
+            if at + 1 < self.units.len() {
+                out = relu(out);
+            }
+        }
+        if self.adds {
+            out = out + self.around.as_ref().map_or(x.clone(), |unit| unit.forward(x));
+        }
+        if self.ends_in_relu { relu(out) } else { out }
+    }
+}
+
+/// ResNet-18 or -50 (the first pooling a stride of the stem) or MobileNetV2 (its ReLU6 a ReLU).
+#[derive(Module, Debug)]
+struct Network<B: Backend> {
+    stem: Unit<B>,
+    blocks: Vec<Block<B>>,
+    head: Linear<B>,
+}
+
+impl<B: Backend> Network<B> {
+    fn resnet_18(device: &B::Device) -> Self {
+        let mut blocks = Vec::new();
+        let mut from = 64;
+        for (to, stride) in [(64, 1), (128, 2), (256, 2), (512, 2)] {
+            blocks.push(Block::basic(from, to, stride, device));
+            blocks.push(Block::basic(to, to, 1, device));
+            from = to;
+        }
+        let stem = Unit::new(3, 64, 7, 4, 1, device);
+        Self { stem, blocks, head: LinearConfig::new(512, 1000).init(device) }
+    }
+
+    fn resnet_50(device: &B::Device) -> Self {
+        let mut blocks = Vec::new();
+        let mut from = 64;
+        for (middle, stride, count) in [(64, 1, 3), (128, 2, 4), (256, 2, 6), (512, 2, 3)] {
+            for at in 0..count {
+                blocks.push(Block::bottleneck(from, middle, if at == 0 { stride } else { 1 }, device));
+                from = 4 * middle;
+            }
+        }
+        let stem = Unit::new(3, 64, 7, 4, 1, device);
+        Self { stem, blocks, head: LinearConfig::new(2048, 1000).init(device) }
+    }
+
+    fn mobilenet(device: &B::Device) -> Self {
+        let mut blocks = Vec::new();
+        let mut from = 32;
+        for (factor, to, count, stride) in [
+            (1, 16, 1, 1),
+            (6, 24, 2, 2),
+            (6, 32, 3, 2),
+            (6, 64, 4, 2),
+            (6, 96, 3, 1),
+            (6, 160, 3, 2),
+            (6, 320, 1, 1),
+        ] {
+            for at in 0..count {
+                blocks.push(Block::inverted(from, to, if at == 0 { stride } else { 1 }, factor, device));
+                from = to;
+            }
+        }
+        let stem = Unit::new(3, 32, 3, 2, 1, device);
+        Self { stem, blocks, head: LinearConfig::new(320, 1000).init(device) }
+    }
+
+    fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 2> {
+        let x = self.blocks.iter().fold(relu(self.stem.forward(x)), |x, block| block.forward(x));
+        let x: Tensor<B, 3> = x.flatten(2, 3);
+        self.head.forward(x.mean_dim(2).flatten(1, 2))
+    }
+}
+
+/// Inference and an SGD step.
+fn steps<B: AutodiffBackend>(batch: usize, make: fn(&B::Device) -> Network<B>) -> Vec<f64> {
+    let device = B::Device::default();
+    let images = Tensor::<B, 4>::random([batch, 3, 224, 224], Distribution::Uniform(-1.0, 1.0), &device);
+    let labels = Tensor::<B, 1, Int>::arange(0..batch as i64, &device);
+    let mut model = Some(make(&device));
+    let valid = model.as_ref().map(burn::module::AutodiffModule::valid);
+    let inner = images.clone().inner();
+    let inference = least::<B>(&device, || drop(valid.as_ref().map(|model| model.forward(inner.clone()))));
+    let mut optimizer = SgdConfig::new().init();
+    let training = least::<B>(&device, || {
+        model = model.take().map(|model| {
+            let logits = model.forward(images.clone());
+            let loss = CrossEntropyLossConfig::new().init(&device).forward(logits, labels.clone());
+            let grads = GradientsParams::from_grads(loss.backward(), &model);
+            optimizer.step(1e-3, model, grads)
+        });
+    });
+    vec![inference, training]
+}
+
+/// Name and milliseconds of every row, in one dtype.
+fn rows<B: AutodiffBackend>(args: &Args) -> Vec<(String, f64)> {
+    let mut rows = Vec::new();
+    let mut push = |name: &str, parts: &[&str], times: Vec<f64>| {
+        rows.extend(parts.iter().zip(times).map(|(part, time)| (format!("{name}, {part}"), time)));
+    };
+    let batch = args.batch;
+    for (network, layers) in NETWORKS.iter().filter(|_| !args.steps) {
+        for &shape in *layers {
+            let [from, to, size, window, stride, groups] = shape;
+            let name = format!(
+                "{network} {batch} x {from}->{to} {window}x{window} stride {stride} groups {groups} on {size}"
+            );
+            if name.contains(&args.only) {
+                push(&name, &["forward", "data", "weights"], layer::<B::InnerBackend>(batch, shape));
+            }
+        }
+    }
+    let networks = [
+        ("ResNet-18", Network::<B>::resnet_18 as fn(&B::Device) -> _),
+        ("ResNet-50", Network::resnet_50),
+        ("MobileNetV2", Network::mobilenet),
+    ];
+    for (network, make) in networks.into_iter().filter(|_| args.steps) {
+        let name = format!("{network} {batch} x 224");
+        if name.contains(&args.only) {
+            push(&name, &["inference", "training step"], steps::<B>(batch, make));
+        }
+    }
+    rows
+}
+
+#[derive(clap::Parser)]
+struct Args {
+    /// Networks by step instead of their layers.
+    #[arg(long)]
+    steps: bool,
+    #[arg(long, default_value_t = 2)]
+    batch: usize,
+    /// Only rows whose name has this in it.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// The milliseconds of one dtype alone: what the program starts itself with.
+    #[arg(long, hide = true)]
+    dtype: Option<String>,
+}
+
+/// Of each column: what it is called, the way that convolutions go, the dtype. Burn keeps a device's default dtypes, and the
+/// backend the way, for the life of a process: each column has a process of its own.
+const COLUMNS: [(&str, &str, &str); 4] = [
+    ("own f32", "own", "f32"),
+    ("auto f32", "auto", "f32"),
+    ("auto f16", "auto", "f16"),
+    ("auto bf16", "auto", "bf16"),
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args = Args::parse();
+    if let Some(dtype) = &args.dtype {
+        let rows = match dtype.as_str() {
+            "f32" => rows::<Autodiff<Rocm>>(&args),
+            "f16" => rows::<Autodiff<Rocm<f16>>>(&args),
+            "bf16" => rows::<Autodiff<Rocm<bf16>>>(&args),
+            other => return Err(format!("no dtype {other}").into()),
+        };
+        rows.iter().for_each(|(name, time)| println!("{name} {time}"));
+        return Ok(());
+    }
+    let mut columns = Vec::new();
+    for (_, way, dtype) in COLUMNS {
+        let program = std::process::Command::new(std::env::current_exe()?)
+            .args(std::env::args().skip(1))
+            .args(["--dtype", dtype])
+            .env("BURN_ROCM_PROVIDER", "cpu")
+            .env("BURN_ROCM_CONV", way)
+            .output()?;
+        if !program.status.success() {
+            return Err(String::from_utf8_lossy(&program.stderr).into());
+        }
+        columns.push(String::from_utf8(program.stdout)?);
+    }
+    let names = COLUMNS.map(|(name, ..)| name).join(", ms | ");
+    println!(
+        "| | {names}, ms | auto / own | f16 / f32 | bf16 / f32 |\n|---|---:|---:|---:|---:|---:|---:|---:|"
+    );
+    let mut lines: Vec<_> = columns.iter().map(|column| column.lines()).collect();
+    while let Some(row) =
+        lines.iter_mut().map(|lines| lines.next()?.rsplit_once(' ')).collect::<Option<Vec<_>>>()
+    {
+        let times = row.iter().map(|(_, time)| time.parse()).collect::<Result<Vec<f64>, _>>()?;
+        let [own, auto, half, brain] = times[..] else { continue };
+        println!(
+            "| {} | {own:.2} | {auto:.2} | {half:.2} | {brain:.2} | {:.2} | {:.2} | {:.2} |",
+            row[0].0,
+            auto / own,
+            half / auto,
+            brain / auto
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+// Reductions within a warp and within a block.
+#pragma once
+
+// op over the values of this warp's threads, in every one of them. Fixed order: the same bits on every run. Blocks
+// are whole warps.
+template <class T, class Op> DEVICE T warp_reduce(T value, Op op) {
+    u32 lane = anew(threadIdx.x);
+    // A lane that has no other `distance` above it takes one from the warp's start: what it makes of it is not
+    // read. Places are made anew: AMD's compiler would keep all of them through a kernel's loops.
+#pragma unroll
+    for (u32 distance = 32; distance > 0; distance /= 2) {
+        if (distance < (u32)warpSize) value = op(value, shuffle(value, (i32)((anew(lane) + distance) % (u32)warpSize)));
+    }
+    return shuffle(value, 0);
+}
+
+// op over the values of all threads of the block, in every thread. Every thread must call it. Fixed order: the same
+// bits on every run.
+template <class T, class Op> DEVICE T block_reduce(T value, Op op) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    return value;
+#else
+    SHARED(T, partial, 32); // a block has at most 1024 threads, a warp at least 32
+    value = warp_reduce(value, op);
+    u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize;
+    if (warps == 1) return value;
+    sync_threads(); // an earlier call may still be read
+    if (threadIdx.x % (u32)warpSize == 0) partial[threadIdx.x / (u32)warpSize] = value;
+    sync_threads();
+    value = partial[0];
+    for (u32 w = 1; w < warps; ++w) value = op(value, partial[w]);
+    return value;
+#endif
+}
+
+// op over f(i) for i in 0..n, shared among the threads of a block; the result in every thread. `identity` starts
+// each sum. On the CPU, lanes run side by side so that the loop vectorises, and sums are kept short for precision.
+template <class T, class F, class Op> DEVICE T block_reduce_range(u64 n, T identity, F f, Op op) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    constexpr u64 LANES = 16 * 4 / sizeof(T) ? 16 * 4 / sizeof(T) : 1, SPAN = 2048;
+    T total = identity;
+    for (u64 start = 0; start < n; start += SPAN) {
+        u64 end = start + SPAN < n ? start + SPAN : n;
+        T lane[LANES];
+        for (u64 k = 0; k < LANES; ++k) lane[k] = identity;
+        u64 i = start;
+        for (; i + LANES <= end; i += LANES) {
+            for (u64 k = 0; k < LANES; ++k) lane[k] = op(lane[k], f(i + k));
+        }
+        for (; i < end; ++i) lane[0] = op(lane[0], f(i));
+        for (u64 width = LANES / 2; width > 0; width /= 2) {
+            for (u64 k = 0; k < width; ++k) lane[k] = op(lane[k], lane[k + width]);
+        }
+        total = op(total, lane[0]);
+    }
+    return total;
+#else
+    T value = identity;
+    for (u64 i = threadIdx.x; i < n; i += blockDim.x) value = op(value, f(i));
+    return block_reduce(value, op);
+#endif
+}
