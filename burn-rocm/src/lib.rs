@@ -27,8 +27,8 @@
 //!
 //! - *Scalars.* Comparisons and remainders take a scalar as an element of the tensor's dtype:
 //!   rounded, or for integers wrapped. `x.equal_elem(0.1)` of f16 finds the f16 nearest to 0.1, as
-//!   `x.equal(full(0.1))` and burn-flex do. Arithmetic in f16 and bf16 takes a scalar in f32, so `x
-//!   / 70000` of f16 stays finite; burn-flex rounds the scalar to the dtype first.
+//!   `x.equal(full(0.1))` and burn-flex do. Arithmetic in f16 and bf16 takes a scalar in f32, so
+//!   `x / 70000` of f16 stays finite; burn-flex rounds the scalar to the dtype first.
 //! - *`clamp`* ignores a NaN bound. Burn's definition does so too (masks of what is lower or
 //!   greater than the bound), and so do burn-ndarray and burn-flex's `clamp_min` and `clamp_max`;
 //!   burn-flex's `clamp` panics, libtorch's gives NaN. NaN elements stay. If the bounds are in the

@@ -129,8 +129,11 @@ template <class Op, class T> __global__ void scan(u64 outer, u64 len, u64 inner,
 // and publishes its total. What lies ahead of a tile is the totals of the tiles before it in its group of
 // blockDim.x, and of the groups before: the same sums each time, and no total waits for a chain of others. Nor does
 // a block wait for them: it holds a tile's results back until it has published the next tile and asked for the one
-// after that, by when what the first one waits for is there (H200, sum of 2^24 f32:
-// 41.5 us; 56 without holding back; a copy 34.5).
+// after that, by when what the first one waits for is there (H200, sum of 2^24 f32: 41.5 us; 56 without holding
+// back; a copy 34.5).
+//
+// A tile's own total is of its elements alone: where it overflows though the running result does not (zeros followed
+// by a product beyond the type, great terms of both signs), what follows is infinite or NaN.
 
 // A published value is one word for each 32 bits of it, with a 1 above them. A word is read and written whole, so
 // that no fence is needed; until it is published it is 0.
@@ -209,8 +212,7 @@ struct Place {
     u64 *row;  // what the row's tiles publish, and behind it what the row's groups do
 };
 
-// Rows of `len` elements in `count` tiles of `size`; on the CPU, where a block is one thread, each tile is its own
-// group.
+// Rows of `len` elements in `count` tiles of `size`.
 template <class Op, class T> struct Tiles {
     using C = compute_t<T>;
     static constexpr u32 WIDTH = LANES<T>, WORDS = Published<C>::WORDS;
@@ -227,7 +229,7 @@ template <class Op, class T> struct Tiles {
     u32 size, count;
 
     DEVICE Tiles(u64 len, const T *x, u64 *state, T *out) : x(x), state(state), out(out), len(len) {
-        size = ONE_THREAD ? 4096 : STEPS * WIDTH * blockDim.x;
+        size = STEPS * WIDTH * blockDim.x;
         count = (u32)((len + size - 1) / size);
     }
     // The next tile of all rows, to thread 0.
@@ -351,23 +353,7 @@ __global__ __launch_bounds__(BLOCK, 2) void scan_tiles(u64 outer, u64 len, const
     using Sums = typename Scan::Sums;
     Scan tiles(len, x, state, out);
     u32 all = (u32)outer * tiles.count;
-    if constexpr (ONE_THREAD) {
-        for (u32 ticket = tiles.taken(); ticket < all; ticket = tiles.taken()) {
-            Place p = tiles.place(ticket);
-            C total = Op::template identity<C>(), sum = total;
-            for (u32 i = 0; i < p.left; ++i) total = Op::apply(total, load(x[p.first + i]));
-            Published<C> other;
-            if (p.t > 0) {
-                other.look(tiles.group(p, p.t - 1));
-                sum = other.wait();
-            }
-            other.publish(tiles.group(p, p.t), Op::apply(sum, total));
-            for (u32 i = 0; i < p.left; ++i) {
-                sum = Op::apply(sum, load(x[p.first + i]));
-                out[p.first + i] = store<T>::from(sum);
-            }
-        }
-    } else {
+    if constexpr (!ONE_THREAD) {
         SHARED(u32, taken, 1);
         SHARED(Sums, held, Scan::STEPS * BLOCK);
         auto &held_sums = *reinterpret_cast<Sums(*)[Scan::STEPS][BLOCK]>(&held[0]); // each thread's own: no barrier is needed

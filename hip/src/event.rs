@@ -18,8 +18,7 @@ pub struct Event {
 /// The purpose of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// Other streams wait for it. The host may too, but only for memory that the device has
-    /// finished reading.
+    /// Other streams wait for it. So does the host, for memory that the device only reads.
     Ordering,
     /// The host waits for it before it reads what the device wrote into host memory.
     ///

@@ -160,8 +160,9 @@ impl<'d> Launch<'d> {
                 self.faults = Set::join(self.faults.take(), Some(Set::of(ticket.clone())));
                 let first = self.ticket.replace(ticket);
                 if self.writes || first.is_some() {
-                    let found = format!("another, or one behind them, of {op}");
-                    let wrong = || Box::new(Error::invalid("launch", "one flag ahead of the outputs", found));
+                    let found = format!("a second flag, or one after an output, for {op}");
+                    let wrong =
+                        || Box::new(Error::invalid("launch", "one flag, added before the outputs", found));
                     self.wrong.get_or_insert_with(wrong);
                 }
                 if let Some(first) = first {
@@ -250,8 +251,8 @@ impl<'d> Launch<'d> {
 
 #[cold]
 fn part_of_a_warp(warp: u32, threads: u32) -> Error {
-    let found = format!("blocks of {threads}");
-    Error::invalid("launch", format!("blocks of whole warps, {warp} threads each"), found)
+    let found = format!("blocks of {threads} threads");
+    Error::invalid("launch", format!("a block size that is a multiple of the warp size, {warp}"), found)
 }
 
 impl Stream {

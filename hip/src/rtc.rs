@@ -139,8 +139,8 @@ pub(crate) fn key(toolchain: &Toolchain, source: u128, expression: &str, options
 /// What compiles a provider's kernels.
 pub(crate) fn toolchain(rtc: &Hiprtc, provider: ProviderKind, versions: Versions) -> Result<Toolchain> {
     if provider == ProviderKind::Rocm {
-        // AMD's hipRTC loads its compiler, libamd_comgr, when it creates the first program.
-        let program = Program { name: "empty.hip", source: "", headers: &[], options: &[] };
+        // AMD's hipRTC loads its compiler, libamd_comgr, when it creates the first program. It refuses an empty text.
+        let program = Program { name: "empty.hip", source: "\n", headers: &[], options: &[] };
         let _held = library::compiling();
         create(rtc, &program, &[])?;
     }

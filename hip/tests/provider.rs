@@ -115,7 +115,7 @@ fn blocks_of_threads() -> hip::Result<String> {
         match unsafe { launch.submit(Grid { blocks: 1, threads }, 0) } {
             Ok(()) => said += &format!(" {threads}"),
             Err(Error::Invalid { op: "launch", expected, found }) => {
-                assert!(expected.contains("whole warps") && found.contains(&threads.to_string()));
+                assert!(expected.contains("warp size") && found.contains(&threads.to_string()));
             }
             Err(other) => return Err(other),
         }

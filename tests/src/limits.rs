@@ -149,6 +149,40 @@ pub fn fourier(reference: &TensorData, square: &TensorData, count: usize, dtype:
     })
 }
 
+/// The limits for a layer norm of `x`, rows of as many elements as `gamma` has, computed in the wide
+/// type by the mean and then the mean of squared deviations: the sums' bounds (Higham 2002, section
+/// 3.1), carried to first order through `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
+pub fn layer_norm(
+    x: &TensorData,
+    gamma: &TensorData,
+    reference: &TensorData,
+    epsilon: f64,
+    dtype: DType,
+) -> TensorData {
+    let (computed, n) = (wide(dtype), gamma.num_elements());
+    let u = unit(computed);
+    let [x, gamma, y] = [x, gamma, reference].map(|data| data.iter::<f64>().collect::<Vec<f64>>());
+    let mut limits = Vec::with_capacity(x.len());
+    for (row, y) in x.chunks(n).zip(y.chunks(n)) {
+        let mean_of = |f: &dyn Fn(f64) -> f64| row.iter().map(|&x| f(x)).sum::<f64>() / n as f64;
+        let mean = mean_of(&|x| x);
+        let mean_error = growth(n, computed) * mean_of(&f64::abs);
+        let error = |x: f64| mean_error + u * (x - mean).abs();
+        let variance = mean_of(&|x| (x - mean).powi(2));
+        let variance_error = growth(n + 1, computed) * variance
+            + mean_of(&|x| 2.0 * (x - mean).abs() * error(x) + error(x).powi(2));
+        let scale = 1.0 / (variance + epsilon).sqrt();
+        // The addition of epsilon, the root and the reciprocal or division.
+        let scale_error = variance_error / 2.0 * scale * scale + 3.0 * u;
+        limits.extend(row.iter().zip(&gamma).zip(y).map(|((&x, gamma), y)| {
+            let normed = (x - mean).abs() * scale;
+            let own = gamma.abs() * (error(x) * scale + normed * (scale_error + 2.0 * u));
+            own + u * y.abs() + rounding(computed, dtype) * 1.01 * y.abs() + least(dtype)
+        }));
+    }
+    TensorData::new(limits, reference.shape.clone())
+}
+
 /// A float input for the oracle in f64, or its elements' magnitudes.
 pub fn exact<B: Backend>(input: &Input, magnitudes: bool, device: &Device<B>) -> FloatTensor<B> {
     let tensor = B::float_cast(input.float::<B>(device), FloatDType::F64);

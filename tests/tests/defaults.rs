@@ -41,7 +41,7 @@ fn a_type_that_finds_other_default_dtypes_than_its_own_says_so_once() {
         let this = "a_type_that_finds_other_default_dtypes_than_its_own_says_so_once";
         again(
             &["--exact", this, "--nocapture"],
-            &[(CHILD, "1"), ("BURN_ROCM_CPU_DEVICES", "4"), ("BURN_ROCM_PROVIDER", "cpu")],
+            &[(CHILD, "1"), ("BURN_ROCM_CPU_DEVICES", "5"), ("BURN_ROCM_PROVIDER", "cpu")],
         );
         return;
     }
@@ -77,6 +77,12 @@ fn a_type_that_finds_other_default_dtypes_than_its_own_says_so_once() {
     assert_eq!(Tensor::<Rocm, 1>::from_data([1.0f64], (&device, DType::F64)).dtype(), DType::F64);
     assert_eq!(Tensor::<Rocm, 1>::ones([2], &device).dtype(), DType::F32);
     assert_eq!(said(), [""; 0]);
+
+    // They may still be set after a tensor of a given dtype.
+    let device = RocmDevice::new(4);
+    Tensor::<Rocm, 1>::from_data([1.0f64], (&device, DType::F64));
+    Tensor::<Rocm, 1>::zeros([2], (&device, DType::F64));
+    set_default_dtypes::<Rocm>(&device, DType::F16, DType::I64).unwrap();
 
     // After `set_default_dtypes`, types that agree don't warn and others do.
     let device = RocmDevice::new(3);

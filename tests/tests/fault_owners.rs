@@ -8,6 +8,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
+use burn_rocm::fused::optim::{Clip, Rule, Sgd, State, Step};
 use burn_rocm::{RocmDevice, RocmError, take_last_error};
 use burn_rocm_tests::*;
 use burn_std::future::block_on;
@@ -227,6 +228,19 @@ fn a_fault_goes_with_its_tensor() {
     assert_eq!(read_float::<R>(healed).to_vec::<f32>().unwrap()[63], 64.0);
     assert!(R::sync(&device).is_err(), "a fault that no read has reported");
     R::sync(&device).unwrap();
+}
+
+/// The norms of all gradients lie in one tensor.
+#[test]
+#[serial]
+fn a_gradients_fault_stays_with_its_parameter_where_norms_are_clipped() {
+    let sgd = Sgd { lr: 0.1, penalty: 0.0, momentum: None };
+    let mut step = Step::new(Rule::Sgd(sgd), Clip::Norm(1.0));
+    let (bad, _) = step.add(floats(&[4]), offender(floats(&[4]), 9), &mut State::default()).unwrap();
+    let (good, _) = step.add(floats(&[4]), floats(&[4]), &mut State::default()).unwrap();
+    step.run().unwrap();
+    faulty("the gradient's parameter", &bad, 9);
+    clean("another parameter", &good);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d
 use burn::optim::{GradientsParams, Optimizer, SgdConfig};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Distribution, Int, Tensor, activation::relu, bf16, f16};
-use burn_backend::ops::{ConvOptions, ModuleOps};
+use burn_backend::ops::ConvOptions;
 use burn_rocm::Rocm;
 
 use clap::Parser;
@@ -89,7 +89,9 @@ fn least<B: Backend>(device: &B::Device, mut body: impl FnMut()) -> f64 {
         B::sync(device).expect("the device finishes");
         begin.elapsed().as_secs_f64()
     };
-    (0..3).for_each(|_| drop(round()));
+    for _ in 0..3 {
+        round();
+    }
     (0..5).map(|_| round()).fold(f64::INFINITY, f64::min) * 1e3
 }
 

@@ -97,6 +97,8 @@ pub(crate) enum Bar {
     Rate(f64),
     /// This share of the device's copy bandwidth at least.
     OfCopy(f64),
+    /// This share of the bandwidth of a copy as long as the cumulative sum at least.
+    OfShortCopy(f64),
     /// This share of the library called directly at least.
     OfLibrary(f64),
     /// Seconds at most.
@@ -195,7 +197,7 @@ pub(crate) fn cases<B: Clock>(options: &Options) -> Vec<Case<B>> {
 fn memory<B: Clock>(options: &Options) -> Vec<Case<B>> {
     let n = (1usize << 28) / options.shrink;
     let (rows, columns) = (65536 / options.shrink.min(4096), 4096);
-    let long = n / 16;
+    let long = super::ceiling::scanned(options);
     let size = |n: usize| n as f64 * 4.0;
     let name = |op: &str| format!("{op} {n} f32");
     let pair = move |device: &B::Device| [(); 2].map(|()| uniform::<B, 1>([n], device));
@@ -255,7 +257,7 @@ fn memory<B: Clock>(options: &Options) -> Vec<Case<B>> {
             Reduce,
             format!("cumsum {long} f32"),
             size(2 * long),
-            Bar::OfCopy(0.8),
+            Bar::OfShortCopy(0.8),
             4 * long,
             move |device: &B::Device| uniform::<B, 1>([long], device),
             |a: &Tensor<B, 1>| a.clone().cumsum(0),

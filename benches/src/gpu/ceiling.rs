@@ -12,6 +12,8 @@ use crate::Options;
 pub(crate) struct Ceiling {
     /// Bytes a second, read and written together.
     pub(crate) copy: f64,
+    /// The same of a copy as long as the cumulative sum, whose start and end take a share of its time.
+    pub(crate) short_copy: f64,
     /// Seconds that the library takes for the square products of the cases.
     pub(crate) gemm: Vec<(String, f64)>,
 }
@@ -22,14 +24,22 @@ pub(crate) fn products(options: &Options) -> [(&'static str, DType, usize); 3] {
     [("f32", DType::F32, n(4096)), ("bf16", DType::BF16, n(8192)), ("f16", DType::F16, n(8192))]
 }
 
+/// Elements of the cumulative sum.
+pub(crate) fn scanned(options: &Options) -> usize {
+    (1 << 24) / options.shrink
+}
+
 impl Ceiling {
     /// Measures copying. The products come in turns with the cases that they are the ceilings of: [`direct`].
     pub(crate) fn measure(device: &Arc<Device>, options: &Options) -> hip::Result<Self> {
         let bytes = (1usize << 30) / options.shrink;
         let (from, to) = (device.alloc(bytes)?, device.alloc(bytes)?);
         device.fill_bytes(&from, 0, 1, bytes)?;
-        let seconds = time(device, options, || device.copy(&from, 0, &to, 0, bytes))?;
-        Ok(Self { copy: 2.0 * bytes as f64 / seconds, gemm: Vec::new() })
+        let rate = |bytes: usize| -> hip::Result<f64> {
+            let seconds = time(device, options, || device.copy(&from, 0, &to, 0, bytes))?;
+            Ok(2.0 * bytes as f64 / seconds)
+        };
+        Ok(Self { copy: rate(bytes)?, short_copy: rate(4 * scanned(options))?, gemm: Vec::new() })
     }
 }
 

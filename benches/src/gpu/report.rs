@@ -47,7 +47,10 @@ impl Line {
     /// The share of the ceiling.
     fn share(&self, ceiling: &Ceiling) -> Option<f64> {
         match self.work {
-            Work::Bytes(bytes) => Some(bytes / self.seconds / ceiling.copy),
+            Work::Bytes(bytes) => {
+                let short = matches!(self.bar, Bar::OfShortCopy(_));
+                Some(bytes / self.seconds / if short { ceiling.short_copy } else { ceiling.copy })
+            }
             Work::Flops(_) => {
                 let direct = ceiling.gemm.iter().find(|(name, _)| *name == self.name)?;
                 Some(direct.1 / self.seconds)
@@ -77,6 +80,9 @@ impl Line {
             }
             Bar::OfCopy(least) => {
                 Some((format!("{:.0} % of copy", least * 100.0), self.share(ceiling)? >= least))
+            }
+            Bar::OfShortCopy(least) => {
+                Some((format!("{:.0} % of a copy as long", least * 100.0), self.share(ceiling)? >= least))
             }
             // What the clock tells apart: a hundredth.
             Bar::OfLibrary(least) => {

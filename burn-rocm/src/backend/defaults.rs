@@ -12,6 +12,17 @@ use crate::device::RocmDevice;
 
 /// The backend types and devices that were checked.
 static SEEN: Mutex<Vec<(TypeId, usize)>> = Mutex::new(Vec::new());
+/// The devices whose default dtypes Burn has set, by itself or by `set_default_dtypes`.
+static SET: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Burn asks whether a device has a bool dtype as it sets the device's defaults, and hardly else. It has no function
+/// that tells whether they are set: `get_device_settings` sets them.
+pub(super) fn are_set(device: &RocmDevice) {
+    let mut set = SET.lock().unwrap_or_else(PoisonError::into_inner);
+    if !set.contains(&device.index) {
+        set.push(device.index);
+    }
+}
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> Rocm<F, I, B> {
     /// Every method that makes a tensor calls this. It warns once for each type and device if
@@ -28,6 +39,9 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Rocm<F, I, B> {
 
     #[cold]
     fn look(own: [DType; 3], device: &RocmDevice) {
+        if !SET.lock().unwrap_or_else(PoisonError::into_inner).contains(&device.index) {
+            return; // the dtype was given by the caller
+        }
         let this = (TypeId::of::<Self>(), device.index);
         let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.contains(&this) {
@@ -41,8 +55,9 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Rocm<F, I, B> {
         if found != own {
             let [float, int, bool] = found.map(|dtype| dtype.name());
             log::warn!(
-                "Rocm<{}, {}, {}> makes {float}, {int} and {bool} tensors on {device} by default: Burn keeps default dtypes by \
-                 device, and another type or set_default_dtypes came first (see burn_rocm::Rocm)",
+                "Rocm<{}, {}, {}> makes {float}, {int} and {bool} tensors by default on {device}: Burn keeps one \
+                 set of default dtypes for each device, and another backend type or set_default_dtypes set \
+                 it first (see burn_rocm::Rocm)",
                 F::dtype().name(),
                 I::dtype().name(),
                 B::dtype().name(),

@@ -36,9 +36,9 @@ use crate::tensor::RocmTensor;
 /// that finds other defaults than its own says so once, as a warning through `log`. Such a program
 /// has three ways out:
 ///
-/// - names the dtype where it makes a tensor: `Tensor::<B, 1>::ones([2], (&device, DType::F32))`;
-/// - uses one type alone, and chooses its defaults before the first tensor is made on the device;
-/// - or has a device for each type, where there are several.
+/// - name the dtype where it makes a tensor: `Tensor::<B, 1>::ones([2], (&device, DType::F32))`;
+/// - use one type only, and set its defaults before the first tensor is made on the device;
+/// - use a device for each type, if there are several.
 ///
 /// ```no_run
 /// use burn_backend::set_default_dtypes;
@@ -46,7 +46,7 @@ use crate::tensor::RocmTensor;
 /// use burn_std::{FloatDType, IntDType};
 ///
 /// let device = RocmDevice::default();
-/// // `burn::tensor::set_default_dtypes` in an app. An error where the device has its defaults already.
+/// // `burn::tensor::set_default_dtypes` in an app. Fails if the device already has its defaults.
 /// set_default_dtypes::<Rocm>(&device, FloatDType::BF16, IntDType::I32)?;
 /// # Ok::<(), burn_backend::DeviceError>(())
 /// ```
@@ -165,8 +165,12 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
         }
     }
 
-    fn dtype_usage(_device: &RocmDevice, dtype: DType) -> DTypeUsageSet {
+    fn dtype_usage(device: &RocmDevice, dtype: DType) -> DTypeUsageSet {
         match dtype {
+            DType::Bool(_) => {
+                defaults::are_set(device);
+                DTypeUsage::Storage | DTypeUsage::Arithmetic
+            }
             // A quantised type's arithmetic is its own products, and floats' for the rest.
             DType::QFloat(scheme) if Format::of("dtype_usage", &scheme).is_err() => DTypeUsageSet::empty(),
             // None is promised a matrix unit, which not every GPU has.

@@ -174,13 +174,15 @@ fn by_library(work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
     }
 }
 
-/// Normalises each channel with this batch's statistics, and updates the running ones: `(x - mean) / sqrt(variance
-/// + epsilon) * gamma + beta` ([Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167)), the variance being the
-/// biased one, and `running * (1 - momentum) + statistic * momentum` with it, as Burn has it.
+/// Normalises each channel with this batch's statistics ([Ioffe and Szegedy
+/// 2015](https://arxiv.org/abs/1502.03167)): `(x - mean) / sqrt(variance + epsilon) * gamma + beta`.
+/// Updates the running ones: `running * (1 - momentum) + statistic * momentum`. Both use the biased
+/// variance, as in Burn.
 ///
-/// On MIOpen, as `BURN_ROCM_NORM` says, and one kernel after it, which updates the running statistics and computes
-/// again what MIOpen's variance, the mean of squares less the squared mean, lost to rounding; or two own kernels.
-/// MIOpen is not asked where a sample's elements of a channel are no multiple of 4: it mixes channels there
+/// MIOpen computes it if `BURN_ROCM_NORM` allows. One kernel after it updates the running statistics
+/// and recomputes channels whose variance MIOpen (by the mean of squares less the squared mean) lost
+/// to rounding. Otherwise two own kernels compute it. MIOpen is not asked if a sample's elements of a
+/// channel are no multiple of 4: it mixes channels there
 /// (<https://github.com/ROCm/rocm-libraries/pull/6765>).
 ///
 /// # Shapes

@@ -291,7 +291,9 @@ pub fn cross_entropy_backward(
         let found = format!("{:?} of {}", saved.dims(), saved.dtype_of().name());
         return invalid(OP, format!("what the loss of {} rows left", rows.rows), found);
     }
-    let inputs = [Some(x), Some(&rows.targets), rows.weights.as_ref(), Some(saved), Some(&grad)];
+    one_device(OP, &[x, saved])?;
+    let saved = packed(saved.clone())?;
+    let inputs = [Some(x), Some(&rows.targets), rows.weights.as_ref(), Some(&saved), Some(&grad)];
     let grid = match rows.len <= SHORT {
         true => x.hip_device().grid(x.len()),
         false => x.hip_device().grid_rows(rows.rows, rows.len),

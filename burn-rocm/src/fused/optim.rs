@@ -10,6 +10,7 @@ use crate::dtype::Value;
 use crate::error::{invalid, unsupported};
 use crate::ops::cast::cast;
 use crate::ops::data::packed;
+use crate::ops::launch::is_packed;
 use crate::ops::table::{Row, Writes, tables};
 use crate::tensor::{RocmTensor, one_device};
 
@@ -204,7 +205,7 @@ impl Step {
         let mut read = vec![param, packed(grad)?];
         let mut new = Vec::with_capacity(states);
         for tensor in old {
-            if tensor.dtype_of() != dtype || !tensor.layout().is_contiguous() {
+            if tensor.dtype_of() != dtype || !is_packed(tensor) {
                 *tensor = packed(cast(tensor.clone(), dtype)?)?;
             }
             let (tensor, out) = in_place(tensor)?;

@@ -395,6 +395,7 @@ pub(crate) fn attention_backward(
     wanted: [bool; 3],
     given: Option<[RocmTensor; 3]>,
 ) -> hip::Result<[Option<RocmTensor>; 3]> {
+    let kept = kept.into_iter().map(packed).collect::<hip::Result<Vec<_>>>()?;
     let call = Call::new(BACKWARD, &query, &key, mask, options)?;
     call.check_value(&query, &value)?;
     let [batch, heads, queries, keys, _] = call.sizes;

@@ -48,20 +48,20 @@ impl Tiles {
         let device = lines.tensor.hip_device();
         let threads = device.block_threads();
         let block = threads as usize;
+        // A core scans its rows one element after the other.
+        if threads == 1 {
+            return None;
+        }
         // The smallest tile of `Tiles` in `scan.hip`.
-        let elements = match threads {
-            1 => 4096,
-            _ => block * (16 / size).min(4) * 4,
-        };
+        let elements = block * (16 / size).min(4) * 4;
         let resident = (device.resident_warps() * device.info().warp_size as usize / block).max(1);
         // Rows of only a few tiles are faster with one block each.
         if lines.inner != 1 || lines.outer >= resident || lines.len < 4 * elements {
             return None;
         }
         let tiles = lines.len.div_ceil(elements);
-        // On a GPU two blocks a compute unit, which hold many tiles' elements and keep memory busy.
-        let most = if threads == 1 { resident } else { 2 * device.info().compute_units as usize };
-        let blocks = (lines.outer * tiles).min(most) as u32;
+        // Two blocks a compute unit hold enough elements to keep memory busy.
+        let blocks = (lines.outer * tiles).min(2 * device.info().compute_units as usize) as u32;
         let words = lines.outer * (tiles + tiles.div_ceil(block)) * (size.max(4) / 4);
         Some(Self { grid: Grid { blocks, threads }, words })
     }

@@ -130,14 +130,14 @@ impl<'a> Table<'a> {
         submit(launch, self.device.grid_rows(self.pieces, PIECE))
     }
 
-    /// A row's outputs take over the faults of that row's inputs only; the buffers take over those
-    /// of all rows.
+    /// A row's outputs take over the faults of that row's inputs alone, and the buffers written those of all rows.
+    /// What the buffers that are read say of a row was computed from that row.
     fn carry_faults(&self, buffers: &[Option<&RocmTensor>], writes: Writes) {
         let (read, written) = buffers.split_at(buffers.len() - writes.buffers);
         let read = || read.iter().flatten().map(|tensor| tensor.buffer());
         for row in self.rows {
             let written = row[row.len() - writes.of_row..].iter().map(RocmTensor::buffer);
-            carry_faults(row.iter().map(RocmTensor::buffer).chain(read()), written);
+            carry_faults(row.iter().map(RocmTensor::buffer), written);
         }
         let all = self.rows.iter().flatten().map(RocmTensor::buffer);
         carry_faults(all.chain(read()), written.iter().flatten().map(|tensor| tensor.buffer()));

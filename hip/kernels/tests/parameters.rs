@@ -1,6 +1,6 @@
 //! Checks the structs that are given to `parameters` in `prelude.h`: each must list its kernel's
-//! parameters in their order and with their types. AMD's compiler reads the kernel's argument
-//! memory through the struct, so a wrong order gives wrong values, and only there.
+//! parameters in their order and with their types. AMD's compiler and lockstep mode read the kernel's
+//! argument memory through the struct, so a wrong order gives wrong values there and nowhere else.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::HashMap;

@@ -186,7 +186,9 @@ fn check(op: &Op, case: &Draw) -> Result<Fate, String> {
     }
     match (ours, caught(|| (op.theirs)(case))) {
         (Ok(ours), Ok(theirs)) => compare(op, &ours, &theirs).map(|()| Fate::Compared),
-        (Ok(_), Err(why)) => Err(format!("{}: the oracle failed, unknown yet: {why}", op.name)),
+        (Ok(_), Err(why)) => {
+            Err(format!("{}: the oracle failed, which `known` does not list: {why}", op.name))
+        }
         (Err(why), Ok(_)) => Err(format!("{} failed: {why}", op.name)),
         (Err(_), Err(_)) => Ok(Fate::Failed),
     }

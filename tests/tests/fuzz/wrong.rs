@@ -139,7 +139,7 @@ fn of_type(op: &Op, dtype: usize, random: &Random) -> Result<(), String> {
                     }
                     let dtype = ours[k].dtype;
                     return Err(format!(
-                        "{}, result {k} ({dtype:?}) may be {way}:\n{case:?}\n{}",
+                        "{}, result {k} ({dtype:?}) passes although it is {way}:\n{case:?}\n{}",
                         op.name, ours[k]
                     ));
                 }
@@ -149,7 +149,7 @@ fn of_type(op: &Op, dtype: usize, random: &Random) -> Result<(), String> {
             return Ok(());
         }
     }
-    Err(format!("{} of type {dtype}: results with distinct elements enough: {done:?}", op.name))
+    Err(format!("{} of type {dtype}: results with enough distinct elements: {done:?}", op.name))
 }
 
 /// Makes each op's results of each type wrong: the comparison with the oracle's must then fail.

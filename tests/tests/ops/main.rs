@@ -15,6 +15,7 @@ mod fft;
 mod index;
 mod index_nd;
 mod interpolate;
+mod kept;
 mod layout;
 mod lockstep;
 mod mask;

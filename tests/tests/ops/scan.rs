@@ -139,6 +139,41 @@ fn long_rows_are_scanned_exactly_whatever_blocks_share_them() {
     }
 }
 
+/// On a GPU, and so in lockstep, a group is 256 tiles of 2048 elements of f64, or more.
+#[test]
+fn a_row_of_more_than_one_group_of_tiles_is_summed_exactly() {
+    let random = Random::new();
+    let device = Default::default();
+    let len = 256 * 4096 + 5_000;
+    let steps: Vec<f64> = (0..len).map(|_| random.below(3) as f64 - 1.0).collect();
+    let sums = running(&steps, len, |a, b| a + b);
+    let found = R::float_cumsum(R::float_from_data(TensorData::new(steps, [len]), &device), 0);
+    let found: Vec<f64> = read_float::<R>(found).iter::<f64>().collect();
+    assert_eq!(found.iter().zip(&sums).position(|(a, b)| a != b), None);
+}
+
+/// A core scans one element after the other; on a GPU a tile's own product would overflow.
+#[test]
+fn on_the_cpu_device_partial_results_beyond_the_type_change_nothing() {
+    const CHILD: &str = "BURN_ROCM_TEST_SCAN_CHILD";
+    if std::env::var_os(CHILD).is_none() {
+        let this = "scan::on_the_cpu_device_partial_results_beyond_the_type_change_nothing";
+        again(&["--exact", this], &[(CHILD, "1"), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_WAVE", "")]);
+        return;
+    }
+    let device = Default::default();
+    let of = |values: Vec<f32>| R::float_from_data(TensorData::new(values, [20_000]), &device);
+    let mut values = vec![2.0f32; 20_000];
+    values[0] = 0.0;
+    let products = read_float::<R>(R::float_cumprod(of(values), 0));
+    assert!(products.iter::<f32>().all(|x| x == 0.0));
+    let mut values = vec![0.0f32; 20_000];
+    values[0] = -3e38;
+    values[4096..4099].copy_from_slice(&[2e38, 2e38, -2e38]);
+    let sums = read_float::<R>(R::float_cumsum(of(values), 0)).to_vec::<f32>().expect("f32");
+    assert_eq!(sums[19_999], (-3e38f32 + 2e38 + 2e38) - 2e38);
+}
+
 #[test]
 fn a_long_row_gives_the_same_bits_each_time() {
     let random = Random::new();

@@ -22,7 +22,7 @@ impl<B: Backend, const D: usize> TensorCache<B, D> {
         let Some(value) = &self.value else { return };
         let cached = value.dims()[axis];
         if tokens.dims()[1] != cached + 1 {
-            let expected = format!("one token more than the {cached} cached ones");
+            let expected = format!("{} tokens: the {cached} cached ones and a new one", cached + 1);
             refuse("autoregressive cache", expected, format!("{:?}", tokens.dims()));
         }
     }

@@ -122,7 +122,11 @@ impl<B: Backend> Masks<B> {
             std::array::from_fn(|axis| if of_pad[axis] == 1 { of_attn[axis] } else { of_pad[axis] });
         if (0..4).any(|axis| of_attn[axis] != 1 && of_attn[axis] != shape[axis]) {
             let expected = "a mask_pad [batch, keys] and a mask_attn [batch, queries, keys] that broadcast";
-            refuse("attention", expected, format!("{of_pad:?} and {of_attn:?}, as scores are"));
+            refuse(
+                "attention",
+                expected,
+                format!("{of_pad:?} and {of_attn:?} as [batch, heads, queries, keys]"),
+            );
         }
         Some(attn.expand(shape).bool_or(pad.expand(shape)))
     }

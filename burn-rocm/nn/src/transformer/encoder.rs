@@ -260,7 +260,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
     /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with this cache.
     ///
     /// # Panics
-    /// Where it is not.
+    /// If the sequence is not one token longer.
     pub fn forward_autoregressive_inference(
         &self,
         input: Tensor<B, 3>,

@@ -149,10 +149,18 @@ fn inference_and_values_that_are_not_finite() {
     let x = tensor::<Ours, 4>(&x, DType::F32);
     let trained = layer.forward(x.clone()).into_data();
     let inferred = layer.clone().valid().forward(x.clone().inner()).into_data();
-    inferred.assert_eq(&trained, true);
+    // Both ways may convolve by other algorithms: sums of 36 products of at most 4 and a bias of at most 2, each
+    // within its bound.
+    let bound = 2.0 * (37.0 + 2.0) * (36.0 * 4.0 + 2.0) * 2f64.powi(-24);
+    let tolerance = Tolerance { absolute: bound, relative: 0.0 };
+    assert_close(&"inferred", &[inferred], &[trained], tolerance);
     let spoilt = x.slice_fill([0..1, 0..1, 0..1, 0..1], f32::NAN);
     let values = layer.forward(spoilt).into_data().to_vec::<f32>().unwrap();
-    assert!(values[0].is_nan() && !values[24].is_nan(), "{values:?}");
+    assert!(values[0].is_nan(), "{values:?}");
+    // A Fourier transform, which a GPU's library may choose, spreads it.
+    if hip::provider().unwrap().kind() == ProviderKind::Cpu {
+        assert!(!values[24].is_nan(), "{values:?}");
+    }
 }
 
 #[test]

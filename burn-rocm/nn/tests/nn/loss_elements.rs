@@ -243,8 +243,8 @@ fn binary_cross_entropy_in_every_float_type() {
     }
 }
 
-/// For a large score of the right sign, loss and gradient are `log(1 + exp(-|x|))` and `exp(-|x|) /
-/// (1 + exp(-|x|))`. Neither may be lost to rounding beside 1 or x.
+/// For a large score of the right sign, loss and gradient are `log(1 + exp(-|x|))` and
+/// `exp(-|x|) / (1 + exp(-|x|))`. Neither may be lost to rounding beside 1 or x.
 #[test]
 fn the_loss_of_a_sure_and_right_score_keeps_its_digits() {
     let random = Random::new();
@@ -270,7 +270,10 @@ fn the_loss_of_a_sure_and_right_score_keeps_its_digits() {
             let found = found.iter().flat_map(|data| data.iter::<f64>());
             for (place, (found, value)) in found.zip([loss].into_iter().chain(slopes)).enumerate() {
                 let near = (found - value).abs() <= relative * value.abs();
-                assert!(near, "{n} of {dtype:?}, [loss, gradient..][{place}]: {found:e} for {value:e}");
+                assert!(
+                    near,
+                    "{n} of {dtype:?}, [loss, gradient..][{place}]: {found:e} instead of {value:e}"
+                );
             }
         }
     }

@@ -87,7 +87,7 @@ fn check(what: &str, found: &[TensorData], expected: &[Bounded], dtype: DType) {
         let bound = twice * bound + if dtype == DType::F16 { least } else { 0.0 };
         assert!(
             (found - value).abs() <= bound,
-            "{what}, [loss, gradient..][{place}]: {found} for {value}, bound {bound:e}"
+            "{what}, [loss, gradient..][{place}]: {found} instead of {value}, bound {bound:e}"
         );
     }
 }

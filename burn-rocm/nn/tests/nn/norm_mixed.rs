@@ -162,7 +162,7 @@ fn rounded_once(what: &str, len: usize, found: &[TensorData], exact: &[TensorDat
             let off = (x - y).abs();
             assert!(
                 off <= bound,
-                "{what}, part {k} in {:?}, element {i}: {x} for {y}, {off:e} off beside {bound:e}",
+                "{what}, part {k} in {:?}, element {i}: {x} instead of {y}, off by {off:e}, bound {bound:e}",
                 found.dtype
             );
         }

@@ -35,7 +35,9 @@ pub(crate) fn main(tests: &[Test], children: &[Test]) -> ExitCode {
         Trial::ignorable_test(name, move || completion(catch_unwind(AssertUnwindSafe(test))))
     };
     let children = children.iter().map(|child| trial(child).with_ignored_flag(true));
-    run(&Arguments::from_args(), tests.iter().map(trial).chain(children).collect()).exit_code()
+    // One after the other: while one thread's stream is captured, CUDA refuses many calls of others.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    run(&arguments, tests.iter().map(trial).chain(children).collect()).exit_code()
 }
 
 /// The functions by their paths, for [`main`].

@@ -31,7 +31,8 @@ const COLUMNS: usize = 240;
 /// 64 of 64 on 56x56 1.1 and 1.1, 512 of 512 on 7x7 1.8 and 1.0.
 const LEAST_OUTPUTS: usize = 8;
 
-/// The least terms of a sum for the same: each block of sums is written and read once.
+/// The least terms of a sum for the same: however few there are, the block's sums are written and
+/// read once.
 const LEAST_TERMS: usize = 8;
 
 /// The least output channels of a task if the columns alone make too few tasks: each task packs its
