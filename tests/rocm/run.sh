@@ -35,8 +35,8 @@ inside() {
 # The path of the program so named that `cargo test|build` made, from its JSON messages.
 built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\(-[0-9a-f]*\)\{0,1\}\)".*|\1|p' | tail -1; }
 
-# What is of the CPU device, and what takes minutes here.
-native=(--skip lockstep --skip a_batch_in_parts --skip long_sequences)
+# What starts programs of the CPU device, and what takes minutes here.
+native=(--skip lockstep --skip on_the_cpu_device --skip a_batch_in_parts --skip long_sequences)
 
 case "${1:-}" in
 --train | --routes)
