@@ -160,17 +160,19 @@ pub fn layer_norm(
     dtype: DType,
 ) -> TensorData {
     let (computed, n) = (wide(dtype), gamma.num_elements());
-    let u = unit(computed);
+    // The reference has its own roundings, in f64.
+    let u = unit(computed) + unit(DType::F64);
+    let growth = |terms| growth(terms, computed) + growth(terms, DType::F64);
     let [x, gamma, y] = [x, gamma, reference].map(|data| data.iter::<f64>().collect::<Vec<f64>>());
     let mut limits = Vec::with_capacity(x.len());
     for (row, y) in x.chunks(n).zip(y.chunks(n)) {
         let mean_of = |f: &dyn Fn(f64) -> f64| row.iter().map(|&x| f(x)).sum::<f64>() / n as f64;
         let mean = mean_of(&|x| x);
-        let mean_error = growth(n, computed) * mean_of(&f64::abs);
+        let mean_error = growth(n) * mean_of(&f64::abs);
         let error = |x: f64| mean_error + u * (x - mean).abs();
         let variance = mean_of(&|x| (x - mean).powi(2));
-        let variance_error = growth(n + 1, computed) * variance
-            + mean_of(&|x| 2.0 * (x - mean).abs() * error(x) + error(x).powi(2));
+        let variance_error =
+            growth(n + 1) * variance + mean_of(&|x| 2.0 * (x - mean).abs() * error(x) + error(x).powi(2));
         let scale = 1.0 / (variance + epsilon).sqrt();
         // The addition of epsilon, the root and the reciprocal or division.
         let scale_error = variance_error / 2.0 * scale * scale + 3.0 * u;
