@@ -1,9 +1,9 @@
-//! Convolutions of real networks by layer, and networks of them by step, on the CPU device: its own MIOpen (`auto`) beside the backend's
-//! kernels (`own`), and halves beside f32.
+//! Convolutions of real networks by layer, and networks of them by step, on the CPU device: its own MIOpen (`auto`)
+//! beside the backend's kernels (`own`), and halves beside f32.
 //!
-//! `cpu_convolutions [--steps] [--batch N] [--only TEXT]` prints a row for each layer of ResNet-18, ResNet-50, YOLOX-tiny and
-//! MobileNetV2, or for inference and an SGD step of three of these networks, whose name has TEXT in it: milliseconds, the least of
-//! some rounds.
+//! `cpu_convolutions [--steps] [--batch N] [--only TEXT]` prints a row for each layer of ResNet-18, ResNet-50,
+//! YOLOX-tiny and MobileNetV2, or for inference and an SGD step of three of these networks, whose name has TEXT in
+//! it: milliseconds, the least of some rounds.
 
 use burn::backend::Autodiff;
 use burn::module::Module;
@@ -316,8 +316,8 @@ struct Args {
     dtype: Option<String>,
 }
 
-/// Of each column: what it is called, the way that convolutions go, the dtype. Burn keeps a device's default dtypes, and the
-/// backend the way, for the life of a process: each column has a process of its own.
+/// Of each column: what it is called, the way that convolutions go, the dtype. Burn keeps a device's default
+/// dtypes, and the backend the way, for the life of a process: each column has a process of its own.
 const COLUMNS: [(&str, &str, &str); 4] = [
     ("own f32", "own", "f32"),
     ("auto f32", "auto", "f32"),
