@@ -131,7 +131,7 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
     const Inputs<T> p(given, batch, head);
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     Tile<C> &tile = *(Tile<C> *)hip_cpu_scratch(sizeof(Tile<C>));
-    // Nothing else reaches it.
+    // __restrict: no other pointer of this function points into the tile.
     C *__restrict q = tile.q, *__restrict k = tile.k, *__restrict v = tile.v, *__restrict scores = tile.scores, *__restrict sums = tile.sums,
                   *__restrict top = tile.top, *__restrict sum = tile.sum;
     u32 rows = p.queries - row0 < ROWS ? p.queries - row0 : ROWS, groups = (rows + GROUP - 1) / GROUP;

@@ -13,7 +13,7 @@
 #define RDNA_WAVES(wanted) ALL_WAVES(wanted)
 #endif
 
-// A number that all threads of a block have, in scalar registers where some are left: on CDNA they are full.
+// A number that all threads of a block have, in scalar registers. CDNA has none of them left.
 DEVICE u64 of_block(u64 value) {
 #if __GFX9__
     return value;
@@ -84,8 +84,8 @@ DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy,
     using Piece = Vector<T, WIDTH>;
     const Shape s = parameters(given);
     const Part part = part_of<T>(s, p.part);
-    // A sample of 2^29 elements of a channel is the only one, in which no part comes to its end: bytes are counted
-    // from the part's first element on.
+    // Where a channel has 2^29 elements in one sample, every part lies within one sample, and 32 bits count bytes
+    // only from the part's own first element on.
     bool far = s.spatial >> 29 != 0;
     u32 spatial = far ? ~0u : (u32)s.spatial / WIDTH, first = far ? 0 : (u32)part.first / WIDTH, at = first + p.strip, end = first + part.count / WIDTH;
     if (!p.inside || at >= end) return;
@@ -375,22 +375,32 @@ __global__ __launch_bounds__(256) RDNA_WAVES((!is_same<T, f64>::value)) void cha
     SumsGiven<T> all{{batch, channels, spatial, wide, parts}, step, share, rows, x, dy, statistics, partial};
     for_each_place(all.shape, [=](Place p) {
         const SumsGiven<T> given = parameters(all);
-        // The tile's first row, of which the thread's is near.
+        // The first row of the tile. The thread's own is counted from it, in 32 bits.
         u64 begin = of_block(divided_in_f64(p.tile, given.share));
         u32 row = p.inside ? (u32)divided_in_f64(p.tile - begin * given.share + p.k, given.share) : 0, each_step = (u32)given.step;
         const C *mean_of = given.statistics + of_block(part_of<T>(given.shape, p.part).sample * given.step + begin), *rstd_of = mean_of + given.rows;
-        Pair<C> sum{(C)0, (C)0};
+        // On a CPU, where a thread has all of a part: sums of each place in a piece, and of not too many elements.
+        constexpr u32 PLACES = ONE_THREAD ? LANES<T> : 1, SPAN = 2048;
+        Pair<C> sum{(C)0, (C)0}, near[PLACES] = {};
+        u32 since = 0;
+        auto flush = [&]() {
+            for (u32 j = 1; j < PLACES; ++j) near[0] = Plus()(near[0], near[j]), near[j] = Pair<C>{(C)0, (C)0};
+            sum = Plus()(sum, near[0]), near[0] = Pair<C>{(C)0, (C)0};
+            since = 0;
+        };
         auto each = [&](u32 n, auto a, auto d) {
             constexpr u32 WIDTH = sizeof(a) / sizeof(T);
             u32 of = n * each_step + row;
             C mean = vector_at<1>(mean_of, of).lane[0], rstd = vector_at<1>(rstd_of, of).lane[0];
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j % 4 == 0) a = anew(a, sum.a), d = anew(d);
+                if (j % 4 == 0) a = anew(a, near[0].a), d = anew(d);
                 C g = load(d.lane[j]);
-                sum = Plus()(sum, Pair<C>{g * (((C)load(a.lane[j]) - mean) * rstd), g});
+                near[j % PLACES] = Plus()(near[j % PLACES], Pair<C>{g * (((C)load(a.lane[j]) - mean) * rstd), g});
             }
+            if (ONE_THREAD && (since += WIDTH) >= SPAN) flush();
         };
         for_each_piece<true, false>(given.shape, p, each, given.x, given.dy, (T *)nullptr);
+        flush();
         sum = channel_reduce(p, sum, Plus());
         if (!p.inside || p.strip != 0) return;
         const SumsGiven<T> to = parameters(all);

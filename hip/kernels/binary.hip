@@ -59,7 +59,7 @@ template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m,
         if (lies == 3 && right) return by_pieces<Op, true, false>(given);
         if (lies == 5 && left) return by_pieces<Op, false, true>(given);
     }
-    for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = store<T>::from(Op::apply(load(a[at.at[0]]), load(b[at.at[1]]))); });
+    map_strided(m, n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
 }
 
 // The same two for Div and Rem of integers: a divisor of 0 gives 0 and raises the flag.
@@ -71,7 +71,7 @@ template <class Op, class T> __global__ void divide_contiguous(u64 n, const T *a
     map_contiguous(n, out, [=](T x, T y) { return divided<Op>(x, y, flag); }, a, b);
 }
 template <class Op, class T> __global__ void divide_strided(u32 n, Strided<2> m, const T *a, const T *b, u64 *flag, T *out) {
-    for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = divided<Op>(a[at.at[0]], b[at.at[1]], flag); });
+    map_strided(m, n, out, [=](T x, T y) { return divided<Op>(x, y, flag); }, a, b);
 }
 
 // out = op(a, scalar): contiguous; the scalar in the compute type, so that a low-precision tensor loses none of it.
@@ -98,7 +98,7 @@ template <class T> DEVICE T difference_of_products(T a, T b, T c, T d) {
 template <class T>
 __global__ void cross(u32 n, Strided<3> m, const T *a, const T *b, i64 a_step, i64 b_step, i64 out_step, T *out) {
     using C = compute_t<T>;
-    for_each_strided<3>(m, n, [=](u32, Offsets<3> at) {
+    for_each_strided<3>(m, n, [=](u64, Offsets<3> at) {
         const T *u = a + at.at[0], *v = b + at.at[1];
         T *w = out + at.at[2];
         C u0 = load(u[0]), u1 = load(u[a_step]), u2 = load(u[2 * a_step]);

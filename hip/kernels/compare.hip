@@ -35,7 +35,7 @@ template <class Op, class T> __global__ void compare_contiguous(u64 n, const T *
 
 // out[i] = op(a[..], b[..]): `out` contiguous.
 template <class Op, class T> __global__ void compare_strided(u32 n, Strided<2> m, const T *a, const T *b, bool8 *out) {
-    for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = bool8{Op::apply(load(a[at.at[0]]), load(b[at.at[1]]))}; });
+    map_strided(m, n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
 }
 
 // out = op(a, scalar): contiguous; the scalar in the compute type.

@@ -5,7 +5,7 @@
 
 // out[i] = x[..]: `out` contiguous.
 template <class T> __global__ void copy_strided(u32 n, Strided<1> m, const T *x, T *out) {
-    for_each_strided<1>(m, n, [=](u32 i, Offsets<1> at) { out[i] = x[at.at[0]]; });
+    for_each_strided<1>(m, n, [=](u64 i, Offsets<1> at) { out[i] = x[at.at[0]]; });
 }
 
 // The same by units of BYTES, which is more than any element has: strides and n count units, all begin at multiples
@@ -16,13 +16,13 @@ template <u32 BYTES> struct alignas(BYTES) Unit {
 template <i32 BYTES> __global__ void copy_strided_units(u32 n, Strided<1> m, const u8 *x, u8 *out) {
     const Unit<BYTES> *from = reinterpret_cast<const Unit<BYTES> *>(x);
     Unit<BYTES> *to = reinterpret_cast<Unit<BYTES> *>(out);
-    for_each_strided<1>(m, n, [=](u32 i, Offsets<1> at) { to[i] = from[at.at[0]]; });
+    for_each_strided<1>(m, n, [=](u64 i, Offsets<1> at) { to[i] = from[at.at[0]]; });
 }
 
 // out[..] = x[..]: row 0 of `m` is x's, row 1 out's. No element of `out` may be addressed twice; `x` and `out` don't
 // overlap.
 template <class T> __global__ void copy_to_strided(u32 n, Strided<2> m, const T *x, T *out) {
-    for_each_strided<2>(m, n, [=](u32, Offsets<2> at) { out[at.at[1]] = x[at.at[0]]; });
+    for_each_strided<2>(m, n, [=](u64, Offsets<2> at) { out[at.at[1]] = x[at.at[0]]; });
 }
 
 // Transposing in registers: a thread takes V x V elements, V accesses of 16 bytes (8 of single bytes) on each side,
@@ -96,7 +96,7 @@ template <class T> __global__ void fill(u64 n, T value, T *out) {
 
 // out[..] = value.
 template <class T> __global__ void fill_strided(u32 n, Strided<1> m, T value, T *out) {
-    for_each_strided<1>(m, n, [=](u32, Offsets<1> at) { out[at.at[0]] = value; });
+    for_each_strided<1>(m, n, [=](u64, Offsets<1> at) { out[at.at[0]] = value; });
 }
 
 // out[i] = start + i * step, wrapping.
@@ -104,8 +104,9 @@ template <class T> __global__ void arange(u64 n, i64 start, i64 step, T *out) {
     for_each(n, [=](u64 i) { out[i] = (T)((u64)start + i * (u64)step); });
 }
 
-// One tensor of several that go to one place: where its elements are, the first of its place in `out`, the first of
-// its pieces, and both sides' strides over one shape. `PART_...` and the structs stand in `ops/cat.rs` too.
+// One of several tensors that are written into one: where its elements are, its first element's place in `out`, the
+// number of its first piece among all pieces, and the strides of both sides over their common shape. `PART_...` and
+// the structs stand in `ops/cat.rs` too.
 constexpr u32 PART_DIMS = 4, PART_PIECE = 4096, PART_ROWS = 55;
 struct Part {
     u64 from, to;
@@ -114,7 +115,7 @@ struct Part {
     i32 stride[2][PART_DIMS];
 };
 
-// By value: with the other parameters below the 4 KiB that a launch may pass.
+// Passed by value: with the other parameters it stays below the 4 KiB that a launch may pass.
 struct Parts {
     u32 rows, pieces;
     Part row[PART_ROWS];
@@ -143,11 +144,11 @@ template <class T> DEVICE void copy_part(const Part &part, u32 begin, u32 end, T
     T *to = out + part.to;
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     u32 last = part.rank > 0 ? part.rank - 1 : 0;
-    i32 step[2] = {part.stride[0][last], part.stride[1][last]};
+    Offsets<2> step{{part.stride[0][last], part.stride[1][last]}};
     for (u32 i = begin; i < end;) {
         u32 count = part.shape[last] - i % part.shape[last];
         if (count > end - i) count = end - i;
-        strided_row<2>(i, count, offsets_in(part, i), step, [=](u32, Offsets<2> at) { to[at.at[1]] = from[at.at[0]]; });
+        strided_row<2>(i, (i32)count, offsets_in(part, i), step, [=](u64, Offsets<2> at) { to[at.at[1]] = from[at.at[0]]; });
         i += count;
     }
 #else
@@ -173,6 +174,6 @@ template <class T> DEVICE void copy_parts(const Parts &parts, T *out) {
     });
 }
 
-// out[to + ..] = from[..] of each part, whose places in `out` don't overlap. Any grid is right.
+// out[to + ..] = from[..] for each part. The parts' places in `out` don't overlap. A grid may have any size.
 template <class T> __global__ void cat(Parts parts, T *out) { copy_parts(parts, out); }
 template <i32 BYTES> __global__ void cat_units(Parts parts, u8 *out) { copy_parts(parts, reinterpret_cast<Unit<BYTES> *>(out)); }

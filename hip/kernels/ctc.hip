@@ -13,10 +13,11 @@
 // global memory.
 constexpr u32 LOCAL_STATES = 1024;
 
-// The variables are logarithms of products over all steps: of thousands, which leave few digits behind the point,
-// where their differences are what counts. So every so many steps the greatest is taken from all. In f32, with 1000
-// steps of 30 classes and 200 labels, a gradient is off by 1.1e-3 without that and `ctc_gradient`'s sum over
-// states, and by 1.9e-5 with both. Every step instead would halve that for 16 times the reductions.
+// The variables are logarithms of products over all steps: numbers in the thousands, which leave few digits behind
+// the point, while what counts is their differences. So every so many steps the greatest is subtracted from all. In
+// f32, with 1000 steps of 30 classes and 200 labels, a gradient is off by 1.1e-3 without this and without
+// `ctc_gradient`'s sum over states, and by 1.9e-5 with both. Subtracting at every step would halve that, for 16 times
+// the reductions.
 constexpr u32 STEPS_APART = 16;
 
 template <class C> constexpr C IMPOSSIBLE = (C)-__builtin_inff();
@@ -92,8 +93,8 @@ template <class C> DEVICE C log_likelihood(bool valid, u32 steps, u32 states, co
     return log_sum(last[states - 1], states > 1 ? last[states - 2] : IMPOSSIBLE<C>, IMPOSSIBLE<C>);
 }
 
-// The forward variables of one sequence, those of a step but for a common term; `alpha` [kept, states of the
-// longest] is room for `kept` steps', and has them all in the end if `keep`.
+// The forward variables of one sequence, each step's less a term that its states share. `alpha` [kept, states of the
+// longest sequence] has room for those of `kept` steps; if `keep`, it has all steps' in the end.
 template <class T>
 DEVICE void alpha_of(const Sequence<T> &q, u32 kept, bool keep, u32 most_states, compute_t<T> *alpha, T *loss) {
     using C = compute_t<T>;
@@ -209,9 +210,9 @@ template <class T> DEVICE void links_of(const Sequence<T> &q, u32 labels, u32 *l
     });
 }
 
-// From ctc_alpha's variables of all steps: the states' log-probabilities but for a term of each step, in their
-// place; the sequences' log-likelihoods but for a term of each, so that -inf of an impossible one can be told; and
-// the links of equal labels [batch, labels]. rows [batch, 2, 2 labels + 1] is working room.
+// From ctc_alpha's variables of all steps come three things. In their place, the states' log-probabilities less a term
+// that a step's states share. The sequences' log-likelihoods less a term of each: an impossible one's is still -inf.
+// And the links of equal labels [batch, labels]. rows [batch, 2, 2 labels + 1] is working room.
 template <class T>
 __global__ void ctc_posterior(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, const T *log_probs, const i64 *targets,
                               const i64 *input_lengths, const i64 *target_lengths, compute_t<T> *rows, compute_t<T> *alpha,

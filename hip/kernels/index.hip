@@ -7,7 +7,7 @@
 // strides 0 off the dim.
 template <class T, class I>
 __global__ void gather(u32 n, Strided<2> m, const T *x, const I *indices, i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
-    for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) {
+    for_each_strided<2>(m, n, [=](u64 i, Offsets<2> at) {
         I index = indices[at.at[1]];
         T value = {};
         if (in_range(index, dim_size)) value = x[at.at[0] + (i64)index * dim_stride];
@@ -69,7 +69,7 @@ struct Assign {
 // scattered dim's set to 0, [1] the indices', [2] the value's.
 template <class Op, class T, class I>
 __global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
-    for_each_strided<3>(m, n, [=](u32, Offsets<3> at) {
+    for_each_strided<3>(m, n, [=](u64, Offsets<3> at) {
         I index = indices[at.at[1]];
         if (in_range(index, dim_size)) Op::atomic(out + (at.at[0] + (i64)index * dim_stride), value[at.at[2]]);
         else raise_index(flag, index, dim_size);
@@ -83,7 +83,7 @@ __global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i
 template <class Op, class T, class I>
 __global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step, i64 value_step, const I *indices, const T *value,
                                 i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
-    for_each_strided<3>(m, lines, [=](u32, Offsets<3> at) {
+    for_each_strided<3>(m, lines, [=](u64, Offsets<3> at) {
         for (u64 k = 0; k < len; ++k) {
             I index = indices[at.at[1] + (i64)k * index_step];
             if (in_range(index, dim_size)) Op::apply(out + (at.at[0] + (i64)index * dim_stride), value[at.at[2] + (i64)k * value_step]);

@@ -5,17 +5,7 @@
 // A loss is a quotient of sums over all rows or elements. A launch of one block writes it; of more, each block
 // leaves its sums in `partial` ([blocks, 2]) and `loss_total` joins them: the same bits on every run.
 #include "prelude.h"
-#include "rows.h"
-
-template <class C> constexpr C INFINITE = (C)__builtin_inff();
-
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-// NaN may lose here: it comes back with the sum.
-struct Larger {
-    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
-};
+#include "log_sum_exp.h"
 
 // ---------------------------------------------------------------- sums over a launch
 
@@ -27,21 +17,30 @@ struct Join {
     template <class C> DEVICE Sums<C> operator()(Sums<C> a, Sums<C> b) const { return Sums<C>{a.loss + b.loss, a.weight + b.weight}; }
 };
 
+// What a thread adds up rows in. On a CPU, where a thread may have millions of them, f32 would lose them.
+template <class C, bool MANY = ONE_THREAD> struct over_rows {
+    using type = C;
+};
+template <class C> struct over_rows<C, true> {
+    using type = f64;
+};
+template <class C> using RowSums = Sums<typename over_rows<C>::type>;
+
 // By `divisor`, or by the weights where that is 0; `weight`, if any, gets their sum.
-template <class T, class C> DEVICE void conclude(Sums<C> all, f64 divisor, C *weight, T *out) {
-    out[0] = store<T>::from(all.loss / (divisor == 0 ? all.weight : (C)divisor));
-    if (weight != nullptr) weight[0] = all.weight;
+template <class T, class S, class C> DEVICE void conclude(Sums<S> all, f64 divisor, C *weight, T *out) {
+    out[0] = store<T>::from((C)(all.loss / (divisor == 0 ? all.weight : (S)divisor)));
+    if (weight != nullptr) weight[0] = (C)all.weight;
 }
 
 // From each thread's sums. All threads of the launch call it once.
-template <class T, class C> DEVICE void finish(Sums<C> mine, f64 divisor, C *partial, C *weight, T *out) {
-    Sums<C> block = block_reduce(mine, Join());
+template <class T, class S, class C> DEVICE void finish(Sums<S> mine, f64 divisor, C *partial, C *weight, T *out) {
+    Sums<S> block = block_reduce(mine, Join());
     if (threadIdx.x != 0) return;
     if (gridDim.x == 1) {
         conclude(block, divisor, weight, out);
     } else {
-        partial[2 * (u64)blockIdx.x] = block.loss;
-        partial[2 * (u64)blockIdx.x + 1] = block.weight;
+        partial[2 * (u64)blockIdx.x] = (C)block.loss;
+        partial[2 * (u64)blockIdx.x + 1] = (C)block.weight;
     }
 }
 
@@ -55,15 +54,16 @@ template <class T> __global__ void loss_total(u64 parts, const compute_t<T> *par
 
 // ---------------------------------------------------------------- rows of classes
 
-// What is kept of a row of logits: its greatest, and 1 over the sum of exp(x - max). Apart: of logits of thousands,
-// max + log(sum) has few digits behind the point, and the gradient would take exp(x - it).
+// What is kept of a row of logits: its greatest, and 1 over the sum of exp(x - max). They are kept apart, since the
+// gradient takes exp(x - max - log(sum)): max + log(sum) as one number has few digits behind the point where logits
+// are in the thousands.
 template <class C> struct alignas(2 * sizeof(C)) Softmax {
     C max, share;
 };
 
-// What a row's scores are: how the logarithm of a probability is read of one, and of a target's where there is no
-// smoothing; and the gradient by one, k of the loss being this class' minus log-probability, `all` any class', and
-// `row` what `cross_entropy` saved.
+// What a row's scores are. `read` gives a score's log-probability, `target` that of a target's score where there is no
+// smoothing. `gradient` is the loss's by a score: the loss has k times this class's negated log-probability, `all`
+// times those of all classes, and `row` is what `cross_entropy` saved.
 struct Logits {
     static constexpr bool SUMMED = true;
     template <class C> static DEVICE C gradient(C x, C k, C all, Softmax<C> row, bool, C) { return math::exp(x - row.max) * (row.share * all) - k; }
@@ -110,191 +110,16 @@ template <class C, class I> DEVICE Label<C> label_of(I target, u64 len, const C 
     return Label<C>{valid ? (u64)(i64)target : 0, weight, valid && !padded};
 }
 
-// Whose work a row is: a thread's, a warp's or a block's. `reduce` gives all of them op over their values.
-struct Alone {
-    static DEVICE u32 lane() { return 0; }
-    static DEVICE u32 lanes() { return 1; }
-    template <class F> static DEVICE void for_each_own(u64 rows, F f) { for_each(rows, f); }
-};
-struct OfWarp {
-    static DEVICE u32 first() { return of_warp(threadIdx.x / (u32)warpSize) * (u32)warpSize; }
-    static DEVICE u32 lane() { return threadIdx.x - first(); }
-    static DEVICE u32 lanes() {
-        u32 rest = blockDim.x - first();
-        return rest < (u32)warpSize ? rest : (u32)warpSize;
-    }
-    template <class C, class Op> static DEVICE C reduce(C value, Op op) { return warp_reduce(value, op); }
-    template <class F> static DEVICE void for_each_own(u64 rows, F f) {
-        u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize, warp = of_warp(threadIdx.x / (u32)warpSize);
-        for (u64 row = (u64)blockIdx.x * warps + warp; row < rows; row += (u64)gridDim.x * warps) f(row);
-    }
-};
-struct OfBlock {
-    static DEVICE u32 lane() { return threadIdx.x; }
-    static DEVICE u32 lanes() { return blockDim.x; }
-    template <class C, class Op> static DEVICE C reduce(C value, Op op) { return block_reduce(value, op); }
-    template <class F> static DEVICE void for_each_own(u64 rows, F f) { for_each_row(rows, f); }
-};
-// Calls f(row) for each row; on the CPU in order, since f adds up.
-template <class Scope, class F> DEVICE void for_each_row_of(u64 rows, F f) {
-    if constexpr (ONE_THREAD) for_each_row(rows, f);
-    else Scope::for_each_own(rows, f);
-}
-
-// A row's greatest element, the sum of exp(x - max), its logarithm, and this thread's sum of x - max where that is
-// asked for.
-template <class C> struct Norm {
-    C max, sum, log_sum, own_total;
-    DEVICE C log_p(C x) const { return x - max - log_sum; }
-};
-
-// Below every finite number's place in a softmax: -inf less it is -inf, and not NaN.
-template <class C> constexpr C FLOOR = (C)-3.40282347e38f;
-template <> constexpr f64 FLOOR<f64> = -1.7976931348623157e308;
-
-// A thread's sum of x - max over its elements yet, max being its greatest. No term is above 0: none cancels another.
-template <class C> struct Total {
-    C sum;
-    u32 count;
-    // The greatest grows.
-    DEVICE void raise(C before, C max) {
-        if (count > 0) sum += (C)count * (before - max); // of no elements the difference may be infinite
-    }
-};
-
-// A thread's next elements, into its maximum, its sum of exp(x - maximum) and, where that is asked for, its total.
-// Element k is one of the row's where first + k < len; others are -inf.
-template <class C, u32 N> DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summed, Total<C> &total) {
-    C before = max;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-    for (u32 k = 0; k < N; ++k) max = Larger()(max, v[k]);
-    if (summed) total.raise(before, max);
-    sum *= math::exp(before - max);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-    for (u32 k = 0; k < N; ++k) {
-        if (k % (16 / sizeof(C)) == 0) before = sum; // not more exponentials at a time, for the registers' sake
-        sum += math::exp(anew(v[k], before) - max);
-    }
-    if (!summed) return;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-    for (u32 k = 0; k < N; ++k) {
-        if (first + k >= len) continue;
-        total.sum += v[k] - max;
-        ++total.count;
-    }
-}
-
-// Of one row, read once by those whose work it is.
-template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const T *x, bool summed) {
-    using C = compute_t<T>;
-    Norm<C> e{FLOOR<C>, (C)0, (C)0, (C)0};
-    if constexpr (ONE_THREAD) { // exponentials and sums vectorise better apart
-        constexpr u64 CHUNK = 512;
-        C max = block_reduce_range(len, FLOOR<C>, [=](u64 i) { return (C)load(x[i]); }, Larger()), kept[CHUNK];
-        if (summed) e.own_total = block_reduce_range(len, (C)0, [=](u64 i) { return (C)load(x[i]) - max; }, Plus());
-        e.max = max;
-        for (u64 start = 0; start < len; start += CHUNK) {
-            u64 count = len - start < CHUNK ? len - start : CHUNK;
-            const T *from = x + start;
-            INDEPENDENT
-            for (u64 i = 0; i < count; ++i) kept[i] = math::exp((C)load(from[i]) - max);
-            const C *terms = kept;
-            e.sum += block_reduce_range(count, (C)0, [=](u64 i) { return terms[i]; }, Plus());
-        }
-    } else if constexpr (is_same<Scope, Alone>::value) {
-        for (u64 i = 0; i < len; ++i) e.max = Larger()(e.max, (C)load(x[i]));
-        for (u64 i = 0; i < len; ++i) {
-            C v = (C)load(x[i]) - e.max;
-            e.sum += math::exp(v);
-            e.own_total += v;
-        }
-    } else {
-        // Four pieces of 16 bytes a thread at a time (two of 16 or 64 bits an element), one where not all are
-        // whole; the sum is of exp(x - this thread's maximum).
-        constexpr u32 WIDTH = LANES<T>, PIECES = sizeof(T) == 4 ? 4 : 2;
-        u32 skip = past_boundary(x);
-        u64 end = len + skip, step = (u64)Scope::lanes() * WIDTH, at = (u64)Scope::lane() * WIDTH, base = 0;
-        C max = e.max, sum = (C)0;
-        Total<C> total{(C)0, 0};
-        if (skip == 0) {
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
-            for (; base + PIECES * step <= end; base += PIECES * step) {
-                C v[PIECES * WIDTH];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-                for (u32 p = 0; p < PIECES; ++p) {
-                    Vector<T, WIDTH> piece = piece_of(x, (i64)(base + at + p * step));
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-                    for (u32 j = 0; j < WIDTH; ++j) v[p * WIDTH + j] = (C)load(piece.lane[j]);
-                }
-                enter(v, 0, PIECES * WIDTH, max, sum, summed, total);
-            }
-        }
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
-        for (; base < end; base += step) {
-            C v[WIDTH];
-            u64 first = base + at - skip; // before the row: past every length
-            bool whole = first < len && first + WIDTH <= len;
-            if (whole) {
-                Vector<T, WIDTH> piece = piece_of(x, (i64)first);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-                for (u32 j = 0; j < WIDTH; ++j) v[j] = (C)load(piece.lane[j]);
-            } else {
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-                for (u32 j = 0; j < WIDTH; ++j) v[j] = first + j < len ? (C)load(x[first + j]) : -INFINITE<C>;
-            }
-            enter(v, first, len, max, sum, summed, total);
-        }
-        e.max = Scope::reduce(max, Larger());
-        e.sum = Scope::reduce(max == e.max ? sum : sum * math::exp(max - e.max), Plus());
-        if (summed) total.raise(max, e.max);
-        e.own_total = total.sum;
-    }
-    e.log_sum = math::log(e.sum);
-    return e;
-}
-
-// The sum of f(i) over i in 0..n: this thread's share of it.
-template <class Scope, class C, class F> DEVICE C own_sum(u64 n, C zero, F f) {
-    C sum = zero;
-    if constexpr (ONE_THREAD) {
-        sum = block_reduce_range(n, zero, f, Plus());
-    } else {
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
-        for (u64 i = Scope::lane(); i < n; i += Scope::lanes()) sum += f(i);
-    }
-    return sum;
-}
-
 // This thread's share of a row's loss, into its sums: -(1 - a) w[t] log p[t], that of the thread which `leads`, and
 // -a / len * sum(w log p), of which `spread` is its share; a is the smoothing (below 0: none).
-template <class C> DEVICE void add_row(Sums<C> &mine, bool leads, u64 len, Label<C> label, C a, C log_target, C spread) {
+template <class C> DEVICE void add_row(RowSums<C> &mine, bool leads, u64 len, Label<C> label, C a, C log_target, C spread) {
     if (leads) mine.weight += label.weight;
     if (!label.counts) return;
     if (a >= (C)0) {
         mine.loss -= a / (C)len * spread;
         log_target *= (C)1 - a;
     }
-    if (leads && a != (C)1) mine.loss -= label.weight * log_target; // at 1 it has no share: of -inf, 0 times it were NaN
+    if (leads && a != (C)1) mine.loss -= label.weight * log_target; // at 1 its share is 0, and 0 times -inf would be NaN
 }
 
 // The parameters of the kernels of logits.
@@ -317,7 +142,7 @@ template <class T, class I> struct Scored {
 // memory.
 template <class Scope, class T, class I> DEVICE void logits_loss(const Scored<T, I> &given, const Pads &pad) {
     using C = compute_t<T>;
-    Sums<C> mine{(C)0, (C)0};
+    RowSums<C> mine{};
     for_each_row_of<Scope>(given.rows, [&](u64 row) {
         const Scored<T, I> &g = parameters(given);
         u64 len = g.len;
@@ -366,7 +191,7 @@ __global__ void nll_loss(u64 rows, u64 len, const T *x, const I *targets, const 
                          compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least, f64 divisor, u32 pads, Pads pad, u64 *flag,
                          T *out) {
     using C = compute_t<T>;
-    Sums<C> mine{(C)0, (C)0};
+    RowSums<C> mine{};
     if (smoothing < (C)0) {
         for_each_row_of<Alone>(rows, [&](u64 row) {
             Label<C> label = label_of(targets[row], len, weights, pads, pad, flag);
@@ -539,7 +364,9 @@ __global__ void residual_loss_sum_backward(u64 n, const T *a, const T *b, const 
 }
 
 // Binary cross entropy of one element and its slope, from x and the target y in 0..1.
-struct BinaryLogits { // (1 - y) x - log(sigmoid(x)), in terms of one sign: neither x nor 1 swallows what exp(-|x|) adds
+// (1 - y) x - log(sigmoid(x)), written so that no terms of opposite sign meet: a large |x| does not swallow what
+// exp(-|x|) adds.
+struct BinaryLogits {
     template <class C> static DEVICE C limit(C x, C y) { return x > (C)0 ? (C)1 - y : -y; } // of the slope
     template <class C> static DEVICE C loss(C x, C y) { return limit(x, y) * x + math::log1p(math::exp(-math::abs(x))); }
     template <class C> static DEVICE C slope(C x, C y) {
@@ -598,9 +425,9 @@ __global__ void binary_cross_entropy(u64 n, u64 columns, u64 count, const T *x, 
 }
 template <class Kind, class T, class I>
 __global__ void binary_cross_entropy_backward(u64 n, u64 columns, u64 count, const T *x, const I *targets, const compute_t<T> *weights,
-                                              const T *grad, f64 smoothing, f64 classes, f64 divisor, T *out) {
+                                              const T *grad, f64 smoothing, f64 classes, f64 divisor, u64 *flag, T *out) {
     using C = compute_t<T>;
-    Binary<C, I> of{targets, weights, columns, count, smoothing, classes, nullptr};
+    Binary<C, I> of{targets, weights, columns, count, smoothing, classes, flag};
     C g = (C)load(grad[0]) / (C)divisor;
     for_each(n, [=](u64 i) { out[i] = store<T>::from(Kind::slope((C)load(x[i]), of.target(i)) * of.weight(i) * g); });
 }

@@ -12,7 +12,7 @@ template <class T, class B> __global__ void mask_where_contiguous(u64 n, const T
 // out[i] = mask[..] ? value[..] : x[..]: `out` contiguous; rows of `m`: x, mask, value.
 template <class T, class B>
 __global__ void mask_where(u32 n, Strided<3> m, const T *x, const B *mask, const T *value, T *out) {
-    for_each_strided<3>(m, n, [=](u32 i, Offsets<3> at) { out[i] = choose(mask[at.at[1]], value[at.at[2]], x[at.at[0]]); });
+    for_each_strided<3>(m, n, [=](u64 i, Offsets<3> at) { out[i] = choose(mask[at.at[1]], value[at.at[2]], x[at.at[0]]); });
 }
 
 // out = mask ? value : x with one value: as mask_where_contiguous.
@@ -22,5 +22,5 @@ template <class T, class B> __global__ void mask_fill_contiguous(u64 n, const T 
 
 // out[i] = mask[..] ? value : x[..]: `out` contiguous; rows of `m`: x, mask.
 template <class T, class B> __global__ void mask_fill(u32 n, Strided<2> m, const T *x, const B *mask, T value, T *out) {
-    for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) { out[i] = choose(mask[at.at[1]], value, x[at.at[0]]); });
+    for_each_strided<2>(m, n, [=](u64 i, Offsets<2> at) { out[i] = choose(mask[at.at[1]], value, x[at.at[0]]); });
 }

@@ -14,8 +14,8 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-// Sums over a row of x - first and of its square, `first` being the row's first element: as near to the mean as
-// any, so that a large mean costs no precision, and both are known after one reduction.
+// Sums over a row of x - first and of its square, `first` being the row's first element: mostly near to the mean,
+// so that a large mean costs no precision, and both are known after one reduction.
 template <class C> struct Shifted {
     C sum, squares;
     DEVICE Shifted operator+(Shifted other) const { return Shifted{sum + other.sum, squares + other.squares}; }
@@ -25,6 +25,12 @@ template <class C> struct Shifted {
 // Of `len` elements the mean less the first, and 1 / sqrt(variance + epsilon).
 template <class C> struct Scale {
     C off, rstd;
+    // Whether the first element was so far from the mean that differences from it have lost the variance: by
+    // off^2 / variance roundings.
+    DEVICE bool lost() const {
+        C ratio = off * rstd;
+        return ratio * ratio > (C)16;
+    }
 };
 template <bool CENTRED, class C> DEVICE Scale<C> scale_of(Shifted<C> mine, u64 len, C epsilon) {
     C off = (C)0, squares;
@@ -73,13 +79,23 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         row.for_each_kept([&](C &x, bool) { mine.take(x - first); });
         Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
         C mean = first + of.off;
+        if (CENTRED && of.lost()) { // all of the block or none
+            mine = Shifted<C>{(C)0, (C)0};
+            row.for_each_kept([&](C &x, bool inside) { mine.take(inside ? x - mean : (C)0); });
+            of = scale_of<CENTRED>(mine, len, epsilon);
+            mean += of.off;
+        }
         row.write(to, [&](u64 i, C x, auto... m) { return f((u32)i, (x - mean) * of.rstd, m...); }, more...);
     } else {
-        Shifted<C> mine{(C)0, (C)0};
-        C first = CENTRED ? (C)load(from[0]) : (C)0;
-        for_each_of_row(Team{anew(threadIdx.x), blockDim.x}, len, [&](u64, T x) { mine.take((C)load(x) - first); }, from);
-        Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
-        C mean = first + of.off, scale = of.rstd;
+        C mean = CENTRED ? (C)load(from[0]) : (C)0, scale;
+        for (bool again = false;; again = true) {
+            Shifted<C> mine{(C)0, (C)0};
+            C first = mean;
+            for_each_of_row(Team{anew(threadIdx.x), blockDim.x}, len, [&](u64, T x) { mine.take((C)load(x) - first); }, from);
+            Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
+            mean = first + of.off, scale = of.rstd;
+            if (!CENTRED || again || !of.lost()) break;
+        }
         if constexpr (KEPT) {
             map_row(len, to, [=](u64 i, C x, auto... m) { return f(i, (x - mean) * scale, m...); }, from, more...);
         } else { // an element at a time, for fewer registers
@@ -151,7 +167,7 @@ template <class T, class F> DEVICE void repair(u64 rows, const T *mean, const T 
 }
 
 template <class T>
-__global__ void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, const T *mean, const T *rstd, f64 epsilon,
+__global__ WAVES void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, const T *mean, const T *rstd, f64 epsilon,
                                   T *out) {
     repair(rows, mean, rstd, [=](u64 row) { layer_norm_row<false>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
 }

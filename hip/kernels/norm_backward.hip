@@ -14,9 +14,9 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-// gamma of element i: one an element, or one for `spatial` of them; 1 where there is none. `piece` is gamma of
-// WIDTH neighbours; of a piece of the row AT_ONCE are asked for at a time: 16 bytes, since more leave too few
-// registers.
+// gamma of element i. Each element has its own (PerElement), or `spatial` neighbours share one (PerChannel); where
+// there is no gamma it is 1. `piece` is gamma of WIDTH neighbours. A kernel that goes through a piece of a row asks
+// for AT_ONCE of them at a time: 16 bytes, since more leave too few registers.
 template <class P> struct PerElement {
     const P *gamma;
     DEVICE bool aligned() const { return past_boundary(gamma) == 0; }
@@ -91,8 +91,8 @@ template <class C> struct Statistics {
 // sums are some 32 registers.
 template <class T> constexpr u32 KEPT = 32 / (LANES<T> * sizeof(compute_t<T>));
 
-// Whether a row's x and dy stay in registers till its sums are known. Beside sums of columns they don't on RDNA 1,
-// whose 20 waves leave 48 registers each, where rows are CENTRED or gamma's elements are WIDER: there they are read
+// Whether a row's x and dy stay in registers until its sums are known. On RDNA 1, whose 20 waves leave 48 registers
+// each, they don't fit beside the sums of columns where rows are CENTRED or gamma's elements are WIDER: they are read
 // again, from cache.
 #if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
 template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = !(SUMS && (CENTRED || WIDER));
@@ -116,9 +116,9 @@ template <class C> struct Slope {
     DEVICE C operator()(C normal, C dy, C gamma) const { return rstd * (dy * gamma - shift - normal * slope); }
 };
 
-// The sums that a row's gradient needs, over elements one after the other: of d, x less the row's first element and
-// so as near to the mean as any, of d^2, of h and of h * d; of x^2 and h * x where rows are not CENTRED. One
-// reduction gives all of them.
+// The sums that a row's gradient needs, over elements one after the other: of d = x - start, where `start` is near
+// to the mean, of d^2, of h and of h * d; of x^2 and h * x where rows are not CENTRED. One reduction gives all of
+// them.
 template <bool CENTRED, class C> struct RowSums {
     static constexpr u32 N = CENTRED ? 4 : 2;
     C sum[N] = {}, start = (C)0;
@@ -148,6 +148,12 @@ template <bool CENTRED, class C> struct RowSums {
     }
 };
 
+// An element that is likely near to the row's mean: the median of three, which one far outlier is not.
+template <class C, class I, class T> DEVICE C near_mean(I len, const T *row) {
+    C a = load(row[0]), b = load(row[len / 2]), c = load(row[len - 1]), low = a < b ? a : b, high = a < b ? b : a;
+    return c < low ? low : c > high ? high : c;
+}
+
 // Rows whose x and dy the block's threads hold, as they are stored, so that both are read once; each thread has the
 // same columns of every row, whose sums it holds too.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
@@ -176,9 +182,9 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
 #if COMPILER_NVIDIA // no register holds `onto` till the sums are known
         if (ONTO<T> && onto != nullptr) for_each_piece([&](u32, u32 first) { asm volatile("prefetch.global.L2 [%0];" : : "l"(onto + row * len + first)); });
 #endif
-        RowSums<CENTRED, C> of_row;
-        of_row.start = load(from[0]);
         auto scale = gamma.of_row(row);
+        RowSums<CENTRED, C> of_row;
+        if constexpr (CENTRED) of_row.start = near_mean<C>(len, from);
         for_each_piece([&](u32 p, u32 first) {
             if constexpr (!KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
             auto a = kept[p], b = kept_grad[p];
@@ -246,9 +252,9 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x, ++turn) {
         const T *from = x + row * len, *grad = dy + row * len;
         T *to = dx + row * len;
-        RowSums<CENTRED, C> of_row;
-        of_row.start = load(from[0]);
         auto scale = gamma.of_row(row);
+        RowSums<CENTRED, C> of_row;
+        if constexpr (CENTRED) of_row.start = near_mean<C>(len, from);
         for_each_piece([&](I first) {
             auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first);
             auto factor = scale.template piece<AT_ONCE>(first);
@@ -283,19 +289,37 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
     }
 }
 
+// Rows whose shares of a sum over all rows are added up apart, so that no sum has terms without number.
+constexpr u32 NEAR = 512;
+
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+template <class C> DEVICE C *near_sums(u64 count) { return (C *)hip_cpu_scratch(count * sizeof(C)); }
+#else
+template <class C> DEVICE C *near_sums(u64) { return nullptr; } // rows are never alone
+#endif
+
 // Rows by the one thread of a block: a loop for each sum, which vectorises.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
 DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
                        Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
-    C *dgamma = sums.dgamma, *dbeta = sums.dbeta;
+    C *dgamma = sums.dgamma, *dbeta = sums.dbeta, *near_gamma = nullptr, *near_beta = nullptr;
     if constexpr (SUMS) {
+        near_gamma = near_sums<C>(2 * len), near_beta = near_gamma + len;
         for_each_in_block(len, [=](u64 i) {
-            if (dgamma != nullptr) dgamma[i] = (C)0;
-            if (dbeta != nullptr) dbeta[i] = (C)0;
+            if (dgamma != nullptr) dgamma[i] = near_gamma[i] = (C)0;
+            if (dbeta != nullptr) dbeta[i] = near_beta[i] = (C)0;
         });
     }
-    for_each_row(rows, [=](u64 row) {
+    auto join = [=](C *sum, C *near) {
+        if (sum == nullptr) return;
+        for_each_in_block(len, [=](u64 i) {
+            sum[i] += near[i];
+            near[i] = (C)0;
+        });
+    };
+    u32 since = 0;
+    for_each_row(rows, [=, &since](u64 row) {
         const T *from = x + row * len, *grad = dy + row * len;
         T *to = dx + row * len;
         auto scale = gamma.of_row(row);
@@ -311,9 +335,13 @@ DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, 
         C slope = block_reduce_range(len, (C)0, product, Plus()) / (C)len;
         if constexpr (SUMS) {
             if (dgamma != nullptr) {
-                for_each_in_block(len, [=](u64 i) { dgamma[i] += load(grad[i]) * ((load(from[i]) - mean) * rstd); });
+                for_each_in_block(len, [=](u64 i) { near_gamma[i] += load(grad[i]) * ((load(from[i]) - mean) * rstd); });
             }
-            if (dbeta != nullptr) for_each_in_block(len, [=](u64 i) { dbeta[i] += load(grad[i]); });
+            if (dbeta != nullptr) for_each_in_block(len, [=](u64 i) { near_beta[i] += load(grad[i]); });
+            if (++since == NEAR) {
+                join(dgamma, near_gamma), join(dbeta, near_beta);
+                since = 0;
+            }
         }
         for_each_in_block(len, [=](u64 i) {
             C normal = (load(from[i]) - mean) * rstd;
@@ -322,6 +350,7 @@ DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, 
         });
         if (statistics.mean != nullptr) statistics.mean[row] = mean, statistics.rstd[row] = rstd;
     });
+    if constexpr (SUMS) join(dgamma, near_gamma), join(dbeta, near_beta);
 }
 
 template <bool CENTRED, bool SUMS, class T, class Gamma>

@@ -66,8 +66,8 @@ template <> DEVICE f64 select<f64>(bool c, f64 a, f64 b) {
 }
 #endif
 
-// A kernel's parameters, `given` being a struct of all of them in their order. AMD's compiler loads what a kernel
-// reads of its parameters as it begins, into scalar registers that stay taken: through this they are read where
+// A kernel's parameters; `given` is a struct of all of them in their order. AMD's compiler loads the parameters
+// when a kernel begins, into scalar registers that stay taken. Read through this function, they are loaded where
 // they are needed, each time anew.
 template <class Given> DEVICE const Given &parameters(const Given &given) {
 #if COMPILER_AMD
@@ -77,7 +77,7 @@ template <class Given> DEVICE const Given &parameters(const Given &given) {
     asm volatile("" : "+s"(segment)); // not known to be what it was before
     return *(const Given *)segment;
 #elif COMPILER_HOST && HIP_CPU_LOCKSTEP
-    return *(const Given *)hip_cpu_now->arguments; // the same, so that a struct in another order shows without an AMD GPU
+    return *(const Given *)hip_cpu_now->arguments; // as above: a struct in another order fails here, without an AMD GPU
 #else
     return given;
 #endif
@@ -144,7 +144,8 @@ DEVICE f16 f32_to_f16(f32 f) {
     u32 magnitude = bits & 0x7fffffffu;
     u32 exponent = magnitude & 0x7f800000u;
     exponent = exponent > (113u << 23) ? exponent : 113u << 23; // f16's least, which subnormals have too
-    // 2^13 times that is added: then f32's last bit is the result's, and the addition rounds to nearest even.
+    // Of a sum with 2^13 times the exponent's power of two, the last bit is the result's last bit: the addition
+    // rounds to nearest even.
     u32 scale = exponent + (13u << 23);
     u32 half = bit_cast<u32>(bit_cast<f32>(magnitude) + bit_cast<f32>(scale)) - scale + ((exponent - (113u << 23)) >> 13);
     half = half < 0x7c00u ? half : 0x7c00u;
@@ -310,9 +311,9 @@ template <class F> DEVICE void for_each(u64 n, F f) {
 #endif
 }
 
-// a / b, in 32 bits where both fit, as they mostly do. AMD GPUs divide neither width by an instruction: 32 bits
-// take them some 20 of them, 64 bits well over 100. An x86-64 core has both, and a loop without the branch
-// vectorises.
+// a / b, in 32 bits where both fit, as they mostly do. AMD GPUs have no instruction for either: a division of 32
+// bits takes them some 20 instructions, one of 64 bits over 100. An x86-64 core has both instructions, and a loop
+// without the branch vectorises.
 DEVICE u64 divided(u64 a, u64 b) {
 #if COMPILER_HOST
     return a / b;
@@ -410,140 +411,6 @@ template <class T, u32 N> struct alignas(sizeof(T) * N) Vector {
     T lane[N];
 };
 
-// out[i] = f(in[i]...) over contiguous arrays that begin at 16-byte boundaries: 16 bytes a thread and access for
-// the widest type. `f` takes the stored types' compute types and its result is stored as Out. `out` may be one of
-// the inputs.
-template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out *out, F f, const In *...in) {
-#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-    for_each(n, [=](u64 i) { out[i] = store<Out>::from(f(load(in[i])...)); });
-#else
-    constexpr u32 width = 16 / max_size(sizeof(Out), sizeof(In)...);
-    u64 vectors = n / width;
-    for_each(vectors, [=](u64 v) {
-        // By value, so that all is loaded before any of it is computed: across branches loads are not joined.
-        auto each = [&](Vector<In, width>... x) {
-            Vector<Out, width> y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-            for (u32 k = 0; k < width; ++k) y.lane[k] = store<Out>::from(f(load(x.lane[k])...));
-            reinterpret_cast<Vector<Out, width> *>(out)[v] = y;
-        };
-        each(reinterpret_cast<const Vector<In, width> *>(in)[v]...);
-    });
-    for_each(n - vectors * width, [=](u64 i) {
-        u64 at = vectors * width + i;
-        out[at] = store<Out>::from(f(load(in[at])...));
-    });
-#endif
-}
-
-// ---------------------------------------------------------------- strided operands
-
-// The dims left after the host has merged what can be merged; where more are left it launches once for each index
-// of the outer ones.
-constexpr u32 MAX_DIMS = 8;
-
-// The common shape of N operands and each one's strides in elements (0: broadcast; negative: flipped). The host
-// splits a launch whose element count or offsets pass 31 bits.
-template <u32 N> struct Strided {
-    u32 rank;
-    u32 shape[MAX_DIMS];
-    i32 stride[N][MAX_DIMS];
-};
-
-template <u32 N> struct Offsets {
-    i32 at[N];
-};
-
-#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-// One row of a strided range, its inner strides known to the compiler where they are 0 or 1.
-template <u32 N, class F> DEVICE void strided_row(u32 first, u32 count, Offsets<N> base, const i32 (&step)[N], F f) {
-    bool ones = true;
-    for (u32 k = 0; k < N; ++k) ones = ones && step[k] == 1;
-    if (ones) {
-        INDEPENDENT
-        for (u32 j = 0; j < count; ++j) {
-            Offsets<N> o;
-            for (u32 k = 0; k < N; ++k) o.at[k] = base.at[k] + (i32)j;
-            f(first + j, o);
-        }
-        return;
-    }
-    if constexpr (N == 2) {
-        if (step[0] == 1 && step[1] == 0) {
-            INDEPENDENT
-            for (u32 j = 0; j < count; ++j) f(first + j, Offsets<2>{{base.at[0] + (i32)j, base.at[1]}});
-            return;
-        }
-        if (step[0] == 0 && step[1] == 1) {
-            INDEPENDENT
-            for (u32 j = 0; j < count; ++j) f(first + j, Offsets<2>{{base.at[0], base.at[1] + (i32)j}});
-            return;
-        }
-    }
-    for (u32 j = 0; j < count; ++j) {
-        Offsets<N> o;
-        for (u32 k = 0; k < N; ++k) o.at[k] = base.at[k] + (i32)j * step[k];
-        f(first + j, o);
-    }
-}
-#endif
-
-// Each operand's offset of element i, in row-major order of m.shape.
-template <u32 N> DEVICE Offsets<N> offsets_of(const Strided<N> &m, u32 i) {
-    Offsets<N> o = {};
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-    for (u32 d = MAX_DIMS; d-- > 0;) {
-        if (d < m.rank) {
-            u32 quotient = i / m.shape[d];
-            i32 coordinate = (i32)(i - quotient * m.shape[d]);
-            i = quotient;
-            for (u32 k = 0; k < N; ++k) o.at[k] += coordinate * m.stride[k][d];
-        }
-    }
-    return o;
-}
-
-// Calls f(i, offsets) for each element i (in row-major order of m.shape) of n, with each operand's offset.
-template <u32 N, class F> DEVICE void for_each_strided(const Strided<N> &m, u32 n, F f) {
-#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-    u32 i = (u32)((u64)n * blockIdx.x / gridDim.x), end = (u32)((u64)n * (blockIdx.x + 1) / gridDim.x);
-    if (i >= end) return;
-    u32 coordinate[MAX_DIMS] = {};
-    Offsets<N> base = {};
-    u32 rest = i;
-    for (u32 d = m.rank; d-- > 0;) {
-        coordinate[d] = rest % m.shape[d];
-        rest /= m.shape[d];
-        for (u32 k = 0; k < N; ++k) base.at[k] += (i32)coordinate[d] * m.stride[k][d];
-    }
-    if (m.rank == 0) return f(0u, base);
-    u32 last = m.rank - 1;
-    i32 step[N];
-    for (u32 k = 0; k < N; ++k) step[k] = m.stride[k][last];
-    while (true) {
-        u32 count = m.shape[last] - coordinate[last];
-        if (count > end - i) count = end - i;
-        strided_row<N>(i, count, base, step, f);
-        i += count;
-        if (i >= end) return;
-        for (u32 k = 0; k < N; ++k) base.at[k] -= (i32)coordinate[last] * step[k];
-        coordinate[last] = 0;
-        for (u32 d = last; d-- > 0;) {
-            for (u32 k = 0; k < N; ++k) base.at[k] += m.stride[k][d];
-            if (++coordinate[d] < m.shape[d]) break;
-            for (u32 k = 0; k < N; ++k) base.at[k] -= (i32)m.shape[d] * m.stride[k][d];
-            coordinate[d] = 0;
-        }
-    }
-#else
-    for_each(n, [=](u64 index) { f((u32)index, offsets_of(m, (u32)index)); });
-#endif
-}
-
 // ---------------------------------------------------------------- what the compiler knows
 
 // `value`, of which AMD's compiler then knows nothing, and only once it has computed `after`: what it made of it
@@ -569,4 +436,6 @@ template <class V, class C> DEVICE V anew(V value, C after) {
 }
 
 #include "prelude_math.h"
+#include "prelude_convert.h"
+#include "prelude_map.h"
 #include "prelude_reduce.h"

@@ -179,7 +179,7 @@ __global__ void dequantize(u64 n, u64 first, u32 block, u32 shift, const u8 *val
 // The same of a view: row 0 of `m` names the values, counted from `first`; row 1, the scales', is 0.
 template <class T>
 __global__ void dequantize_strided(u32 n, Strided<2> m, u64 first, const u8 *values, const f32 *scales, u32 bits, u32 block, u32 shift, T *out) {
-    for_each_strided<2>(m, n, [=](u32 i, Offsets<2> at) {
+    for_each_strided<2>(m, n, [=](u64 i, Offsets<2> at) {
         u64 from = first + (u64)(i64)at.at[0];
         out[i] = store<T>::from(scales[scale_index(from, block, shift)] * (f32)value_at<0>(values, from, bits));
     });
@@ -187,7 +187,7 @@ __global__ void dequantize_strided(u32 n, Strided<2> m, u64 first, const u8 *val
 
 // The values of a view, one a byte.
 __global__ void unpack_strided(u32 n, Strided<1> m, u64 first, const u8 *values, u32 bits, i8 *out) {
-    for_each_strided<1>(m, n, [=](u32 i, Offsets<1> at) { out[i] = (i8)value_at<0>(values, first + (u64)(i64)at.at[0], bits); });
+    for_each_strided<1>(m, n, [=](u64 i, Offsets<1> at) { out[i] = (i8)value_at<0>(values, first + (u64)(i64)at.at[0], bits); });
 }
 
 // n values, one a byte, into words.

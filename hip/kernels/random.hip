@@ -85,7 +85,7 @@ DEVICE f64 unit(u32 high, u32 low) {                                            
 template <class T, bool FLOAT = is_float<T>::value> struct uniform;
 
 // low + u (high - low), rounded to T, and kept below `high`, which rounding may reach. Both bounds are finite in T.
-// Their difference may not be in C: then this is of their halves, doubled at the end.
+// Where their difference is not finite in C, all is computed of their halves and doubled at the end.
 template <class T> struct uniform<T, true> {
     using C = compute_t<T>;
     C low, span, scale, last;

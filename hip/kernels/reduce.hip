@@ -95,8 +95,20 @@ template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u6
         for_each_row(rows * parts, [&](u64 index) {
             Part part = part_of(index, len, parts);
             const From *row = x + part.outer * len + part.begin;
-            auto value = [=](u64 i) { return Op::enter(accumulator<From>::from(row[i])); };
-            A result = block_reduce_range<A>(part.end - part.begin, Op::template identity<A>(), value, join);
+            A result = Op::template identity<A>();
+            if constexpr (CONVERTED<From>) {
+                constexpr u32 ROOM = 2048; // as many as block_reduce_range adds up at a time
+                A room[ROOM];
+                for (u64 first = part.begin; first < part.end; first += ROOM) {
+                    u32 some = part.end - first < ROOM ? (u32)(part.end - first) : ROOM;
+                    read_row(some, x + part.outer * len + first, room);
+                    const A *values = room;
+                    result = Op::join(result, block_reduce_range<A>(some, Op::template identity<A>(), [=](u64 i) { return Op::enter(values[i]); }, join));
+                }
+            } else {
+                auto value = [=](u64 i) { return Op::enter(accumulator<From>::from(row[i])); };
+                result = block_reduce_range<A>(part.end - part.begin, result, value, join);
+            }
             out[index] = store<To>::from(Op::leave(result, count));
         });
     } else {
@@ -120,27 +132,30 @@ template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u6
 template <class Op, class From, class To>
 DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
     using A = typename accumulator<From>::type;
+    using Element = typename converted<From>::type;
     constexpr u64 SPAN = 256; // sums are kept short for precision
     for_each_column_group(outer * parts, inner, [=](u64 index, u64 column, u32 width) {
         Part part = part_of(index, len, parts);
         const From *from = x + part.outer * len * inner + column;
         A total[COLUMN_GROUP], sum[COLUMN_GROUP];
+        compute_t<From> room[4][CONVERTED<From> ? COLUMN_GROUP : 1];
         for (u32 k = 0; k < width; ++k) total[k] = Op::template identity<A>();
         for (u64 begin = part.begin; begin < part.end; begin += SPAN) {
             u64 end = begin + SPAN < part.end ? begin + SPAN : part.end;
             for (u32 k = 0; k < width; ++k) sum[k] = Op::template identity<A>();
-            auto enter = [](From v) { return Op::enter(accumulator<From>::from(v)); };
+            auto enter = [](Element v) { return Op::enter(accumulator<Element>::from(v)); };
+            auto row = [=, &room](u64 i, u32 k) { return row_ahead<COLUMN_GROUP>(width, from + i * inner, room[k]); };
             u64 i = begin;
             for (; i + 4 <= end; i += 4) { // four rows' loads at a time, for each load and store of the sum
-                const From *a = from + i * inner, *b = a + inner, *c = b + inner, *d = c + inner;
+                const Element *a = row(i, 0), *b = row(i + 1, 1), *c = row(i + 2, 2), *d = row(i + 3, 3);
                 for (u32 k = 0; k < width; ++k) {
                     A four = Op::join(Op::join(enter(a[k]), enter(b[k])), Op::join(enter(c[k]), enter(d[k])));
                     sum[k] = Op::join(sum[k], four);
                 }
             }
             for (; i < end; ++i) {
-                const From *row = from + i * inner;
-                for (u32 k = 0; k < width; ++k) sum[k] = Op::join(sum[k], enter(row[k]));
+                const Element *one = row(i, 0);
+                for (u32 k = 0; k < width; ++k) sum[k] = Op::join(sum[k], enter(one[k]));
             }
             for (u32 k = 0; k < width; ++k) total[k] = Op::join(total[k], sum[k]);
         }

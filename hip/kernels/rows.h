@@ -10,7 +10,8 @@ template <class T> constexpr u32 LANES = 16 / sizeof(T);
 // Elements from the last 16-byte boundary to `row`.
 template <class T> DEVICE u32 past_boundary(const T *row) { return (u32)((u64)row % 16 / sizeof(T)); }
 
-// Whether all these rows are cut where `row` is, those of wider elements in some places more.
+// Whether 16-byte boundaries cut all these rows where they cut `row`. Rows of wider elements are cut in other places
+// too.
 template <class T, class... More> DEVICE bool cut_alike(const T *row, const More *...more) {
     return ((past_boundary(row) % LANES<More> == past_boundary(more)) && ... && true);
 }
@@ -19,7 +20,7 @@ template <class T> DEVICE Vector<T, LANES<T>> piece_of(const T *row, i64 first) 
     return *reinterpret_cast<const Vector<T, LANES<T>> *>(row + first);
 }
 
-// WIDTH neighbours, which may be a piece of narrower elements' row and more than 16 bytes here.
+// WIDTH neighbours. WIDTH may be the number of narrower elements in 16 bytes: then these take more than 16.
 template <class T, u32 WIDTH> struct alignas(sizeof(T) * WIDTH < 16 ? sizeof(T) * WIDTH : 16) Neighbours {
     T lane[WIDTH];
 };
@@ -165,7 +166,8 @@ template <class T> struct KeptRow {
         });
     }
 
-    // out[i] = f(the row's element i, more[i]...), these rows cut as this one or not, and of elements as wide or wider.
+    // out[i] = f(the row's element i, more[i]...). The other rows may begin anywhere, and their elements are as wide as
+    // this one's or wider.
     template <class F, class... More> DEVICE void write(T *out, F f, const More *...more) {
         bool together = past_boundary(out) == skip && ((past_boundary(more) == skip % LANES<More>) && ... && true);
         for_each_piece([&](u32 p, i32 first) {

@@ -126,11 +126,11 @@ template <class Op, class T> __global__ void scan(u64 outer, u64 len, u64 inner,
 
 // Tiles of a row, each taken by a block, in the manner of decoupled look-back (Merrill and Garland 2016,
 // "Single-pass Parallel Prefix Scan with Decoupled Look-back"). A block takes the next tile, scans it in registers,
-// and publishes its total. What lies ahead of a tile is the totals of the tiles before it in its group of
-// blockDim.x, and of the groups before: the same sums each time, and no total waits for a chain of others. Nor does
-// a block wait for them: it holds a tile's results back until it has published the next tile and asked for the one
-// after that, by when what the first one waits for is there (H200, sum of 2^24 f32: 41.5 us; 56 without holding
-// back; a copy 34.5).
+// and publishes its total. Groups of blockDim.x tiles publish theirs too. What lies ahead of a tile is made of the
+// totals of the groups before and of the tiles before it in its group: the same sums in every run, and no total waits
+// for a chain of others. A block does not wait idly either. It keeps a tile's results in shared memory, publishes the
+// next tile's total and asks for the elements of the one after; by then the totals that the first one needs are there
+// (H200, sum of 2^24 f32: 41.5 us; 56 if a block waits at each tile; a copy 34.5).
 //
 // A tile's own total is of its elements alone: where it overflows though the running result does not (zeros followed
 // by a product beyond the type, great terms of both signs), what follows is infinite or NaN.
@@ -209,7 +209,7 @@ struct Place {
     u64 first; // its first element's index in the whole tensor
     u32 t;     // its number in the row
     u32 left;  // how many of its elements the row has
-    u64 *row;  // what the row's tiles publish, and behind it what the row's groups do
+    u64 *row;  // the words that the row's tiles publish, followed by its groups'
 };
 
 // Rows of `len` elements in `count` tiles of `size`.
@@ -248,7 +248,7 @@ template <class Op, class T> struct Tiles {
         u32 warp = threadIdx.x / (u32)warpSize, lane = threadIdx.x % (u32)warpSize;
         return ((warp * STEPS + s) * (u32)warpSize + lane) * WIDTH;
     }
-    // Elements past the row's end are what changes nothing.
+    // Elements past the row's end are the operation's identity.
     DEVICE void read(const Place &p, Piece (&pieces)[STEPS]) const {
         const T *from = x + p.first;
         bool whole = p.left == size && past_boundary(from) == 0;
@@ -265,13 +265,13 @@ template <class Op, class T> struct Tiles {
             }
         }
     }
-    // What lies `ahead` of the tile, joined with the block's own `sums`.
-    DEVICE void write(const Place &p, C ahead, const Sums (&sums)[STEPS][BLOCK]) const {
+    // What lies `ahead` of the tile, joined with the thread's own sums, which the block holds [STEPS][BLOCK].
+    DEVICE void write(const Place &p, C ahead, const Sums *held) const {
         T *to = out + p.first;
         if (p.left == size && past_boundary(to) == 0) {
 #pragma unroll
             for (u32 s = 0; s < STEPS; ++s) {
-                Sums own = sums[s][threadIdx.x];
+                Sums own = held[s * BLOCK + threadIdx.x];
                 Piece piece;
 #pragma unroll
                 for (u32 k = 0; k < WIDTH; ++k) piece.lane[k] = store<T>::from(Op::apply(ahead, own.lane[k]));
@@ -282,7 +282,7 @@ template <class Op, class T> struct Tiles {
 #pragma unroll 1
                 for (u32 k = 0; k < WIDTH; ++k) {
                     u32 i = at(s) + k;
-                    if (i < p.left) to[i] = store<T>::from(Op::apply(ahead, sums[s][threadIdx.x].lane[k]));
+                    if (i < p.left) to[i] = store<T>::from(Op::apply(ahead, held[s * BLOCK + threadIdx.x].lane[k]));
                 }
             }
         }
@@ -344,8 +344,9 @@ template <class Op, class T> struct Tiles {
     }
 };
 
-// Rows of `len` elements by however many blocks, which take tiles in order, so that those which one waits for are
-// taken already. `state` is all 0: the number of tiles taken, then what each row's tiles and groups publish.
+// Rows of `len` elements, by any number of blocks. They take tiles in order: the tiles that a block waits for have
+// been taken by blocks that run. `state`, which begins as zeros, is the number of tiles taken, followed by what each
+// row's tiles and groups publish.
 template <class Op, class T>
 __global__ __launch_bounds__(BLOCK, 2) void scan_tiles(u64 outer, u64 len, const T *x, u64 *state, T *out) {
     using Scan = Tiles<Op, T>;
@@ -355,8 +356,7 @@ __global__ __launch_bounds__(BLOCK, 2) void scan_tiles(u64 outer, u64 len, const
     u32 all = (u32)outer * tiles.count;
     if constexpr (!ONE_THREAD) {
         SHARED(u32, taken, 1);
-        SHARED(Sums, held, Scan::STEPS * BLOCK);
-        auto &held_sums = *reinterpret_cast<Sums(*)[Scan::STEPS][BLOCK]>(&held[0]); // each thread's own: no barrier is needed
+        SHARED(Sums, held, Scan::STEPS * BLOCK); // each thread's own: no barrier is needed
         if (threadIdx.x == 0) taken[0] = tiles.taken();
         sync_threads();
         u32 ticket = taken[0];
@@ -379,13 +379,13 @@ __global__ __launch_bounds__(BLOCK, 2) void scan_tiles(u64 outer, u64 len, const
                 tiles.read(next, pieces);
             }
             tiles.publish_group(now, total);
-            if (holds) tiles.write(before, tiles.ahead(before), held_sums);
+            if (holds) tiles.write(before, tiles.ahead(before), held);
 #pragma unroll
-            for (u32 s = 0; s < Scan::STEPS; ++s) held_sums[s][threadIdx.x] = sums[s];
+            for (u32 s = 0; s < Scan::STEPS; ++s) held[s * BLOCK + threadIdx.x] = sums[s];
             before = now;
             if (ticket >= all) break;
             now = next;
         }
-        tiles.write(before, tiles.ahead(before), held_sums);
+        tiles.write(before, tiles.ahead(before), held);
     }
 }

@@ -35,7 +35,7 @@ template <class Op, class T> __global__ __launch_bounds__(256) void unary_contig
 
 // out[i] = op(x[..]): `out` contiguous; it may be `x` where every element is its own.
 template <class Op, class T> __global__ void unary_strided(u32 n, Strided<1> m, const T *x, T *out) {
-    for_each_strided<1>(m, n, [=](u32 i, Offsets<1> at) { out[i] = store<T>::from(Op::apply(load(x[at.at[0]]))); });
+    map_strided(m, n, out, [=](compute_t<T> v) { return Op::apply(v); }, x);
 }
 
 // out = op(x, p, q): as unary_contiguous.
@@ -46,5 +46,5 @@ template <class Op, class T> __global__ void unary2_contiguous(u64 n, const T *x
 // out[i] = op(x[..], p, q): as unary_strided.
 template <class Op, class T>
 __global__ void unary2_strided(u32 n, Strided<1> m, const T *x, compute_t<T> p, compute_t<T> q, T *out) {
-    for_each_strided<1>(m, n, [=](u32 i, Offsets<1> at) { out[i] = store<T>::from(Op::apply(load(x[at.at[0]]), p, q)); });
+    map_strided(m, n, out, [=](compute_t<T> v) { return Op::apply(v, p, q); }, x);
 }

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn_rocm::fused::optim::{Clip, Rule, Sgd, State, Step};
+use burn_rocm::fused::{BinaryTargets, binary_cross_entropy_backward};
 use burn_rocm::{RocmDevice, RocmError, take_last_error};
 use burn_rocm_tests::*;
 use burn_std::future::block_on;
@@ -241,6 +242,17 @@ fn a_gradients_fault_stays_with_its_parameter_where_norms_are_clipped() {
     step.run().unwrap();
     faulty("the gradient's parameter", &bad, 9);
     clean("another parameter", &good);
+}
+
+/// It comes from the targets themselves, not from the loss.
+#[test]
+#[serial]
+fn a_binary_losses_gradient_reports_a_target_without_a_weight() {
+    let of = BinaryTargets { logits: true, targets: ints(&[0, 1, 2]), smoothing: None };
+    let grad = binary_cross_entropy_backward(floats(&[3]), Some(floats(&[2])), &of, floats(&[1])).unwrap();
+    assert!(block_on(R::float_into_data(grad)).is_err(), "two weights, and target 2");
+    let error = take_last_error().unwrap();
+    assert!(is_index(&error, "binary_cross_entropy_backward", 2), "{error}");
 }
 
 #[test]

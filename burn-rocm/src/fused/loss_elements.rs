@@ -292,7 +292,7 @@ pub fn binary_cross_entropy(
 }
 
 /// The gradient of [`binary_cross_entropy`] by the scores, from the loss' own (`[1]`); 0 where a logarithm was kept
-/// above -100.
+/// above -100. Reads of it report a target without a weight, as reads of the loss do.
 ///
 /// # Errors
 /// As of [`binary_cross_entropy`].
@@ -311,6 +311,8 @@ pub fn binary_cross_entropy_backward(
         return Ok(out);
     }
     let inputs = [Some(x), Some(&binary.targets), binary.weights.as_ref(), Some(&grad)];
-    views(OP, device, binary.kernel[1], device.grid(x.len()), &binary.dims, &inputs, &binary.scalars, &out)?;
+    let [smoothing, classes, divisor] = binary.scalars;
+    let scalars = [smoothing, classes, divisor, Value::Flag(OP, Fault::Index)];
+    views(OP, device, binary.kernel[1], device.grid(x.len()), &binary.dims, &inputs, &scalars, &out)?;
     Ok(out)
 }

@@ -31,8 +31,8 @@ struct hip_cpu_launch {
     void *(*shared)(const void *key, unsigned long long bytes, unsigned long long align, const char *name);
     void (*shuffle)(const void *site, const void *in, void *out, unsigned bytes, int source);
     unsigned long long (*ballot)(const void *site, int predicate);
-    const void *arguments; // as AMD's hardware has them: one after the other, each at its type's alignment
-    // Native only: memory of the thread's own, 64-byte aligned, which the next call may give again.
+    const void *arguments; // as in AMD's kernarg segment: one after the other, each at its type's alignment
+    // Native only: memory that belongs to the calling thread, 64-byte aligned. The next call may return the same.
     void *(*scratch)(unsigned long long bytes);
 };
 

@@ -15,11 +15,14 @@ pub use table::{CHAIN, Family, Param, Rule, families, family_of};
 /// What the kernel sources include: the file names and texts of the headers.
 pub const HEADERS: &[(&str, &str)] = &[
     ("prelude.h", include_str!("../prelude.h")),
+    ("prelude_convert.h", include_str!("../prelude_convert.h")),
+    ("prelude_map.h", include_str!("../prelude_map.h")),
     ("prelude_math.h", include_str!("../prelude_math.h")),
     ("prelude_reduce.h", include_str!("../prelude_reduce.h")),
     ("attention_scores.h", include_str!("../attention_scores.h")),
     ("functors.h", include_str!("../functors.h")),
     ("block_product.h", include_str!("../block_product.h")),
+    ("log_sum_exp.h", include_str!("../log_sum_exp.h")),
     ("packed.h", include_str!("../packed.h")),
     ("philox.h", include_str!("../philox.h")),
     ("rows.h", include_str!("../rows.h")),

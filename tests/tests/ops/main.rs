@@ -18,6 +18,7 @@ mod interpolate;
 mod kept;
 mod layout;
 mod lockstep;
+mod long_sums;
 mod mask;
 mod matmul;
 mod norm;
