@@ -136,6 +136,9 @@ impl Single for f32 {
     const IS_F32: bool = true;
 }
 
+/// The most lanes of a vector.
+const ROOM: usize = 16;
+
 /// A 16-bit type: the functions that convert one vector of it, and those that run them over a
 /// slice.
 macro_rules! single {
@@ -150,7 +153,18 @@ macro_rules! single {
                     V::$load(from.add(i).cast()).store(to.add(i));
                     i += V::LANES;
                 }
-                (whole..len).for_each(|i| *to.add(i) = (*from.add(i)).widen());
+                if whole == len {
+                    return;
+                }
+                // The rest as the end of a whole vector, some of which is converted twice.
+                if whole > 0 {
+                    return V::$load(from.add(len - V::LANES).cast()).store(to.add(len - V::LANES));
+                }
+                // Through room for a vector: `half` looks for the CPU's features in each conversion.
+                let (mut stored, mut wide) = ([<$t>::ZERO; ROOM], [0.0; ROOM]);
+                core::ptr::copy_nonoverlapping(from.add(whole), stored.as_mut_ptr(), len - whole);
+                V::$load(stored.as_ptr().cast()).store(wide.as_mut_ptr());
+                core::ptr::copy_nonoverlapping(wide.as_ptr(), to.add(whole), len - whole);
             }
         }
 
@@ -164,7 +178,16 @@ macro_rules! single {
                     V::load(from.add(i)).$store(to.add(i).cast());
                     i += V::LANES;
                 }
-                (whole..len).for_each(|i| *to.add(i) = <$t>::narrow(*from.add(i)));
+                if whole == len {
+                    return;
+                }
+                if whole > 0 {
+                    return V::load(from.add(len - V::LANES)).$store(to.add(len - V::LANES).cast());
+                }
+                let (mut wide, mut stored) = ([0.0; ROOM], [<$t>::ZERO; ROOM]);
+                core::ptr::copy_nonoverlapping(from.add(whole), wide.as_mut_ptr(), len - whole);
+                V::load(wide.as_ptr()).$store(stored.as_mut_ptr().cast());
+                core::ptr::copy_nonoverlapping(stored.as_ptr(), to.add(whole), len - whole);
             }
         }
 

@@ -198,38 +198,37 @@ unsafe fn arrange<T: Single>(
     w: *const T,
     to: *mut f32,
 ) {
-    let (taps, some, inner) = (p.taps(), pass.taps.len(), pass.offsets.len());
-    let whole = some == taps;
-    let sources = if direction == Direction::Forward { p.c } else { p.k };
-    if taps == 1 && some == 1 && direction == Direction::Backward {
-        // A transposed matrix: element by element, which saves the cost of runs of taps.
-        for source in 0..sources {
-            for output in outputs.clone() {
-                // SAFETY: as below.
-                unsafe {
-                    let value = *w.add((group * p.k + source) * p.c + output);
-                    *to.add(output * inner + source) = value.widen();
-                }
+    let (taps, inner) = (p.taps(), pass.offsets.len());
+    let (k, c) = (group * p.k, p.c);
+    if direction == Direction::Forward {
+        // All taps of an output lie side by side, and a forward pass has all of them.
+        let len = c * taps;
+        for output in outputs {
+            // SAFETY: the filter's and the matrix' rows, which the caller vouches for.
+            unsafe {
+                let from = core::slice::from_raw_parts(w.add((k + output) * len), len);
+                T::widen_slice(from, core::slice::from_raw_parts_mut(to.add(output * inner), len));
             }
         }
         return;
     }
-    for source in 0..sources {
-        for output in outputs.clone() {
-            let (k, c) = if direction == Direction::Forward { (output, source) } else { (source, output) };
-            // SAFETY: k and c are inside the filter, source and output inside the matrix, which the caller vouches for.
-            let (from, to) = unsafe {
-                let from = w.add(((group * p.k + k) * p.c + c) * taps);
-                let to = to.add(output * inner + source * some);
-                (core::slice::from_raw_parts(from, taps), core::slice::from_raw_parts_mut(to, some))
+    with_scratch(outputs.len() * taps, |wide| {
+        for source in 0..p.k {
+            // SAFETY: the outputs are inside the filter, which the caller vouches for.
+            let from = unsafe {
+                core::slice::from_raw_parts(w.add(((k + source) * c + outputs.start) * taps), wide.len())
             };
-            if whole {
-                to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widen());
-            } else {
-                to.iter_mut().zip(&pass.taps).for_each(|(to, &tap)| *to = from[tap].widen());
+            T::widen_slice(from, wide);
+            for (output, wide) in outputs.clone().zip(wide.chunks_exact(taps)) {
+                // SAFETY: source and output are inside the matrix, which the caller vouches for.
+                let to = unsafe { to.add(output * inner + source * pass.taps.len()) };
+                for (at, &tap) in pass.taps.iter().enumerate() {
+                    // SAFETY: as above.
+                    unsafe { *to.add(at) = wide[tap] };
+                }
             }
         }
-    }
+    });
 }
 
 /// One pass's tasks among the tasks of all passes.

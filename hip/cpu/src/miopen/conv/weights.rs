@@ -44,6 +44,9 @@ pub(crate) fn workspace_len<T: Single>(p: &Problem) -> usize {
     sources.len() + if T::IS_F32 { 0 } else { sources.wave() * gradient(p) + p.w_len() }
 }
 
+/// Elements that one task converts: for fewer, waking a core does not pay.
+const CHUNK: usize = 1 << 14;
+
 /// Elements of one image's gradient.
 fn gradient(p: &Problem) -> usize {
     p.groups * p.k * p.output_plane()
@@ -212,9 +215,11 @@ pub(crate) unsafe fn backward_weights<T: Single>(
             let grads = if T::IS_F32 {
                 Shared(from.get().cast::<f32>())
             } else {
-                parallel(images * p.groups * p.k, |row| {
-                    let from = core::slice::from_raw_parts(from.get().add(row * plane), plane);
-                    T::widen_slice(from, core::slice::from_raw_parts_mut(wide.get().add(row * plane), plane));
+                let len = images * image;
+                parallel(len.div_ceil(CHUNK), |chunk| {
+                    let (first, len) = (chunk * CHUNK, (len - chunk * CHUNK).min(CHUNK));
+                    let from = core::slice::from_raw_parts(from.get().add(first), len);
+                    T::widen_slice(from, core::slice::from_raw_parts_mut(wide.get().add(first), len));
                 });
                 wide
             };
@@ -265,12 +270,13 @@ pub(crate) unsafe fn backward_weights<T: Single>(
         });
     }
     if !T::IS_F32 {
-        let dw = Shared(dw);
-        parallel(p.groups * p.k, |row| {
-            // SAFETY: each task has its own row of the sums and of the filter.
+        let (dw, len) = (Shared(dw), p.w_len());
+        parallel(len.div_ceil(CHUNK), |chunk| {
+            let (first, len) = (chunk * CHUNK, (len - chunk * CHUNK).min(CHUNK));
+            // SAFETY: each task has its own part of the sums and of the filter.
             unsafe {
-                let from = core::slice::from_raw_parts(sums.get().add(row * inner), inner);
-                T::narrow_slice(from, core::slice::from_raw_parts_mut(dw.get().add(row * inner), inner));
+                let from = core::slice::from_raw_parts(sums.get().add(first), len);
+                T::narrow_slice(from, core::slice::from_raw_parts_mut(dw.get().add(first), len));
             }
         });
     }
