@@ -3,7 +3,7 @@
 //!
 //! `cpu_convolutions [--steps] [--batch N] [--only TEXT]` prints a row for each layer of ResNet-18, ResNet-50,
 //! YOLOX-tiny and MobileNetV2, or for inference and an SGD step of three of these networks, whose name has TEXT in
-//! it: milliseconds, the least of some rounds.
+//! it: milliseconds, the least of nine rounds, each column's in turn.
 
 use burn::backend::Autodiff;
 use burn::module::Module;
@@ -17,7 +17,13 @@ use burn_backend::ops::ConvOptions;
 use burn_rocm::Rocm;
 
 use clap::Parser;
-use std::time::Instant;
+use std::{
+    io::{self, BufRead, BufReader, Lines, Write},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::Instant,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Channels of the input and the output, the input's side, the window's, stride, groups.
 type Layer = [usize; 6];
@@ -81,22 +87,34 @@ const NETWORKS: [(&str, &[Layer]); 4] = [
     ),
 ];
 
-/// Milliseconds of one call: the least of 5 rounds after one that compiles and times what is to be timed (three calls).
-fn least<B: Backend>(device: &B::Device, mut body: impl FnMut()) -> f64 {
+/// Names a row, and then runs `body` for each line of standard input that says so, answering with its milliseconds;
+/// any other line ends the row.
+fn serve<B: Backend>(device: &B::Device, name: &str, mut body: impl FnMut()) -> Result<()> {
     let mut round = || {
         let begin = Instant::now();
         body();
         B::sync(device).expect("the device finishes");
-        begin.elapsed().as_secs_f64()
+        begin.elapsed().as_secs_f64() * 1e3
     };
     for _ in 0..3 {
-        round();
+        round(); // compiles, and times what is to be timed
     }
-    (0..5).map(|_| round()).fold(f64::INFINITY, f64::min) * 1e3
+    println!("{name}");
+    for line in io::stdin().lines() {
+        if line? != ROUND {
+            break;
+        }
+        println!("{}", round());
+    }
+    Ok(())
 }
 
 /// Forward, the input's gradient, the weight's.
-fn layer<B: Backend>(batch: usize, [from, to, size, window, stride, groups]: Layer) -> Vec<f64> {
+fn layer<B: Backend>(
+    name: &str,
+    batch: usize,
+    [from, to, size, window, stride, groups]: Layer,
+) -> Result<()> {
     let device = B::Device::default();
     let pad = window / 2;
     let out = (size + 2 * pad - window) / stride + 1;
@@ -105,11 +123,15 @@ fn layer<B: Backend>(batch: usize, [from, to, size, window, stride, groups]: Lay
             Tensor::<B, 4>::random(shape, Distribution::Uniform(-1.0, 1.0), &device).into_primitive().tensor()
         });
     let options = || ConvOptions::new([stride; 2], [pad; 2], [1; 2], groups);
-    let forward = least::<B>(&device, || drop(B::conv2d(x.clone(), w.clone(), None, options())));
-    let data = least::<B>(&device, || drop(B::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options())));
-    let weight =
-        least::<B>(&device, || drop(B::conv2d_weight_backward(x.clone(), w.clone(), g.clone(), options())));
-    vec![forward, data, weight]
+    serve::<B>(&device, &format!("{name}, forward"), || {
+        drop(B::conv2d(x.clone(), w.clone(), None, options()));
+    })?;
+    serve::<B>(&device, &format!("{name}, data"), || {
+        drop(B::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options()));
+    })?;
+    serve::<B>(&device, &format!("{name}, weights"), || {
+        drop(B::conv2d_weight_backward(x.clone(), w.clone(), g.clone(), options()));
+    })
 }
 
 /// A convolution and its norm.
@@ -249,32 +271,29 @@ impl<B: Backend> Network<B> {
 }
 
 /// Inference and an SGD step.
-fn steps<B: AutodiffBackend>(batch: usize, make: fn(&B::Device) -> Network<B>) -> Vec<f64> {
+fn steps<B: AutodiffBackend>(name: &str, batch: usize, make: fn(&B::Device) -> Network<B>) -> Result<()> {
     let device = B::Device::default();
     let images = Tensor::<B, 4>::random([batch, 3, 224, 224], Distribution::Uniform(-1.0, 1.0), &device);
     let labels = Tensor::<B, 1, Int>::arange(0..batch as i64, &device);
     let mut model = Some(make(&device));
     let valid = model.as_ref().map(burn::module::AutodiffModule::valid);
     let inner = images.clone().inner();
-    let inference = least::<B>(&device, || drop(valid.as_ref().map(|model| model.forward(inner.clone()))));
+    serve::<B>(&device, &format!("{name}, inference"), || {
+        drop(valid.as_ref().map(|model| model.forward(inner.clone())));
+    })?;
     let mut optimizer = SgdConfig::new().init();
-    let training = least::<B>(&device, || {
+    serve::<B>(&device, &format!("{name}, training step"), || {
         model = model.take().map(|model| {
             let logits = model.forward(images.clone());
             let loss = CrossEntropyLossConfig::new().init(&device).forward(logits, labels.clone());
             let grads = GradientsParams::from_grads(loss.backward(), &model);
             optimizer.step(1e-3, model, grads)
         });
-    });
-    vec![inference, training]
+    })
 }
 
-/// Name and milliseconds of every row, in one dtype.
-fn rows<B: AutodiffBackend>(args: &Args) -> Vec<(String, f64)> {
-    let mut rows = Vec::new();
-    let mut push = |name: &str, parts: &[&str], times: Vec<f64>| {
-        rows.extend(parts.iter().zip(times).map(|(part, time)| (format!("{name}, {part}"), time)));
-    };
+/// Every row in one dtype.
+fn rows<B: AutodiffBackend>(args: &Args) -> Result<()> {
     let batch = args.batch;
     for (network, layers) in NETWORKS.iter().filter(|_| !args.steps) {
         for &shape in *layers {
@@ -283,7 +302,7 @@ fn rows<B: AutodiffBackend>(args: &Args) -> Vec<(String, f64)> {
                 "{network} {batch} x {from}->{to} {window}x{window} stride {stride} groups {groups} on {size}"
             );
             if name.contains(&args.only) {
-                push(&name, &["forward", "data", "weights"], layer::<B::InnerBackend>(batch, shape));
+                layer::<B::InnerBackend>(&name, batch, shape)?;
             }
         }
     }
@@ -295,10 +314,10 @@ fn rows<B: AutodiffBackend>(args: &Args) -> Vec<(String, f64)> {
     for (network, make) in networks.into_iter().filter(|_| args.steps) {
         let name = format!("{network} {batch} x 224");
         if name.contains(&args.only) {
-            push(&name, &["inference", "training step"], steps::<B>(batch, make));
+            steps::<B>(&name, batch, make)?;
         }
     }
-    rows
+    Ok(())
 }
 
 #[derive(clap::Parser)]
@@ -311,7 +330,7 @@ struct Args {
     /// Only rows whose name has this in it.
     #[arg(long, default_value = "")]
     only: String,
-    /// The milliseconds of one dtype alone: what the program starts itself with.
+    /// The rows of one dtype, when standard input asks for them: what the program starts itself with.
     #[arg(long, hide = true)]
     dtype: Option<String>,
 }
@@ -325,48 +344,83 @@ const COLUMNS: [(&str, &str, &str); 4] = [
     ("auto bf16", "auto", "bf16"),
 ];
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args = Args::parse();
-    if let Some(dtype) = &args.dtype {
-        let rows = match dtype.as_str() {
-            "f32" => rows::<Autodiff<Rocm>>(&args),
-            "f16" => rows::<Autodiff<Rocm<f16>>>(&args),
-            "bf16" => rows::<Autodiff<Rocm<bf16>>>(&args),
-            other => return Err(format!("no dtype {other}").into()),
-        };
-        rows.iter().for_each(|(name, time)| println!("{name} {time}"));
-        return Ok(());
-    }
-    let mut columns = Vec::new();
-    for (_, way, dtype) in COLUMNS {
-        let program = std::process::Command::new(std::env::current_exe()?)
+/// What asks a column's process for one round of its row.
+const ROUND: &str = "round";
+/// Each column's rounds of a row, taken in turn: what else the machine does meets all of them alike.
+const ROUNDS: usize = 9;
+
+/// A column's process.
+struct Column {
+    process: Child,
+    questions: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Column {
+    fn start(way: &str, dtype: &str) -> Result<Self> {
+        let mut process = Command::new(std::env::current_exe()?)
             .args(std::env::args().skip(1))
             .args(["--dtype", dtype])
             .env("BURN_ROCM_PROVIDER", "cpu")
             .env("BURN_ROCM_CONV", way)
-            .output()?;
-        if !program.status.success() {
-            return Err(String::from_utf8_lossy(&program.stderr).into());
-        }
-        columns.push(String::from_utf8(program.stdout)?);
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (questions, answers) = process.stdin.take().zip(process.stdout.take()).ok_or("no pipes")?;
+        Ok(Self { process, questions, answers: BufReader::new(answers).lines() })
+    }
+
+    /// One row's name, or none if all rows are done.
+    fn row(&mut self) -> Result<Option<String>> {
+        Ok(self.answers.next().transpose()?)
+    }
+
+    fn round(&mut self) -> Result<f64> {
+        writeln!(self.questions, "{ROUND}")?;
+        Ok(self.answers.next().ok_or("a column ended within a row")??.parse()?)
+    }
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    if let Some(dtype) = &args.dtype {
+        return match dtype.as_str() {
+            "f32" => rows::<Autodiff<Rocm>>(&args),
+            "f16" => rows::<Autodiff<Rocm<f16>>>(&args),
+            "bf16" => rows::<Autodiff<Rocm<bf16>>>(&args),
+            other => Err(format!("no dtype {other}").into()),
+        };
     }
     let names = COLUMNS.map(|(name, ..)| name).join(", ms | ");
     println!(
         "| | {names}, ms | auto / own | f16 / f32 | bf16 / f32 |\n|---|---:|---:|---:|---:|---:|---:|---:|"
     );
-    let mut lines: Vec<_> = columns.iter().map(|column| column.lines()).collect();
-    while let Some(row) =
-        lines.iter_mut().map(|lines| lines.next()?.rsplit_once(' ')).collect::<Option<Vec<_>>>()
-    {
-        let times = row.iter().map(|(_, time)| time.parse()).collect::<Result<Vec<f64>, _>>()?;
-        let [own, auto, half, brain] = times[..] else { continue };
+    let mut columns =
+        COLUMNS.into_iter().map(|(_, way, dtype)| Column::start(way, dtype)).collect::<Result<Vec<_>>>()?;
+    loop {
+        let names = columns.iter_mut().map(Column::row).collect::<Result<Vec<_>>>()?;
+        let [Some(name), ..] = &names[..] else { break };
+        let mut least = [f64::INFINITY; COLUMNS.len()];
+        for _ in 0..ROUNDS {
+            for (least, column) in least.iter_mut().zip(&mut columns) {
+                *least = least.min(column.round()?);
+            }
+        }
+        for column in &mut columns {
+            writeln!(column.questions, "next")?;
+        }
+        let [own, auto, half, brain] = least;
         println!(
-            "| {} | {own:.2} | {auto:.2} | {half:.2} | {brain:.2} | {:.2} | {:.2} | {:.2} |",
-            row[0].0,
+            "| {name} | {own:.2} | {auto:.2} | {half:.2} | {brain:.2} | {:.2} | {:.2} | {:.2} |",
             auto / own,
             half / auto,
             brain / auto
         );
+    }
+    for column in &mut columns {
+        if !column.process.wait()?.success() {
+            return Err("a column's process failed".into());
+        }
     }
     Ok(())
 }
