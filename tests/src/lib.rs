@@ -12,6 +12,7 @@ mod again;
 pub mod alignments;
 pub mod attention;
 mod compare;
+pub mod deform;
 mod input;
 pub mod limits;
 pub mod lockstep;
@@ -118,26 +119,6 @@ pub fn read_float<B: Backend>(tensor: burn_backend::tensor::FloatTensor<B>) -> T
 /// Whether a backend is the oracle.
 fn is_oracle<B: Backend>() -> bool {
     std::any::TypeId::of::<B>() == std::any::TypeId::of::<O>()
-}
-
-/// The input as a float tensor; for the oracle in f32 where it is f16 or bf16. The oracle rounds each product and
-/// each sum of some convolutions to their type; so it sums in f32 what was rounded alike, and [`read_rounded`]
-/// rounds its result once.
-pub fn widened<B: Backend>(
-    input: &Input,
-    device: &burn_backend::tensor::Device<B>,
-) -> burn_backend::tensor::FloatTensor<B> {
-    let tensor = input.float::<B>(device);
-    if is_oracle::<B>() && matches!(tensor.dtype(), DType::F16 | DType::BF16) {
-        return B::float_cast(tensor, FloatDType::F32);
-    }
-    tensor
-}
-
-/// Reads a result of [`widened`] inputs; the oracle's as `dtype`.
-pub fn read_rounded<B: Backend>(tensor: burn_backend::tensor::FloatTensor<B>, dtype: DType) -> TensorData {
-    let data = read_float::<B>(tensor);
-    if is_oracle::<B>() { data.convert_dtype(dtype) } else { data }
 }
 
 /// Reads an integer tensor.

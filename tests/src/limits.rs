@@ -4,7 +4,7 @@
 //! The oracle computes the reference from the operands in f64. It computes the sum of the terms'
 //! magnitudes from the operands without their signs.
 
-use crate::{Backend, DType, FloatDType, Input};
+use crate::{Backend, DType, FloatDType, Input, Scalar, Shape};
 use burn_backend::TensorData;
 use burn_backend::tensor::{Device, FloatTensor};
 
@@ -33,7 +33,7 @@ pub fn wide(dtype: DType) -> DType {
 }
 
 /// The error allowed to a result that underflows.
-pub(crate) fn least(dtype: DType) -> f64 {
+pub fn least(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-24),
         DType::F64 => 1e-300,
@@ -65,8 +65,9 @@ pub struct Terms {
     pub wide: DType,
     /// The result's.
     pub dtype: DType,
-    /// Whether each product is rounded to that type first.
-    pub rounded: bool,
+    /// How often a product may be rounded to that type before the result is: by itself, or in a
+    /// part of the sum.
+    pub roundings: usize,
     /// Whether a term of magnitude at most 1 may be added after the sum of the others was rounded.
     pub bias: bool,
 }
@@ -75,7 +76,19 @@ impl Terms {
     /// `count` products, added in the type that sums of `dtype` are kept in, and rounded to `dtype`
     /// once.
     pub fn of(count: usize, dtype: DType) -> Self {
-        Self { count, wide: wide(dtype), dtype, rounded: false, bias: false }
+        Self { count, wide: wide(dtype), dtype, roundings: 0, bias: false }
+    }
+
+    /// `count` products of a convolution, of which a library may round parts to `dtype` before the
+    /// result, `roundings` times each. MIOpen's convolutions by matrix products on gfx1030 do. They
+    /// round each tap's part of an input's gradient and add the parts in f32: once. They round a
+    /// weight's gradient after each image: as often as there are images. Each of these roundings is
+    /// an error of at most a unit of the terms' magnitudes. Kernels of this project round only the
+    /// result.
+    pub fn in_parts(count: usize, roundings: usize, dtype: DType) -> Self {
+        let ours = hip::provider().is_ok_and(|provider| provider.kind() == hip::ProviderKind::Cpu)
+            || matches!(hip::conv_route(), Ok(hip::Route::Own));
+        Self { roundings: if ours { 0 } else { roundings }, ..Self::of(count, dtype) }
     }
 }
 
@@ -88,11 +101,11 @@ fn each(data: &TensorData, limit: impl FnMut(f64) -> f64) -> TensorData {
 /// The limits for elements that should be `reference`. Each is a sum or mean of terms, `magnitude`
 /// the same of the terms without their signs.
 pub fn sums(reference: &TensorData, magnitude: &TensorData, terms: Terms) -> TensorData {
-    let Terms { count, wide: summed, dtype, rounded, bias } = terms;
+    let Terms { count, wide: summed, dtype, roundings, bias } = terms;
     // A reference in f64 is off as much as a result in f64.
     let sums = growth(count, summed) + growth(count, DType::F64);
     let rounding = rounding(summed, dtype);
-    let product = if rounded { rounding } else { 0.0 };
+    let product = roundings as f64 * rounding;
     let mut magnitudes = magnitude.iter::<f64>();
     each(reference, |x| {
         let m = magnitudes.next().expect("as many as elements");
@@ -131,6 +144,28 @@ pub fn rounded(
 ) -> TensorData {
     let share = tolerance.relative + 1.01 * rounding(computed, dtype);
     each(reference, |x| tolerance.absolute + share * x.abs() + least(dtype))
+}
+
+/// The limits for results whose errors are at most a share of `magnitude`.
+pub fn shares(magnitude: &TensorData, share: f64, dtype: DType) -> TensorData {
+    each(magnitude, |m| share * m.abs() + least(dtype))
+}
+
+/// How far off the gradient of resizing planes of `from` pixels to `to` pixels may be in the type it
+/// is computed in, for an output's gradient of magnitudes of at most 1.
+///
+/// Along an axis an input pixel counts for the outputs whose points are within 2 pixels of it
+/// (bicubic; other modes take fewer). Of one output it gets at most 1.375^2 < 2: the magnitudes of
+/// Keys' cubic weights add up to at most 1.375 along an axis. The sum has the error bound of a sum
+/// in any order; 8 more roundings allow for the points and weights along both axes.
+pub fn resized(from: [usize; 2], to: [usize; 2], dtype: DType) -> crate::Tolerance {
+    let outputs = |axis: usize| match from[axis] {
+        1 => to[axis],
+        n => to[axis].min(4 * to[axis].saturating_sub(1) / (n - 1) + 2),
+    };
+    let terms = outputs(0) * outputs(1);
+    let growth = growth(terms + 8, wide(dtype)) + growth(terms + 8, DType::F64);
+    crate::Tolerance { absolute: growth * 2.0 * terms as f64, relative: 0.0 }
 }
 
 /// The limits for a Fourier transform of `count` numbers along a dim, `square` being the sum of
@@ -191,6 +226,11 @@ pub fn exact<B: Backend>(input: &Input, magnitudes: bool, device: &Device<B>) ->
     if magnitudes { B::float_abs(tensor) } else { tensor }
 }
 
+/// A float tensor of an input's shape, of one value, for the oracle in f64.
+pub fn filled<B: Backend>(input: &Input, value: f64, device: &Device<B>) -> FloatTensor<B> {
+    B::float_full(Shape::from(input.shape().to_vec()), Scalar::Float(value), device, FloatDType::F64)
+}
+
 /// Asserts that each element is within its limit of the reference. Where the reference exceeds the
 /// type's greatest number, the result must be infinite.
 ///
@@ -233,6 +273,38 @@ macro_rules! sums {
         let (ours, [reference, magnitude]) = $crate::sides!(|$B, $device, [$($x = $input),+]| $body);
         assert_eq!(ours.dtype, terms.dtype, "{}", $what);
         let limits = $crate::limits::sums(&reference, &magnitude, terms);
+        $crate::limits::assert_within(&$what, &ours, &reference, &limits);
+    }};
+}
+
+/// Asserts that an op that adds the elements of `$added` one by one to those of `$to` is right
+/// within the rounding bound of [`additions()`]. The body gets both as tensors and returns a tensor.
+/// With 0 for the elements of `$to` and 1 for those of `$added` it counts the additions.
+///
+/// ```ignore
+/// additions!("float_select_add", dtype, |B, device, [a = &a, v = &v]| {
+///     B::float_select_add(a, dim, places.int::<B>(&device), v)
+/// });
+/// ```
+#[macro_export]
+macro_rules! additions {
+    (
+        $what:expr, $dtype:expr,
+        |$B:ident, $device:ident, [$to:ident = $first:expr, $added:ident = $second:expr]| $body:expr
+    ) => {{
+        let dtype: $crate::DType = $dtype;
+        let (ours, [reference, magnitude]) =
+            $crate::sides!(|$B, $device, [$to = $first, $added = $second]| $body);
+        let number = {
+            #[allow(dead_code)]
+            type $B = $crate::O;
+            let $device = Default::default();
+            let $to = $crate::limits::filled::<$B>($first, 0.0, &$device);
+            let $added = $crate::limits::filled::<$B>($second, 1.0, &$device);
+            $crate::read_float::<$B>($body)
+        };
+        assert_eq!(ours.dtype, dtype, "{}", $what);
+        let limits = $crate::limits::additions(&magnitude, &number, dtype);
         $crate::limits::assert_within(&$what, &ours, &reference, &limits);
     }};
 }

@@ -7,6 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
+use burn_rocm_tests::limits::{self, Terms, exact};
 use burn_rocm_tests::*;
 
 /// What the warnings of a child begin with on its standard output.
@@ -61,10 +62,9 @@ fn products(random: &Random) {
             let (a_view, b_view) = (View::ALL[random.below(5)], View::ALL[random.below(5)]);
             let a = float(random, left, dtype, a_view, -1.0, 1.0);
             let b = float(random, right, dtype, b_view, -1.0, 1.0);
-            let tolerance = Tolerance::sum(dtype, left[left.len() - 1]).times(2.0);
-            differential!(format!("{dtype:?} {left:?} {a_view:?} {b_view:?}"), tolerance, |B, device| {
-                vec![read_float::<B>(B::float_matmul(a.float::<B>(&device), b.float::<B>(&device)))]
-            });
+            let (what, terms) =
+                (format!("{dtype:?} {left:?} {a_view:?} {b_view:?}"), Terms::of(left[left.len() - 1], dtype));
+            sums!(what, terms, |B, device, [a = &a, b = &b]| B::float_matmul(a, b));
         }
     }
 }
@@ -75,20 +75,33 @@ fn layers(random: &Random) {
         let input = |shape: &[usize]| float(random, shape, dtype, View::Contiguous, -1.0, 1.0);
         let (x, w, g) = (input(&[2, 3, 9, 9]), input(&[4, 3, 3, 3]), input(&[2, 4, 9, 9]));
         let (p, gamma) = (input(&[2, 3, 3, 3]), input(&[9]));
-        let tolerance = Tolerance::sum(dtype, 9 * 9 * 2 * 4).times(2.0);
-        differential!(format!("layers {dtype:?}"), tolerance, |B, device| {
-            let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
-            let of = |input: &Input| input.float::<B>(&device);
-            vec![
-                read_float::<B>(B::conv2d(of(&x), of(&w), None, options())),
-                read_float::<B>(B::conv2d_x_backward(of(&x), of(&w), of(&g), options())),
-                read_float::<B>(B::conv2d_weight_backward(of(&x), of(&w), of(&g), options())),
-                read_float::<B>(B::avg_pool2d(of(&x), [3, 3], [3, 3], [0, 0], true, false)),
-                read_float::<B>(B::avg_pool2d_backward(of(&x), of(&p), [3, 3], [3, 3], [0, 0], true, false)),
-                read_float::<B>(B::max_pool2d(of(&x), [3, 3], [3, 3], [0, 0], [1, 1], false)),
-                read_float::<B>(B::layer_norm(of(&x), of(&gamma), None, 1e-5)),
-            ]
+        let what = format!("layers {dtype:?}");
+        let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
+        sums!(what, Terms::of(3 * 9, dtype), |B, device, [x = &x, w = &w]| {
+            B::conv2d(x, w, None, options())
         });
+        sums!(what, Terms::in_parts(4 * 9, 1, dtype), |B, device, [x = &x, w = &w, g = &g]| {
+            B::conv2d_x_backward(x, w, g, options())
+        });
+        sums!(what, Terms::in_parts(2 * 81, 2, dtype), |B, device, [x = &x, w = &w, g = &g]| {
+            B::conv2d_weight_backward(x, w, g, options())
+        });
+        sums!(what, Terms::of(9, dtype), |B, device, [x = &x]| {
+            B::avg_pool2d(x, [3, 3], [3, 3], [0, 0], true, false)
+        });
+        sums!(what, Terms::of(9, dtype), |B, device, [x = &x, p = &p]| {
+            B::avg_pool2d_backward(x, p, [3, 3], [3, 3], [0, 0], true, false)
+        });
+        differential!(what, Tolerance::EXACT, |B, device| {
+            let x = x.float::<B>(&device);
+            vec![read_float::<B>(B::max_pool2d(x, [3, 3], [3, 3], [0, 0], [1, 1], false))]
+        });
+        let (ours, [reference, _]) = sides!(|B, device, [x = &x, gamma = &gamma]| {
+            B::layer_norm(x, gamma, None, 1e-5)
+        });
+        let there = [&x, &gamma].map(|t| read_float::<O>(exact::<O>(t, false, &Default::default())));
+        let limits = limits::layer_norm(&there[0], &there[1], &reference, 1e-5, dtype);
+        limits::assert_within(&what, &ours, &reference, &limits);
     }
 }
 

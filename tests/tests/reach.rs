@@ -2,6 +2,7 @@
 //! environment, so that small tensors are split, and (ignored, for its 2.2 GB) a tensor that truly is so large.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::*;
 
 /// The ops that split launches or lines, in a process whose limit is low.
@@ -31,11 +32,14 @@ fn small_tensors_under_a_low_limit() {
             let list = int(&random, &[5], DType::I64, View::Contiguous, 0, shape[dim] as i64);
             let m = mask(&random, shape, View::Permuted);
             let what = format!("{dtype:?} {shape:?} {view:?} dim {dim}");
-            differential!(what.clone(), Tolerance::sum(dtype, 2 * at[dim]).times(4.0), |B, device| {
+            additions!(what, dtype, |B, device, [a = &a, v = &v]| {
+                B::float_scatter_add(dim, a, places.int::<B>(&device), v)
+            });
+            sums!(what, Terms::of(2, dtype), |B, device, [a = &a, b = &b]| B::float_add(a, b));
+            differential!(what.clone(), Tolerance::EXACT, |B, device| {
                 let (x, y) = (|| a.float::<B>(&device), || b.float::<B>(&device));
                 let at = || places.int::<B>(&device);
                 vec![
-                    read_float::<B>(B::float_add(x(), y())),
                     read_float::<B>(B::float_slice_assign(
                         x(),
                         &[Slice::new(1, None, 2)],
@@ -43,7 +47,6 @@ fn small_tensors_under_a_low_limit() {
                     )),
                     read_float::<B>(B::float_mask_where(x(), m.bool::<B>(&device), y())),
                     read_float::<B>(B::float_gather(dim, x(), at())),
-                    read_float::<B>(B::float_scatter_add(dim, x(), at(), v.float::<B>(&device))),
                     read_float::<B>(B::float_select(x(), dim, list.int::<B>(&device))),
                     read_float::<B>(B::float_max_dim(x(), dim)),
                 ]
@@ -80,10 +83,9 @@ fn products(random: &Random) {
         let dtype = FLOATS[random.below(4)];
         let a = float(random, left, dtype, a_view, -1.0, 1.0);
         let b = float(random, right, dtype, b_view, -1.0, 1.0);
-        let limit = Tolerance::sum(dtype, left[left.len() - 1]).times(2.0);
-        differential!(format!("{dtype:?} {left:?} {a_view:?} x {right:?} {b_view:?}"), limit, |B, device| {
-            vec![read_float::<B>(B::float_matmul(a.float::<B>(&device), b.float::<B>(&device)))]
-        });
+        let what = format!("{dtype:?} {left:?} {a_view:?} x {right:?} {b_view:?}");
+        let terms = Terms::of(left[left.len() - 1], dtype);
+        sums!(what, terms, |B, device, [a = &a, b = &b]| B::float_matmul(a, b));
     }
 }
 

@@ -6,7 +6,7 @@ use crate::run::{Bound::*, table};
 use crate::sums::{added, exactly, rounded, summed, summed_as};
 use burn_backend::tensor::{FloatTensor, IntTensor};
 use burn_rocm_tests::attention::Operands;
-use burn_rocm_tests::limits::{self, Terms, wide};
+use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
 
 const UNIT: Range = Range { low: -1.0, high: 1.0, wildest: 1, nan: true };
@@ -305,7 +305,7 @@ table! { |c, B|
         let (shape, size, options) = resizing(c.d);
         let x = c.float(0, &shape, UNIT);
         let grad = c.float(1, &[shape[0], shape[1], size[0], size[1]], UNIT);
-        let near = Tolerance::sum(wide(c.d.float_type()), size[0] * size[1]).times(8.0);
+        let near = limits::resized([shape[2], shape[3]], size, c.d.float_type());
         rounded(c, near, [&x, &grad], |[x, grad]| B::interpolate_backward(x, grad, size, options.clone()))
     };
     grid_sample_2d, Near(64.0) => {

@@ -18,6 +18,8 @@ pub(crate) enum Bound {
     Near(f64),
     /// By limits of their own: for each result the oracle gives a reference in f64 and how far each element may be off.
     Within,
+    /// The same bits as one of two: for each result the oracle gives both.
+    Either,
 }
 
 /// One op: its body for each backend.
@@ -206,7 +208,7 @@ pub(crate) fn both(op: &Op, case: &Draw) -> Result<Option<[Vec<TensorData>; 2]>,
 /// How far an op's result of `dtype` may be off.
 fn tolerance(bound: Bound, dtype: DType) -> Tolerance {
     match bound {
-        Bound::Exact | Bound::Within => Tolerance::EXACT,
+        Bound::Exact | Bound::Within | Bound::Either => Tolerance::EXACT,
         Bound::Near(times) if matches!(dtype, DType::F16 | DType::BF16) => {
             let near = Tolerance::of(DType::F32).times(times);
             // The other side may round to the neighbouring value, which is a unit in the last place
@@ -226,6 +228,9 @@ pub(crate) fn compare(op: &Op, ours: &[TensorData], theirs: &[TensorData]) -> Re
     if matches!(op.bound, Bound::Within) {
         return caught(|| within(op.name, ours, theirs));
     }
+    if matches!(op.bound, Bound::Either) {
+        return caught(|| either(op.name, ours, theirs));
+    }
     caught(|| {
         assert_eq!(ours.len(), theirs.len(), "{}: number of results", op.name);
         for (k, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
@@ -239,12 +244,37 @@ pub(crate) fn compare(op: &Op, ours: &[TensorData], theirs: &[TensorData]) -> Re
     })
 }
 
-/// Compares results with references and limits; behind them come the operands' clones, as many on both sides.
+/// Compares results with references and limits.
 fn within(name: &str, ours: &[TensorData], theirs: &[TensorData]) {
+    by_pairs(name, ours, theirs, |what, found, [reference, limits]| {
+        limits::assert_within(&what, found, reference, limits);
+    });
+}
+
+/// Compares results of which each has two right answers.
+fn either(name: &str, ours: &[TensorData], theirs: &[TensorData]) {
+    by_pairs(name, ours, theirs, |what, found, answers| {
+        let same = |answer: &TensorData| {
+            let values = || found.iter::<f64>().eq(answer.iter::<f64>());
+            found.dtype == answer.dtype && found.shape == answer.shape && values()
+        };
+        let [first, second] = answers;
+        assert!(same(first) || same(second), "{what}: {found} instead of {first} or {second}");
+    });
+}
+
+/// Gives `check` each result and what the oracle has for it. Behind them come the operands' clones, as many on both
+/// sides, which must be the same.
+fn by_pairs(
+    name: &str,
+    ours: &[TensorData],
+    theirs: &[TensorData],
+    check: impl Fn(std::fmt::Arguments<'_>, &TensorData, [&TensorData; 2]),
+) {
     let results = theirs.len().checked_sub(ours.len()).expect("two for each result");
     let (pairs, kept) = theirs.split_at(2 * results);
     for (k, (found, pair)) in ours.iter().zip(pairs.chunks(2)).enumerate() {
-        limits::assert_within(&format_args!("{name}, result {k}"), found, &pair[0], &pair[1]);
+        check(format_args!("{name}, result {k}"), found, [&pair[0], &pair[1]]);
     }
     assert_close(&format_args!("{name}, the operands' clones"), &ours[results..], kept, Tolerance::EXACT);
 }

@@ -4,7 +4,7 @@ use crate::draw::{Draw, Range, Side};
 use crate::run::{Bound::*, table};
 use crate::sums::{near, summed_as};
 use burn_backend::tensor::{FloatTensor, IntTensor};
-use burn_rocm_tests::limits::{self, Terms, unit, wide};
+use burn_rocm_tests::limits::{Terms, unit, wide};
 use burn_rocm_tests::*;
 
 const UNIT: Range = Range { low: -1.0, high: 1.0, wildest: 1, nan: true };
@@ -149,13 +149,12 @@ table! { |c, B|
         let terms = case.channels[0] / case.groups[0] * case.kernel[0] * case.kernel[1];
         let dtype = c.d.float_type();
         // Four products and a mask for each sample, which is kept in the result's type.
-        let terms = Terms { rounded: true, bias: true, ..Terms::of(6 * terms, dtype) };
+        let terms = Terms { roundings: 1, bias: true, ..Terms::of(6 * terms, dtype) };
         summed_as(c, terms, [&x, &weight, &mask, &bias], |[x, weight, mask, bias]| {
             let offset = if c.oracle() { B::float_cast(offset.clone(), FloatDType::F64) } else { offset.clone() };
             B::deform_conv2d(x, offset, weight, case.mask.then_some(mask), case.bias.then_some(bias), case.options.clone())
         })
     };
-    // The oracle computes every gradient in f32, f64's too.
     deform_conv2d_backward, Within => {
         let case = Deform::of(c.d);
         let dtype = c.d.float_type();
@@ -173,36 +172,7 @@ table! { |c, B|
         }
         let places = case.batch * case.out[0] * case.out[1];
         let terms = (case.channels[0] * case.channels[1] * case.kernel[0] * case.kernel[1]).max(places);
-        // Both sides sum in f32, so the bound counts the roundings twice.
-        let others = Terms { wide: DType::F32, rounded: true, ..Terms::of(24 * terms, dtype) };
-        let exact = operands.map(|t| B::float_cast(t, FloatDType::F32));
-        // The offset's gradient consists of differences of neighbours, down and across. Neighbours
-        // of opposite signs turn the differences into sums, with the same sign pattern in every
-        // channel.
-        let signs = [0, 1].map(|axis| {
-            let [h, w] = case.size;
-            let sign = |i: usize| if [i / w, i % w][axis].is_multiple_of(2) { 1.0f32 } else { -1.0 };
-            let data = TensorData::new((0..h * w).map(sign).collect::<Vec<_>>(), [1, 1, h, w]);
-            B::float_from_data(data, &c.device)
-        });
-        let mut magnitudes = exact.clone().map(B::float_abs);
-        magnitudes[1] = exact[1].clone();
-        let [down, across] = signs.map(|sign| {
-            let mut turned = magnitudes.clone();
-            turned[0] = B::float_mul(turned[0].clone(), sign);
-            read_float::<B>(gradients(turned).swap_remove(1))
-        });
-        let greater = |(a, b): (f32, f32)| a.abs().max(b.abs());
-        let of_offset: Vec<f32> = down.iter::<f32>().zip(across.iter::<f32>()).map(greater).collect();
-        let of_offset = TensorData::new(of_offset, down.shape.clone());
-        let pairs = gradients(exact).into_iter().zip(gradients(magnitudes));
-        let of = |(k, (out, magnitude)): (usize, (FloatTensor<B>, FloatTensor<B>))| {
-            let [reference, magnitude] = [out, magnitude].map(read_float::<B>);
-            let magnitude = if k == 1 { &of_offset } else { &magnitude };
-            let limits = limits::sums(&reference, magnitude, others);
-            vec![reference, limits]
-        };
-        pairs.enumerate().flat_map(of).collect()
+        deform::limited::<B>(operands, terms, dtype, &c.device, gradients)
     };
     // Burn's composition in f64 is the oracle.
     ctc_loss, Within => {

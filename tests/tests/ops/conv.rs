@@ -1,5 +1,6 @@
 //! Convolutions: forward, transposed, and the gradients, in 1, 2 and 3 dims.
 
+use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::*;
 
 struct Case {
@@ -34,8 +35,9 @@ const CASES: &[Case] = &[
 ];
 
 impl Case {
-    fn terms(&self, dims: u32) -> usize {
-        self.channels[0] / self.groups * self.kernel.pow(dims)
+    /// The most products that a sum has: over a group's channels (0: in, 1: out) and the window.
+    fn terms(&self, channels: usize, dims: u32) -> usize {
+        self.channels[channels] / self.groups * self.kernel.pow(dims)
     }
 
     fn name(&self, dims: usize, dtype: DType) -> String {
@@ -76,33 +78,28 @@ macro_rules! conv {
                         [c.dilation; $dims],
                         c.groups,
                     );
-                    differential!(
-                        c.name($dims, dtype),
-                        Tolerance::convolution(dtype, c.terms($dims)),
-                        |B, device| {
-                            let of = |input: &Input| widened::<B>(input, &device);
-                            let read = |tensor| read_rounded::<B>(tensor, dtype);
-                            vec![
-                                read(B::$conv(of(&x), of(&w), None, options.clone())),
-                                read(B::$conv(of(&x), of(&w), Some(of(&b)), options.clone())),
-                            ]
-                        }
-                    );
-                    // Sums over a whole batch and plane: the bound grows with their length.
-                    let terms = c.batch * c.out().pow($dims) * c.channels[1] * c.kernel;
-                    differential!(
-                        c.name($dims, dtype) + " backward",
-                        Tolerance::convolution(dtype, terms),
-                        |B, device| {
-                            let of = |input: &Input| widened::<B>(input, &device);
-                            let read = |tensor| read_rounded::<B>(tensor, dtype);
-                            vec![
-                                read(B::$x_backward(of(&x), of(&w), of(&g), options.clone())),
-                                read(B::$w_backward(of(&x), of(&w), of(&g), options.clone())),
-                                read(B::$b_backward(of(&x), of(&b), of(&g))),
-                            ]
-                        }
-                    );
+                    let name = c.name($dims, dtype);
+                    let there = Terms::of(c.terms(0, $dims), dtype);
+                    sums!(name, there, |B, device, [x = &x, w = &w]| {
+                        B::$conv(x, w, None, options.clone())
+                    });
+                    let there = Terms { bias: true, ..there };
+                    sums!(name, there, |B, device, [x = &x, w = &w, b = &b]| {
+                        B::$conv(x, w, Some(b), options.clone())
+                    });
+                    let name = name + " backward";
+                    let by_input = Terms::in_parts(c.terms(1, $dims), 1, dtype);
+                    sums!(name, by_input, |B, device, [x = &x, w = &w, g = &g]| {
+                        B::$x_backward(x, w, g, options.clone())
+                    });
+                    let places = c.batch * c.out().pow($dims);
+                    let by_weight = Terms::in_parts(places, c.batch, dtype);
+                    sums!(name, by_weight, |B, device, [x = &x, w = &w, g = &g]| {
+                        B::$w_backward(x, w, g, options.clone())
+                    });
+                    sums!(name, Terms::of(places, dtype), |B, device, [x = &x, b = &b, g = &g]| {
+                        B::$b_backward(x, b, g)
+                    });
                 }
             }
         }
@@ -156,21 +153,23 @@ macro_rules! conv_transpose {
                         [c.dilation; $dims],
                         c.groups,
                     );
-                    let terms = c.batch * c.size.pow($dims) * c.channels[1] * c.kernel;
-                    differential!(
-                        format!("transposed {}", c.name($dims, dtype)),
-                        Tolerance::convolution(dtype, terms),
-                        |B, device| {
-                            let of = |input: &Input| widened::<B>(input, &device);
-                            let read = |tensor| read_rounded::<B>(tensor, dtype);
-                            vec![
-                                read(B::$conv(of(&x), of(&w), None, options.clone())),
-                                read(B::$conv(of(&x), of(&w), Some(of(&b)), options.clone())),
-                                read(B::$x_backward(of(&w), of(&g), options.clone())),
-                                read(B::$w_backward(of(&x), of(&w), of(&g), options.clone())),
-                            ]
-                        }
-                    );
+                    let name = format!("transposed {}", c.name($dims, dtype));
+                    // The input's gradient of a convolution.
+                    let there = Terms::in_parts(c.terms(0, $dims), 1, dtype);
+                    sums!(name, there, |B, device, [x = &x, w = &w]| {
+                        B::$conv(x, w, None, options.clone())
+                    });
+                    let there = Terms { bias: true, ..there };
+                    sums!(name, there, |B, device, [x = &x, w = &w, b = &b]| {
+                        B::$conv(x, w, Some(b), options.clone())
+                    });
+                    sums!(name, Terms::of(c.terms(1, $dims), dtype), |B, device, [w = &w, g = &g]| {
+                        B::$x_backward(w, g, options.clone())
+                    });
+                    let by_weight = Terms::in_parts(c.batch * c.size.pow($dims), c.batch, dtype);
+                    sums!(name, by_weight, |B, device, [x = &x, w = &w, g = &g]| {
+                        B::$w_backward(x, w, g, options.clone())
+                    });
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use burn_rocm_tests::limits::{self, Terms, exact};
 use burn_rocm_tests::*;
 
 /// Cases of each rank and dtype. MIOpen compiles kernels for each, which takes a virtual GPU seconds; lockstep
@@ -115,41 +116,33 @@ macro_rules! drawn {
                     let w = draw(&shape(to, from / c.groups, &c.window), view(random.below(4)));
                     let b = draw(&[to], View::Contiguous);
                     let g = draw(&shape(c.batch, to, &c.out()), view(random.below(4)));
-                    let terms = c.batch
-                        * to.max(from)
-                        * (c.out().iter().product::<usize>() + c.window.iter().product::<usize>());
+                    let taps = c.window.iter().product::<usize>();
                     let name = format!(concat!(stringify!($conv), " {:?} {:?}"), dtype, c);
-                    differential!(name, Tolerance::convolution(dtype, terms), |B, device| {
-                        let [x, w, g] = [&x, &w, &g].map(|input| widened::<B>(input, &device));
-                        vec![
-                            read_rounded::<B>(
-                                B::$conv(x.clone(), w.clone(), Some(widened::<B>(&b, &device)), c.options()),
-                                dtype,
-                            ),
-                            read_rounded::<B>(B::$x(x.clone(), w.clone(), g.clone(), c.options()), dtype),
-                            read_rounded::<B>(B::$w(x, w, g, c.options()), dtype),
-                        ]
+                    let there = Terms { bias: true, ..Terms::of(from / c.groups * taps, dtype) };
+                    sums!(name, there, |B, device, [x = &x, w = &w, b = &b]| {
+                        B::$conv(x, w, Some(b), c.options())
                     });
+                    let by_input = Terms::in_parts(to / c.groups * taps, 1, dtype);
+                    sums!(name, by_input, |B, device, [x = &x, w = &w, g = &g]| B::$x(x, w, g, c.options()));
+                    let places = c.batch * c.out().iter().product::<usize>();
+                    let by_weight = Terms::in_parts(places, c.batch, dtype);
+                    sums!(name, by_weight, |B, device, [x = &x, w = &w, g = &g]| B::$w(x, w, g, c.options()));
                     let w = draw(&shape(from, to / c.groups, &c.window), view(random.below(4)));
                     let g = draw(&shape(c.batch, to, &c.transposed()), view(random.below(4)));
-                    let terms = c.batch * to.max(from) * c.transposed().iter().product::<usize>();
                     let name = format!(concat!(stringify!($transposed), " {:?} {:?}"), dtype, c);
-                    differential!(name, Tolerance::convolution(dtype, terms), |B, device| {
-                        let [x, w, g] = [&x, &w, &g].map(|input| widened::<B>(input, &device));
-                        let options = c.transposed_options();
-                        vec![
-                            read_rounded::<B>(
-                                B::$transposed(
-                                    x.clone(),
-                                    w.clone(),
-                                    Some(widened::<B>(&b, &device)),
-                                    options.clone(),
-                                ),
-                                dtype,
-                            ),
-                            read_rounded::<B>(B::$tx(w.clone(), g.clone(), options.clone()), dtype),
-                            read_rounded::<B>(B::$tw(x, w, g, options), dtype),
-                        ]
+                    // The input's gradient of a convolution.
+                    let there = Terms { bias: true, ..Terms::in_parts(from / c.groups * taps, 1, dtype) };
+                    sums!(name, there, |B, device, [x = &x, w = &w, b = &b]| {
+                        B::$transposed(x, w, Some(b), c.transposed_options())
+                    });
+                    let by_input = Terms::of(to / c.groups * taps, dtype);
+                    sums!(name, by_input, |B, device, [w = &w, g = &g]| {
+                        B::$tx(w, g, c.transposed_options())
+                    });
+                    let places = c.batch * c.size.iter().product::<usize>();
+                    let by_weight = Terms::in_parts(places, c.batch, dtype);
+                    sums!(name, by_weight, |B, device, [x = &x, w = &w, g = &g]| {
+                        B::$tw(x, w, g, c.transposed_options())
                     });
                 }
             }
@@ -190,20 +183,21 @@ fn grouped_lines_with_a_rest() {
                 options,
             )
         };
-        let theirs = {
+        let [reference, magnitude] = [false, true].map(|magnitudes| {
             let device = Default::default();
             let plane = |line: &Input| {
                 let [a, b, c] = [0, 1, 2].map(|d| line.shape()[d]);
-                O::float_reshape(line.float::<O>(&device), Shape::new([a, b, 1, c]))
+                O::float_reshape(exact::<O>(line, magnitudes, &device), Shape::new([a, b, 1, c]))
             };
             let options = ConvOptions::<2>::new([1, 4], [0, 0], [1, 2], 3);
-            O::float_reshape(
+            read_float::<O>(O::float_reshape(
                 O::conv2d_weight_backward(plane(&x), plane(&w), plane(&g), options),
                 Shape::new([9, 2, 3]),
-            )
-        };
-        let tolerance = Tolerance::sum(dtype, 4);
-        assert_close(&format!("{dtype:?}"), &[read_float::<R>(ours)], &[read_float::<O>(theirs)], tolerance);
+            ))
+        });
+        // One place of each of two images.
+        let limits = limits::sums(&reference, &magnitude, Terms::in_parts(2, 2, dtype));
+        limits::assert_within(&format!("{dtype:?}"), &read_float::<R>(ours), &reference, &limits);
     }
 }
 
@@ -220,15 +214,16 @@ fn lines_longer_than_a_piece() {
             let out = [0, 1].map(|d| (size[d] + 2 * padding[d] - [1, 5][d]) / stride[d] + 1);
             let g = float(&random, &[2, 5, out[0], out[1]], dtype, View::Contiguous, -1.0, 1.0);
             let options = ConvOptions::<2>::new(stride, padding, [1, 1], 1);
-            let tolerance = Tolerance::convolution(dtype, 2 * out[0] * out[1] + 15);
-            differential!(format!("{dtype:?} {size:?} {stride:?}"), tolerance, |B, device| {
-                let [x, w, g] = [&x, &w, &g].map(|input| widened::<B>(input, &device));
-                let read = |tensor| read_rounded::<B>(tensor, dtype);
-                vec![
-                    read(B::conv2d(x.clone(), w.clone(), None, options.clone())),
-                    read(B::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options.clone())),
-                    read(B::conv2d_weight_backward(x, w, g, options.clone())),
-                ]
+            let what = format!("{dtype:?} {size:?} {stride:?}");
+            sums!(what, Terms::of(3 * 5, dtype), |B, device, [x = &x, w = &w]| {
+                B::conv2d(x, w, None, options.clone())
+            });
+            sums!(what, Terms::in_parts(5 * 5, 1, dtype), |B, device, [x = &x, w = &w, g = &g]| {
+                B::conv2d_x_backward(x, w, g, options.clone())
+            });
+            let by_weight = Terms::in_parts(2 * out[0] * out[1], 2, dtype);
+            sums!(what, by_weight, |B, device, [x = &x, w = &w, g = &g]| {
+                B::conv2d_weight_backward(x, w, g, options.clone())
             });
         }
     }
@@ -242,13 +237,13 @@ fn a_batch_in_parts_natively() {
     // 3.2 MB of patches an image.
     let (x, w, g) = (draw(&[43, 16, 32, 32]), draw(&[8, 16, 5, 5]), draw(&[43, 8, 32, 32]));
     let options = ConvOptions::<2>::new([1, 1], [2, 2], [1, 1], 1);
-    differential!("parts", Tolerance::sum(DType::F64, 43 * 1024).times(2.0), |B, device| {
-        let (x, w, g) = (x.float::<B>(&device), w.float::<B>(&device), g.float::<B>(&device));
-        vec![
-            read_float::<B>(B::conv2d(x.clone(), w.clone(), None, options.clone())),
-            read_float::<B>(B::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options.clone())),
-            read_float::<B>(B::conv2d_weight_backward(x, w, g, options.clone())),
-        ]
+    let terms = |count| Terms::of(count, DType::F64);
+    sums!("parts", terms(16 * 25), |B, device, [x = &x, w = &w]| B::conv2d(x, w, None, options.clone()));
+    sums!("parts", terms(8 * 25), |B, device, [x = &x, w = &w, g = &g]| {
+        B::conv2d_x_backward(x, w, g, options.clone())
+    });
+    sums!("parts", terms(43 * 1024), |B, device, [x = &x, w = &w, g = &g]| {
+        B::conv2d_weight_backward(x, w, g, options.clone())
     });
 }
 

@@ -1,5 +1,7 @@
 //! Deformable convolution and its gradients.
 
+use burn_backend::tensor::{Device, FloatTensor};
+use burn_rocm_tests::limits::{self, Terms, exact};
 use burn_rocm_tests::*;
 
 /// Sizes and options.
@@ -67,9 +69,11 @@ impl Case {
         })
     }
 
-    /// Products that an output is the sum of.
-    fn terms(&self) -> usize {
-        self.channels[0] / self.groups[0] * self.kernel[0] * self.kernel[1]
+    /// What an output is the sum of: for each sample four products and a mask, and the sample is kept in the result's
+    /// type.
+    fn terms(&self, dtype: DType) -> Terms {
+        let samples = self.channels[0] / self.groups[0] * self.kernel[0] * self.kernel[1];
+        Terms { roundings: 1, bias: true, ..Terms::of(6 * samples, dtype) }
     }
 
     fn inputs(&self, random: &Random, dtype: DType, views: bool) -> Inputs {
@@ -102,15 +106,55 @@ impl Inputs {
         read_float::<B>(B::deform_conv2d(x, offset, weight, mask, bias, options))
     }
 
-    fn backward<B: Backend>(&self, options: DeformConvOptions<2>) -> Vec<TensorData> {
-        let device = Default::default();
-        let [mask, bias] = [&self.mask, &self.bias].map(|t| t.as_ref().map(|t| t.float::<B>(&device)));
-        let [x, offset, weight, grad] =
-            [&self.x, &self.offset, &self.weight, &self.grad].map(|t| t.float::<B>(&device));
+    /// Input, offsets, weight, mask, bias and the output's gradient; the input in place of what is not there.
+    fn operands<B: Backend>(&self, device: &Device<B>) -> [FloatTensor<B>; 6] {
+        let [mask, bias] = [&self.mask, &self.bias].map(|t| t.as_ref().unwrap_or(&self.x));
+        [&self.x, &self.offset, &self.weight, mask, bias, &self.grad].map(|t| t.float::<B>(device))
+    }
+
+    /// The gradients from [`Self::operands`].
+    fn gradients<B: Backend>(
+        &self,
+        [x, offset, weight, mask, bias, grad]: [FloatTensor<B>; 6],
+        options: DeformConvOptions<2>,
+    ) -> Vec<FloatTensor<B>> {
+        let (mask, bias) = (self.mask.as_ref().map(|_| mask), self.bias.as_ref().map(|_| bias));
         let grads = B::deform_conv2d_backward(x, offset, weight, mask, bias, grad, options);
         let always = [grads.x_grad, grads.offset_grad, grads.weight_grad];
-        let all = always.into_iter().chain(grads.mask_grad).chain(grads.bias_grad);
-        all.map(read_float::<B>).collect()
+        always.into_iter().chain(grads.mask_grad).chain(grads.bias_grad).collect()
+    }
+
+    fn backward<B: Backend>(&self, options: DeformConvOptions<2>) -> Vec<TensorData> {
+        let grads = self.gradients::<B>(self.operands::<B>(&Default::default()), options);
+        grads.into_iter().map(read_float::<B>).collect()
+    }
+
+    /// Checks the output within its rounding bound.
+    fn check(&self, what: &str, case: &Case, dtype: DType) {
+        let [mask, bias] = [&self.mask, &self.bias].map(|t| t.as_ref().unwrap_or(&self.x));
+        let (masked, biased) = (self.mask.is_some(), self.bias.is_some());
+        let operands = (&self.x, &self.weight);
+        sums!(what, case.terms(dtype), |B, device, [x = operands.0, w = operands.1, m = mask, b = bias]| {
+            let offset = B::float_cast(self.offset.float::<B>(&device), x.dtype().into());
+            B::deform_conv2d(x, offset, w, masked.then_some(m), biased.then_some(b), case.options())
+        });
+    }
+
+    /// Checks the gradients within their rounding bounds.
+    fn check_backward(&self, what: &str, case: &Case, dtype: DType) {
+        trace::to_file();
+        let [oh, ow] = case.out();
+        let products = case.channels[0] * case.channels[1] * case.kernel[0] * case.kernel[1];
+        let found = self.backward::<R>(case.options());
+        let device = Default::default();
+        let gradients = |operands| self.gradients::<O>(operands, case.options());
+        let terms = products.max(case.batch * oh * ow);
+        let expected = deform::limited::<O>(self.operands::<O>(&device), terms, dtype, &device, gradients);
+        assert_eq!(expected.len(), 2 * found.len(), "{what}: number of gradients");
+        for (k, (found, expected)) in found.iter().zip(expected.chunks(2)).enumerate() {
+            assert_eq!(found.dtype, dtype, "{what}, gradient {k}");
+            limits::assert_within(&format!("{what}, gradient {k}"), found, &expected[0], &expected[1]);
+        }
     }
 }
 
@@ -122,9 +166,7 @@ fn deform_conv2d() {
             for views in [false, true] {
                 let inputs = case.inputs(&random, dtype, views);
                 let what = format!("deform_conv2d {dtype:?} {case:?}");
-                let near = Tolerance::sum(dtype, case.terms()).times(3.0);
-                let found = inputs.forward::<R>(case.options());
-                assert_close(&what, &[found], &[inputs.forward::<O>(case.options())], near);
+                inputs.check(&what, case, dtype);
             }
         }
     }
@@ -138,11 +180,7 @@ fn deform_conv2d_backward() {
             for views in [false, true] {
                 let inputs = case.inputs(&random, dtype, views);
                 let what = format!("deform_conv2d_backward {dtype:?} {case:?}");
-                let [oh, ow] = case.out();
-                let terms = (case.terms() * case.channels[1]).max(case.batch * oh * ow);
-                let found = inputs.backward::<R>(case.options());
-                let expected = inputs.backward::<O>(case.options());
-                assert_close(&what, &found, &expected, Tolerance::sum(dtype, terms).times(6.0));
+                inputs.check_backward(&what, case, dtype);
             }
         }
     }
@@ -207,16 +245,9 @@ fn deform_conv2d_at_odd_points() {
         let mut inputs = case.inputs(&random, dtype, false);
         let shape = inputs.offset.shape().to_vec();
         inputs.offset = Input::new(&shape, dtype, View::Contiguous, || points[random.below(points.len())]);
-        let near = Tolerance::sum(dtype, 64).times(6.0);
         let what = format!("deform_conv2d {dtype:?}");
-        assert_close(
-            &what,
-            &[inputs.forward::<R>(case.options())],
-            &[inputs.forward::<O>(case.options())],
-            near,
-        );
-        let (found, expected) = (inputs.backward::<R>(case.options()), inputs.backward::<O>(case.options()));
-        assert_close(&what, &found, &expected, near);
+        inputs.check(&what, &case, dtype);
+        inputs.check_backward(&what, &case, dtype);
     }
 }
 
@@ -244,12 +275,16 @@ fn deform_conv2d_without_offsets() {
     let mut inputs = case.inputs(&random, DType::F32, false);
     let shape = inputs.offset.shape().to_vec();
     inputs.offset = Input::new(&shape, DType::F32, View::Contiguous, || 0.0);
-    let device = Default::default();
-    let [x, weight] = [&inputs.x, &inputs.weight].map(|t| t.float::<R>(&device));
-    let bias = inputs.bias.as_ref().map(|t| t.float::<R>(&device));
-    let plain = R::conv2d(x, weight, bias, ConvOptions::new(case.stride, case.padding, case.dilation, 2));
-    let near = Tolerance::sum(DType::F32, case.terms()).times(3.0);
-    assert_close(&"deform_conv2d", &[inputs.forward::<R>(case.options())], &[read_float::<R>(plain)], near);
+    let [reference, magnitude] = [false, true].map(|magnitudes| {
+        let device = Default::default();
+        let [x, weight] = [&inputs.x, &inputs.weight].map(|t| exact::<O>(t, magnitudes, &device));
+        let bias = inputs.bias.as_ref().map(|t| exact::<O>(t, magnitudes, &device));
+        let options = ConvOptions::new(case.stride, case.padding, case.dilation, 2);
+        read_float::<O>(O::conv2d(x, weight, bias, options))
+    });
+    let limits = limits::sums(&reference, &magnitude, case.terms(DType::F32));
+    let found = inputs.forward::<R>(case.options());
+    limits::assert_within(&"deform_conv2d", &found, &reference, &limits);
 }
 
 /// No images, and no pixels: as many zeros or biases as there are outputs.

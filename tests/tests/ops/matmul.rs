@@ -1,5 +1,6 @@
 //! Matrix products: transposed, broadcast, strided, thin and empty.
 
+use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::*;
 
 #[test]
@@ -31,16 +32,8 @@ fn float_matmul() {
                     let a = float(&random, left, dtype, a_view, -1.0, 1.0);
                     let b = float(&random, right, dtype, b_view, -1.0, 1.0);
                     let what = format!("matmul {dtype:?} {left:?} {a_view:?} by {right:?} {b_view:?}");
-                    differential!(
-                        what,
-                        Tolerance::sum(dtype, left[left.len() - 1]).times(2.0),
-                        |B, device| {
-                            vec![read_float::<B>(B::float_matmul(
-                                a.float::<B>(&device),
-                                b.float::<B>(&device),
-                            ))]
-                        }
-                    );
+                    let terms = Terms::of(left[left.len() - 1], dtype);
+                    sums!(what, terms, |B, device, [a = &a, b = &b]| B::float_matmul(a, b));
                 }
             }
         }
@@ -57,15 +50,10 @@ fn transposed_operands() {
             let (a, b) = (with(9, 7), with(5, 9));
             let a = float(&random, &a, dtype, View::Contiguous, -1.0, 1.0);
             let b = float(&random, &b, dtype, View::Contiguous, -1.0, 1.0);
-            differential!(
-                format!("transposed matmul {dtype:?} batch {batch:?}"),
-                Tolerance::sum(dtype, 9),
-                |B, device| {
-                    let turned = |t| B::float_transpose(t);
-                    let out = B::float_matmul(turned(a.float::<B>(&device)), turned(b.float::<B>(&device)));
-                    vec![read_float::<B>(out)]
-                }
-            );
+            let what = format!("transposed matmul {dtype:?} batch {batch:?}");
+            sums!(what, Terms::of(9, dtype), |B, device, [a = &a, b = &b]| {
+                B::float_matmul(B::float_transpose(a), B::float_transpose(b))
+            });
         }
     }
 }
@@ -99,25 +87,13 @@ fn linear_with_its_gradients() {
             let g = float(&random, &[lead.clone(), vec![6]].concat(), dtype, View::Contiguous, -1.0, 1.0);
             let w = float(&random, &[9, 6], dtype, View::Contiguous, -1.0, 1.0);
             let b = float(&random, &[6], dtype, View::Contiguous, -1.0, 1.0);
-            differential!(
-                format!("linear {dtype:?} {lead:?}"),
-                Tolerance::sum(dtype, 24).times(2.0),
-                |B, device| {
-                    vec![
-                        read_float::<B>(B::linear(
-                            x.float::<B>(&device),
-                            w.float::<B>(&device),
-                            Some(b.float::<B>(&device)),
-                        )),
-                        read_float::<B>(B::linear_x_backward(w.float::<B>(&device), g.float::<B>(&device))),
-                        read_float::<B>(B::linear_weight_backward(
-                            x.float::<B>(&device),
-                            g.float::<B>(&device),
-                        )),
-                        read_float::<B>(B::linear_bias_backward(g.float::<B>(&device))),
-                    ]
-                }
-            );
+            let what = format!("linear {dtype:?} {lead:?}");
+            let biased = Terms { bias: true, ..Terms::of(9, dtype) };
+            let rows = Terms::of(lead.iter().product(), dtype);
+            sums!(what, biased, |B, device, [x = &x, w = &w, b = &b]| B::linear(x, w, Some(b)));
+            sums!(what, Terms::of(6, dtype), |B, device, [w = &w, g = &g]| B::linear_x_backward(w, g));
+            sums!(what, rows, |B, device, [x = &x, g = &g]| B::linear_weight_backward(x, g));
+            sums!(what, rows, |B, device, [g = &g]| B::linear_bias_backward(g));
         }
     }
 }

@@ -5,6 +5,7 @@ use super::quantized::{STORES, VALUES, parts, read_q};
 use burn_backend::TensorPrimitive;
 use burn_backend::quantization::{QuantLevel, QuantScheme, QuantStore, QuantValue};
 use burn_backend::tensor::{FloatTensor, QuantizedTensor};
+use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::*;
 
 type QTensor = QuantizedTensor<R>;
@@ -25,26 +26,28 @@ fn as_f64(tensor: FTensor) -> TensorData {
     read_float::<R>(R::float_cast(tensor, FloatDType::F64))
 }
 
-/// The oracle's product in f64.
-fn expected(lhs: FTensor, rhs: FTensor) -> TensorData {
-    let there = |tensor| O::float_from_data(as_f64(tensor), &Default::default());
-    read_float::<O>(O::float_matmul(there(lhs), there(rhs)))
+/// The oracle's product in f64, and that of the magnitudes.
+fn expected(lhs: FTensor, rhs: FTensor) -> [TensorData; 2] {
+    let there = [lhs, rhs].map(|tensor| O::float_from_data(as_f64(tensor), &Default::default()));
+    let product = |[lhs, rhs]: [FloatTensor<O>; 2]| read_float::<O>(O::float_matmul(lhs, rhs));
+    [product(there.clone()), product(there.map(O::float_abs))]
 }
 
-/// Checks `lhs x rhs` where each may be quantised: floats of `dtype` are rounded to it and summed in f32.
+/// Checks `lhs x rhs` where each may be quantised, against the rounding bound of sums of `terms` products in f32 that
+/// are rounded to `dtype`.
 #[track_caller]
 fn check(what: &str, lhs: TensorPrimitive<R>, rhs: TensorPrimitive<R>, terms: usize, dtype: DType) {
     let float = |t: &TensorPrimitive<R>| match t.clone() {
         TensorPrimitive::Float(t) => t,
         TensorPrimitive::QFloat(t) => R::dequantize(t, FloatDType::F64),
     };
-    let expected = expected(float(&lhs), float(&rhs));
+    let [reference, magnitude] = expected(float(&lhs), float(&rhs));
     let out = product(lhs, rhs);
     assert_eq!(out.dtype(), dtype, "{what}");
-    // Terms of up to 9.
-    let mut tolerance = Tolerance::sum(DType::F32, terms).times(9.0);
-    tolerance.relative = tolerance.relative.max(Tolerance::of(dtype).relative);
-    assert_close(&what, &[as_f64(out)], &[expected], tolerance);
+    // Scales times values, and floats of f64, are rounded to f32, which counts as more terms.
+    let terms = Terms { wide: DType::F32, ..Terms::of(terms + 4, dtype) };
+    let limits = limits::sums(&reference, &magnitude, terms);
+    limits::assert_within(&what, &read_float::<R>(out), &reference, &limits);
 }
 
 /// Each value and store, one scale and blocks of 1-d and 2-d.

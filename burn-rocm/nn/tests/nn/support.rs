@@ -5,6 +5,7 @@ use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::backend::AutodiffBackend;
 pub(crate) use burn::tensor::{DType, Tensor, TensorData};
+use burn_rocm_tests::limits::{self, growth, unit, wide};
 pub(crate) use burn_rocm_tests::{Random, Tolerance};
 
 /// This backend, with either strategy.
@@ -22,6 +23,88 @@ pub(crate) fn tensor<B: AutodiffBackend, const D: usize>(data: &TensorData, dtyp
 pub(crate) fn uniform(random: &Random, shape: &[usize]) -> TensorData {
     let values: Vec<f64> = (0..shape.iter().product()).map(|_| random.uniform(-2.0, 2.0)).collect();
     TensorData::new(values, shape.to_vec())
+}
+
+/// The magnitudes of data, in f64.
+pub(crate) fn magnitudes(data: &TensorData) -> TensorData {
+    TensorData::new(data.iter::<f64>().map(f64::abs).collect(), data.shape.clone())
+}
+
+/// For each result its reference and limits: errors of at most a share of what the same ops give for operands without
+/// signs.
+pub(crate) fn limited(
+    reference: Vec<TensorData>,
+    magnitude: &[TensorData],
+    share: f64,
+    dtype: DType,
+) -> Vec<[TensorData; 2]> {
+    assert_eq!(reference.len(), magnitude.len(), "a magnitude for each result");
+    let limits = magnitude.iter().map(|data| limits::shares(data, share, dtype));
+    reference.into_iter().zip(limits).map(|(reference, limits)| [reference, limits]).collect()
+}
+
+/// How many of two sides have errors that count: a reference in f64 is off as much as a result in f64.
+pub(crate) fn sides(dtype: DType) -> f64 {
+    if dtype == DType::F64 { 2.0 } else { 1.0 }
+}
+
+/// The share of their magnitudes that results of a layer may be off by: `act(x w + b)`, and the gradients of the sum of
+/// its squares by `x`, `w` and `b`. The magnitudes are those of the layer without an activation. `terms`: the most
+/// products that one of the sums has.
+///
+/// To first order in the roundings, with `g` for [`growth`] of the sums, `u` for the unit of `dtype` and `r` for that
+/// of the type it is computed in:
+/// - `x w` is off by `g`, and is stored, and the bias is added: `g + 2 u`.
+/// - An activation's slope is at most 1.13 (gelu's) and its own error `8 r`. Its result is stored:
+///   `1.13 g + 3.3 u + 8 r`.
+/// - The gradient by `x w` is twice the activation times its slope. It has the errors of both: the activation times
+///   its second derivative is at most 0.3, and `relu` times its slope has no jump. Three values are stored:
+///   `1.6 g + 6.6 u + 17 r`.
+/// - Each gradient is a sum of products with these, off by 1.13 times `g`, and is stored: `2.8 g + 7.8 u + 17 r`.
+pub(crate) fn layer_share(terms: usize, dtype: DType) -> f64 {
+    let g = growth(terms, wide(dtype));
+    1.01 * sides(dtype) * (3.0 * g + 8.0 * unit(dtype) + 17.0 * unit(wide(dtype)))
+}
+
+/// The share of their magnitudes that a loss of elements of `a` and `b` and its square's gradients may be off by: a sum
+/// or mean of `terms` squared errors or Huber losses. The magnitudes are those of [`squares`] or [`hubers`] of
+/// `|a| + |b|`.
+///
+/// With `g`, `u` and `r` as for [`layer_share`], to first order:
+/// - The first operand may be a stored product, and the residual may be stored: `2 u + r`.
+/// - A square has twice that. The loss is summed and stored: `5 u + 2 r + g`.
+/// - A gradient is a product of the loss and the residual. It is stored, and again behind the first operand's product:
+///   `9 u + 8 r + g`.
+/// - A Huber loss has its bound or less as its slope where a square has the residual. [`hubers`] has their sum.
+pub(crate) fn loss_share(terms: usize, dtype: DType) -> f64 {
+    let g = growth(terms, wide(dtype));
+    1.01 * sides(dtype) * (12.0 * unit(dtype) + 8.0 * unit(wide(dtype)) + g)
+}
+
+/// The squares of sums of magnitudes.
+pub(crate) fn squares<B: AutodiffBackend, const D: usize>(sum: Tensor<B, D>) -> Tensor<B, D> {
+    sum.clone() * sum
+}
+
+/// What is no less than Huber losses of these residuals, and whose slope is no less than their slope plus the
+/// residuals.
+pub(crate) fn hubers<B: AutodiffBackend, const D: usize>(sum: Tensor<B, D>, bound: f64) -> Tensor<B, D> {
+    sum.clone() * bound + squares(sum) * 0.5
+}
+
+/// Asserts that each result has `dtype` and is within its limits.
+#[track_caller]
+pub(crate) fn assert_limits(
+    what: &impl std::fmt::Display,
+    dtype: DType,
+    found: &[TensorData],
+    expected: &[[TensorData; 2]],
+) {
+    assert_eq!(found.len(), expected.len(), "{what}: number of results");
+    for (k, (found, [reference, limits])) in found.iter().zip(expected).enumerate() {
+        assert_eq!(found.dtype, dtype, "{what}, result {k}");
+        limits::assert_within(&format_args!("{what}, result {k}"), found, reference, limits);
+    }
 }
 
 /// The gradients of all parameters of a module, in their order; one that has none fails the test.
@@ -68,3 +151,25 @@ macro_rules! against_burn {
     }};
 }
 pub(crate) use against_burn;
+
+/// Asserts that what a body gives here with each checkpointing strategy, all of `dtype`, is within the limits that
+/// `expected` has with a reference for each result.
+///
+/// The body sees the backend as `B`, and returns a `Vec<TensorData>`.
+macro_rules! within_limits {
+    ($what:expr, $dtype:expr, $expected:expr, |$B:ident| $ours:expr) => {{
+        burn_rocm_tests::trace::to_file();
+        let expected: Vec<[burn::tensor::TensorData; 2]> = $expected;
+        let ours: Vec<burn::tensor::TensorData> = {
+            type $B = $crate::support::Ours;
+            $ours
+        };
+        $crate::support::assert_limits(&$what, $dtype, &ours, &expected);
+        let ours: Vec<burn::tensor::TensorData> = {
+            type $B = $crate::support::Balanced;
+            $ours
+        };
+        $crate::support::assert_limits(&format!("{}, recomputed", $what), $dtype, &ours, &expected);
+    }};
+}
+pub(crate) use within_limits;

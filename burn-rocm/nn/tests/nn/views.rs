@@ -79,20 +79,34 @@ fn losses_of_elements_take_views() {
     let labels = TensorData::new(labels, [3, 5, 4]);
     let huber = (burns::HuberLossConfig::new(0.7).init(), loss::HuberLossConfig::new(0.7).init());
     for dtype in FLOATS {
-        let tolerance = Tolerance::sum(dtype, 100).times(3.0);
+        let [data, other] = [&data, &other].map(|data| data.clone().convert_dtype(dtype));
+        let [signless, others] = [&data, &other].map(magnitudes);
         macro_rules! targets {
-            ($B:ident) => {
-                tensor::<$B, 3>(&other, dtype).swap_dims(0, 2)
+            ($B:ident, $data:expr, $dtype:expr) => {
+                tensor::<$B, 3>($data, $dtype).swap_dims(0, 2)
             };
         }
-        against_burn!(format!("mse {dtype:?}"), tolerance, |B|
-            theirs of_view!(B, &data, dtype, |x| burns::MseLoss::new().forward(x, targets!(B), Reduction::Mean)),
-            ours of_view!(B, &data, dtype, |x| loss::MseLoss::new().forward(x, targets!(B), Reduction::Mean))
-        );
-        against_burn!(format!("huber {dtype:?}"), tolerance, |B|
-            theirs of_view!(B, &data, dtype, |x| huber.0.forward_no_reduction(x, targets!(B))),
-            ours of_view!(B, &data, dtype, |x| huber.1.forward_no_reduction(x, targets!(B)))
-        );
+        let wide = DType::F64;
+        let share = loss_share(60, dtype);
+        let mean = Reduction::Mean;
+        let reference = of_view!(Oracle, &data, wide, |x| {
+            burns::MseLoss::new().forward(x, targets!(Oracle, &other, wide), mean.clone())
+        });
+        let magnitude =
+            of_view!(Oracle, &signless, wide, |x| { squares(x + targets!(Oracle, &others, wide)).mean() });
+        let expected = limited(reference, &magnitude, share, dtype);
+        within_limits!(format!("mse {dtype:?}"), dtype, expected, |B| of_view!(B, &data, dtype, |x| {
+            loss::MseLoss::new().forward(x, targets!(B, &other, dtype), mean.clone())
+        }));
+        let reference = of_view!(Oracle, &data, wide, |x| {
+            huber.0.forward_no_reduction(x, targets!(Oracle, &other, wide))
+        });
+        let magnitude =
+            of_view!(Oracle, &signless, wide, |x| { hubers(x + targets!(Oracle, &others, wide), 0.7) });
+        let expected = limited(reference, &magnitude, share, dtype);
+        within_limits!(format!("huber {dtype:?}"), dtype, expected, |B| of_view!(B, &data, dtype, |x| {
+            huber.1.forward_no_reduction(x, targets!(B, &other, dtype))
+        }));
     }
     macro_rules! binary {
         ($B:ident, $from:ident) => {
