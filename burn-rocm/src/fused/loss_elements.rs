@@ -213,8 +213,8 @@ struct Binary {
     kernel: [KernelName; 2],
     /// Elements; columns, or 0 where weights are by target; weights.
     dims: [Value; 3],
-    /// Smoothing (below 0: none), classes, divisor.
-    scalars: [Value; 3],
+    /// Smoothing (below 0: none), classes, divisor; the flag of a target without a weight.
+    scalars: [Value; 4],
 }
 
 impl Binary {
@@ -256,7 +256,8 @@ impl Binary {
             .map(|name| KernelName::new(name).name(kind).ty(ty).ty(of_index));
         let dims = [x.len(), columns, count].map(|n| Value::U64(n as u64));
         let smoothing = of.smoothing.map_or(-1.0, f64::from);
-        let scalars = [smoothing, classes as f64, x.len() as f64].map(Value::F64);
+        let [smoothing, classes, divisor] = [smoothing, classes as f64, x.len() as f64].map(Value::F64);
+        let scalars = [smoothing, classes, divisor, Value::Flag(op, Fault::Index)];
         Ok(Self { x: packed(x)?, targets, weights, kernel, dims, scalars })
     }
 }
@@ -284,9 +285,7 @@ pub fn binary_cross_entropy(
     let grid = items_grid(device, x.len());
     let partial = room(x, grid)?;
     let inputs = [Some(x), Some(&binary.targets), binary.weights.as_ref(), partial.as_ref()];
-    let [smoothing, classes, divisor] = binary.scalars;
-    let scalars = [smoothing, classes, divisor, Value::Flag(OP, Fault::Index)];
-    views(OP, device, binary.kernel[0], grid, &binary.dims, &inputs, &scalars, &out)?;
+    views(OP, device, binary.kernel[0], grid, &binary.dims, &inputs, &binary.scalars, &out)?;
     total(OP, partial.as_ref(), None, x.len() as f64, &out)?;
     Ok(out)
 }
@@ -311,8 +310,6 @@ pub fn binary_cross_entropy_backward(
         return Ok(out);
     }
     let inputs = [Some(x), Some(&binary.targets), binary.weights.as_ref(), Some(&grad)];
-    let [smoothing, classes, divisor] = binary.scalars;
-    let scalars = [smoothing, classes, divisor, Value::Flag(OP, Fault::Index)];
-    views(OP, device, binary.kernel[1], device.grid(x.len()), &binary.dims, &inputs, &scalars, &out)?;
+    views(OP, device, binary.kernel[1], device.grid(x.len()), &binary.dims, &inputs, &binary.scalars, &out)?;
     Ok(out)
 }

@@ -1,5 +1,5 @@
-//! Sums of many terms, and of terms beside a far outlier, keep their digits: references in f64, limits from the number
-//! of additions that one number goes through.
+//! Sums of many terms, and of terms beside a far outlier, keep their digits: references in f64,
+//! limits from the number of additions that one number goes through.
 
 use burn_rocm::fused::{
     ClassScores, ClassTargets, cross_entropy, group_norm, group_norm_backward, layer_norm_backward,
@@ -8,8 +8,9 @@ use burn_rocm::{RocmError, RocmTensor};
 use burn_rocm_tests::limits::growth;
 use burn_rocm_tests::*;
 
-/// A sum's share of rounding: no kernel adds more than `len / 256 + 512` numbers one after the other, since a row has at
-/// least 256 threads, or a core's lanes start anew every 2048 elements. Of a variance the deviations' errors count too.
+/// A sum's share of rounding: no kernel adds more than `len / 256 + 512` numbers one after the
+/// other, since a row has at least 256 threads, or a core's lanes start anew every 2048 elements. Of
+/// a variance the deviations' errors count too.
 fn share(len: usize, dtype: DType) -> f64 {
     // The reference has its own roundings, in f64.
     4.0 * (growth(len / 256 + 512, dtype) + growth(len / 256 + 256, DType::F64))
@@ -27,8 +28,8 @@ fn upload(values: &[f64], shape: &[usize], dtype: DType) -> (RocmTensor, Vec<f64
     (R::float_from_data(data, &Default::default()), rounded)
 }
 
-/// A row whose first element is 1,000 deviations from its mean: sums of squared differences from that element would
-/// leave the others' variance `1e6 * 2^-24` of its digits.
+/// A row whose first element is 1,000 deviations from its mean: sums of squared differences from
+/// that element would be off by up to `1e6 * 2^-24` of the others' variance.
 fn with_an_outlier(random: &Random, rows: usize, len: usize) -> Vec<f64> {
     (0..rows * len).map(|i| if i % len == 0 { 1000.0 } else { random.uniform(-1.7, 1.7) }).collect()
 }
@@ -126,8 +127,8 @@ fn gradients_beside_a_far_outlier() -> Result<(), RocmError> {
     Ok(())
 }
 
-/// Sums over millions of elements of a channel, or of rows: one number that takes them all in turn would be off by a
-/// thousandth, since where it is large each addition is rounded alike.
+/// Sums over millions of elements of a channel, or of rows: one number that takes them all in turn
+/// would be off by a thousandth, since where it is large each addition is rounded alike.
 #[test]
 fn sums_of_millions_of_terms_natively() -> Result<(), RocmError> {
     let device = Default::default();

@@ -107,9 +107,9 @@ macro_rules! weighted {
 /// The limits for a softmax `y` along `dim` of numbers from -2 to 2, or for its logarithm, and for the gradient. The
 /// gradient is computed from the stored `y`: `y (g - sum(y g))`, or `g - exp(y) sum(g)` for the logarithm.
 ///
-/// `growth(n)` is the error of a sum over `n` elements, `u` the unit of `dtype`, and `r` that of the type it is
-/// computed in. A sum of exponentials is off by four times `growth(n)`: kernels scale it for each new maximum. Each function is
-/// off by less than `8 r`. To first order:
+/// `growth(n)` is the error of a sum over `n` elements, `u` the unit of `dtype`, and `r` that of
+/// the type it is computed in. A sum of exponentials is off by four times `growth(n)`: kernels scale
+/// it for each new maximum. Each function is off by less than `8 r`. To first order:
 /// - `y` is off by a share of `4 growth(n) + 16 r`, and is stored.
 /// - Its gradient has `y`'s error and the sum's: a share of `5 growth(n) + 17 r + 2 u` of `y (|g| + 2 sum(y |g|))`.
 /// - The logarithm has the sum's share as its error, and 3 roundings of numbers of at most `4 + ln(n) < 13`.

@@ -7,7 +7,7 @@ use super::status::{
 };
 use super::tensor::tensor;
 use crate::numeric::element::Single;
-use crate::runtime::parallel;
+use crate::runtime::parallel_ranges;
 use core::ffi::c_void;
 use miopen_sys::*;
 
@@ -130,10 +130,6 @@ impl Activation {
 /// Elements that one task computes.
 const CHUNK: usize = 1 << 15;
 
-fn chunks(len: usize, compute: impl Fn(core::ops::Range<usize>) + Sync) {
-    parallel(len.div_ceil(CHUNK), |task| compute(task * CHUNK..((task + 1) * CHUNK).min(len)));
-}
-
 fn forward<T: Single>(activation: Activation, len: usize, x: *const c_void, y: *mut c_void) -> Outcome {
     // SAFETY: the caller's buffers, which may be one and the same: an element is read before it is written.
     let (x, y) = unsafe {
@@ -141,7 +137,7 @@ fn forward<T: Single>(activation: Activation, len: usize, x: *const c_void, y: *
         output::<T>(y, len)?;
         (Shared(x.cast_mut().cast::<T>()), Shared(y.cast::<T>()))
     };
-    chunks(len, |range| {
+    parallel_ranges(len, CHUNK, |range| {
         for i in range {
             // SAFETY: inside both tensors.
             unsafe { *y.get().add(i) = T::narrow(activation.forward((*x.get().add(i)).widen())) };
@@ -187,7 +183,7 @@ fn backward<T: Single>(activation: Activation, len: usize, (y, dy, x, dx): Gradi
         let shared = |pointer: *const c_void| Shared(pointer.cast_mut().cast::<T>());
         (shared(y), shared(dy), shared(x), Shared(dx.cast::<T>()))
     };
-    chunks(len, |range| {
+    parallel_ranges(len, CHUNK, |range| {
         for i in range {
             // SAFETY: inside all four tensors.
             unsafe {

@@ -5,7 +5,7 @@ use super::{
     device::device,
     error::api,
     memory::{Place, place},
-    pool::parallel,
+    pool::parallel_ranges,
     stream::on_stream,
 };
 use hip_sys::*;
@@ -41,11 +41,9 @@ unsafe fn move_bytes(to: *mut c_void, from: *const c_void, bytes: usize) {
         return;
     }
     let (to, from) = (Shared(to.cast()), Shared(from.cast_mut().cast()));
-    parallel(bytes.div_ceil(CHUNK), |chunk| {
-        let start = chunk * CHUNK;
-        let count = CHUNK.min(bytes - start);
+    parallel_ranges(bytes, CHUNK, |part| {
         // SAFETY: a part of the two ranges, which do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(from.at(start), to.at(start), count) };
+        unsafe { std::ptr::copy_nonoverlapping(from.at(part.start), to.at(part.start), part.len()) };
     });
 }
 
@@ -129,10 +127,9 @@ fn fill(
             return Err(hipErrorInvalidValue);
         }
         let to = Shared(to.cast());
-        parallel(bytes.div_ceil(CHUNK), |chunk| {
-            let start = chunk * CHUNK;
+        parallel_ranges(bytes, CHUNK, |part| {
             // SAFETY: inside the range that was checked.
-            write(unsafe { to.at(start) }, CHUNK.min(bytes - start));
+            write(unsafe { to.at(part.start) }, part.len());
         });
         Ok(())
     })

@@ -23,7 +23,7 @@ pub(crate) use {device::SHARED_BYTES, error::Fault, launch::LaunchShape};
 #[allow(unused_imports, reason = "rocBLAS and MIOpen call these")]
 pub(crate) use {
     memory::check_range,
-    pool::{parallel, threads},
+    pool::{parallel, parallel_ranges, threads},
     stream::on_stream,
 };
 

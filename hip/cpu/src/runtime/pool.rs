@@ -9,6 +9,7 @@ use crate::settings::settings;
 use std::{
     any::Any,
     cell::UnsafeCell,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Mutex, OnceLock, PoisonError,
@@ -78,6 +79,11 @@ pub(crate) fn parallel(count: usize, task: impl Fn(usize) + Sync) {
     if let Some(panic) = panic {
         resume_unwind(panic);
     }
+}
+
+/// Calls `task` in parallel for ranges of at most `each`, which together are `0..len`.
+pub(crate) fn parallel_ranges(len: usize, each: usize, task: impl Fn(Range<usize>) + Sync) {
+    parallel(len.div_ceil(each), |index| task(index * each..((index + 1) * each).min(len)));
 }
 
 impl Pool {

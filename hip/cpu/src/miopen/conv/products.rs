@@ -203,6 +203,7 @@ unsafe fn arrange<T: Single>(
     if direction == Direction::Forward {
         // All taps of an output lie side by side, and a forward pass has all of them.
         let len = c * taps;
+        debug_assert_eq!(len, inner);
         for output in outputs {
             // SAFETY: the filter's and the matrix' rows, which the caller vouches for.
             unsafe {

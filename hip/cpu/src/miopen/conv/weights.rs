@@ -14,7 +14,7 @@ use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
 use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Vector, by_level};
-use crate::runtime::{parallel, threads};
+use crate::runtime::{parallel, parallel_ranges, threads};
 
 /// The pixels of a block. At this length, adding up a tile's vectors at the block's end is a tenth
 /// of its time.
@@ -215,11 +215,10 @@ pub(crate) unsafe fn backward_weights<T: Single>(
             let grads = if T::IS_F32 {
                 Shared(from.get().cast::<f32>())
             } else {
-                let len = images * image;
-                parallel(len.div_ceil(CHUNK), |chunk| {
-                    let (first, len) = (chunk * CHUNK, (len - chunk * CHUNK).min(CHUNK));
-                    let from = core::slice::from_raw_parts(from.get().add(first), len);
-                    T::widen_slice(from, core::slice::from_raw_parts_mut(wide.get().add(first), len));
+                parallel_ranges(images * image, CHUNK, |part| {
+                    let from = core::slice::from_raw_parts(from.get().add(part.start), part.len());
+                    let to = core::slice::from_raw_parts_mut(wide.get().add(part.start), part.len());
+                    T::widen_slice(from, to);
                 });
                 wide
             };
@@ -270,13 +269,13 @@ pub(crate) unsafe fn backward_weights<T: Single>(
         });
     }
     if !T::IS_F32 {
-        let (dw, len) = (Shared(dw), p.w_len());
-        parallel(len.div_ceil(CHUNK), |chunk| {
-            let (first, len) = (chunk * CHUNK, (len - chunk * CHUNK).min(CHUNK));
+        let dw = Shared(dw);
+        parallel_ranges(p.w_len(), CHUNK, |part| {
             // SAFETY: each task has its own part of the sums and of the filter.
             unsafe {
-                let from = core::slice::from_raw_parts(sums.get().add(first), len);
-                T::narrow_slice(from, core::slice::from_raw_parts_mut(dw.get().add(first), len));
+                let from = core::slice::from_raw_parts(sums.get().add(part.start), part.len());
+                let to = core::slice::from_raw_parts_mut(dw.get().add(part.start), part.len());
+                T::narrow_slice(from, to);
             }
         });
     }
