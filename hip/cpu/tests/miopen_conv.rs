@@ -104,6 +104,34 @@ fn three_by_three_without_stride() {
 }
 
 #[test]
+fn one_by_one_filters() {
+    let mut random = Random::new("convolution, 1x1");
+    for round in 0..60 {
+        let rank = 2 + usize::from(round % 3 == 0);
+        let (c, k) = (7 + random.below(60), 7 + random.below(120));
+        let axes = |random: &mut Random, least: usize, below: usize| -> Vec<usize> {
+            (0..rank).map(|_| least + random.below(below)).collect()
+        };
+        let x = [vec![1 + random.below(9), c], axes(&mut random, 1, 14)].concat();
+        let w = [vec![k, c], vec![1; rank]].concat();
+        let stride = if round % 2 == 0 { vec![1; rank] } else { axes(&mut random, 1, 3) };
+        let Some(case) = Case::new(&x, &w, &stride, &vec![0; rank], &vec![1; rank], 1) else { continue };
+        match round % 4 {
+            0 => check::<f16>(&case, &mut random),
+            1 => check::<bf16>(&case, &mut random),
+            _ => check::<f32>(&case, &mut random),
+        }
+    }
+    // More than one wave of images where they are written out.
+    for (batch, stride) in [(3, 1), (9, 2)] {
+        let case =
+            Case::new(&[batch, 96, 101, 99], &[9, 96, 1, 1], &[stride; 2], &[0; 2], &[1; 2], 1).unwrap();
+        check::<f32>(&case, &mut random);
+        check::<f16>(&case, &mut random);
+    }
+}
+
+#[test]
 fn sums_and_images_of_several_blocks() {
     let mut random = Random::new("convolution, blocks");
     // More terms of a sum than a block holds, more pixels, more output channels than a task takes,

@@ -136,7 +136,7 @@ impl Single for f32 {
     const IS_F32: bool = true;
 }
 
-/// The most lanes of a vector.
+/// The lanes of the widest vector.
 const ROOM: usize = 16;
 
 /// A 16-bit type: the functions that convert one vector of it, and those that run them over a
@@ -156,11 +156,12 @@ macro_rules! single {
                 if whole == len {
                     return;
                 }
-                // The rest as the end of a whole vector, some of which is converted twice.
+                // The last vector ends where the slice does and converts some values twice.
                 if whole > 0 {
                     return V::$load(from.add(len - V::LANES).cast()).store(to.add(len - V::LANES));
                 }
-                // Through room for a vector: `half` looks for the CPU's features in each conversion.
+                // Fewer values than lanes go through a buffer of one vector: `half` would check the
+                // CPU's features for each value.
                 let (mut stored, mut wide) = ([<$t>::ZERO; ROOM], [0.0; ROOM]);
                 core::ptr::copy_nonoverlapping(from.add(whole), stored.as_mut_ptr(), len - whole);
                 V::$load(stored.as_ptr().cast()).store(wide.as_mut_ptr());

@@ -4,6 +4,7 @@ pub(crate) mod device;
 pub(crate) mod element;
 pub(crate) mod guard;
 pub(crate) mod halves;
+pub(crate) mod multiply;
 pub(crate) mod rows;
 pub(crate) mod scratch;
 pub(crate) mod shared;

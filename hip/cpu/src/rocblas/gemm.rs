@@ -1,7 +1,7 @@
 //! `rocblas_sgemm`, `rocblas_dgemm` and their strided batches.
 
 use super::handle::{Outcome, check, compute, require, span};
-use super::multiply::{Operand, Product, Scalar, multiply};
+use crate::numeric::multiply::{Operand, Product, Scalar, multiply};
 use rocblas_sys::*;
 
 /// The sizes of a call; `A` is `m x k` after its operation, `B` is `k x n`.

@@ -6,9 +6,9 @@
 
 use super::gemm::Sizes;
 use super::handle::{Outcome, check, compute, require, span};
-use super::multiply::{Operand, Product, Scalar, multiply};
 use crate::numeric::element::{Element, Single};
 use crate::numeric::halves::{Flushed, Halves, Rounded};
+use crate::numeric::multiply::{Operand, Product, Scalar, multiply};
 use crate::numeric::shared::Shared;
 use crate::runtime::{parallel, threads};
 use core::ffi::c_void;

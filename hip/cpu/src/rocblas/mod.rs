@@ -7,7 +7,6 @@
 mod gemm;
 mod gemm_ex;
 mod handle;
-mod multiply;
 mod vector;
 
 use rocblas_sys::Rocblas;

@@ -1,7 +1,7 @@
 //! Matrix by vector (`gemv`) and sums of matrices (`geam`).
 
 use super::handle::{Outcome, check, compute, require, span};
-use super::multiply::{Operand, Product, Scalar, multiply};
+use crate::numeric::multiply::{Operand, Product, Scalar, multiply};
 use crate::numeric::shared::Shared;
 use crate::runtime::parallel;
 use rocblas_sys::*;

@@ -5,7 +5,7 @@ use super::super::tensor::{Tensor, tensor};
 use super::descriptor::{Convolution, convolution};
 use super::direct::Direction;
 use super::problem::Problem;
-use super::{direct, products, weights};
+use super::{direct, pointwise, products, weights};
 use core::ffi::c_void;
 use miopen_sys::*;
 use std::borrow::Cow;
@@ -165,6 +165,7 @@ impl Call {
 fn workspace_of<T: Single>(call: &Call) -> Outcome<usize> {
     let p = &call.problem;
     Ok(match call.direction() {
+        direction if pointwise::applies(p) => pointwise::workspace_len::<T>(p, direction),
         Some(direction) if products::applies(p, direction) => products::workspace_len::<T>(p, direction),
         Some(_) => direct::workspace_len(p),
         None => weights::workspace_len::<T>(p),
@@ -175,7 +176,13 @@ type Algorithm<T> = unsafe fn(&Problem, Direction, *const T, *const T, *mut T, &
 
 /// The faster algorithm for a shape.
 fn algorithm<T: Single>(p: &Problem, direction: Direction) -> Algorithm<T> {
-    if products::applies(p, direction) { products::convolve } else { direct::convolve }
+    if pointwise::applies(p) {
+        pointwise::convolve
+    } else if products::applies(p, direction) {
+        products::convolve
+    } else {
+        direct::convolve
+    }
 }
 
 /// Operands as the chip takes them.
@@ -217,7 +224,12 @@ fn run_as<T: Single>(call: &Call, buffers: Buffers, workspace: &mut [f32]) -> Ou
             None => {
                 let (dy, x) = (seen(input::<T>(y, p.y_len())?), seen(input::<T>(x, p.x_len())?));
                 let dw = output::<T>(buffers.w, p.w_len())?;
-                weights::backward_weights(p, dy.as_ptr(), x.as_ptr(), dw.as_mut_ptr(), workspace);
+                let backward_weights = if pointwise::applies(p) {
+                    pointwise::backward_weights
+                } else {
+                    weights::backward_weights
+                };
+                backward_weights(p, dy.as_ptr(), x.as_ptr(), dw.as_mut_ptr(), workspace);
                 round(call.halves, dw);
             }
         }

@@ -22,7 +22,7 @@ pub(crate) unsafe fn fill_planes<T: Single>(fill: &Fill, from: *const T, to: &mu
 pub(crate) unsafe fn fill_channel<T: Single>(fill: &Fill, from: *const T, to: &mut [f32]) {
     let [depth, height, width] = fill.dims;
     let [_, source_height, source_width] = fill.source;
-    // Neither padding nor steps: one row.
+    // Without padding and steps the plane is the source's: all of it is one row.
     if fill.is_copy() {
         // SAFETY: the caller vouches for the plane.
         T::widen_slice(unsafe { core::slice::from_raw_parts(from, depth * height * width) }, to);

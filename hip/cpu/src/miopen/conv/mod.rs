@@ -9,6 +9,7 @@ mod fusion;
 mod immediate;
 mod patches;
 mod plan;
+mod pointwise;
 mod problem;
 mod products;
 mod weights;

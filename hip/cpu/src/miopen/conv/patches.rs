@@ -11,7 +11,7 @@ use crate::runtime::parallel;
 
 /// The most floats of planes that are filled before they are multiplied (at least one image's): 8
 /// MiB, which a core's share of a last-level cache may hold.
-const WAVE: usize = 2 << 20;
+pub(super) const WAVE: usize = 2 << 20;
 
 /// Floats that one task fills.
 const PIECE: usize = 1 << 14;
@@ -104,6 +104,15 @@ pub(super) struct Piece {
 }
 
 impl Planes {
+    /// Where an image's planes begin.
+    ///
+    /// # Safety
+    /// `index` is less than the number of images that were filled.
+    pub(super) unsafe fn image(&self, index: usize) -> *const f32 {
+        // SAFETY: the caller vouches for the index.
+        unsafe { self.at.get().add(index * self.image).cast_const() }
+    }
+
     /// The pieces of columns `from..to` of a group: image by image, pixel by pixel. `other` is the
     /// floats of an image and of a group in the other tensor.
     pub(super) fn pieces(

@@ -201,11 +201,11 @@ unsafe fn arrange<T: Single>(
     let (taps, inner) = (p.taps(), pass.offsets.len());
     let (k, c) = (group * p.k, p.c);
     if direction == Direction::Forward {
-        // All taps of an output lie side by side, and a forward pass has all of them.
+        // A forward pass has all taps, and those of an output lie side by side in the filter.
         let len = c * taps;
         debug_assert_eq!(len, inner);
         for output in outputs {
-            // SAFETY: the filter's and the matrix' rows, which the caller vouches for.
+            // SAFETY: rows of the filter and of the matrix, which the caller vouches for.
             unsafe {
                 let from = core::slice::from_raw_parts(w.add((k + output) * len), len);
                 T::widen_slice(from, core::slice::from_raw_parts_mut(to.add(output * inner), len));

@@ -44,7 +44,7 @@ pub(crate) fn workspace_len<T: Single>(p: &Problem) -> usize {
     sources.len() + if T::IS_F32 { 0 } else { sources.wave() * gradient(p) + p.w_len() }
 }
 
-/// Elements that one task converts: for fewer, waking a core does not pay.
+/// Elements that one task converts: fewer are not worth waking a core.
 const CHUNK: usize = 1 << 14;
 
 /// Elements of one image's gradient.
