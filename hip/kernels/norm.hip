@@ -1,5 +1,6 @@
 // Normalisation of rows ([rows, len], contiguous); f16 and bf16 compute in f32, P is the parameters' type; `out`
 // may be x.
+#include "far_from_mean.h"
 #include "prelude.h"
 #include "rows.h"
 
@@ -14,8 +15,9 @@ struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
 
-// Sums over a row of x - first and of its square, `first` being the row's first element: mostly near to the mean,
-// so that a large mean costs no precision, and both are known after one reduction.
+// Sums over a row of d = x - first and of d^2. `first` is the row's first element, mostly near the mean: a large mean
+// costs no precision, and one reduction gives both. If it proves far from the mean, a second pass takes the mean as
+// `first`.
 template <class C> struct Shifted {
     C sum, squares;
     DEVICE Shifted operator+(Shifted other) const { return Shifted{sum + other.sum, squares + other.squares}; }
@@ -25,12 +27,6 @@ template <class C> struct Shifted {
 // Of `len` elements the mean less the first, and 1 / sqrt(variance + epsilon).
 template <class C> struct Scale {
     C off, rstd;
-    // Whether the first element was so far from the mean that differences from it have lost the variance: by
-    // off^2 / variance roundings.
-    DEVICE bool lost() const {
-        C ratio = off * rstd;
-        return ratio * ratio > (C)16;
-    }
 };
 template <bool CENTRED, class C> DEVICE Scale<C> scale_of(Shifted<C> mine, u64 len, C epsilon) {
     C off = (C)0, squares;
@@ -79,7 +75,7 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         row.for_each_kept([&](C &x, bool) { mine.take(x - first); });
         Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
         C mean = first + of.off;
-        if (CENTRED && of.lost()) { // all of the block or none
+        if (CENTRED && far_from_mean(of.off, of.rstd)) { // all of the block or none
             mine = Shifted<C>{(C)0, (C)0};
             row.for_each_kept([&](C &x, bool inside) { mine.take(inside ? x - mean : (C)0); });
             of = scale_of<CENTRED>(mine, len, epsilon);
@@ -94,7 +90,7 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
             for_each_of_row(Team{anew(threadIdx.x), blockDim.x}, len, [&](u64, T x) { mine.take((C)load(x) - first); }, from);
             Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
             mean = first + of.off, scale = of.rstd;
-            if (!CENTRED || again || !of.lost()) break;
+            if (!CENTRED || again || !far_from_mean(of.off, of.rstd)) break;
         }
         if constexpr (KEPT) {
             map_row(len, to, [=](u64 i, C x, auto... m) { return f(i, (x - mean) * scale, m...); }, from, more...);
@@ -146,17 +142,12 @@ struct Either {
     DEVICE u32 operator()(u32 a, u32 b) const { return a | b; }
 };
 
-// What MIOpen normalised, again where it lost the variance: it takes the mean of squares less the squared mean,
-// which leaves mean^2 / variance roundings of 2^-24. `mean` and `rstd` are what it wrote for each row; past a mean
-// of 4 deviations, or where they are no numbers, the row is computed as by the kernels here. A block looks at all
-// of its rows at once, so that rows in order cost one read. A row is not kept: with what is looked at, that takes
-// more registers than all waves have; its second and third reading meet the cache.
+// Recomputes the rows whose variance MIOpen lost: it takes the mean of squares less the squared mean, which are
+// differences from 0. `mean` and `rstd` are what MIOpen wrote for each row. A block looks at all of its rows at once,
+// so that rows in order cost one read. A row is not kept in registers: with the check that takes more than all waves
+// have, and further reads hit the cache.
 template <class T, class F> DEVICE void repair(u64 rows, const T *mean, const T *rstd, F normalise_row) {
-    using C = compute_t<T>;
-    auto lost = [=](u64 row) {
-        C ratio = load(mean[row]) * load(rstd[row]);
-        return !(ratio * ratio <= (C)16);
-    };
+    auto lost = [=](u64 row) { return far_from_mean(load(mean[row]), load(rstd[row])); };
     u64 own = rows > blockIdx.x ? (rows - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
     u32 any = 0;
     for (u64 k = threadIdx.x; k < own; k += blockDim.x) any |= (u32)lost(blockIdx.x + k * gridDim.x);

@@ -7,6 +7,7 @@
 // Statistics are computed again from x, which is read anyway: the same in every dtype, whoever did the forward
 // pass. Each block sums its own rows' parts of dgamma and dbeta, and sum_partials joins the blocks': the same bits
 // on every run of one grid.
+#include "far_from_mean.h"
 #include "prelude.h"
 #include "rows.h"
 
@@ -37,7 +38,7 @@ template <class P> struct PerChannel {
     template <u32 WIDTH, class I> DEVICE Neighbours<P, WIDTH> piece(I first) const {
         Neighbours<P, WIDTH> out;
         P value = store<P>::from((compute_t<P>)1);
-        I size = (I)spatial, channel = first / size, rest = first - channel * size;
+        I size = (I)spatial, channel = sizeof(I) == 4 ? first / size : (I)divided_in_f64(first, spatial), rest = first - channel * size;
         if (gamma != nullptr) value = gamma[channel];
         for (u32 j = 0; j < WIDTH; ++j) {
             out.lane[j] = value;
@@ -148,10 +149,27 @@ template <bool CENTRED, class C> struct RowSums {
     }
 };
 
-// An element that is likely near to the row's mean: the median of three, which one far outlier is not.
+// Near to a row's mean: the mean of one element a lane, so that one far outlier shifts it by at most a 32nd of the
+// outlier. Each is divided by itself: their sum may overflow where the mean does not.
 template <class C, class I, class T> DEVICE C near_mean(I len, const T *row) {
-    C a = load(row[0]), b = load(row[len / 2]), c = load(row[len - 1]), low = a < b ? a : b, high = a < b ? b : a;
-    return c < low ? low : c > high ? high : c;
+    u32 lane = anew(threadIdx.x) % (u32)warpSize;
+    return warp_reduce((C)load(row[(u64)lane * len / (u32)warpSize]) / (C)warpSize, Plus());
+}
+
+// A long row's sums again, by differences from `mean`, an element at a time to save registers. Kept rows (at most
+// 8192 elements) need no second pass: m far outliers, even if all are among the 32 elements of near_mean, make
+// off^2 / variance len * m / 1024, at most 256 roundings.
+template <class I, class T, class Gamma, class C>
+DEVICE Slope<C> sums_again(u32 turn, C mean, I len, const T *x, const T *dy, Gamma gamma, C epsilon) {
+    RowSums<true, C> of_row;
+    of_row.start = mean;
+#if !COMPILER_HOST
+#pragma unroll 1
+#endif
+    for (I i = anew(threadIdx.x); i < len; i += blockDim.x) {
+        of_row.add(load(x[i]), (C)load(dy[i]) * (C)load(gamma.template piece<1>(i).lane[0]));
+    }
+    return of_row.over_block(turn, (C)1 / (C)len, epsilon);
 }
 
 // Rows whose x and dy the block's threads hold, as they are stored, so that both are read once; each thread has the
@@ -265,6 +283,9 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
             }
         });
         auto slope = of_row.over_block(turn, part, epsilon);
+        if (CENTRED && of_warp(far_from_mean(slope.mean - of_row.start, slope.rstd))) { // all of the block or none
+            slope = sums_again(++turn, slope.mean, len, from, grad, scale, epsilon);
+        }
         for_each_piece([&](I first) {
             auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first);
             auto factor = scale.template piece<AT_ONCE>(first);
@@ -289,13 +310,14 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
     }
 }
 
-// Rows whose shares of a sum over all rows are added up apart, so that no sum has terms without number.
+// Rows whose parts of dgamma and dbeta are summed on their own before they join the total, so that no running sum
+// gets unboundedly many terms.
 constexpr u32 NEAR = 512;
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 template <class C> DEVICE C *near_sums(u64 count) { return (C *)hip_cpu_scratch(count * sizeof(C)); }
 #else
-template <class C> DEVICE C *near_sums(u64) { return nullptr; } // rows are never alone
+template <class C> DEVICE C *near_sums(u64) { return nullptr; } // not used: only blocks of one thread ask for it
 #endif
 
 // Rows by the one thread of a block: a loop for each sum, which vectorises.
@@ -305,7 +327,7 @@ DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, 
     using C = compute_t<T>;
     C *dgamma = sums.dgamma, *dbeta = sums.dbeta, *near_gamma = nullptr, *near_beta = nullptr;
     if constexpr (SUMS) {
-        near_gamma = near_sums<C>(2 * len), near_beta = near_gamma + len;
+        if (dgamma != nullptr || dbeta != nullptr) near_gamma = near_sums<C>(2 * len), near_beta = near_gamma + len;
         for_each_in_block(len, [=](u64 i) {
             if (dgamma != nullptr) dgamma[i] = near_gamma[i] = (C)0;
             if (dbeta != nullptr) dbeta[i] = near_beta[i] = (C)0;

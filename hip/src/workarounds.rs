@@ -53,6 +53,15 @@ pub(crate) fn batch_norm_is_right(batch: usize, spatial: usize) -> bool {
     spatial.is_multiple_of(4) && batch * spatial > 1
 }
 
+/// The dtypes whose norms (batch, layer, RMS, group) MIOpen rounds to nearest.
+///
+/// It cuts bf16 off: every result is next to or nearer to 0 than the exact one, so that their errors add up over
+/// layers. Its kernels round to nearest where `MIOPEN_USE_RNE_BFLOAT16` is defined, which the norms do not define as
+/// of ROCm 7.2 (seen over a virtual gfx1030: half of all results). No public issue is known;
+/// <https://github.com/ROCm/aiter/issues/5151> shows what it costs a language model. Can go when the oldest MIOpen
+/// that is supported rounds.
+pub(crate) const NORMS: &[DType] = &[DType::F32, DType::F16];
+
 /// Whether MIOpen's fusion plans are right for a convolution of so many groups of channels.
 ///
 /// The fused direct kernel (`MIOpenConvDirBatchNormActiv.cl`) knows no groups, and its solver takes them all the

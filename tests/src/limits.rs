@@ -79,16 +79,23 @@ impl Terms {
         Self { count, wide: wide(dtype), dtype, roundings: 0, bias: false }
     }
 
-    /// `count` products of a convolution, of which a library may round parts to `dtype` before the
-    /// result, `roundings` times each. MIOpen's convolutions by matrix products on gfx1030 do. They
-    /// round each tap's part of an input's gradient and add the parts in f32: once. They round a
-    /// weight's gradient after each image: as often as there are images. Each of these roundings is
-    /// an error of at most a unit of the terms' magnitudes. Kernels of this project round only the
-    /// result.
+    /// `count` products of a convolution. A library may round parts of their sum to `dtype` before
+    /// the result, each product's part up to `roundings` times. MIOpen's convolutions by matrix
+    /// products do so on gfx1030. An input's gradient is the sum in f32 of each tap's rounded part:
+    /// one rounding. A weight's gradient is rounded after each image: as many as there are images.
+    /// Each of these roundings is an error of at most a unit of the terms' magnitudes. Kernels of
+    /// this project round only the result.
     pub fn in_parts(count: usize, roundings: usize, dtype: DType) -> Self {
         let ours = hip::provider().is_ok_and(|provider| provider.kind() == hip::ProviderKind::Cpu)
             || matches!(hip::conv_route(), Ok(hip::Route::Own));
         Self { roundings: if ours { 0 } else { roundings }, ..Self::of(count, dtype) }
+    }
+
+    /// At most `count` terms, of an element of a max pool's gradient. MIOpen adds f16 in f16.
+    pub fn of_max_pool(count: usize, dtype: DType) -> Self {
+        let library = hip::provider().is_ok_and(|provider| provider.kind() == hip::ProviderKind::Rocm);
+        let wide = if library && dtype == DType::F16 { DType::F16 } else { wide(dtype) };
+        Self { wide, ..Self::of(count, dtype) }
     }
 }
 
@@ -155,8 +162,8 @@ pub fn shares(magnitude: &TensorData, share: f64, dtype: DType) -> TensorData {
 /// is computed in, for an output's gradient of magnitudes of at most 1.
 ///
 /// Along an axis an input pixel counts for the outputs whose points are within 2 pixels of it
-/// (bicubic; other modes take fewer). Of one output it gets at most 1.375^2 < 2: the magnitudes of
-/// Keys' cubic weights add up to at most 1.375 along an axis. The sum has the error bound of a sum
+/// (bicubic; other modes take fewer). Each adds at most 1.375^2 < 2 to it: the magnitudes of Keys'
+/// cubic weights add up to at most 1.375 along an axis. The sum has the error bound of a sum
 /// in any order; 8 more roundings allow for the points and weights along both axes.
 pub fn resized(from: [usize; 2], to: [usize; 2], dtype: DType) -> crate::Tolerance {
     let outputs = |axis: usize| match from[axis] {
@@ -185,8 +192,14 @@ pub fn fourier(reference: &TensorData, square: &TensorData, count: usize, dtype:
 }
 
 /// The limits for a layer norm of `x`, rows of as many elements as `gamma` has, computed in the wide
-/// type by the mean and then the mean of squared deviations: the sums' bounds (Higham 2002, section
-/// 3.1), carried to first order through `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
+/// type: the sums' bounds (Higham 2002, section 3.1), carried to first order through
+/// `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
+///
+/// The variance may come from `d = x - s` as `mean(d^2) - mean(d)^2`, if `s` is at most 4 deviations
+/// `sqrt(variance + epsilon)` away from the mean. Then `mean(d^2)` is at most 17 of their squares,
+/// and the two means are off by `17 growth` and `2 * 4 * sqrt(17) growth` of them: 50 together. No
+/// kernel adds more than `len / 256 + 512` numbers one after the other: a row has at least 256
+/// threads, or a core's lanes start anew every 2048 elements.
 pub fn layer_norm(
     x: &TensorData,
     gamma: &TensorData,
@@ -195,9 +208,15 @@ pub fn layer_norm(
     dtype: DType,
 ) -> TensorData {
     let (computed, n) = (wide(dtype), gamma.num_elements());
+    if n == 0 {
+        return each(reference, |_| 0.0);
+    }
     // The reference has its own roundings, in f64.
     let u = unit(computed) + unit(DType::F64);
-    let growth = |terms| growth(terms, computed) + growth(terms, DType::F64);
+    let growth = |terms: usize| {
+        let together = terms.min(terms / 256 + 512);
+        growth(together, computed) + growth(terms, DType::F64)
+    };
     let [x, gamma, y] = [x, gamma, reference].map(|data| data.iter::<f64>().collect::<Vec<f64>>());
     let mut limits = Vec::with_capacity(x.len());
     for (row, y) in x.chunks(n).zip(y.chunks(n)) {
@@ -206,8 +225,8 @@ pub fn layer_norm(
         let mean_error = growth(n) * mean_of(&f64::abs);
         let error = |x: f64| mean_error + u * (x - mean).abs();
         let variance = mean_of(&|x| (x - mean).powi(2));
-        let variance_error =
-            growth(n + 1) * variance + mean_of(&|x| 2.0 * (x - mean).abs() * error(x) + error(x).powi(2));
+        let variance_error = 50.0 * growth(n + 1) * (variance + epsilon)
+            + mean_of(&|x| 2.0 * (x - mean).abs() * error(x) + error(x).powi(2));
         let scale = 1.0 / (variance + epsilon).sqrt();
         // The addition of epsilon, the root and the reciprocal or division.
         let scale_error = variance_error / 2.0 * scale * scale + 3.0 * u;
@@ -279,7 +298,7 @@ macro_rules! sums {
 
 /// Asserts that an op that adds the elements of `$added` one by one to those of `$to` is right
 /// within the rounding bound of [`additions()`]. The body gets both as tensors and returns a tensor.
-/// With 0 for the elements of `$to` and 1 for those of `$added` it counts the additions.
+/// Run with zeros for `$to` and ones for `$added`, it counts the additions.
 ///
 /// ```ignore
 /// additions!("float_select_add", dtype, |B, device, [a = &a, v = &v]| {

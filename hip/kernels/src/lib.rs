@@ -22,6 +22,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("attention_scores.h", include_str!("../attention_scores.h")),
     ("functors.h", include_str!("../functors.h")),
     ("block_product.h", include_str!("../block_product.h")),
+    ("far_from_mean.h", include_str!("../far_from_mean.h")),
     ("log_sum_exp.h", include_str!("../log_sum_exp.h")),
     ("packed.h", include_str!("../packed.h")),
     ("philox.h", include_str!("../philox.h")),

@@ -172,6 +172,8 @@ const ARG: &[&str] = &["ArgMax", "ArgMin"];
 const WIDE: &[DType] = &[DType::F32, DType::F64];
 /// The floats that are computed in f32.
 const NARROW: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+/// What MIOpen normalises.
+const BY_MIOPEN: &[DType] = &[DType::F32, DType::F16];
 const HALVES: &[DType] = &[DType::F16, DType::BF16];
 /// The types of rows and their parameters: the same type, or f32 parameters beside 16-bit rows.
 const AFFINE: &[[DType; 2]] = &[
@@ -399,9 +401,9 @@ const FAMILIES: &[Family] = &[
     ]),
     family!("norm", [
         "layer_norm_rows" [Pairs(AFFINE)],
-        "layer_norm_repair" [Types(NARROW)],
+        "layer_norm_repair" [Types(BY_MIOPEN)],
         "group_norm_rows" [Pairs(AFFINE)],
-        "group_norm_repair" [Types(NARROW)],
+        "group_norm_repair" [Types(BY_MIOPEN)],
         "rms_norm_rows" [Pairs(AFFINE)],
     ]),
     family!("norm_backward", [
@@ -413,7 +415,7 @@ const FAMILIES: &[Family] = &[
     family!("batch_norm", [
         "batch_norm_moments" [Types(FLOATS)],
         "batch_norm_apply" [Types(FLOATS)],
-        "batch_norm_finish" [Types(NARROW)],
+        "batch_norm_finish" [Types(BY_MIOPEN)],
         "batch_norm_infer" [Types(FLOATS)],
         "channel_sums" [Types(FLOATS)],
         "batch_norm_backward" [Types(FLOATS)],

@@ -3,7 +3,7 @@
 use miopen_sys::*;
 
 use super::descriptor::TensorDesc;
-use super::{Dnn, FLOATS, Refusal, TensorArg, carry, data_type, elements, one, zero};
+use super::{Dnn, Refusal, TensorArg, carry, data_type, elements, one, zero};
 use crate::span::Span;
 use crate::{DType, Error, Result, workarounds};
 
@@ -15,7 +15,7 @@ const GROUP: &str = "group norm";
 /// value a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BatchNormDesc {
-    /// f32, f16 or bf16.
+    /// f32 or f16: bf16 is not rounded to nearest (`workarounds.rs`).
     pub dtype: DType,
     /// The first dimension.
     pub batch: usize,
@@ -48,7 +48,7 @@ impl BatchNormDesc {
 /// of the tensor's dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LayerNormDesc {
-    /// f32, f16 or bf16.
+    /// f32 or f16.
     pub dtype: DType,
     /// The product of the dimensions that are kept apart.
     pub rows: usize,
@@ -60,7 +60,7 @@ pub struct LayerNormDesc {
 /// values, the statistics `batch x groups`, all of the tensor's dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GroupNormDesc {
-    /// f32, f16 or bf16.
+    /// f32 or f16.
     pub dtype: DType,
     /// The first dimension.
     pub batch: usize,
@@ -274,7 +274,7 @@ impl Dnn {
         desc: &BatchNormDesc,
         tensors: [TensorArg<'_>; N],
     ) -> Result<(BatchNorm, [Span; N])> {
-        let data_type = data_type(BATCH, desc.dtype, FLOATS)?;
+        let data_type = data_type(BATCH, desc.dtype, workarounds::NORMS)?;
         let shape = [desc.batch, desc.channels, desc.spatial, 1];
         let x = TensorDesc::packed(self.table, BATCH, data_type, &shape)?;
         let channel = TensorDesc::packed(self.table, BATCH, miopenFloat, &[1, desc.channels, 1, 1])?;
@@ -309,7 +309,7 @@ impl Dnn {
     /// # Errors
     /// `Unsupported` where it has not: for the dtype, or because it is older than ROCm 6.
     pub fn has_layer_norm(&self, dtype: DType) -> Result<()> {
-        data_type(LAYER, dtype, FLOATS)?;
+        data_type(LAYER, dtype, workarounds::NORMS)?;
         self.table.miopenLayerNormForward.map(|_| ()).ok_or_else(|| absent(LAYER, dtype))
     }
 
@@ -330,7 +330,7 @@ impl Dnn {
         mean: TensorArg<'_>,
         rstd: TensorArg<'_>,
     ) -> Result<()> {
-        let data_type = data_type(LAYER, desc.dtype, FLOATS)?;
+        let data_type = data_type(LAYER, desc.dtype, workarounds::NORMS)?;
         let call = self.table.miopenLayerNormForward.ok_or_else(|| absent(LAYER, desc.dtype))?;
         let [xs, ys] = self.spans(LAYER, desc.dtype, elements(LAYER, &[desc.rows, desc.len])?, [x, y])?;
         let [ws, bs] = self.spans(LAYER, desc.dtype, desc.len, [weight, bias])?;
@@ -398,7 +398,7 @@ impl Dnn {
         mean: TensorArg<'_>,
         rstd: TensorArg<'_>,
     ) -> Result<()> {
-        let data_type = data_type(GROUP, desc.dtype, FLOATS)?;
+        let data_type = data_type(GROUP, desc.dtype, workarounds::NORMS)?;
         let call = self.table.miopenGroupNormForward.ok_or_else(|| absent(GROUP, desc.dtype))?;
         if desc.groups == 0 || !desc.channels.is_multiple_of(desc.groups) {
             return Err(Error::invalid(GROUP, "groups that divide the channels", format!("{desc:?}")));

@@ -7,8 +7,8 @@
 use miopen_sys::*;
 
 use super::norm::{Prepared, absent};
-use super::{Dnn, FLOATS, LayerNormDesc, TensorArg, carry, data_type, elements};
-use crate::{DType, Result};
+use super::{Dnn, LayerNormDesc, TensorArg, carry, data_type, elements};
+use crate::{DType, Result, workarounds};
 
 const OP: &str = "RMS norm";
 
@@ -18,7 +18,7 @@ impl Dnn {
     /// # Errors
     /// `Unsupported` where it has not: for the dtype, or because it is older than the call.
     pub fn has_rms_norm(&self, dtype: DType) -> Result<()> {
-        data_type(OP, dtype, FLOATS)?;
+        data_type(OP, dtype, workarounds::NORMS)?;
         self.table.miopenT5LayerNormForward.map(|_| ()).ok_or_else(|| absent(OP, dtype))
     }
 
@@ -36,7 +36,7 @@ impl Dnn {
         y: TensorArg<'_>,
         rstd: TensorArg<'_>,
     ) -> Result<()> {
-        let data_type = data_type(OP, desc.dtype, FLOATS)?;
+        let data_type = data_type(OP, desc.dtype, workarounds::NORMS)?;
         let call = self.table.miopenT5LayerNormForward.ok_or_else(|| absent(OP, desc.dtype))?;
         let count = elements(OP, &[desc.rows, desc.len])?;
         let [xs, ys] = self.spans(OP, desc.dtype, count, [x, y])?;

@@ -1,5 +1,5 @@
-//! Sums of many terms, and of terms beside a far outlier, keep their digits: references in f64,
-//! limits from the number of additions that one number goes through.
+//! Sums of many terms, and of terms beside a far outlier, stay accurate: references in f64, limits
+//! from the number of additions that one number goes through.
 
 use burn_rocm::fused::{
     ClassScores, ClassTargets, cross_entropy, group_norm, group_norm_backward, layer_norm_backward,
@@ -8,15 +8,15 @@ use burn_rocm::{RocmError, RocmTensor};
 use burn_rocm_tests::limits::growth;
 use burn_rocm_tests::*;
 
-/// A sum's share of rounding: no kernel adds more than `len / 256 + 512` numbers one after the
-/// other, since a row has at least 256 threads, or a core's lanes start anew every 2048 elements. Of
-/// a variance the deviations' errors count too.
+/// The error of a sum as a share of its terms' magnitudes. No kernel adds more than
+/// `len / 256 + 512` numbers one after the other: a row has at least 256 threads, or a core's lanes
+/// start anew every 2048 elements. A variance also has the errors of its deviations.
 fn share(len: usize, dtype: DType) -> f64 {
     // The reference has its own roundings, in f64.
     4.0 * (growth(len / 256 + 512, dtype) + growth(len / 256 + 256, DType::F64))
 }
 
-/// By sums of 256 numbers, so that it has few roundings too.
+/// The mean by sums of 256 numbers each: it has few roundings too.
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let values: Vec<f64> = values.collect();
     values.chunks(256).map(|near| near.iter().sum::<f64>()).sum::<f64>() / values.len() as f64
@@ -83,7 +83,7 @@ fn group_norm_of_a_far_outlier() -> Result<(), RocmError> {
 #[test]
 fn layer_norm_of_a_far_outlier() {
     let random = Random::new();
-    // MIOpen has f32 alone: f64 goes by the own kernel.
+    // MIOpen lacks f64: a kernel of this project normalises it.
     for (len, dtype) in LENS.into_iter().flat_map(|len| [(len, DType::F32), (len, DType::F64)]) {
         let (x, values) = upload(&with_an_outlier(&random, 2, len), &[2, len], dtype);
         let ones = R::float_ones(Shape::from([len]), &Default::default(), dtype.into());
@@ -92,43 +92,137 @@ fn layer_norm_of_a_far_outlier() {
     }
 }
 
-/// dx = rstd * (dy - mean(dy) - n * mean(dy * n)), each factor within its share.
+/// How many lanes a warp has; 1 where a core takes whole rows.
+fn lanes() -> usize {
+    hip::Device::get(0).unwrap().info().warp_size as usize
+}
+
+/// Rows with a few outliers; or of one value but for outliers wherever a warp looks for its first
+/// guess of the mean. Roundings are alike there and add up.
+fn with_outliers(random: &Random, rows: usize, len: usize, sampled: bool) -> Vec<f64> {
+    let mut x = with_an_outlier(random, rows, len);
+    let places = if sampled { lanes() } else { 3 };
+    for row in x.chunks_mut(len) {
+        if sampled {
+            row.fill(0.1);
+        }
+        (0..places).for_each(|part| row[part * len / places] = 937.3);
+    }
+    x
+}
+
+/// [`share`] for a norm's gradient, which goes through four sums: of x, its square, the gradient and
+/// their product. A thread of a block adds at most `len / 256` numbers, and 10 while the threads'
+/// sums are joined. These are differences from the first guess: their squares are `1 + far` times
+/// the variance, where `far` is the square of its distance from the mean in deviations. That is at
+/// most 16, or the sums are computed again; of rows that are kept, as [`with_outliers`] makes them,
+/// `len / lanes`.
+fn gradient_share(len: usize, sampled: bool) -> f64 {
+    if lanes() == 1 {
+        return share(len, DType::F32);
+    }
+    let far = if sampled && len <= 8192 { len / lanes() } else { 16 };
+    4.0 * growth(len / 256 + 10, DType::F32) * (1 + far) as f64
+}
+
+/// `dx = rstd * (h - mean(h) - n * mean(h * n))` with `h = dy * gamma`, each factor within its
+/// share.
+fn assert_gradient(x: &[f64], h: &[f64], found: &[f64], epsilon: f64, share: f64) {
+    let len = x.len();
+    let Row { mean: mean_of, rstd, magnitude } = statistics(x, epsilon);
+    let normal = |x: f64| (x - mean_of) * rstd;
+    let shift = mean(h.iter().copied());
+    let slope = mean(x.iter().zip(h).map(|(&x, h)| normal(x) * h));
+    let of_shift = mean(h.iter().map(|h| h.abs()));
+    let of_slope = mean(x.iter().zip(h).map(|(&x, h)| (normal(x) * h).abs()));
+    let moved = magnitude * rstd; // what the mean's error is a share of, in deviations
+    for (at, ((&x, h), found)) in x.iter().zip(h).zip(found).enumerate() {
+        let expected = rstd * (h - shift - normal(x) * slope);
+        let size =
+            h.abs() + of_shift + (normal(x).abs() + moved) * of_slope + normal(x).abs() * moved * of_shift;
+        let limit = share * rstd * size;
+        assert!(
+            (found - expected).abs() <= limit,
+            "dx of {len}, element {at}: {found}, not {expected} within {limit}"
+        );
+    }
+}
+
+/// Rows that a block's threads keep, one that no wide access fits and a longer one; whether their
+/// outliers are sampled.
+const GRADIENTS: [(usize, bool); 6] =
+    [(1000, false), (1000, true), (8192, false), (8192, true), (70_001, true), (300_000, true)];
+
 #[test]
-fn gradients_beside_a_far_outlier() -> Result<(), RocmError> {
+fn gradients_of_group_norm_beside_far_outliers() -> Result<(), RocmError> {
     let (random, epsilon) = (Random::new(), 1e-5);
-    for len in LENS {
-        let (x, values) = upload(&with_an_outlier(&random, 2, len), &[2, 1, len], DType::F32);
+    for (len, sampled) in GRADIENTS {
+        // Channels of one group; an odd length has one.
+        let channels = if len % 4 == 0 { 4 } else { 1 };
+        let shape = [2, channels, len / channels];
+        let (x, values) = upload(&with_outliers(&random, 2, len, sampled), &shape, DType::F32);
         let grad: Vec<f64> = (0..2 * len).map(|_| random.uniform(-1.0, 1.0)).collect();
-        let (dy, grad) = upload(&grad, &[2, 1, len], DType::F32);
-        let (dx, _) = group_norm_backward(x, None, dy, 1, epsilon, false)?;
-        let found: Vec<f64> = read_float::<R>(dx).iter::<f64>().collect();
-        for ((x, dy), found) in values.chunks(len).zip(grad.chunks(len)).zip(found.chunks(len)) {
-            let Row { mean: mean_of, rstd, magnitude } = statistics(x, epsilon);
-            let normal = |x: f64| (x - mean_of) * rstd;
-            let shift = mean(dy.iter().copied());
-            let slope = mean(x.iter().zip(dy).map(|(&x, dy)| normal(x) * dy));
-            let of_shift = mean(dy.iter().map(|dy| dy.abs()));
-            let of_slope = mean(x.iter().zip(dy).map(|(&x, dy)| (normal(x) * dy).abs()));
-            let moved = magnitude * rstd; // what the mean's error is a share of, in deviations
-            for (at, ((&x, dy), found)) in x.iter().zip(dy).zip(found).enumerate() {
-                let expected = rstd * (dy - shift - normal(x) * slope);
-                let size = dy.abs()
-                    + of_shift
-                    + (normal(x).abs() + moved) * of_slope
-                    + normal(x).abs() * moved * of_shift;
-                let limit = share(len, DType::F32) * rstd * size;
-                assert!(
-                    (found - expected).abs() <= limit,
-                    "dx of {len}, element {at}: {found}, not {expected} within {limit}"
-                );
+        let (dy, grad) = upload(&grad, &shape, DType::F32);
+        let scale: Vec<f64> = (0..channels).map(|_| random.uniform(0.5, 1.5)).collect();
+        let (gamma, scale) = upload(&scale, &[channels], DType::F32);
+        let without = (len <= 8192).then_some(None);
+        for gamma in without.into_iter().chain([Some(gamma)]) {
+            let of = |i: usize| if gamma.is_some() { scale[i % len / shape[2]] } else { 1.0 };
+            let h: Vec<f64> = grad.iter().enumerate().map(|(i, dy)| dy * of(i)).collect();
+            let (dx, _) = group_norm_backward(x.clone(), gamma, dy.clone(), 1, epsilon, false)?;
+            let found: Vec<f64> = read_float::<R>(dx).iter::<f64>().collect();
+            for ((x, h), found) in values.chunks(len).zip(h.chunks(len)).zip(found.chunks(len)) {
+                assert_gradient(x, h, found, epsilon, gradient_share(len, sampled));
             }
         }
     }
     Ok(())
 }
 
-/// Sums over millions of elements of a channel, or of rows: one number that takes them all in turn
-/// would be off by a thousandth, since where it is large each addition is rounded alike.
+#[test]
+fn gradients_of_layer_norm_beside_far_outliers() -> Result<(), RocmError> {
+    let (random, epsilon, rows) = (Random::new(), 1e-5, 2);
+    for (len, sampled) in GRADIENTS {
+        let share = gradient_share(len, sampled);
+        let (x, values) = upload(&with_outliers(&random, rows, len, sampled), &[rows, len], DType::F32);
+        let drawn =
+            |count: usize, low, high| -> Vec<f64> { (0..count).map(|_| random.uniform(low, high)).collect() };
+        let (dy, grad) = upload(&drawn(rows * len, -1.0, 1.0), &[rows, len], DType::F32);
+        let (gamma, scale) = upload(&drawn(len, 0.5, 1.5), &[len], DType::F32);
+        let (dx, params) = layer_norm_backward(x, gamma, dy, None, epsilon, true)?;
+        let read = |tensor| read_float::<R>(tensor).iter::<f64>().collect::<Vec<f64>>();
+        let found = read(dx);
+        let [dgamma, dbeta] = params.expect("they were asked for").map(read);
+        // dgamma is the sum over rows of dy * n: its limit, and the sum.
+        let mut of_gamma = vec![(0.0, 0.0); len];
+        for ((x, dy), found) in values.chunks(len).zip(grad.chunks(len)).zip(found.chunks(len)) {
+            let h: Vec<f64> = dy.iter().zip(&scale).map(|(dy, gamma)| dy * gamma).collect();
+            assert_gradient(x, &h, found, epsilon, share);
+            let Row { mean, rstd, magnitude } = statistics(x, epsilon);
+            for ((sum, x), dy) in of_gamma.iter_mut().zip(x).zip(dy) {
+                let normal = (x - mean) * rstd;
+                sum.0 += share * dy.abs() * (normal.abs() + magnitude * rstd);
+                sum.1 += dy * normal;
+            }
+        }
+        for at in 0..len {
+            let ((limit, expected), found) = (of_gamma[at], dgamma[at]);
+            assert!(
+                (found - expected).abs() <= limit,
+                "dgamma of {len}, element {at}: {found}, not {expected} within {limit}"
+            );
+            let (expected, found) = (grad[at] + grad[len + at], dbeta[at]);
+            assert!(
+                (found - expected).abs() <= growth(rows, DType::F32) * 2.0,
+                "dbeta of {len}, element {at}: {found}, not {expected}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Sums over millions of elements of a channel, or of rows. One running sum of them all would be
+/// off by a thousandth: once it is large, every addition is rounded in the same direction.
 #[test]
 fn sums_of_millions_of_terms_natively() -> Result<(), RocmError> {
     let device = Default::default();
@@ -136,7 +230,8 @@ fn sums_of_millions_of_terms_natively() -> Result<(), RocmError> {
         R::float_full(Shape::from(shape.to_vec()), value.into(), &device, FloatDType::F32)
     };
     let value = f64::from(1.1f32);
-    // A core's share of them, a few hundred at a time, and those sums; on a GPU far fewer each.
+    // `terms`: the additions that one number goes through. A core adds a few hundred numbers at a
+    // time and then those sums; a GPU's thread adds far fewer.
     let near = |what: &str, found: TensorData, expected: f64, terms: usize| {
         let limit = growth(terms, DType::F32) * expected.abs();
         for found in found.iter::<f64>() {

@@ -33,6 +33,7 @@ mod random;
 mod rank;
 mod reduce;
 mod rest;
+mod rounding;
 mod rows;
 mod scan;
 mod sort;

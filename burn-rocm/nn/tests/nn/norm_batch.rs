@@ -186,7 +186,7 @@ fn by_miopen_alone() {
 #[test]
 #[ignore = "run by the test above, with the setting in the environment"]
 fn miopen_or_an_error() {
-    for dtype in [DType::F32, DType::F16, DType::BF16] {
+    for dtype in [DType::F32, DType::F16] {
         let case = Case::new(&Random::new(), &[3, 5, 8], 5, dtype);
         against_f64!(format!("batch norm by MIOpen, {dtype:?}"), dtype, |B, nn, of| {
             let mut module = nn::BatchNormConfig::new(5).with_epsilon(1e-2).init::<B>(&Default::default());
@@ -209,6 +209,7 @@ fn miopen_or_an_error() {
         assert!(matches!(take_last_error(), Some(RocmError::Unsupported { .. })), "{shape:?} {dtype:?}");
     };
     refused([3, 5, 8], DType::F64);
+    refused([3, 5, 8], DType::BF16); // MIOpen does not round it to nearest
     refused([3, 5, 9], DType::F32);
     let case = Case::new(&Random::new(), &[3, 5], 5, DType::F64);
     let rms = ours::RmsNorm::<Ours> { gamma: case.param(&case.gamma, DType::F64), epsilon: 1e-5 };
