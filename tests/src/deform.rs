@@ -4,11 +4,11 @@ use crate::limits::{self, Terms};
 use crate::{Backend, DType, FloatDType, TensorData, TensorMetadata, read_float};
 use burn_backend::tensor::{Device, FloatTensor};
 
-/// For each gradient the oracle's reference and its limits. Each is a sum of at most `terms`
+/// For each gradient the oracle's reference and its limits. A gradient is a sum of at most `terms`
 /// products of an output's gradient, a weight, a mask and a sample between four pixels.
 ///
 /// `operands` are input, offsets, weight, mask, bias and the output's gradient. `gradients` gives
-/// the gradients by the first five; the oracle computes each in f32, f64's too.
+/// the gradients by the first five; the oracle computes them in f32, even for f64.
 pub fn limited<B: Backend>(
     operands: [FloatTensor<B>; 6],
     terms: usize,
@@ -16,7 +16,7 @@ pub fn limited<B: Backend>(
     device: &Device<B>,
     gradients: impl Fn([FloatTensor<B>; 6]) -> Vec<FloatTensor<B>>,
 ) -> Vec<TensorData> {
-    // Both sides sum in f32, so the bound counts the roundings twice: of 12 for each term.
+    // Each side sums in f32, with at most 12 roundings for each term: 24 for both.
     let sums = Terms { wide: DType::F32, roundings: 1, ..Terms::of(24 * terms, dtype) };
     let exact = operands.map(|t| B::float_cast(t, FloatDType::F32));
     let size = TensorMetadata::shape(&exact[0]).to_vec();

@@ -244,7 +244,7 @@ fn a_gradients_fault_stays_with_its_parameter_where_norms_are_clipped() {
     clean("another parameter", &good);
 }
 
-/// It comes from the targets themselves, not from the loss.
+/// The gradient checks the targets itself: no loss is computed here.
 #[test]
 #[serial]
 fn a_binary_losses_gradient_reports_a_target_without_a_weight() {

@@ -22,7 +22,12 @@ fn float<B: Backend>(c: &Side<'_, B>, k: usize, shape: &[usize]) -> FloatTensor<
 /// A sum of `count` products, with a bias that may be added after the sum was rounded. A library
 /// may also round one part of a gradient's sum in this way.
 fn biased(d: &Draw, count: usize) -> Terms {
-    Terms { bias: true, ..Terms::of(count, d.float_type()) }
+    biased_parts(d, count, 0)
+}
+
+/// [`biased`] for a convolution whose parts a library may round, so many times each.
+fn biased_parts(d: &Draw, count: usize, roundings: usize) -> Terms {
+    Terms { bias: true, ..Terms::in_parts(count, roundings, d.float_type()) }
 }
 
 /// A drawn window along one axis and a length that it fits into.
@@ -107,14 +112,14 @@ macro_rules! conv {
         let mut results = summed_as($c, biased($c.d, from * taps), [&x, &weight, &bias], |[x, weight, bias]| {
             $B::$conv(x, weight, with_bias.then_some(bias), options.clone())
         });
-        results.extend(summed_as($c, biased($c.d, to * taps), [&x, &weight, &grad], |[x, weight, grad]| {
+        results.extend(summed_as($c, biased_parts($c.d, to * taps, 1), [&x, &weight, &grad], |[x, weight, grad]| {
             $B::$x(x, weight, grad, options.clone())
         }));
         results.extend(summed_as($c, biased($c.d, places), [&x, &bias, &grad], |[x, bias, grad]| $B::$b(x, bias, grad)));
         // With groups and a part of the input that no step reaches the oracle's gradient of the weights is wrong (found
         // here, and told apart by the defining sum).
         if groups == 1 || windows.iter().all(|w| w.rest() == 0) {
-            results.extend(summed_as($c, biased($c.d, places), [&x, &weight, &grad], |[x, weight, grad]| {
+            results.extend(summed_as($c, biased_parts($c.d, places, batch), [&x, &weight, &grad], |[x, weight, grad]| {
                 $B::$w(x, weight, grad, options.clone())
             }));
         }
@@ -152,15 +157,18 @@ macro_rules! conv_transpose {
         let places: usize = windows.iter().map(|w| w.size).product::<usize>() * batch;
         let outputs: usize = out.iter().product::<usize>() * batch;
         let mut results =
-            summed_as($c, biased($c.d, from * taps), [&x, &weight, &bias], |[x, weight, bias]| {
+            summed_as($c, biased_parts($c.d, from * taps, 1), [&x, &weight, &bias], |[x, weight, bias]| {
                 $B::$conv(x, weight, with_bias.then_some(bias), options.clone())
             });
         results.extend(summed_as($c, biased($c.d, to * taps), [&weight, &grad], |[weight, grad]| {
             $B::$x(weight, grad, options.clone())
         }));
-        results.extend(summed_as($c, biased($c.d, places), [&x, &weight, &grad], |[x, weight, grad]| {
-            $B::$w(x, weight, grad, options.clone())
-        }));
+        results.extend(summed_as(
+            $c,
+            biased_parts($c.d, places, batch),
+            [&x, &weight, &grad],
+            |[x, weight, grad]| $B::$w(x, weight, grad, options.clone()),
+        ));
         results.extend(summed_as($c, biased($c.d, outputs), [&x, &bias, &grad], |[x, bias, grad]| {
             $B::$b(x, bias, grad)
         }));
@@ -226,7 +234,7 @@ table! { |c, B|
         let plain = B::max_pool1d(x.clone(), w.kernel, w.stride, w.padding, w.dilation, ceil);
         let found = B::max_pool1d_with_indices(x.clone(), w.kernel, w.stride, w.padding, w.dilation, ceil);
         let grad = float(c, 1, &plain.shape().to_vec());
-        let back = summed(c, w.kernel, [&x, &grad], |[x, grad]| {
+        let back = summed_as(c, Terms::of_max_pool(w.kernel, c.d.float_type()), [&x, &grad], |[x, grad]| {
             let at = found.indices.clone();
             B::max_pool1d_with_indices_backward(x, w.kernel, w.stride, w.padding, w.dilation, ceil, grad, at).x_grad
         });
@@ -242,7 +250,8 @@ table! { |c, B|
         let plain = B::max_pool2d(x.clone(), kernel, stride, padding, dilation, ceil);
         let found = B::max_pool2d_with_indices(x.clone(), kernel, stride, padding, dilation, ceil);
         let grad = float(c, 1, &plain.shape().to_vec());
-        let back = summed(c, h.kernel * w.kernel, [&x, &grad], |[x, grad]| {
+        let terms = Terms::of_max_pool(h.kernel * w.kernel, c.d.float_type());
+        let back = summed_as(c, terms, [&x, &grad], |[x, grad]| {
             let at = found.indices.clone();
             B::max_pool2d_with_indices_backward(x, kernel, stride, padding, dilation, ceil, grad, at).x_grad
         });

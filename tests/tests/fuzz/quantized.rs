@@ -137,9 +137,10 @@ viewed!(
     float_transpose
 );
 
-/// The two right results of values stored anew: the values themselves, and in blocks also what quantising them again
-/// by the range of their new neighbours gives. Which it is depends on whether whole blocks move. Half a step is no
-/// limit for that: the two-bit values are at most one and a half steps, so that doubled ones could pass.
+/// The two right results of values stored anew: the values themselves, or, in blocks, the values
+/// quantised again by the range of their new neighbours. The values stay if whole blocks move. A
+/// limit of half a step would be too wide: a two-bit value of one and a half steps is stored as one
+/// step, and twice that is off by half a step too.
 fn anew<B: Backend>(expected: FloatTensor<B>, scheme: &QuantScheme) -> Vec<TensorData> {
     let kept = read_float::<B>(expected.clone());
     let again = match scheme.level {

@@ -18,7 +18,7 @@ pub(crate) enum Bound {
     Near(f64),
     /// By limits of their own: for each result the oracle gives a reference in f64 and how far each element may be off.
     Within,
-    /// The same bits as one of two: for each result the oracle gives both.
+    /// The same values as one of two results: the oracle gives both for each result.
     Either,
 }
 
@@ -251,7 +251,7 @@ fn within(name: &str, ours: &[TensorData], theirs: &[TensorData]) {
     });
 }
 
-/// Compares results of which each has two right answers.
+/// Compares results that each have two right answers.
 fn either(name: &str, ours: &[TensorData], theirs: &[TensorData]) {
     by_pairs(name, ours, theirs, |what, found, answers| {
         let same = |answer: &TensorData| {
@@ -263,8 +263,8 @@ fn either(name: &str, ours: &[TensorData], theirs: &[TensorData]) {
     });
 }
 
-/// Gives `check` each result and what the oracle has for it. Behind them come the operands' clones, as many on both
-/// sides, which must be the same.
+/// Gives `check` each result and the oracle's pair for it. After the results come the operands'
+/// clones, as many on each side, which must be equal.
 fn by_pairs(
     name: &str,
     ours: &[TensorData],

@@ -35,7 +35,8 @@ const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// The most products that a sum has: over a group's channels (0: in, 1: out) and the window.
+    /// The most products in one sum: a group's channels (0: of the input, 1: of the output) times
+    /// the window's elements.
     fn terms(&self, channels: usize, dims: u32) -> usize {
         self.channels[channels] / self.groups * self.kernel.pow(dims)
     }
@@ -154,7 +155,7 @@ macro_rules! conv_transpose {
                         c.groups,
                     );
                     let name = format!("transposed {}", c.name($dims, dtype));
-                    // The input's gradient of a convolution.
+                    // A transposed convolution is the input's gradient of a convolution.
                     let there = Terms::in_parts(c.terms(0, $dims), 1, dtype);
                     sums!(name, there, |B, device, [x = &x, w = &w]| {
                         B::$conv(x, w, None, options.clone())

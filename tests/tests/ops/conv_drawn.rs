@@ -130,7 +130,7 @@ macro_rules! drawn {
                     let w = draw(&shape(from, to / c.groups, &c.window), view(random.below(4)));
                     let g = draw(&shape(c.batch, to, &c.transposed()), view(random.below(4)));
                     let name = format!(concat!(stringify!($transposed), " {:?} {:?}"), dtype, c);
-                    // The input's gradient of a convolution.
+                    // A transposed convolution is the input's gradient of a convolution.
                     let there = Terms { bias: true, ..Terms::in_parts(from / c.groups * taps, 1, dtype) };
                     sums!(name, there, |B, device, [x = &x, w = &w, b = &b]| {
                         B::$transposed(x, w, Some(b), c.transposed_options())
@@ -195,7 +195,7 @@ fn grouped_lines_with_a_rest() {
                 Shape::new([9, 2, 3]),
             ))
         });
-        // One place of each of two images.
+        // Each weight's gradient is a sum over one place of each of two images.
         let limits = limits::sums(&reference, &magnitude, Terms::in_parts(2, 2, dtype));
         limits::assert_within(&format!("{dtype:?}"), &read_float::<R>(ours), &reference, &limits);
     }

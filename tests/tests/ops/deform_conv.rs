@@ -69,8 +69,8 @@ impl Case {
         })
     }
 
-    /// What an output is the sum of: for each sample four products and a mask, and the sample is kept in the result's
-    /// type.
+    /// What an output is the sum of: six products for each sample, those of its four pixels, of its
+    /// mask and of its weight. The sample is rounded to the result's type.
     fn terms(&self, dtype: DType) -> Terms {
         let samples = self.channels[0] / self.groups[0] * self.kernel[0] * self.kernel[1];
         Terms { roundings: 1, bias: true, ..Terms::of(6 * samples, dtype) }
@@ -106,7 +106,8 @@ impl Inputs {
         read_float::<B>(B::deform_conv2d(x, offset, weight, mask, bias, options))
     }
 
-    /// Input, offsets, weight, mask, bias and the output's gradient; the input in place of what is not there.
+    /// Input, offsets, weight, mask, bias and the output's gradient. The input stands in for a mask
+    /// or bias that is absent.
     fn operands<B: Backend>(&self, device: &Device<B>) -> [FloatTensor<B>; 6] {
         let [mask, bias] = [&self.mask, &self.bias].map(|t| t.as_ref().unwrap_or(&self.x));
         [&self.x, &self.offset, &self.weight, mask, bias, &self.grad].map(|t| t.float::<B>(device))

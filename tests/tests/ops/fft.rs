@@ -134,9 +134,10 @@ fn fft_cut_and_filled() {
 
 /// How far apart two transforms of `n` numbers of at most 1 may be, and two round trips of them.
 ///
-/// Each side is off by the share of [`limits::fourier`] of the norm, with f32's unit: the oracle's roots are f32, and
-/// it computes its inverse of f64 in f32. The spectrum's norm is at most `n`. A round trip has both transforms' shares
-/// and the rounding of the bins, of the signal's norm, which is at most `sqrt(n)`. Each side rounds its result once.
+/// Each side is off by the share of the norm that [`limits::fourier`] has, with f32's unit: the
+/// oracle's roots are f32, and it computes its inverse of f64 in f32. The spectrum's norm is at
+/// most `n`. A round trip is off by the shares of both transforms and the rounding of the bins, all
+/// of the signal's norm, which is at most `sqrt(n)`. Each side rounds its result once.
 fn apart(n: usize, dtype: DType) -> [Tolerance; 2] {
     let n = n as f64;
     let share = 7.0 * (n.log2().ceil() + 1.0) * limits::unit(DType::F32);

@@ -36,7 +36,7 @@ fn max_pool2d_both_ways() {
                 vec![read_float::<B>(plain), read_float::<B>(found.output), read_index::<B>(found.indices)]
             });
             // The gradient of the maxima, each side with its own places, which are the same.
-            let terms = Terms::of(window[0] * window[1], dtype);
+            let terms = Terms::of_max_pool(window[0] * window[1], dtype);
             sums!(what, terms, |B, device, [g = &g]| {
                 let x = x.float::<B>(&device);
                 let found = B::max_pool2d_with_indices(x.clone(), window, stride, padding, [1, 1], false);

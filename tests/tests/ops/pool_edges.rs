@@ -39,7 +39,7 @@ fn against_the_oracle(what: &str, x: &Input, g: &Input, w: &Window, ceil: bool) 
         ]
     });
     let dtype = g.float::<R>(&Default::default()).dtype();
-    sums!(what, Terms::of(size[0] * size[1], dtype), |B, device, [g = g]| {
+    sums!(what, Terms::of_max_pool(size[0] * size[1], dtype), |B, device, [g = g]| {
         let x = x.float::<B>(&device);
         let at = B::max_pool2d_with_indices(x.clone(), size, stride, padding, dilation, ceil).indices;
         let x = B::float_cast(x, g.dtype().into());

@@ -44,7 +44,7 @@ fn check(what: &str, lhs: TensorPrimitive<R>, rhs: TensorPrimitive<R>, terms: us
     let [reference, magnitude] = expected(float(&lhs), float(&rhs));
     let out = product(lhs, rhs);
     assert_eq!(out.dtype(), dtype, "{what}");
-    // Scales times values, and floats of f64, are rounded to f32, which counts as more terms.
+    // Scales times values, and floats of f64, are rounded to f32: four more terms allow for that.
     let terms = Terms { wide: DType::F32, ..Terms::of(terms + 4, dtype) };
     let limits = limits::sums(&reference, &magnitude, terms);
     limits::assert_within(&what, &read_float::<R>(out), &reference, &limits);
