@@ -3,7 +3,7 @@
 //!
 //! `cpu_convolutions [--steps] [--batch N] [--only TEXT]` prints a row for each layer of ResNet-18, ResNet-50,
 //! YOLOX-tiny and MobileNetV2, or for inference and an SGD step of three of these networks, whose name has TEXT in
-//! it: milliseconds, the least of nine rounds, each column's in turn.
+//! it. Each figure is the least of nine rounds, in milliseconds; the columns take turns.
 
 use burn::backend::Autodiff;
 use burn::module::Module;
@@ -87,8 +87,8 @@ const NETWORKS: [(&str, &[Layer]); 4] = [
     ),
 ];
 
-/// Names a row, and then runs `body` for each line of standard input that says so, answering with its milliseconds;
-/// any other line ends the row.
+/// Prints a row's name. For each line of standard input that is [`ROUND`], runs `body` and prints
+/// its milliseconds; any other line ends the row.
 fn serve<B: Backend>(device: &B::Device, name: &str, mut body: impl FnMut()) -> Result<()> {
     let mut round = || {
         let begin = Instant::now();
@@ -97,7 +97,7 @@ fn serve<B: Backend>(device: &B::Device, name: &str, mut body: impl FnMut()) -> 
         begin.elapsed().as_secs_f64() * 1e3
     };
     for _ in 0..3 {
-        round(); // compiles, and times what is to be timed
+        round(); // compiles kernels; at a shape's third use MIOpen's algorithms are timed
     }
     println!("{name}");
     for line in io::stdin().lines() {
@@ -292,7 +292,7 @@ fn steps<B: AutodiffBackend>(name: &str, batch: usize, make: fn(&B::Device) -> N
     })
 }
 
-/// Every row in one dtype.
+/// Serves every row in one dtype.
 fn rows<B: AutodiffBackend>(args: &Args) -> Result<()> {
     let batch = args.batch;
     for (network, layers) in NETWORKS.iter().filter(|_| !args.steps) {
@@ -330,7 +330,7 @@ struct Args {
     /// Only rows whose name has this in it.
     #[arg(long, default_value = "")]
     only: String,
-    /// The rows of one dtype, when standard input asks for them: what the program starts itself with.
+    /// Serves the rows of one dtype as standard input asks for them: the program starts itself so.
     #[arg(long, hide = true)]
     dtype: Option<String>,
 }
@@ -344,9 +344,10 @@ const COLUMNS: [(&str, &str, &str); 4] = [
     ("auto bf16", "auto", "bf16"),
 ];
 
-/// What asks a column's process for one round of its row.
+/// The line that asks a column's process for one round of its row.
 const ROUND: &str = "round";
-/// Each column's rounds of a row, taken in turn: what else the machine does meets all of them alike.
+/// Rounds of a row in each column. The columns take turns, so that other load on the machine slows
+/// all of them alike.
 const ROUNDS: usize = 9;
 
 /// A column's process.
@@ -370,7 +371,7 @@ impl Column {
         Ok(Self { process, questions, answers: BufReader::new(answers).lines() })
     }
 
-    /// One row's name, or none if all rows are done.
+    /// The next row's name, or none after the last.
     fn row(&mut self) -> Result<Option<String>> {
         Ok(self.answers.next().transpose()?)
     }

@@ -213,7 +213,7 @@ struct Binary {
     kernel: [KernelName; 2],
     /// Elements; columns, or 0 where weights are by target; weights.
     dims: [Value; 3],
-    /// Smoothing (below 0: none), classes, divisor; the flag of a target without a weight.
+    /// Smoothing (below 0: none), classes, divisor; the flag that a target without a weight raises.
     scalars: [Value; 4],
 }
 
@@ -291,7 +291,7 @@ pub fn binary_cross_entropy(
 }
 
 /// The gradient of [`binary_cross_entropy`] by the scores, from the loss' own (`[1]`); 0 where a logarithm was kept
-/// above -100. Reads of it report a target without a weight, as reads of the loss do.
+/// above -100. Reading the gradient reports a target without a weight, as reading the loss does.
 ///
 /// # Errors
 /// As of [`binary_cross_entropy`].
