@@ -73,7 +73,9 @@ impl Context {
     /// Makes the device current for this thread.
     ///
     /// With several devices this asks HIP each time which device is current: other code on this
-    /// thread may use HIP too. A single device stays current.
+    /// thread may use HIP too. A single device stays current. `hipGetDevice` takes 13 ns and
+    /// `hipSetDevice` 23 ns beside a launch's 2,980 (`examples/current_device.rs`, one H200 through
+    /// the `cuda` provider).
     #[inline]
     pub(crate) fn bind(&self) -> Result<()> {
         thread_local! {

@@ -8,6 +8,21 @@
 #[doc = include_str!("../../README.md")]
 mod readme {}
 
+/// The Rust blocks of the guide's page on porting are doc tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/porting.md")]
+mod guide_porting {}
+
+/// The Rust blocks of the guide's page on fused modules are doc tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/fused-modules.md")]
+mod guide_fused_modules {}
+
+/// The Rust blocks of the guide's page on mixed precision are doc tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/mixed-precision.md")]
+mod guide_mixed_precision {}
+
 mod again;
 pub mod alignments;
 pub mod attention;

@@ -239,6 +239,40 @@ pub fn layer_norm(
     TensorData::new(limits, reference.shape.clone())
 }
 
+/// The limits for a softmax, or for its logarithm, of `x`, rows of `len` elements, computed in the
+/// wide type: to first order in the errors of each exponential's argument, of the exponential and
+/// of their sum.
+pub fn softmax(
+    x: &TensorData,
+    reference: &TensorData,
+    len: usize,
+    logarithm: bool,
+    dtype: DType,
+) -> TensorData {
+    let computed = wide(dtype);
+    // The reference has its own roundings, in f64.
+    let u = unit(computed) + unit(DType::F64);
+    let together = len.min(len / 256 + 512);
+    let sum_error = growth(together, computed) + growth(len, DType::F64);
+    let [x, reference_values] = [x, reference].map(|data| data.iter::<f64>().collect::<Vec<f64>>());
+    let mut limits = Vec::with_capacity(x.len());
+    for (row, y) in x.chunks(len.max(1)).zip(reference_values.chunks(len.max(1))) {
+        let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let error = |x: f64| u * (3.0 * (x - top).abs() + 8.0);
+        let all: f64 = row.iter().map(|x| (x - top).exp()).sum();
+        let by_sum = row.iter().map(|&x| (x - top).exp() / all * error(x)).sum::<f64>() + sum_error;
+        limits.extend(row.iter().zip(y).map(|(&x, y)| {
+            let own = if logarithm {
+                error(x) + by_sum + 2.0 * u * (all.ln().abs() + y.abs())
+            } else {
+                y * (error(x) + by_sum).exp_m1()
+            };
+            own + rounding(computed, dtype) * 1.01 * y.abs() + least(dtype)
+        }));
+    }
+    TensorData::new(limits, reference.shape.clone())
+}
+
 /// A float input for the oracle in f64, or its elements' magnitudes.
 pub fn exact<B: Backend>(input: &Input, magnitudes: bool, device: &Device<B>) -> FloatTensor<B> {
     let tensor = B::float_cast(input.float::<B>(device), FloatDType::F64);

@@ -8,9 +8,15 @@ use burn_rocm::{RocmError, RocmTensor};
 use burn_rocm_tests::limits::growth;
 use burn_rocm_tests::*;
 
-/// The error of a sum as a share of its terms' magnitudes. No kernel adds more than
-/// `len / 256 + 512` numbers one after the other: a row has at least 256 threads, or a core's lanes
-/// start anew every 2048 elements. A variance also has the errors of its deviations.
+/// The error allowed to a norm of a row or to its gradient, as a share of their terms' magnitudes.
+///
+/// The factor 4.0 bounds a result that goes through four sums, as a gradient does: of x, of its
+/// squared deviations, of the output's gradient, and of that times the normalised x. A norm goes
+/// through the first two. To first order each sum adds its own share, `growth`, or less.
+///
+/// No kernel adds more than `len / 256 + 512` numbers one after the other. A GPU's thread adds
+/// `len / 256` of a long row and fewer than 512 of a short one; a core's lanes start anew every
+/// 2048 elements.
 fn share(len: usize, dtype: DType) -> f64 {
     // The reference has its own roundings, in f64.
     4.0 * (growth(len / 256 + 512, dtype) + growth(len / 256 + 256, DType::F64))
@@ -111,12 +117,13 @@ fn with_outliers(random: &Random, rows: usize, len: usize, sampled: bool) -> Vec
     x
 }
 
-/// [`share`] for a norm's gradient, which goes through four sums: of x, its square, the gradient and
-/// their product. A thread of a block adds at most `len / 256` numbers, and 10 while the threads'
-/// sums are joined. These are differences from the first guess: their squares are `1 + far` times
-/// the variance, where `far` is the square of its distance from the mean in deviations. That is at
-/// most 16, or the sums are computed again; of rows that are kept, as [`with_outliers`] makes them,
-/// `len / lanes`.
+/// [`share`] for a norm's gradient on a GPU, whose kernels sum differences from a first guess of
+/// the mean. A thread adds at most `len / 256` numbers, and 10 more while the threads' sums are
+/// joined. (In rows of 1000 it adds 8, which the factor 4.0 allows for.)
+///
+/// The mean of the squared differences is `1 + far` times the variance, where `far` is the square
+/// of the guess's distance from the mean in deviations. Beyond 16 a kernel computes the sums again,
+/// unless it keeps the row in registers: there the rows of [`with_outliers`] have `len / lanes`.
 fn gradient_share(len: usize, sampled: bool) -> f64 {
     if lanes() == 1 {
         return share(len, DType::F32);

@@ -1,6 +1,6 @@
 //! Rows that begin anywhere between 16-byte boundaries, in length below and above what a block keeps in registers.
 
-use burn_rocm_tests::limits::Terms;
+use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
 
 #[test]
@@ -14,20 +14,33 @@ fn rows_that_begin_anywhere() {
             let gamma = float(&random, &[len], dtype, View::Contiguous, 0.5, 1.5);
             // Whole rows from the first or a later one on: no copy, and an offset of a multiple of the length.
             let from = [Slice::new(first as isize, None, 1), Slice::new(0, None, 1)];
-            differential!(
-                format!("rows {dtype:?} [{rows}, {len}] from {first}"),
-                Tolerance::of(dtype).times(32.0),
-                |B, device| {
-                    let x = || B::float_slice(x.float::<B>(&device), &from);
-                    vec![
-                        read_float::<B>(B::softmax(x(), 1)),
-                        read_float::<B>(B::log_softmax(x(), 1)),
-                        read_float::<B>(B::softmin(x(), 1)),
-                        read_float::<B>(B::float_max_dim(x(), 1)),
-                        read_float::<B>(B::layer_norm(x(), gamma.float::<B>(&device), None, 1e-2)),
-                    ]
-                }
-            );
+            let what = format!("rows {dtype:?} [{rows}, {len}] from {first}");
+            differential!(what, Tolerance::EXACT, |B, device| {
+                vec![read_float::<B>(B::float_max_dim(B::float_slice(x.float::<B>(&device), &from), 1))]
+            });
+            let device = Default::default();
+            let ours = || R::float_slice(x.float::<R>(&device), &from);
+            let found = [R::softmax(ours(), 1), R::log_softmax(ours(), 1), R::softmin(ours(), 1)];
+            let normed = R::layer_norm(ours(), gamma.float::<R>(&device), None, 1e-2);
+            let (found, normed) = (found.map(read_float::<R>), read_float::<R>(normed));
+
+            let device = Default::default();
+            let exact = || O::float_slice(limits::exact::<O>(&x, false, &device), &from);
+            let values = read_float::<O>(exact());
+            let negated = read_float::<O>(O::float_neg(exact()));
+            let references = [O::softmax(exact(), 1), O::log_softmax(exact(), 1), O::softmin(exact(), 1)];
+            let of = [(&values, false), (&values, true), (&negated, false)];
+            for ((found, reference), (x, logarithm)) in found.iter().zip(references).zip(of) {
+                let reference = read_float::<O>(reference);
+                assert_eq!(found.dtype, dtype, "{what}");
+                let limits = limits::softmax(x, &reference, len, logarithm, dtype);
+                limits::assert_within(&format!("softmax of {what}"), found, &reference, &limits);
+            }
+            let scale = limits::exact::<O>(&gamma, false, &device);
+            let reference = read_float::<O>(O::layer_norm(exact(), scale.clone(), None, 1e-2));
+            assert_eq!(normed.dtype, dtype, "{what}");
+            let limits = limits::layer_norm(&values, &read_float::<O>(scale), &reference, 1e-2, dtype);
+            limits::assert_within(&format!("layer norm of {what}"), &normed, &reference, &limits);
             let what = format!("means {dtype:?} [{rows}, {len}] from {first}");
             sums!(what, Terms::of(len, dtype), |B, device, [x = &x]| {
                 B::float_mean_dim(B::float_slice(x, &from), 1)

@@ -1,4 +1,5 @@
-//! `ConvAct` with ReLU: by MIOpen's fusion plan or by the convolution and a kernel, with one result.
+//! `ConvAct` with ReLU: MIOpen's fusion plan and the convolution followed by a kernel give the same
+//! result.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -64,7 +65,7 @@ impl Case {
             // The layer's input is the negative of this.
             let signless = magnitudes(&x).iter::<f64>().map(|x| -x).collect::<Vec<_>>();
             let signless = TensorData::new(signless, self.x);
-            /// What a layer gives, and the gradients of a sum of it weighted by itself.
+            /// The layer's output, and the gradients of the sum of its squares.
             macro_rules! run {
                 ($B:ty, $dtype:expr, $input:expr, $params:expr, |$conv:ident, $x:ident| $forward:expr) => {{
                     let leaf = tensor::<$B, 4>($input, $dtype).require_grad();
@@ -102,8 +103,9 @@ impl Case {
     }
 }
 
-/// The magnitudes of a sum with a norm behind it: the norm's scale times the sum of the magnitudes and the mean's, plus
-/// the shift's. `norm` has scale, shift, mean and variance.
+/// The magnitudes of a batch norm of a convolution's output, for error limits. `sum` has the
+/// magnitudes of the convolution's output, `norm` the scale, shift, mean and variance:
+/// `(sum + |mean|) / sqrt(variance + epsilon) * |scale| + |shift|`.
 pub(crate) fn normed_magnitudes(sum: Tensor<Oracle, 4>, norm: &[TensorData; 4], epsilon: f64) -> TensorData {
     let [gamma, beta, mean, variance] = norm.each_ref().map(|data| {
         let channels = data.num_elements();
@@ -133,7 +135,8 @@ fn against_burn_in_f64() {
     }
 }
 
-/// One call where there is a plan, else the convolution and one kernel. The CPU device has plans for f32.
+/// One call where there is a plan, else the convolution and one kernel. The CPU device has plans
+/// for f32.
 #[test]
 fn the_trace_tells_which_path_ran() {
     let random = Random::new();
@@ -172,8 +175,8 @@ fn inference_and_values_that_are_not_finite() {
     let x = tensor::<Ours, 4>(&x, DType::F32);
     let trained = layer.forward(x.clone()).into_data();
     let inferred = layer.clone().valid().forward(x.clone().inner()).into_data();
-    // Both ways may convolve by other algorithms: sums of 36 products of at most 4 and a bias of at most 2, each
-    // within its bound.
+    // The two may use different convolution algorithms. Each sums 36 products of at most 4 and a
+    // bias of at most 2, within the rounding bound of such a sum.
     let bound = 2.0 * (37.0 + 2.0) * (36.0 * 4.0 + 2.0) * 2f64.powi(-24);
     let tolerance = Tolerance { absolute: bound, relative: 0.0 };
     assert_close(&"inferred", &[inferred], &[trained], tolerance);
@@ -257,7 +260,8 @@ fn a_half_folds_in_f32() {
         let expected = relu((y - mean) / (variance + 1e-3).sqrt() * gamma + beta).into_data();
         let sum = case.conv::<Oracle>(&params.each_ref().map(magnitudes), DType::F64);
         let sum = sum.forward(tensor(&magnitudes(&x), DType::F64));
-        // The folded weights and bias, the convolution and the result are stored.
+        // Three roundings to `dtype`: of the folded weights and bias, of the convolution and of the
+        // result.
         let share = 3.03 * unit(dtype) + growth(36 + 10, DType::F32);
         let limits = limits::shares(&normed_magnitudes(sum, &values, 1e-3), share, dtype);
         assert_eq!(found.dtype, dtype);

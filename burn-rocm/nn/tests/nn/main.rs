@@ -8,6 +8,7 @@ mod attention;
 mod attention_broadcast;
 mod attention_dropout;
 mod attention_encoder;
+mod attention_formulas;
 mod attention_fused;
 mod attention_softmax;
 mod bias_add;

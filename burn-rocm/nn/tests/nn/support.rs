@@ -30,8 +30,8 @@ pub(crate) fn magnitudes(data: &TensorData) -> TensorData {
     TensorData::new(data.iter::<f64>().map(f64::abs).collect(), data.shape.clone())
 }
 
-/// For each result its reference and limits: errors of at most a share of what the same ops give for operands without
-/// signs.
+/// Each result's reference and limits. A limit is `share` of the result's magnitude: what the same
+/// ops give for operands without signs.
 pub(crate) fn limited(
     reference: Vec<TensorData>,
     magnitude: &[TensorData],
@@ -43,39 +43,43 @@ pub(crate) fn limited(
     reference.into_iter().zip(limits).map(|(reference, limits)| [reference, limits]).collect()
 }
 
-/// How many of two sides have errors that count: a reference in f64 is off as much as a result in f64.
+/// How often a limit allows one side's error. The reference is computed in f64, so beside a result
+/// in f64 its error is as large as the result's; beside other types it is negligible.
 pub(crate) fn sides(dtype: DType) -> f64 {
     if dtype == DType::F64 { 2.0 } else { 1.0 }
 }
 
-/// The share of their magnitudes that results of a layer may be off by: `act(x w + b)`, and the gradients of the sum of
-/// its squares by `x`, `w` and `b`. The magnitudes are those of the layer without an activation. `terms`: the most
-/// products that one of the sums has.
+/// The error allowed to a layer's results, as a share of their magnitudes. The results are
+/// `act(x w + b)` and the gradients of the sum of its squares with respect to `x`, `w` and `b`. The
+/// magnitudes are those of the layer without its activation. No sum has more than `terms` products.
 ///
-/// To first order in the roundings, with `g` for [`growth`] of the sums, `u` for the unit of `dtype` and `r` for that
-/// of the type it is computed in:
-/// - `x w` is off by `g`, and is stored, and the bias is added: `g + 2 u`.
-/// - An activation's slope is at most 1.13 (gelu's) and its own error `8 r`. Its result is stored:
-///   `1.13 g + 3.3 u + 8 r`.
-/// - The gradient by `x w` is twice the activation times its slope. It has the errors of both: the activation times
-///   its second derivative is at most 0.3, and `relu` times its slope has no jump. Three values are stored:
-///   `1.6 g + 6.6 u + 17 r`.
-/// - Each gradient is a sum of products with these, off by 1.13 times `g`, and is stored: `2.8 g + 7.8 u + 17 r`.
+/// The errors to first order, with `g` for [`growth`] of the sums, `u` for the unit of `dtype` and
+/// `r` for the unit of the type it is computed in:
+/// - `x w` is off by `g`. It is rounded to `dtype`, and again with the bias added: `g + 2 u`.
+/// - An activation has a slope of at most 1.13 (gelu's) and an error of its own of `8 r`. Its
+///   result is rounded to `dtype`: `1.13 g + 3.3 u + 8 r`.
+/// - The gradient with respect to `x w` is twice the activation times its slope, and has the errors
+///   of both. The activation times its second derivative is at most 0.3; `relu` times its slope has
+///   no jump. Two more values are rounded to `dtype`: `1.6 g + 6.6 u + 17 r`.
+/// - The other gradients are sums of products with this one. Each sum is off by `1.13 g` more and
+///   rounded to `dtype`: `2.8 g + 7.8 u + 17 r`.
 pub(crate) fn layer_share(terms: usize, dtype: DType) -> f64 {
     let g = growth(terms, wide(dtype));
     1.01 * sides(dtype) * (3.0 * g + 8.0 * unit(dtype) + 17.0 * unit(wide(dtype)))
 }
 
-/// The share of their magnitudes that a loss of elements of `a` and `b` and its square's gradients may be off by: a sum
-/// or mean of `terms` squared errors or Huber losses. The magnitudes are those of [`squares`] or [`hubers`] of
-/// `|a| + |b|`.
+/// The error allowed to a loss of the elements of `a` and `b`, and to the gradients of its square,
+/// as a share of their magnitudes. The loss is a sum or mean of `terms` squared errors or Huber
+/// losses; the magnitudes are those of [`squares`] or [`hubers`] of `|a| + |b|`.
 ///
-/// With `g`, `u` and `r` as for [`layer_share`], to first order:
-/// - The first operand may be a stored product, and the residual may be stored: `2 u + r`.
-/// - A square has twice that. The loss is summed and stored: `5 u + 2 r + g`.
-/// - A gradient is a product of the loss and the residual. It is stored, and again behind the first operand's product:
-///   `9 u + 8 r + g`.
-/// - A Huber loss has its bound or less as its slope where a square has the residual. [`hubers`] has their sum.
+/// The errors to first order, with `g`, `u` and `r` as for [`layer_share`]:
+/// - `a` may be a product rounded to `dtype`, and the residual `a - b` may be rounded too:
+///   `2 u + r`.
+/// - Its square has twice that error. The loss is their sum, rounded to `dtype`: `5 u + 2 r + g`.
+/// - A gradient is the loss times the residual, rounded to `dtype`. The gradient with respect to a
+///   factor of `a` is rounded once more: `9 u + 8 r + g`.
+/// - A Huber loss has a slope of at most its bound where a square has the residual. The slope of
+///   [`hubers`] is the sum of both.
 pub(crate) fn loss_share(terms: usize, dtype: DType) -> f64 {
     let g = growth(terms, wide(dtype));
     1.01 * sides(dtype) * (12.0 * unit(dtype) + 8.0 * unit(wide(dtype)) + g)
@@ -86,8 +90,9 @@ pub(crate) fn squares<B: AutodiffBackend, const D: usize>(sum: Tensor<B, D>) -> 
     sum.clone() * sum
 }
 
-/// What is no less than Huber losses of these residuals, and whose slope is no less than their slope plus the
-/// residuals.
+/// An upper bound of Huber losses, where `sum` has the residuals' magnitudes or more. Its slope,
+/// `bound + sum`, is an upper bound too: a Huber loss has a slope of at most `bound`, which is off
+/// by no more than the residual is.
 pub(crate) fn hubers<B: AutodiffBackend, const D: usize>(sum: Tensor<B, D>, bound: f64) -> Tensor<B, D> {
     sum.clone() * bound + squares(sum) * 0.5
 }
@@ -128,7 +133,8 @@ pub(crate) fn gradients_of<B: AutodiffBackend>(
     read.1
 }
 
-/// What a body gives on the oracle, against what it gives here with each checkpointing strategy.
+/// Asserts that what a body gives here, with each checkpointing strategy, is within a tolerance of
+/// what it gives on the oracle.
 ///
 /// The body sees the backend as `B`, and returns a `Vec<TensorData>`.
 macro_rules! against_burn {
@@ -152,8 +158,8 @@ macro_rules! against_burn {
 }
 pub(crate) use against_burn;
 
-/// Asserts that what a body gives here with each checkpointing strategy, all of `dtype`, is within the limits that
-/// `expected` has with a reference for each result.
+/// Asserts that what a body gives here, with each checkpointing strategy, has `dtype` and is within
+/// its limits. `expected` has a reference and limits for each result.
 ///
 /// The body sees the backend as `B`, and returns a `Vec<TensorData>`.
 macro_rules! within_limits {

@@ -1,0 +1,286 @@
+//! Attention and its gradients by the formulas in f64, and how far results may be from them.
+
+use burn_rocm::fused::{AttentionDropout, AttentionOptions};
+use burn_rocm_tests::limits::{assert_within, growth, least, unit, wide};
+
+use crate::support::*;
+
+/// Sizes of one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) batch: usize,
+    pub(crate) heads: usize,
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) width: usize,
+    pub(crate) values: usize,
+}
+
+pub(crate) const fn case([batch, heads, queries, keys, width, values]: [usize; 6]) -> Case {
+    Case { batch, heads, queries, keys, width, values }
+}
+
+/// Philox 4x32-10 as its authors publish it.
+fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        let [a, b] = [(counter[0], 0xd251_1f53u64), (counter[2], 0xcd9e_8d57)].map(|(c, m)| u64::from(c) * m);
+        counter = [
+            (b >> 32) as u32 ^ counter[1] ^ key[0],
+            b as u32,
+            (a >> 32) as u32 ^ counter[3] ^ key[1],
+            a as u32,
+        ];
+        key = [key[0].wrapping_add(0x9e37_79b9), key[1].wrapping_add(0xbb67_ae85)];
+    }
+    counter
+}
+
+/// What the score of a row and a key is multiplied by.
+fn kept(dropout: &AttentionDropout, row: usize, keys: usize, key: usize) -> f64 {
+    let block = (row * keys.div_ceil(64) * 16 + key / 64 * 16 + key % 16) as u64;
+    let AttentionDropout { prob, seed, call } = *dropout;
+    let words = philox(
+        [block as u32, (block >> 32) as u32, call as u32, (call >> 32) as u32],
+        [seed as u32, (seed >> 32) as u32],
+    );
+    let dropped = f64::from(words[key % 64 / 16]) < (prob * 4294967296.0).round();
+    if dropped { 0.0 } else { 1.0 / (1.0 - prob) }
+}
+
+/// A number, and how far a result may be from it: the running error analysis of Higham 2002, section
+/// 3.3.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Bounded {
+    value: f64,
+    off: f64,
+}
+
+impl Bounded {
+    fn exact(value: f64) -> Self {
+        Self { value, off: 0.0 }
+    }
+
+    fn minus(self, other: Self, step: f64) -> Self {
+        let value = self.value - other.value;
+        Self { value, off: self.off + other.off + step * value.abs() }
+    }
+
+    fn times(self, other: Self, step: f64) -> Self {
+        let mut sum = Sum::default();
+        sum.add(self, other);
+        Self { value: sum.value, off: sum.off + step * sum.magnitude }
+    }
+}
+
+/// A sum of products.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    value: f64,
+    off: f64,
+    magnitude: f64,
+    terms: usize,
+}
+
+impl Sum {
+    fn add(&mut self, a: Bounded, b: Bounded) {
+        self.value += a.value * b.value;
+        self.off += a.off * b.value.abs() + a.value.abs() * b.off + a.off * b.off;
+        self.magnitude += (a.value * b.value).abs() + a.off * b.value.abs() + a.value.abs() * b.off;
+        self.terms += 1;
+    }
+
+    fn of(a: impl IntoIterator<Item = Bounded>, b: impl IntoIterator<Item = Bounded>) -> Self {
+        let mut sum = Self::default();
+        a.into_iter().zip(b).for_each(|(a, b)| sum.add(a, b));
+        sum
+    }
+}
+
+/// How results of `dtype` are rounded: computed in f32 (f64 for f64), and stored in `dtype`.
+#[derive(Clone, Copy)]
+struct Roundings {
+    dtype: DType,
+    /// Of one operation.
+    step: f64,
+    /// Of one number that is stored.
+    store: f64,
+}
+
+impl Roundings {
+    fn of(dtype: DType) -> Self {
+        let computed = wide(dtype);
+        Self { dtype, step: unit(computed), store: if computed == dtype { 0.0 } else { unit(dtype) } }
+    }
+
+    fn growth(self, terms: usize) -> f64 {
+        growth(terms, wide(self.dtype))
+    }
+
+    fn stored(self, x: Bounded) -> Bounded {
+        Bounded { value: x.value, off: x.off + self.store * (x.value.abs() + x.off) + least(self.dtype) }
+    }
+
+    /// A sum whose terms are added in any order.
+    fn summed(self, sum: &Sum) -> Bounded {
+        Bounded { value: sum.value, off: sum.off + self.growth(sum.terms) * sum.magnitude }
+    }
+
+    fn all(self, sums: Vec<Sum>) -> Vec<Bounded> {
+        sums.iter().map(|sum| self.stored(self.summed(sum))).collect()
+    }
+}
+
+/// Weights, output and gradients of one call.
+pub(crate) struct Expected {
+    pub(crate) weights: Vec<Bounded>,
+    pub(crate) out: Vec<Bounded>,
+    pub(crate) grads: [Vec<Bounded>; 3],
+    /// By query and key, of `sum(weights * grad)`.
+    pub(crate) grads_of_weights: [Vec<Bounded>; 2],
+}
+
+pub(crate) struct Given<'a> {
+    pub(crate) case: Case,
+    pub(crate) q: &'a [f64],
+    pub(crate) k: &'a [f64],
+    pub(crate) v: &'a [f64],
+    pub(crate) grad: &'a [f64],
+    pub(crate) weights_grad: &'a [f64],
+    pub(crate) mask: Option<&'a [bool]>,
+    pub(crate) options: &'a AttentionOptions,
+}
+
+/// The scores of a row, and their derivatives by the product of query and key.
+fn scores(given: &Given<'_>, row: usize, roundings: Roundings) -> Vec<(Bounded, f64)> {
+    let Given { case, q, k, mask, options, .. } = *given;
+    let Case { queries, keys, width, .. } = case;
+    let (pair, query) = (row / queries, row % queries);
+    let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
+    let q = &q[row * width..][..width];
+    (0..keys)
+        .map(|key| {
+            if options.causal && key + queries > query + keys {
+                return (Bounded::exact(f64::NEG_INFINITY), 0.0);
+            }
+            if mask.is_some_and(|mask| mask[row * keys + key]) {
+                return (Bounded::exact(options.fill), 0.0);
+            }
+            let factor = scale * options.dropout.map_or(1.0, |dropout| kept(&dropout, row, keys, key));
+            let exact = |x: &f64| Bounded::exact(*x);
+            let k = &k[(pair * keys + key) * width..][..width];
+            let product =
+                roundings.stored(roundings.summed(&Sum::of(q.iter().map(exact), k.iter().map(exact))));
+            // Scaled, and by the factor of dropout.
+            let score = product.times(Bounded::exact(factor), 2.0 * roundings.step);
+            (roundings.stored(score), factor)
+        })
+        .collect()
+}
+
+/// The weights of a row.
+///
+/// Errors of the scores are factors `exp(off)` of each exponential and of the sum. An exponential's
+/// own come from its argument's roundings and from the function; one kept number may stand for
+/// maximum and sum.
+fn softmax(scores: &[(Bounded, f64)], quiet: bool, roundings: Roundings) -> Vec<Bounded> {
+    let top = scores.iter().map(|s| s.0.value).fold(f64::NEG_INFINITY, f64::max);
+    let base = if top == f64::NEG_INFINITY { 0.0 } else { top };
+    let sum: f64 = scores.iter().map(|s| (s.0.value - base).exp()).sum::<f64>()
+        + if quiet { (-base).exp() } else { 0.0 };
+    let seen = || scores.iter().map(|s| s.0).filter(|s| s.value - base > -1e3);
+    let worst = seen().map(|s| s.off).fold(0.0, f64::max);
+    scores
+        .iter()
+        .map(|&(score, _)| {
+            let exponential = (score.value - base).exp();
+            if sum == 0.0 || exponential == 0.0 {
+                return Bounded::default();
+            }
+            let value = exponential / sum;
+            let arguments = 3.0 * (score.value - base).abs() + 4.0 * (score.value.abs() + base.abs());
+            let own = roundings.step * (arguments + sum.ln().abs() + 8.0);
+            let error = score.off + worst + own + 2.0 * roundings.growth(scores.len());
+            roundings.stored(Bounded { value, off: value * error.exp_m1() })
+        })
+        .collect()
+}
+
+/// By the formulas, with limits for results of `dtype`.
+pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
+    let Given { case, q, k, v, grad, weights_grad, options, .. } = *given;
+    let Case { batch, heads, queries, keys, width, values } = case;
+    let roundings = Roundings::of(dtype);
+    let rows = batch * heads * queries;
+    let sums = |len: usize| vec![Sum::default(); len];
+    let mut all_weights = Vec::with_capacity(rows * keys);
+    let mut out = sums(rows * values);
+    let mut by_value = sums(v.len());
+    let mut grads = [sums(q.len()), sums(k.len())];
+    let mut grads_of_weights = [sums(q.len()), sums(k.len())];
+    for row in 0..rows {
+        let pair = row / queries;
+        let exact = |x: &f64| Bounded::exact(*x);
+        let q = &q[row * width..][..width];
+        let k = &k[pair * keys * width..][..keys * width];
+        let v = &v[pair * keys * values..][..keys * values];
+        let grad = &grad[row * values..][..values];
+        let scores = scores(given, row, roundings);
+        let weights = softmax(&scores, options.quiet, roundings);
+        for (key, &weight) in weights.iter().enumerate() {
+            for c in 0..values {
+                out[row * values + c].add(weight, exact(&v[key * values + c]));
+                by_value[(pair * keys + key) * values + c].add(weight, exact(&grad[c]));
+            }
+        }
+        let out: Vec<Bounded> = roundings.all(out[row * values..][..values].to_vec());
+        let back = |by_weights: &[Bounded], dot: Bounded, [to_q, to_k]: &mut [Vec<Sum>; 2]| {
+            for key in 0..keys {
+                let difference = by_weights[key].minus(dot, roundings.step);
+                let by_product = weights[key]
+                    .times(difference, 2.0 * roundings.step)
+                    .times(Bounded::exact(scores[key].1), 2.0 * roundings.step);
+                let by_product = roundings.stored(by_product);
+                for d in 0..width {
+                    to_q[row * width + d].add(by_product, exact(&k[key * width + d]));
+                    to_k[(pair * keys + key) * width + d].add(by_product, exact(&q[d]));
+                }
+            }
+        };
+        let by_weights: Vec<Bounded> = v
+            .chunks(values)
+            .map(|v| {
+                roundings.stored(roundings.summed(&Sum::of(grad.iter().map(exact), v.iter().map(exact))))
+            })
+            .collect();
+        // The sum of weights and their gradients is that of output and its gradient too: the
+        // kernels take either.
+        let dot = roundings.summed(&Sum::of(weights.iter().copied(), by_weights.iter().copied()));
+        let other = roundings.summed(&Sum::of(out, grad.iter().map(exact)));
+        back(&by_weights, Bounded { off: dot.off.max(other.off), ..dot }, &mut grads);
+        let by_weights: Vec<Bounded> = weights_grad[row * keys..][..keys].iter().map(exact).collect();
+        let dot = roundings.summed(&Sum::of(weights.iter().copied(), by_weights.iter().copied()));
+        back(&by_weights, dot, &mut grads_of_weights);
+        all_weights.extend(weights);
+    }
+    let [by_query, by_key] = grads.map(|sums| roundings.all(sums));
+    Expected {
+        weights: all_weights,
+        out: roundings.all(out),
+        grads: [by_query, by_key, roundings.all(by_value)],
+        grads_of_weights: grads_of_weights.map(|sums| roundings.all(sums)),
+    }
+}
+
+/// Asserts that each of some results is within its limits.
+pub(crate) fn assert_bounded(what: &str, found: &[TensorData], expected: &[Vec<Bounded>]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (result, (found, expected)) in found.iter().zip(expected).enumerate() {
+        // A reference in f64 is off as much as a result in f64.
+        let sides = if found.dtype == DType::F64 { 2.0 } else { 1.0 };
+        let data = |of: &dyn Fn(&Bounded) -> f64| {
+            TensorData::new(expected.iter().map(of).collect::<Vec<f64>>(), found.shape.clone())
+        };
+        let (reference, limits) = (data(&|x| x.value), data(&|x| sides * x.off));
+        assert_within(&format!("{what}, result {result}"), found, &reference, &limits);
+    }
+}
