@@ -192,11 +192,11 @@ fn softmax(scores: &[(Bounded, f64)], quiet: bool, roundings: Roundings) -> Vec<
     scores
         .iter()
         .map(|&(score, _)| {
-            let exponential = (score.value - base).exp();
-            if sum == 0.0 || exponential == 0.0 {
+            let value = (score.value - base).exp() / sum;
+            // A hidden key; none is seen; or the added 1 is all that counts.
+            if sum == 0.0 || value == 0.0 {
                 return Bounded::default();
             }
-            let value = exponential / sum;
             let arguments = 3.0 * (score.value - base).abs() + 4.0 * (score.value.abs() + base.abs());
             let own = roundings.step * (arguments + sum.ln().abs() + 8.0);
             let error = score.off + worst + own + 2.0 * roundings.growth(scores.len());
