@@ -4,7 +4,7 @@
 //! The oracle computes the reference from the operands in f64. It computes the sum of the terms'
 //! magnitudes from the operands without their signs.
 
-use crate::{Backend, DType, FloatDType, Input, Scalar, Shape};
+use crate::{Backend, DType, FloatDType, Input, Scalar, Shape, read_float};
 use burn_backend::TensorData;
 use burn_backend::tensor::{Device, FloatTensor};
 
@@ -191,15 +191,19 @@ pub fn fourier(reference: &TensorData, square: &TensorData, count: usize, dtype:
     })
 }
 
+/// The most numbers of a row of `len` that a kernel adds one after the other: a long row has at
+/// least 256 threads, or a core's lanes start anew every 2048 elements.
+pub fn in_turn(len: usize) -> usize {
+    len.min(len / 256 + 512)
+}
+
 /// The limits for a layer norm of `x`, rows of as many elements as `gamma` has, computed in the wide
 /// type: the sums' bounds (Higham 2002, section 3.1), carried to first order through
 /// `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
 ///
 /// The variance may come from `d = x - s` as `mean(d^2) - mean(d)^2`, if `s` is at most 4 deviations
 /// `sqrt(variance + epsilon)` away from the mean. Then `mean(d^2)` is at most 17 of their squares,
-/// and the two means are off by `17 growth` and `2 * 4 * sqrt(17) growth` of them: 50 together. No
-/// kernel adds more than `len / 256 + 512` numbers one after the other: a row has at least 256
-/// threads, or a core's lanes start anew every 2048 elements.
+/// and the two means are off by `17 growth` and `2 * 4 * sqrt(17) growth` of them: 50 together.
 pub fn layer_norm(
     x: &TensorData,
     gamma: &TensorData,
@@ -213,10 +217,7 @@ pub fn layer_norm(
     }
     // The reference has its own roundings, in f64.
     let u = unit(computed) + unit(DType::F64);
-    let growth = |terms: usize| {
-        let together = terms.min(terms / 256 + 512);
-        growth(together, computed) + growth(terms, DType::F64)
-    };
+    let growth = |terms: usize| growth(in_turn(terms), computed) + growth(terms, DType::F64);
     let [x, gamma, y] = [x, gamma, reference].map(|data| data.iter::<f64>().collect::<Vec<f64>>());
     let mut limits = Vec::with_capacity(x.len());
     for (row, y) in x.chunks(n).zip(y.chunks(n)) {
@@ -239,6 +240,22 @@ pub fn layer_norm(
     TensorData::new(limits, reference.shape.clone())
 }
 
+/// Asserts that `found`, of `dtype`, is the layer norm of the oracle's operands in f64 within the
+/// limits of [`layer_norm`].
+pub fn assert_layer_norm<B: Backend>(
+    what: &impl std::fmt::Display,
+    found: &TensorData,
+    dtype: DType,
+    [x, gamma]: [FloatTensor<B>; 2],
+    beta: Option<FloatTensor<B>>,
+    epsilon: f64,
+) {
+    assert_eq!(found.dtype, dtype, "{what}");
+    let reference = read_float::<B>(B::layer_norm(x.clone(), gamma.clone(), beta, epsilon));
+    let [x, gamma] = [x, gamma].map(read_float::<B>);
+    assert_within(what, found, &reference, &layer_norm(&x, &gamma, &reference, epsilon, dtype));
+}
+
 /// The limits for a softmax, or for its logarithm, of `x`, rows of `len` elements, computed in the
 /// wide type: to first order in the errors of each exponential's argument, of the exponential and
 /// of their sum.
@@ -252,8 +269,7 @@ pub fn softmax(
     let computed = wide(dtype);
     // The reference has its own roundings, in f64.
     let u = unit(computed) + unit(DType::F64);
-    let together = len.min(len / 256 + 512);
-    let sum_error = growth(together, computed) + growth(len, DType::F64);
+    let sum_error = growth(in_turn(len), computed) + growth(len, DType::F64);
     let [x, reference_values] = [x, reference].map(|data| data.iter::<f64>().collect::<Vec<f64>>());
     let mut limits = Vec::with_capacity(x.len());
     for (row, y) in x.chunks(len.max(1)).zip(reference_values.chunks(len.max(1))) {

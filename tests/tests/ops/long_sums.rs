@@ -5,7 +5,7 @@ use burn_rocm::fused::{
     ClassScores, ClassTargets, cross_entropy, group_norm, group_norm_backward, layer_norm_backward,
 };
 use burn_rocm::{RocmError, RocmTensor};
-use burn_rocm_tests::limits::growth;
+use burn_rocm_tests::limits::{growth, in_turn};
 use burn_rocm_tests::*;
 
 /// The error allowed to a norm of a row or to its gradient, as a share of their terms' magnitudes.
@@ -14,12 +14,10 @@ use burn_rocm_tests::*;
 /// squared deviations, of the output's gradient, and of that times the normalised x. A norm goes
 /// through the first two. To first order each sum adds its own share, `growth`, or less.
 ///
-/// No kernel adds more than `len / 256 + 512` numbers one after the other. A GPU's thread adds
-/// `len / 256` of a long row and fewer than 512 of a short one; a core's lanes start anew every
-/// 2048 elements.
+/// A sum's own share comes from [`in_turn`].
 fn share(len: usize, dtype: DType) -> f64 {
     // The reference has its own roundings, in f64.
-    4.0 * (growth(len / 256 + 512, dtype) + growth(len / 256 + 256, DType::F64))
+    4.0 * (growth(in_turn(len), dtype) + growth(len / 256 + 256, DType::F64))
 }
 
 /// The mean by sums of 256 numbers each: it has few roundings too.

@@ -10,16 +10,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 fn assert_normed(what: &str, x: &Input, gamma: &Input, beta: Option<&Input>, epsilon: f64) {
     let device = Default::default();
     let operand = |input: &Input| input.float::<R>(&device);
-    let out = R::layer_norm(operand(x), operand(gamma), beta.map(operand), epsilon);
+    let dtype = operand(x).dtype();
+    let found = R::layer_norm(operand(x), operand(gamma), beta.map(operand), epsilon);
     let device = Default::default();
-    let [exact, scale] = [x, gamma].map(|input| limits::exact::<O>(input, false, &device));
-    let shift = beta.map(|beta| limits::exact::<O>(beta, false, &device));
-    let reference = read_float::<O>(O::layer_norm(exact.clone(), scale.clone(), shift, epsilon));
-    let [exact, scale] = [exact, scale].map(read_float::<O>);
-    let found = read_float::<R>(out);
-    assert_eq!(found.dtype, operand(x).dtype(), "{what}");
-    let limits = limits::layer_norm(&exact, &scale, &reference, epsilon, found.dtype);
-    limits::assert_within(&what, &found, &reference, &limits);
+    let exact = |input: &Input| limits::exact::<O>(input, false, &device);
+    let (found, operands) = (read_float::<R>(found), [x, gamma].map(exact));
+    limits::assert_layer_norm::<O>(&what, &found, dtype, operands, beta.map(exact), epsilon);
 }
 
 #[test]

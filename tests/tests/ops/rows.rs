@@ -36,11 +36,9 @@ fn rows_that_begin_anywhere() {
                 let limits = limits::softmax(x, &reference, len, logarithm, dtype);
                 limits::assert_within(&format!("softmax of {what}"), found, &reference, &limits);
             }
-            let scale = limits::exact::<O>(&gamma, false, &device);
-            let reference = read_float::<O>(O::layer_norm(exact(), scale.clone(), None, 1e-2));
-            assert_eq!(normed.dtype, dtype, "{what}");
-            let limits = limits::layer_norm(&values, &read_float::<O>(scale), &reference, 1e-2, dtype);
-            limits::assert_within(&format!("layer norm of {what}"), &normed, &reference, &limits);
+            let operands = [exact(), limits::exact::<O>(&gamma, false, &device)];
+            let name = format!("layer norm of {what}");
+            limits::assert_layer_norm::<O>(&name, &normed, dtype, operands, None, 1e-2);
             let what = format!("means {dtype:?} [{rows}, {len}] from {first}");
             sums!(what, Terms::of(len, dtype), |B, device, [x = &x]| {
                 B::float_mean_dim(B::float_slice(x, &from), 1)

@@ -125,6 +125,12 @@ impl Roundings {
         Bounded { value: sum.value, off: sum.off + self.growth(sum.terms) * sum.magnitude }
     }
 
+    /// The stored sum of products of exact numbers.
+    fn dot(self, a: &[f64], b: &[f64]) -> Bounded {
+        let exact = |x: &f64| Bounded::exact(*x);
+        self.stored(self.summed(&Sum::of(a.iter().map(exact), b.iter().map(exact))))
+    }
+
     fn all(self, sums: Vec<Sum>) -> Vec<Bounded> {
         sums.iter().map(|sum| self.stored(self.summed(sum))).collect()
     }
@@ -166,10 +172,7 @@ fn scores(given: &Given<'_>, row: usize, roundings: Roundings) -> Vec<(Bounded, 
                 return (Bounded::exact(options.fill), 0.0);
             }
             let factor = scale * options.dropout.map_or(1.0, |dropout| kept(&dropout, row, keys, key));
-            let exact = |x: &f64| Bounded::exact(*x);
-            let k = &k[(pair * keys + key) * width..][..width];
-            let product =
-                roundings.stored(roundings.summed(&Sum::of(q.iter().map(exact), k.iter().map(exact))));
+            let product = roundings.dot(q, &k[(pair * keys + key) * width..][..width]);
             // Scaled, and by the factor of dropout.
             let score = product.times(Bounded::exact(factor), 2.0 * roundings.step);
             (roundings.stored(score), factor)
@@ -246,12 +249,7 @@ pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
                 }
             }
         };
-        let by_weights: Vec<Bounded> = v
-            .chunks(values)
-            .map(|v| {
-                roundings.stored(roundings.summed(&Sum::of(grad.iter().map(exact), v.iter().map(exact))))
-            })
-            .collect();
+        let by_weights: Vec<Bounded> = v.chunks(values).map(|v| roundings.dot(grad, v)).collect();
         // The sum of weights and their gradients is that of output and its gradient too: the
         // kernels take either.
         let dot = roundings.summed(&Sum::of(weights.iter().copied(), by_weights.iter().copied()));

@@ -1,6 +1,7 @@
 //! Convolution.
 
 mod call;
+mod convert;
 mod descriptor;
 mod direct;
 mod fill;

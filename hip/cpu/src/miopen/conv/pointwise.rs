@@ -4,6 +4,7 @@
 //! Other planes are written out first, a wave of images at a time: f16 and bf16 widened, the pixels
 //! of a stride picked.
 
+use super::convert::{CHUNK, narrow, widened};
 use super::direct::Direction;
 use super::patches::{Sources, WAVE};
 use super::plan::Fill;
@@ -11,7 +12,7 @@ use super::problem::Problem;
 use crate::numeric::element::Single;
 use crate::numeric::multiply::{Operand, Product, multiply_by_shape, multiply_sum};
 use crate::numeric::shared::Shared;
-use crate::runtime::{parallel, parallel_ranges};
+use crate::runtime::parallel;
 
 /// The fewest channels, of input and output alike, for which the `gemm` crate's packing pays:
 /// MobileNetV2's 16 do (batch 2, 112x112, one core with AVX2 of an EPYC 7003).
@@ -22,9 +23,6 @@ const LEAST_CHANNELS: usize = 8;
 /// over all images: 2 pixels 12.7, 4 pixels 3.6, 16 pixels 1.0; in the weights' gradient 15, 6 and
 /// 1.5, and of 49 pixels 1.3 and 1.6. Ways that join images cost 1.2 to 2.
 const LEAST_PIXELS: usize = 32;
-
-/// Elements that one task converts: fewer are not worth waking a core.
-const CHUNK: usize = 1 << 14;
 
 /// Whether a convolution is a product of whole matrices.
 pub(crate) fn applies(p: &Problem) -> bool {
@@ -87,21 +85,6 @@ pub(crate) fn workspace_len<T: Single>(p: &Problem, direction: Option<Direction>
     layout.lengths.iter().sum()
 }
 
-/// Widens `len` elements.
-///
-/// # Safety
-/// `from` is valid for `len` elements, `to` for as many floats.
-unsafe fn widen<T: Single>(len: usize, from: Shared<T>, to: Shared<f32>) {
-    parallel_ranges(len, CHUNK, |part| {
-        // SAFETY: the caller vouches for both; each task has its own part.
-        unsafe {
-            let from = core::slice::from_raw_parts(from.get().add(part.start), part.len());
-            let to = core::slice::from_raw_parts_mut(to.get().add(part.start), part.len());
-            T::widen_slice(from, to);
-        }
-    });
-}
-
 /// Writes a plane of results to its pixels in a plane of `dx`, and zeros to all others.
 fn spread<T: Single>(p: &Problem, from: &[f32], to: &mut [T]) {
     let ([_, height, width], [_, to_height, to_width]) = (p.output, p.input);
@@ -139,14 +122,8 @@ pub(crate) unsafe fn convolve<T: Single>(
         Direction::Forward => (p.c, p.k, p.output_plane(), (1, p.c as isize)),
         Direction::Backward => (p.k, p.c, p.input_plane(), (p.c as isize, 1)),
     };
-    let filter = if T::IS_F32 {
-        Shared(w.cast_mut().cast::<f32>())
-    } else {
-        let filter = Shared(filter.as_mut_ptr());
-        // SAFETY: the caller vouches for the filter; the workspace has room for it.
-        unsafe { widen(p.w_len(), Shared(w.cast_mut()), filter) };
-        filter
-    };
+    // SAFETY: the caller vouches for the filter; the workspace has room for it.
+    let filter = unsafe { widened(p.w_len(), Shared(w.cast_mut()), Shared(filter.as_mut_ptr())) };
     for first in (0..p.batch).step_by(layout.wave) {
         let images = layout.wave.min(p.batch - first);
         let results = if in_place {
@@ -213,12 +190,7 @@ pub(crate) unsafe fn backward_weights<T: Single>(
         unsafe {
             let planes = layout.sources.fill(x, first, images, room);
             let from = Shared(dy.get().add(first * gradient));
-            let grads = if T::IS_F32 {
-                Shared(from.get().cast::<f32>())
-            } else {
-                widen(images * gradient, from, wide);
-                wide
-            };
+            let grads = widened(images * gradient, from, wide);
             multiply_sum(images, |image| Product {
                 m: p.c,
                 n: p.k,
@@ -237,15 +209,6 @@ pub(crate) unsafe fn backward_weights<T: Single>(
             });
         }
     }
-    if !T::IS_F32 {
-        let dw = Shared(dw);
-        parallel_ranges(p.w_len(), CHUNK, |part| {
-            // SAFETY: each task has its own part of the sums and of the filter.
-            unsafe {
-                let from = core::slice::from_raw_parts(sums.get().add(part.start), part.len());
-                let to = core::slice::from_raw_parts_mut(dw.get().add(part.start), part.len());
-                T::narrow_slice(from, to);
-            }
-        });
-    }
+    // SAFETY: the sums and `dw` have the filter's length.
+    unsafe { narrow(p.w_len(), sums, Shared(dw)) };
 }

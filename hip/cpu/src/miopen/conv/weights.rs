@@ -6,6 +6,7 @@
 //! to whole vectors. Register tiles of outputs then sum in vectors along the pixels. Tasks share
 //! out the outputs, so each output's sum has one order: the same bits for any number of cores.
 
+use super::convert::{narrow, widened};
 use super::direct::{Direction, geometry};
 use super::patches::{Piece, Planes, Sources, joined};
 use super::plan::Plan;
@@ -14,7 +15,7 @@ use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
 use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Vector, by_level};
-use crate::runtime::{parallel, parallel_ranges, threads};
+use crate::runtime::{parallel, threads};
 
 /// The pixels of a block. At this length, adding up a tile's vectors at the block's end is a tenth
 /// of its time.
@@ -43,9 +44,6 @@ pub(crate) fn workspace_len<T: Single>(p: &Problem) -> usize {
     let sources = Sources::new::<T>(&plan.fill, p);
     sources.len() + if T::IS_F32 { 0 } else { sources.wave() * gradient(p) + p.w_len() }
 }
-
-/// Elements that one task converts: fewer are not worth waking a core.
-const CHUNK: usize = 1 << 14;
 
 /// Elements of one image's gradient.
 fn gradient(p: &Problem) -> usize {
@@ -212,16 +210,7 @@ pub(crate) unsafe fn backward_weights<T: Single>(
         let (planes, grads) = unsafe {
             let planes = sources.fill(x, first, images, planes);
             let from = Shared(dy.get().add(first * image));
-            let grads = if T::IS_F32 {
-                Shared(from.get().cast::<f32>())
-            } else {
-                parallel_ranges(images * image, CHUNK, |part| {
-                    let from = core::slice::from_raw_parts(from.get().add(part.start), part.len());
-                    let to = core::slice::from_raw_parts_mut(wide.get().add(part.start), part.len());
-                    T::widen_slice(from, to);
-                });
-                wide
-            };
+            let grads = widened(images * image, from, wide);
             (planes, grads)
         };
         let columns = images * plane;
@@ -268,15 +257,6 @@ pub(crate) unsafe fn backward_weights<T: Single>(
             });
         });
     }
-    if !T::IS_F32 {
-        let dw = Shared(dw);
-        parallel_ranges(p.w_len(), CHUNK, |part| {
-            // SAFETY: each task has its own part of the sums and of the filter.
-            unsafe {
-                let from = core::slice::from_raw_parts(sums.get().add(part.start), part.len());
-                let to = core::slice::from_raw_parts_mut(dw.get().add(part.start), part.len());
-                T::narrow_slice(from, to);
-            }
-        });
-    }
+    // SAFETY: the sums and `dw` have the filter's length.
+    unsafe { narrow(p.w_len(), sums, Shared(dw)) };
 }
