@@ -216,6 +216,56 @@ fn the_same_bits_every_time() {
     assert!((0..5).all(|_| run() == first));
 }
 
+/// Shapes of every way through the CPU's MIOpen. The 1x1 ones gave other bits with other numbers of
+/// cores while those cut their products.
+#[test]
+fn the_same_bits_for_any_number_of_cores() {
+    const CHILD: &str = "HIP_CPU_TEST_CORES_CHILD";
+    if std::env::var_os(CHILD).is_none() {
+        let bits = ["1", "2", "5"].map(|cores| {
+            let child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "the_same_bits_for_any_number_of_cores", "--nocapture"])
+                .env(CHILD, "1")
+                .env("BURN_ROCM_CPU_THREADS", cores)
+                .output()
+                .unwrap();
+            let text = String::from_utf8(child.stdout).unwrap();
+            assert!(child.status.success(), "{text}");
+            text.lines().filter(|line| line.starts_with("bits of")).map(str::to_owned).collect::<Vec<_>>()
+        });
+        assert_eq!(bits[0].len(), 6, "{bits:?}");
+        assert!(bits.iter().all(|other| *other == bits[0]), "{bits:#?}");
+        return;
+    }
+    for (x, w, groups) in [
+        ([1, 64, 28, 28], [96, 64, 1, 1], 1),
+        ([3, 24, 50, 40], [24, 24, 1, 1], 1),
+        ([1, 1000, 7, 7], [96, 1000, 1, 1], 1),
+        ([2, 300, 5, 5], [40, 300, 1, 1], 1),
+        ([3, 24, 20, 20], [40, 24, 3, 3], 1),
+        ([3, 24, 20, 20], [24, 1, 3, 3], 24),
+    ] {
+        let case = Case::new(&x, &w, &[1; 2], &[0; 2], &[1; 2], groups).unwrap();
+        let d = Descriptors::new(&case, miopenFloat, miopenConvolution);
+        let count = |dims: &[usize]| dims.iter().product::<usize>();
+        let drawn = |dims: &[usize], by: f32| {
+            Device::new(&(0..count(dims)).map(|i| (i as f32 * by).sin()).collect::<Vec<f32>>())
+        };
+        let (x, w, dy) = (drawn(&case.x, 0.37), drawn(&case.w, 0.61), drawn(&case.y, 0.83));
+        let empty = |dims: &[usize]| Device::new(&vec![f32::NAN; count(dims)]);
+        let (y, dx, dw) = (empty(&case.y), empty(&case.x), empty(&case.w));
+        forward(&d, x.void(), w.void(), y.void());
+        backward_data(&d, dy.void(), w.void(), dx.void());
+        backward_weights(&d, dy.void(), x.void(), dw.void());
+        // FNV-1a.
+        let digest = [y.get(), dx.get(), dw.get()].map(|values| {
+            let mix = |hash: u64, x: &f32| (hash ^ u64::from(x.to_bits())).wrapping_mul(0x0100_0000_01b3);
+            values.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+        });
+        println!("\nbits of {:?} {:?}: {digest:x?}", case.x, case.w);
+    }
+}
+
 #[test]
 fn find_mode() {
     let mut random = Random::new("convolution, find");
