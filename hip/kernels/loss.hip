@@ -399,7 +399,7 @@ template <class C, class I> struct Binary {
     }
     DEVICE C weight(u64 i) const {
         if (weights == nullptr) return (C)1;
-        if (columns > 0) return weights[i % columns];
+        if (columns > 0) return weights[i - divided(i, columns) * columns];
         I at = targets[i];
         if (in_range(at, count)) return weights[(u64)(i64)at];
         raise_index(flag, at, count);

@@ -23,8 +23,10 @@ fn two_devices() {
             let input = float(&random, shape, DType::F32, view, -1.0, 1.0);
             let here = input.float::<R>(&first);
             let expected = read_float::<R>(here.clone());
-            let there = R::float_to_device(here, &second);
+            let (there, lines) = trace::during(|| R::float_to_device(here, &second));
             assert_eq!(R::float_device(&there), second);
+            let copies = lines.iter().filter(|line| line.contains("copy from another device")).count();
+            assert_eq!(copies, usize::from(!expected.bytes.is_empty()), "{shape:?} {view:?}: {lines:?}");
             // Work queued on the second device sees the copy, and the way back sees that work.
             let doubled = R::float_mul_scalar(there, Scalar::Float(2.0));
             let back = R::float_div_scalar(R::float_to_device(doubled, &first), Scalar::Float(2.0));

@@ -138,6 +138,20 @@ fn more_memory_than_there_is() {
     }
 }
 
+/// A read that needs a packed copy of a view of 64 TiB.
+#[test]
+fn more_memory_than_there_is_for_a_read() {
+    let one = R::float_ones(Shape::from(vec![1, 1]), &Default::default(), FloatDType::F32);
+    let view = R::float_expand(one, Shape::from(vec![1 << 22, 1 << 22]));
+    drop(take_last_error());
+    let result = burn_std::future::block_on(R::float_into_data(view));
+    assert!(result.is_err(), "64 TiB were read");
+    match take_last_error() {
+        Some(RocmError::OutOfMemory { requested, .. }) => assert_eq!(requested, 1 << 46),
+        other => panic!("expected OutOfMemory, found {other:?}"),
+    }
+}
+
 #[test]
 fn device_names() {
     assert_eq!("rocm".parse::<RocmDevice>().unwrap(), RocmDevice::new(0));
