@@ -101,6 +101,15 @@ template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = !(SUMS && (
 template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = true;
 #endif
 
+// Whether a second pass over rows fits the registers that all of a SIMD's waves leave.
+#if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
+template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) == 4;
+#elif __gfx1102__
+template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4 && sizeof(P) <= sizeof(T);
+#else
+template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4;
+#endif
+
 // Elements that are unpacked before the next are.
 template <bool SUMS> constexpr u32 TOGETHER = SUMS ? 4 : 2;
 
@@ -117,9 +126,9 @@ template <class C> struct Slope {
     DEVICE C operator()(C normal, C dy, C gamma) const { return rstd * (dy * gamma - shift - normal * slope); }
 };
 
-// The sums that a row's gradient needs, over elements one after the other: of d = x - start, where `start` is near
-// to the mean, of d^2, of h and of h * d; of x^2 and h * x where rows are not CENTRED. One reduction gives all of
-// them.
+// The sums that a row's gradient needs, over elements one after the other: of d = x - start, of d^2, of h and of
+// h * d, where `start` is the row's first element or, in a second pass, its mean; of x^2 and h * x where rows are not
+// CENTRED. One reduction gives all of them.
 template <bool CENTRED, class C> struct RowSums {
     static constexpr u32 N = CENTRED ? 4 : 2;
     C sum[N] = {}, start = (C)0;
@@ -149,16 +158,7 @@ template <bool CENTRED, class C> struct RowSums {
     }
 };
 
-// Near to a row's mean: the mean of one element a lane, so that one far outlier shifts it by at most a 32nd of the
-// outlier. Each is divided by itself: their sum may overflow where the mean does not.
-template <class C, class I, class T> DEVICE C near_mean(I len, const T *row) {
-    u32 lane = anew(threadIdx.x) % (u32)warpSize;
-    return warp_reduce((C)load(row[(u64)lane * len / (u32)warpSize]) / (C)warpSize, Plus());
-}
-
-// A long row's sums again, by differences from `mean`, an element at a time to save registers. Kept rows (at most
-// 8192 elements) need no second pass: m far outliers, even if all are among the 32 elements of near_mean, make
-// off^2 / variance len * m / 1024, at most 256 roundings.
+// A row's sums again, by differences from `mean`, an element at a time to save registers.
 template <class I, class T, class Gamma, class C>
 DEVICE Slope<C> sums_again(u32 turn, C mean, I len, const T *x, const T *dy, Gamma gamma, C epsilon) {
     RowSums<true, C> of_row;
@@ -201,19 +201,26 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
         if (ONTO<T> && onto != nullptr) for_each_piece([&](u32, u32 first) { asm volatile("prefetch.global.L2 [%0];" : : "l"(onto + row * len + first)); });
 #endif
         auto scale = gamma.of_row(row);
-        RowSums<CENTRED, C> of_row;
-        if constexpr (CENTRED) of_row.start = near_mean<C>(len, from);
-        for_each_piece([&](u32 p, u32 first) {
-            if constexpr (!KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
-            auto a = kept[p], b = kept_grad[p];
-            auto factor = scale.template piece<AT_ONCE>(first);
-            for (u32 j = 0; j < WIDTH; ++j) {
-                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, of_row.last()), b = anew(b), factor = anew(factor);
-                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, of_row.last()));
-                of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j % AT_ONCE]));
-            }
-        });
-        auto slope = of_row.over_block(turn, part, epsilon);
+        Slope<C> slope;
+        C start = CENTRED ? load(from[0]) : (C)0;
+        for (bool last = !CENTRED;; last = true) {
+            RowSums<CENTRED, C> of_row;
+            of_row.start = start;
+            for_each_piece([&](u32 p, u32 first) {
+                if constexpr (!KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
+                auto a = kept[p], b = kept_grad[p];
+                auto factor = scale.template piece<AT_ONCE>(first);
+                for (u32 j = 0; j < WIDTH; ++j) {
+                    if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, of_row.last()), b = anew(b), factor = anew(factor);
+                    if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, of_row.last()));
+                    of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j % AT_ONCE]));
+                }
+            });
+            slope = of_row.over_block(turn, part, epsilon);
+            if (last || !of_warp(far_from_mean(slope.mean - start, slope.rstd))) break; // all of the block or none
+            start = slope.mean;
+            ++turn;
+        }
         for_each_piece([&](u32 p, u32 first) {
             if constexpr (!KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
             auto a = anew(kept[p]), b = anew(kept_grad[p]);
@@ -272,7 +279,7 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
         T *to = dx + row * len;
         auto scale = gamma.of_row(row);
         RowSums<CENTRED, C> of_row;
-        if constexpr (CENTRED) of_row.start = near_mean<C>(len, from);
+        if constexpr (CENTRED) of_row.start = load(from[0]);
         for_each_piece([&](I first) {
             auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first);
             auto factor = scale.template piece<AT_ONCE>(first);
@@ -403,7 +410,7 @@ template <class C> DEVICE Sums<C> partial_of_block(C *partial, u64 len, bool sec
 // Blocks may have 1024 threads here, so that long rows are kept: nothing is said of fewer.
 // partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is asked for.
 template <class T, class P>
-__global__ ALL_WAVES((!is_same<T, f64>::value)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const P *gamma, const T *onto, f64 epsilon, T *dx,
+__global__ ALL_WAVES((FITS_ALL_WAVES<T, P>)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const P *gamma, const T *onto, f64 epsilon, T *dx,
                                                                                           compute_t<T> *partial) {
     using C = compute_t<T>;
     rows_gradient<true, true>(rows, len, x, dy, PerElement<P>{gamma}, epsilon, dx, onto, partial_of_block(partial, len, true),

@@ -66,6 +66,11 @@ fn element<B: Backend>(c: &Side<'_, B>, k: usize) -> Scalar {
     let data = TensorData::new(vec![scalar.elem::<f64>()], [1]).convert_dtype(c.d.float_type());
     Scalar::Float(data.iter::<f64>().next().expect("one element"))
 }
+/// Whether a divisor is neither 0 nor NaN and of a size like the values'.
+fn is_middling(scalar: Scalar) -> bool {
+    (0.1..=10.0).contains(&scalar.elem::<f64>().abs())
+}
+
 macro_rules! along {
     ($c:ident, $B:ident, $op:ident, $range:expr) => {{
         let (a, dim) = axis($c, $range);
@@ -186,7 +191,7 @@ table! { |c, B|
     float_sub_scalar, Near(2.0) => scalar!(c, B, float_sub_scalar, ANY);
     float_mul_scalar, Near(2.0) => scalar!(c, B, float_mul_scalar, ANY);
     float_div_scalar, Near(2.0) => scalar!(c, B, float_div_scalar, ANY);
-    float_remainder_scalar, Near(16.0), unless |d| d.wild >= 2 => {
+    float_remainder_scalar, Near(16.0), unless |d| d.wild >= 2 && !is_middling(d.scalar(1)) => {
         f::<B>(B::float_remainder_scalar(one(c, UNIFORM), element(c, 1)))
     };
     // The oracle panics for a power that no i64 holds.

@@ -96,18 +96,13 @@ fn layer_norm_of_a_far_outlier() {
     }
 }
 
-/// How many lanes a warp has; 1 where a core takes whole rows.
-fn lanes() -> usize {
-    hip::Device::get(0).unwrap().info().warp_size as usize
-}
-
-/// Rows with a few outliers; or of one value but for outliers wherever a warp looks for its first
-/// guess of the mean. Roundings are alike there and add up.
-fn with_outliers(random: &Random, rows: usize, len: usize, sampled: bool) -> Vec<f64> {
+/// Rows with three far outliers, the first element among them; or of one value but for 32 such, so
+/// that roundings are alike and add up.
+fn with_outliers(random: &Random, rows: usize, len: usize, alike: bool) -> Vec<f64> {
     let mut x = with_an_outlier(random, rows, len);
-    let places = if sampled { lanes() } else { 3 };
+    let places = if alike { 32 } else { 3 };
     for row in x.chunks_mut(len) {
-        if sampled {
+        if alike {
             row.fill(0.1);
         }
         (0..places).for_each(|part| row[part * len / places] = 937.3);
@@ -115,19 +110,19 @@ fn with_outliers(random: &Random, rows: usize, len: usize, sampled: bool) -> Vec
     x
 }
 
-/// [`share`] for a norm's gradient on a GPU, whose kernels sum differences from a first guess of
-/// the mean. A thread adds at most `len / 256` numbers, and 10 more while the threads' sums are
+/// [`share`] for a norm's gradient on a GPU, whose kernels sum differences from the row's first
+/// element. A thread adds at most `len / 256` numbers, and 10 more while the threads' sums are
 /// joined. (In rows of 1000 it adds 8, which the factor 4.0 allows for.)
 ///
 /// The mean of the squared differences is `1 + far` times the variance, where `far` is the square
-/// of the guess's distance from the mean in deviations. Beyond 16 a kernel computes the sums again,
-/// unless it keeps the row in registers: there the rows of [`with_outliers`] have `len / lanes`.
-fn gradient_share(len: usize, sampled: bool) -> f64 {
-    if lanes() == 1 {
+/// of the first element's distance from the mean in deviations. Beyond 16 a kernel sums again, by
+/// differences from the mean.
+fn gradient_share(len: usize) -> f64 {
+    // A core takes whole rows, from their mean.
+    if hip::Device::get(0).unwrap().info().warp_size == 1 {
         return share(len, DType::F32);
     }
-    let far = if sampled && len <= 8192 { len / lanes() } else { 16 };
-    4.0 * growth(len / 256 + 10, DType::F32) * (1 + far) as f64
+    4.0 * growth(len / 256 + 10, DType::F32) * 17.0
 }
 
 /// `dx = rstd * (h - mean(h) - n * mean(h * n))` with `h = dy * gamma`, each factor within its
@@ -153,19 +148,19 @@ fn assert_gradient(x: &[f64], h: &[f64], found: &[f64], epsilon: f64, share: f64
     }
 }
 
-/// Rows that a block's threads keep, one that no wide access fits and a longer one; whether their
-/// outliers are sampled.
+/// Rows that a block's threads keep, one that no wide access fits and a longer one; whether all but
+/// their outliers are alike.
 const GRADIENTS: [(usize, bool); 6] =
     [(1000, false), (1000, true), (8192, false), (8192, true), (70_001, true), (300_000, true)];
 
 #[test]
 fn gradients_of_group_norm_beside_far_outliers() -> Result<(), RocmError> {
     let (random, epsilon) = (Random::new(), 1e-5);
-    for (len, sampled) in GRADIENTS {
+    for (len, alike) in GRADIENTS {
         // Channels of one group; an odd length has one.
         let channels = if len % 4 == 0 { 4 } else { 1 };
         let shape = [2, channels, len / channels];
-        let (x, values) = upload(&with_outliers(&random, 2, len, sampled), &shape, DType::F32);
+        let (x, values) = upload(&with_outliers(&random, 2, len, alike), &shape, DType::F32);
         let grad: Vec<f64> = (0..2 * len).map(|_| random.uniform(-1.0, 1.0)).collect();
         let (dy, grad) = upload(&grad, &shape, DType::F32);
         let scale: Vec<f64> = (0..channels).map(|_| random.uniform(0.5, 1.5)).collect();
@@ -177,7 +172,7 @@ fn gradients_of_group_norm_beside_far_outliers() -> Result<(), RocmError> {
             let (dx, _) = group_norm_backward(x.clone(), gamma, dy.clone(), 1, epsilon, false)?;
             let found: Vec<f64> = read_float::<R>(dx).iter::<f64>().collect();
             for ((x, h), found) in values.chunks(len).zip(h.chunks(len)).zip(found.chunks(len)) {
-                assert_gradient(x, h, found, epsilon, gradient_share(len, sampled));
+                assert_gradient(x, h, found, epsilon, gradient_share(len));
             }
         }
     }
@@ -187,9 +182,9 @@ fn gradients_of_group_norm_beside_far_outliers() -> Result<(), RocmError> {
 #[test]
 fn gradients_of_layer_norm_beside_far_outliers() -> Result<(), RocmError> {
     let (random, epsilon, rows) = (Random::new(), 1e-5, 2);
-    for (len, sampled) in GRADIENTS {
-        let share = gradient_share(len, sampled);
-        let (x, values) = upload(&with_outliers(&random, rows, len, sampled), &[rows, len], DType::F32);
+    for (len, alike) in GRADIENTS {
+        let share = gradient_share(len);
+        let (x, values) = upload(&with_outliers(&random, rows, len, alike), &[rows, len], DType::F32);
         let drawn =
             |count: usize, low, high| -> Vec<f64> { (0..count).map(|_| random.uniform(low, high)).collect() };
         let (dy, grad) = upload(&drawn(rows * len, -1.0, 1.0), &[rows, len], DType::F32);
