@@ -141,11 +141,13 @@ pub(crate) unsafe fn multiply_by_shape<T: Scalar>(batch: usize, of: impl Fn(usiz
 /// The most runs that a sum's inner dimension is cut into: a few for each of a few cores.
 const MOST_RUNS: usize = 16;
 
-/// Into how many runs [`multiply_sum`] cuts `inner` terms of each element: several if the result, `m` by `n`, is so
-/// small that writing it for each run and adding it up costs less than packing an operand for each of its parts.
+/// Into how many runs [`multiply_sum`] cuts `inner` terms of each element. Parts along `n` pack `a` again; parts along
+/// `m` pack nothing again, but fewer than 64 rows make fewer than four parts. Runs pay in both cases if the result is so
+/// small that writing it for each run and adding it up costs less than packing.
 fn runs(m: usize, n: usize, inner: usize) -> usize {
     let runs = (inner / (2 * m.max(n).max(1))).min(MOST_RUNS);
-    if runs < 4 || m * n * inner < ALONE { 1 } else { 1 << runs.ilog2() }
+    let parts_serve = m > n && m >= 64;
+    if parts_serve || runs < 4 || m * n * inner < ALONE { 1 } else { 1 << runs.ilog2() }
 }
 
 /// The floats of workspace for [`multiply_sum`] of products that have `inner` terms together.
