@@ -1,7 +1,7 @@
 //! Matrix products on the `gemm` crate, cut into tasks.
 
 use crate::numeric::shared::Shared;
-use crate::runtime::{parallel, threads};
+use crate::runtime::{parallel, parallel_ranges, threads};
 
 /// A matrix and its strides: elements from one row to the next, and from one column to the next.
 #[derive(Clone, Copy)]
@@ -138,30 +138,81 @@ pub(crate) unsafe fn multiply_by_shape<T: Scalar>(batch: usize, of: impl Fn(usiz
     unsafe { in_parts(batch, Parts::by_shape(&shape), of) };
 }
 
-/// Adds up `terms` products of one shape in one result, in order, the same bits for any number of
-/// cores. `of(i)` is the `i`-th; only the first one's `beta` counts.
+/// The most runs that a sum's inner dimension is cut into: a few for each of a few cores.
+const MOST_RUNS: usize = 16;
+
+/// Into how many runs [`multiply_sum`] cuts `inner` terms of each element. Parts along `n` pack `a` again; parts along
+/// `m` pack nothing again, but fewer than 64 rows make fewer than four parts. Runs pay in both cases if the result is so
+/// small that writing it for each run and adding it up costs less than packing.
+fn runs(m: usize, n: usize, inner: usize) -> usize {
+    let runs = (inner / (2 * m.max(n).max(1))).min(MOST_RUNS);
+    let parts_serve = m > n && m >= 64;
+    if parts_serve || runs < 4 || m * n * inner < ALONE { 1 } else { 1 << runs.ilog2() }
+}
+
+/// The floats of workspace for [`multiply_sum`] of products that have `inner` terms together.
+pub(crate) fn sum_len(m: usize, n: usize, inner: usize) -> usize {
+    (runs(m, n, inner) - 1) * m * n
+}
+
+/// Adds up `terms` products of one shape in one result, `m` by `n`, whose elements lie side by side. Only the shape
+/// decides the order of an element's sum: the same bits for any number of cores. `of(i)` is the `i`-th product; only
+/// the first one's `beta` counts.
 ///
 /// # Safety
-/// Each product's operands are valid for its sizes, and the result overlaps none of them.
-pub(crate) unsafe fn multiply_sum<T: Scalar>(terms: usize, of: impl Fn(usize) -> Product<T> + Sync) {
+/// Each product's operands are valid for its sizes, and the result overlaps none of them. `room` has [`sum_len`].
+pub(crate) unsafe fn multiply_sum(
+    terms: usize,
+    room: Shared<f32>,
+    of: impl Fn(usize) -> Product<f32> + Sync,
+) {
     let Some(shape) = (terms > 0).then(|| of(0)) else { return };
-    let parts = Parts::by_shape(&shape);
-    let run = |part: usize| {
-        for term in 0..terms {
+    let (each, len, inner) = (shape.k, shape.m * shape.n, shape.k * terms);
+    let runs = runs(shape.m, shape.n, inner);
+    let parts = if runs > 1 { Parts::new(&shape, 1) } else { Parts::by_shape(&shape) };
+    let result = Shared(shape.c);
+    // The first run adds up in the result, each other one in a piece of the room.
+    let sums = |run: usize| match run.checked_sub(1) {
+        None => result.get(),
+        Some(piece) => room.get().wrapping_add(piece * len),
+    };
+    let task = |task: usize| {
+        let (run, part) = (task / parts.count, task % parts.count);
+        let (from, to) = (inner * run / runs, inner * (run + 1) / runs);
+        for term in from / each.max(1)..to.div_ceil(each.max(1)).max(1) {
             let mut product = of(term);
-            if term > 0 {
-                product.beta = T::ONE;
+            let skip = from.saturating_sub(term * each);
+            product.k = (to - term * each).min(each) - skip;
+            product.a.at = product.a.at.wrapping_offset(skip as isize * product.a.column);
+            product.b.at = product.b.at.wrapping_offset(skip as isize * product.b.row);
+            product.c = sums(run);
+            if term * each > from {
+                product.beta = 1.0;
+            } else if run > 0 {
+                product.beta = 0.0;
             }
-            // SAFETY: the caller vouches for the products; tasks write disjoint columns or rows of
-            // the result.
+            // SAFETY: the caller vouches for the products and the room; tasks write different runs'
+            // sums, or disjoint columns or rows of the result.
             unsafe { one(parts.of(product, part)) };
         }
     };
-    if work(&shape).saturating_mul(terms) < ALONE {
-        (0..parts.count).for_each(run);
-    } else {
-        parallel(parts.count, run);
+    if len * inner < ALONE {
+        return (0..parts.count * runs).for_each(task);
     }
+    parallel(parts.count * runs, task);
+    if runs == 1 {
+        return;
+    }
+    parallel_ranges(len, 1 << 14, |range| {
+        // SAFETY: the result and each run's sums have `len` floats; each task has its own range.
+        unsafe {
+            let to = core::slice::from_raw_parts_mut(result.get().add(range.start), range.len());
+            for run in 1..runs {
+                let from = core::slice::from_raw_parts(sums(run).add(range.start), range.len());
+                to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+            }
+        }
+    });
 }
 
 /// Columns or rows `from..to` of a product.

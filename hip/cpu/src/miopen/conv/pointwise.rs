@@ -10,7 +10,7 @@ use super::patches::{Sources, WAVE};
 use super::plan::Fill;
 use super::problem::Problem;
 use crate::numeric::element::Single;
-use crate::numeric::multiply::{Operand, Product, multiply_by_shape, multiply_sum};
+use crate::numeric::multiply::{Operand, Product, multiply_by_shape, multiply_sum, sum_len};
 use crate::numeric::shared::Shared;
 use crate::runtime::parallel;
 
@@ -47,9 +47,9 @@ struct Layout<'a> {
     sources: Sources<'a>,
     /// Images that are multiplied at a time.
     wave: usize,
-    /// Floats of workspace: for the widened filter or the sums of its gradient, for the planes, and
-    /// for a wave's results or widened `dy`.
-    lengths: [usize; 3],
+    /// Floats of workspace: for the widened filter or the sums of its gradient, for the planes, for
+    /// a wave's results or widened `dy`, and for the sums of runs of pixels.
+    lengths: [usize; 4],
 }
 
 impl<'a> Layout<'a> {
@@ -59,7 +59,7 @@ impl<'a> Layout<'a> {
         let most = WAVE.checked_div(aside).unwrap_or(usize::MAX);
         let wave = sources.wave().min(most).max(1);
         let filter = if T::IS_F32 { 0 } else { p.w_len() };
-        let lengths = [filter, sources.len(), wave * aside];
+        let lengths = [filter, sources.len(), wave * aside, 0];
         Layout { sources, wave, lengths }
     }
 
@@ -71,7 +71,9 @@ impl<'a> Layout<'a> {
     }
 
     fn of_weights<T: Single>(p: &Problem, fill: &'a Fill) -> Layout<'a> {
-        Self::new::<T>(p, fill, if T::IS_F32 { 0 } else { p.k * p.output_plane() })
+        let mut layout = Self::new::<T>(p, fill, if T::IS_F32 { 0 } else { p.k * p.output_plane() });
+        layout.lengths[3] = sum_len(p.c, p.k, layout.wave * p.output_plane());
+        layout
     }
 }
 
@@ -179,7 +181,9 @@ pub(crate) unsafe fn backward_weights<T: Single>(
     let fill = fill_of(p, Direction::Forward);
     let layout = Layout::of_weights::<T>(p, &fill);
     let (sums, rest) = workspace.split_at_mut(layout.lengths[0]);
-    let (room, wide) = rest.split_at_mut(layout.lengths[1]);
+    let (room, rest) = rest.split_at_mut(layout.lengths[1]);
+    let (wide, runs) = rest.split_at_mut(layout.lengths[2]);
+    let runs = Shared(runs.as_mut_ptr());
     let (dy, x, wide) = (Shared(dy.cast_mut()), Shared(x.cast_mut()), Shared(wide.as_mut_ptr()));
     let sums = Shared(if T::IS_F32 { dw.cast::<f32>() } else { sums.as_mut_ptr() });
     let pixels = p.output_plane();
@@ -191,7 +195,7 @@ pub(crate) unsafe fn backward_weights<T: Single>(
             let planes = layout.sources.fill(x, first, images, room);
             let from = Shared(dy.get().add(first * gradient));
             let grads = widened(images * gradient, from, wide);
-            multiply_sum(images, |image| Product {
+            multiply_sum(images, runs, |image| Product {
                 m: p.c,
                 n: p.k,
                 k: pixels,
