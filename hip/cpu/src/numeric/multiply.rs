@@ -141,9 +141,10 @@ pub(crate) unsafe fn multiply_by_shape<T: Scalar>(batch: usize, of: impl Fn(usiz
 /// The most runs that a sum's inner dimension is cut into: a few for each of a few cores.
 const MOST_RUNS: usize = 16;
 
-/// Into how many runs [`multiply_sum`] cuts `inner` terms of each element. Parts along `n` pack `a` again; parts along
-/// `m` pack nothing again, but fewer than 64 rows make fewer than four parts. Runs pay in both cases if the result is so
-/// small that writing it for each run and adding it up costs less than packing.
+/// Into how many runs [`multiply_sum`] cuts `inner` terms of each element. Parts along `n` pack `a`
+/// again; parts along `m` pack nothing again, but fewer than 64 rows make fewer than four parts.
+/// Runs pay in both cases if the result is so small that writing it for each run and adding it up
+/// costs less than packing.
 fn runs(m: usize, n: usize, inner: usize) -> usize {
     let runs = (inner / (2 * m.max(n).max(1))).min(MOST_RUNS);
     let parts_serve = m > n && m >= 64;
@@ -155,12 +156,12 @@ pub(crate) fn sum_len(m: usize, n: usize, inner: usize) -> usize {
     (runs(m, n, inner) - 1) * m * n
 }
 
-/// Adds up `terms` products of one shape in one result, `m` by `n`, whose elements lie side by side. Only the shape
-/// decides the order of an element's sum: the same bits for any number of cores. `of(i)` is the `i`-th product; only
-/// the first one's `beta` counts.
+/// Adds up `terms` products of one shape in one result, `m` by `n`, whose elements lie side by
+/// side. Only the shape decides the order of an element's sum: the same bits for any number of
+/// cores. `of(i)` is the `i`-th product; only the first one's `beta` counts.
 ///
-/// # Safety
-/// Each product's operands are valid for its sizes, and the result overlaps none of them. `room` has [`sum_len`].
+/// # Safety Each product's operands are valid for its sizes, and the result overlaps none of them.
+/// `room` has [`sum_len`].
 pub(crate) unsafe fn multiply_sum(
     terms: usize,
     room: Shared<f32>,
