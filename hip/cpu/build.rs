@@ -1,5 +1,5 @@
-//! Builds every kernel of `hip-kernels` with the host's C++ compiler, once an instruction set, and writes the table
-//! by which `src/kernels.rs` finds them.
+//! Builds every kernel of `hip-kernels` with the host's C++ compiler, for the newest instruction set of this machine or
+//! (feature `portable`) for each, and writes the table by which `src/kernels.rs` finds them.
 
 use std::{
     env,
@@ -40,6 +40,12 @@ fn main() {
 
     println!("cargo::rustc-check-cfg=cfg(lockstep)");
     let mut isas = flags::isas(&arch).to_vec();
+    let here = env::var_os("TARGET") == env::var_os("HOST");
+    if here && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
+        // For this machine alone: each set takes minutes of processor time.
+        let newest = isas.iter().rposition(|isa| flags::cpu_has(isa.name)).unwrap_or(0);
+        isas = vec![isas[newest]];
+    }
     if env::var_os("CARGO_FEATURE_LOCKSTEP").is_some()
         && flags::LOCKSTEP_ARCHITECTURES.contains(&arch.as_str())
     {

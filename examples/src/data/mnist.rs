@@ -1,4 +1,4 @@
-//! The real MNIST, by Burn's own loader: downloaded once, then read from the user's cache folder.
+//! The real MNIST: downloaded once, then read from the user's cache folder.
 
 use super::Data;
 use crate::error::Error;
@@ -21,107 +21,179 @@ mod imp {
 
 #[cfg(feature = "mnist")]
 mod imp {
-    use std::net::{TcpStream, ToSocketAddrs};
-    use std::panic;
-    use std::path::{Path, PathBuf};
-    use std::sync::mpsc;
-    use std::time::Duration;
+    use std::{fmt::Display, fs, io::Read, path::Path, time::Duration};
 
-    use burn_dataset::Dataset;
-    use burn_dataset::vision::{MnistDataset, MnistItem};
+    use flate2::read::GzDecoder;
+    use sha2::{Digest, Sha256};
+    use ureq::Agent;
 
     use crate::data::{Data, PIXELS, SIDE, Split};
 
-    /// Where burn-dataset downloads from.
-    const HOST: &str = "storage.googleapis.com";
+    /// Plain HTTP: each file's hash shows that the data is right, and TLS takes longer to build than
+    /// the rest of the download.
+    const SERVER: &str = "http://storage.googleapis.com/cvdf-datasets/mnist";
     /// Time for the name look-up and for the connection, each.
     const PATIENCE: Duration = Duration::from_secs(4);
-    /// The files that burn-dataset keeps, and their sizes in bytes.
-    const FILES: [(&str, u64); 4] = [
-        ("train/train-images-idx3-ubyte", 16 + 60_000 * PIXELS as u64),
-        ("train/train-labels-idx1-ubyte", 8 + 60_000),
-        ("test/t10k-images-idx3-ubyte", 16 + 10_000 * PIXELS as u64),
-        ("test/t10k-labels-idx1-ubyte", 8 + 10_000),
+    /// Time for one file; the largest has 9.9 MB.
+    const TRANSFER: Duration = Duration::from_secs(180);
+
+    /// A file in IDX format: a magic number, the dims, then one byte an element.
+    struct File {
+        /// Its path in the cache. Burn's own loader uses the same.
+        path: &'static str,
+        dims: &'static [usize],
+        /// Of the compressed file.
+        sha256: &'static str,
+    }
+
+    const TRAIN: [File; 2] = [
+        File {
+            path: "train/train-images-idx3-ubyte",
+            dims: &[60_000, SIDE, SIDE],
+            sha256: "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        },
+        File {
+            path: "train/train-labels-idx1-ubyte",
+            dims: &[60_000],
+            sha256: "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        },
+    ];
+    const TEST: [File; 2] = [
+        File {
+            path: "test/t10k-images-idx3-ubyte",
+            dims: &[10_000, SIDE, SIDE],
+            sha256: "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        },
+        File {
+            path: "test/t10k-labels-idx1-ubyte",
+            dims: &[10_000],
+            sha256: "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
     ];
 
     pub(super) fn load() -> Result<Data, String> {
         let cache =
             dirs::cache_dir().ok_or("there is no cache folder: neither XDG_CACHE_HOME nor HOME is set")?;
         let folder = cache.join("burn-dataset").join("mnist");
-        if !cached(&folder)? {
-            reachable().map_err(|reason| format!("it is not in {} and {reason}", folder.display()))?;
-            eprintln!("downloading MNIST to {}", folder.display());
-        }
-        quietly(|| Data::new("MNIST", split(&MnistDataset::train()), split(&MnistDataset::test())))
-            .map_err(|reason| format!("burn-dataset failed to load it into {}: {reason}", folder.display()))
-    }
-
-    /// Whether all files are there and whole. burn-dataset takes any file that exists for a good one,
-    /// so what an interrupted download has left is removed here.
-    fn cached(folder: &Path) -> Result<bool, String> {
-        let mut complete = true;
-        for (name, size) in FILES {
-            let path: PathBuf = folder.join(name);
-            match std::fs::metadata(&path) {
-                Ok(file) if file.len() == size => {}
-                Ok(file) => {
-                    let found = file.len();
-                    eprintln!("{}: {found} bytes instead of {size}, fetching it again", path.display());
-                    std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-                    complete = false;
-                }
-                Err(_) => complete = false,
+        let split = |[images, labels]: &[File; 2]| {
+            let (images, labels) = (images.load(&folder, SERVER)?, labels.load(&folder, SERVER)?);
+            let mut split = Split::with_capacity(labels.len());
+            for (image, label) in images.as_chunks::<PIXELS>().0.iter().zip(labels) {
+                split.push(image, label);
             }
-        }
-        Ok(complete)
-    }
-
-    /// Whether the server answers. Asked first, as the download has no time limit of its own and a machine
-    /// behind a firewall would hang in it.
-    fn reachable() -> Result<(), String> {
-        let proxied = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
-        if proxied.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
-            return Ok(()); // The proxy knows; the look-up here may not.
-        }
-        let (sender, receiver) = mpsc::channel();
-        // A look-up cannot be interrupted; its thread is left behind when it takes too long.
-        std::thread::spawn(move || sender.send((HOST, 443).to_socket_addrs()));
-        let addresses = match receiver.recv_timeout(PATIENCE) {
-            Ok(Ok(addresses)) => addresses,
-            Ok(Err(error)) => return Err(format!("{HOST} cannot be reached: {error}")),
-            Err(_) => return Err(format!("{HOST} cannot be reached: the name look-up takes too long")),
+            Ok::<_, String>(split)
         };
-        let mut reason = "it has no address".to_owned();
-        // One address of each kind is enough; a machine without IPv6 refuses those at once.
-        for address in addresses.take(4) {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
-                Ok(_) => return Ok(()),
-                Err(error) => reason = error.to_string(),
+        Ok(Data::new("MNIST", split(&TRAIN)?, split(&TEST)?))
+    }
+
+    impl File {
+        /// The elements, from the cache or else from the server.
+        fn load(&self, folder: &Path, server: &str) -> Result<Vec<u8>, String> {
+            let path = folder.join(self.path);
+            if let Ok(bytes) = fs::read(&path) {
+                match self.elements(bytes) {
+                    Ok(elements) => return Ok(elements),
+                    Err(reason) => eprintln!("{}: {reason}, fetching it again", path.display()),
+                }
             }
+            let (_, name) = self.path.split_once('/').unwrap_or(("", self.path));
+            let url = format!("{server}/{name}.gz");
+            eprintln!("downloading {url} to {}", path.display());
+            let bytes = self
+                .download(&url)
+                .map_err(|reason| format!("it is not in {} and {url} failed: {reason}", folder.display()))?;
+            // Renamed when it is whole: an interrupted run leaves no half of a file.
+            let part = path.with_extension(format!("part-{}", std::process::id()));
+            fs::create_dir_all(path.parent().unwrap_or(folder))
+                .and_then(|()| fs::write(&part, &bytes))
+                .and_then(|()| fs::rename(&part, &path))
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            self.elements(bytes)
         }
-        Err(format!("{HOST} cannot be reached: {reason}"))
+
+        /// The whole file from the server, unpacked.
+        fn download(&self, url: &str) -> Result<Vec<u8>, String> {
+            fn text(error: impl Display) -> String {
+                error.to_string()
+            }
+            let config = Agent::config_builder()
+                .timeout_resolve(Some(PATIENCE))
+                .timeout_connect(Some(PATIENCE))
+                .timeout_global(Some(TRANSFER));
+            let mut answer = Agent::new_with_config(config.build()).get(url).call().map_err(text)?;
+            let packed = answer.body_mut().with_config().limit(16 << 20).read_to_vec().map_err(text)?;
+            let hash: String = Sha256::digest(&packed).iter().map(|byte| format!("{byte:02x}")).collect();
+            if hash != self.sha256 {
+                return Err(format!("its SHA-256 is {hash} instead of {}", self.sha256));
+            }
+            let mut bytes = Vec::new();
+            GzDecoder::new(&packed[..]).read_to_end(&mut bytes).map_err(text)?;
+            Ok(bytes)
+        }
+
+        /// What follows the header, which must be that of this file.
+        fn elements(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, String> {
+            // 0x08: elements of one byte.
+            let mut header = vec![0, 0, 0x08, self.dims.len() as u8];
+            header.extend(self.dims.iter().flat_map(|&dim| (dim as u32).to_be_bytes()));
+            let size = header.len() + self.dims.iter().product::<usize>();
+            if bytes.len() != size {
+                return Err(format!("{} bytes instead of {size}", bytes.len()));
+            }
+            if !bytes.starts_with(&header) {
+                return Err("not the header of this file".to_owned());
+            }
+            Ok(bytes.split_off(header.len()))
+        }
     }
 
-    /// Runs `work`, which reports errors by panicking, and turns the panic into its message.
-    fn quietly<T>(work: impl FnOnce() -> T + panic::UnwindSafe) -> Result<T, String> {
-        let hook = panic::take_hook();
-        panic::set_hook(Box::new(|_| {}));
-        let result = panic::catch_unwind(work);
-        panic::set_hook(hook);
-        result.map_err(|payload| {
-            let text = payload.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-            text.unwrap_or("no reason given").replace('\n', " ")
-        })
-    }
+    #[cfg(test)]
+    mod tests {
+        use std::{io::Write, net::TcpListener, thread};
 
-    fn split(dataset: &impl Dataset<MnistItem>) -> Split {
-        let mut split = Split::with_capacity(dataset.len());
-        for item in dataset.iter() {
-            // burn-dataset gives the bytes as floats of the same value.
-            let pixels = std::array::from_fn(|index| item.image[index / SIDE][index % SIDE] as u8);
-            split.push(&pixels, item.label);
+        use super::*;
+
+        /// Two labels, packed by `gzip -n`, and their hash.
+        const PACKED: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\x63\x60\xe0\x60\x64\x60\x60\
+            \x60\x62\x67\x02\x00\xf2\x5b\xd3\x34\x0a\x00\x00\x00";
+        const LABELS: File = File {
+            path: "train/labels",
+            dims: &[2],
+            sha256: "12c05a88e47bc5089e4b27992bea81a2498d499c0d017cf5f03917fd9e296edb",
+        };
+
+        /// A server that answers one request with `PACKED`.
+        fn server() -> String {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = listener.local_addr().expect("an address");
+            thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a request");
+                let _ = stream.read(&mut [0; 1024]);
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", PACKED.len());
+                let _ = stream.write_all(&[head.as_bytes(), PACKED].concat());
+            });
+            format!("http://{address}")
         }
-        split
+
+        #[test]
+        fn a_file_is_fetched_once_and_again_if_it_is_damaged() {
+            let folder = std::env::temp_dir().join(format!("burn-rocm-mnist-{}", std::process::id()));
+            assert_eq!(LABELS.load(&folder, &server()), Ok(vec![7, 2]));
+            assert_eq!(LABELS.load(&folder, "http://127.0.0.1:1"), Ok(vec![7, 2]), "from the cache");
+            fs::write(folder.join(LABELS.path), b"damaged").expect("writing");
+            assert_eq!(LABELS.load(&folder, &server()), Ok(vec![7, 2]));
+            fs::remove_dir_all(&folder).expect("removing");
+        }
+
+        #[test]
+        fn another_file_is_refused() {
+            let folder = std::env::temp_dir().join(format!("burn-rocm-other-{}", std::process::id()));
+            let other = File { sha256: TEST[1].sha256, ..LABELS };
+            let reason = other.load(&folder, &server()).expect_err("another hash");
+            assert!(reason.contains("SHA-256"), "{reason}");
+            assert!(!folder.exists(), "nothing is written");
+            let dims = File { dims: &[3], ..LABELS };
+            assert!(dims.elements(vec![0; 3]).is_err() && dims.elements(vec![0; 11]).is_err());
+        }
     }
 }

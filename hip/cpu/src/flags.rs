@@ -73,3 +73,36 @@ pub(crate) fn isas(arch: &str) -> &'static [IsaFlags] {
         _ => &[BASELINE],
     }
 }
+
+/// Whether the CPU that runs this has an instruction set.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn cpu_has(isa: &str) -> bool {
+    let v3 = || {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("lzcnt")
+            && is_x86_feature_detected!("movbe")
+            && is_x86_feature_detected!("popcnt")
+    };
+    let v4 = || {
+        is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512cd")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+    };
+    match isa {
+        "baseline" => true,
+        "v3" => v3(),
+        "v4" => v3() && v4(),
+        _ => false,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn cpu_has(isa: &str) -> bool {
+    isa == "baseline"
+}

@@ -2,9 +2,10 @@
 
 use crate::{
     abi::{Kernel, Table},
+    flags::{cpu_has, isas},
     settings::settings,
 };
-use std::{collections::HashMap, sync::OnceLock};
+use std::{collections::HashMap, env, sync::OnceLock};
 
 /// An instruction set and its tables.
 pub(crate) struct Isa {
@@ -17,7 +18,8 @@ unsafe impl Sync for Isa {}
 
 include!(concat!(env!("OUT_DIR"), "/tables.rs"));
 
-/// The instruction set in use: the newest that the CPU and the settings allow, or lockstep's.
+/// The instruction set in use. Settings name a problem where there is none, so nothing is launched
+/// from the set that then stands in.
 pub(crate) fn isa() -> &'static Isa {
     static CHOSEN: OnceLock<&'static Isa> = OnceLock::new();
     CHOSEN.get_or_init(|| {
@@ -27,43 +29,16 @@ pub(crate) fn isa() -> &'static Isa {
         {
             return lockstep;
         }
-        let limit = settings.and_then(|settings| settings.isa.as_deref());
-        let limit = limit.and_then(|name| ISAS.iter().position(|isa| isa.name == name)).unwrap_or(ISAS.len());
-        let allowed = &ISAS[..ISAS.len().min(limit + 1)];
-        allowed.iter().rfind(|isa| cpu_has(isa.name)).unwrap_or(&ISAS[0])
+        usable(settings.and_then(|settings| settings.isa.as_deref())).unwrap_or(&ISAS[0])
     })
 }
 
-#[cfg(target_arch = "x86_64")]
-fn cpu_has(isa: &str) -> bool {
-    let v3 = || {
-        is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-            && is_x86_feature_detected!("bmi1")
-            && is_x86_feature_detected!("bmi2")
-            && is_x86_feature_detected!("lzcnt")
-            && is_x86_feature_detected!("movbe")
-            && is_x86_feature_detected!("popcnt")
-    };
-    let v4 = || {
-        is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512cd")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-    };
-    match isa {
-        "baseline" => true,
-        "v3" => v3(),
-        "v4" => v3() && v4(),
-        _ => false,
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn cpu_has(isa: &str) -> bool {
-    isa == "baseline"
+/// The newest instruction set that was built, that the CPU has and that is not newer than `limit`.
+pub(crate) fn usable(limit: Option<&str>) -> Option<&'static Isa> {
+    let known = isas(env::consts::ARCH);
+    let limit = known.iter().position(|isa| Some(isa.name) == limit).unwrap_or(known.len());
+    let allowed = known.iter().take(limit + 1).rev().filter(|isa| cpu_has(isa.name));
+    allowed.flat_map(|allowed| ISAS.iter().find(|isa| isa.name == allowed.name)).next()
 }
 
 /// A family's kernel by its name expression.

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `BURN_ROCM_CPU_DEVICES` | how many devices to show (1) |
 //! | `BURN_ROCM_CPU_THREADS` | how many cores to use (all) |
-//! | `BURN_ROCM_CPU_ISA` | the newest instruction set to use: `baseline`, `v3`, `v4` (the newest the CPU has) |
+//! | `BURN_ROCM_CPU_ISA` | the newest instruction set to use: `baseline`, `v3`, `v4` (the newest the CPU has); without the feature `portable` one alone is built |
 //! | `BURN_ROCM_CPU_POISON` | `1` fills new device memory with 0xff (always so in lockstep) |
 //! | `BURN_ROCM_CPU_WAVE` | `32` or `64`: lockstep mode with waves of that size |
 //! | `BURN_ROCM_CPU_ARCH` | the architecture that the device says it is, for what goes by its name |

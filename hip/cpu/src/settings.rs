@@ -147,6 +147,18 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> 
             return Err(Problem { what: name.into(), expected: names.join(", "), found: format!("{isa:?}") });
         }
     }
+    if wave.is_none() && crate::kernels::usable(isa.as_deref()).is_none() {
+        let built: Vec<_> = crate::kernels::ISAS.iter().map(|isa| isa.name).collect();
+        return Err(Problem {
+            what: if isa.is_some() { name } else { "this CPU" }.into(),
+            expected: format!(
+                "an instruction set that the kernels were built for ({}): build on this machine, or with the feature \
+                 `portable` for every CPU",
+                built.join(", ")
+            ),
+            found: isa.unwrap_or_else(|| "a CPU without it".into()),
+        });
+    }
     let (text, _) = get("BURN_ROCM_CPU_ARCH");
     let arch = text.filter(|text| !text.is_empty());
     let (text, name) = get("BURN_ROCM_CPU_FAIL");
