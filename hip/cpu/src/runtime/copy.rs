@@ -1,13 +1,7 @@
 //! Copies and fills. Large ones are spread over the cores.
 
-use super::{
-    Status,
-    device::device,
-    error::api,
-    memory::{Place, place},
-    pool::parallel_ranges,
-    stream::on_stream,
-};
+use super::{device::device, memory::LIVE, pool::parallel_ranges, stream::on_stream};
+use hip_provider::runtime::{Status, api};
 use hip_sys::*;
 use std::ffi::{c_int, c_void};
 
@@ -47,28 +41,6 @@ unsafe fn move_bytes(to: *mut c_void, from: *const c_void, bytes: usize) {
     });
 }
 
-/// AMD's checks: null, direction, the end of an allocation; and memory of a kind other than the direction says.
-fn check(to: *const c_void, from: *const c_void, bytes: usize, kind: hipMemcpyKind) -> Status {
-    if to.is_null() || from.is_null() {
-        return Err(hipErrorInvalidValue);
-    }
-    if kind > hipMemcpyDefault {
-        return Err(hipErrorInvalidMemcpyDirection);
-    }
-    let device = [
-        (to, kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice),
-        (from, kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice),
-    ];
-    for (pointer, must_be_device) in device {
-        match place(pointer, bytes) {
-            Place::Inside => {}
-            Place::Elsewhere if !must_be_device => {}
-            Place::Elsewhere | Place::Past => return Err(hipErrorInvalidValue),
-        }
-    }
-    Ok(())
-}
-
 pub(super) unsafe extern "C" fn hipMemcpyAsync(
     to: *mut c_void,
     from: *const c_void,
@@ -81,7 +53,7 @@ pub(super) unsafe extern "C" fn hipMemcpyAsync(
             if size == 0 {
                 return Ok(());
             }
-            check(to, from, size, kind)?;
+            LIVE.check_copy(to, from, size, kind)?;
             // SAFETY: device ranges were checked, host ranges are the caller's, by HIP's contract.
             unsafe { move_bytes(to, from, size) };
             Ok(())
@@ -104,7 +76,7 @@ pub(super) unsafe extern "C" fn hipMemcpyPeerAsync(
             if size == 0 {
                 return Ok(());
             }
-            check(to, from, size, hipMemcpyDeviceToDevice)?;
+            LIVE.check_copy(to, from, size, hipMemcpyDeviceToDevice)?;
             // SAFETY: checked above.
             unsafe { move_bytes(to, from, size) };
             Ok(())
@@ -119,13 +91,7 @@ fn fill(
     write: impl Fn(*mut u8, usize) + Sync,
 ) -> Status {
     on_stream(stream, |_| {
-        let bytes = bytes.ok_or(hipErrorInvalidValue)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        if !matches!(place(to, bytes), Place::Inside) {
-            return Err(hipErrorInvalidValue);
-        }
+        let bytes = LIVE.check_fill(to, bytes)?;
         let to = Shared(to.cast());
         parallel_ranges(bytes, CHUNK, |part| {
             // SAFETY: inside the range that was checked.

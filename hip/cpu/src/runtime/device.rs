@@ -1,11 +1,11 @@
 //! Devices: what they are, which one is current, and their locks.
 
 use super::{
-    Status,
-    error::{Fault, api, put},
+    error::Fault,
     memory::{available_memory, total_memory},
     settings,
 };
+use hip_provider::runtime::{Status, api, copy_text, put};
 use hip_sys::*;
 use std::{
     cell::Cell,
@@ -310,13 +310,4 @@ fn cpu() -> &'static Cpu {
             l2_bytes: kilobytes.saturating_mul(1024),
         }
     })
-}
-
-/// Copies what fits, and ends it with a NUL.
-fn copy_text(out: &mut [c_char], text: &str) {
-    let fits = text.len().min(out.len() - 1);
-    for (out, byte) in out.iter_mut().zip(&text.as_bytes()[..fits]) {
-        *out = *byte as c_char;
-    }
-    out[fits] = 0;
 }

@@ -27,10 +27,8 @@ pub(crate) use {
     stream::on_stream,
 };
 
+use hip_provider::runtime::{hipGetErrorName, hipGetErrorString, hipGetLastError};
 use hip_sys::{Hip, hipError_t, hipErrorNotInitialized};
-
-/// What a call of this API comes to.
-pub(crate) type Status = Result<(), hipError_t>;
 
 /// The settings, or the status of a runtime that can't start.
 pub(crate) fn settings() -> Result<&'static crate::settings::Settings, hipError_t> {
@@ -76,9 +74,9 @@ pub fn hip_table() -> Hip {
         hipModuleUnload: module::hipModuleUnload,
         hipModuleGetFunction: module::hipModuleGetFunction,
         hipModuleLaunchKernel: launch::hipModuleLaunchKernel,
-        hipGetErrorName: error::hipGetErrorName,
-        hipGetErrorString: error::hipGetErrorString,
-        hipGetLastError: error::hipGetLastError,
+        hipGetErrorName,
+        hipGetErrorString,
+        hipGetLastError,
         hipDeviceSynchronize: stream::hipDeviceSynchronize,
         hipDeviceCanAccessPeer: device::hipDeviceCanAccessPeer,
         hipDeviceEnablePeerAccess: device::hipDeviceEnablePeerAccess,

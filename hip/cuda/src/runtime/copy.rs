@@ -1,12 +1,12 @@
 //! Copies and fills.
 
 use super::{
-    Status,
     device::{context, ensure},
-    error::{api, from_cuda},
-    memory::{Place, place},
+    error::from_cuda,
+    memory::LIVE,
 };
 use cudarc::driver::sys as cuda;
+use hip_provider::runtime::api;
 use hip_sys::*;
 use std::ffi::{c_int, c_void};
 
@@ -16,28 +16,6 @@ fn address(pointer: *const c_void) -> cuda::CUdeviceptr {
 
 fn cuda_stream(stream: hipStream_t) -> cuda::CUstream {
     stream.cast()
-}
-
-/// AMD's checks: null, direction, the end of an allocation; and memory of a kind other than the direction says.
-fn check(to: *const c_void, from: *const c_void, bytes: usize, kind: hipMemcpyKind) -> Status {
-    if to.is_null() || from.is_null() {
-        return Err(hipErrorInvalidValue);
-    }
-    if kind > hipMemcpyDefault {
-        return Err(hipErrorInvalidMemcpyDirection);
-    }
-    let device = [
-        (to, kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice),
-        (from, kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice),
-    ];
-    for (pointer, must_be_device) in device {
-        match place(pointer, bytes) {
-            Place::Inside => {}
-            Place::Elsewhere if !must_be_device => {}
-            Place::Elsewhere | Place::Past => return Err(hipErrorInvalidValue),
-        }
-    }
-    Ok(())
 }
 
 pub(super) unsafe extern "C" fn hipMemcpyAsync(
@@ -52,7 +30,7 @@ pub(super) unsafe extern "C" fn hipMemcpyAsync(
         if size == 0 {
             return Ok(());
         }
-        check(to, from, size, kind)?;
+        LIVE.check_copy(to, from, size, kind)?;
         // SAFETY: device ranges were checked, host ranges are the caller's, by HIP's contract. The driver tells
         // from the addresses which is which, as both share one address space.
         from_cuda(unsafe { cuda::cuMemcpyAsync(address(to), address(from), size, cuda_stream(stream)) })
@@ -73,7 +51,7 @@ pub(super) unsafe extern "C" fn hipMemcpyPeerAsync(
         if size == 0 {
             return Ok(());
         }
-        check(to, from, size, hipMemcpyDeviceToDevice)?;
+        LIVE.check_copy(to, from, size, hipMemcpyDeviceToDevice)?;
         // SAFETY: checked above; retained contexts.
         from_cuda(unsafe {
             let stream = cuda_stream(stream);
@@ -82,26 +60,20 @@ pub(super) unsafe extern "C" fn hipMemcpyPeerAsync(
     })
 }
 
-fn check_fill(to: *const c_void, bytes: Option<usize>) -> Status<usize> {
-    ensure()?;
-    match bytes {
-        Some(0) => Ok(0),
-        Some(bytes) if matches!(place(to, bytes), Place::Inside) => Ok(bytes),
-        _ => Err(hipErrorInvalidValue),
-    }
-}
-
 pub(super) unsafe extern "C" fn hipMemsetAsync(
     to: *mut c_void,
     value: c_int,
     size: usize,
     stream: hipStream_t,
 ) -> hipError_t {
-    api(|| match check_fill(to, Some(size))? {
-        0 => Ok(()),
-        bytes => {
+    api(|| {
+        ensure()?;
+        match LIVE.check_fill(to, Some(size))? {
+            0 => Ok(()),
             // SAFETY: checked above.
-            from_cuda(unsafe { cuda::cuMemsetD8Async(address(to), value as u8, bytes, cuda_stream(stream)) })
+            bytes => from_cuda(unsafe {
+                cuda::cuMemsetD8Async(address(to), value as u8, bytes, cuda_stream(stream))
+            }),
         }
     })
 }
@@ -116,7 +88,8 @@ pub(super) unsafe extern "C" fn hipMemsetD32Async(
         if !(to as usize).is_multiple_of(4) {
             return Err(hipErrorInvalidValue);
         }
-        match check_fill(to, count.checked_mul(4))? {
+        ensure()?;
+        match LIVE.check_fill(to, count.checked_mul(4))? {
             0 => Ok(()),
             // SAFETY: checked above.
             bytes => from_cuda(unsafe {

@@ -1,11 +1,9 @@
 //! Devices: what they are, which one is current, and their primary contexts.
 
-use super::{
-    Status,
-    error::{api, from_cuda, put},
-};
+use super::error::from_cuda;
 use cudarc::driver::sys as cuda;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+use hip_provider::runtime::{Status, api, copy_text, put};
 use hip_sys::*;
 use std::{
     cell::Cell,
@@ -215,12 +213,6 @@ fn architecture(device: &Device) -> Status<String> {
     let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(format!("sm_{major}{minor}"))
-}
-
-fn copy_text(out: &mut [c_char; 256], text: &str) {
-    for (out, byte) in out.iter_mut().zip(text.bytes().take(255)) {
-        *out = byte as c_char;
-    }
 }
 
 pub(super) unsafe extern "C" fn hipGetDevicePropertiesR0600(

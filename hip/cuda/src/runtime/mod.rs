@@ -16,10 +16,9 @@ pub(crate) use error::from_cuda;
 pub(crate) use memory::is_device_memory;
 pub(crate) use order::{capturing, uncaptured};
 
-use hip_sys::{Hip, hipError_t};
-
-/// What a call of this API comes to.
-pub(crate) type Status<T = ()> = Result<T, hipError_t>;
+pub(crate) use hip_provider::runtime::Status;
+use hip_provider::runtime::{hipGetErrorName, hipGetErrorString, hipGetLastError};
+use hip_sys::Hip;
 
 /// HIP for NVIDIA GPUs.
 pub fn hip_table() -> Hip {
@@ -56,9 +55,9 @@ pub fn hip_table() -> Hip {
         hipModuleUnload: launch::hipModuleUnload,
         hipModuleGetFunction: launch::hipModuleGetFunction,
         hipModuleLaunchKernel: launch::hipModuleLaunchKernel,
-        hipGetErrorName: error::hipGetErrorName,
-        hipGetErrorString: error::hipGetErrorString,
-        hipGetLastError: error::hipGetLastError,
+        hipGetErrorName,
+        hipGetErrorString,
+        hipGetLastError,
         hipDeviceSynchronize: order::hipDeviceSynchronize,
         hipDeviceCanAccessPeer: device::hipDeviceCanAccessPeer,
         hipDeviceEnablePeerAccess: device::hipDeviceEnablePeerAccess,
