@@ -7,6 +7,7 @@
 #![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
 
 pub mod hiprtc;
+pub mod miopen;
 pub mod rocblas;
 pub mod runtime;
 mod settings;

@@ -104,11 +104,7 @@ pub unsafe fn scalar(pointer: *const c_void, data: miopenDataType_t) -> Outcome<
 ///
 /// # Safety
 /// As [`scalar`].
-pub unsafe fn plain_scalars(
-    alpha: *const c_void,
-    beta: *const c_void,
-    data: miopenDataType_t,
-) -> Outcome {
+pub unsafe fn plain_scalars(alpha: *const c_void, beta: *const c_void, data: miopenDataType_t) -> Outcome {
     // SAFETY: the caller vouches for both.
     let (alpha, beta) = unsafe { (scalar(alpha, data)?, scalar(beta, data)?) };
     require(alpha == 1.0 && beta == 0.0, miopenStatusNotImplemented)

@@ -2,13 +2,13 @@
 
 use super::Shared;
 use super::handle::in_order;
-use super::status::{
-    Outcome, by_single, give, input, object, object_mut, output, plain_scalars, require, status, take,
-};
+use super::status::{by_single, input, output};
 use super::tensor::tensor;
 use crate::numeric::element::Single;
 use crate::runtime::parallel_ranges;
 use core::ffi::c_void;
+use hip_provider::miopen::{Outcome, give, object, object_mut, plain_scalars, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// What a `miopenActivationDescriptor_t` points to.

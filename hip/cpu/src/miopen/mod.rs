@@ -17,6 +17,7 @@ mod status;
 mod t5_norm;
 mod tensor;
 
+use hip_provider::miopen::miopenGetErrorString;
 use miopen_sys::Miopen;
 
 pub(crate) use crate::numeric::shared::Shared;
@@ -24,7 +25,7 @@ pub(crate) use crate::numeric::shared::Shared;
 /// The CPU device's MIOpen.
 pub fn miopen_table() -> Miopen {
     Miopen {
-        miopenGetErrorString: handle::miopenGetErrorString,
+        miopenGetErrorString,
         miopenGetVersion: handle::miopenGetVersion,
         miopenCreateWithStream: handle::miopenCreateWithStream,
         miopenDestroy: handle::miopenDestroy,

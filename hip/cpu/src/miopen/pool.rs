@@ -1,14 +1,13 @@
 //! Pooling.
 
 use super::handle::in_order;
-use super::status::{
-    Outcome, answer, by_float, by_single, give, input, object, object_mut, output, plain_scalars, require,
-    status, take,
-};
+use super::status::{by_float, by_single, input, output};
 use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
 use crate::runtime::parallel;
 use core::ffi::{c_int, c_void};
+use hip_provider::miopen::{Outcome, answer, give, object, object_mut, plain_scalars, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// What a `miopenPoolingDescriptor_t` points to.

@@ -2,14 +2,14 @@
 
 use super::Shared;
 use super::handle::in_order;
-use super::status::{
-    Outcome, answer, give, input, object, object_mut, output, require, scalar, status, take,
-};
+use super::status::{input, output};
 use super::tensor::{Tensor, at, for_each_index, tensor};
 use crate::numeric::element::{Element, Real};
 use crate::runtime::parallel;
 use core::ffi::c_void;
 use half::{bf16, f16};
+use hip_provider::miopen::{Outcome, answer, give, object, object_mut, scalar, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// What a `miopenReduceTensorDescriptor_t` points to.

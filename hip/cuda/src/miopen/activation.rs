@@ -1,13 +1,13 @@
 //! Activations: cuDNN's where it has them with these parameters, else kernels of this provider's own.
 
 use super::handle::with;
-use super::status::{
-    Outcome, answered, check_buffer, give, object, object_mut, require, scalar, status, take,
-};
+use super::status::{answered, check_buffer};
 use super::tensor::{Tensor, tensor};
 use crate::own_kernels;
 use core::ffi::c_void;
 use cudarc::cudnn::sys as cudnn;
+use hip_provider::miopen::{Outcome, give, object, object_mut, plain_scalars, scalar, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 
@@ -110,7 +110,7 @@ unsafe fn launch<const N: usize>(
     mut buffers: [*const c_void; N],
 ) -> Outcome {
     // SAFETY: the caller's scalars.
-    unsafe { super::status::plain_scalars(alpha, beta, x.data) }?;
+    unsafe { plain_scalars(alpha, beta, x.data) }?;
     x.require_packed()?;
     let backward = N == 4;
     let name = match (x.data, backward) {

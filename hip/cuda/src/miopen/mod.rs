@@ -21,12 +21,13 @@ mod softmax;
 mod status;
 mod tensor;
 
+use hip_provider::miopen::miopenGetErrorString;
 use miopen_sys::Miopen;
 
 /// MIOpen for NVIDIA GPUs.
 pub fn miopen_table() -> Miopen {
     Miopen {
-        miopenGetErrorString: handle::miopenGetErrorString,
+        miopenGetErrorString,
         miopenGetVersion: handle::miopenGetVersion,
         miopenCreateWithStream: handle::miopenCreateWithStream,
         miopenDestroy: handle::miopenDestroy,

@@ -1,14 +1,13 @@
 //! Pooling. Averages are cuDNN's. Maxima are this provider's own: cuDNN keeps no index of a maximum.
 
 use super::handle::{Handle, with};
-use super::status::{
-    Outcome, answer, answered, check_buffer, give, object, object_mut, one, plain_scalars, require, status,
-    take, zero,
-};
+use super::status::{answered, check_buffer, one, zero};
 use super::tensor::{Tensor, tensor};
 use crate::own_kernels;
 use core::ffi::{c_int, c_void};
 use cudarc::cudnn::sys as cudnn;
+use hip_provider::miopen::{Outcome, answer, give, object, object_mut, plain_scalars, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 

@@ -1,12 +1,12 @@
 //! `miopenReduceTensor`.
 
 use super::handle::with;
-use super::status::{
-    Outcome, answer, answered, check_buffer, give, object, object_mut, require, scalar, status, take,
-};
+use super::status::{answered, check_buffer};
 use super::tensor::{Tensor, tensor};
 use core::ffi::c_void;
 use cudarc::cudnn::sys as cudnn;
+use hip_provider::miopen::{Outcome, answer, give, object, object_mut, scalar, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 
