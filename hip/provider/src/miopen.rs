@@ -1,5 +1,9 @@
 //! MIOpen: statuses, objects behind pointers, scalars, and what descriptors hold.
 
+mod descriptor;
+
+pub use descriptor::*;
+
 use crate::require;
 use core::ffi::{c_char, c_void};
 use miopen_sys::*;
