@@ -1,8 +1,10 @@
 //! The HIP runtime: statuses and their texts, the thread's last error, the allocation map, checks of copies and launches.
 
+mod devices;
 mod memory;
 mod status;
 
+pub use devices::*;
 pub use memory::{Allocations, Place};
 pub use status::{Status, api, hipGetErrorName, hipGetErrorString, hipGetLastError, is_named, put};
 

@@ -27,7 +27,7 @@ pub(crate) use {
     stream::on_stream,
 };
 
-use hip_provider::runtime::{hipGetErrorName, hipGetErrorString, hipGetLastError};
+use hip_provider::runtime::{self as shared, hipGetErrorName, hipGetErrorString, hipGetLastError};
 use hip_sys::{Hip, hipError_t, hipErrorNotInitialized};
 
 /// The settings, or the status of a runtime that can't start.
@@ -42,16 +42,16 @@ pub(crate) fn settings() -> Result<&'static crate::settings::Settings, hipError_
 /// The CPU device's HIP.
 pub fn hip_table() -> Hip {
     Hip {
-        hipInit: device::hipInit,
-        hipGetDeviceCount: device::hipGetDeviceCount,
+        hipInit: shared::hipInit::<device::Cpus>,
+        hipGetDeviceCount: shared::hipGetDeviceCount::<device::Cpus>,
         hipSetDevice: device::hipSetDevice,
         hipGetDevice: device::hipGetDevice,
-        hipDeviceGetAttribute: device::hipDeviceGetAttribute,
+        hipDeviceGetAttribute: shared::hipDeviceGetAttribute::<device::Cpus>,
         hipDeviceGetName: device::hipDeviceGetName,
-        hipDeviceTotalMem: device::hipDeviceTotalMem,
-        hipMemGetInfo: device::hipMemGetInfo,
-        hipDriverGetVersion: device::hipDriverGetVersion,
-        hipRuntimeGetVersion: device::hipDriverGetVersion,
+        hipDeviceTotalMem: shared::hipDeviceTotalMem::<device::Cpus>,
+        hipMemGetInfo: shared::hipMemGetInfo::<device::Cpus>,
+        hipDriverGetVersion: shared::hipDriverGetVersion::<device::Cpus>,
+        hipRuntimeGetVersion: shared::hipDriverGetVersion::<device::Cpus>,
         hipMalloc: memory::hipMalloc,
         hipFree: memory::hipFree,
         hipHostMalloc: memory::hipHostMalloc,
@@ -78,10 +78,10 @@ pub fn hip_table() -> Hip {
         hipGetErrorString,
         hipGetLastError,
         hipDeviceSynchronize: stream::hipDeviceSynchronize,
-        hipDeviceCanAccessPeer: device::hipDeviceCanAccessPeer,
+        hipDeviceCanAccessPeer: shared::hipDeviceCanAccessPeer::<device::Cpus>,
         hipDeviceEnablePeerAccess: device::hipDeviceEnablePeerAccess,
-        hipGetDevicePropertiesR0600: Some(device::hipGetDevicePropertiesR0600),
-        hipGetDeviceProperties: Some(device::hipGetDeviceProperties),
+        hipGetDevicePropertiesR0600: Some(shared::hipGetDevicePropertiesR0600::<device::Cpus>),
+        hipGetDeviceProperties: Some(shared::hipGetDeviceProperties::<device::Cpus>),
         hipModuleOccupancyMaxActiveBlocksPerMultiprocessor: Some(
             launch::hipModuleOccupancyMaxActiveBlocksPerMultiprocessor,
         ),

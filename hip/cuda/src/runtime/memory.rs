@@ -75,16 +75,3 @@ pub(super) unsafe extern "C" fn hipHostFree(pointer: *mut c_void) -> hipError_t 
         from_cuda(unsafe { cuda::cuMemFreeHost(pointer) })
     })
 }
-
-pub(super) unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
-    api(|| {
-        ensure()?;
-        let (mut left, mut all) = (0, 0);
-        // SAFETY: the function is the driver's, the pointers valid.
-        from_cuda(unsafe { cuda::cuMemGetInfo_v2(&mut left, &mut all) })?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(free, left) }?;
-        // SAFETY: as above.
-        unsafe { put(total, all) }
-    })
-}

@@ -17,22 +17,22 @@ pub(crate) use memory::is_device_memory;
 pub(crate) use order::{capturing, uncaptured};
 
 pub(crate) use hip_provider::runtime::Status;
-use hip_provider::runtime::{hipGetErrorName, hipGetErrorString, hipGetLastError};
+use hip_provider::runtime::{self as shared, hipGetErrorName, hipGetErrorString, hipGetLastError};
 use hip_sys::Hip;
 
 /// HIP for NVIDIA GPUs.
 pub fn hip_table() -> Hip {
     Hip {
-        hipInit: device::hipInit,
-        hipGetDeviceCount: device::hipGetDeviceCount,
+        hipInit: shared::hipInit::<device::Gpus>,
+        hipGetDeviceCount: shared::hipGetDeviceCount::<device::Gpus>,
         hipSetDevice: device::hipSetDevice,
         hipGetDevice: device::hipGetDevice,
-        hipDeviceGetAttribute: device::hipDeviceGetAttribute,
+        hipDeviceGetAttribute: shared::hipDeviceGetAttribute::<device::Gpus>,
         hipDeviceGetName: device::hipDeviceGetName,
-        hipDeviceTotalMem: device::hipDeviceTotalMem,
-        hipMemGetInfo: memory::hipMemGetInfo,
-        hipDriverGetVersion: device::hipDriverGetVersion,
-        hipRuntimeGetVersion: device::hipDriverGetVersion,
+        hipDeviceTotalMem: shared::hipDeviceTotalMem::<device::Gpus>,
+        hipMemGetInfo: shared::hipMemGetInfo::<device::Gpus>,
+        hipDriverGetVersion: shared::hipDriverGetVersion::<device::Gpus>,
+        hipRuntimeGetVersion: shared::hipDriverGetVersion::<device::Gpus>,
         hipMalloc: memory::hipMalloc,
         hipFree: memory::hipFree,
         hipHostMalloc: memory::hipHostMalloc,
@@ -59,10 +59,10 @@ pub fn hip_table() -> Hip {
         hipGetErrorString,
         hipGetLastError,
         hipDeviceSynchronize: order::hipDeviceSynchronize,
-        hipDeviceCanAccessPeer: device::hipDeviceCanAccessPeer,
+        hipDeviceCanAccessPeer: shared::hipDeviceCanAccessPeer::<device::Gpus>,
         hipDeviceEnablePeerAccess: device::hipDeviceEnablePeerAccess,
-        hipGetDevicePropertiesR0600: Some(device::hipGetDevicePropertiesR0600),
-        hipGetDeviceProperties: Some(device::hipGetDeviceProperties),
+        hipGetDevicePropertiesR0600: Some(shared::hipGetDevicePropertiesR0600::<device::Gpus>),
+        hipGetDeviceProperties: Some(shared::hipGetDeviceProperties::<device::Gpus>),
         hipModuleOccupancyMaxActiveBlocksPerMultiprocessor: Some(
             launch::hipModuleOccupancyMaxActiveBlocksPerMultiprocessor,
         ),
