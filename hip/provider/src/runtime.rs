@@ -1,9 +1,11 @@
 //! The HIP runtime: statuses and their texts, the thread's last error, the allocation map, checks of copies and launches.
 
+mod copies;
 mod devices;
 mod memory;
 mod status;
 
+pub use copies::*;
 pub use devices::*;
 pub use memory::{Allocations, Place};
 pub use status::{Status, api, hipGetErrorName, hipGetErrorString, hipGetLastError, is_named, put};
