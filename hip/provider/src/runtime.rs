@@ -1,4 +1,4 @@
-//! The HIP runtime: statuses and their texts, the thread's last error, the allocation map, checks of copies and launches.
+//! The HIP runtime: statuses and their texts, the allocation map, what there is of devices, copies, checks of launches.
 
 mod copies;
 mod devices;
