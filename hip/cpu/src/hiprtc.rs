@@ -1,15 +1,13 @@
 //! hipRTC: built-in sources are served from the table of what was built ahead, any other goes to the host's compiler.
 
 use crate::{code_object::Code, compiler, kernels::built_in, runtime::Handles};
+use hip_provider::hiprtc::{Status, api, hiprtcGetErrorString};
 use hip_sys::*;
 use std::{
     collections::BTreeMap,
     ffi::{CStr, CString, c_char, c_int},
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-
-type Status = Result<(), hiprtcResult>;
 
 /// The CPU device's hipRTC.
 pub fn hiprtc_table() -> Hiprtc {
@@ -95,14 +93,6 @@ impl Program {
     }
 }
 
-fn api(body: impl FnOnce() -> Status) -> hiprtcResult {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => HIPRTC_SUCCESS,
-        Ok(Err(status)) => status,
-        Err(_) => HIPRTC_ERROR_INTERNAL_ERROR,
-    }
-}
-
 /// # Safety
 /// `out` is null or may be written to.
 unsafe fn put<T>(out: *mut T, value: T) -> Status {
@@ -148,27 +138,6 @@ unsafe extern "C" fn hiprtcVersion(major: *mut c_int, minor: *mut c_int) -> hipr
         // SAFETY: as above.
         unsafe { put(minor, 0) }
     })
-}
-
-unsafe extern "C" fn hiprtcGetErrorString(result: hiprtcResult) -> *const c_char {
-    let text = match result {
-        HIPRTC_SUCCESS => c"HIPRTC_SUCCESS",
-        HIPRTC_ERROR_OUT_OF_MEMORY => c"HIPRTC_ERROR_OUT_OF_MEMORY",
-        HIPRTC_ERROR_PROGRAM_CREATION_FAILURE => c"HIPRTC_ERROR_PROGRAM_CREATION_FAILURE",
-        HIPRTC_ERROR_INVALID_INPUT => c"HIPRTC_ERROR_INVALID_INPUT",
-        HIPRTC_ERROR_INVALID_PROGRAM => c"HIPRTC_ERROR_INVALID_PROGRAM",
-        HIPRTC_ERROR_INVALID_OPTION => c"HIPRTC_ERROR_INVALID_OPTION",
-        HIPRTC_ERROR_COMPILATION => c"HIPRTC_ERROR_COMPILATION",
-        HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION => {
-            c"HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION"
-        }
-        HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION => {
-            c"HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION"
-        }
-        HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID => c"HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID",
-        _ => c"HIPRTC_ERROR_INTERNAL_ERROR",
-    };
-    text.as_ptr()
 }
 
 unsafe extern "C" fn hiprtcCreateProgram(

@@ -34,7 +34,7 @@ pub use hiprtc::hiprtc_table;
 pub use miopen::miopen_table;
 pub use rocblas::rocblas_table;
 pub use runtime::{hip_table, last_fault};
-pub use settings::{Problem, check_settings};
+pub use settings::check_settings;
 
 /// Flags by which kernels are compiled, ahead and at run time.
 mod flags {

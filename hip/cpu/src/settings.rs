@@ -1,34 +1,15 @@
 //! What the environment asks of the CPU device, read once.
 
+use hip_provider::Problem;
 use std::{
     env,
     ffi::OsString,
-    fmt,
     str::FromStr,
     sync::{
         OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
-
-/// A setting that can't be honoured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// The environment variable.
-    pub what: String,
-    /// What it may be.
-    pub expected: String,
-    /// What it is.
-    pub found: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: expected {}, found {}", self.what, self.expected, self.found)
-    }
-}
-
-impl std::error::Error for Problem {}
 
 #[cfg_attr(not(lockstep), allow(dead_code))]
 pub(crate) struct Settings {

@@ -2,6 +2,7 @@
 //! cubins.
 
 use cudarc::nvrtc::sys as nvrtc;
+use hip_provider::hiprtc::hiprtcGetErrorString;
 use hip_sys::*;
 use std::{
     ffi::{CStr, CString, c_char, c_int},
@@ -93,28 +94,6 @@ unsafe extern "C" fn hiprtcVersion(major: *mut c_int, minor: *mut c_int) -> hipr
         // SAFETY: not null; the caller's, by hipRTC's contract.
         status(unsafe { nvrtc::nvrtcVersion(major, minor) })
     })
-}
-
-unsafe extern "C" fn hiprtcGetErrorString(result: hiprtcResult) -> *const c_char {
-    let text = match result {
-        HIPRTC_SUCCESS => c"HIPRTC_SUCCESS",
-        HIPRTC_ERROR_OUT_OF_MEMORY => c"HIPRTC_ERROR_OUT_OF_MEMORY",
-        HIPRTC_ERROR_PROGRAM_CREATION_FAILURE => c"HIPRTC_ERROR_PROGRAM_CREATION_FAILURE",
-        HIPRTC_ERROR_INVALID_INPUT => c"HIPRTC_ERROR_INVALID_INPUT",
-        HIPRTC_ERROR_INVALID_PROGRAM => c"HIPRTC_ERROR_INVALID_PROGRAM",
-        HIPRTC_ERROR_INVALID_OPTION => c"HIPRTC_ERROR_INVALID_OPTION",
-        HIPRTC_ERROR_COMPILATION => c"HIPRTC_ERROR_COMPILATION",
-        7 => c"HIPRTC_ERROR_BUILTIN_OPERATION_FAILURE",
-        HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION => {
-            c"HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION"
-        }
-        HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION => {
-            c"HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION"
-        }
-        HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID => c"HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID",
-        _ => c"HIPRTC_ERROR_INTERNAL_ERROR",
-    };
-    text.as_ptr()
 }
 
 unsafe extern "C" fn hiprtcCreateProgram(

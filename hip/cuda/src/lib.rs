@@ -21,5 +21,5 @@ pub use hiprtc::{hiprtc_additions, hiprtc_table};
 pub use miopen::miopen_table;
 pub use rocblas::rocblas_table;
 pub use runtime::hip_table;
-pub use settings::{Problem, check_settings};
+pub use settings::check_settings;
 pub use symbols::{Library, missing_symbol};

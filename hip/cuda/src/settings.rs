@@ -1,31 +1,15 @@
 //! Settings, read from the environment once.
 
-use std::fmt;
+use hip_provider::Problem;
 use std::sync::OnceLock;
-
-/// A setting that makes no sense.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The variable.
-    pub what: &'static str,
-    /// What it may be.
-    pub expected: &'static str,
-    /// What it is.
-    pub found: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: expected {}, found {}", self.what, self.expected, self.found)
-    }
-}
 
 fn tf32_of(value: Option<&str>) -> Result<bool, Problem> {
     match value {
         None | Some("" | "0") => Ok(false),
         Some("1") => Ok(true),
         Some(other) => {
-            Err(Problem { what: "BURN_ROCM_CUDA_TF32", expected: "0 or 1", found: format!("`{other}`") })
+            let (what, expected) = ("BURN_ROCM_CUDA_TF32".into(), "0 or 1".into());
+            Err(Problem { what, expected, found: format!("`{other}`") })
         }
     }
 }

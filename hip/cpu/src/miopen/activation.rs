@@ -2,53 +2,25 @@
 
 use super::Shared;
 use super::handle::in_order;
-use super::status::{
-    Outcome, by_single, give, input, object, object_mut, output, plain_scalars, require, status, take,
-};
+use super::status::{by_single, input, output};
 use super::tensor::tensor;
 use crate::numeric::element::Single;
 use crate::runtime::parallel_ranges;
 use core::ffi::c_void;
+use hip_provider::miopen::{Described, Outcome, object, plain_scalars};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// What a `miopenActivationDescriptor_t` points to.
+type Own = Described<hip_provider::miopen::Activation, ()>;
+
+/// An activation and its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Activation {
     mode: miopenActivationMode_t,
     alpha: f32,
     beta: f32,
     gamma: f32,
-}
-
-pub(super) unsafe extern "C" fn miopenCreateActivationDescriptor(
-    activDesc: *mut miopenActivationDescriptor_t,
-) -> miopenStatus_t {
-    let usual = Activation { mode: miopenActivationPASTHRU, alpha: 0.0, beta: 0.0, gamma: 0.0 };
-    // SAFETY: the caller's out-pointer.
-    status(|| unsafe { give(activDesc, usual) })
-}
-
-pub(super) unsafe extern "C" fn miopenDestroyActivationDescriptor(
-    activDesc: miopenActivationDescriptor_t,
-) -> miopenStatus_t {
-    // SAFETY: the caller's descriptor.
-    status(|| unsafe { take::<Activation, _>(activDesc) })
-}
-
-pub(super) unsafe extern "C" fn miopenSetActivationDescriptor(
-    activDesc: miopenActivationDescriptor_t,
-    mode: miopenActivationMode_t,
-    activAlpha: f64,
-    activBeta: f64,
-    activGamma: f64,
-) -> miopenStatus_t {
-    status(|| {
-        require(mode.name().is_some(), miopenStatusBadParm)?;
-        // SAFETY: the caller's descriptor.
-        let own = unsafe { object_mut::<Activation, _>(activDesc) }?;
-        *own = Activation::new(mode, [activAlpha, activBeta, activGamma]);
-        Ok(())
-    })
 }
 
 impl Activation {
@@ -159,7 +131,8 @@ pub(super) unsafe extern "C" fn miopenActivationForward(
     in_order(handle, |_| {
         // SAFETY: the caller's handle, descriptors and scalars.
         let (activation, shape) = unsafe {
-            let activation = *object::<Activation, _>(activDesc)?;
+            let own = object::<Own, _>(activDesc)?;
+            let activation = Activation::new(own.mode, own.parameters);
             let (x, y) = (tensor(xDesc)?, tensor(yDesc)?);
             require(x.dims == y.dims && x.data == y.data, miopenStatusBadParm)?;
             x.require_packed()?;
@@ -212,7 +185,8 @@ pub(super) unsafe extern "C" fn miopenActivationBackward(
     in_order(handle, |_| {
         // SAFETY: the caller's handle, descriptors and scalars.
         let (activation, shape) = unsafe {
-            let activation = *object::<Activation, _>(activDesc)?;
+            let own = object::<Own, _>(activDesc)?;
+            let activation = Activation::new(own.mode, own.parameters);
             let all = [tensor(xDesc)?, tensor(yDesc)?, tensor(dyDesc)?, tensor(dxDesc)?];
             for other in all {
                 require(other.dims == all[0].dims && other.data == all[0].data, miopenStatusBadParm)?;

@@ -2,13 +2,15 @@
 
 use super::Shared;
 use super::handle::in_order;
-use super::status::{Outcome, by_float, input, output, require, scalar};
+use super::status::{by_float, input, output};
 use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
 use crate::numeric::rows::{affine, affine_pair, deviations, narrowed, products, widened};
 use crate::numeric::scratch::with_scratch;
 use crate::runtime::parallel;
 use core::ffi::c_void;
+use hip_provider::miopen::{Outcome, scalar};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// A call as spatial batch norm: per-activation norm is that of `C*H*W` channels of one pixel.

@@ -1,11 +1,11 @@
-//! The handle, the version, the status strings.
+//! The handle and the version.
 
 use super::conv::Found;
-use super::status::{Outcome, answer, require, status};
 use crate::numeric::device::in_stream;
 use crate::runtime::Handles;
 use crate::settings::Failure;
-use core::ffi::c_char;
+use hip_provider::miopen::{Outcome, answer, status};
+use hip_provider::require;
 use miopen_sys::*;
 use std::sync::{Arc, Mutex};
 
@@ -21,23 +21,6 @@ static HANDLES: Handles<Handle> = Handles::new(0xa5);
 
 /// The version whose behaviour is followed: that of ROCm 7.2.
 const VERSION: (usize, usize, usize) = (3, 5, 1);
-
-pub(super) unsafe extern "C" fn miopenGetErrorString(error: miopenStatus_t) -> *const c_char {
-    let text: &core::ffi::CStr = match error {
-        miopenStatusSuccess => c"miopenStatusSuccess",
-        miopenStatusNotInitialized => c"miopenStatusNotInitialized",
-        miopenStatusInvalidValue => c"miopenStatusInvalidValue",
-        miopenStatusBadParm => c"miopenStatusBadParm",
-        miopenStatusAllocFailed => c"miopenStatusAllocFailed",
-        miopenStatusInternalError => c"miopenStatusInternalError",
-        miopenStatusNotImplemented => c"miopenStatusNotImplemented",
-        miopenStatusUnsupportedOp => c"miopenStatusUnsupportedOp",
-        miopenStatusGpuOperationsSkipped => c"miopenStatusGpuOperationsSkipped",
-        miopenStatusVersionMismatch => c"miopenStatusVersionMismatch",
-        _ => c"miopenStatusUnknownError",
-    };
-    text.as_ptr()
-}
 
 pub(super) unsafe extern "C" fn miopenGetVersion(
     major: *mut usize,

@@ -17,6 +17,9 @@ mod status;
 mod t5_norm;
 mod tensor;
 
+use hip_provider::miopen::{
+    self as provider, Activation, Pooling, Reduction, create, destroy, miopenGetErrorString,
+};
 use miopen_sys::Miopen;
 
 pub(crate) use crate::numeric::shared::Shared;
@@ -24,7 +27,7 @@ pub(crate) use crate::numeric::shared::Shared;
 /// The CPU device's MIOpen.
 pub fn miopen_table() -> Miopen {
     Miopen {
-        miopenGetErrorString: handle::miopenGetErrorString,
+        miopenGetErrorString,
         miopenGetVersion: handle::miopenGetVersion,
         miopenCreateWithStream: handle::miopenCreateWithStream,
         miopenDestroy: handle::miopenDestroy,
@@ -66,24 +69,24 @@ pub fn miopen_table() -> Miopen {
             conv::miopenConvolutionBackwardWeightsGetWorkSpaceSize,
         miopenFindConvolutionBackwardWeightsAlgorithm: conv::miopenFindConvolutionBackwardWeightsAlgorithm,
         miopenConvolutionBackwardWeights: conv::miopenConvolutionBackwardWeights,
-        miopenCreatePoolingDescriptor: pool::miopenCreatePoolingDescriptor,
-        miopenSetNdPoolingDescriptor: pool::miopenSetNdPoolingDescriptor,
-        miopenSetPoolingIndexType: pool::miopenSetPoolingIndexType,
-        miopenSetPoolingWorkSpaceIndexMode: pool::miopenSetPoolingWorkSpaceIndexMode,
+        miopenCreatePoolingDescriptor: create::<Pooling, (), _>,
+        miopenSetNdPoolingDescriptor: provider::miopenSetNdPoolingDescriptor::<()>,
+        miopenSetPoolingIndexType: provider::miopenSetPoolingIndexType::<()>,
+        miopenSetPoolingWorkSpaceIndexMode: provider::miopenSetPoolingWorkSpaceIndexMode::<()>,
         miopenPoolingGetWorkSpaceSizeV2: pool::miopenPoolingGetWorkSpaceSizeV2,
         miopenPoolingForward: pool::miopenPoolingForward,
         miopenPoolingBackward: pool::miopenPoolingBackward,
-        miopenDestroyPoolingDescriptor: pool::miopenDestroyPoolingDescriptor,
+        miopenDestroyPoolingDescriptor: destroy::<Pooling, (), _>,
         miopenSoftmaxForward_V2: softmax::miopenSoftmaxForward_V2,
         miopenSoftmaxBackward_V2: softmax::miopenSoftmaxBackward_V2,
         miopenBatchNormalizationForwardTraining: batchnorm::miopenBatchNormalizationForwardTraining,
         miopenBatchNormalizationForwardInference: batchnorm::miopenBatchNormalizationForwardInference,
         miopenBatchNormalizationBackward: batchnorm::miopenBatchNormalizationBackward,
-        miopenCreateActivationDescriptor: activation::miopenCreateActivationDescriptor,
-        miopenSetActivationDescriptor: activation::miopenSetActivationDescriptor,
+        miopenCreateActivationDescriptor: create::<Activation, (), _>,
+        miopenSetActivationDescriptor: provider::miopenSetActivationDescriptor::<()>,
         miopenActivationForward: activation::miopenActivationForward,
         miopenActivationBackward: activation::miopenActivationBackward,
-        miopenDestroyActivationDescriptor: activation::miopenDestroyActivationDescriptor,
+        miopenDestroyActivationDescriptor: destroy::<Activation, (), _>,
         miopenCreateFusionPlan: conv::miopenCreateFusionPlan,
         miopenDestroyFusionPlan: conv::miopenDestroyFusionPlan,
         miopenCompileFusionPlan: conv::miopenCompileFusionPlan,
@@ -97,9 +100,9 @@ pub fn miopen_table() -> Miopen {
         miopenSetOpArgsActivForward: conv::miopenSetOpArgsActivForward,
         miopenSetOpArgsBiasForward: conv::miopenSetOpArgsBiasForward,
         miopenExecuteFusionPlan: conv::miopenExecuteFusionPlan,
-        miopenCreateReduceTensorDescriptor: reduce::miopenCreateReduceTensorDescriptor,
-        miopenSetReduceTensorDescriptor: reduce::miopenSetReduceTensorDescriptor,
-        miopenDestroyReduceTensorDescriptor: reduce::miopenDestroyReduceTensorDescriptor,
+        miopenCreateReduceTensorDescriptor: create::<Reduction, (), _>,
+        miopenSetReduceTensorDescriptor: provider::miopenSetReduceTensorDescriptor::<()>,
+        miopenDestroyReduceTensorDescriptor: destroy::<Reduction, (), _>,
         miopenGetReductionIndicesSize: reduce::miopenGetReductionIndicesSize,
         miopenGetReductionWorkspaceSize: reduce::miopenGetReductionWorkspaceSize,
         miopenReduceTensor: reduce::miopenReduceTensor,

@@ -2,13 +2,15 @@
 
 use super::Shared;
 use super::handle::in_order;
-use super::status::{Outcome, answer, by_float, input, output, require};
+use super::status::{by_float, input, output};
 use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
 use crate::numeric::rows::{Normalise, affine, moments, narrowed, normalise, widened};
 use crate::numeric::scratch::with_scratch;
 use crate::runtime::parallel;
 use core::ffi::c_void;
+use hip_provider::miopen::{Outcome, answer};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// A forward call: `rows` rows of `len` values that are normalised together.

@@ -1,119 +1,17 @@
 //! Pooling.
 
 use super::handle::in_order;
-use super::status::{
-    Outcome, answer, by_float, by_single, give, input, object, object_mut, output, plain_scalars, require,
-    status, take,
-};
+use super::status::{by_float, by_single, input, output};
 use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
 use crate::runtime::parallel;
-use core::ffi::{c_int, c_void};
+use core::ffi::c_void;
+use hip_provider::miopen::{Described, Outcome, Pooling, answer, object, plain_scalars, status};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// What a `miopenPoolingDescriptor_t` points to.
-#[derive(Clone, Debug)]
-struct Pooling {
-    mode: miopenPoolingMode_t,
-    window: Vec<usize>,
-    pad: Vec<usize>,
-    stride: Vec<usize>,
-    index: miopenIndexType_t,
-    index_mode: miopenPoolingWorkspaceIndexMode_t,
-}
-
-impl Pooling {
-    fn index_size(&self) -> usize {
-        match self.index {
-            miopenIndexUint8 => 1,
-            miopenIndexUint16 => 2,
-            miopenIndexUint32 => 4,
-            _ => 8,
-        }
-    }
-
-    fn set(
-        &mut self,
-        mode: miopenPoolingMode_t,
-        window: &[c_int],
-        pad: &[c_int],
-        stride: &[c_int],
-    ) -> Outcome {
-        require(mode.name().is_some(), miopenStatusBadParm)?;
-        require(window.iter().chain(stride).all(|&value| value >= 1), miopenStatusBadParm)?;
-        // A pad as long as the window would make windows that touch no pixel.
-        require(window.iter().zip(pad).all(|(&window, &pad)| pad >= 0 && pad < window), miopenStatusBadParm)?;
-        let own = |values: &[c_int]| values.iter().map(|&value| value as usize).collect();
-        (self.mode, self.window, self.pad, self.stride) = (mode, own(window), own(pad), own(stride));
-        Ok(())
-    }
-}
-
-pub(super) unsafe extern "C" fn miopenCreatePoolingDescriptor(
-    poolDesc: *mut miopenPoolingDescriptor_t,
-) -> miopenStatus_t {
-    let usual = Pooling {
-        mode: miopenPoolingMax,
-        window: vec![1; 2],
-        pad: vec![0; 2],
-        stride: vec![1; 2],
-        index: miopenIndexUint8,
-        index_mode: miopenPoolingWorkspaceIndexMask,
-    };
-    // SAFETY: the caller's out-pointer.
-    status(|| unsafe { give(poolDesc, usual) })
-}
-
-pub(super) unsafe extern "C" fn miopenDestroyPoolingDescriptor(
-    poolDesc: miopenPoolingDescriptor_t,
-) -> miopenStatus_t {
-    // SAFETY: the caller's descriptor.
-    status(|| unsafe { take::<Pooling, _>(poolDesc) })
-}
-
-pub(super) unsafe extern "C" fn miopenSetNdPoolingDescriptor(
-    poolDesc: miopenPoolingDescriptor_t,
-    mode: miopenPoolingMode_t,
-    nbDims: c_int,
-    windowDimA: *const c_int,
-    padA: *const c_int,
-    stridesA: *const c_int,
-) -> miopenStatus_t {
-    status(|| {
-        require(nbDims == 2 || nbDims == 3, miopenStatusBadParm)?;
-        let lists = [windowDimA, padA, stridesA];
-        require(lists.iter().all(|list| !list.is_null()), miopenStatusBadParm)?;
-        // SAFETY: the caller's arrays of `nbDims` values, and descriptor.
-        unsafe {
-            let [window, pad, stride] = lists.map(|list| core::slice::from_raw_parts(list, nbDims as usize));
-            object_mut::<Pooling, _>(poolDesc)?.set(mode, window, pad, stride)
-        }
-    })
-}
-
-pub(super) unsafe extern "C" fn miopenSetPoolingIndexType(
-    poolDesc: miopenPoolingDescriptor_t,
-    index_type: miopenIndexType_t,
-) -> miopenStatus_t {
-    status(|| {
-        require(index_type.name().is_some(), miopenStatusBadParm)?;
-        // SAFETY: the caller's descriptor.
-        unsafe { object_mut::<Pooling, _>(poolDesc) }?.index = index_type;
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn miopenSetPoolingWorkSpaceIndexMode(
-    poolDesc: miopenPoolingDescriptor_t,
-    workspace_index: miopenPoolingWorkspaceIndexMode_t,
-) -> miopenStatus_t {
-    status(|| {
-        require(workspace_index.name().is_some(), miopenStatusBadParm)?;
-        // SAFETY: the caller's descriptor.
-        unsafe { object_mut::<Pooling, _>(poolDesc) }?.index_mode = workspace_index;
-        Ok(())
-    })
-}
+type Own = Described<Pooling, ()>;
 
 pub(super) unsafe extern "C" fn miopenPoolingGetWorkSpaceSizeV2(
     poolDesc: miopenPoolingDescriptor_t,
@@ -122,12 +20,9 @@ pub(super) unsafe extern "C" fn miopenPoolingGetWorkSpaceSizeV2(
 ) -> miopenStatus_t {
     // SAFETY: the caller's descriptors and out-pointer.
     status(|| unsafe {
-        let pooling = object::<Pooling, _>(poolDesc)?;
+        let pooling = object::<Own, _>(poolDesc)?;
         let y = tensor(yDesc)?;
-        answer(
-            workSpaceSize,
-            if pooling.mode == miopenPoolingMax { y.count() * pooling.index_size() } else { 0 },
-        )
+        answer(workSpaceSize, pooling.workspace(y.count()))
     })
 }
 
@@ -373,7 +268,7 @@ pub(super) unsafe extern "C" fn miopenPoolingForward(
     in_order(handle, |_| {
         // SAFETY: the caller's handle, descriptors and scalars.
         let (pooling, data, shape) = unsafe {
-            let pooling = object::<Pooling, _>(poolDesc)?;
+            let pooling = object::<Own, _>(poolDesc)?;
             let (x, y) = (tensor(xDesc)?, tensor(yDesc)?);
             plain_scalars(alpha, beta, x.data)?;
             (pooling, x.data, Shape::new(pooling, x, y)?)
@@ -525,7 +420,7 @@ pub(super) unsafe extern "C" fn miopenPoolingBackward(
     in_order(handle, |_| {
         // SAFETY: the caller's handle, descriptors and scalars.
         let (pooling, data, shape) = unsafe {
-            let pooling = object::<Pooling, _>(poolDesc)?;
+            let pooling = object::<Own, _>(poolDesc)?;
             let (y, dy, x, dx) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
             plain_scalars(alpha, beta, dx.data)?;
             require(y == dy && x == dx, miopenStatusBadParm)?;

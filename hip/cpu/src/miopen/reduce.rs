@@ -2,90 +2,18 @@
 
 use super::Shared;
 use super::handle::in_order;
-use super::status::{
-    Outcome, answer, give, input, object, object_mut, output, require, scalar, status, take,
-};
+use super::status::{input, output};
 use super::tensor::{Tensor, at, for_each_index, tensor};
 use crate::numeric::element::{Element, Real};
 use crate::runtime::parallel;
 use core::ffi::c_void;
 use half::{bf16, f16};
+use hip_provider::miopen::{Described, Outcome, Reduction, answer, check_reduced, object, scalar};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// What a `miopenReduceTensorDescriptor_t` points to.
-#[derive(Clone, Copy, Debug)]
-struct Reduction {
-    op: miopenReduceTensorOp_t,
-    compute: miopenDataType_t,
-    nan: miopenNanPropagation_t,
-    indices: bool,
-}
-
-pub(super) unsafe extern "C" fn miopenCreateReduceTensorDescriptor(
-    reduceTensorDesc: *mut miopenReduceTensorDescriptor_t,
-) -> miopenStatus_t {
-    let usual = Reduction {
-        op: MIOPEN_REDUCE_TENSOR_ADD,
-        compute: miopenFloat,
-        nan: MIOPEN_NOT_PROPAGATE_NAN,
-        indices: false,
-    };
-    // SAFETY: the caller's out-pointer.
-    status(|| unsafe { give(reduceTensorDesc, usual) })
-}
-
-pub(super) unsafe extern "C" fn miopenDestroyReduceTensorDescriptor(
-    reduceTensorDesc: miopenReduceTensorDescriptor_t,
-) -> miopenStatus_t {
-    // SAFETY: the caller's descriptor.
-    status(|| unsafe { take::<Reduction, _>(reduceTensorDesc) })
-}
-
-pub(super) unsafe extern "C" fn miopenSetReduceTensorDescriptor(
-    reduceTensorDesc: miopenReduceTensorDescriptor_t,
-    reduceTensorOp: miopenReduceTensorOp_t,
-    reduceTensorCompType: miopenDataType_t,
-    reduceTensorNanOpt: miopenNanPropagation_t,
-    reduceTensorIndices: miopenReduceTensorIndices_t,
-    reduceTensorIndicesType: miopenIndicesType_t,
-) -> miopenStatus_t {
-    status(|| {
-        let known = reduceTensorOp.name().is_some()
-            && reduceTensorNanOpt.name().is_some()
-            && reduceTensorIndices.name().is_some();
-        require(known, miopenStatusBadParm)?;
-        let compute = matches!(reduceTensorCompType, miopenFloat | miopenHalf | miopenDouble);
-        require(compute, miopenStatusBadParm)?;
-        // The only type of indices that MIOpen has.
-        require(reduceTensorIndicesType == MIOPEN_32BIT_INDICES, miopenStatusBadParm)?;
-        // SAFETY: the caller's descriptor.
-        let own = unsafe { object_mut::<Reduction, _>(reduceTensorDesc) }?;
-        *own = Reduction {
-            op: reduceTensorOp,
-            compute: reduceTensorCompType,
-            nan: reduceTensorNanOpt,
-            indices: reduceTensorIndices == MIOPEN_REDUCE_TENSOR_FLATTENED_INDICES,
-        };
-        Ok(())
-    })
-}
-
-impl Reduction {
-    /// Whether the operation picks an element, which then has an index.
-    fn picks(&self) -> bool {
-        matches!(self.op, MIOPEN_REDUCE_TENSOR_MIN | MIOPEN_REDUCE_TENSOR_MAX | MIOPEN_REDUCE_TENSOR_AMAX)
-    }
-
-    fn index_bytes(&self, c: &Tensor) -> usize {
-        if self.indices && self.picks() { c.count() * size_of::<i32>() } else { 0 }
-    }
-}
-
-/// Checks that `c` is `a` with some axes of length 1.
-fn shapes(a: &Tensor, c: &Tensor) -> Outcome {
-    let fits = a.dims.len() == c.dims.len() && a.dims.iter().zip(&c.dims).all(|(a, c)| a == c || *c == 1);
-    require(fits && a.data == c.data, miopenStatusBadParm)
-}
+type Own = Described<Reduction, ()>;
 
 pub(super) unsafe extern "C" fn miopenGetReductionIndicesSize(
     handle: miopenHandle_t,
@@ -97,8 +25,8 @@ pub(super) unsafe extern "C" fn miopenGetReductionIndicesSize(
     // SAFETY: the caller's handle, descriptors and out-pointer.
     in_order(handle, |_| unsafe {
         let (a, c) = (tensor(aDesc)?, tensor(cDesc)?);
-        shapes(a, c)?;
-        answer(sizeInBytes, object::<Reduction, _>(reduceTensorDesc)?.index_bytes(c))
+        check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
+        answer(sizeInBytes, object::<Own, _>(reduceTensorDesc)?.index_bytes(c.count()))
     })
 }
 
@@ -111,8 +39,9 @@ pub(super) unsafe extern "C" fn miopenGetReductionWorkspaceSize(
 ) -> miopenStatus_t {
     // SAFETY: the caller's handle, descriptors and out-pointer.
     in_order(handle, |_| unsafe {
-        object::<Reduction, _>(reduceTensorDesc)?;
-        shapes(tensor(aDesc)?, tensor(cDesc)?)?;
+        object::<Own, _>(reduceTensorDesc)?;
+        let (a, c) = (tensor(aDesc)?, tensor(cDesc)?);
+        check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
         answer(sizeInBytes, 0)
     })
 }
@@ -233,10 +162,10 @@ pub(super) unsafe extern "C" fn miopenReduceTensor(
     in_order(handle, |_| {
         // SAFETY: the caller's handle, descriptors and scalars.
         let call = unsafe {
-            let reduction = *object::<Reduction, _>(reduceTensorDesc)?;
+            let reduction: Reduction = **object::<Own, _>(reduceTensorDesc)?;
             let (a, c) = (tensor(aDesc)?, tensor(cDesc)?);
-            shapes(a, c)?;
-            let bytes = reduction.index_bytes(c);
+            check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
+            let bytes = reduction.index_bytes(c.count());
             require(indicesSizeInBytes >= bytes, miopenStatusBadParm)?;
             // Double data need double sums; the other types are summed in f32 whatever was asked.
             require(a.data != miopenDouble || reduction.compute == miopenDouble, miopenStatusBadParm)?;

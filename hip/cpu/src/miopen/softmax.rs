@@ -2,12 +2,14 @@
 
 use super::Shared;
 use super::handle::in_order;
-use super::status::{Outcome, by_single, input, output, require, scalar};
+use super::status::{by_single, input, output};
 use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
 use crate::runtime::parallel;
 use core::ffi::c_void;
+use hip_provider::miopen::{Outcome, scalar};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// A call: `outer` blocks of `count` values that sum to one, `inner` apart.

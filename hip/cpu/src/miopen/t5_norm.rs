@@ -2,11 +2,13 @@
 
 use super::Shared;
 use super::handle::in_order;
-use super::status::{Outcome, by_float, input, output, require};
+use super::status::{by_float, input, output};
 use super::tensor::tensor;
 use crate::numeric::element::Single;
 use crate::runtime::parallel;
 use core::ffi::c_void;
+use hip_provider::miopen::Outcome;
+use hip_provider::require;
 use miopen_sys::*;
 
 struct Forward {

@@ -1,7 +1,8 @@
 //! Tensor descriptors.
 
-use super::status::{Outcome, give, object, object_mut, require, status, take};
 use core::ffi::c_int;
+use hip_provider::miopen::{Outcome, give, object, object_mut, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// What a `miopenTensorDescriptor_t` points to.

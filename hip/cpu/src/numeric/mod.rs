@@ -2,7 +2,6 @@
 
 pub(crate) mod device;
 pub(crate) mod element;
-pub(crate) mod guard;
 pub(crate) mod halves;
 pub(crate) mod multiply;
 pub(crate) mod rows;

@@ -4,8 +4,6 @@
 //! integers, as many terms at a time as `f32` sums exactly; those sums are added up in `f64`, whose 53 bits hold
 //! every sum of up to 2^38 products.
 
-use super::gemm::Sizes;
-use super::handle::{Outcome, check, compute, require, span};
 use crate::numeric::element::{Element, Single};
 use crate::numeric::halves::{Flushed, Halves, Rounded};
 use crate::numeric::multiply::{Operand, Product, Scalar, multiply};
@@ -13,7 +11,8 @@ use crate::numeric::shared::Shared;
 use crate::runtime::{parallel, threads};
 use core::ffi::c_void;
 use half::{bf16, f16};
-use rocblas_sys::*;
+use hip_provider::rocblas::{Gemm, Sizes, Types};
+use rocblas_sys::rocblas_gemm_flags_fp16_alt_impl;
 
 /// A type of operands or results, computed in `C`.
 trait Stored<C: Copy>: Copy + Send + Sync {
@@ -80,17 +79,6 @@ impl Stored<f64> for i32 {
     }
 }
 
-/// The pointers of a call.
-#[derive(Clone, Copy)]
-struct Pointers {
-    alpha: *const c_void,
-    a: *const c_void,
-    b: *const c_void,
-    beta: *const c_void,
-    c: *const c_void,
-    d: *mut c_void,
-}
-
 /// Elements that one task converts.
 const PIECE: usize = 1 << 15;
 
@@ -129,7 +117,10 @@ fn widen<T: Stored<C>, C: Scalar + Default>(
 
 /// Operands of `I` multiplied in `W`, at most `terms` products in one sum; the sums and the scalars, in memory `S`,
 /// are `C`.
-fn run<I, O, W, C, S>(sizes: Sizes, p: Pointers, terms: usize, scalar: impl Fn(S) -> C) -> Outcome
+///
+/// # Safety
+/// The call was checked, for buffers of `I` and `O` and scalars of `S`.
+unsafe fn run<I, O, W, C, S>(call: &Gemm, terms: usize, scalar: impl Fn(S) -> C)
 where
     I: Stored<W>,
     O: Stored<C>,
@@ -137,25 +128,13 @@ where
     C: Scalar + Default + core::ops::Add<Output = C>,
     S: Copy,
 {
-    require((sizes.k == 0 || !p.alpha.is_null()) && !p.beta.is_null(), rocblas_status_invalid_pointer)?;
-    // SAFETY: not null; the caller's scalars, of the compute type.
+    let Gemm { sizes, reads, keeps, .. } = *call;
+    // SAFETY: the caller's scalars, of the compute type.
     let (alpha, beta) = unsafe {
         let read = |from: *const c_void| scalar(from.cast::<S>().read_unaligned());
-        (if sizes.k == 0 { C::ZERO } else { read(p.alpha) }, read(p.beta))
+        (if reads { read(call.alpha) } else { C::ZERO }, read(call.beta))
     };
-    let reads = alpha != C::ZERO;
-    let keeps = beta != C::ZERO;
-    let present =
-        (!reads || (!p.a.is_null() && !p.b.is_null())) && (!keeps || !p.c.is_null()) && !p.d.is_null();
-    require(present, rocblas_status_invalid_pointer)?;
-    let (a, b, c, d) = (p.a.cast::<I>(), p.b.cast::<I>(), p.c.cast::<O>(), p.d.cast::<O>());
-    if reads {
-        sizes.check_inputs(a, b)?;
-    }
-    if keeps {
-        check(c, span(sizes.m, sizes.n, sizes.ldc, sizes.stride_c, sizes.batch)?)?;
-    }
-    check(d, span(sizes.m, sizes.n, sizes.ldd, sizes.stride_d, sizes.batch)?)?;
+    let (a, b, c, d) = (call.a.cast::<I>(), call.b.cast::<I>(), call.c.cast::<O>(), call.d.cast::<O>());
     let (m, n) = (sizes.m as usize, sizes.n as usize);
     let k = sizes.k as usize;
     let (a, b) = (Shared(a.cast_mut()), Shared(b.cast_mut()));
@@ -225,186 +204,30 @@ where
     };
     // Many products are tasks each; the few of a batch are cut into tasks themselves.
     let batch = sizes.batch as usize;
-    if batch >= 2 * threads() {
-        parallel(batch, product)
-    } else {
-        (0..batch).for_each(product)
-    }
-    Ok(())
-}
-
-/// The types of a call.
-#[derive(Clone, Copy)]
-struct Types {
-    a: rocblas_datatype,
-    b: rocblas_datatype,
-    c: rocblas_datatype,
-    d: rocblas_datatype,
-    compute: rocblas_datatype,
+    if batch >= 2 * threads() { parallel(batch, product) } else { (0..batch).for_each(product) }
 }
 
 /// No limit to a sum's terms.
 const ALL: usize = usize::MAX;
 
-fn dispatch(sizes: Sizes, p: Pointers, types: Types, flags: u32) -> Outcome {
-    if !sizes.check()? {
-        return Ok(());
-    }
-    // In place only where both are laid out alike.
-    let in_place = !p.c.is_null() && core::ptr::eq(p.c, p.d);
-    let alike = sizes.ldc == sizes.ldd && sizes.stride_c == sizes.stride_d;
-    require(!in_place || alike, rocblas_status_invalid_value)?;
-    require(types.a == types.b && types.c == types.d, rocblas_status_not_implemented)?;
-    match (types.a, types.c, types.compute) {
-        (rocblas_datatype_f32_r, rocblas_datatype_f32_r, rocblas_datatype_f32_r) => {
-            run::<f32, f32, f32, f32, f32>(sizes, p, ALL, |s| s)
-        }
-        (rocblas_datatype_f64_r, rocblas_datatype_f64_r, rocblas_datatype_f64_r) => {
-            run::<f64, f64, f64, f64, f64>(sizes, p, ALL, |s| s)
-        }
-        (rocblas_datatype_f16_r, rocblas_datatype_f16_r, rocblas_datatype_f32_r) => {
-            match Halves::of(flags & rocblas_gemm_flags_fp16_alt_impl != 0) {
-                Halves::Exact => run::<f16, f16, f32, f32, f32>(sizes, p, ALL, |s| s),
-                Halves::Flushed => run::<Flushed, Flushed, f32, f32, f32>(sizes, p, ALL, |s| s),
-                Halves::Rounded => run::<Rounded, Rounded, f32, f32, f32>(sizes, p, ALL, |s| s),
-            }
-        }
-        (rocblas_datatype_f16_r, rocblas_datatype_f16_r, rocblas_datatype_f16_r) => {
-            run::<f16, f16, f32, f32, f16>(sizes, p, ALL, f16::to_f32)
-        }
-        (rocblas_datatype_f16_r, rocblas_datatype_f32_r, rocblas_datatype_f32_r) => {
-            run::<f16, f32, f32, f32, f32>(sizes, p, ALL, |s| s)
-        }
-        (rocblas_datatype_bf16_r, rocblas_datatype_bf16_r, rocblas_datatype_f32_r) => {
-            run::<bf16, bf16, f32, f32, f32>(sizes, p, ALL, |s| s)
-        }
-        (rocblas_datatype_bf16_r, rocblas_datatype_f32_r, rocblas_datatype_f32_r) => {
-            run::<bf16, f32, f32, f32, f32>(sizes, p, ALL, |s| s)
-        }
-        (rocblas_datatype_i8_r, rocblas_datatype_i32_r, rocblas_datatype_i32_r) => {
-            run::<i8, i32, f32, f64, i32>(sizes, p, EXACT_TERMS, f64::from)
-        }
-        _ => Err(rocblas_status_not_implemented),
-    }
-}
-
-pub(super) unsafe extern "C" fn rocblas_gemm_ex(
-    handle: rocblas_handle,
-    transA: rocblas_operation,
-    transB: rocblas_operation,
-    m: rocblas_int,
-    n: rocblas_int,
-    k: rocblas_int,
-    alpha: *const c_void,
-    a: *const c_void,
-    a_type: rocblas_datatype,
-    lda: rocblas_int,
-    b: *const c_void,
-    b_type: rocblas_datatype,
-    ldb: rocblas_int,
-    beta: *const c_void,
-    c: *const c_void,
-    c_type: rocblas_datatype,
-    ldc: rocblas_int,
-    d: *mut c_void,
-    d_type: rocblas_datatype,
-    ldd: rocblas_int,
-    compute_type: rocblas_datatype,
-    algo: rocblas_gemm_algo,
-    solution_index: i32,
-    flags: u32,
-) -> rocblas_status {
-    // SAFETY: the caller's handle, scalars and buffers.
+/// # Safety
+/// The call was checked, for these types.
+pub(super) unsafe fn run_types(call: &Gemm, types: Types) {
+    // SAFETY: the caller's checked call.
     unsafe {
-        rocblas_gemm_strided_batched_ex(
-            handle,
-            transA,
-            transB,
-            m,
-            n,
-            k,
-            alpha,
-            a,
-            a_type,
-            lda,
-            0,
-            b,
-            b_type,
-            ldb,
-            0,
-            beta,
-            c,
-            c_type,
-            ldc,
-            0,
-            d,
-            d_type,
-            ldd,
-            0,
-            1,
-            compute_type,
-            algo,
-            solution_index,
-            flags,
-        )
-    }
-}
-
-pub(super) unsafe extern "C" fn rocblas_gemm_strided_batched_ex(
-    handle: rocblas_handle,
-    transA: rocblas_operation,
-    transB: rocblas_operation,
-    m: rocblas_int,
-    n: rocblas_int,
-    k: rocblas_int,
-    alpha: *const c_void,
-    a: *const c_void,
-    a_type: rocblas_datatype,
-    lda: rocblas_int,
-    stride_a: rocblas_stride,
-    b: *const c_void,
-    b_type: rocblas_datatype,
-    ldb: rocblas_int,
-    stride_b: rocblas_stride,
-    beta: *const c_void,
-    c: *const c_void,
-    c_type: rocblas_datatype,
-    ldc: rocblas_int,
-    stride_c: rocblas_stride,
-    d: *mut c_void,
-    d_type: rocblas_datatype,
-    ldd: rocblas_int,
-    stride_d: rocblas_stride,
-    batch_count: rocblas_int,
-    compute_type: rocblas_datatype,
-    algo: rocblas_gemm_algo,
-    solution_index: i32,
-    flags: u32,
-) -> rocblas_status {
-    // Solutions choose among kernels; there is one.
-    let _ = solution_index;
-    let sizes = Sizes {
-        a: transA,
-        b: transB,
-        m,
-        n,
-        k,
-        lda,
-        ldb,
-        ldc,
-        ldd,
-        stride_a,
-        stride_b,
-        stride_c,
-        stride_d,
-        batch: batch_count,
-    };
-    let types = Types { a: a_type, b: b_type, c: c_type, d: d_type, compute: compute_type };
-    // SAFETY: the caller's handle, scalars and buffers.
-    unsafe {
-        compute(handle, || {
-            require(algo.name().is_some(), rocblas_status_invalid_value)?;
-            dispatch(sizes, Pointers { alpha, a, b, beta, c, d }, types, flags)
-        })
+        match types {
+            Types::F32 => run::<f32, f32, f32, f32, f32>(call, ALL, |s| s),
+            Types::F64 => run::<f64, f64, f64, f64, f64>(call, ALL, |s| s),
+            Types::F16 => match Halves::of(call.flags & rocblas_gemm_flags_fp16_alt_impl != 0) {
+                Halves::Exact => run::<f16, f16, f32, f32, f32>(call, ALL, |s| s),
+                Halves::Flushed => run::<Flushed, Flushed, f32, f32, f32>(call, ALL, |s| s),
+                Halves::Rounded => run::<Rounded, Rounded, f32, f32, f32>(call, ALL, |s| s),
+            },
+            Types::F16InF16 => run::<f16, f16, f32, f32, f16>(call, ALL, f16::to_f32),
+            Types::F16ToF32 => run::<f16, f32, f32, f32, f32>(call, ALL, |s| s),
+            Types::Bf16 => run::<bf16, bf16, f32, f32, f32>(call, ALL, |s| s),
+            Types::Bf16ToF32 => run::<bf16, f32, f32, f32, f32>(call, ALL, |s| s),
+            Types::I8 => run::<i8, i32, f32, f64, i32>(call, EXACT_TERMS, f64::from),
+        }
     }
 }

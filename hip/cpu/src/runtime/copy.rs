@@ -1,14 +1,13 @@
 //! Copies and fills. Large ones are spread over the cores.
 
 use super::{
-    Status,
     device::device,
-    error::api,
-    memory::{Place, place},
+    memory::{LIVE, Own},
     pool::parallel_ranges,
     stream::on_stream,
 };
-use hip_sys::*;
+use hip_provider::runtime::{Allocations, Copies, Status};
+use hip_sys::hipStream_t;
 use std::ffi::{c_int, c_void};
 
 /// Bytes a core takes at a time; half of it is not worth a second core.
@@ -47,117 +46,59 @@ unsafe fn move_bytes(to: *mut c_void, from: *const c_void, bytes: usize) {
     });
 }
 
-/// AMD's checks: null, direction, the end of an allocation; and memory of a kind other than the direction says.
-fn check(to: *const c_void, from: *const c_void, bytes: usize, kind: hipMemcpyKind) -> Status {
-    if to.is_null() || from.is_null() {
-        return Err(hipErrorInvalidValue);
-    }
-    if kind > hipMemcpyDefault {
-        return Err(hipErrorInvalidMemcpyDirection);
-    }
-    let device = [
-        (to, kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice),
-        (from, kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice),
-    ];
-    for (pointer, must_be_device) in device {
-        match place(pointer, bytes) {
-            Place::Inside => {}
-            Place::Elsewhere if !must_be_device => {}
-            Place::Elsewhere | Place::Past => return Err(hipErrorInvalidValue),
-        }
-    }
+fn fill(to: *mut c_void, bytes: usize, write: impl Fn(*mut u8, usize) + Sync) -> Status {
+    let to = Shared(to.cast());
+    parallel_ranges(bytes, CHUNK, |part| {
+        // SAFETY: inside the range that the caller has.
+        write(unsafe { to.at(part.start) }, part.len());
+    });
     Ok(())
 }
 
-pub(super) unsafe extern "C" fn hipMemcpyAsync(
-    to: *mut c_void,
-    from: *const c_void,
-    size: usize,
-    kind: hipMemcpyKind,
-    stream: hipStream_t,
-) -> hipError_t {
-    api(|| {
-        on_stream(stream, |_| {
-            if size == 0 {
-                return Ok(());
-            }
-            check(to, from, size, kind)?;
-            // SAFETY: device ranges were checked, host ranges are the caller's, by HIP's contract.
-            unsafe { move_bytes(to, from, size) };
-            Ok(())
-        })
-    })
-}
+/// Copies are this process's own, in the calling thread's turn.
+pub(super) struct Memory;
 
-pub(super) unsafe extern "C" fn hipMemcpyPeerAsync(
-    to: *mut c_void,
-    to_device: c_int,
-    from: *const c_void,
-    from_device: c_int,
-    size: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    api(|| {
-        device(to_device)?;
-        device(from_device)?;
-        on_stream(stream, |_| {
-            if size == 0 {
-                return Ok(());
-            }
-            check(to, from, size, hipMemcpyDeviceToDevice)?;
-            // SAFETY: checked above.
-            unsafe { move_bytes(to, from, size) };
-            Ok(())
-        })
-    })
-}
+impl Copies for Memory {
+    type Own = Own;
 
-fn fill(
-    to: *mut c_void,
-    bytes: Option<usize>,
-    stream: hipStream_t,
-    write: impl Fn(*mut u8, usize) + Sync,
-) -> Status {
-    on_stream(stream, |_| {
-        let bytes = bytes.ok_or(hipErrorInvalidValue)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        if !matches!(place(to, bytes), Place::Inside) {
-            return Err(hipErrorInvalidValue);
-        }
-        let to = Shared(to.cast());
-        parallel_ranges(bytes, CHUNK, |part| {
-            // SAFETY: inside the range that was checked.
-            write(unsafe { to.at(part.start) }, part.len());
-        });
+    fn live() -> &'static Allocations<Own> {
+        &LIVE
+    }
+
+    fn ordered(stream: hipStream_t, body: impl FnOnce() -> Status) -> Status {
+        on_stream(stream, |_| body())
+    }
+
+    fn check_devices(devices: [c_int; 2]) -> Status {
+        devices.into_iter().try_for_each(|index| device(index).map(|_| ()))
+    }
+
+    unsafe fn copy(to: *mut c_void, from: *const c_void, bytes: usize, _: hipStream_t) -> Status {
+        // SAFETY: the caller's ranges.
+        unsafe { move_bytes(to, from, bytes) };
         Ok(())
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn hipMemsetAsync(
-    to: *mut c_void,
-    value: c_int,
-    size: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    // SAFETY: `fill` gives parts of the range that it checked.
-    api(|| fill(to, Some(size), stream, |at, bytes| unsafe { at.write_bytes(value as u8, bytes) }))
-}
+    unsafe fn copy_between(
+        _: [c_int; 2],
+        to: *mut c_void,
+        from: *const c_void,
+        bytes: usize,
+        stream: hipStream_t,
+    ) -> Status {
+        // SAFETY: as above; all devices share the machine's memory.
+        unsafe { Self::copy(to, from, bytes, stream) }
+    }
 
-pub(super) unsafe extern "C" fn hipMemsetD32Async(
-    to: hipDeviceptr_t,
-    value: c_int,
-    count: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    api(|| {
-        if !(to as usize).is_multiple_of(4) {
-            return Err(hipErrorInvalidValue);
-        }
-        fill(to, count.checked_mul(4), stream, |at, bytes| {
-            // SAFETY: `fill` gives parts of the range that it checked, whole words since chunks are.
-            unsafe { std::slice::from_raw_parts_mut(at.cast::<c_int>(), bytes / 4) }.fill(value);
+    unsafe fn fill(to: *mut c_void, value: u8, bytes: usize, _: hipStream_t) -> Status {
+        // SAFETY: `fill` gives parts of the caller's range.
+        fill(to, bytes, |at, bytes| unsafe { at.write_bytes(value, bytes) })
+    }
+
+    unsafe fn fill_words(to: *mut c_void, value: u32, bytes: usize, _: hipStream_t) -> Status {
+        fill(to, bytes, |at, bytes| {
+            // SAFETY: `fill` gives parts of the caller's range, whole words since chunks are.
+            unsafe { std::slice::from_raw_parts_mut(at.cast::<u32>(), bytes / 4) }.fill(value);
         })
-    })
+    }
 }

@@ -1,11 +1,11 @@
 //! Devices: what they are, which one is current, and their locks.
 
 use super::{
-    Status,
-    error::{Fault, api, put},
+    error::Fault,
     memory::{available_memory, total_memory},
     settings,
 };
+use hip_provider::runtime::{Devices, Status, api, copy_text, put};
 use hip_sys::*;
 use std::{
     cell::Cell,
@@ -134,20 +134,59 @@ pub(super) fn current() -> Result<&'static Device, hipError_t> {
     device(CURRENT.get())
 }
 
-pub(super) unsafe extern "C" fn hipInit(flags: c_uint) -> hipError_t {
-    api(|| match flags {
-        0 => device(0).map(|_| ()),
-        _ => Err(hipErrorInvalidValue),
-    })
-}
+/// What the CPU devices are like.
+pub(super) struct Cpus;
 
-pub(super) unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
-    api(|| {
-        let devices = devices()?.len();
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(count, devices as c_int) }?;
-        if devices == 0 { Err(hipErrorNoDevice) } else { Ok(()) }
-    })
+impl Devices for Cpus {
+    fn count() -> Status<usize> {
+        Ok(devices()?.len())
+    }
+
+    fn check(index: c_int) -> Status {
+        device(index).map(|_| ())
+    }
+
+    fn attribute(index: c_int, which: hipDeviceAttribute_t) -> Status<c_int> {
+        device(index)?;
+        let shape = shape()?;
+        Ok(match which {
+            hipDeviceAttributeClockRate => cpu().clock_khz,
+            hipDeviceAttributeIntegrated => 1,
+            hipDeviceAttributeL2CacheSize => cpu().l2_bytes,
+            hipDeviceAttributeMaxGridDimX => c_int::MAX,
+            hipDeviceAttributeMaxThreadsPerBlock => shape.threads_per_block as c_int,
+            hipDeviceAttributeMaxThreadsPerMultiProcessor => shape.threads_per_unit as c_int,
+            hipDeviceAttributeMultiprocessorCount => shape.units as c_int,
+            hipDeviceAttributeMaxSharedMemoryPerBlock => SHARED_BYTES as c_int,
+            hipDeviceAttributeWarpSize => shape.warp as c_int,
+            _ => return Err(hipErrorInvalidValue),
+        })
+    }
+
+    fn total_memory(index: c_int) -> Status<usize> {
+        device(index)?;
+        Ok(total_memory())
+    }
+
+    fn memory() -> Status<(usize, usize)> {
+        current()?;
+        let all = total_memory();
+        Ok((available_memory().min(all), all))
+    }
+
+    fn architecture(index: c_int) -> Status<String> {
+        device(index)?;
+        Ok(arch_name())
+    }
+
+    fn can_access(index: c_int, peer: c_int) -> Status<bool> {
+        Ok(device(index)?.index != device(peer)?.index)
+    }
+
+    /// The API is ROCm 7.2's.
+    fn version() -> Status<c_int> {
+        Ok(70_200_000)
+    }
 }
 
 pub(super) unsafe extern "C" fn hipSetDevice(index: c_int) -> hipError_t {
@@ -166,31 +205,6 @@ pub(super) unsafe extern "C" fn hipGetDevice(index: *mut c_int) -> hipError_t {
     })
 }
 
-pub(super) unsafe extern "C" fn hipDeviceGetAttribute(
-    value: *mut c_int,
-    attribute: hipDeviceAttribute_t,
-    index: c_int,
-) -> hipError_t {
-    api(|| {
-        device(index)?;
-        let shape = shape()?;
-        let number = match attribute {
-            hipDeviceAttributeClockRate => cpu().clock_khz,
-            hipDeviceAttributeIntegrated => 1,
-            hipDeviceAttributeL2CacheSize => cpu().l2_bytes,
-            hipDeviceAttributeMaxGridDimX => c_int::MAX,
-            hipDeviceAttributeMaxThreadsPerBlock => shape.threads_per_block as c_int,
-            hipDeviceAttributeMaxThreadsPerMultiProcessor => shape.threads_per_unit as c_int,
-            hipDeviceAttributeMultiprocessorCount => shape.units as c_int,
-            hipDeviceAttributeMaxSharedMemoryPerBlock => SHARED_BYTES as c_int,
-            hipDeviceAttributeWarpSize => shape.warp as c_int,
-            _ => return Err(hipErrorInvalidValue),
-        };
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(value, number) }
-    })
-}
-
 pub(super) unsafe extern "C" fn hipDeviceGetName(
     name: *mut c_char,
     len: c_int,
@@ -205,69 +219,6 @@ pub(super) unsafe extern "C" fn hipDeviceGetName(
         // SAFETY: the caller has room for `len` characters, by HIP's contract.
         copy_text(unsafe { std::slice::from_raw_parts_mut(name, len) }, &cpu().name);
         Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, index: hipDevice_t) -> hipError_t {
-    api(|| {
-        device(index)?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(bytes, total_memory()) }
-    })
-}
-
-pub(super) unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
-    api(|| {
-        current()?;
-        let all = total_memory();
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(free, available_memory().min(all)) }?;
-        // SAFETY: as above.
-        unsafe { put(total, all) }
-    })
-}
-
-/// HIP's version scheme: major * 10,000,000 + minor * 100,000 + patch. The API is ROCm 7.2's.
-pub(super) unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> hipError_t {
-    // SAFETY: the caller's, by HIP's contract.
-    api(|| unsafe { put(version, 70_200_000) })
-}
-
-pub(super) unsafe extern "C" fn hipGetDevicePropertiesR0600(
-    properties: *mut hipDeviceProp_tR0600,
-    index: c_int,
-) -> hipError_t {
-    api(|| {
-        device(index)?;
-        let mut value = hipDeviceProp_tR0600 { before: [0; 1160], gcnArchName: [0; 256], after: [0; 56] };
-        copy_text(&mut value.gcnArchName, &arch_name());
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(properties, value) }
-    })
-}
-
-pub(super) unsafe extern "C" fn hipGetDeviceProperties(
-    properties: *mut hipDeviceProp_tR0000,
-    index: c_int,
-) -> hipError_t {
-    api(|| {
-        device(index)?;
-        let mut value = hipDeviceProp_tR0000 { before: [0; 396], gcnArchName: [0; 256], after: [0; 140] };
-        copy_text(&mut value.gcnArchName, &arch_name());
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(properties, value) }
-    })
-}
-
-pub(super) unsafe extern "C" fn hipDeviceCanAccessPeer(
-    can: *mut c_int,
-    index: c_int,
-    peer: c_int,
-) -> hipError_t {
-    api(|| {
-        let (one, other) = (device(index)?, device(peer)?);
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(can, c_int::from(one.index != other.index)) }
     })
 }
 
@@ -310,13 +261,4 @@ fn cpu() -> &'static Cpu {
             l2_bytes: kilobytes.saturating_mul(1024),
         }
     })
-}
-
-/// Copies what fits, and ends it with a NUL.
-fn copy_text(out: &mut [c_char], text: &str) {
-    let fits = text.len().min(out.len() - 1);
-    for (out, byte) in out.iter_mut().zip(&text.as_bytes()[..fits]) {
-        *out = *byte as c_char;
-    }
-    out[fits] = 0;
 }

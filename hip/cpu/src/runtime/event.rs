@@ -1,12 +1,8 @@
 //! Events: the moment at which they were recorded, since all work is then done.
 
-use super::{
-    Handles, Status,
-    device::current,
-    error::{api, put},
-    stream::on_stream,
-};
+use super::{Handles, device::current, stream::on_stream};
 use crate::settings::Failure;
+use hip_provider::runtime::{EVENT_FLAGS, Status, api, put};
 use hip_sys::*;
 use std::{
     ffi::c_uint,
@@ -22,9 +18,6 @@ struct Event {
 
 static EVENTS: Handles<Event> = Handles::new(0xa2);
 
-/// All flags of `hip_runtime_api.h`: blocking, no timing, interprocess, and the three about fences.
-const FLAGS: c_uint = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
-
 fn get(event: hipEvent_t) -> Result<Arc<Event>, hipError_t> {
     EVENTS.get(event as usize).ok_or(hipErrorInvalidHandle)
 }
@@ -36,7 +29,7 @@ pub(super) fn check(event: hipEvent_t) -> Status {
 
 pub(super) unsafe extern "C" fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: c_uint) -> hipError_t {
     api(|| {
-        if event.is_null() || flags & !FLAGS != 0 {
+        if event.is_null() || flags & !EVENT_FLAGS != 0 {
             return Err(hipErrorInvalidValue);
         }
         let handle = EVENTS.insert(Arc::new(Event {

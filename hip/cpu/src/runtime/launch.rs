@@ -1,15 +1,14 @@
 //! Launches.
 
 use super::{
-    Status,
     device::{Device, SHARED_BYTES, blocks_per_unit, max_block},
-    error::{api, put},
     module::{Function, function},
     pool::{parallel, threads},
     settings,
     stream::stream_device,
 };
 use crate::abi::{Dim3, Kernel, LaunchRecord};
+use hip_provider::runtime::{Status, api, check_launch, put};
 use hip_sys::*;
 use std::{
     cell::RefCell,
@@ -99,18 +98,7 @@ pub(super) unsafe extern "C" fn hipModuleLaunchKernel(
 /// AMD's checks, in AMD's order.
 fn check(shape: &LaunchShape, function: &Function, device: &Device) -> Status {
     let LaunchShape { grid, block, shared_bytes } = shape;
-    if grid.x > i32::MAX as u32 || grid.y > 65536 || grid.z > 65536 {
-        return Err(hipErrorInvalidValue);
-    }
-    if u64::from(grid.x) * u64::from(block.x) > u64::from(u32::MAX) {
-        return Err(hipErrorInvalidConfiguration);
-    }
-    if grid.count() == 0 {
-        return Err(hipErrorInvalidValue);
-    }
-    if block.count() == 0 {
-        return Err(hipErrorInvalidConfiguration);
-    }
+    check_launch([grid.x, grid.y, grid.z], [block.x, block.y, block.z], 65536)?;
     if *shared_bytes > SHARED_BYTES || block.count() > u64::from(max_block()?) {
         return Err(hipErrorInvalidValue);
     }

@@ -1,19 +1,14 @@
 //! Device memory and pinned host memory: the machine's, with a map of what is allocated.
 
-use super::{
-    Status,
-    device::current,
-    error::{api, put},
-    settings,
-};
+use super::{device::current, settings};
 use crate::settings::Failure;
+use hip_provider::runtime::{Allocations, Status, api, put};
 use hip_sys::*;
 use std::{
     alloc::{Layout, alloc, dealloc},
-    collections::BTreeMap,
     ffi::{c_uint, c_void},
     fs,
-    sync::{OnceLock, PoisonError, RwLock},
+    sync::OnceLock,
 };
 
 /// What AMD's allocations begin at a multiple of.
@@ -27,60 +22,34 @@ const HUGE: usize = 2 << 20;
 const FENCE: usize = 256;
 const FENCE_BYTE: u8 = 0xa5;
 
+/// What belongs to an allocation.
 #[derive(Clone, Copy)]
-struct Allocation {
-    bytes: usize,
+pub(super) struct Own {
     layout: Layout,
     /// `None`: pinned host memory.
     device: Option<usize>,
 }
 
-static LIVE: RwLock<BTreeMap<usize, Allocation>> = RwLock::new(BTreeMap::new());
-
-/// The allocation that holds an address, and where it begins.
-fn find(address: usize) -> Option<(usize, Allocation)> {
-    let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
-    let (&start, &allocation) = live.range(..=address).next_back()?;
-    (address - start < allocation.bytes).then_some((start, allocation))
-}
-
-/// What a range of memory is to the runtime.
-pub(super) enum Place {
-    /// Wholly inside one allocation.
-    Inside,
-    /// Begins in an allocation and runs past its end.
-    Past,
-    /// Begins in none: the host's own memory, as far as can be known.
-    Elsewhere,
-}
-
-pub(super) fn place(pointer: *const c_void, bytes: usize) -> Place {
-    match find(pointer as usize) {
-        Some((start, allocation)) if bytes <= allocation.bytes - (pointer as usize - start) => Place::Inside,
-        Some(_) => Place::Past,
-        None => Place::Elsewhere,
-    }
-}
+pub(super) static LIVE: Allocations<Own> = Allocations::new();
 
 /// Whether the range lies inside one live allocation.
-#[allow(dead_code, reason = "rocBLAS and MIOpen check their arguments by it")]
 pub(crate) fn check_range(pointer: *const c_void, bytes: usize) -> bool {
-    matches!(place(pointer, bytes), Place::Inside)
+    LIVE.holds(pointer, bytes)
 }
 
 /// The first allocation whose fence was written over: its address and size. Its fence is mended.
 #[cfg(lockstep)]
 pub(super) fn broken_fence() -> Option<(usize, usize)> {
-    let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
-    let broken = live.iter().find(|(start, allocation)| {
+    let live = LIVE.read();
+    let broken = live.iter().find(|&(start, (bytes, own))| {
         // SAFETY: the fence belongs to the allocation, which the map's lock keeps alive.
-        let fence = unsafe { std::slice::from_raw_parts((*start + allocation.bytes) as *const u8, FENCE) };
-        allocation.device.is_some() && fence.iter().any(|byte| *byte != FENCE_BYTE)
+        let fence = unsafe { std::slice::from_raw_parts((*start + bytes) as *const u8, FENCE) };
+        own.device.is_some() && fence.iter().any(|byte| *byte != FENCE_BYTE)
     });
-    broken.map(|(start, allocation)| {
+    broken.map(|(start, (bytes, _))| {
         // SAFETY: as above; kernels, which alone write there, run under the lock that our caller holds.
-        unsafe { ((*start + allocation.bytes) as *mut u8).write_bytes(FENCE_BYTE, FENCE) };
-        (*start, allocation.bytes)
+        unsafe { ((*start + bytes) as *mut u8).write_bytes(FENCE_BYTE, FENCE) };
+        (*start, *bytes)
     })
 }
 
@@ -110,24 +79,15 @@ fn allocate(bytes: usize, device: Option<usize>) -> Result<*mut c_void, hipError
     }
     // SAFETY: the layout has room for the fence behind the bytes.
     unsafe { memory.add(bytes).write_bytes(FENCE_BYTE, fence) };
-    let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
-    live.insert(memory as usize, Allocation { bytes, layout, device });
+    LIVE.keep(memory as usize, bytes, Own { layout, device });
     Ok(memory.cast())
 }
 
 /// Takes an allocation out of the map and frees it.
-fn release(pointer: *mut c_void, valid: impl Fn(&Allocation) -> bool) -> Status {
-    let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
-    let address = pointer as usize;
-    match live.get(&address) {
-        Some(allocation) if valid(allocation) => {}
-        _ => return Err(hipErrorInvalidValue),
-    }
-    if let Some(allocation) = live.remove(&address) {
-        drop(live);
-        // SAFETY: `allocate` got it with this layout; nobody else finds it in the map any more.
-        unsafe { dealloc(pointer.cast(), allocation.layout) };
-    }
+fn release(pointer: *mut c_void, valid: impl Fn(&Own) -> bool) -> Status {
+    let own = LIVE.forget(pointer, valid)?;
+    // SAFETY: `allocate` got it with this layout; nobody else finds it in the map any more.
+    unsafe { dealloc(pointer.cast(), own.layout) };
     Ok(())
 }
 
@@ -151,8 +111,8 @@ pub(super) unsafe extern "C" fn hipFree(pointer: *mut c_void) -> hipError_t {
             return Ok(());
         }
         // Waits for the device's work, as AMD's does.
-        let owner = match find(pointer as usize) {
-            Some((_, Allocation { device: Some(owner), .. })) => super::device(owner as i32)?,
+        let owner = match LIVE.find(pointer as usize) {
+            Some((_, _, Own { device: Some(owner), .. })) => super::device(owner as i32)?,
             _ => current,
         };
         let _order = owner.lock();

@@ -27,10 +27,8 @@ pub(crate) use {
     stream::on_stream,
 };
 
+use hip_provider::runtime::{self as shared, hipGetErrorName, hipGetErrorString, hipGetLastError};
 use hip_sys::{Hip, hipError_t, hipErrorNotInitialized};
-
-/// What a call of this API comes to.
-pub(crate) type Status = Result<(), hipError_t>;
 
 /// The settings, or the status of a runtime that can't start.
 pub(crate) fn settings() -> Result<&'static crate::settings::Settings, hipError_t> {
@@ -44,24 +42,24 @@ pub(crate) fn settings() -> Result<&'static crate::settings::Settings, hipError_
 /// The CPU device's HIP.
 pub fn hip_table() -> Hip {
     Hip {
-        hipInit: device::hipInit,
-        hipGetDeviceCount: device::hipGetDeviceCount,
+        hipInit: shared::hipInit::<device::Cpus>,
+        hipGetDeviceCount: shared::hipGetDeviceCount::<device::Cpus>,
         hipSetDevice: device::hipSetDevice,
         hipGetDevice: device::hipGetDevice,
-        hipDeviceGetAttribute: device::hipDeviceGetAttribute,
+        hipDeviceGetAttribute: shared::hipDeviceGetAttribute::<device::Cpus>,
         hipDeviceGetName: device::hipDeviceGetName,
-        hipDeviceTotalMem: device::hipDeviceTotalMem,
-        hipMemGetInfo: device::hipMemGetInfo,
-        hipDriverGetVersion: device::hipDriverGetVersion,
-        hipRuntimeGetVersion: device::hipDriverGetVersion,
+        hipDeviceTotalMem: shared::hipDeviceTotalMem::<device::Cpus>,
+        hipMemGetInfo: shared::hipMemGetInfo::<device::Cpus>,
+        hipDriverGetVersion: shared::hipDriverGetVersion::<device::Cpus>,
+        hipRuntimeGetVersion: shared::hipDriverGetVersion::<device::Cpus>,
         hipMalloc: memory::hipMalloc,
         hipFree: memory::hipFree,
         hipHostMalloc: memory::hipHostMalloc,
         hipHostFree: memory::hipHostFree,
-        hipMemcpyAsync: copy::hipMemcpyAsync,
-        hipMemcpyPeerAsync: copy::hipMemcpyPeerAsync,
-        hipMemsetAsync: copy::hipMemsetAsync,
-        hipMemsetD32Async: copy::hipMemsetD32Async,
+        hipMemcpyAsync: shared::hipMemcpyAsync::<copy::Memory>,
+        hipMemcpyPeerAsync: shared::hipMemcpyPeerAsync::<copy::Memory>,
+        hipMemsetAsync: shared::hipMemsetAsync::<copy::Memory>,
+        hipMemsetD32Async: shared::hipMemsetD32Async::<copy::Memory>,
         hipStreamCreateWithFlags: stream::hipStreamCreateWithFlags,
         hipStreamDestroy: stream::hipStreamDestroy,
         hipStreamSynchronize: stream::hipStreamSynchronize,
@@ -76,14 +74,14 @@ pub fn hip_table() -> Hip {
         hipModuleUnload: module::hipModuleUnload,
         hipModuleGetFunction: module::hipModuleGetFunction,
         hipModuleLaunchKernel: launch::hipModuleLaunchKernel,
-        hipGetErrorName: error::hipGetErrorName,
-        hipGetErrorString: error::hipGetErrorString,
-        hipGetLastError: error::hipGetLastError,
+        hipGetErrorName,
+        hipGetErrorString,
+        hipGetLastError,
         hipDeviceSynchronize: stream::hipDeviceSynchronize,
-        hipDeviceCanAccessPeer: device::hipDeviceCanAccessPeer,
+        hipDeviceCanAccessPeer: shared::hipDeviceCanAccessPeer::<device::Cpus>,
         hipDeviceEnablePeerAccess: device::hipDeviceEnablePeerAccess,
-        hipGetDevicePropertiesR0600: Some(device::hipGetDevicePropertiesR0600),
-        hipGetDeviceProperties: Some(device::hipGetDeviceProperties),
+        hipGetDevicePropertiesR0600: Some(shared::hipGetDevicePropertiesR0600::<device::Cpus>),
+        hipGetDeviceProperties: Some(shared::hipGetDeviceProperties::<device::Cpus>),
         hipModuleOccupancyMaxActiveBlocksPerMultiprocessor: Some(
             launch::hipModuleOccupancyMaxActiveBlocksPerMultiprocessor,
         ),

@@ -3,7 +3,6 @@
 use super::{
     Handles,
     device::{Device, current},
-    error::{api, put},
 };
 use crate::{
     abi::{Kernel, Table},
@@ -11,6 +10,7 @@ use crate::{
     compiler,
     kernels::built_in,
 };
+use hip_provider::runtime::{api, put};
 use hip_sys::*;
 use std::{
     collections::HashMap,

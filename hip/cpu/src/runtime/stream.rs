@@ -1,11 +1,11 @@
 //! Streams: names for "run now, in this device's order".
 
 use super::{
-    Handles, Status,
+    Handles,
     device::{Device, current},
-    error::{api, put},
     event,
 };
+use hip_provider::runtime::{Status, api, put};
 use hip_sys::*;
 use std::{ffi::c_uint, sync::Arc};
 

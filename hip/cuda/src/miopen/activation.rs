@@ -1,60 +1,68 @@
 //! Activations: cuDNN's where it has them with these parameters, else kernels of this provider's own.
 
 use super::handle::with;
-use super::status::{
-    Outcome, answered, check_buffer, give, object, object_mut, require, scalar, status, take,
-};
+use super::status::{answered, check_buffer};
 use super::tensor::{Tensor, tensor};
 use crate::own_kernels;
 use core::ffi::c_void;
 use cudarc::cudnn::sys as cudnn;
+use hip_provider::miopen::{Activation, Outcome, Own, object, plain_scalars, scalar};
+use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 
-/// What a `miopenActivationDescriptor_t` points to.
-struct Activation {
+/// cuDNN's descriptor, and whether cuDNN has the function.
+pub(super) struct Raw {
     raw: cudnn::cudnnActivationDescriptor_t,
-    /// Whether cuDNN has it.
     known: bool,
-    own: Own,
 }
+
+/// What a `miopenActivationDescriptor_t` points to.
+type Described = hip_provider::miopen::Described<Activation, Raw>;
 
 /// `own.cu`'s.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Own {
+struct Kernel {
     mode: i32,
     alpha: f32,
     beta: f32,
     gamma: f32,
 }
 
-impl Drop for Activation {
+impl From<&Activation> for Kernel {
+    fn from(own: &Activation) -> Self {
+        let [alpha, beta, gamma] = own.parameters.map(|parameter| parameter as f32);
+        Kernel { mode: own.mode.0, alpha, beta, gamma }
+    }
+}
+
+impl Own<Activation> for Raw {
+    fn new() -> Outcome<Self> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the function is cuDNN's, the pointer valid.
+        answered(unsafe { cudnn::cudnnCreateActivationDescriptor(&mut raw) })?;
+        Ok(Raw { raw, known: false })
+    }
+
+    fn set(&mut self, values: &Activation) -> Outcome {
+        self.known = false;
+        let [alpha, beta, _] = values.parameters;
+        if let Some((mode, coefficient)) = raw_mode(values.mode, alpha, beta) {
+            let nan = cudnn::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
+            // SAFETY: cuDNN's descriptor.
+            answered(unsafe { cudnn::cudnnSetActivationDescriptor(self.raw, mode, nan, coefficient) })?;
+            self.known = true;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Raw {
     fn drop(&mut self) {
         // SAFETY: cuDNN's descriptor; calls that read it have returned.
         let _ = unsafe { cudnn::cudnnDestroyActivationDescriptor(self.raw) };
     }
-}
-
-pub(super) unsafe extern "C" fn miopenCreateActivationDescriptor(
-    activDesc: *mut miopenActivationDescriptor_t,
-) -> miopenStatus_t {
-    status(|| {
-        let mut raw = ptr::null_mut();
-        // SAFETY: the function is cuDNN's, the pointer valid; the out-pointer is the caller's.
-        unsafe {
-            answered(cudnn::cudnnCreateActivationDescriptor(&mut raw))?;
-            let own = Own { mode: miopenActivationPASTHRU.0, alpha: 0.0, beta: 0.0, gamma: 0.0 };
-            give(activDesc, Activation { raw, known: false, own })
-        }
-    })
-}
-
-pub(super) unsafe extern "C" fn miopenDestroyActivationDescriptor(
-    activDesc: miopenActivationDescriptor_t,
-) -> miopenStatus_t {
-    // SAFETY: the caller's descriptor.
-    status(|| unsafe { take::<Activation, _>(activDesc) })
 }
 
 /// cuDNN's mode and coefficient for one of MIOpen's; `None` where it has none.
@@ -74,43 +82,19 @@ fn raw_mode(
     })
 }
 
-pub(super) unsafe extern "C" fn miopenSetActivationDescriptor(
-    activDesc: miopenActivationDescriptor_t,
-    mode: miopenActivationMode_t,
-    activAlpha: f64,
-    activBeta: f64,
-    activGamma: f64,
-) -> miopenStatus_t {
-    status(|| {
-        require(mode.name().is_some(), miopenStatusBadParm)?;
-        // SAFETY: the caller's descriptor.
-        let own = unsafe { object_mut::<Activation, _>(activDesc) }?;
-        own.known = false;
-        own.own =
-            Own { mode: mode.0, alpha: activAlpha as f32, beta: activBeta as f32, gamma: activGamma as f32 };
-        if let Some((mode, coefficient)) = raw_mode(mode, activAlpha, activBeta) {
-            let nan = cudnn::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
-            // SAFETY: cuDNN's descriptor.
-            answered(unsafe { cudnn::cudnnSetActivationDescriptor(own.raw, mode, nan, coefficient) })?;
-            own.known = true;
-        }
-        Ok(())
-    })
-}
-
 /// Launches the kernel of `own.cu` over packed tensors like `x`, which take alpha = 1 and beta = 0 alone.
 ///
 /// # Safety
 /// The scalars are readable; the buffers are of `x`'s size.
 unsafe fn launch<const N: usize>(
     stream: miopenAcceleratorQueue_t,
-    mut own: Own,
+    mut own: Kernel,
     x: &Tensor,
     (alpha, beta): (*const c_void, *const c_void),
     mut buffers: [*const c_void; N],
 ) -> Outcome {
     // SAFETY: the caller's scalars.
-    unsafe { super::status::plain_scalars(alpha, beta, x.data) }?;
+    unsafe { plain_scalars(alpha, beta, x.data) }?;
     x.require_packed()?;
     let backward = N == 4;
     let name = match (x.data, backward) {
@@ -140,17 +124,26 @@ pub(super) unsafe extern "C" fn miopenActivationForward(
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
     unsafe {
         with(handle, |handle| {
-            let (own, xt, yt) = (object::<Activation, _>(activDesc)?, tensor(xDesc)?, tensor(yDesc)?);
+            let (own, xt, yt) = (object::<Described, _>(activDesc)?, tensor(xDesc)?, tensor(yDesc)?);
             require(xt.dims == yt.dims && xt.data == yt.data, miopenStatusBadParm)?;
             scalar(alpha, xt.data)?;
             scalar(beta, xt.data)?;
             check_buffer(x, xt.bytes())?;
             check_buffer(y, yt.bytes())?;
-            if !own.known {
+            if !own.own.known {
                 yt.require_packed()?;
-                return launch(handle.stream, own.own, xt, (alpha, beta), [x, y.cast_const()]);
+                return launch(handle.stream, (&**own).into(), xt, (alpha, beta), [x, y.cast_const()]);
             }
-            answered(cudnn::cudnnActivationForward(handle.raw, own.raw, alpha, xt.raw, x, beta, yt.raw, y))
+            answered(cudnn::cudnnActivationForward(
+                handle.raw,
+                own.own.raw,
+                alpha,
+                xt.raw,
+                x,
+                beta,
+                yt.raw,
+                y,
+            ))
         })
     }
 }
@@ -173,7 +166,7 @@ pub(super) unsafe extern "C" fn miopenActivationBackward(
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
     unsafe {
         with(handle, |handle| {
-            let own = object::<Activation, _>(activDesc)?;
+            let own = object::<Described, _>(activDesc)?;
             let (yt, dyt, xt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
             let alike = [yt, dyt, dxt].iter().all(|other| other.dims == xt.dims && other.data == xt.data);
             require(alike, miopenStatusBadParm)?;
@@ -182,15 +175,32 @@ pub(super) unsafe extern "C" fn miopenActivationBackward(
             for (pointer, tensor) in [(y, yt), (dy, dyt), (x, xt), (dx.cast_const(), dxt)] {
                 check_buffer(pointer, tensor.bytes())?;
             }
-            if !own.known {
+            if !own.own.known {
                 for tensor in [yt, dyt, dxt] {
                     tensor.require_packed()?;
                 }
-                return launch(handle.stream, own.own, xt, (alpha, beta), [x, y, dy, dx.cast_const()]);
+                return launch(
+                    handle.stream,
+                    (&**own).into(),
+                    xt,
+                    (alpha, beta),
+                    [x, y, dy, dx.cast_const()],
+                );
             }
             let (yt, dyt, xt, dxt) = (yt.raw, dyt.raw, xt.raw, dxt.raw);
             answered(cudnn::cudnnActivationBackward(
-                handle.raw, own.raw, alpha, yt, y, dyt, dy, xt, x, beta, dxt, dx,
+                handle.raw,
+                own.own.raw,
+                alpha,
+                yt,
+                y,
+                dyt,
+                dy,
+                xt,
+                x,
+                beta,
+                dxt,
+                dx,
             ))
         })
     }

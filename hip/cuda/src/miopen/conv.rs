@@ -1,13 +1,13 @@
 //! Convolution: descriptors, and the three directions over cuDNN's algorithms.
 
 use super::handle::Handle;
-use super::status::{
-    Outcome, answered, check_buffer, give, object, object_mut, one, require, stamp, status, take, zero,
-};
+use super::status::{answered, check_buffer, one, stamp, zero};
 use super::tensor::{Tensor, tensor};
 use crate::settings::tf32;
 use core::ffi::{c_int, c_void};
 use cudarc::cudnn::sys as cudnn;
+use hip_provider::miopen::{Outcome, give, object, object_mut, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 

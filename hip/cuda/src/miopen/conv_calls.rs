@@ -5,8 +5,9 @@
 
 use super::conv::{Buffers, Call, Descriptors, Kind};
 use super::handle::with;
-use super::status::{answer, require};
 use core::ffi::{c_int, c_void};
+use hip_provider::miopen::{answer, plain_scalars};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// cuDNN's number of a solution.
@@ -247,7 +248,7 @@ macro_rules! find {
             // SAFETY: the caller's handle, descriptors, scalars and buffers.
             unsafe {
                 with(handle, |handle| {
-                    super::status::plain_scalars(alpha, beta, miopenFloat)?;
+                    plain_scalars(alpha, beta, miopenFloat)?;
                     let number = u32::try_from(algo.0).map_err(|_| miopenStatusBadParm)?;
                     Call::new(descriptors)?.run(handle, number, buffers)
                 })

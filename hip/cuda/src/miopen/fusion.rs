@@ -3,9 +3,10 @@
 //! alone.)
 
 use super::handle::with;
-use super::status::{Outcome, answer, give, object, require, status, take};
 use super::tensor::tensor;
 use core::ffi::c_void;
+use hip_provider::miopen::{Outcome, answer, give, object, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// What a `miopenFusionPlanDescriptor_t` points to, and its ops.

@@ -2,9 +2,9 @@
 
 use super::handle::with;
 use super::norm_rows::{Forward, Norm, checked, launch, parameters};
-use super::status::require;
 use super::tensor::tensor;
 use core::ffi::c_void;
+use hip_provider::require;
 use miopen_sys::*;
 
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]

@@ -1,11 +1,11 @@
-//! The handle, the version, the status strings.
+//! The handle and the version.
 
 use super::conv::Same;
 use super::replay::Replays;
-use super::status::{Outcome, answered, object, status};
+use super::status::answered;
 use crate::runtime::{ensure, uncaptured};
-use core::ffi::c_char;
 use cudarc::cudnn::sys as cudnn;
+use hip_provider::miopen::{Outcome, give, object, status, take};
 use miopen_sys::*;
 use std::ptr;
 
@@ -22,23 +22,6 @@ impl Drop for Handle {
         // SAFETY: cuDNN's handle, used by nobody else.
         let _ = unsafe { cudnn::cudnnDestroy(self.raw) };
     }
-}
-
-pub(super) unsafe extern "C" fn miopenGetErrorString(error: miopenStatus_t) -> *const c_char {
-    let text: &core::ffi::CStr = match error {
-        miopenStatusSuccess => c"miopenStatusSuccess",
-        miopenStatusNotInitialized => c"miopenStatusNotInitialized",
-        miopenStatusInvalidValue => c"miopenStatusInvalidValue",
-        miopenStatusBadParm => c"miopenStatusBadParm",
-        miopenStatusAllocFailed => c"miopenStatusAllocFailed",
-        miopenStatusInternalError => c"miopenStatusInternalError",
-        miopenStatusNotImplemented => c"miopenStatusNotImplemented",
-        miopenStatusUnsupportedOp => c"miopenStatusUnsupportedOp",
-        miopenStatusGpuOperationsSkipped => c"miopenStatusGpuOperationsSkipped",
-        miopenStatusVersionMismatch => c"miopenStatusVersionMismatch",
-        _ => c"miopenStatusUnknownError",
-    };
-    text.as_ptr()
 }
 
 /// cuDNN's version: major * 10,000 + minor * 100 + patch.
@@ -75,7 +58,7 @@ pub(super) unsafe extern "C" fn miopenCreateWithStream(
             answered(cudnn::cudnnCreate(&mut raw))?;
             let own = Handle { raw, stream, convolutions: Replays::default() };
             answered(cudnn::cudnnSetStream(own.raw, stream.cast()))?;
-            super::status::give(handle, own)
+            give(handle, own)
         }
     })
 }
@@ -85,7 +68,7 @@ pub(super) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenS
         ensure().map_err(|_| miopenStatusNotInitialized)?;
         let _held = uncaptured();
         // SAFETY: the caller's handle, from `miopenCreateWithStream`.
-        unsafe { super::status::take::<Handle, _>(handle) }
+        unsafe { take::<Handle, _>(handle) }
     })
 }
 

@@ -2,10 +2,11 @@
 
 use super::handle::with;
 use super::norm_rows::{BLOCK, Forward, Norm, checked, launch, parameters};
-use super::status::{Outcome, answer, require};
 use super::tensor::{Tensor, tensor};
 use crate::own_kernels;
 use core::ffi::c_void;
+use hip_provider::miopen::{Outcome, answer};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// Rows and their length: all axes from `normalized_dim` on are one row, with one value of each of the statistics.

@@ -21,12 +21,15 @@ mod softmax;
 mod status;
 mod tensor;
 
+use hip_provider::miopen::{
+    self as provider, Activation, Pooling, Reduction, create, destroy, miopenGetErrorString,
+};
 use miopen_sys::Miopen;
 
 /// MIOpen for NVIDIA GPUs.
 pub fn miopen_table() -> Miopen {
     Miopen {
-        miopenGetErrorString: handle::miopenGetErrorString,
+        miopenGetErrorString,
         miopenGetVersion: handle::miopenGetVersion,
         miopenCreateWithStream: handle::miopenCreateWithStream,
         miopenDestroy: handle::miopenDestroy,
@@ -72,24 +75,24 @@ pub fn miopen_table() -> Miopen {
         miopenFindConvolutionBackwardWeightsAlgorithm:
             conv_calls::miopenFindConvolutionBackwardWeightsAlgorithm,
         miopenConvolutionBackwardWeights: conv_calls::miopenConvolutionBackwardWeights,
-        miopenCreatePoolingDescriptor: pool::miopenCreatePoolingDescriptor,
-        miopenSetNdPoolingDescriptor: pool::miopenSetNdPoolingDescriptor,
-        miopenSetPoolingIndexType: pool::miopenSetPoolingIndexType,
-        miopenSetPoolingWorkSpaceIndexMode: pool::miopenSetPoolingWorkSpaceIndexMode,
+        miopenCreatePoolingDescriptor: create::<Pooling, pool::Raw, _>,
+        miopenSetNdPoolingDescriptor: provider::miopenSetNdPoolingDescriptor::<pool::Raw>,
+        miopenSetPoolingIndexType: provider::miopenSetPoolingIndexType::<pool::Raw>,
+        miopenSetPoolingWorkSpaceIndexMode: provider::miopenSetPoolingWorkSpaceIndexMode::<pool::Raw>,
         miopenPoolingGetWorkSpaceSizeV2: pool::miopenPoolingGetWorkSpaceSizeV2,
         miopenPoolingForward: pool::miopenPoolingForward,
         miopenPoolingBackward: pool::miopenPoolingBackward,
-        miopenDestroyPoolingDescriptor: pool::miopenDestroyPoolingDescriptor,
+        miopenDestroyPoolingDescriptor: destroy::<Pooling, pool::Raw, _>,
         miopenSoftmaxForward_V2: softmax::miopenSoftmaxForward_V2,
         miopenSoftmaxBackward_V2: softmax::miopenSoftmaxBackward_V2,
         miopenBatchNormalizationForwardTraining: norm::miopenBatchNormalizationForwardTraining,
         miopenBatchNormalizationForwardInference: norm::miopenBatchNormalizationForwardInference,
         miopenBatchNormalizationBackward: norm::miopenBatchNormalizationBackward,
-        miopenCreateActivationDescriptor: activation::miopenCreateActivationDescriptor,
-        miopenSetActivationDescriptor: activation::miopenSetActivationDescriptor,
+        miopenCreateActivationDescriptor: create::<Activation, activation::Raw, _>,
+        miopenSetActivationDescriptor: provider::miopenSetActivationDescriptor::<activation::Raw>,
         miopenActivationForward: activation::miopenActivationForward,
         miopenActivationBackward: activation::miopenActivationBackward,
-        miopenDestroyActivationDescriptor: activation::miopenDestroyActivationDescriptor,
+        miopenDestroyActivationDescriptor: destroy::<Activation, activation::Raw, _>,
         miopenCreateFusionPlan: fusion::miopenCreateFusionPlan,
         miopenDestroyFusionPlan: fusion::miopenDestroyFusionPlan,
         miopenCompileFusionPlan: fusion::miopenCompileFusionPlan,
@@ -103,9 +106,9 @@ pub fn miopen_table() -> Miopen {
         miopenSetOpArgsActivForward: fusion::miopenSetOpArgsActivForward,
         miopenSetOpArgsBiasForward: fusion::miopenSetOpArgsBiasForward,
         miopenExecuteFusionPlan: fusion::miopenExecuteFusionPlan,
-        miopenCreateReduceTensorDescriptor: reduce::miopenCreateReduceTensorDescriptor,
-        miopenSetReduceTensorDescriptor: reduce::miopenSetReduceTensorDescriptor,
-        miopenDestroyReduceTensorDescriptor: reduce::miopenDestroyReduceTensorDescriptor,
+        miopenCreateReduceTensorDescriptor: create::<Reduction, reduce::Raw, _>,
+        miopenSetReduceTensorDescriptor: provider::miopenSetReduceTensorDescriptor::<reduce::Raw>,
+        miopenDestroyReduceTensorDescriptor: destroy::<Reduction, reduce::Raw, _>,
         miopenGetReductionIndicesSize: reduce::miopenGetReductionIndicesSize,
         miopenGetReductionWorkspaceSize: reduce::miopenGetReductionWorkspaceSize,
         miopenReduceTensor: reduce::miopenReduceTensor,

@@ -1,10 +1,12 @@
 //! Batch normalisation.
 
 use super::handle::with;
-use super::status::{Outcome, answered, check_buffer, require, scalar};
+use super::status::{answered, check_buffer};
 use super::tensor::{Tensor, tensor};
 use core::ffi::c_void;
 use cudarc::cudnn::sys as cudnn;
+use hip_provider::miopen::{Outcome, scalar};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// Checks the tensors against each other; cuDNN's name for the mode.

@@ -1,10 +1,12 @@
 //! What the norms of rows and groups share: their kernels, which are this provider's own. cuDNN has these norms in
 //! graphs alone.
 
-use super::status::{Outcome, check_buffer, require};
+use super::status::check_buffer;
 use super::tensor::{Tensor, tensor};
 use crate::own_kernels;
 use core::ffi::c_void;
+use hip_provider::miopen::Outcome;
+use hip_provider::require;
 use miopen_sys::*;
 
 /// `own.cu`'s.

@@ -1,154 +1,55 @@
 //! Pooling. Averages are cuDNN's. Maxima are this provider's own: cuDNN keeps no index of a maximum.
 
 use super::handle::{Handle, with};
-use super::status::{
-    Outcome, answer, answered, check_buffer, give, object, object_mut, one, plain_scalars, require, status,
-    take, zero,
-};
+use super::status::{answered, check_buffer, one, zero};
 use super::tensor::{Tensor, tensor};
 use crate::own_kernels;
 use core::ffi::{c_int, c_void};
 use cudarc::cudnn::sys as cudnn;
+use hip_provider::miopen::{Outcome, Own, Pooling, answer, object, plain_scalars, status};
+use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 
-/// What a `miopenPoolingDescriptor_t` points to.
-struct Pooling {
-    raw: cudnn::cudnnPoolingDescriptor_t,
-    mode: miopenPoolingMode_t,
-    window: Vec<c_int>,
-    pad: Vec<c_int>,
-    stride: Vec<c_int>,
-    index: miopenIndexType_t,
-    index_mode: miopenPoolingWorkspaceIndexMode_t,
-}
+/// cuDNN's descriptor.
+pub(super) struct Raw(cudnn::cudnnPoolingDescriptor_t);
 
-impl Pooling {
+/// What a `miopenPoolingDescriptor_t` points to.
+type Described = hip_provider::miopen::Described<Pooling, Raw>;
+
+impl Own<Pooling> for Raw {
     fn new() -> Outcome<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: the function is cuDNN's, the pointer valid.
         answered(unsafe { cudnn::cudnnCreatePoolingDescriptor(&mut raw) })?;
-        let mut own = Pooling {
-            raw,
-            mode: miopenPoolingMax,
-            window: Vec::new(),
-            pad: Vec::new(),
-            stride: Vec::new(),
-            index: miopenIndexUint8,
-            index_mode: miopenPoolingWorkspaceIndexMask,
-        };
-        own.set(miopenPoolingMax, &[1; 2], &[0; 2], &[1; 2])?;
-        Ok(own)
+        Ok(Raw(raw))
     }
 
-    fn set(
-        &mut self,
-        mode: miopenPoolingMode_t,
-        window: &[c_int],
-        pad: &[c_int],
-        stride: &[c_int],
-    ) -> Outcome {
+    fn set(&mut self, values: &Pooling) -> Outcome {
         use cudnn::cudnnPoolingMode_t::*;
-        let raw_mode = match mode {
+        let mode = match values.mode {
             miopenPoolingMax => CUDNN_POOLING_MAX,
             miopenPoolingAverage => CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING,
-            miopenPoolingAverageInclusive => CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING,
-            _ => return Err(miopenStatusBadParm),
+            _ => CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING,
         };
-        require(window.iter().chain(stride).all(|&value| value >= 1), miopenStatusBadParm)?;
-        // A pad as long as the window would make windows that touch no pixel.
-        require(window.iter().zip(pad).all(|(&window, &pad)| pad >= 0 && pad < window), miopenStatusBadParm)?;
         let nan = cudnn::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
+        let lists = [&values.window, &values.pad, &values.stride];
+        let [window, pad, stride] =
+            lists.map(|list| list.iter().map(|&value| value as c_int).collect::<Vec<_>>());
+        let axes = window.len() as c_int;
         // SAFETY: cuDNN's descriptor; the three lists are equally long.
         answered(unsafe {
-            cudnn::cudnnSetPoolingNdDescriptor(
-                self.raw,
-                raw_mode,
-                nan,
-                window.len() as c_int,
-                window.as_ptr(),
-                pad.as_ptr(),
-                stride.as_ptr(),
-            )
-        })?;
-        (self.mode, self.window, self.pad, self.stride) =
-            (mode, window.to_vec(), pad.to_vec(), stride.to_vec());
-        Ok(())
-    }
-
-    fn index_size(&self) -> usize {
-        match self.index {
-            miopenIndexUint8 => 1,
-            miopenIndexUint16 => 2,
-            miopenIndexUint32 => 4,
-            _ => 8,
-        }
+            let (window, pad, stride) = (window.as_ptr(), pad.as_ptr(), stride.as_ptr());
+            cudnn::cudnnSetPoolingNdDescriptor(self.0, mode, nan, axes, window, pad, stride)
+        })
     }
 }
 
-impl Drop for Pooling {
+impl Drop for Raw {
     fn drop(&mut self) {
         // SAFETY: cuDNN's descriptor; calls that read it have returned.
-        let _ = unsafe { cudnn::cudnnDestroyPoolingDescriptor(self.raw) };
+        let _ = unsafe { cudnn::cudnnDestroyPoolingDescriptor(self.0) };
     }
-}
-
-pub(super) unsafe extern "C" fn miopenCreatePoolingDescriptor(
-    poolDesc: *mut miopenPoolingDescriptor_t,
-) -> miopenStatus_t {
-    // SAFETY: the caller's out-pointer.
-    status(|| unsafe { give(poolDesc, Pooling::new()?) })
-}
-
-pub(super) unsafe extern "C" fn miopenDestroyPoolingDescriptor(
-    poolDesc: miopenPoolingDescriptor_t,
-) -> miopenStatus_t {
-    // SAFETY: the caller's descriptor.
-    status(|| unsafe { take::<Pooling, _>(poolDesc) })
-}
-
-pub(super) unsafe extern "C" fn miopenSetNdPoolingDescriptor(
-    poolDesc: miopenPoolingDescriptor_t,
-    mode: miopenPoolingMode_t,
-    nbDims: c_int,
-    windowDimA: *const c_int,
-    padA: *const c_int,
-    stridesA: *const c_int,
-) -> miopenStatus_t {
-    status(|| {
-        require(matches!(nbDims, 2 | 3), miopenStatusBadParm)?;
-        let lists = [windowDimA, padA, stridesA];
-        require(lists.iter().all(|list| !list.is_null()), miopenStatusBadParm)?;
-        // SAFETY: the caller's lists of `nbDims` values, and descriptor.
-        unsafe {
-            let [window, pad, stride] = lists.map(|list| core::slice::from_raw_parts(list, nbDims as usize));
-            object_mut::<Pooling, _>(poolDesc)?.set(mode, window, pad, stride)
-        }
-    })
-}
-
-pub(super) unsafe extern "C" fn miopenSetPoolingIndexType(
-    poolDesc: miopenPoolingDescriptor_t,
-    index_type: miopenIndexType_t,
-) -> miopenStatus_t {
-    status(|| {
-        require(index_type.name().is_some(), miopenStatusBadParm)?;
-        // SAFETY: the caller's descriptor.
-        unsafe { object_mut::<Pooling, _>(poolDesc) }?.index = index_type;
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn miopenSetPoolingWorkSpaceIndexMode(
-    poolDesc: miopenPoolingDescriptor_t,
-    workspace_index: miopenPoolingWorkspaceIndexMode_t,
-) -> miopenStatus_t {
-    status(|| {
-        require(workspace_index.name().is_some(), miopenStatusBadParm)?;
-        // SAFETY: the caller's descriptor.
-        unsafe { object_mut::<Pooling, _>(poolDesc) }?.index_mode = workspace_index;
-        Ok(())
-    })
 }
 
 pub(super) unsafe extern "C" fn miopenPoolingGetWorkSpaceSizeV2(
@@ -158,10 +59,9 @@ pub(super) unsafe extern "C" fn miopenPoolingGetWorkSpaceSizeV2(
 ) -> miopenStatus_t {
     // SAFETY: the caller's descriptors and out-pointer.
     status(|| unsafe {
-        let pooling = object::<Pooling, _>(poolDesc)?;
+        let pooling = object::<Described, _>(poolDesc)?;
         let y = tensor(yDesc)?;
-        let indices = if pooling.mode == miopenPoolingMax { y.count() * pooling.index_size() } else { 0 };
-        answer(workSpaceSize, indices)
+        answer(workSpaceSize, pooling.workspace(y.count()))
     })
 }
 
@@ -204,9 +104,9 @@ impl Shape {
             *axis = Axis {
                 input: x.dims[i + 2] as c_int,
                 output: y.dims[i + 2] as c_int,
-                window: pooling.window[i],
-                stride: pooling.stride[i],
-                pad: pooling.pad[i],
+                window: pooling.window[i] as c_int,
+                stride: pooling.stride[i] as c_int,
+                pad: pooling.pad[i] as c_int,
             };
             let padded = axis.input + 2 * axis.pad;
             require(padded >= axis.window, miopenStatusBadParm)?;
@@ -276,7 +176,7 @@ pub(super) unsafe extern "C" fn miopenPoolingForward(
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
     unsafe {
         with(handle, |handle| {
-            let (pooling, xt, yt) = (object::<Pooling, _>(poolDesc)?, tensor(xDesc)?, tensor(yDesc)?);
+            let (pooling, xt, yt) = (object::<Described, _>(poolDesc)?, tensor(xDesc)?, tensor(yDesc)?);
             let shape = Shape::new(pooling, xt, yt)?;
             plain_scalars(alpha, beta, xt.data)?;
             check_buffer(x, xt.bytes())?;
@@ -285,7 +185,7 @@ pub(super) unsafe extern "C" fn miopenPoolingForward(
                 let (xt, yt) = (xt.raw, yt.raw);
                 return answered(cudnn::cudnnPoolingForward(
                     handle.raw,
-                    pooling.raw,
+                    pooling.own.0,
                     one(),
                     xt,
                     x,
@@ -326,7 +226,7 @@ pub(super) unsafe extern "C" fn miopenPoolingBackward(
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
     unsafe {
         with(handle, |handle| {
-            let pooling = object::<Pooling, _>(poolDesc)?;
+            let pooling = object::<Described, _>(poolDesc)?;
             let (yt, dyt, xt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
             Shape::new(pooling, xt, yt)?;
             let shape = Shape::new(pooling, dxt, dyt)?;
@@ -342,7 +242,7 @@ pub(super) unsafe extern "C" fn miopenPoolingBackward(
             let (y, x) = (if y.is_null() { dy } else { y }, if x.is_null() { dx.cast_const() } else { x });
             answered(cudnn::cudnnPoolingBackward(
                 handle.raw,
-                pooling.raw,
+                pooling.own.0,
                 one(),
                 yt.raw,
                 y,

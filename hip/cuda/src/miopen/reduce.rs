@@ -1,64 +1,35 @@
 //! `miopenReduceTensor`.
 
 use super::handle::with;
-use super::status::{
-    Outcome, answer, answered, check_buffer, give, object, object_mut, require, scalar, status, take,
-};
-use super::tensor::{Tensor, tensor};
+use super::status::{answered, check_buffer};
+use super::tensor::tensor;
 use core::ffi::c_void;
 use cudarc::cudnn::sys as cudnn;
+use hip_provider::miopen::{Outcome, Own, Reduction, answer, check_reduced, object, scalar};
+use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 
+/// cuDNN's descriptor.
+pub(super) struct Raw(cudnn::cudnnReduceTensorDescriptor_t);
+
 /// What a `miopenReduceTensorDescriptor_t` points to.
-struct Reduction {
-    raw: cudnn::cudnnReduceTensorDescriptor_t,
-    set: bool,
-    /// Whether indices are asked for of an operation that picks an element.
-    indices: bool,
-}
+type Described = hip_provider::miopen::Described<Reduction, Raw>;
 
-impl Drop for Reduction {
-    fn drop(&mut self) {
-        // SAFETY: cuDNN's descriptor; calls that read it have returned.
-        let _ = unsafe { cudnn::cudnnDestroyReduceTensorDescriptor(self.raw) };
-    }
-}
-
-pub(super) unsafe extern "C" fn miopenCreateReduceTensorDescriptor(
-    reduceTensorDesc: *mut miopenReduceTensorDescriptor_t,
-) -> miopenStatus_t {
-    status(|| {
+impl Own<Reduction> for Raw {
+    fn new() -> Outcome<Self> {
         let mut raw = ptr::null_mut();
-        // SAFETY: the function is cuDNN's, the pointer valid; the out-pointer is the caller's.
-        unsafe {
-            answered(cudnn::cudnnCreateReduceTensorDescriptor(&mut raw))?;
-            give(reduceTensorDesc, Reduction { raw, set: false, indices: false })
-        }
-    })
-}
+        // SAFETY: the function is cuDNN's, the pointer valid.
+        answered(unsafe { cudnn::cudnnCreateReduceTensorDescriptor(&mut raw) })?;
+        Ok(Raw(raw))
+    }
 
-pub(super) unsafe extern "C" fn miopenDestroyReduceTensorDescriptor(
-    reduceTensorDesc: miopenReduceTensorDescriptor_t,
-) -> miopenStatus_t {
-    // SAFETY: the caller's descriptor.
-    status(|| unsafe { take::<Reduction, _>(reduceTensorDesc) })
-}
-
-pub(super) unsafe extern "C" fn miopenSetReduceTensorDescriptor(
-    reduceTensorDesc: miopenReduceTensorDescriptor_t,
-    reduceTensorOp: miopenReduceTensorOp_t,
-    reduceTensorCompType: miopenDataType_t,
-    reduceTensorNanOpt: miopenNanPropagation_t,
-    reduceTensorIndices: miopenReduceTensorIndices_t,
-    reduceTensorIndicesType: miopenIndicesType_t,
-) -> miopenStatus_t {
-    status(|| {
+    fn set(&mut self, values: &Reduction) -> Outcome {
         use cudnn::{
-            cudnnIndicesType_t::*, cudnnNanPropagation_t::*, cudnnReduceTensorIndices_t::*,
-            cudnnReduceTensorOp_t::*,
+            cudnnDataType_t::*, cudnnIndicesType_t::*, cudnnNanPropagation_t::*,
+            cudnnReduceTensorIndices_t::*, cudnnReduceTensorOp_t::*,
         };
-        let op = match reduceTensorOp {
+        let op = match values.op {
             MIOPEN_REDUCE_TENSOR_ADD => CUDNN_REDUCE_TENSOR_ADD,
             MIOPEN_REDUCE_TENSOR_MUL => CUDNN_REDUCE_TENSOR_MUL,
             MIOPEN_REDUCE_TENSOR_MIN => CUDNN_REDUCE_TENSOR_MIN,
@@ -66,58 +37,32 @@ pub(super) unsafe extern "C" fn miopenSetReduceTensorDescriptor(
             MIOPEN_REDUCE_TENSOR_AMAX => CUDNN_REDUCE_TENSOR_AMAX,
             MIOPEN_REDUCE_TENSOR_AVG => CUDNN_REDUCE_TENSOR_AVG,
             MIOPEN_REDUCE_TENSOR_NORM1 => CUDNN_REDUCE_TENSOR_NORM1,
-            MIOPEN_REDUCE_TENSOR_NORM2 => CUDNN_REDUCE_TENSOR_NORM2,
-            _ => return Err(miopenStatusBadParm),
+            _ => CUDNN_REDUCE_TENSOR_NORM2,
         };
-        let compute = match reduceTensorCompType {
-            miopenFloat => cudnn::cudnnDataType_t::CUDNN_DATA_FLOAT,
-            miopenHalf => cudnn::cudnnDataType_t::CUDNN_DATA_HALF,
-            miopenDouble => cudnn::cudnnDataType_t::CUDNN_DATA_DOUBLE,
-            _ => return Err(miopenStatusBadParm),
+        let compute = match values.compute {
+            miopenFloat => CUDNN_DATA_FLOAT,
+            miopenHalf => CUDNN_DATA_HALF,
+            _ => CUDNN_DATA_DOUBLE,
         };
-        let nan = match reduceTensorNanOpt {
-            MIOPEN_NOT_PROPAGATE_NAN => CUDNN_NOT_PROPAGATE_NAN,
-            MIOPEN_PROPAGATE_NAN => CUDNN_PROPAGATE_NAN,
-            _ => return Err(miopenStatusBadParm),
+        let propagates = values.nan == MIOPEN_PROPAGATE_NAN;
+        let nan = if propagates { CUDNN_PROPAGATE_NAN } else { CUDNN_NOT_PROPAGATE_NAN };
+        let indices = if values.indices {
+            CUDNN_REDUCE_TENSOR_FLATTENED_INDICES
+        } else {
+            CUDNN_REDUCE_TENSOR_NO_INDICES
         };
-        require(reduceTensorIndices.name().is_some(), miopenStatusBadParm)?;
-        // The only type of indices that MIOpen has.
-        require(reduceTensorIndicesType == MIOPEN_32BIT_INDICES, miopenStatusBadParm)?;
-        let picks = matches!(
-            reduceTensorOp,
-            MIOPEN_REDUCE_TENSOR_MIN | MIOPEN_REDUCE_TENSOR_MAX | MIOPEN_REDUCE_TENSOR_AMAX
-        );
-        let wanted = picks && reduceTensorIndices == MIOPEN_REDUCE_TENSOR_FLATTENED_INDICES;
-        let indices =
-            if wanted { CUDNN_REDUCE_TENSOR_FLATTENED_INDICES } else { CUDNN_REDUCE_TENSOR_NO_INDICES };
-        // SAFETY: the caller's descriptor.
-        let own = unsafe { object_mut::<Reduction, _>(reduceTensorDesc) }?;
         // SAFETY: cuDNN's descriptor.
         answered(unsafe {
-            cudnn::cudnnSetReduceTensorDescriptor(own.raw, op, compute, nan, indices, CUDNN_32BIT_INDICES)
-        })?;
-        (own.set, own.indices) = (true, wanted);
-        Ok(())
-    })
+            cudnn::cudnnSetReduceTensorDescriptor(self.0, op, compute, nan, indices, CUDNN_32BIT_INDICES)
+        })
+    }
 }
 
-/// Checks that `c` is `a` with some axes of length 1.
-fn shapes(a: &Tensor, c: &Tensor) -> Outcome {
-    let fits = a.dims.len() == c.dims.len() && a.dims.iter().zip(&c.dims).all(|(a, c)| a == c || *c == 1);
-    require(fits && a.data == c.data, miopenStatusBadParm)
-}
-
-/// # Safety
-/// A non-null `descriptor` is live.
-unsafe fn reduction<'a>(descriptor: miopenReduceTensorDescriptor_t) -> Outcome<&'a Reduction> {
-    // SAFETY: the caller vouches for it.
-    let own = unsafe { object::<Reduction, _>(descriptor) }?;
-    require(own.set, miopenStatusBadParm)?;
-    Ok(own)
-}
-
-fn index_bytes(reduction: &Reduction, c: &Tensor) -> usize {
-    if reduction.indices { c.count() * size_of::<i32>() } else { 0 }
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // SAFETY: cuDNN's descriptor; calls that read it have returned.
+        let _ = unsafe { cudnn::cudnnDestroyReduceTensorDescriptor(self.0) };
+    }
 }
 
 pub(super) unsafe extern "C" fn miopenGetReductionIndicesSize(
@@ -131,8 +76,8 @@ pub(super) unsafe extern "C" fn miopenGetReductionIndicesSize(
     unsafe {
         with(handle, |_| {
             let (a, c) = (tensor(aDesc)?, tensor(cDesc)?);
-            shapes(a, c)?;
-            answer(sizeInBytes, index_bytes(reduction(reduceTensorDesc)?, c))
+            check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
+            answer(sizeInBytes, object::<Described, _>(reduceTensorDesc)?.index_bytes(c.count()))
         })
     }
 }
@@ -147,10 +92,10 @@ pub(super) unsafe extern "C" fn miopenGetReductionWorkspaceSize(
     // SAFETY: the caller's handle, descriptors and out-pointer.
     unsafe {
         with(handle, |handle| {
-            let (own, a, c) = (reduction(reduceTensorDesc)?, tensor(aDesc)?, tensor(cDesc)?);
-            shapes(a, c)?;
+            let (own, a, c) = (object::<Described, _>(reduceTensorDesc)?, tensor(aDesc)?, tensor(cDesc)?);
+            check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
             let mut bytes = 0;
-            answered(cudnn::cudnnGetReductionWorkspaceSize(handle.raw, own.raw, a.raw, c.raw, &mut bytes))?;
+            answered(cudnn::cudnnGetReductionWorkspaceSize(handle.raw, own.own.0, a.raw, c.raw, &mut bytes))?;
             answer(sizeInBytes, bytes)
         })
     }
@@ -173,19 +118,19 @@ pub(super) unsafe extern "C" fn miopenReduceTensor(
     // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
     unsafe {
         with(handle, |handle| {
-            let (own, a, c) = (reduction(reduceTensorDesc)?, tensor(aDesc)?, tensor(cDesc)?);
-            shapes(a, c)?;
+            let (own, a, c) = (object::<Described, _>(reduceTensorDesc)?, tensor(aDesc)?, tensor(cDesc)?);
+            check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
             scalar(alpha, a.data)?;
             scalar(beta, a.data)?;
             check_buffer(A, a.bytes())?;
             check_buffer(C, c.bytes())?;
             check_buffer(workspace, workspaceSizeInBytes)?;
-            let bytes = index_bytes(own, c);
+            let bytes = own.index_bytes(c.count());
             require(indicesSizeInBytes >= bytes, miopenStatusBadParm)?;
             check_buffer(indices, bytes)?;
             answered(cudnn::cudnnReduceTensor(
                 handle.raw,
-                own.raw,
+                own.own.0,
                 indices,
                 bytes,
                 workspace,

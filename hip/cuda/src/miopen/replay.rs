@@ -5,10 +5,11 @@
 //! calls step after step, with the same buffers, since the pool that they come from answers the same requests
 //! alike: the second such call is captured, and from then on its graph is launched in its place.
 
-use super::status::{Outcome, answered};
+use super::status::answered;
 use crate::runtime::{Status, capturing, from_cuda};
 use cudarc::cudnn::sys as cudnn;
 use cudarc::driver::sys as cuda;
+use hip_provider::miopen::Outcome;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ptr;

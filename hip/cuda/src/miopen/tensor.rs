@@ -1,8 +1,10 @@
 //! Tensor descriptors.
 
-use super::status::{Outcome, answered, give, object, object_mut, require, stamp, status, take};
+use super::status::{answered, stamp};
 use core::ffi::c_int;
 use cudarc::cudnn::sys as cudnn;
+use hip_provider::miopen::{Outcome, give, object, object_mut, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 

@@ -1,114 +1,61 @@
-//! Sums of matrices, and products with vectors.
+//! What cuBLAS computes in one type: products, products with vectors, sums of matrices.
 
-use super::gemm::{check_memory, operation};
-use super::handle::{Outcome, answer, require, with};
-use core::ffi::c_void;
+use super::gemm::operation;
+use super::handle::{Handle, answer};
 use cudarc::cublas::sys as cublas;
-use rocblas_sys::*;
+use hip_provider::rocblas::{Geam, Gemm, Gemv, Outcome, Real, Sizes};
 
-macro_rules! geams {
-    ($($plain:ident $batched:ident $cublas:ident $t:ty;)+) => { $(
-        pub(super) unsafe extern "C" fn $plain(
-            handle: rocblas_handle, transA: rocblas_operation, transB: rocblas_operation, m: rocblas_int,
-            n: rocblas_int, alpha: *const $t, A: *const $t, lda: rocblas_int, beta: *const $t, B: *const $t,
-            ldb: rocblas_int, C: *mut $t, ldc: rocblas_int,
-        ) -> rocblas_status {
-            // SAFETY: the caller's handle, scalars and buffers.
-            unsafe { $batched(handle, transA, transB, m, n, alpha, A, lda, 0, beta, B, ldb, 0, C, ldc, 0, 1) }
-        }
-
-        // cuBLAS has no batch of sums: one call a matrix.
-        pub(super) unsafe extern "C" fn $batched(
-            handle: rocblas_handle, transA: rocblas_operation, transB: rocblas_operation, m: rocblas_int,
-            n: rocblas_int, alpha: *const $t, A: *const $t, lda: rocblas_int, stride_A: rocblas_stride,
-            beta: *const $t, B: *const $t, ldb: rocblas_int, stride_B: rocblas_stride, C: *mut $t,
-            ldc: rocblas_int, stride_C: rocblas_stride, batch_count: rocblas_int,
-        ) -> rocblas_status {
-            // SAFETY: the caller's handle, scalars and buffers, which are checked.
-            unsafe { with(handle, |handle| {
-                let (ta, tb) = (operation(transA)?, operation(transB)?);
-                require(m >= 0 && n >= 0 && batch_count >= 0, rocblas_status_invalid_size)?;
-                let stored = |operation| if operation == rocblas_operation_none { (m, n) } else { (n, m) };
-                let (a, b) = (stored(transA), stored(transB));
-                require(lda >= a.0.max(1) && ldb >= b.0.max(1) && ldc >= m.max(1), rocblas_status_invalid_size)?;
-                if m == 0 || n == 0 || batch_count == 0 {
-                    return Ok(());
-                }
-                let present = !alpha.is_null() && !beta.is_null() && !C.is_null();
-                require(present, rocblas_status_invalid_pointer)?;
-                let reads = |scalar: *const $t| !handle.scalars_on_host || *scalar != 0.0;
-                let bytes = size_of::<$t>();
-                for (operand, used, stored, ld, stride) in
-                    [(A, reads(alpha), a, lda, stride_A), (B, reads(beta), b, ldb, stride_B)]
-                {
-                    if used {
-                        require(!operand.is_null(), rocblas_status_invalid_pointer)?;
-                        check_memory(operand.cast(), bytes, stored, ld, stride, batch_count)?;
+macro_rules! real {
+    ($($t:ty: $gemm:ident $batched:ident $gemv:ident $geam:ident;)+) => { $(
+        impl Real<$t> for Handle {
+            unsafe fn gemm(&mut self, call: &Gemm) -> Outcome {
+                let Sizes { a, b, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, batch, .. } = call.sizes;
+                let (ta, tb, lda, ldb) = (operation(a), operation(b), lda.max(1), ldb.max(1));
+                let (alpha, beta) = (call.alpha.cast::<$t>(), call.beta.cast::<$t>());
+                let (a, b, c) = (call.a.cast::<$t>(), call.b.cast::<$t>(), call.d.cast::<$t>());
+                // SAFETY: the handle is alive, the buffers were checked, the scalars are the caller's.
+                answer(unsafe {
+                    if batch == 1 {
+                        cublas::$gemm(self.raw, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
+                    } else {
+                        cublas::$batched(
+                            self.raw, ta, tb, m, n, k, alpha, a, lda, stride_a, b, ldb, stride_b, beta, c, ldc,
+                            stride_c, batch,
+                        )
                     }
-                }
-                check_memory(C.cast_const().cast::<c_void>(), bytes, (m, n), ldc, stride_C, batch_count)?;
-                // In place only where both are laid out alike.
-                for (operand, transposed, ld) in [(A, transA, lda), (B, transB, ldb)] {
-                    let alike = transposed == rocblas_operation_none && ld == ldc;
-                    require(!core::ptr::eq(operand, C) || alike, rocblas_status_invalid_size)?;
-                }
-                for i in 0..batch_count as isize {
-                    answer(cublas::$cublas(
-                        handle.raw, ta, tb, m, n, alpha, A.wrapping_offset(i * stride_A as isize), lda, beta,
-                        B.wrapping_offset(i * stride_B as isize), ldb, C.wrapping_offset(i * stride_C as isize), ldc,
-                    ))?;
+                })
+            }
+
+            unsafe fn gemv(&mut self, call: &Gemv<$t>) -> Outcome {
+                let Gemv { trans, m, n, alpha, a, lda, x, beta, y, .. } = *call;
+                let trans = operation(trans);
+                // SAFETY: as above.
+                answer(unsafe {
+                    cublas::$gemv(
+                        self.raw, trans, m, n, alpha, a, lda, x.at, x.increment, beta, y.at, y.increment,
+                    )
+                })
+            }
+
+            // cuBLAS has no batch of sums: one call a matrix.
+            unsafe fn geam(&mut self, call: &Geam<$t>) -> Outcome {
+                let Geam { m, n, factors: [alpha, beta], operands: [a, b], c, .. } = *call;
+                let [ta, tb] = call.trans.map(operation);
+                for i in 0..call.batch as isize {
+                    let left = a.at.wrapping_offset(i * a.stride as isize);
+                    let right = b.at.wrapping_offset(i * b.stride as isize);
+                    let to = c.at.wrapping_offset(i * c.stride as isize);
+                    // SAFETY: as above.
+                    answer(unsafe {
+                        cublas::$geam(self.raw, ta, tb, m, n, alpha, left, a.ld, beta, right, b.ld, to, c.ld)
+                    })?;
                 }
                 Ok(())
-            }) }
+            }
         }
     )+ };
 }
-geams! {
-    rocblas_sgeam rocblas_sgeam_strided_batched cublasSgeam f32;
-    rocblas_dgeam rocblas_dgeam_strided_batched cublasDgeam f64;
-}
-
-/// Refuses a vector whose elements are not memory of the runtime's.
-fn check_vector(pointer: *const c_void, size: usize, len: i32, increment: i32) -> Outcome {
-    // A negative increment begins at the far end of the same memory.
-    check_memory(pointer, size, (1, len), increment.unsigned_abs() as i32, 0, 1)
-}
-
-macro_rules! gemvs {
-    ($($name:ident $cublas:ident $t:ty;)+) => { $(
-        pub(super) unsafe extern "C" fn $name(
-            handle: rocblas_handle, trans: rocblas_operation, m: rocblas_int, n: rocblas_int, alpha: *const $t,
-            A: *const $t, lda: rocblas_int, x: *const $t, incx: rocblas_int, beta: *const $t, y: *mut $t,
-            incy: rocblas_int,
-        ) -> rocblas_status {
-            // SAFETY: the caller's handle, scalars and buffers, which are checked.
-            unsafe { with(handle, |handle| {
-                let transposed = operation(trans)?;
-                let fits = m >= 0 && n >= 0 && lda >= m.max(1) && incx != 0 && incy != 0;
-                require(fits, rocblas_status_invalid_size)?;
-                if m == 0 || n == 0 {
-                    return Ok(());
-                }
-                require(!alpha.is_null() && !beta.is_null(), rocblas_status_invalid_pointer)?;
-                let reads = !handle.scalars_on_host || *alpha != 0.0;
-                if !reads && *beta == 1.0 {
-                    return Ok(());
-                }
-                let present = (!reads || (!A.is_null() && !x.is_null())) && !y.is_null();
-                require(present, rocblas_status_invalid_pointer)?;
-                let bytes = size_of::<$t>();
-                let (read, written) = if trans == rocblas_operation_none { (n, m) } else { (m, n) };
-                if reads {
-                    check_memory(A.cast(), bytes, (m, n), lda, 0, 1)?;
-                    check_vector(x.cast(), bytes, read, incx)?;
-                }
-                check_vector(y.cast_const().cast(), bytes, written, incy)?;
-                answer(cublas::$cublas(handle.raw, transposed, m, n, alpha, A, lda, x, incx, beta, y, incy))
-            }) }
-        }
-    )+ };
-}
-gemvs! {
-    rocblas_sgemv cublasSgemv_v2 f32;
-    rocblas_dgemv cublasDgemv_v2 f64;
+real! {
+    f32: cublasSgemm_v2 cublasSgemmStridedBatched cublasSgemv_v2 cublasSgeam;
+    f64: cublasDgemm_v2 cublasDgemmStridedBatched cublasDgemv_v2 cublasDgeam;
 }

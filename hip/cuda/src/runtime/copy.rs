@@ -1,127 +1,66 @@
 //! Copies and fills.
 
 use super::{
-    Status,
     device::{context, ensure},
-    error::{api, from_cuda},
-    memory::{Place, place},
+    error::from_cuda,
+    memory::LIVE,
 };
 use cudarc::driver::sys as cuda;
-use hip_sys::*;
+use hip_provider::runtime::{Allocations, Copies, Status};
+use hip_sys::hipStream_t;
 use std::ffi::{c_int, c_void};
 
 fn address(pointer: *const c_void) -> cuda::CUdeviceptr {
     pointer as cuda::CUdeviceptr
 }
 
-fn cuda_stream(stream: hipStream_t) -> cuda::CUstream {
-    stream.cast()
-}
+/// Copies are the driver's.
+pub(super) struct Driver;
 
-/// AMD's checks: null, direction, the end of an allocation; and memory of a kind other than the direction says.
-fn check(to: *const c_void, from: *const c_void, bytes: usize, kind: hipMemcpyKind) -> Status {
-    if to.is_null() || from.is_null() {
-        return Err(hipErrorInvalidValue);
-    }
-    if kind > hipMemcpyDefault {
-        return Err(hipErrorInvalidMemcpyDirection);
-    }
-    let device = [
-        (to, kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice),
-        (from, kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice),
-    ];
-    for (pointer, must_be_device) in device {
-        match place(pointer, bytes) {
-            Place::Inside => {}
-            Place::Elsewhere if !must_be_device => {}
-            Place::Elsewhere | Place::Past => return Err(hipErrorInvalidValue),
-        }
-    }
-    Ok(())
-}
+impl Copies for Driver {
+    type Own = bool;
 
-pub(super) unsafe extern "C" fn hipMemcpyAsync(
-    to: *mut c_void,
-    from: *const c_void,
-    size: usize,
-    kind: hipMemcpyKind,
-    stream: hipStream_t,
-) -> hipError_t {
-    api(|| {
+    fn live() -> &'static Allocations<bool> {
+        &LIVE
+    }
+
+    fn ordered(_: hipStream_t, body: impl FnOnce() -> Status) -> Status {
         ensure()?;
-        if size == 0 {
-            return Ok(());
-        }
-        check(to, from, size, kind)?;
-        // SAFETY: device ranges were checked, host ranges are the caller's, by HIP's contract. The driver tells
-        // from the addresses which is which, as both share one address space.
-        from_cuda(unsafe { cuda::cuMemcpyAsync(address(to), address(from), size, cuda_stream(stream)) })
-    })
-}
+        body()
+    }
 
-pub(super) unsafe extern "C" fn hipMemcpyPeerAsync(
-    to: *mut c_void,
-    to_device: c_int,
-    from: *const c_void,
-    from_device: c_int,
-    size: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    api(|| {
+    fn check_devices(devices: [c_int; 2]) -> Status {
         ensure()?;
-        let (target, source) = (context(to_device)?, context(from_device)?);
-        if size == 0 {
-            return Ok(());
-        }
-        check(to, from, size, hipMemcpyDeviceToDevice)?;
-        // SAFETY: checked above; retained contexts.
+        devices.into_iter().try_for_each(|device| context(device).map(|_| ()))
+    }
+
+    unsafe fn copy(to: *mut c_void, from: *const c_void, bytes: usize, stream: hipStream_t) -> Status {
+        // SAFETY: the caller's ranges. The driver tells from the addresses which is which, as both share one address
+        // space.
+        from_cuda(unsafe { cuda::cuMemcpyAsync(address(to), address(from), bytes, stream.cast()) })
+    }
+
+    unsafe fn copy_between(
+        [to_device, from_device]: [c_int; 2],
+        to: *mut c_void,
+        from: *const c_void,
+        bytes: usize,
+        stream: hipStream_t,
+    ) -> Status {
+        let (target, source) = (context(to_device)?.0, context(from_device)?.0);
+        // SAFETY: the caller's ranges; retained contexts.
         from_cuda(unsafe {
-            let stream = cuda_stream(stream);
-            cuda::cuMemcpyPeerAsync(address(to), target.0, address(from), source.0, size, stream)
+            cuda::cuMemcpyPeerAsync(address(to), target, address(from), source, bytes, stream.cast())
         })
-    })
-}
-
-fn check_fill(to: *const c_void, bytes: Option<usize>) -> Status<usize> {
-    ensure()?;
-    match bytes {
-        Some(0) => Ok(0),
-        Some(bytes) if matches!(place(to, bytes), Place::Inside) => Ok(bytes),
-        _ => Err(hipErrorInvalidValue),
     }
-}
 
-pub(super) unsafe extern "C" fn hipMemsetAsync(
-    to: *mut c_void,
-    value: c_int,
-    size: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    api(|| match check_fill(to, Some(size))? {
-        0 => Ok(()),
-        bytes => {
-            // SAFETY: checked above.
-            from_cuda(unsafe { cuda::cuMemsetD8Async(address(to), value as u8, bytes, cuda_stream(stream)) })
-        }
-    })
-}
+    unsafe fn fill(to: *mut c_void, value: u8, bytes: usize, stream: hipStream_t) -> Status {
+        // SAFETY: the caller's range.
+        from_cuda(unsafe { cuda::cuMemsetD8Async(address(to), value, bytes, stream.cast()) })
+    }
 
-pub(super) unsafe extern "C" fn hipMemsetD32Async(
-    to: hipDeviceptr_t,
-    value: c_int,
-    count: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    api(|| {
-        if !(to as usize).is_multiple_of(4) {
-            return Err(hipErrorInvalidValue);
-        }
-        match check_fill(to, count.checked_mul(4))? {
-            0 => Ok(()),
-            // SAFETY: checked above.
-            bytes => from_cuda(unsafe {
-                cuda::cuMemsetD32Async(address(to), value as u32, bytes / 4, cuda_stream(stream))
-            }),
-        }
-    })
+    unsafe fn fill_words(to: *mut c_void, value: u32, bytes: usize, stream: hipStream_t) -> Status {
+        // SAFETY: the caller's range.
+        from_cuda(unsafe { cuda::cuMemsetD32Async(address(to), value, bytes / 4, stream.cast()) })
+    }
 }

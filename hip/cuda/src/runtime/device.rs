@@ -1,11 +1,9 @@
 //! Devices: what they are, which one is current, and their primary contexts.
 
-use super::{
-    Status,
-    error::{api, from_cuda, put},
-};
+use super::error::from_cuda;
 use cudarc::driver::sys as cuda;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+use hip_provider::runtime::{Devices, Status, api, put};
 use hip_sys::*;
 use std::{
     cell::Cell,
@@ -93,20 +91,73 @@ fn bind(index: c_int) -> Status<c_int> {
     Ok(index)
 }
 
-pub(super) unsafe extern "C" fn hipInit(flags: c_uint) -> hipError_t {
-    api(|| match flags {
-        0 => device(0).map(|_| ()),
-        _ => Err(hipErrorInvalidValue),
-    })
-}
+/// What the GPUs are like.
+pub(super) struct Gpus;
 
-pub(super) unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
-    api(|| {
-        let devices = devices()?.len();
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(count, devices as c_int) }?;
-        if devices == 0 { Err(hipErrorNoDevice) } else { Ok(()) }
-    })
+impl Devices for Gpus {
+    fn count() -> Status<usize> {
+        Ok(devices()?.len())
+    }
+
+    fn check(index: c_int) -> Status {
+        device(index).map(|_| ())
+    }
+
+    fn attribute(index: c_int, which: hipDeviceAttribute_t) -> Status<c_int> {
+        let device = device(index)?;
+        let which = match which {
+            hipDeviceAttributeClockRate => Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE,
+            hipDeviceAttributeIntegrated => Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED,
+            hipDeviceAttributeL2CacheSize => Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
+            hipDeviceAttributeMaxGridDimX => Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
+            hipDeviceAttributeMaxThreadsPerBlock => Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+            hipDeviceAttributeMaxThreadsPerMultiProcessor => {
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
+            }
+            hipDeviceAttributeMultiprocessorCount => Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+            hipDeviceAttributeMaxSharedMemoryPerBlock => {
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK
+            }
+            hipDeviceAttributeWarpSize => Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE,
+            _ => return Err(hipErrorInvalidValue),
+        };
+        attribute(device, which)
+    }
+
+    fn total_memory(index: c_int) -> Status<usize> {
+        let device = device(index)?;
+        let mut all = 0;
+        // SAFETY: the function is the driver's, the pointer valid.
+        from_cuda(unsafe { cuda::cuDeviceTotalMem_v2(&mut all, device.ordinal) })?;
+        Ok(all)
+    }
+
+    fn memory() -> Status<(usize, usize)> {
+        ensure()?;
+        let (mut left, mut all) = (0, 0);
+        // SAFETY: the function is the driver's, the pointers valid.
+        from_cuda(unsafe { cuda::cuMemGetInfo_v2(&mut left, &mut all) })?;
+        Ok((left, all))
+    }
+
+    fn architecture(index: c_int) -> Status<String> {
+        architecture(device(index)?)
+    }
+
+    fn can_access(index: c_int, peer: c_int) -> Status<bool> {
+        let (one, other) = (device(index)?, device(peer)?);
+        let mut answer = 0;
+        // SAFETY: the function is the driver's, the pointer valid.
+        from_cuda(unsafe { cuda::cuDeviceCanAccessPeer(&mut answer, one.ordinal, other.ordinal) })?;
+        Ok(answer != 0)
+    }
+
+    fn version() -> Status<c_int> {
+        let mut number = 0;
+        // SAFETY: the function is the driver's, the pointer valid.
+        from_cuda(unsafe { cuda::cuDriverGetVersion(&mut number) })?;
+        Ok(hip_version(number))
+    }
 }
 
 pub(super) unsafe extern "C" fn hipSetDevice(index: c_int) -> hipError_t {
@@ -140,35 +191,6 @@ fn attribute(device: &Device, which: Attribute) -> Status<c_int> {
     Ok(value)
 }
 
-pub(super) unsafe extern "C" fn hipDeviceGetAttribute(
-    value: *mut c_int,
-    which: hipDeviceAttribute_t,
-    index: c_int,
-) -> hipError_t {
-    api(|| {
-        let device = device(index)?;
-        let which = match which {
-            hipDeviceAttributeClockRate => Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE,
-            hipDeviceAttributeIntegrated => Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED,
-            hipDeviceAttributeL2CacheSize => Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
-            hipDeviceAttributeMaxGridDimX => Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
-            hipDeviceAttributeMaxThreadsPerBlock => Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
-            hipDeviceAttributeMaxThreadsPerMultiProcessor => {
-                Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
-            }
-            hipDeviceAttributeMultiprocessorCount => Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-            hipDeviceAttributeMaxSharedMemoryPerBlock => {
-                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK
-            }
-            hipDeviceAttributeWarpSize => Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE,
-            _ => return Err(hipErrorInvalidValue),
-        };
-        let number = attribute(device, which)?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(value, number) }
-    })
-}
-
 pub(super) unsafe extern "C" fn hipDeviceGetName(
     name: *mut c_char,
     len: c_int,
@@ -184,30 +206,9 @@ pub(super) unsafe extern "C" fn hipDeviceGetName(
     })
 }
 
-pub(super) unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, index: hipDevice_t) -> hipError_t {
-    api(|| {
-        let device = device(index)?;
-        let mut all = 0;
-        // SAFETY: the function is the driver's, the pointer valid.
-        from_cuda(unsafe { cuda::cuDeviceTotalMem_v2(&mut all, device.ordinal) })?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(bytes, all) }
-    })
-}
-
 /// CUDA's 1000 * major + 10 * minor in HIP's scheme: major * 10,000,000 + minor * 100,000 + patch.
 fn hip_version(cuda: c_int) -> c_int {
     cuda / 1000 * 10_000_000 + cuda % 1000 / 10 * 100_000
-}
-
-pub(super) unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> hipError_t {
-    api(|| {
-        let mut number = 0;
-        // SAFETY: the function is the driver's, the pointer valid.
-        from_cuda(unsafe { cuda::cuDriverGetVersion(&mut number) })?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(version, hip_version(number)) }
-    })
 }
 
 /// What code is compiled for: `sm_90`, say, whose name `gcnArchName` carries.
@@ -215,51 +216,6 @@ fn architecture(device: &Device) -> Status<String> {
     let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(format!("sm_{major}{minor}"))
-}
-
-fn copy_text(out: &mut [c_char; 256], text: &str) {
-    for (out, byte) in out.iter_mut().zip(text.bytes().take(255)) {
-        *out = byte as c_char;
-    }
-}
-
-pub(super) unsafe extern "C" fn hipGetDevicePropertiesR0600(
-    properties: *mut hipDeviceProp_tR0600,
-    index: c_int,
-) -> hipError_t {
-    api(|| {
-        let mut value = hipDeviceProp_tR0600 { before: [0; 1160], gcnArchName: [0; 256], after: [0; 56] };
-        copy_text(&mut value.gcnArchName, &architecture(device(index)?)?);
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(properties, value) }
-    })
-}
-
-pub(super) unsafe extern "C" fn hipGetDeviceProperties(
-    properties: *mut hipDeviceProp_tR0000,
-    index: c_int,
-) -> hipError_t {
-    api(|| {
-        let mut value = hipDeviceProp_tR0000 { before: [0; 396], gcnArchName: [0; 256], after: [0; 140] };
-        copy_text(&mut value.gcnArchName, &architecture(device(index)?)?);
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(properties, value) }
-    })
-}
-
-pub(super) unsafe extern "C" fn hipDeviceCanAccessPeer(
-    can: *mut c_int,
-    index: c_int,
-    peer: c_int,
-) -> hipError_t {
-    api(|| {
-        let (one, other) = (device(index)?, device(peer)?);
-        let mut answer = 0;
-        // SAFETY: the function is the driver's, the pointer valid.
-        from_cuda(unsafe { cuda::cuDeviceCanAccessPeer(&mut answer, one.ordinal, other.ordinal) })?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(can, answer) }
-    })
 }
 
 pub(super) unsafe extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {

@@ -1,11 +1,9 @@
 //! Graphs, which are the driver's: what a stream was given while it was captured, to be launched as often as wanted.
 
-use super::{
-    device::ensure,
-    error::{api, from_cuda, put},
-};
+use super::{device::ensure, error::from_cuda};
 use cudarc::driver::sys as cuda;
 use cudarc::driver::sys::CUstreamCaptureMode_enum as Mode;
+use hip_provider::runtime::{api, put};
 use hip_sys::*;
 use std::{ffi::c_ulonglong, ptr};
 

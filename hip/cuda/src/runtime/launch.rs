@@ -1,12 +1,9 @@
 //! Modules, the kernels in them, and launches.
 
-use super::{
-    Status,
-    device::ensure,
-    error::{api, from_cuda, put},
-};
+use super::{device::ensure, error::from_cuda};
 use cudarc::driver::sys as cuda;
 use cudarc::driver::sys::CUfunction_attribute_enum as Attribute;
+use hip_provider::runtime::{api, check_launch, put};
 use hip_sys::*;
 use std::{
     ffi::{c_char, c_int, c_uint, c_void},
@@ -75,24 +72,6 @@ pub(super) unsafe extern "C" fn hipModuleGetFunction(
     })
 }
 
-/// AMD's checks, in AMD's order, of what the driver would answer otherwise.
-#[inline]
-fn check([grid_x, grid_y, grid_z]: [u32; 3], [block_x, block_y, block_z]: [u32; 3]) -> Status {
-    if grid_x > i32::MAX as u32 || grid_y > 65535 || grid_z > 65535 {
-        return Err(hipErrorInvalidValue);
-    }
-    if u64::from(grid_x) * u64::from(block_x) > u64::from(u32::MAX) {
-        return Err(hipErrorInvalidConfiguration);
-    }
-    if grid_x == 0 || grid_y == 0 || grid_z == 0 {
-        return Err(hipErrorInvalidValue);
-    }
-    if block_x == 0 || block_y == 0 || block_z == 0 {
-        return Err(hipErrorInvalidConfiguration);
-    }
-    Ok(())
-}
-
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]
 pub(super) unsafe extern "C" fn hipModuleLaunchKernel(
     function: hipFunction_t,
@@ -112,7 +91,7 @@ pub(super) unsafe extern "C" fn hipModuleLaunchKernel(
             return Err(hipErrorInvalidHandle);
         }
         ensure()?;
-        check([grid_x, grid_y, grid_z], [block_x, block_y, block_z])?;
+        check_launch([grid_x, grid_y, grid_z], [block_x, block_y, block_z], 65535)?;
         let function = cuda_function(function);
         if shared_bytes > PLAIN_SHARED {
             let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -178,18 +157,4 @@ pub(super) unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocess
         // SAFETY: the caller's, by HIP's contract.
         unsafe { put(blocks, count) }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn launches_are_checked_in_amds_order() {
-        assert_eq!(check([1, 1, 1], [256, 1, 1]), Ok(()));
-        assert_eq!(check([0, 1, 1], [256, 1, 1]), Err(hipErrorInvalidValue));
-        assert_eq!(check([1, 1, 1], [0, 1, 1]), Err(hipErrorInvalidConfiguration));
-        assert_eq!(check([1 << 24, 1, 1], [1024, 1, 1]), Err(hipErrorInvalidConfiguration));
-        assert_eq!(check([1, 70000, 1], [1, 1, 1]), Err(hipErrorInvalidValue));
-    }
 }

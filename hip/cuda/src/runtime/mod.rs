@@ -16,32 +16,31 @@ pub(crate) use error::from_cuda;
 pub(crate) use memory::is_device_memory;
 pub(crate) use order::{capturing, uncaptured};
 
-use hip_sys::{Hip, hipError_t};
-
-/// What a call of this API comes to.
-pub(crate) type Status<T = ()> = Result<T, hipError_t>;
+pub(crate) use hip_provider::runtime::Status;
+use hip_provider::runtime::{self as shared, hipGetErrorName, hipGetErrorString, hipGetLastError};
+use hip_sys::Hip;
 
 /// HIP for NVIDIA GPUs.
 pub fn hip_table() -> Hip {
     Hip {
-        hipInit: device::hipInit,
-        hipGetDeviceCount: device::hipGetDeviceCount,
+        hipInit: shared::hipInit::<device::Gpus>,
+        hipGetDeviceCount: shared::hipGetDeviceCount::<device::Gpus>,
         hipSetDevice: device::hipSetDevice,
         hipGetDevice: device::hipGetDevice,
-        hipDeviceGetAttribute: device::hipDeviceGetAttribute,
+        hipDeviceGetAttribute: shared::hipDeviceGetAttribute::<device::Gpus>,
         hipDeviceGetName: device::hipDeviceGetName,
-        hipDeviceTotalMem: device::hipDeviceTotalMem,
-        hipMemGetInfo: memory::hipMemGetInfo,
-        hipDriverGetVersion: device::hipDriverGetVersion,
-        hipRuntimeGetVersion: device::hipDriverGetVersion,
+        hipDeviceTotalMem: shared::hipDeviceTotalMem::<device::Gpus>,
+        hipMemGetInfo: shared::hipMemGetInfo::<device::Gpus>,
+        hipDriverGetVersion: shared::hipDriverGetVersion::<device::Gpus>,
+        hipRuntimeGetVersion: shared::hipDriverGetVersion::<device::Gpus>,
         hipMalloc: memory::hipMalloc,
         hipFree: memory::hipFree,
         hipHostMalloc: memory::hipHostMalloc,
         hipHostFree: memory::hipHostFree,
-        hipMemcpyAsync: copy::hipMemcpyAsync,
-        hipMemcpyPeerAsync: copy::hipMemcpyPeerAsync,
-        hipMemsetAsync: copy::hipMemsetAsync,
-        hipMemsetD32Async: copy::hipMemsetD32Async,
+        hipMemcpyAsync: shared::hipMemcpyAsync::<copy::Driver>,
+        hipMemcpyPeerAsync: shared::hipMemcpyPeerAsync::<copy::Driver>,
+        hipMemsetAsync: shared::hipMemsetAsync::<copy::Driver>,
+        hipMemsetD32Async: shared::hipMemsetD32Async::<copy::Driver>,
         hipStreamCreateWithFlags: order::hipStreamCreateWithFlags,
         hipStreamDestroy: order::hipStreamDestroy,
         hipStreamSynchronize: order::hipStreamSynchronize,
@@ -56,14 +55,14 @@ pub fn hip_table() -> Hip {
         hipModuleUnload: launch::hipModuleUnload,
         hipModuleGetFunction: launch::hipModuleGetFunction,
         hipModuleLaunchKernel: launch::hipModuleLaunchKernel,
-        hipGetErrorName: error::hipGetErrorName,
-        hipGetErrorString: error::hipGetErrorString,
-        hipGetLastError: error::hipGetLastError,
+        hipGetErrorName,
+        hipGetErrorString,
+        hipGetLastError,
         hipDeviceSynchronize: order::hipDeviceSynchronize,
-        hipDeviceCanAccessPeer: device::hipDeviceCanAccessPeer,
+        hipDeviceCanAccessPeer: shared::hipDeviceCanAccessPeer::<device::Gpus>,
         hipDeviceEnablePeerAccess: device::hipDeviceEnablePeerAccess,
-        hipGetDevicePropertiesR0600: Some(device::hipGetDevicePropertiesR0600),
-        hipGetDeviceProperties: Some(device::hipGetDeviceProperties),
+        hipGetDevicePropertiesR0600: Some(shared::hipGetDevicePropertiesR0600::<device::Gpus>),
+        hipGetDeviceProperties: Some(shared::hipGetDeviceProperties::<device::Gpus>),
         hipModuleOccupancyMaxActiveBlocksPerMultiprocessor: Some(
             launch::hipModuleOccupancyMaxActiveBlocksPerMultiprocessor,
         ),

@@ -1,10 +1,8 @@
 //! Streams and events, which are the driver's.
 
-use super::{
-    device::ensure,
-    error::{api, from_cuda, put},
-};
+use super::{device::ensure, error::from_cuda};
 use cudarc::driver::sys as cuda;
+use hip_provider::runtime::{EVENT_FLAGS, api, put};
 use hip_sys::*;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::{ffi::c_uint, ptr};
@@ -90,12 +88,9 @@ pub(super) unsafe extern "C" fn hipStreamWaitEvent(
     })
 }
 
-/// All flags of `hip_runtime_api.h`: blocking, no timing, interprocess, and the three about fences, which CUDA has not.
-const FLAGS: c_uint = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
-
 pub(super) unsafe extern "C" fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: c_uint) -> hipError_t {
     api(|| {
-        if event.is_null() || flags & !FLAGS != 0 {
+        if event.is_null() || flags & !EVENT_FLAGS != 0 {
             return Err(hipErrorInvalidValue);
         }
         ensure()?;

@@ -1,12 +1,14 @@
 //! One convolution call: its checks, its solutions, its run.
 
-use super::super::status::{Outcome, by_float, input, output, require};
+use super::super::status::{by_float, input, output};
 use super::super::tensor::{Tensor, tensor};
 use super::descriptor::{Convolution, convolution};
 use super::direct::Direction;
 use super::problem::Problem;
 use super::{direct, pointwise, products, weights};
 use core::ffi::c_void;
+use hip_provider::miopen::Outcome;
+use hip_provider::require;
 use miopen_sys::*;
 use std::borrow::Cow;
 

@@ -1,8 +1,9 @@
 //! The convolution descriptor.
 
-use super::super::status::{Outcome, give, object, object_mut, require, status, take};
 use super::super::tensor::Tensor;
 use core::ffi::c_int;
+use hip_provider::miopen::{Outcome, give, object, object_mut, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// What a `miopenConvolutionDescriptor_t` points to.

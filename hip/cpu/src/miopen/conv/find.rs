@@ -1,9 +1,10 @@
 //! Find mode: an algorithm is found once for a shape and then run by name; and the bias of a convolution.
 
 use super::super::handle::in_order;
-use super::super::status::{answer, plain_scalars, require};
 use super::call::{Buffers, Call, Descriptors, FoundCall, Kind};
 use core::ffi::{c_int, c_void};
+use hip_provider::miopen::{answer, plain_scalars};
+use hip_provider::require;
 use miopen_sys::*;
 use std::sync::PoisonError;
 use std::time::Instant;

@@ -3,12 +3,14 @@
 use super::super::Shared;
 use super::super::activation::Activation;
 use super::super::handle::in_order;
-use super::super::status::{Outcome, answer, give, input, object, object_mut, output, require, status, take};
+use super::super::status::{input, output};
 use super::super::tensor::{Tensor, tensor};
 use super::call::{Buffers, Call, Kind};
 use super::descriptor::{Convolution, convolution};
 use crate::runtime::parallel;
 use core::ffi::c_void;
+use hip_provider::miopen::{Outcome, answer, give, object, object_mut, status, take};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// What a `miopenFusionPlanDescriptor_t` points to.

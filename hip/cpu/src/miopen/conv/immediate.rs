@@ -1,9 +1,10 @@
 //! Immediate mode: solutions are asked for by shape and run by id.
 
 use super::super::handle::in_order;
-use super::super::status::{Outcome, answer, require};
 use super::call::{Buffers, Call, Descriptors, Kind};
 use core::ffi::c_void;
+use hip_provider::miopen::{Outcome, answer};
+use hip_provider::require;
 use miopen_sys::*;
 
 /// The one solution of each direction: planes filled with their padding, the filter's taps as offsets into them.

@@ -1,0 +1,34 @@
+//! What the providers of AMD's C API share: the API's functions, their argument checks and statuses, descriptors, and
+//! the allocation map.
+//!
+//! A provider implements a trait for each library; this crate's functions check and decode the arguments, as strictly
+//! as AMD's libraries, and call the trait with what is left. A table's functions are generic over the provider, so
+//! nothing is looked up at run time.
+#![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
+
+pub mod hiprtc;
+pub mod miopen;
+pub mod rocblas;
+pub mod runtime;
+mod settings;
+
+pub use settings::Problem;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// `Err(status)` unless `condition`.
+pub fn require<E>(condition: bool, status: E) -> Result<(), E> {
+    if condition { Ok(()) } else { Err(status) }
+}
+
+/// Runs the body of a C function: nothing unwinds into the caller.
+///
+/// The bodies keep no state that a panic could leave half-changed except the caller's output buffers, whose content is
+/// unspecified after any error.
+fn boundary<E>(success: E, panicked: E, body: impl FnOnce() -> Result<(), E>) -> E {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => success,
+        Ok(Err(status)) => status,
+        Err(_) => panicked,
+    }
+}

@@ -1,0 +1,112 @@
+//! rocBLAS: its functions over a provider's handle.
+//!
+//! Arguments are checked as rocBLAS checks them, in its order; a buffer that is not the runtime's memory is
+//! `rocblas_status_invalid_pointer`.
+
+mod functions;
+mod gemm;
+mod vector;
+
+pub use functions::table;
+pub use gemm::{Gemm, Sizes, Types};
+pub use vector::{Geam, Gemv, Matrix, Vector};
+
+use crate::require;
+use core::ffi::{CStr, c_void};
+use hip_sys::hipStream_t;
+use rocblas_sys::*;
+
+/// What the body of a function returns; the error is the C status.
+pub type Outcome<T = ()> = Result<T, rocblas_status>;
+
+/// What a `rocblas_handle` points to.
+pub trait Handle: Real<f32> + Real<f64> + Sized + 'static {
+    /// The library's version, `5.2.0` say.
+    fn version() -> &'static CStr;
+
+    /// Makes a handle of the default stream, for scalars on the host.
+    fn create() -> Outcome<Self>;
+
+    /// Ends a handle.
+    fn destroy(self) -> Outcome;
+
+    /// Makes the handle ready for a call by this thread.
+    fn ready(&mut self) -> Outcome;
+
+    /// The handle's stream.
+    fn stream(&self) -> hipStream_t;
+
+    /// Gives the handle another stream.
+    fn set_stream(&mut self, stream: hipStream_t) -> Outcome;
+
+    /// Whether the scalars of calls lie in memory that the host reads.
+    fn scalars_on_host(&self) -> bool;
+
+    /// Says where the scalars of calls lie.
+    fn set_scalars_on_host(&mut self, on_host: bool) -> Outcome;
+
+    /// Allows or forbids atomics.
+    fn allow_atomics(&mut self, allowed: bool) -> Outcome;
+
+    /// Gives the handle scratch memory of the device.
+    fn set_workspace(&mut self, at: *mut c_void, bytes: usize) -> Outcome;
+
+    /// Runs a computation, its checks included, in order with the stream's other work.
+    fn compute(&mut self, body: impl FnOnce(&mut Self) -> Outcome) -> Outcome;
+
+    /// Whether so many bytes are the runtime's memory.
+    fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool;
+
+    /// Multiplies, with operands of one type and sums of another.
+    ///
+    /// # Safety
+    /// The call was checked; its buffers and scalars are of `types`.
+    unsafe fn gemm_ex(&mut self, call: &Gemm, types: Types) -> Outcome;
+}
+
+/// What a handle computes in one type.
+pub trait Real<T> {
+    /// `C = alpha op(A) op(B) + beta C`.
+    ///
+    /// # Safety
+    /// The call was checked; its buffers and scalars are of `T`.
+    unsafe fn gemm(&mut self, call: &Gemm) -> Outcome;
+
+    /// `y = alpha op(A) x + beta y`.
+    ///
+    /// # Safety
+    /// The call was checked.
+    unsafe fn gemv(&mut self, call: &Gemv<T>) -> Outcome;
+
+    /// `C = alpha op(A) + beta op(B)`.
+    ///
+    /// # Safety
+    /// The call was checked.
+    unsafe fn geam(&mut self, call: &Geam<T>) -> Outcome;
+}
+
+/// Rows and columns in memory of a matrix that is `rows` x `columns` after its operation.
+fn stored(operation: rocblas_operation, rows: i32, columns: i32) -> (i32, i32) {
+    if operation == rocblas_operation_none { (rows, columns) } else { (columns, rows) }
+}
+
+/// Refuses a batch of matrices of `size`-byte elements that is not the runtime's memory; none of them is empty.
+fn check_memory<H: Handle>(
+    pointer: *const c_void,
+    size: usize,
+    (rows, columns): (i32, i32),
+    ld: i32,
+    stride: i64,
+    batch: i32,
+) -> Outcome {
+    let overflow = || rocblas_status_invalid_size;
+    let own = (i64::from(columns) - 1) * i64::from(ld) + i64::from(rows) - 1;
+    let far = stride.checked_mul(i64::from(batch) - 1).ok_or_else(overflow)?;
+    let last = own.checked_add(far.max(0)).ok_or_else(overflow)?;
+    // The batch may lie before `pointer`.
+    let first = far.min(0);
+    let elements = usize::try_from(last - first + 1).unwrap_or(0);
+    let start = pointer.cast::<u8>().wrapping_offset(first as isize * size as isize);
+    let bytes = elements.checked_mul(size).ok_or_else(overflow)?;
+    require(H::is_device_memory(start.cast(), bytes), rocblas_status_invalid_pointer)
+}

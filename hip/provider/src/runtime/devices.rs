@@ -1,0 +1,112 @@
+//! The functions that say what devices there are and what they are like.
+
+use super::{Status, api, copy_text, put};
+use core::ffi::{c_char, c_int, c_uint};
+use hip_sys::*;
+
+/// A provider's devices, by index. What is asked of a device that there is not is `hipErrorNoDevice` or
+/// `hipErrorInvalidDevice`.
+pub trait Devices {
+    /// How many there are.
+    fn count() -> Status<usize>;
+
+    /// Whether there is such a device.
+    fn check(index: c_int) -> Status;
+
+    /// An integer fact.
+    fn attribute(index: c_int, which: hipDeviceAttribute_t) -> Status<c_int>;
+
+    /// Memory in bytes.
+    fn total_memory(index: c_int) -> Status<usize>;
+
+    /// Bytes free and in all of the calling thread's device.
+    fn memory() -> Status<(usize, usize)>;
+
+    /// What code is compiled for.
+    fn architecture(index: c_int) -> Status<String>;
+
+    /// Whether one device reaches another's memory.
+    fn can_access(index: c_int, peer: c_int) -> Status<bool>;
+
+    /// The runtime's version in HIP's scheme: major * 10,000,000 + minor * 100,000 + patch.
+    fn version() -> Status<c_int>;
+}
+
+macro_rules! answers {
+    ($( $(#[$doc:meta])* $name:ident($out:ident: $t:ty $(, $more:ident: $m:ty)*) => $answer:expr; )*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The out-pointer is null or may be written to, by HIP's contract.
+        pub unsafe extern "C" fn $name<D: Devices>($out: *mut $t $(, $more: $m)*) -> hipError_t {
+            // SAFETY: the caller's, by HIP's contract.
+            api(|| unsafe { put($out, $answer) })
+        }
+    )* };
+}
+answers! {
+    /// Gives one integer fact about a device.
+    hipDeviceGetAttribute(value: c_int, which: hipDeviceAttribute_t, index: c_int) => D::attribute(index, which)?;
+    /// Gives a device's memory in bytes.
+    hipDeviceTotalMem(bytes: usize, index: hipDevice_t) => D::total_memory(index)?;
+    /// Gives the driver's version, and the runtime's.
+    hipDriverGetVersion(version: c_int) => D::version()?;
+    /// Says whether one device can reach another's memory.
+    hipDeviceCanAccessPeer(can: c_int, index: c_int, peer: c_int) => c_int::from(D::can_access(index, peer)?);
+    /// Gives properties in the layout of HIP 6.0 and later: the architecture alone.
+    hipGetDevicePropertiesR0600(properties: hipDeviceProp_tR0600, index: c_int) => hipDeviceProp_tR0600 {
+        before: [0; 1160],
+        gcnArchName: name(&D::architecture(index)?),
+        after: [0; 56],
+    };
+    /// Gives properties in the layout before HIP 6.0: the architecture alone.
+    hipGetDeviceProperties(properties: hipDeviceProp_tR0000, index: c_int) => hipDeviceProp_tR0000 {
+        before: [0; 396],
+        gcnArchName: name(&D::architecture(index)?),
+        after: [0; 140],
+    };
+}
+
+fn name(text: &str) -> [c_char; 256] {
+    let mut name = [0; 256];
+    copy_text(&mut name, text);
+    name
+}
+
+/// Initialises the runtime.
+///
+/// # Safety
+/// None is asked for: the signature is that of the table.
+pub unsafe extern "C" fn hipInit<D: Devices>(flags: c_uint) -> hipError_t {
+    api(|| match flags {
+        0 => D::check(0),
+        _ => Err(hipErrorInvalidValue),
+    })
+}
+
+/// Counts the devices.
+///
+/// # Safety
+/// The out-pointer is null or may be written to, by HIP's contract.
+pub unsafe extern "C" fn hipGetDeviceCount<D: Devices>(count: *mut c_int) -> hipError_t {
+    api(|| {
+        let devices = D::count()?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(count, devices as c_int) }?;
+        if devices == 0 { Err(hipErrorNoDevice) } else { Ok(()) }
+    })
+}
+
+/// Gives the current device's free and total memory in bytes.
+///
+/// # Safety
+/// The out-pointers are null or may be written to, by HIP's contract.
+pub unsafe extern "C" fn hipMemGetInfo<D: Devices>(free: *mut usize, total: *mut usize) -> hipError_t {
+    api(|| {
+        let (left, all) = D::memory()?;
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(free, left) }?;
+        // SAFETY: as above.
+        unsafe { put(total, all) }
+    })
+}

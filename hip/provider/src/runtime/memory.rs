@@ -1,0 +1,106 @@
+//! A map of what is allocated, against which copies are checked as HIP checks them.
+
+use super::Status;
+use core::ffi::c_void;
+use hip_sys::*;
+use std::{
+    collections::BTreeMap,
+    sync::{PoisonError, RwLock, RwLockReadGuard},
+};
+
+/// The live allocations of a provider by address: their sizes in bytes, and what the provider keeps of each.
+pub struct Allocations<T>(RwLock<BTreeMap<usize, (usize, T)>>);
+
+/// What a range of memory is to the runtime.
+pub enum Place {
+    /// Wholly inside one allocation.
+    Inside,
+    /// Begins in an allocation and runs past its end.
+    Past,
+    /// Begins in none: the host's own memory, as far as can be known.
+    Elsewhere,
+}
+
+impl<T: Copy> Allocations<T> {
+    /// None.
+    #[allow(clippy::new_without_default, reason = "for statics, whose initialisers are constant")]
+    pub const fn new() -> Self {
+        Self(RwLock::new(BTreeMap::new()))
+    }
+
+    /// The map itself; nothing is added or removed meanwhile.
+    pub fn read(&self) -> RwLockReadGuard<'_, BTreeMap<usize, (usize, T)>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The allocation that holds an address: where it begins, its bytes, and what is kept of it.
+    pub fn find(&self, address: usize) -> Option<(usize, usize, T)> {
+        let live = self.read();
+        let (&start, &(bytes, own)) = live.range(..=address).next_back()?;
+        (address - start < bytes).then_some((start, bytes, own))
+    }
+
+    /// What a range is.
+    pub fn place(&self, pointer: *const c_void, bytes: usize) -> Place {
+        match self.find(pointer as usize) {
+            Some((start, all, _)) if bytes <= all - (pointer as usize - start) => Place::Inside,
+            Some(_) => Place::Past,
+            None => Place::Elsewhere,
+        }
+    }
+
+    /// Whether the range lies inside one live allocation.
+    pub fn holds(&self, pointer: *const c_void, bytes: usize) -> bool {
+        matches!(self.place(pointer, bytes), Place::Inside)
+    }
+
+    /// Adds an allocation.
+    pub fn keep(&self, start: usize, bytes: usize, own: T) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(start, (bytes, own));
+    }
+
+    /// Takes an allocation that begins here, and is `valid`, out of the map.
+    pub fn forget(&self, pointer: *mut c_void, valid: impl Fn(&T) -> bool) -> Status<T> {
+        let mut live = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        match live.entry(pointer as usize) {
+            std::collections::btree_map::Entry::Occupied(entry) if valid(&entry.get().1) => {
+                Ok(entry.remove().1)
+            }
+            _ => Err(hipErrorInvalidValue),
+        }
+    }
+
+    /// AMD's checks of a copy: null, direction, the end of an allocation; and memory of a kind other than the direction
+    /// says.
+    pub fn check_copy(
+        &self,
+        to: *const c_void,
+        from: *const c_void,
+        bytes: usize,
+        kind: hipMemcpyKind,
+    ) -> Status {
+        if to.is_null() || from.is_null() {
+            return Err(hipErrorInvalidValue);
+        }
+        if kind > hipMemcpyDefault {
+            return Err(hipErrorInvalidMemcpyDirection);
+        }
+        let device = [
+            (to, kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice),
+            (from, kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice),
+        ];
+        for (pointer, must_be_device) in device {
+            match self.place(pointer, bytes) {
+                Place::Inside => {}
+                Place::Elsewhere if !must_be_device => {}
+                Place::Elsewhere | Place::Past => return Err(hipErrorInvalidValue),
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a fill that is inside an allocation; `None` stands for more than there can be.
+    pub fn check_fill(&self, to: *const c_void, bytes: Option<usize>) -> Status<usize> {
+        bytes.filter(|&bytes| bytes == 0 || self.holds(to, bytes)).ok_or(hipErrorInvalidValue)
+    }
+}

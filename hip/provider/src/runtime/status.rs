@@ -1,0 +1,164 @@
+//! Statuses: their texts, the boundary, the calling thread's last error.
+
+use hip_sys::*;
+use std::{
+    cell::Cell,
+    ffi::{CStr, c_char},
+};
+
+/// What a call of the runtime comes to.
+pub type Status<T = ()> = Result<T, hipError_t>;
+
+thread_local! {
+    static LAST: Cell<hipError_t> = const { Cell::new(hipSuccess) };
+}
+
+/// The body of an API function: nothing unwinds into the caller, a failure becomes the thread's last error.
+#[inline]
+pub fn api(body: impl FnOnce() -> Status) -> hipError_t {
+    match crate::boundary(hipSuccess, hipErrorUnknown, body) {
+        // Not finished is an answer.
+        status @ (hipSuccess | hipErrorNotReady) => status,
+        status => failed(status),
+    }
+}
+
+#[cold]
+fn failed(status: hipError_t) -> hipError_t {
+    LAST.set(status);
+    status
+}
+
+/// The calling thread's last error, which is then none.
+///
+/// # Safety
+/// None is asked for, here and for the two texts: the signatures are those of the table.
+pub unsafe extern "C" fn hipGetLastError() -> hipError_t {
+    LAST.replace(hipSuccess)
+}
+
+macro_rules! errors {
+    ($( $name:ident $text:literal; )*) => {
+        /// The name and the description of HIP's statuses.
+        fn describe(error: hipError_t) -> Option<(&'static CStr, &'static CStr)> {
+            match error {
+                $( $name => Some((
+                    const { c_string(concat!(stringify!($name), "\0")) },
+                    const { c_string(concat!($text, "\0")) },
+                )), )*
+                _ => None,
+            }
+        }
+    };
+}
+
+const fn c_string(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("one NUL, at the end"),
+    }
+}
+
+errors! {
+    hipSuccess "no error";
+    hipErrorInvalidValue "invalid argument";
+    hipErrorOutOfMemory "out of memory";
+    hipErrorNotInitialized "initialization error";
+    hipErrorDeinitialized "driver shutting down";
+    hipErrorInvalidConfiguration "invalid configuration argument";
+    hipErrorInvalidDevicePointer "invalid device pointer";
+    hipErrorInvalidMemcpyDirection "invalid copy direction for memcpy";
+    hipErrorInvalidDeviceFunction "invalid device function";
+    hipErrorNoDevice "no ROCm-capable device is detected";
+    hipErrorInvalidDevice "invalid device ordinal";
+    hipErrorInvalidImage "device kernel image is invalid";
+    hipErrorInvalidContext "invalid device context";
+    hipErrorContextAlreadyCurrent "context is already current context";
+    hipErrorNoBinaryForGpu "no kernel image is available for execution on the device";
+    hipErrorECCNotCorrectable "uncorrectable ECC error encountered";
+    hipErrorPeerAccessUnsupported "peer access is not supported between these two devices";
+    hipErrorInvalidKernelFile "invalid kernel file";
+    hipErrorInvalidSource "device kernel image is invalid";
+    hipErrorFileNotFound "file not found";
+    hipErrorInvalidHandle "invalid resource handle";
+    hipErrorIllegalState "the operation cannot be performed in the present state";
+    hipErrorNotFound "named symbol not found";
+    hipErrorNotReady "device not ready";
+    hipErrorIllegalAddress "an illegal memory access was encountered";
+    hipErrorLaunchOutOfResources "too many resources requested for launch";
+    hipErrorLaunchTimeOut "the launch timed out and was terminated";
+    hipErrorPeerAccessAlreadyEnabled "peer access is already enabled";
+    hipErrorContextIsDestroyed "context is destroyed";
+    hipErrorAssert "device-side assert triggered";
+    hipErrorLaunchFailure "unspecified launch failure";
+    hipErrorCooperativeLaunchTooLarge "too many blocks in cooperative launch";
+    hipErrorNotSupported "operation not supported";
+    hipErrorStreamCaptureUnsupported "operation not permitted when stream is capturing";
+    hipErrorStreamCaptureInvalidated "operation failed due to a previous error during capture";
+    hipErrorStreamCaptureMerge "operation would result in a merge of separate capture sequences";
+    hipErrorStreamCaptureUnmatched "capture was not ended in the same stream as it began";
+    hipErrorStreamCaptureUnjoined "capturing stream has unjoined work";
+    hipErrorStreamCaptureIsolation "dependency created on uncaptured work in another stream";
+    hipErrorStreamCaptureImplicit "operation would make the legacy stream depend on a capturing blocking stream";
+    hipErrorCapturedEvent "operation not permitted on an event last recorded in a capturing stream";
+    hipErrorStreamCaptureWrongThread "attempt to terminate a thread-local capture sequence from another thread";
+    hipErrorGraphExecUpdateFailure "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
+    hipErrorUnknown "unknown error";
+}
+
+/// Whether HIP has a name for a status.
+pub fn is_named(error: hipError_t) -> bool {
+    describe(error).is_some()
+}
+
+/// A status's name.
+///
+/// # Safety
+/// As [`hipGetLastError`].
+pub unsafe extern "C" fn hipGetErrorName(error: hipError_t) -> *const c_char {
+    describe(error).map_or(c"hipErrorUnknown", |(name, _)| name).as_ptr()
+}
+
+/// A status's description.
+///
+/// # Safety
+/// As [`hipGetLastError`].
+pub unsafe extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
+    describe(error).map_or(c"unknown error", |(_, text)| text).as_ptr()
+}
+
+/// Writes a result where the caller wants it.
+///
+/// # Safety
+/// `out` is null or may be written to.
+pub unsafe fn put<T>(out: *mut T, value: T) -> Status {
+    if out.is_null() {
+        return Err(hipErrorInvalidValue);
+    }
+    // SAFETY: not null; the caller vouches for the rest.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_have_names() {
+        // SAFETY: a static text for any status.
+        let name = |status| unsafe { CStr::from_ptr(hipGetErrorName(status)) };
+        assert_eq!(name(hipErrorLaunchOutOfResources), c"hipErrorLaunchOutOfResources");
+        assert_eq!(name(12345), c"hipErrorUnknown");
+    }
+
+    #[test]
+    fn a_failure_is_the_threads_last_error_once() {
+        assert_eq!(api(|| Err(hipErrorInvalidValue)), hipErrorInvalidValue);
+        assert_eq!(api(|| Err(hipErrorNotReady)), hipErrorNotReady);
+        // SAFETY: no precondition.
+        let twice = unsafe { [hipGetLastError(), hipGetLastError()] };
+        assert_eq!(twice, [hipErrorInvalidValue, hipSuccess]);
+        assert_eq!(api(|| panic!("must not unwind into C")), hipErrorUnknown);
+    }
+}

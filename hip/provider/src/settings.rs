@@ -1,0 +1,22 @@
+//! Settings that can't be honoured.
+
+use std::fmt;
+
+/// A setting that can't be honoured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The environment variable.
+    pub what: String,
+    /// What it may be.
+    pub expected: String,
+    /// What it is.
+    pub found: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: expected {}, found {}", self.what, self.expected, self.found)
+    }
+}
+
+impl std::error::Error for Problem {}
