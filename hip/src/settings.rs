@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use crate::chain::STEPS;
 use crate::error::{Error, Result};
+use crate::launch::chain::STEPS;
 use crate::provider::{ProviderKind, provider};
 
 /// What the environment asks for.

@@ -15,8 +15,8 @@ use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATT
 
 use super::descriptor::{ConvolutionDesc, TensorDesc};
 use super::{Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, elements};
+use crate::memory::span::Span;
 use crate::settings::{FindMode, settings};
-use crate::span::Span;
 use crate::{Buffer, DType, Error, Result};
 use calls::Operands;
 

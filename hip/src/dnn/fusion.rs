@@ -12,7 +12,7 @@ use super::descriptor::{ConvolutionDesc, FusionPlan, OperatorArgs, TensorDesc};
 use super::{
     Activation, ConvDesc, Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, one, zero,
 };
-use crate::span::Span;
+use crate::memory::span::Span;
 use crate::{Error, Result, workarounds};
 
 const OP: &str = "fused convolution";

@@ -20,9 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use hip_sys::hipStream_t;
 use miopen_sys::*;
 
-use crate::span::Span;
+use crate::memory::span::Span;
+use crate::provider::library;
 use crate::workarounds::Halves;
-use crate::{Buffer, DType, Error, Result, carry_faults, library, trace};
+use crate::{Buffer, DType, Error, Result, carry_faults, trace};
 
 pub use activation::Activation;
 pub use conv::ConvDesc;

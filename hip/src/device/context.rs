@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use hip_sys::{Hip, hipError_t};
 
+use crate::device::event::{Event, EventKind};
 use crate::error::{Error, Result, check, device_error};
-use crate::event::{Event, EventKind};
 use crate::provider::Provider;
 
 /// What a device was asked to do, counted above the provider.

@@ -1,5 +1,11 @@
 //! Devices: memory, copies, launches and waits on one GPU.
 
+pub(crate) mod context;
+pub(crate) mod event;
+pub(crate) mod info;
+pub(crate) mod stream;
+pub(crate) mod survey;
+
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -7,23 +13,23 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use hip_kernels::KernelName;
 
 use crate::blas::Blas;
-use crate::buffer::Buffer;
-use crate::chain;
-use crate::context::{Context, Counters};
+use crate::device::context::{Context, Counters};
+use crate::device::event::{Event, EventKind};
+use crate::device::info::DeviceInfo;
+use crate::device::stream::Stream;
 use crate::dnn::Dnn;
 use crate::error::{Error, Result};
-use crate::event::{Event, EventKind};
-use crate::fault::Faults;
-use crate::info::DeviceInfo;
+use crate::launch::chain;
+use crate::launch::kernels::{Kernel, Kernels, Program};
 use crate::launch::{Grid, Launch};
-use crate::memory::{Driver, TransferFences};
-use crate::module::{Kernel, Kernels, Program};
+use crate::memory::buffer::Buffer;
+use crate::memory::driver::{Driver, TransferFences};
+use crate::memory::fault::Faults;
+use crate::memory::pinned::Staging;
+use crate::memory::pool::{MemoryPool, PoolBlock, Purpose};
 use crate::once::Once;
-use crate::pinned::Staging;
-use crate::pool::{MemoryPool, PoolBlock, Purpose};
 use crate::provider::{Provider, provider};
 use crate::settings::{deterministic, settings};
-use crate::stream::Stream;
 use crate::workarounds;
 
 /// Items of an element-wise launch per block: 8 a thread of 256. A strided copy of 2^28 f32 on an H200: 1.99 TB/s,
@@ -124,7 +130,7 @@ impl Device {
 
     /// Free and total bytes, as the driver says; what the pool caches is not free.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
-        crate::memory::free_and_total(&self.context)
+        crate::memory::driver::free_and_total(&self.context)
     }
 
     /// The device's memory pool.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hip_sys::{hipErrorNotReady, hipEvent_t};
 
-use crate::context::{Context, count};
+use crate::device::context::{Context, count};
 use crate::error::{Error, Result};
 
 /// A point in a stream of one device.

@@ -9,9 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
-use crate::span::Span;
+use crate::memory::span::Span;
+use crate::provider::library;
 use crate::workarounds::Halves;
-use crate::{Buffer, DType, Error, Result, carry_faults, library, trace, workarounds};
+use crate::{Buffer, DType, Error, Result, carry_faults, trace, workarounds};
 use layout::{Operand, Plan, Strided};
 
 /// A batch of matrices in device memory; offset and strides in elements.

@@ -13,15 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytemuck::{Pod, Zeroable};
 use hip_kernels::{CHAIN, DType, KernelName};
 
-use crate::buffer::Buffer;
 use crate::device::Device;
+use crate::device::stream::Stream;
 use crate::error::Result;
 use crate::launch::Grid;
-use crate::marks::carry_faults;
-use crate::module::Kernel;
+use crate::launch::kernels::Kernel;
+use crate::memory::buffer::Buffer;
+use crate::memory::marks::carry_faults;
 use crate::provider::ProviderKind;
 use crate::settings::settings;
-use crate::stream::Stream;
 use crate::trace;
 
 /// `STEPS` of `chain.hip`. Burn's Adam has 13 for each parameter.

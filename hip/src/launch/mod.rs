@@ -1,5 +1,8 @@
 //! Launching kernels: one typed builder, its arguments inline.
 
+pub(crate) mod chain;
+pub(crate) mod kernels;
+
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -7,14 +10,14 @@ use std::sync::Arc;
 
 use bytemuck::NoUninit;
 
-use crate::buffer::Buffer;
-use crate::context::count;
 use crate::device::Device;
+use crate::device::context::count;
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-use crate::fault::{Fault, Ticket};
-use crate::marks::Set;
-use crate::module::Kernel;
-use crate::stream::Stream;
+use crate::launch::kernels::Kernel;
+use crate::memory::buffer::Buffer;
+use crate::memory::fault::{Fault, Ticket};
+use crate::memory::marks::Set;
 use crate::trace;
 
 /// The arguments that a kernel may have.

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::device::Device;
-use crate::marks::Marks;
-use crate::pool::PoolBlock;
+use crate::memory::marks::Marks;
+use crate::memory::pool::PoolBlock;
 
 /// Memory of one device, from its pool; given back when dropped. Not `Clone`: share an `Arc`.
 pub struct Buffer {

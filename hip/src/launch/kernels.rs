@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use hip_kernels::{Arg, KernelName};
 use hip_sys::{hipFunction_t, hipModule_t};
 
-use crate::cache::{CodeObject, code_cache};
-use crate::context::Context;
+use crate::compile::cache::{CodeObject, code_cache};
+use crate::compile::rtc::{self, c_text};
+use crate::compile::toolchain::Toolchain;
+use crate::device::context::Context;
+use crate::device::event::Event;
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-use crate::event::Event;
 use crate::hash::Quick;
-use crate::library;
 use crate::once::Once;
-use crate::rtc::{self, c_text};
-use crate::stream::Stream;
-use crate::toolchain::Toolchain;
+use crate::provider::library;
 
 /// Bytes of loaded code objects before those used longest ago are unloaded: some 5,000 kernels of 50 KB.
 const MOST_LOADED: usize = 256 << 20;

@@ -9,9 +9,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::fault::{Ticket, progress, tell};
+use crate::memory::buffer::Buffer;
+use crate::memory::fault::{Ticket, progress, tell};
 
 /// With more tickets, a set asks how far the device is, which costs an event now and then.
 const FEW: usize = 8;

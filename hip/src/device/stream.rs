@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use hip_sys::hipStream_t;
 
-use crate::chain::Chain;
-use crate::context::{Context, count};
+use crate::device::context::{Context, count};
+use crate::device::event::{Event, EventKind};
 use crate::error::Result;
-use crate::event::{Event, EventKind};
+use crate::launch::chain::Chain;
 
 /// A queue of work on one device, in order.
 pub struct Stream {

@@ -1,5 +1,9 @@
 //! Providers: the implementations of AMD's C API, and which one this process uses.
 
+pub(crate) mod diagnosis;
+pub(crate) mod inventory;
+pub(crate) mod library;
+
 use std::ffi::c_int;
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +14,7 @@ use miopen_sys::Miopen;
 use rocblas_sys::Rocblas;
 
 use crate::error::{Error, Result, check, check_rtc, device_error};
-use crate::library::{self, Loaded, fill};
+use crate::provider::library::{Loaded, fill};
 use crate::settings::settings;
 
 /// The CUDA provider's tables.
@@ -223,7 +227,7 @@ impl fmt::Debug for Provider {
 }
 
 fn no_device(kind: ProviderKind, libraries: &[(&'static str, String)]) -> Error {
-    let reason = match (kind, crate::diagnosis::Diagnosis::of_this_machine().problems().first()) {
+    let reason = match (kind, crate::provider::diagnosis::Diagnosis::of_this_machine().problems().first()) {
         (ProviderKind::Rocm, Some(problem)) => format!("HIP is installed but finds no device: {problem}"),
         (ProviderKind::Rocm, None) => "HIP is installed but finds no device".into(),
         _ => format!("{kind} has no device"),
