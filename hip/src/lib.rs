@@ -45,6 +45,7 @@ mod workarounds;
 
 pub use blas::{Blas, MatrixView};
 pub use compile::cache::{CacheStats, CodeCache, code_cache};
+pub use compile::program::Program;
 pub use compile::rtc::{CompiledKernels, Compiler};
 pub use device::Device;
 pub use device::context::Counters;
@@ -59,19 +60,18 @@ pub use dnn::{
 pub use error::{Error, Result};
 pub use hip_kernels::{DType, KernelName};
 pub use launch::chain::{ElementWise, Elements, Operands};
-pub use launch::kernels::{Kernel, Program};
-pub use launch::{Grid, Launch, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
-pub use memory::buffer::Buffer;
+pub use launch::grid::Grid;
+pub use launch::kernel::Kernel;
+pub use launch::{Launch, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
+pub use memory::buffer::{Buffer, carry_faults};
 pub use memory::fault::Fault;
 pub use memory::host::HostBuffer;
-pub use memory::marks::carry_faults;
 pub use memory::pool::{MemoryPool, PoolStats};
 pub use memory::transfer::Read;
 pub use provider::diagnosis::Diagnosis;
 pub use provider::inventory::LibraryReport;
+pub use provider::kind::ProviderKind;
 pub use provider::{
-    Provider, ProviderKind, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
+    Provider, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
-pub use settings::{
-    Route, attention_scores, conv_route, deterministic, launch_reach, matmul_route, norm_route,
-};
+pub use settings::{Route, attention_scores, conv_route, deterministic, launch_reach, matmul_route};

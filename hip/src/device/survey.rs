@@ -8,8 +8,9 @@ use crate::device::info::DeviceInfo;
 use crate::error::{Error, Result};
 use crate::provider::diagnosis::Diagnosis;
 use crate::provider::inventory::{LibraryReport, inventory, version};
+use crate::provider::kind::ProviderKind;
 use crate::provider::library::{self, fill};
-use crate::provider::{Provider, ProviderKind, Versions, candidate};
+use crate::provider::{Provider, Versions, candidate};
 use crate::workarounds;
 
 /// What was found of one provider.

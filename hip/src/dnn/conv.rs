@@ -156,6 +156,10 @@ impl ConvDesc {
         Ok(y)
     }
 
+    pub(super) fn options(&self) -> [&[usize]; 3] {
+        [&self.padding, &self.stride, &self.dilation]
+    }
+
     pub(super) fn validate(&self) -> Result<()> {
         let y = self.output()?;
         if y != self.y {
@@ -299,7 +303,7 @@ impl Dnn {
         desc.validate()?;
         let table = self.table;
         let mut prepared = Prepared {
-            conv: ConvolutionDesc::of(table, OP, desc)?,
+            conv: ConvolutionDesc::of(table, OP, desc.options(), desc.groups)?,
             x: TensorDesc::packed(table, OP, data_type, &desc.x)?,
             w: TensorDesc::packed(table, OP, data_type, &desc.w)?,
             y: TensorDesc::packed(table, OP, data_type, &desc.y)?,
