@@ -2,14 +2,14 @@
 
 use super::{
     Status,
-    device::{Device, SHARED_BYTES, blocks_per_unit, max_block},
+    device::{Device, blocks_per_unit, max_block},
     error::{api, put},
     module::{Function, function},
     pool::{parallel, threads},
     settings,
     stream::stream_device,
 };
-use crate::abi::{Dim3, Kernel, LaunchRecord};
+use crate::abi::{Dim3, Kernel, LaunchRecord, LaunchShape, SHARED_BYTES};
 use hip_sys::*;
 use std::{
     cell::RefCell,
@@ -45,13 +45,6 @@ unsafe extern "C" fn scratch(bytes: u64) -> *mut c_void {
         }
         memory.as_mut_ptr().cast()
     })
-}
-
-/// What a launch needs besides the kernel.
-pub(crate) struct LaunchShape {
-    pub(crate) grid: Dim3,
-    pub(crate) block: Dim3,
-    pub(crate) shared_bytes: u32,
 }
 
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]
