@@ -414,5 +414,14 @@ pub(crate) fn collapse<const N: usize>(shape: &[usize], operands: [&[isize]; N])
     out
 }
 
+/// The permutation that undoes `order`.
+pub(crate) fn inverse(order: &[usize]) -> Vec<usize> {
+    let mut back = vec![0; order.len()];
+    for (at, &axis) in order.iter().enumerate() {
+        back[axis] = at;
+    }
+    back
+}
+
 #[cfg(test)]
 mod tests;

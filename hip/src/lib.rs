@@ -29,70 +29,49 @@
 //! | `CUDA_PATH`, `CUDA_HOME` | where NVIDIA's libraries are looked for first, in `lib64` and `lib` | `/usr/local/cuda`, then the loader's path |
 //! | `ROCM_PATH` | where AMD's libraries are looked for first, in `lib` and `lib64` | `/opt/rocm`, then the loader's path |
 
-mod arena;
 mod blas;
-mod buffer;
-mod cache;
-mod chain;
-mod context;
+mod compile;
 mod device;
-mod diagnosis;
 mod dnn;
 mod error;
-mod event;
-mod fault;
 mod hash;
-mod host;
-mod info;
-mod inventory;
 mod launch;
-mod library;
-mod marks;
 mod memory;
-mod module;
 mod once;
-mod pinned;
-mod pool;
 mod provider;
-mod rtc;
 mod settings;
-mod span;
-mod stream;
-mod survey;
-mod toolchain;
 pub mod trace;
-mod transfer;
 mod workarounds;
 
 pub use blas::{Blas, MatrixView};
-pub use buffer::Buffer;
-pub use cache::{CacheStats, CodeCache, code_cache};
-pub use chain::{ElementWise, Elements, Operands};
-pub use context::Counters;
+pub use compile::cache::{CacheStats, CodeCache, code_cache};
+pub use compile::program::Program;
+pub use compile::rtc::{CompiledKernels, Compiler};
 pub use device::Device;
-pub use diagnosis::Diagnosis;
+pub use device::context::Counters;
+pub use device::event::Event;
+pub use device::info::DeviceInfo;
+pub use device::stream::Stream;
+pub use device::survey::{ProviderReport, rocblas_serves, survey};
 pub use dnn::{
     Activation, BatchNormDesc, ConvDesc, Dnn, GroupNormDesc, LayerNormDesc, PoolDesc, PoolMode, ReduceDesc,
     Reduction, SoftmaxDesc, TensorArg,
 };
 pub use error::{Error, Result};
-pub use event::Event;
-pub use fault::Fault;
 pub use hip_kernels::{DType, KernelName};
-pub use host::HostBuffer;
-pub use info::DeviceInfo;
-pub use inventory::LibraryReport;
-pub use launch::{Grid, Launch, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
-pub use marks::carry_faults;
-pub use module::{Kernel, Program};
-pub use pool::{MemoryPool, PoolStats};
+pub use launch::chain::{ElementWise, Elements, Operands};
+pub use launch::grid::Grid;
+pub use launch::kernel::Kernel;
+pub use launch::{Launch, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
+pub use memory::buffer::{Buffer, carry_faults};
+pub use memory::fault::Fault;
+pub use memory::host::HostBuffer;
+pub use memory::pool::{MemoryPool, PoolStats};
+pub use memory::transfer::Read;
+pub use provider::diagnosis::Diagnosis;
+pub use provider::inventory::LibraryReport;
+pub use provider::kind::ProviderKind;
 pub use provider::{
-    Provider, ProviderKind, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
+    Provider, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
-pub use rtc::{CompiledKernels, Compiler};
-pub use settings::{
-    Route, attention_scores, conv_route, deterministic, launch_reach, matmul_route, norm_route,
-};
-pub use stream::Stream;
-pub use survey::{ProviderReport, rocblas_serves, survey};
-pub use transfer::Read;
+pub use settings::{Route, attention_scores, conv_route, deterministic, launch_reach, matmul_route};

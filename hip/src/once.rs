@@ -1,5 +1,6 @@
 //! A value that is made when it is first asked for, by code that may fail.
 
+use std::any::Any;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::error::{Error, Result};
@@ -30,6 +31,21 @@ impl<T> Once<T> {
         match make() {
             Err(error) if !matches!(error, Error::NotAvailable { .. }) => Err(error),
             value => self.value.get_or_init(|| value).as_ref().map_err(Error::clone),
+        }
+    }
+}
+
+/// As [`Once`], for a value whose type only its user knows: so a device keeps what is built upon devices.
+#[derive(Default)]
+pub(crate) struct OnceAny(Once<Box<dyn Any + Send + Sync>>);
+
+impl OnceAny {
+    /// The value, which has the same type at every call.
+    #[inline]
+    pub(crate) fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+        match self.0.get(|| Ok(Box::new(make()?)))?.downcast_ref() {
+            Some(value) => Ok(value),
+            None => unreachable!("one function makes the value"),
         }
     }
 }

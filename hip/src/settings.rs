@@ -4,9 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use crate::chain::STEPS;
 use crate::error::{Error, Result};
-use crate::provider::{ProviderKind, provider};
+use crate::provider::kind::{ProviderKind, parse_choice};
 
 /// What the environment asks for.
 #[derive(Debug, Clone)]
@@ -80,6 +79,9 @@ const CACHE_LIMIT: u64 = 512 << 20;
 /// 3.52 without; at a sequence of 2048 2.0 and 3.1, 4.8 and 12.8.
 const ATTENTION_SCORES: usize = 256 << 20;
 
+/// Steps of one chain: `STEPS` of `chain.hip`. Burn's Adam has 13 for each parameter.
+pub(crate) const STEPS: usize = 16;
+
 /// Kernels have element counts and offsets in 32 bits.
 const LAUNCH_REACH: usize = i32::MAX as usize;
 
@@ -118,21 +120,6 @@ pub fn launch_reach() -> usize {
     *VALUE.get_or_init(|| settings().map_or(LAUNCH_REACH, |settings| settings.launch_reach))
 }
 
-/// `BURN_ROCM_NORM`: who computes batch, layer and group norms.
-///
-/// Where nothing is said, the kernels on the `cuda` provider: MIOpen shares a channel among blocks, cuDNN gives it
-/// to one, which leaves most of a device idle (on an H200 the gradient of batch norm over `[4096, 32, 28, 28]` took
-/// 4.6 ms, where its bytes need 0.5), and has no layer norm.
-///
-/// # Errors
-/// `Config` for a variable that makes no sense; where no provider can be had, why.
-pub fn norm_route() -> Result<Route> {
-    Ok(match settings()?.norm {
-        Route::Auto if provider()?.kind() == ProviderKind::Cuda => Route::Own,
-        route => route,
-    })
-}
-
 /// `BURN_ROCM_ATTENTION_SCORES`: the bytes of one attention's scores up to which they may be kept in memory for the
 /// gradient; 256 MiB.
 ///
@@ -150,7 +137,7 @@ fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Settings> {
     };
     let provider = match set("BURN_ROCM_PROVIDER") {
         None => None,
-        Some(name) => crate::provider::parse_choice(&name)?,
+        Some(name) => parse_choice(&name)?,
     };
     let cache_dir = if flag("BURN_ROCM_CACHE", set("BURN_ROCM_CACHE"), true)? {
         path("BURN_ROCM_CACHE_DIR")

@@ -3,10 +3,11 @@
 #
 #   tests/rocm/bindings.sh [--write] INCLUDE...
 #
-# Each INCLUDE is a root that tests/rocm/root.sh made, or a folder that holds hip/ and, where there are any, rocblas/ and miopen/
-# of one ROCm; one of them must have all three. What was found is kept in tests/rocm/bindings.txt, item by item, for 5.7, 6.4 and 7.2: an item that changes must be
-# held against all three again (--write). rocBLAS 5.7 and MIOpen 5.7 are in no Debian; their headers come from AMD's repositories
-# (tag rocm-5.7.1: library/include of rocBLAS, include of MIOpen, with what CMake makes of config.h, export.h and version.h).
+# Each INCLUDE is a root that tests/rocm/root.sh made, or a folder that holds hip/ and, where there are any, rocblas/
+# and miopen/ of one ROCm; one of them must have all three. What was found is kept in tests/rocm/bindings.txt, item by
+# item, for 5.7, 6.4 and 7.2: an item that changes must be held against all three again (--write). rocBLAS 5.7 and
+# MIOpen 5.7 are in no Debian; their headers come from AMD's repositories (tag rocm-5.7.1: library/include of rocBLAS,
+# include of MIOpen, with what CMake makes of config.h, export.h and version.h).
 set -euo pipefail
 includes=() write=()
 for argument; do
@@ -45,7 +46,8 @@ constants=$(grep -rhE '^(pub const [a-zA-Z]| {8}[a-zA-Z_0-9]+ = [0-9a-fx]+,$)' $
 grep -q ": $functions functions, $constants constants, " "$scratch/said" ||
     { echo "the crates' text has $functions functions and $constants constants" >&2; exit 1; }
 
-# One change at a time, of every kind, must be found: by the headers where the library's are there, by the list alone too.
+# One change at a time, of every kind, must be found: by the headers where the library's are there, by the list alone
+# too.
 changes=(
     'hip-sys/src/hip.rs|s/fn hipMalloc(ptr: \*mut \*mut c_void, size: usize)/fn hipMalloc(ptr: *mut *mut c_void, size: u32)/'
     'hip-sys/src/hip.rs|s/(ms: \*mut f32, start/(ms: *mut f64, start/'

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Every kernel of the table through AMD's own hipRTC, with no GPU: compiled as the product compiles, no scratch, no spills, room
-# for enough waves, 16 bytes an access where it matters, no header on disk, and how long it takes.
+# Every kernel of the table through AMD's own hipRTC, with no GPU: compiled as the product compiles, no scratch, no
+# spills, room for enough waves, 16 bytes an access where it matters, no header on disk, and how long it takes.
 #
 #   kernels.sh ROOT [--arch a,b | --full | --changed] [--family f,g] [--write] [--keep FILE]
 #
-#   ROOT        a root made by root.sh: of ROCm 7.2, by whose compiler the kernels are shaped. Of an older one is asked only that each
-#               kernel compiles and is found by its name; what spills is listed
-#   --arch      these architectures; else those that every run does (tests/rocm/src/architecture.rs lists all), by an older ROCm gfx1030
+#   ROOT        a root made by root.sh: of ROCm 7.2, by whose compiler the kernels are shaped. Of an older one is
+#               asked only that each kernel compiles and is found by its name; what spills is listed
+#   --arch      these architectures; else those that every run does (tests/rocm/src/architecture.rs lists all), by an
+#               older ROCm gfx1030
 #   --full      all of them
-#   --changed   all of them where what makes a kernel is not what docs/kernels.md says that it was made of, else those that every run
-#               does. By an older ROCm: gfx1030 where it differs, else nothing
+#   --changed   all of them where what makes a kernel is not what docs/kernels.md says that it was made of, else those
+#               that every run does. By an older ROCm: gfx1030 where it differs, else nothing
 #   --family    the kernels of these families only: no tables, no times
-#   --write     puts the tables into docs/kernels.md instead of comparing; with --full, and where all is well, what it was made of too
-#   --keep      takes from FILE what an earlier run found of families whose sources are the same, and puts all of it there: so
-#               `--full --write --keep FILE` compiles only what changed since
+#   --write     puts the tables into docs/kernels.md instead of comparing; with --full, and where all is well, what it
+#               was made of too
+#   --keep      takes from FILE what an earlier run found of families whose sources are the same, and puts all of it
+#               there: so `--full --write --keep FILE` compiles only what changed since
 #
 # Exit status: 0 all is well, 1 something is not (each thing has a line), 2 wrong use. Needs root, for chroot.
 set -euo pipefail
@@ -27,7 +29,9 @@ cd "$(dirname "$(realpath "$0")")/../.."
 # What a kernel is made of: its sources and their table, the options and headers, and how it is asked for by its name.
 sources() {
     {
-        find hip/kernels hip/src/rtc.rs -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+        find hip/kernels -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+        # Without the paths by which it imports: they change no kernel.
+        grep -v '^use crate::' hip/src/compile/rtc.rs
         sed -n '/^pub(crate) fn spelled_out/,/^}/p' hip/src/workarounds.rs
     } | sha256sum | cut -c1-64
 }

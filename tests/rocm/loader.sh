@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The real libraries of a ROCm root through the product's loader, with no device: versions, functions, and what a program is told.
+# The real libraries of a ROCm root through the product's loader, with no device: versions, functions, and what a
+# program is told.
 #
 #   tests/rocm/loader.sh ROOT...       ROOT is what tests/rocm/root.sh made
 set -euo pipefail
@@ -43,7 +44,8 @@ for root in "${roots[@]}"; do
     done
     echo "device-info says all of it"
 
-    # Whether rocBLAS has kernels for a chip, which is looked at before it would end the process: where its kernels are in the root.
+    # Whether rocBLAS has kernels for a chip, which is looked at before it would end the process: where its kernels
+    # are in the root.
     kernels=$(find "$root/usr/lib" -type d -path '*/rocblas/*/library' | head -1)
     [ -n "$kernels" ] || { echo "no kernels of rocBLAS here"; continue; }
     shipped=()

@@ -7,10 +7,10 @@
 #   6.4   HIP, hipRTC, rocBLAS without its GPU kernels, MIOpen: sid                                 0.5 GB
 #   5.7   HIP and hipRTC: trixie                                                                    0.3 GB
 #
-# Any Debian or Ubuntu does. apt chooses the packages with a state of its own, and they are unpacked without running their
-# scripts: the machine's own packages stay as they are. ROOT/.rocm tells of a finished root, which is found again and left
-# alone; a folder that is no such root, or one of another version, is never touched. BURN_ROCM_DEBIAN names another mirror, for instance one
-# of snapshot.debian.org once Debian has moved on.
+# Any Debian or Ubuntu does. apt chooses the packages with a state of its own, and they are unpacked without running
+# their scripts: the machine's own packages stay as they are. ROOT/.rocm tells of a finished root, which is found
+# again and left alone; a folder that is no such root, or one of another version, is never touched. BURN_ROCM_DEBIAN
+# names another mirror, for instance one of snapshot.debian.org once Debian has moved on.
 # Exit status: 0 made or found, 1 it can't be had (one line says why), 2 wrong use.
 set -euo pipefail
 

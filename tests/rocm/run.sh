@@ -5,18 +5,21 @@
 #   tests/rocm/run.sh ROOT --nn [FILTER...]
 #                                          the tests of burn-rocm-nn: its programs nn, nn_faults and memory
 #   tests/rocm/run.sh ROOT --train         20 training steps of the MLP and of the CNN, beside the CPU provider's
-#   tests/rocm/run.sh ROOT --routes        one training step of each: AMD's own logs must show every product in rocBLAS, every
-#                                          convolution and pooling in MIOpen
-#   tests/rocm/run.sh ROOT --missing       rocBLAS without its kernels, MIOpen whose kernels do not compile: the process lives, and
-#                                          every result is right, by kernels of this crate
+#   tests/rocm/run.sh ROOT --routes        one training step of each: AMD's own logs must show every product in
+#                                          rocBLAS, every convolution and pooling in MIOpen
+#   tests/rocm/run.sh ROOT --missing       rocBLAS without its kernels, MIOpen whose kernels do not compile: the
+#                                          process lives, and every result is right, by kernels of this crate
 #
-# All of it, 254 tests, took 61 minutes of one core on 2026-11-20, most of it compiling kernels the first time; none is too slow to run. The slowest:
-# `compare::casts_between_all_types` 321 s, `reduce::int_reductions` 120 s, `conv_drawn::own_kernels` 76 s, the others at most 65 s each.
+# All of it, 254 tests, took 61 minutes of one core on 2026-11-20, most of it compiling kernels the first time; none
+# is too slow to run. The slowest:
+# `compare::casts_between_all_types` 321 s, `reduce::int_reductions` 120 s, `conv_drawn::own_kernels` 76 s, the others
+# at most 65 s each.
 #
 # STEPS, MISSING, OPS, NN, NN_FAULTS and MEMORY name the programs of the tests where they are built already.
 #
-# ROOT is a Debian root that holds the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a machine
-# with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p burn-rocm-tests`.
+# ROOT is a Debian root that holds the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a
+# machine with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p
+# burn-rocm-tests`.
 set -euo pipefail
 root=$(realpath "${1:?usage: tests/rocm/run.sh ROOT [FILTER... | --nn [FILTER...] | --train | --routes | --missing]}"); shift
 cd "$(dirname "$(realpath "$0")")/../.."
@@ -50,9 +53,10 @@ case "${1:-}" in
                 END { printf "%s: %d steps, losses at most %.2g apart\n", model, NR, worst; exit !(NR == 20 && worst < 1e-3) }'
         done
     else
-        # What one step must log. The MLP's three layers: a product forward, one for each weight's gradient, one for each hidden
-        # input's. The CNN: the same of its two linear layers with an input's gradient each; its convolutions forward, by
-        # weights, and by the second's input; its pools' gradients (their maxima are a kernel's).
+        # What one step must log. The MLP's three layers: a product forward, one for each weight's gradient, one for
+        # each hidden input's. The CNN: the same of its two linear layers with an input's gradient each; its
+        # convolutions forward, by weights, and by the second's input; its pools' gradients (their maxima are a
+        # kernel's).
         for expected in mlp:8:0:0 cnn:6:5:2; do
             IFS=: read -r model gemms convs pools <<<"$expected"
             ROCM_ENV="ROCBLAS_LAYER=2 MIOPEN_ENABLE_LOGGING_CMD=1" inside "$program" "$model" 1 >"/tmp/routes-$model.txt" 2>&1
@@ -79,7 +83,8 @@ case "${1:-}" in
     ;;
 --missing)
     program=${MISSING:-$(cargo test --release -p burn-rocm-tests --test missing --no-run --message-format json | built missing)}
-    # An empty folder in place of rocBLAS's kernels; an architecture that AMD's compiler does not know in place of the device's for MIOpen.
+    # An empty folder in place of rocBLAS's kernels; an architecture that AMD's compiler does not know in place of the
+    # device's for MIOpen.
     mkdir -p "$root/opt/burn-rocm/empty"
     rocblas='matrix products run on a kernel of this crate where rocBLAS fails: not available: this rocBLAS has no kernels for gfx1030'
     miopen='kernels of this crate take the place of MIOpen where it fails: '

@@ -175,9 +175,9 @@ fn attention_is_one_kernel_or_composed() {
 fn layer_norm_goes_where_the_setting_says() {
     let (x, scale) = (tensor(&[4, 33], DType::F32), tensor(&[33], DType::F32));
     let lines = routes(|| R::layer_norm(x, scale.clone(), Some(scale), 1e-5));
-    let dnn = hip::Device::get(0).unwrap();
-    let absent = dnn.dnn().unwrap().has_layer_norm(hip::DType::F32).is_err();
-    match hip::norm_route() {
+    let device = hip::Device::get(0).unwrap();
+    let absent = device.dnn().unwrap().has_layer_norm(hip::DType::F32).is_err();
+    match device.norm_route() {
         Ok(route) if route == hip::Route::Own || absent => {
             assert_routes(&lines, &["layer_norm f32: kernel layer_norm_rows<f32, f32>"])
         }
@@ -187,7 +187,7 @@ fn layer_norm_goes_where_the_setting_says() {
         ),
     }
     let (x, scale) = (tensor(&[4, 33], DType::F64), tensor(&[33], DType::F64));
-    if hip::norm_route() != Ok(hip::Route::Library) {
+    if device.norm_route() != Ok(hip::Route::Library) {
         let lines = routes(|| R::layer_norm(x, scale.clone(), Some(scale), 1e-5));
         assert_routes(&lines, &["layer_norm f64: kernel layer_norm_rows<f64, f64>"]);
     }

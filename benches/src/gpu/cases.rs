@@ -13,6 +13,7 @@ use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, FloatDType, Int, Tensor, activation};
 
 use super::models::{Trained, fill, fused, stock};
+use super::sizes::{BEYOND_CACHES, rotations, scanned};
 use super::time::Clock;
 use crate::Options;
 
@@ -127,19 +128,10 @@ pub(crate) struct Case<B: Backend> {
     pub(crate) make: Make<B>,
 }
 
-/// Bytes that hold no operand of the last call in a GPU's caches any more (the H200's L2 has 50 MB, the MI300X's
-/// Infinity Cache 256).
-const BEYOND_CACHES: usize = 512 << 20;
-
 /// Operands made several times over, so that no call finds its own in a cache.
 struct Rotation<T> {
     states: Vec<T>,
     next: usize,
-}
-
-/// How many times operands of so many bytes are made.
-pub(crate) fn rotations(bytes: usize) -> usize {
-    BEYOND_CACHES.div_ceil(bytes.max(1)).clamp(1, 8)
 }
 
 impl<T> Rotation<T> {
@@ -197,7 +189,7 @@ pub(crate) fn cases<B: Clock>(options: &Options) -> Vec<Case<B>> {
 fn memory<B: Clock>(options: &Options) -> Vec<Case<B>> {
     let n = (1usize << 28) / options.shrink;
     let (rows, columns) = (65536 / options.shrink.min(4096), 4096);
-    let long = super::ceiling::scanned(options);
+    let long = scanned(options);
     let size = |n: usize| n as f64 * 4.0;
     let name = |op: &str| format!("{op} {n} f32");
     let pair = move |device: &B::Device| [(); 2].map(|()| uniform::<B, 1>([n], device));
@@ -306,7 +298,7 @@ fn products<B: Clock>(options: &Options) -> Vec<Case<B>> {
             over(Group::Matmul, format!("matmul {n} {name}"), 0.0, Bar::OfLibrary(1.0), bytes, make, body);
         Case { work: Work::Flops(2.0 * (n as f64).powi(3)), ..case }
     };
-    super::ceiling::products(options).into_iter().zip(dtypes).map(square).collect()
+    super::sizes::products(options).into_iter().zip(dtypes).map(square).collect()
 }
 
 fn convolutions<B: Clock>(options: &Options) -> Vec<Case<B>> {

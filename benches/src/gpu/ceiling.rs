@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use hip::{DType, Device, MatrixView};
 
-use super::cases::rotations;
+use super::sizes::{rotations, scanned};
 use crate::Options;
 
 /// Measured ceilings.
@@ -16,17 +16,6 @@ pub(crate) struct Ceiling {
     pub(crate) short_copy: f64,
     /// Seconds that the library takes for the square products of the cases.
     pub(crate) gemm: Vec<(String, f64)>,
-}
-
-/// The dtypes and sizes of the products.
-pub(crate) fn products(options: &Options) -> [(&'static str, DType, usize); 3] {
-    let n = |n: usize| n / options.shrink.min(64);
-    [("f32", DType::F32, n(4096)), ("bf16", DType::BF16, n(8192)), ("f16", DType::F16, n(8192))]
-}
-
-/// Elements of the cumulative sum.
-pub(crate) fn scanned(options: &Options) -> usize {
-    (1 << 24) / options.shrink
 }
 
 impl Ceiling {

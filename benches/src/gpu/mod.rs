@@ -7,6 +7,7 @@ pub(crate) mod models;
 mod peers;
 mod plot;
 pub(crate) mod report;
+mod sizes;
 pub(crate) mod time;
 
 use std::collections::BTreeMap;
@@ -36,7 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         if !groups.contains(&case.group) {
             continue;
         }
-        let product = ceiling::products(options)
+        let product = sizes::products(options)
             .into_iter()
             .find(|(name, _, n)| case.name == format!("matmul {n} {name}"));
         match product {

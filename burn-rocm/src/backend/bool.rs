@@ -10,7 +10,9 @@ use crate::device::RocmDevice;
 use crate::dtype::truth;
 use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
-use crate::ops::{argwhere, binary, cast, cat, compare, data, index, mask, reduce, unary, view};
+use crate::ops::{
+    argwhere, binary, cast, cat, compare, data, index, mask, reduce, slice_assign, unary, view,
+};
 use crate::tensor::RocmTensor;
 
 #[traced]
@@ -85,7 +87,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Roc
     }
 
     fn bool_slice_assign(tensor: RocmTensor, slices: &[Slice], value: RocmTensor) -> RocmTensor {
-        view::slice_assign(tensor, slices, value).or_raise()
+        slice_assign::slice_assign(tensor, slices, value).or_raise()
     }
 
     fn bool_unfold(tensor: RocmTensor, dim: usize, size: usize, step: usize) -> RocmTensor {

@@ -12,8 +12,8 @@ use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::interpolate::Padding;
 use crate::ops::{
-    binary, cast, cat, compare, data, index, index_nd, interpolate, mask, matmul, random, reduce, scan, sort,
-    unary, view,
+    binary, cast, cat, compare, data, index, index_nd, interpolate, mask, matmul, random, reduce, scan,
+    slice_assign, sort, unary, view,
 };
 use crate::tensor::RocmTensor;
 
@@ -164,7 +164,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_slice_assign(tensor: RocmTensor, slices: &[Slice], value: RocmTensor) -> RocmTensor {
-        view::slice_assign(tensor, slices, value).or_raise()
+        slice_assign::slice_assign(tensor, slices, value).or_raise()
     }
 
     fn float_unfold(tensor: RocmTensor, dim: usize, size: usize, step: usize) -> RocmTensor {

@@ -13,7 +13,8 @@ use crate::device::RocmDevice;
 use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::{
-    binary, cast, cat, compare, data, index, index_nd, mask, matmul, random, reduce, scan, sort, unary, view,
+    binary, cast, cat, compare, data, index, index_nd, mask, matmul, random, reduce, scan, slice_assign,
+    sort, unary, view,
 };
 use crate::tensor::RocmTensor;
 
@@ -71,7 +72,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn int_slice_assign(tensor: RocmTensor, slices: &[Slice], value: RocmTensor) -> RocmTensor {
-        view::slice_assign(tensor, slices, value).or_raise()
+        slice_assign::slice_assign(tensor, slices, value).or_raise()
     }
 
     fn int_unfold(tensor: RocmTensor, dim: usize, size: usize, step: usize) -> RocmTensor {

@@ -13,13 +13,14 @@ use crate::error::OrRaise;
 use crate::ops::interpolate::Mode;
 use crate::ops::pool::Window;
 use crate::ops::{
-    attention, conv, conv_direct, ctc, deform_conv, embedding, fft, interpolate, linear, norm, pool, pool1d,
+    attention, conv, conv_direct, conv_options, ctc, deform_conv, embedding, fft, interpolate, linear, norm,
+    pool, pool1d,
 };
 use crate::tensor::RocmTensor;
 
 /// Burn's options of a convolution as the engine's.
-fn plain<const N: usize>(options: ConvOptions<N>) -> conv::Options {
-    conv::Options {
+fn plain<const N: usize>(options: ConvOptions<N>) -> conv_options::Options {
+    conv_options::Options {
         stride: options.stride.to_vec(),
         padding: options.padding.to_vec(),
         dilation: options.dilation.to_vec(),
@@ -29,8 +30,8 @@ fn plain<const N: usize>(options: ConvOptions<N>) -> conv::Options {
 }
 
 /// Burn's options of a transposed convolution as the engine's.
-fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::Options {
-    conv::Options {
+fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv_options::Options {
+    conv_options::Options {
         stride: options.stride.to_vec(),
         padding: options.padding.to_vec(),
         dilation: options.dilation.to_vec(),

@@ -160,8 +160,8 @@ fn widened<const N: usize>(params: [RocmTensor; N], dtype: DType) -> hip::Result
 }
 
 /// Calls MIOpen as `BURN_ROCM_NORM` says: whether it has done the work.
-fn by_library(work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
-    let route = hip::norm_route()?;
+fn by_library(device: &hip::Device, work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
+    let route = device.norm_route()?;
     if route == Route::Own {
         return Ok(false);
     }
@@ -186,8 +186,8 @@ fn by_library(work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
 /// (<https://github.com/ROCm/rocm-libraries/pull/6765>).
 ///
 /// # Shapes
-/// - x, output: `[batch, channels, ..]`; all others: `[channels]`, of the dtype of `x`, or f32 beside an `x` of f16 or bf16; gamma and beta
-///   of one dtype, and the running statistics of one
+/// - x, output: `[batch, channels, ..]`; all others: `[channels]`, of the dtype of `x`, or f32 beside an `x` of f16
+///   or bf16; gamma and beta of one dtype, and the running statistics of one
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
@@ -233,7 +233,7 @@ pub fn batch_norm_train(
     let whole = shape.parts(1, 1, counted());
     let library = !x.is_empty()
         && whole == 1
-        && by_library(|| {
+        && by_library(device, || {
             for_miopen(OP, &x, &[])?;
             shape.desc(ty).trained_correctly()?;
             let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
@@ -294,7 +294,7 @@ pub fn batch_norm_infer(
     if output.is_empty() {
         return Ok(output);
     }
-    let library = by_library(|| {
+    let library = by_library(device, || {
         for_miopen(OP, &x, &[])?;
         let desc = shape.desc(ty);
         let [gamma, beta, mean, variance] = params.each_ref().map(arg);
@@ -347,7 +347,7 @@ pub fn batch_norm_backward(
         return Ok([dx, zeros()?, zeros()?]);
     }
     let sums = RocmTensor::empty(device, [2, channels], wide(dtype))?;
-    let library = by_library(|| {
+    let library = by_library(device, || {
         for_miopen(OP, &x, &[])?;
         shape.desc(ty).trained_correctly()?;
         let [dscale, dbias] = [row(&sums, 0)?, row(&sums, 1)?];

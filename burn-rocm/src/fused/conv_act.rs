@@ -2,7 +2,8 @@
 
 use super::act::{Act, bias_act, bias_act_backward};
 use crate::RocmTensor;
-use crate::ops::conv::{self, Options};
+use crate::ops::conv;
+use crate::ops::conv_options::Options;
 use crate::ops::data::packed;
 use hip::{Activation, Error as RocmError};
 
@@ -37,7 +38,8 @@ impl Conv2dOptions {
 /// convolution, then bias and activation in one kernel.
 ///
 /// # Shapes
-/// - x: `[batch, channels, height, width]`; weight: `[channels_out, channels / groups, window's height, width]`; bias: `[channels_out]`
+/// - x: `[batch, channels, height, width]`; weight: `[channels_out, channels / groups, window's height, width]`;
+///   bias: `[channels_out]`
 /// - result: `[batch, channels_out, height_out, width_out]`
 ///
 /// # Errors

@@ -65,7 +65,8 @@ impl Groups {
 /// there are 32 groups or more (`BURN_ROCM_NORM` overrides); otherwise an own kernel does.
 ///
 /// # Shapes
-/// - x, result: `[batch, channels, ..]`; gamma, beta: `[channels]`, of dtypes as for [`layer_norm`](super::layer_norm())
+/// - x, result: `[batch, channels, ..]`; gamma, beta: `[channels]`, of dtypes as for
+///   [`layer_norm`](super::layer_norm())
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
@@ -88,7 +89,7 @@ pub fn group_norm(
     if out.is_empty() {
         return Ok(out);
     }
-    let route = hip::norm_route()?;
+    let route = x.hip_device().norm_route()?;
     let library = match route {
         Route::Own => false,
         Route::Auto => params.is_some() && groups >= LEAST_GROUPS,

@@ -83,7 +83,7 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
     if out.is_empty() {
         return Ok(out);
     }
-    let route = hip::norm_route()?;
+    let route = x.hip_device().norm_route()?;
     if route != Route::Own {
         match rms_norm_by_miopen(&x, &gamma, epsilon, &out) {
             Ok(()) => return Ok(out),

@@ -7,6 +7,7 @@ mod act;
 mod activation;
 pub mod amp;
 mod attention;
+mod attention_options;
 mod batch_norm;
 mod conv_act;
 mod group_norm;
@@ -23,10 +24,8 @@ pub use act::{
     mul_add_backward, relu_backward, silu_mul, silu_mul_backward,
 };
 pub use activation::{silu, silu_backward};
-pub use attention::{
-    Attended, AttentionDropout, AttentionOptions, AttentionPath, attention, attention_backward,
-    attention_weights, attention_weights_backward,
-};
+pub use attention::{attention, attention_backward, attention_weights, attention_weights_backward};
+pub use attention_options::{Attended, AttentionDropout, AttentionOptions, AttentionPath};
 pub use batch_norm::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};
 pub use conv_act::{Conv2dOptions, conv_act, conv_relu_backward};
 pub use group_norm::{group_norm, group_norm_backward};

@@ -8,6 +8,7 @@ use super::data::packed;
 use super::launch::{Operand, Output, Walk, element_wise, is_packed};
 use crate::dtype::{Value, compute, element};
 use crate::error::invalid;
+use crate::layout::inverse;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
 /// The functor's result of two tensors, broadcast to one shape. Written over an operand that has no other owner.
@@ -125,15 +126,6 @@ pub(crate) fn dense_map(
         map(&tensor, &out)?;
     }
     Ok(out)
-}
-
-/// The permutation that undoes `order`.
-pub(crate) fn inverse(order: &[usize]) -> Vec<usize> {
-    let mut back = vec![0; order.len()];
-    for (at, &axis) in order.iter().enumerate() {
-        back[axis] = at;
-    }
-    back
 }
 
 /// Integer division or remainder by a scalar.

@@ -3,9 +3,9 @@
 use burn_std::{BoolStore, DType};
 use hip::KernelName;
 
-use super::binary::inverse;
 use super::data::packed;
 use super::launch::flat;
+use crate::layout::inverse;
 use crate::tensor::RocmTensor;
 
 /// The tensor's elements as `dtype`: floats to integers saturate and NaN becomes 0, integers wrap, anything but

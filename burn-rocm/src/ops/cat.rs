@@ -198,7 +198,8 @@ mod tests {
     use burn_std::{DType, Slice};
 
     use super::super::data::{read, upload};
-    use super::super::view::{flip, reshape, slice, slice_assign, swap_dims};
+    use super::super::slice_assign::slice_assign;
+    use super::super::view::{flip, reshape, slice, swap_dims};
     use super::*;
     use crate::RocmDevice;
 

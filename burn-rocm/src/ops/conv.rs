@@ -7,6 +7,7 @@ use std::sync::Once;
 use hip::{Activation, ConvDesc, Dnn, Route, TensorArg, conv_route};
 
 use super::binary::binary;
+use super::conv_options::Options;
 use super::data::{assign, full_on, packed};
 use super::launch::MAX_REACH;
 use super::reduce::sum_two_dims;
@@ -14,52 +15,6 @@ use super::view::{narrow, reshape};
 use super::{conv_direct, conv_gemm, is_gradient};
 use crate::error::{invalid, unsupported};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
-
-/// The options of a convolution, one entry a spatial axis.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    pub stride: Vec<usize>,
-    pub padding: Vec<usize>,
-    pub dilation: Vec<usize>,
-    pub groups: usize,
-    /// What a transposed convolution's output has beyond the least it could have.
-    pub padding_out: Vec<usize>,
-}
-
-impl Options {
-    /// As for a convolution over one more axis, of size 1, in front.
-    fn lifted(&self) -> Self {
-        let front = |values: &[usize], first| core::iter::once(first).chain(values.iter().copied()).collect();
-        Self {
-            stride: front(&self.stride, 1),
-            padding: front(&self.padding, 0),
-            dilation: front(&self.dilation, 1),
-            groups: self.groups,
-            padding_out: front(&self.padding_out, 0),
-        }
-    }
-
-    /// What a window and the output's extra padding reach over along an axis.
-    fn reach(&self, axis: usize, window: usize) -> Option<usize> {
-        self.dilation[axis]
-            .checked_mul(window.checked_sub(1)?)?
-            .checked_add(1)?
-            .checked_add(self.padding_out[axis])
-    }
-
-    /// The size along an axis of what a transposed convolution gives for `size`.
-    fn transposed_size(&self, axis: usize, window: usize, size: usize) -> Option<usize> {
-        let whole =
-            size.checked_sub(1)?.checked_mul(self.stride[axis])?.checked_add(self.reach(axis, window)?)?;
-        whole.checked_sub(self.padding[axis].checked_mul(2)?)
-    }
-
-    /// The size along an axis that a transposed convolution makes `size` of.
-    fn transposed_input(&self, axis: usize, window: usize, size: usize) -> Option<usize> {
-        let padded = self.padding[axis].checked_mul(2)?.checked_add(size)?;
-        Some(padded.checked_sub(self.reach(axis, window)?)?.checked_div(self.stride[axis])? + 1)
-    }
-}
 
 /// `[N, C, L]` as `[N, C, 1, L]`.
 pub(super) fn lift(tensor: RocmTensor) -> hip::Result<RocmTensor> {

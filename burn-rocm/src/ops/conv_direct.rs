@@ -4,7 +4,7 @@ use burn_std::DType;
 use hip::{ConvDesc, KernelName};
 
 use super::cast::cast;
-use super::conv::Options;
+use super::conv_options::Options;
 use super::data::packed;
 use super::launch::rows;
 use super::reduce::reduce_dim;

@@ -77,7 +77,7 @@ pub(crate) fn layer_norm(
     if out.is_empty() {
         return Ok(out);
     }
-    let route = hip::norm_route()?;
+    let route = x.hip_device().norm_route()?;
     let done = match route {
         Route::Own => false,
         Route::Auto | Route::Library => match by_miopen(&x, &gamma, beta.as_ref(), epsilon, &out) {

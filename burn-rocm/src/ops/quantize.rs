@@ -6,7 +6,6 @@ use burn_backend::quantization::QuantScheme;
 use burn_std::{Bytes, DType, FloatDType};
 use hip::KernelName;
 
-use super::binary::inverse;
 use super::cast::cast;
 use super::data::{contiguous, copy, packed, to_device};
 use super::launch::{Operand, Output, Walk, rows};
@@ -14,6 +13,7 @@ use super::view;
 use crate::device::RocmDevice;
 use crate::dtype::Value;
 use crate::error::{invalid, unsupported};
+use crate::layout::inverse;
 use crate::qtensor::{Format, RocmQTensor};
 use crate::tensor::{RocmTensor, one_device};
 

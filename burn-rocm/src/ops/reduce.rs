@@ -6,7 +6,6 @@ use burn_backend::Scalar;
 use burn_std::{BoolDType, BoolStore, DType, IntDType, SmallVec};
 use hip::{Device, Grid, KernelName};
 
-use super::binary::inverse;
 use super::cast::cast;
 use super::cat::cat;
 use super::data::{full_on, packed};
@@ -14,6 +13,7 @@ use super::launch::{max_reach, rows};
 use super::view::{narrow, permute, reshape};
 use crate::dtype::Value;
 use crate::error::invalid;
+use crate::layout::inverse;
 use crate::tensor::{RocmTensor, check_axis};
 
 /// The least that a part of a line has, so that what it saves is more than its own cost: elements of a row, and of a

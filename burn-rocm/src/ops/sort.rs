@@ -3,13 +3,13 @@
 use burn_std::DType;
 use hip::KernelName;
 
-use super::binary::inverse;
 use super::cast::cast;
 use super::data::packed;
 use super::launch::rows;
 use super::view::{narrow, permute};
 use crate::dtype::{Value, raw_type};
 use crate::error::invalid;
+use crate::layout::inverse;
 use crate::tensor::{RocmTensor, check_axis};
 
 /// `TILE` of `sort.hip`: what a block sorts in its shared memory.

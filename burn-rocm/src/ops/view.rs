@@ -1,12 +1,10 @@
 //! Views, which move no data, and ops that copy where strides can't express the result (`reshape`,
-//! `slice_assign`, `repeat_dim`).
+//! `repeat_dim`).
 
 use burn_std::Slice;
 
-use super::cat::cat_as;
-use super::data::{assign, contiguous, copy};
-use crate::error::invalid;
-use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
+use super::data::{contiguous, copy};
+use crate::tensor::{RocmTensor, check_axis};
 
 /// The same elements in row-major order under another shape.
 pub(crate) fn reshape(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
@@ -64,49 +62,6 @@ pub(crate) fn narrow(tensor: RocmTensor, axis: usize, start: usize, len: usize) 
 pub(crate) fn unfold(tensor: RocmTensor, axis: usize, size: usize, step: usize) -> hip::Result<RocmTensor> {
     let layout = tensor.layout().unfold("unfold", axis, size, step)?;
     Ok(tensor.view(layout))
-}
-
-/// Replaces a range of the tensor's elements, in place if nobody else holds the buffer.
-pub(crate) fn slice_assign(
-    mut tensor: RocmTensor,
-    slices: &[Slice],
-    value: RocmTensor,
-) -> hip::Result<RocmTensor> {
-    one_device("slice_assign", &[&tensor, &value])?;
-    one_dtype("slice_assign", &[&tensor, &value])?;
-    let region = tensor.layout().slice("slice_assign", slices)?;
-    if region.dims() != value.dims() {
-        let (want, have) = (format!("a value of shape {:?}", region.dims()), format!("{:?}", value.dims()));
-        return invalid("slice_assign", want, have);
-    }
-    let own = tensor.is_sole_holder() && tensor.layout().names_each_once();
-    if !own && let Some((axis, range)) = one_cut(tensor.dims(), slices) {
-        // One launch writes what stays and what is new.
-        let rest = tensor.dims()[axis] - range.end;
-        let ahead = narrow(tensor.clone(), axis, 0, range.start)?;
-        let behind = narrow(tensor, axis, range.end, rest)?;
-        return cat_as("slice_assign", vec![ahead, value, behind], axis);
-    }
-    let out = if own { tensor } else { copy(&tensor)? };
-    let region = out.layout().slice("slice_assign", slices)?;
-    assign("slice_assign", &out.clone().view(region), &value)?;
-    Ok(out)
-}
-
-/// The only axis that the ranges don't take whole, and the part of it that they take. `None` if a
-/// step is not 1.
-fn one_cut(dims: &[usize], slices: &[Slice]) -> Option<(usize, std::ops::Range<usize>)> {
-    let mut cut = None;
-    for (axis, (slice, &dim)) in slices.iter().zip(dims).enumerate() {
-        let range = slice.to_range(dim);
-        if slice.step() != 1 || range.is_empty() {
-            return None;
-        }
-        if range.len() != dim && cut.replace((axis, range)).is_some() {
-            return None;
-        }
-    }
-    cut
 }
 
 /// The tensor `times` over along an axis.

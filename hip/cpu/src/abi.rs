@@ -144,3 +144,13 @@ impl Table {
             .collect()
     }
 }
+
+/// What a launch needs besides the kernel.
+pub(crate) struct LaunchShape {
+    pub(crate) grid: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) shared_bytes: u32,
+}
+
+/// Shared memory of a block, in bytes: AMD's.
+pub(crate) const SHARED_BYTES: u32 = 65536;

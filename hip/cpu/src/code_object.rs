@@ -5,7 +5,7 @@
 //! and a shared object where the kernels are not built in. The text's lines: what compiled it, the architecture, the
 //! kind and, for built-in kernels, the family, its source's hash and the names.
 
-use crate::runtime::arch_name;
+use crate::arch::arch_name;
 use std::ffi::c_void;
 
 const MAGIC: &[u8; 8] = b"HIPCPU\x01\n";

@@ -17,6 +17,7 @@
 #![allow(non_snake_case, non_upper_case_globals)]
 
 mod abi;
+mod arch;
 mod code_object;
 mod compiler;
 mod hiprtc;

@@ -15,8 +15,8 @@ use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATT
 
 use super::descriptor::{ConvolutionDesc, TensorDesc};
 use super::{Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, elements};
+use crate::memory::span::Span;
 use crate::settings::{FindMode, settings};
-use crate::span::Span;
 use crate::{Buffer, DType, Error, Result};
 use calls::Operands;
 
@@ -154,6 +154,10 @@ impl ConvDesc {
             }
         }
         Ok(y)
+    }
+
+    pub(super) fn options(&self) -> [&[usize]; 3] {
+        [&self.padding, &self.stride, &self.dilation]
     }
 
     pub(super) fn validate(&self) -> Result<()> {
@@ -299,7 +303,7 @@ impl Dnn {
         desc.validate()?;
         let table = self.table;
         let mut prepared = Prepared {
-            conv: ConvolutionDesc::of(table, OP, desc)?,
+            conv: ConvolutionDesc::of(table, OP, desc.options(), desc.groups)?,
             x: TensorDesc::packed(table, OP, data_type, &desc.x)?,
             w: TensorDesc::packed(table, OP, data_type, &desc.w)?,
             y: TensorDesc::packed(table, OP, data_type, &desc.y)?,

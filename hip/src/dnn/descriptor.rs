@@ -4,7 +4,7 @@ use std::ptr;
 
 use miopen_sys::*;
 
-use super::{ConvDesc, check};
+use super::check;
 use crate::{Error, Result};
 
 macro_rules! descriptor {
@@ -127,13 +127,17 @@ fn too_large(op: &'static str, found: &[usize]) -> Error {
 }
 
 impl ConvolutionDesc {
-    /// Of a convolution whose options are as many as it has axes.
-    pub(super) fn of(table: &'static Miopen, op: &'static str, desc: &ConvDesc) -> Result<Self> {
-        let (padding, stride, dilation) =
-            (ints(op, &desc.padding)?, ints(op, &desc.stride)?, ints(op, &desc.dilation)?);
-        let groups = ints(op, &[desc.groups])?[0];
+    /// Of a convolution with this padding, stride and dilation, each with a number an axis.
+    pub(super) fn of(
+        table: &'static Miopen,
+        op: &'static str,
+        [padding, stride, dilation]: [&[usize]; 3],
+        groups: usize,
+    ) -> Result<Self> {
+        let (padding, stride, dilation) = (ints(op, padding)?, ints(op, stride)?, ints(op, dilation)?);
+        let groups = ints(op, &[groups])?[0];
         let this = Self::create(table)?;
-        // SAFETY: the three arrays have the same length, as whoever has checked `desc` vouches, and are copied.
+        // SAFETY: the three arrays have the same length, as the caller has checked, and are copied.
         let status = unsafe {
             (table.miopenInitConvolutionNdDescriptor)(
                 this.raw,

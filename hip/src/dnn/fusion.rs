@@ -12,7 +12,7 @@ use super::descriptor::{ConvolutionDesc, FusionPlan, OperatorArgs, TensorDesc};
 use super::{
     Activation, ConvDesc, Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, one, zero,
 };
-use crate::span::Span;
+use crate::memory::span::Span;
 use crate::{Error, Result, workarounds};
 
 const OP: &str = "fused convolution";
@@ -111,7 +111,7 @@ impl Dnn {
         let Fused { conv: desc, biased, activation } = fused;
         let data_type = data_type(OP, desc.dtype, FLOATS)?;
         let table = self.table;
-        let conv = ConvolutionDesc::of(table, OP, desc)?;
+        let conv = ConvolutionDesc::of(table, OP, desc.options(), desc.groups)?;
         let tensor = |shape: &[usize]| TensorDesc::packed(table, OP, data_type, shape);
         let mut channels = vec![1; desc.y.len()];
         channels[1] = desc.w[0];

@@ -20,9 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use hip_sys::hipStream_t;
 use miopen_sys::*;
 
-use crate::span::Span;
+use crate::device::Device;
+use crate::memory::span::Span;
+use crate::provider::library;
+use crate::settings::deterministic;
 use crate::workarounds::Halves;
-use crate::{Buffer, DType, Error, Result, carry_faults, library, trace};
+use crate::{Buffer, DType, Error, Result, carry_faults, trace, workarounds};
 
 pub use activation::Activation;
 pub use conv::ConvDesc;
@@ -143,6 +146,26 @@ impl Dnn {
         check(self.table, call, status, &detail)?;
         trace::served(trace::Kind::Library, || format!("{call} {}", detail()));
         Ok(())
+    }
+}
+
+impl Device {
+    /// MIOpen on this device, bound to the compute stream; created at the first call.
+    ///
+    /// # Errors
+    /// `NotAvailable` where the provider has no MIOpen.
+    pub fn dnn(&self) -> Result<&Dnn> {
+        self.dnn.get(|| {
+            let table = self.provider().miopen()?;
+            // MIOpen multiplies by the rocBLAS that is loaded here too.
+            let products = self
+                .provider()
+                .rocblas()
+                .map_or(true, |rocblas| workarounds::rocblas_has_kernels(rocblas, &self.info().arch).is_ok());
+            self.make_current()?;
+            let info = self.info();
+            Dnn::new(table, &info.arch, info.index, self.compute_stream().raw(), deterministic(), products)
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use miopen_sys::*;
 
 use super::descriptor::{PoolingDesc, TensorDesc, ints};
 use super::{Dnn, NO_BF16, Refusal, TensorArg, carry, check, data_type, elements, one, zero};
-use crate::span::Span;
+use crate::memory::span::Span;
 use crate::{DType, Error, Result};
 
 const OP: &str = "pooling";

@@ -6,7 +6,7 @@ use miopen_sys::*;
 
 use super::descriptor::{ReduceTensorDesc, TensorDesc};
 use super::{Dnn, TensorArg, carry, check, data_type, elements, one, zero};
-use crate::span::Span;
+use crate::memory::span::Span;
 use crate::{DType, Error, Result};
 
 const OP: &str = "reduce";

@@ -4,7 +4,7 @@ use miopen_sys::*;
 
 use super::descriptor::TensorDesc;
 use super::{Dnn, NO_BF16, TensorArg, carry, data_type, elements, one, zero};
-use crate::span::Span;
+use crate::memory::span::Span;
 use crate::{DType, Result};
 
 const OP: &str = "softmax";

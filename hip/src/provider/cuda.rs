@@ -5,7 +5,7 @@ use miopen_sys::Miopen;
 use rocblas_sys::Rocblas;
 
 use crate::error::{Error, Result};
-use crate::library::{Names, nvidia};
+use crate::provider::library::{Names, nvidia};
 
 pub(super) use hip_cuda::hiprtc_additions;
 

@@ -18,6 +18,7 @@ mod notes;
 mod report;
 mod rules;
 mod times;
+mod wide;
 mod work;
 
 use std::collections::BTreeMap;

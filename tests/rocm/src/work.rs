@@ -14,8 +14,9 @@ use hip_kernels::{Family, HEADERS};
 use serde::{Deserialize, Serialize};
 
 use crate::assembly::{Accesses, accesses_of};
+use crate::made_with;
 use crate::notes::{Notes, notes_of};
-use crate::{made_with, rules};
+use crate::wide::wide;
 
 /// Kernels that are compiled together: the compiler's own start takes as long as ten of them.
 const TOGETHER: usize = 120;
@@ -209,7 +210,7 @@ pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) 
     let object = compiler.compile(architecture, &names).map_err(|error| error.to_string())?;
     let notes: HashMap<String, Notes> =
         notes_of(&object.code)?.into_iter().map(|notes| (notes.symbol.clone(), notes)).collect();
-    let accesses = if mode == Mode::Read && names.iter().any(|name| rules::wide(name).is_some()) {
+    let accesses = if mode == Mode::Read && names.iter().any(|name| wide(name).is_some()) {
         let file = format!("/tmp/kernels-{}.co", std::process::id());
         std::fs::write(&file, &object.code).map_err(|error| format!("{file}: {error}"))?;
         let accesses = accesses_of(file.as_ref());
@@ -221,7 +222,7 @@ pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) 
     let sources = sources_of(family);
     for (name, symbol) in names.iter().zip(&object.symbols) {
         let notes = notes.get(symbol).ok_or_else(|| format!("{name}: no notes"))?.clone();
-        let accesses = rules::wide(name)
+        let accesses = wide(name)
             .and(accesses.as_ref())
             .map(|accesses| accesses.get(symbol).copied().unwrap_or_default());
         let compiled = Compiled {

@@ -1,7 +1,7 @@
 //! A block's shared memory: poisoned when the block begins, each array between fences.
 
 use super::Mistake;
-use crate::runtime::SHARED_BYTES;
+use crate::abi::SHARED_BYTES;
 use std::{
     alloc::{Layout, alloc, handle_alloc_error},
     ffi::c_void,

@@ -17,8 +17,8 @@ mod switch;
 mod trap;
 
 use crate::{
-    abi::{Dim3, Kernel, LaunchRecord},
-    runtime::{Fault, LaunchShape},
+    abi::{Dim3, Kernel, LaunchRecord, LaunchShape},
+    runtime::Fault,
 };
 use block::Block;
 use hip_sys::{hipErrorIllegalAddress, hipErrorLaunchFailure};

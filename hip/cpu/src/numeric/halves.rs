@@ -2,7 +2,7 @@
 //! sees which implementation a call asked for.
 
 use super::element::Element;
-use crate::runtime::arch_name;
+use crate::arch::arch_name;
 use half::{bf16, f16};
 
 /// How operands and results are seen.

@@ -5,6 +5,7 @@ use super::{
     memory::{available_memory, total_memory},
     settings,
 };
+use crate::{abi::SHARED_BYTES, arch::arch_name};
 use hip_provider::runtime::{Devices, Status, api, copy_text, put};
 use hip_sys::*;
 use std::{
@@ -71,9 +72,6 @@ fn shape() -> Result<Shape, hipError_t> {
     })
 }
 
-/// Shared memory of a block, in bytes: AMD's.
-pub(crate) const SHARED_BYTES: u32 = 65536;
-
 /// Threads that a block may have.
 pub(super) fn max_block() -> Result<u32, hipError_t> {
     Ok(shape()?.threads_per_block)
@@ -82,23 +80,6 @@ pub(super) fn max_block() -> Result<u32, hipError_t> {
 /// Blocks of this size that one core has room for.
 pub(super) fn blocks_per_unit(threads: u32) -> Result<u32, hipError_t> {
     Ok(shape()?.threads_per_unit / threads.max(1))
-}
-
-/// The architecture's name: what code is compiled for.
-pub(crate) fn arch_name() -> String {
-    if let Ok(settings) = settings()
-        && let Some(arch) = &settings.arch
-    {
-        return arch.clone();
-    }
-    match settings().map(|settings| settings.wave) {
-        Ok(Some(wave)) => format!("cpu-lockstep-wave{wave}"),
-        _ => match (std::env::consts::ARCH, crate::kernels::isa().name) {
-            ("x86_64", "baseline") => "cpu-x86-64".into(),
-            ("x86_64", isa) => format!("cpu-x86-64-{isa}"),
-            (arch, _) => format!("cpu-{arch}"),
-        },
-    }
 }
 
 fn devices() -> Result<&'static [Device], hipError_t> {

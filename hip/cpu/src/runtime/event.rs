@@ -1,6 +1,10 @@
 //! Events: the moment at which they were recorded, since all work is then done.
 
-use super::{Handles, device::current, stream::on_stream};
+use super::{
+    Handles,
+    device::current,
+    stream::{on_stream, stream_device},
+};
 use crate::settings::Failure;
 use hip_provider::runtime::{EVENT_FLAGS, Status, api, put};
 use hip_sys::*;
@@ -23,7 +27,7 @@ fn get(event: hipEvent_t) -> Result<Arc<Event>, hipError_t> {
 }
 
 /// Whether this is an event.
-pub(super) fn check(event: hipEvent_t) -> Status {
+fn check(event: hipEvent_t) -> Status {
     get(event).map(|_| ())
 }
 
@@ -97,5 +101,20 @@ pub(super) unsafe extern "C" fn hipEventElapsedTime(
             if stop >= start { (stop - start).as_secs_f64() } else { -(start - stop).as_secs_f64() };
         // SAFETY: the caller's, by HIP's contract.
         unsafe { put(ms, (elapsed * 1e3) as f32) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipStreamWaitEvent(
+    stream: hipStream_t,
+    event: hipEvent_t,
+    flags: c_uint,
+) -> hipError_t {
+    api(|| {
+        check(event)?;
+        if flags > 1 {
+            return Err(hipErrorInvalidValue);
+        }
+        // What was recorded has happened.
+        stream_device(stream, hipErrorContextIsDestroyed).map(|_| ())
     })
 }

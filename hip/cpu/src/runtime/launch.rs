@@ -1,13 +1,13 @@
 //! Launches.
 
 use super::{
-    device::{Device, SHARED_BYTES, blocks_per_unit, max_block},
+    device::{Device, blocks_per_unit, max_block},
     module::{Function, function},
     pool::{parallel, threads},
     settings,
     stream::stream_device,
 };
-use crate::abi::{Dim3, Kernel, LaunchRecord};
+use crate::abi::{Dim3, Kernel, LaunchRecord, LaunchShape, SHARED_BYTES};
 use hip_provider::runtime::{Status, api, check_launch, put};
 use hip_sys::*;
 use std::{
@@ -44,13 +44,6 @@ unsafe extern "C" fn scratch(bytes: u64) -> *mut c_void {
         }
         memory.as_mut_ptr().cast()
     })
-}
-
-/// What a launch needs besides the kernel.
-pub(crate) struct LaunchShape {
-    pub(crate) grid: Dim3,
-    pub(crate) block: Dim3,
-    pub(crate) shared_bytes: u32,
 }
 
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]

@@ -15,11 +15,11 @@ mod module;
 mod pool;
 mod stream;
 
-pub(crate) use device::{arch_name, device};
+pub(crate) use device::device;
+#[cfg(lockstep)]
+pub(crate) use error::Fault;
 pub use error::last_fault;
 pub(crate) use handles::Handles;
-#[cfg(lockstep)]
-pub(crate) use {device::SHARED_BYTES, error::Fault, launch::LaunchShape};
 #[allow(unused_imports, reason = "rocBLAS and MIOpen call these")]
 pub(crate) use {
     memory::check_range,
@@ -63,7 +63,7 @@ pub fn hip_table() -> Hip {
         hipStreamCreateWithFlags: stream::hipStreamCreateWithFlags,
         hipStreamDestroy: stream::hipStreamDestroy,
         hipStreamSynchronize: stream::hipStreamSynchronize,
-        hipStreamWaitEvent: stream::hipStreamWaitEvent,
+        hipStreamWaitEvent: event::hipStreamWaitEvent,
         hipEventCreateWithFlags: event::hipEventCreateWithFlags,
         hipEventDestroy: event::hipEventDestroy,
         hipEventRecord: event::hipEventRecord,

@@ -3,7 +3,6 @@
 use super::{
     Handles,
     device::{Device, current},
-    event,
 };
 use hip_provider::runtime::{Status, api, put};
 use hip_sys::*;
@@ -60,19 +59,4 @@ pub(super) unsafe extern "C" fn hipStreamSynchronize(stream: hipStream_t) -> hip
 
 pub(super) unsafe extern "C" fn hipDeviceSynchronize() -> hipError_t {
     api(|| on_stream(std::ptr::null_mut(), |_| Ok(())))
-}
-
-pub(super) unsafe extern "C" fn hipStreamWaitEvent(
-    stream: hipStream_t,
-    event: hipEvent_t,
-    flags: c_uint,
-) -> hipError_t {
-    api(|| {
-        event::check(event)?;
-        if flags > 1 {
-            return Err(hipErrorInvalidValue);
-        }
-        // What was recorded has happened.
-        stream_device(stream, hipErrorContextIsDestroyed).map(|_| ())
-    })
 }

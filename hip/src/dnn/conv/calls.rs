@@ -9,7 +9,7 @@ use miopen_sys::*;
 
 use super::{Choice, ConvDesc, Direction, Handle, OP, Solution, check};
 use crate::dnn::{one, zero};
-use crate::span::Span;
+use crate::memory::span::Span;
 use crate::{Error, Result};
 
 /// Everything that a call takes: descriptors and memory of the three tensors.

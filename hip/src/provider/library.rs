@@ -160,7 +160,7 @@ fn load(path: &std::ffi::OsStr) -> std::result::Result<std::mem::ManuallyDrop<Li
 /// Fills a table from a loaded library.
 macro_rules! fill {
     ($table:ty, $library:expr, $title:expr) => {{
-        let library: &$crate::library::Loaded = $library;
+        let library: &$crate::provider::library::Loaded = $library;
         // SAFETY: the library is AMD's and is never unloaded; the table's signatures are those of AMD's headers.
         unsafe { <$table>::load(|name| library.symbol(name)) }.map_err(|missing| {
             $crate::error::Error::NotAvailable {

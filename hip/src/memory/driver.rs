@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::context::Context;
+use crate::device::context::Context;
+use crate::device::event::Event;
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-use crate::event::Event;
-use crate::pool::Backing;
-use crate::stream::Stream;
+use crate::memory::pool::Backing;
 
 /// Plain `hipMalloc` on one device.
 pub(crate) struct Driver {

@@ -7,7 +7,7 @@ use miopen_sys::{Miopen, miopenStatusSuccess};
 use rocblas_sys::{Rocblas, rocblas_status_success};
 
 use crate::error::Result;
-use crate::library::{self, Loaded, Names, fill};
+use crate::provider::library::{self, Loaded, Names, fill};
 
 /// One of AMD's libraries.
 #[derive(Debug, Clone)]

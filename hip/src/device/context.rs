@@ -9,7 +9,6 @@ use std::sync::{Mutex, PoisonError};
 use hip_sys::{Hip, hipError_t};
 
 use crate::error::{Error, Result, check, device_error};
-use crate::event::{Event, EventKind};
 use crate::provider::Provider;
 
 /// What a device was asked to do, counted above the provider.
@@ -36,6 +35,21 @@ pub(crate) struct CounterCells {
 /// Adds one; the counters order nothing.
 pub(crate) fn count(cell: &AtomicU64) {
     cell.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The purpose of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    /// Other streams wait for it. So does the host, for memory that the device only reads.
+    Ordering,
+    /// The host waits for it before it reads what the device wrote into host memory.
+    ///
+    /// "A system-scope release when recording this event ... to make non-coherent host memory visible to the host"
+    /// (`hip_runtime_api.h`, `hipEventReleaseToSystem`). Without it `hipEventSynchronize` promises that for
+    /// coherent memory alone (HIP programming guide, "Visibility of Zero-Copy Host Memory").
+    ToHost,
+    /// It measures time.
+    Timing,
 }
 
 /// One device's part of a provider.
@@ -148,7 +162,10 @@ impl Drop for Context {
     fn drop(&mut self) {
         let events = std::mem::take(&mut *self.spare_events.lock().unwrap_or_else(PoisonError::into_inner));
         for (_, event) in events {
-            Event::destroy(self, event);
+            // SAFETY: the function is HIP's; nobody else has the handle. HIP destroys a pending event when it has
+            // happened.
+            let status = unsafe { (self.hip().hipEventDestroy)(event) };
+            self.record_status("hipEventDestroy", status);
         }
     }
 }

@@ -9,9 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
-use crate::span::Span;
+use crate::device::Device;
+use crate::memory::span::Span;
+use crate::provider::library;
+use crate::settings::deterministic;
 use crate::workarounds::Halves;
-use crate::{Buffer, DType, Error, Result, carry_faults, library, trace, workarounds};
+use crate::{Buffer, DType, Error, Result, carry_faults, trace, workarounds};
 use layout::{Operand, Plan, Strided};
 
 /// A batch of matrices in device memory; offset and strides in elements.
@@ -180,6 +183,26 @@ impl Blas {
         let bytes = |elements: usize| elements.checked_mul(dtype.size()).ok_or_else(overflow);
         let extent = view.strided().extent(batch).ok_or_else(overflow)?;
         Span::new(op, self.device, view.buffer, bytes(view.offset)?, bytes(extent)?)
+    }
+}
+
+impl Device {
+    /// rocBLAS on this device, bound to the compute stream; created at the first call.
+    ///
+    /// # Errors
+    /// `NotAvailable` where the provider has no rocBLAS, or that has no kernels for this GPU.
+    pub fn blas(&self) -> Result<&Blas> {
+        self.blas.get(|| {
+            let table = self.provider().rocblas()?;
+            self.make_current()?;
+            Blas::new(
+                table,
+                &self.info().arch,
+                self.info().index,
+                self.compute_stream().raw(),
+                deterministic(),
+            )
+        })
     }
 }
 

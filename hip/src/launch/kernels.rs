@@ -1,4 +1,4 @@
-//! Programs, compiled by hipRTC, and the kernels loaded from them.
+//! The kernels that are loaded onto a device.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -6,94 +6,22 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use hip_kernels::{Arg, KernelName};
-use hip_sys::{hipFunction_t, hipModule_t};
 
-use crate::cache::{CodeObject, code_cache};
-use crate::context::Context;
+use crate::compile::cache::{CodeObject, code_cache};
+use crate::compile::program::Program;
+use crate::compile::rtc::{self, c_text};
+use crate::compile::toolchain::Toolchain;
+use crate::device::context::Context;
+use crate::device::event::Event;
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-use crate::event::Event;
 use crate::hash::Quick;
-use crate::library;
+use crate::launch::kernel::{Kernel, Retired, RetiredModule};
 use crate::once::Once;
-use crate::rtc::{self, c_text};
-use crate::stream::Stream;
-use crate::toolchain::Toolchain;
+use crate::provider::library;
 
 /// Bytes of loaded code objects before those used longest ago are unloaded: some 5,000 kernels of 50 KB.
 const MOST_LOADED: usize = 256 << 20;
-/// HIP C++ source that is not one of the built-in families.
-#[derive(Debug, Clone, Copy)]
-pub struct Program<'a> {
-    /// The file name that the compiler's messages show.
-    pub name: &'a str,
-    /// The text. Beside what the compiler brings it may include the built-in headers (`prelude.h`) and `headers`.
-    pub source: &'a str,
-    /// Names and texts of further headers.
-    pub headers: &'a [(&'a str, &'a str)],
-    /// Options for the compiler, behind the usual ones.
-    pub options: &'a [&'a str],
-}
-
-/// A kernel, compiled and loaded onto one device.
-pub struct Kernel {
-    context: Arc<Context>,
-    retired: Arc<Retired>,
-    function: hipFunction_t,
-    module: hipModule_t,
-    /// HIP may read the code object for as long as the module is loaded.
-    code: Option<Box<[u8]>>,
-    last_use: AtomicU64,
-    /// Its C++ name, as the trace gives it.
-    name: Box<str>,
-}
-
-// SAFETY: "HIP APIs are thread safe" (HIP programming guide); the handles are plain values, unloaded by the one owner.
-unsafe impl Send for Kernel {}
-// SAFETY: as above.
-unsafe impl Sync for Kernel {}
-
-impl Kernel {
-    pub(crate) fn function(&self) -> hipFunction_t {
-        self.function
-    }
-
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        if !self.module.is_null() {
-            // A launch may still be in the stream: the module is unloaded once the stream is past
-            // it.
-            let code = self.code.take().unwrap_or_default();
-            self.retired.list().push(RetiredModule { module: self.module, _code: code });
-        }
-    }
-}
-
-struct RetiredModule {
-    module: hipModule_t,
-    _code: Box<[u8]>,
-}
-
-// SAFETY: as for `Kernel`.
-unsafe impl Send for RetiredModule {}
-
-/// Modules that nobody launches from any more, but the device may still run.
-#[derive(Default)]
-struct Retired(Mutex<Vec<RetiredModule>>);
-
-impl Retired {
-    fn list(&self) -> MutexGuard<'_, Vec<RetiredModule>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Retired modules and an event behind their last launches, oldest first.
 type Passing = VecDeque<(Vec<RetiredModule>, Event)>;

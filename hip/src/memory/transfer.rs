@@ -2,13 +2,12 @@
 
 use std::sync::{Arc, PoisonError};
 
-use crate::buffer::Buffer;
-use crate::context::count;
 use crate::device::Device;
+use crate::device::context::count;
 use crate::error::{Error, Result};
-use crate::marks::carry_faults;
-use crate::pinned::{CHUNK, PinnedBlock, SMALL};
-use crate::pool::Purpose;
+use crate::memory::buffer::{Buffer, carry_faults};
+use crate::memory::pinned::{CHUNK, PinnedBlock, SMALL};
+use crate::memory::pool::Purpose;
 use crate::trace;
 
 /// Blocks that a read of many ranges fills before it waits.

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use hip_kernels::{Family, HEADERS, KernelName};
 use hip_sys::{Hiprtc, hiprtcProgram};
 
-use crate::cache::{CodeObject, code_cache};
+use crate::compile::cache::{CodeObject, code_cache};
+use crate::compile::program::Program;
+use crate::compile::toolchain::Toolchain;
 use crate::error::{Error, Result, check_rtc};
 use crate::hash::Fnv;
-use crate::library;
-use crate::module::Program;
 use crate::once::Once;
-use crate::provider::{ProviderKind, Versions, hip_version, load_hiprtc};
-use crate::toolchain::Toolchain;
+use crate::provider::kind::ProviderKind;
+use crate::provider::library;
+use crate::provider::{Versions, hip_version, load_hiprtc};
 use crate::workarounds;
 
 /// What compiles faster than this is not worth a file: reading one takes about 0.1 ms, writing one 0.5 ms.

@@ -1,35 +1,32 @@
 //! Launching kernels: one typed builder, its arguments inline.
 
+pub(crate) mod chain;
+pub(crate) mod grid;
+pub(crate) mod kernel;
+pub(crate) mod kernels;
+pub(crate) mod steps;
+
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use bytemuck::NoUninit;
+use hip_kernels::KernelName;
 
-use crate::buffer::Buffer;
-use crate::context::count;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::fault::{Fault, Ticket};
-use crate::marks::Set;
-use crate::module::Kernel;
-use crate::stream::Stream;
+use crate::launch::grid::Grid;
+use crate::launch::kernel::Kernel;
+use crate::memory::buffer::Buffer;
+use crate::memory::fault::{Fault, Ticket};
+use crate::memory::marks::Set;
 use crate::trace;
 
 /// The arguments that a kernel may have.
 pub const MAX_ARGUMENTS: usize = 32;
 /// The bytes that they may take together: CUDA's limit before 12.1, and no more than ROCm 7.2 was seen to take.
 pub const MAX_ARGUMENT_BYTES: usize = 4096;
-
-/// How many blocks of how many threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grid {
-    /// Blocks; a launch of 0 does nothing.
-    pub blocks: u32,
-    /// Threads of a block: a multiple of the device's warp size.
-    pub threads: u32,
-}
 
 /// The arguments' values and where each begins.
 #[repr(C, align(16))]
@@ -255,40 +252,28 @@ fn part_of_a_warp(warp: u32, threads: u32) -> Error {
     Error::invalid("launch", format!("a block size that is a multiple of the warp size, {warp}"), found)
 }
 
-impl Stream {
-    /// Enqueues a kernel right behind what was enqueued so far; what was put off is not launched before.
+impl Device {
+    /// A launch of a built-in kernel, compiled when it is first asked for.
     ///
-    /// # Safety
-    /// `parameters` point to the kernel's arguments, as many and of the types that it has, and every access that it
-    /// makes with them stays inside memory that is there until the stream is past it.
+    /// # Errors
+    /// `Compilation` where the kernel is not in the table or does not compile.
     #[inline]
-    pub(crate) unsafe fn launch(
-        &self,
-        kernel: &Kernel,
-        grid: Grid,
-        shared_bytes: u32,
-        parameters: &mut [*mut c_void],
-    ) -> Result<()> {
-        let context = kernel.context();
-        context.bind()?;
-        count(&context.counters.launches);
-        // SAFETY: the function is HIP's; it copies the arguments before it returns. That they fit the kernel is the
-        // caller's promise; the kernel's module stays loaded until the stream is past this launch.
-        let status = unsafe {
-            (context.hip().hipModuleLaunchKernel)(
-                kernel.function(),
-                grid.blocks,
-                1,
-                1,
-                grid.threads,
-                1,
-                1,
-                shared_bytes,
-                self.handle(),
-                parameters.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        };
-        context.check("hipModuleLaunchKernel", status)
+    pub fn launch(&self, name: KernelName) -> Result<Launch<'_>> {
+        Ok(Launch::new(self, self.built_in(name)?))
+    }
+
+    /// A launch of a kernel that [`Device::kernel`] gave.
+    ///
+    /// # Errors
+    /// `Invalid` for a kernel of another device.
+    pub fn launch_kernel(&self, kernel: &Arc<Kernel>) -> Result<Launch<'_>> {
+        if !Arc::ptr_eq(kernel.context(), &self.context) {
+            return Err(Error::invalid(
+                "launch",
+                format!("a kernel of device {}", self.info().index),
+                format!("one of device {}", kernel.context().index),
+            ));
+        }
+        Ok(Launch::new(self, kernel.clone()))
     }
 }

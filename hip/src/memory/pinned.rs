@@ -5,10 +5,10 @@ use std::ffi::c_uint;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::context::{Context, count};
+use crate::device::context::{Context, count};
+use crate::device::event::Event;
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-use crate::event::Event;
-use crate::stream::Stream;
 use crate::trace;
 
 /// Uploads and reads up to this many bytes go through the compute stream: shorter than the events that another
@@ -401,8 +401,8 @@ impl Staging {
 mod tests {
     use super::*;
     use crate::device::Device;
+    use crate::memory::transfer::Read;
     use crate::provider::Provider;
-    use crate::transfer::Read;
     use hip_sys::*;
     use std::cell::{Cell, RefCell};
     use std::ffi::c_void;

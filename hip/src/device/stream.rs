@@ -1,13 +1,17 @@
 //! Streams: queues of work on one device.
 
+use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use hip_sys::hipStream_t;
 
-use crate::chain::Chain;
-use crate::context::{Context, count};
+use crate::device::context::{Context, EventKind, count};
+use crate::device::event::Event;
 use crate::error::Result;
-use crate::event::{Event, EventKind};
+use crate::launch::grid::Grid;
+use crate::launch::kernel::Kernel;
+use crate::launch::steps::{Chain, Pending, Steps};
 
 /// A queue of work on one device, in order.
 pub struct Stream {
@@ -100,6 +104,71 @@ impl Stream {
         // SAFETY: the function is HIP's, the handle is ours.
         let status = unsafe { (self.context.hip().hipStreamSynchronize)(self.raw()) };
         self.context.check("hipStreamSynchronize", status)
+    }
+}
+
+impl Stream {
+    /// Launches the ops that were put off. An error is kept for the next read or sync.
+    #[inline]
+    pub(crate) fn catch_up(&self) {
+        if self.chain.any.load(Ordering::Acquire) {
+            self.launch_pending(&mut self.chain.pending());
+        }
+    }
+
+    #[cold]
+    pub(crate) fn launch_pending(&self, pending: &mut Pending) {
+        if let Some(kernel) = pending.kernel.take()
+            && let Err(error) = self.launch_steps(&kernel, pending.grid, &mut pending.steps)
+        {
+            self.context().record(error);
+        }
+        pending.steps.count = 0;
+        // After the launch: a caller that finds an empty list knows that its work comes after it.
+        self.chain.any.store(false, Ordering::Release);
+    }
+
+    fn launch_steps(&self, kernel: &Kernel, grid: Grid, steps: &mut Steps) -> Result<()> {
+        let mut parameters = [std::ptr::from_mut(steps).cast::<c_void>()];
+        // SAFETY: the one argument is laid out as the kernel's parameter; `put_off` checked that the tensors lie
+        // inside their buffers, whose memory the pool gives out again only to work that comes later in this stream.
+        unsafe { self.launch(kernel, grid, 0, &mut parameters) }
+    }
+
+    /// Enqueues a kernel right behind what was enqueued so far; what was put off is not launched before.
+    ///
+    /// # Safety
+    /// `parameters` point to the kernel's arguments, as many and of the types that it has, and every access that it
+    /// makes with them stays inside memory that is there until the stream is past it.
+    #[inline]
+    pub(crate) unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        grid: Grid,
+        shared_bytes: u32,
+        parameters: &mut [*mut c_void],
+    ) -> Result<()> {
+        let context = kernel.context();
+        context.bind()?;
+        count(&context.counters.launches);
+        // SAFETY: the function is HIP's; it copies the arguments before it returns. That they fit the kernel is the
+        // caller's promise; the kernel's module stays loaded until the stream is past this launch.
+        let status = unsafe {
+            (context.hip().hipModuleLaunchKernel)(
+                kernel.function(),
+                grid.blocks,
+                1,
+                1,
+                grid.threads,
+                1,
+                1,
+                shared_bytes,
+                self.handle(),
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        context.check("hipModuleLaunchKernel", status)
     }
 }
 

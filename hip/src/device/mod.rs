@@ -1,29 +1,33 @@
 //! Devices: memory, copies, launches and waits on one GPU.
 
+pub(crate) mod context;
+pub(crate) mod event;
+pub(crate) mod info;
+pub(crate) mod stream;
+pub(crate) mod survey;
+
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hip_kernels::KernelName;
 
-use crate::blas::Blas;
-use crate::buffer::Buffer;
-use crate::chain;
-use crate::context::{Context, Counters};
-use crate::dnn::Dnn;
+use crate::compile::program::Program;
+use crate::device::context::{Context, Counters, EventKind};
+use crate::device::event::Event;
+use crate::device::info::DeviceInfo;
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-use crate::event::{Event, EventKind};
-use crate::fault::Faults;
-use crate::info::DeviceInfo;
-use crate::launch::{Grid, Launch};
-use crate::memory::{Driver, TransferFences};
-use crate::module::{Kernel, Kernels, Program};
-use crate::once::Once;
-use crate::pinned::Staging;
-use crate::pool::{MemoryPool, PoolBlock, Purpose};
+use crate::launch::grid::Grid;
+use crate::launch::kernel::Kernel;
+use crate::launch::kernels::Kernels;
+use crate::memory::driver::{Driver, TransferFences};
+use crate::memory::fault::Faults;
+use crate::memory::pinned::Staging;
+use crate::memory::pool::{MemoryPool, PoolBlock, Purpose};
+use crate::once::OnceAny;
 use crate::provider::{Provider, provider};
-use crate::settings::{deterministic, settings};
-use crate::stream::Stream;
+use crate::settings::{Route, STEPS, settings};
 use crate::workarounds;
 
 /// Items of an element-wise launch per block: 8 a thread of 256. A strided copy of 2^28 f32 on an H200: 1.99 TB/s,
@@ -37,8 +41,8 @@ const THREADS: u32 = 256;
 /// One GPU of the chosen provider. Shared as `Arc<Device>`; all threads enqueue on its one compute stream.
 pub struct Device {
     // Before the stream that they are bound to.
-    pub(crate) blas: Once<Blas>,
-    pub(crate) dnn: Once<Dnn>,
+    pub(crate) blas: OnceAny,
+    pub(crate) dnn: OnceAny,
     info: DeviceInfo,
     pub(crate) context: Arc<Context>,
     pub(crate) compute: Arc<Stream>,
@@ -48,7 +52,7 @@ pub struct Device {
     pub(crate) fences: TransferFences,
     kernels: Kernels,
     pub(crate) faults: Arc<Faults>,
-    /// See [`chain::limit`].
+    /// Steps that a list holds at most; 0 where nothing is put off.
     pub(crate) chain_limit: usize,
     pub(crate) peers: Mutex<Vec<usize>>,
 }
@@ -96,13 +100,14 @@ impl Device {
         let driver = Driver::new(&context, &compute, &copies);
         let kernels = Kernels::new(&context, &compute, &info.arch);
         Ok(Self {
-            blas: Once::default(),
-            dnn: Once::default(),
+            blas: OnceAny::default(),
+            dnn: OnceAny::default(),
             pool: MemoryPool::new(Box::new(driver), settings()?.memory_limit),
             staging: Staging::new(&context),
             fences: TransferFences::default(),
             faults: Faults::new(&context, &compute)?,
-            chain_limit: chain::limit(provider.kind())?,
+            // Where a block is one thread, a launch costs less than the look at whether it can be joined.
+            chain_limit: settings()?.chain.unwrap_or(if info.max_threads_per_block == 1 { 0 } else { STEPS }),
             peers: Mutex::new(Vec::new()),
             kernels,
             copies,
@@ -124,7 +129,19 @@ impl Device {
 
     /// Free and total bytes, as the driver says; what the pool caches is not free.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
-        crate::memory::free_and_total(&self.context)
+        crate::memory::driver::free_and_total(&self.context)
+    }
+
+    /// `BURN_ROCM_NORM`: who computes batch, layer and group norms. If the setting is `auto`, own kernels do where
+    /// the library would leave most of the device idle.
+    ///
+    /// # Errors
+    /// `Config` for a variable that makes no sense.
+    pub fn norm_route(&self) -> Result<Route> {
+        Ok(match settings()?.norm {
+            Route::Auto if !workarounds::norms_fill_the_device(&self.info.arch) => Route::Own,
+            route => route,
+        })
     }
 
     /// The device's memory pool.
@@ -141,36 +158,6 @@ impl Device {
             self.kernels.unload_behind(|| self.compute.synchronize())?;
         }
         Ok(())
-    }
-
-    /// rocBLAS on this device, bound to the compute stream; created at the first call.
-    ///
-    /// # Errors
-    /// `NotAvailable` where the provider has no rocBLAS, or that has no kernels for this GPU.
-    pub fn blas(&self) -> Result<&Blas> {
-        self.blas.get(|| {
-            let table = self.provider().rocblas()?;
-            self.make_current()?;
-            Blas::new(table, &self.info.arch, self.info.index, self.compute.raw(), deterministic())
-        })
-    }
-
-    /// MIOpen on this device, bound to the compute stream; created at the first call.
-    ///
-    /// # Errors
-    /// `NotAvailable` where the provider has no MIOpen.
-    pub fn dnn(&self) -> Result<&Dnn> {
-        self.dnn.get(|| {
-            let table = self.provider().miopen()?;
-            // MIOpen multiplies by the rocBLAS that is loaded here too.
-            let products = self
-                .provider()
-                .rocblas()
-                .map_or(true, |rocblas| workarounds::rocblas_has_kernels(rocblas, &self.info.arch).is_ok());
-            self.make_current()?;
-            let info = &self.info;
-            Dnn::new(table, &info.arch, info.index, self.compute.raw(), deterministic(), products)
-        })
     }
 
     /// What the device was asked to do so far.
@@ -200,15 +187,6 @@ impl Device {
     pub(crate) fn make_current(&self) -> Result<()> {
         self.compute.catch_up();
         self.context.bind()
-    }
-
-    /// Memory from the pool: 256-byte aligned, contents undefined; 0 bytes are allowed.
-    ///
-    /// # Errors
-    /// `OutOfMemory` where there is too little even with every cached block given back.
-    pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
-        let block = self.allocate(bytes, Purpose::Compute)?;
-        Ok(Buffer::new(self.clone(), block, bytes))
     }
 
     /// A block of the pool. Before it fails, it frees cached pinned host memory: on some devices
@@ -254,15 +232,6 @@ impl Device {
         self.context.record(error);
     }
 
-    /// A launch of a built-in kernel, compiled when it is first asked for.
-    ///
-    /// # Errors
-    /// `Compilation` where the kernel is not in the table or does not compile.
-    #[inline]
-    pub fn launch(&self, name: KernelName) -> Result<Launch<'_>> {
-        Ok(Launch::new(self, self.built_in(name)?))
-    }
-
     pub(crate) fn built_in(&self, name: KernelName) -> Result<Arc<Kernel>> {
         self.kernels.built_in(name)
     }
@@ -274,21 +243,6 @@ impl Device {
     /// `Compilation` with the compiler's log.
     pub fn kernel(&self, program: &Program<'_>, expression: &str) -> Result<Arc<Kernel>> {
         self.kernels.of_program(program, expression)
-    }
-
-    /// A launch of a kernel that [`Device::kernel`] gave.
-    ///
-    /// # Errors
-    /// `Invalid` for a kernel of another device.
-    pub fn launch_kernel(&self, kernel: &Arc<Kernel>) -> Result<Launch<'_>> {
-        if !Arc::ptr_eq(kernel.context(), &self.context) {
-            return Err(Error::invalid(
-                "launch",
-                format!("a kernel of device {}", self.info.index),
-                format!("one of device {}", kernel.context().index),
-            ));
-        }
-        Ok(Launch::new(self, kernel.clone()))
     }
 
     /// Kernels loaded onto the device and the bytes of their code.

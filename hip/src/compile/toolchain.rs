@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::hash::Fnv;
-use crate::provider::ProviderKind;
+use crate::provider::kind::ProviderKind;
 
 /// A provider's compiler.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hip_sys::{hipErrorNotReady, hipEvent_t};
 
-use crate::context::{Context, count};
+use crate::device::context::{Context, EventKind, count};
 use crate::error::{Error, Result};
 
 /// A point in a stream of one device.
@@ -13,21 +13,6 @@ pub struct Event {
     context: Arc<Context>,
     raw: hipEvent_t,
     kind: EventKind,
-}
-
-/// The purpose of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EventKind {
-    /// Other streams wait for it. So does the host, for memory that the device only reads.
-    Ordering,
-    /// The host waits for it before it reads what the device wrote into host memory.
-    ///
-    /// "A system-scope release when recording this event ... to make non-coherent host memory visible to the host"
-    /// (`hip_runtime_api.h`, `hipEventReleaseToSystem`). Without it `hipEventSynchronize` promises that for
-    /// coherent memory alone (HIP programming guide, "Visibility of Zero-Copy Host Memory").
-    ToHost,
-    /// It measures time.
-    Timing,
 }
 
 // SAFETY: "HIP APIs are thread safe" (HIP programming guide): an event's handle may be used from any thread.
@@ -90,12 +75,6 @@ impl Event {
             unsafe { (self.context.hip().hipEventElapsedTime)(&mut milliseconds, start.raw, self.raw) };
         self.context.check("hipEventElapsedTime", status)?;
         Ok(milliseconds)
-    }
-
-    pub(crate) fn destroy(context: &Context, raw: hipEvent_t) {
-        // SAFETY: the function is HIP's; nobody else has the handle. HIP destroys a pending event when it has happened.
-        let status = unsafe { (context.hip().hipEventDestroy)(raw) };
-        context.record_status("hipEventDestroy", status);
     }
 }
 

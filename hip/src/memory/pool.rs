@@ -7,8 +7,8 @@
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::arena::{Arena, BlockId, rounded};
 use crate::error::{Error, Result};
+use crate::memory::arena::{Arena, BlockId, rounded};
 
 /// Where the pool's memory comes from: the driver, or a test's imitation of one.
 pub(crate) trait Backing: Send + Sync {
@@ -260,7 +260,7 @@ impl MemoryPool {
 }
 
 impl State {
-    fn hand_out(&mut self, taken: crate::arena::Taken, arena: usize) -> PoolBlock {
+    fn hand_out(&mut self, taken: crate::memory::arena::Taken, arena: usize) -> PoolBlock {
         self.stats.allocated += taken.size;
         self.stats.peak = self.stats.peak.max(self.stats.allocated);
         if arena == PERSISTENT {

@@ -1,78 +1,32 @@
 //! Providers: the implementations of AMD's C API, and which one this process uses.
 
+pub(crate) mod diagnosis;
+pub(crate) mod inventory;
+pub(crate) mod kind;
+pub(crate) mod library;
+
 use std::ffi::c_int;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use hip_sys::{Hip, Hiprtc, hipErrorInvalidDevice, hipErrorNoDevice, hipSuccess};
 use miopen_sys::Miopen;
 use rocblas_sys::Rocblas;
 
+use self::kind::ProviderKind;
 use crate::error::{Error, Result, check, check_rtc, device_error};
-use crate::library::{self, Loaded, fill};
+use crate::provider::library::{Loaded, fill};
 use crate::settings::settings;
 
 /// The CUDA provider's tables.
 #[cfg(feature = "cuda")]
 mod cuda;
 
-/// An implementation of HIP, hipRTC, rocBLAS and MIOpen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ProviderKind {
-    /// AMD's own libraries, for AMD GPUs.
-    Rocm,
-    /// HIP over the CUDA driver, for NVIDIA GPUs.
-    Cuda,
-    /// The software device.
-    Cpu,
-}
-
 impl ProviderKind {
-    /// Every kind, in the order in which `auto` tries them.
-    pub const ALL: [Self; 3] = [Self::Rocm, Self::Cuda, Self::Cpu];
-
-    /// The name, as in `BURN_ROCM_PROVIDER`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rocm => "rocm",
-            Self::Cuda => "cuda",
-            Self::Cpu => "cpu",
-        }
-    }
-
     /// What its hipRTC compiles every program with beside what it is told, where that can change without its
     /// version changing.
     pub(crate) fn compiles_with(self) -> impl Iterator<Item = &'static str> {
         (self == Self::Cuda).then(cuda::hiprtc_additions).into_iter().flatten()
-    }
-}
-
-impl fmt::Display for ProviderKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for ProviderKind {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        parse_choice(name)?
-            .ok_or_else(|| Error::config("provider", "one of rocm, cuda, cpu", format!("`{name}`")))
-    }
-}
-
-/// Reads a value of `BURN_ROCM_PROVIDER`; `None` is `auto`.
-pub(crate) fn parse_choice(name: &str) -> Result<Option<ProviderKind>> {
-    match name {
-        "auto" => Ok(None),
-        "rocm" => Ok(Some(ProviderKind::Rocm)),
-        "cuda" => Ok(Some(ProviderKind::Cuda)),
-        "cpu" => Ok(Some(ProviderKind::Cpu)),
-        other => {
-            Err(Error::config("BURN_ROCM_PROVIDER", "one of auto, rocm, cuda, cpu", format!("`{other}`")))
-        }
     }
 }
 
@@ -223,7 +177,7 @@ impl fmt::Debug for Provider {
 }
 
 fn no_device(kind: ProviderKind, libraries: &[(&'static str, String)]) -> Error {
-    let reason = match (kind, crate::diagnosis::Diagnosis::of_this_machine().problems().first()) {
+    let reason = match (kind, crate::provider::diagnosis::Diagnosis::of_this_machine().problems().first()) {
         (ProviderKind::Rocm, Some(problem)) => format!("HIP is installed but finds no device: {problem}"),
         (ProviderKind::Rocm, None) => "HIP is installed but finds no device".into(),
         _ => format!("{kind} has no device"),

@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::device::Device;
-use crate::marks::Marks;
-use crate::pool::PoolBlock;
+use crate::error::Result;
+use crate::memory::marks::{Marks, Set};
+use crate::memory::pool::{PoolBlock, Purpose};
 
 /// Memory of one device, from its pool; given back when dropped. Not `Clone`: share an `Arc`.
 pub struct Buffer {
@@ -50,6 +51,23 @@ impl Buffer {
     pub(crate) fn as_ptr(&self) -> *mut c_void {
         self.address as *mut c_void
     }
+
+    /// Adds a set to the buffer's own.
+    #[cold]
+    pub(crate) fn add_marks(&self, set: &Option<Arc<Set>>) {
+        self.marks.put(Set::join(self.marks.get(), set.clone()));
+    }
+}
+
+impl Device {
+    /// Memory from the pool: 256-byte aligned, contents undefined; 0 bytes are allowed.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where there is too little even with every cached block given back.
+    pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+        let block = self.allocate(bytes, Purpose::Compute)?;
+        Ok(Buffer::new(self.clone(), block, bytes))
+    }
 }
 
 impl Drop for Buffer {
@@ -57,6 +75,25 @@ impl Drop for Buffer {
         if let Some(block) = self.block.take() {
             self.device.give_back(block);
         }
+    }
+}
+
+/// Tells that the buffers `to` are computed from the buffers `from` where a kernel's arguments
+/// don't tell it: faults in any of `from` then count for all of `to`. Earlier faults of a buffer in
+/// `to` stay its own; name it in `from` if they matter to the others.
+#[inline]
+pub fn carry_faults<'a>(
+    from: impl IntoIterator<Item = &'a Buffer>,
+    to: impl IntoIterator<Item = &'a Buffer>,
+) {
+    let mut set = None;
+    for buffer in from {
+        if buffer.marks.any() {
+            set = Set::join(set, buffer.marks.get());
+        }
+    }
+    if set.is_some() {
+        to.into_iter().for_each(|buffer| buffer.add_marks(&set));
     }
 }
 

@@ -5,11 +5,11 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::Result;
-use crate::pinned::PinnedBlock;
-use crate::pool::Purpose;
+use crate::memory::buffer::Buffer;
+use crate::memory::pinned::PinnedBlock;
+use crate::memory::pool::Purpose;
 
 /// Pinned memory of the host. Kept for the next that needs some when dropped.
 pub struct HostBuffer {

@@ -9,9 +9,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::fault::{Ticket, progress, tell};
+use crate::memory::fault::{Ticket, progress, tell};
 
 /// With more tickets, a set asks how far the device is, which costs an event now and then.
 const FEW: usize = 8;
@@ -143,33 +142,6 @@ impl Marks {
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Set>>> {
         // One value, consistent after every statement that changes it.
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Tells that the buffers `to` are computed from the buffers `from` where a kernel's arguments
-/// don't tell it: faults in any of `from` then count for all of `to`. Earlier faults of a buffer in
-/// `to` stay its own; name it in `from` if they matter to the others.
-#[inline]
-pub fn carry_faults<'a>(
-    from: impl IntoIterator<Item = &'a Buffer>,
-    to: impl IntoIterator<Item = &'a Buffer>,
-) {
-    let mut set = None;
-    for buffer in from {
-        if buffer.marks.any() {
-            set = Set::join(set, buffer.marks.get());
-        }
-    }
-    if set.is_some() {
-        to.into_iter().for_each(|buffer| buffer.add_marks(&set));
-    }
-}
-
-impl Buffer {
-    /// Adds a set to the buffer's own.
-    #[cold]
-    pub(crate) fn add_marks(&self, set: &Option<Arc<Set>>) {
-        self.marks.put(Set::join(self.marks.get(), set.clone()));
     }
 }
 

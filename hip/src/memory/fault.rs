@@ -4,18 +4,18 @@
 //!
 //! Each launch that may find a fault has a word of its own, and a [`Ticket`] for it. The buffers
 //! that the launch writes hold the ticket, and so do those that are computed from them
-//! ([`crate::marks`]). The word is free again once nobody holds the ticket and the device is past
+//! ([`crate::memory::marks`]). The word is free again once nobody holds the ticket and the device is past
 //! the launch.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::context::Context;
+use crate::device::context::Context;
+use crate::device::event::Event;
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-use crate::event::Event;
-use crate::pinned::PinnedBlock;
-use crate::stream::Stream;
+use crate::memory::pinned::PinnedBlock;
 
 /// What a kernel may find wrong with the values it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

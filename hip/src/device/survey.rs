@@ -4,12 +4,13 @@ use std::fmt;
 
 use rocblas_sys::Rocblas;
 
-use crate::diagnosis::Diagnosis;
+use crate::device::info::DeviceInfo;
 use crate::error::{Error, Result};
-use crate::info::DeviceInfo;
-use crate::inventory::{LibraryReport, inventory, version};
-use crate::library::{self, fill};
-use crate::provider::{Provider, ProviderKind, Versions, candidate};
+use crate::provider::diagnosis::Diagnosis;
+use crate::provider::inventory::{LibraryReport, inventory, version};
+use crate::provider::kind::ProviderKind;
+use crate::provider::library::{self, fill};
+use crate::provider::{Provider, Versions, candidate};
 use crate::workarounds;
 
 /// What was found of one provider.
@@ -76,8 +77,8 @@ impl ProviderReport {
         for index in 0..provider.device_count() {
             match DeviceInfo::query(provider, index) {
                 Ok(info) => {
-                    let context = crate::context::Context::new(provider, index);
-                    let free = crate::memory::free_and_total(&context).ok().map(|(free, _)| free);
+                    let context = crate::device::context::Context::new(provider, index);
+                    let free = crate::memory::driver::free_and_total(&context).ok().map(|(free, _)| free);
                     self.devices.push((info, free));
                 }
                 Err(error) => self.hints.push(format!("device {index}: {error}")),

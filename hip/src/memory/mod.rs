@@ -1,0 +1,12 @@
+//! Memory of the device and pinned memory of the host: the pool, buffers, copies, and the faults that kernels store.
+
+pub(crate) mod arena;
+pub(crate) mod buffer;
+pub(crate) mod driver;
+pub(crate) mod fault;
+pub(crate) mod host;
+pub(crate) mod marks;
+pub(crate) mod pinned;
+pub(crate) mod pool;
+pub(crate) mod span;
+pub(crate) mod transfer;
