@@ -20,12 +20,9 @@ use crate::launch::Grid;
 use crate::marks::carry_faults;
 use crate::module::Kernel;
 use crate::provider::ProviderKind;
-use crate::settings::settings;
+use crate::settings::{STEPS, settings};
 use crate::stream::Stream;
 use crate::trace;
-
-/// `STEPS` of `chain.hip`. Burn's Adam has 13 for each parameter.
-pub(crate) const STEPS: usize = 16;
 
 /// Bytes of a tensor above which an op is launched at once: its elements then take longer than its launch.
 const MOST_BYTES: usize = 8 << 20;

@@ -98,7 +98,7 @@ impl Device {
         Ok(Self {
             blas: Once::default(),
             dnn: Once::default(),
-            pool: MemoryPool::new(Box::new(driver), settings()?.memory_limit),
+            pool: MemoryPool::new(Box::new(driver), settings()?.memory_limit_of(index)),
             staging: Staging::new(&context),
             fences: TransferFences::default(),
             faults: Faults::new(&context, &compute)?,

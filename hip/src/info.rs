@@ -7,7 +7,6 @@ use hip_sys::{Hip, hipDeviceAttribute_t};
 
 use crate::error::{Error, Result, check};
 use crate::provider::Provider;
-use crate::workarounds::chip;
 
 /// Facts about a device, none of them from a table of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,14 +68,6 @@ impl DeviceInfo {
             driver_version: versions.driver,
             runtime_version: versions.runtime,
         })
-    }
-}
-
-impl DeviceInfo {
-    /// Whether the device multiplies matrices of f32 in units made for it, as f32: AMD's CDNA does, from gfx908 on
-    /// (`V_MFMA_F32_*_F32`, AMD's "CDNA ISA" documents); RDNA and NVIDIA's multiply f32 like any other.
-    pub fn has_f32_matrix_units(&self) -> bool {
-        matches!(chip(&self.arch), "gfx908" | "gfx90a" | "gfx940" | "gfx941" | "gfx942" | "gfx950")
     }
 }
 
