@@ -3,22 +3,173 @@
 use core::fmt;
 use core::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn_backend::{DeviceId, DeviceOps};
+use burn_std::DType;
 use burn_std::device::Device as BurnDevice;
-use hip::Error;
+use hip::{Counters, Error, PoolStats, ProviderKind};
+
+use crate::dtype::kernel_type;
 
 /// A device of the chosen provider, by its index.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+///
+/// ```
+/// use burn_rocm::RocmDevice;
+///
+/// let device = RocmDevice::default();
+/// let info = device.info()?;
+/// println!("{device}: {} ({}), {} bytes", info.name, info.architecture, info.memory);
+/// device.set_memory_limit(4 << 30)?;
+/// assert!(device.memory_stats()?.reserved <= 4 << 30);
+/// # Ok::<(), burn_rocm::RocmError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct RocmDevice {
     /// The index among the provider's devices, from 0.
     pub index: usize,
+}
+
+/// What a device is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The provider that serves it.
+    pub provider: ProviderKind,
+    /// The marketing name, or the architecture where the driver gives none.
+    pub name: String,
+    /// The architecture with its features, such as `gfx90a:sramecc+:xnack-`.
+    pub architecture: String,
+    /// Bytes of memory.
+    pub memory: usize,
+    /// Compute units.
+    pub compute_units: u32,
+    /// Threads of a wave.
+    pub wave_size: u32,
+    /// Bytes of shared memory that a block of threads may have.
+    pub shared_memory: usize,
+    /// The dtypes that its matrix cores take; none where it has no matrix cores, or burn-rocm does not know the chip.
+    pub matrix_types: Vec<DType>,
+}
+
+/// The index of [`RocmDevice::default`].
+static DEFAULT: AtomicUsize = AtomicUsize::new(0);
+
+impl Default for RocmDevice {
+    /// The device of [`set_default`](RocmDevice::set_default), else device 0.
+    fn default() -> Self {
+        Self::new(DEFAULT.load(Ordering::Relaxed))
+    }
 }
 
 impl RocmDevice {
     /// The device of that index; whether there is one shows on first use.
     pub fn new(index: usize) -> Self {
         Self { index }
+    }
+
+    /// Every device of the chosen provider.
+    ///
+    /// # Errors
+    /// `NotAvailable` where no provider has a device, `Config` for a setting that makes no sense.
+    pub fn all() -> Result<Vec<Self>, Error> {
+        Ok((0..hip::Device::count()?).map(Self::new).collect())
+    }
+
+    /// The device that [`RocmDevice::default`] gives.
+    pub fn current() -> Self {
+        Self::default()
+    }
+
+    /// Makes this the device that [`RocmDevice::default`] gives, in every thread. Tensors stay where they are.
+    ///
+    /// # Errors
+    /// `Config` where the provider has no such device, and as [`all`](Self::all).
+    pub fn set_default(&self) -> Result<(), Error> {
+        let count = hip::Device::count()?;
+        if self.index >= count {
+            return Err(Error::Config {
+                what: "device index".into(),
+                expected: format!("an index below {count}"),
+                found: self.index.to_string(),
+            });
+        }
+        // Relaxed: nothing else is published by it.
+        DEFAULT.store(self.index, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What the device is. Opens it, as every method below does.
+    ///
+    /// # Errors
+    /// `Config` where the provider has no such device; what the driver reports.
+    pub fn info(&self) -> Result<DeviceInfo, Error> {
+        let device = self.open()?;
+        let info = device.info();
+        let matrix =
+            |dtype: &DType| kernel_type(*dtype).is_ok_and(|dtype| info.matrix_types().contains(&dtype));
+        let dtypes = [DType::F64, DType::F32, DType::F16, DType::BF16, DType::I8];
+        Ok(DeviceInfo {
+            provider: device.provider().kind(),
+            name: info.name.clone(),
+            architecture: info.arch.clone(),
+            memory: info.total_memory,
+            compute_units: info.compute_units,
+            wave_size: info.warp_size,
+            shared_memory: info.shared_memory_per_block,
+            matrix_types: dtypes.into_iter().filter(matrix).collect(),
+        })
+    }
+
+    /// Bytes in use and held from the driver, the peak, hits and misses of the device's memory pool.
+    ///
+    /// # Errors
+    /// As [`info`](Self::info).
+    pub fn memory_stats(&self) -> Result<PoolStats, Error> {
+        Ok(self.open()?.pool().stats())
+    }
+
+    /// Free and total bytes, as the driver says; what the pool keeps is not free.
+    ///
+    /// # Errors
+    /// As [`info`](Self::info).
+    pub fn free_and_total_memory(&self) -> Result<(usize, usize), Error> {
+        self.open()?.memory_info()
+    }
+
+    /// Starts [`memory_stats`](Self::memory_stats)' peak again, from the bytes that are in use now.
+    ///
+    /// # Errors
+    /// As [`info`](Self::info).
+    pub fn reset_peak_memory(&self) -> Result<(), Error> {
+        self.open()?.pool().reset_peak();
+        Ok(())
+    }
+
+    /// Sets the most bytes that the memory pool may hold; `None`: all there is. What it holds beyond that stays until
+    /// it is freed.
+    ///
+    /// # Errors
+    /// As [`info`](Self::info).
+    pub fn set_memory_limit(&self, bytes: impl Into<Option<usize>>) -> Result<(), Error> {
+        self.open()?.pool().set_limit(bytes.into());
+        Ok(())
+    }
+
+    /// Waits for everything that was queued on the device.
+    ///
+    /// # Errors
+    /// As [`info`](Self::info); once, each fault that no read has reported.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        self.open()?.sync()
+    }
+
+    /// The copies, waits and launches that the device was asked for so far.
+    ///
+    /// # Errors
+    /// As [`info`](Self::info).
+    pub fn counters(&self) -> Result<Counters, Error> {
+        Ok(self.open()?.counters())
     }
 
     /// The device itself.

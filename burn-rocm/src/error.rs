@@ -16,6 +16,17 @@ thread_local! {
 /// has changed any tensor. After a `catch_unwind` this function gives the typed error, and the next
 /// op works. Reads and `sync` return Burn's error, which only holds the text (`into_data` panics
 /// with it); this function gives the typed error here too.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// use burn_rocm::{Rocm, RocmError, take_last_error};
+/// # let device = Default::default();
+///
+/// let ones = |shape: [usize; 2]| Tensor::<Rocm, 2>::ones(shape, &device);
+/// let index = Tensor::from_ints([7], &device);
+/// assert!(ones([2, 3]).select(0, index).try_into_data().is_err());
+/// assert!(matches!(take_last_error(), Some(RocmError::Invalid { .. })));
+/// ```
 pub fn take_last_error() -> Option<Error> {
     LAST.with(|last| last.borrow_mut().take())
 }

@@ -1,12 +1,19 @@
 //! A [Burn](https://burn.dev) backend for AMD GPUs: matrix products on rocBLAS, convolution and pooling on MIOpen,
 //! everything else on HIP kernels compiled for the GPU found.
 //!
-//! ```no_run
-//! use burn_rocm::{Rocm, RocmDevice};
-//! type Backend = Rocm; // f32, i32 and one-byte bools by default; `Rocm<f16>` for others
-//! let device = RocmDevice::default();
-//! # let _ = (device, core::marker::PhantomData::<Backend>);
 //! ```
+//! use burn::tensor::Tensor;
+//! use burn_rocm::{Rocm, RocmDevice};
+//! type B = Rocm; // f32, i32 and one-byte bools by default; `Rocm<f16>` for others
+//!
+//! let device = RocmDevice::default();
+//! let ones = Tensor::<B, 2>::ones([2, 3], &device);
+//! let product = ones.clone().matmul(ones.transpose());
+//! assert_eq!(product.into_data().as_slice::<f32>().unwrap(), [3.0; 4]);
+//! ```
+//!
+//! [`Config`] has the settings, [`RocmDevice`] the
+//! devices and their memory, [`provider`] the provider that serves, and [`code_cache`] the compiled kernels.
 //!
 //! Not computed yet, but for the default methods of Burn that need them: each raises [`RocmError::Unsupported`] with
 //! the method's name.
@@ -53,10 +60,16 @@ mod tensor;
 
 pub use backend::{BoolElement, FloatElement, IntElement, Rocm};
 pub use burn_std::{bf16, f16};
-pub use device::RocmDevice;
-pub use error::{raise, take_last_error};
+pub use device::{DeviceInfo, RocmDevice};
+#[doc(hidden)]
+pub use error::raise;
+pub use error::take_last_error;
 pub use hip::trace;
-pub use hip::{Error as RocmError, is_available, rocm_device_count};
+pub use hip::{
+    CacheStats, CodeCache, Config, Counters, Error as RocmError, F16Alternative, FindMode,
+    PoolStats as MemoryStats, Provider, ProviderKind, ProviderReport, Route, Versions, code_cache,
+    is_available, passed_over, provider, rocm_device_count, select_provider, survey,
+};
 pub use layout::Layout;
 pub use ops::data::read_with_fault;
 pub use qtensor::RocmQTensor;

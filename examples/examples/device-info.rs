@@ -14,7 +14,7 @@ use std::time::Instant;
 use burn::tensor::Tensor;
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
-use burn_rocm::{Rocm, RocmDevice};
+use burn_rocm::{Rocm, RocmDevice, RocmError};
 use burn_rocm_examples::machine;
 use clap::Parser;
 
@@ -36,20 +36,20 @@ fn main() -> ExitCode {
     println!("{}", machine::system(root));
     println!("{}", machine::kernel_driver(root));
     println!("{}", machine::environment(std::env::vars_os()));
-    println!("{}", machine::cache(hip::code_cache().directory()));
+    println!("{}", machine::cache(burn_rocm::code_cache().directory()));
 
     println!("providers, in the order in which they are tried");
-    for report in hip::survey() {
+    for report in burn_rocm::survey() {
         for line in report.to_string().lines() {
             println!("  {line}");
         }
     }
 
-    println!("\nAMD GPUs that can be used: {}", hip::rocm_device_count());
-    match hip::provider() {
+    println!("\nAMD GPUs that can be used: {}", burn_rocm::rocm_device_count());
+    match burn_rocm::provider() {
         Ok(provider) => {
             println!("burn-rocm uses here: {}, {} device(s)", provider.kind(), provider.device_count());
-            for (kind, why) in hip::passed_over() {
+            for (kind, why) in burn_rocm::passed_over() {
                 println!("  passed over {kind}: {}", short(&why));
             }
             let devices = 0..provider.device_count();
@@ -68,9 +68,9 @@ fn main() -> ExitCode {
 }
 
 /// An error without the places that were looked at: the survey has told those.
-fn short(error: &hip::Error) -> String {
+fn short(error: &RocmError) -> String {
     match error {
-        hip::Error::NotAvailable { reason, .. } => reason.clone(),
+        RocmError::NotAvailable { reason, .. } => reason.clone(),
         other => other.to_string(),
     }
 }

@@ -14,13 +14,12 @@ use burn::backend::Autodiff;
 use burn::module::{AutodiffModule, Module};
 use burn::record::{FullPrecisionSettings, NamedMpkFileRecorder};
 use burn::tensor::backend::Backend as _;
-use burn_rocm::{Rocm, RocmDevice};
+use burn_rocm::{DeviceInfo, ProviderKind, Rocm, RocmDevice, RocmError};
 use burn_rocm_examples::data::{Data, digits, mnist};
 use burn_rocm_examples::error::Error;
 use burn_rocm_examples::model::{Kind, Model};
 use burn_rocm_examples::{plots, show, train};
 use clap::{Parser, ValueEnum};
-use hip::ProviderKind;
 
 type Backend = Autodiff<Rocm>;
 
@@ -100,7 +99,7 @@ fn learning_rate(text: &str) -> Result<f64, String> {
 fn device(text: &str) -> Result<RocmDevice, String> {
     // A bare number is a short form.
     let name = if text.parse::<usize>().is_ok() { format!("rocm:{text}") } else { text.to_owned() };
-    name.parse().map_err(|error: burn_rocm::RocmError| error.to_string())
+    name.parse().map_err(|error: RocmError| error.to_string())
 }
 
 fn main() -> ExitCode {
@@ -175,19 +174,18 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn StdError>> {
 }
 
 /// Chooses the provider and opens the device, and says what it is: errors show before any work is done.
-fn open(provider: Option<Provider>, device: &RocmDevice) -> Result<(), burn_rocm::RocmError> {
+fn open(provider: Option<Provider>, device: &RocmDevice) -> Result<(), RocmError> {
     if let Some(provider) = provider {
-        hip::select_provider(match provider {
+        burn_rocm::select_provider(match provider {
             Provider::Auto => None,
             Provider::Rocm => Some(ProviderKind::Rocm),
             Provider::Cuda => Some(ProviderKind::Cuda),
             Provider::Cpu => Some(ProviderKind::Cpu),
         })?;
     }
-    let opened = hip::Device::get(device.index)?;
-    let (info, kind) = (opened.info(), opened.provider().kind());
-    let memory = info.total_memory as f64 / f64::from(1 << 30);
-    println!("device: {device}, {} ({}), {memory:.1} GiB, by the {kind} provider", info.name, info.arch);
+    let DeviceInfo { name, architecture, memory, provider, .. } = device.info()?;
+    let memory = memory as f64 / f64::from(1 << 30);
+    println!("device: {device}, {name} ({architecture}), {memory:.1} GiB, by the {provider} provider");
     Ok(())
 }
 

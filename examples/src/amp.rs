@@ -136,7 +136,6 @@ where
     B: AutodiffBackend<Device = RocmDevice>,
 {
     let device = RocmDevice::default();
-    let pool = hip::Device::get(device.index)?;
     B::seed(&device, options.seed);
     // A copy draws the parameters in their order, where a forward pass would in its own: every precision starts
     // with the same.
@@ -151,7 +150,7 @@ where
         // The first steps choose algorithms, and make the optimizer's states.
         if step == 2 {
             B::sync(&device)?;
-            pool.pool().reset_peak();
+            device.reset_peak_memory()?;
         }
         let lr = options.lr * (1.0 - step as f64 / options.steps as f64);
         let begin = Instant::now();
@@ -179,7 +178,7 @@ where
         seconds += begin.elapsed().as_secs_f64();
     }
     B::sync(&device)?;
-    let peak = pool.pool().stats().peak as f64 / f64::from(1 << 20);
+    let peak = device.memory_stats()?.peak as f64 / f64::from(1 << 20);
     // Evaluated in f32: the master weights are the model.
     let model = model.valid();
     let all: Vec<usize> = (0..data.test.len()).collect();

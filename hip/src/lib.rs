@@ -11,23 +11,7 @@
 //! # }
 //! ```
 //!
-//! | variable | meaning | default |
-//! |---|---|---|
-//! | `BURN_ROCM_PROVIDER` | `rocm`, `cuda` or `cpu`; `auto` takes the first that has a device | `auto` |
-//! | `BURN_ROCM_DETERMINISTIC` | `1`: the same seed gives the same bits | `0` |
-//! | `BURN_ROCM_MEMORY_LIMIT` | bytes that a device's pool may hold, such as `6G` | all there is |
-//! | `BURN_ROCM_CACHE` | `0`: no code objects on disk | `1` |
-//! | `BURN_ROCM_CACHE_DIR` | where they are kept | `$XDG_CACHE_HOME/burn-rocm`, else `~/.cache/burn-rocm` |
-//! | `BURN_ROCM_CACHE_LIMIT` | bytes on disk; the files used longest ago go first | `512M` |
-//! | `BURN_ROCM_ATTENTION_SCORES` | bytes of one attention's scores that may be kept for its gradient | `256M` |
-//! | `BURN_ROCM_CHAIN` | small element-wise ops that are joined into one launch at most, from 0 to 16 ([`Device::put_off`]) | 16 on GPUs, 0 on the CPU device |
-//! | `BURN_ROCM_CONV` | `miopen`: MIOpen alone convolves, `own`: kernels of this crate alone; `auto`: MIOpen what it takes | `auto` |
-//! | `BURN_ROCM_CONV_FIND` | `find`: MIOpen times a convolution's solutions at first use; `immediate`: it asks the database; `auto`: at a shape's third use it times | `auto` |
-//! | `BURN_ROCM_TRACE` | `1`: says through `log` which library call or kernel served each op ([`trace`]) | `0` |
-//! | `BURN_ROCM_LAUNCH_REACH` | for tests: elements above which a launch of a strided kernel is split | `2147483647` |
-//! | `BURN_ROCM_CUDA_TF32` | the CUDA provider: `1` lets products and convolutions of f32 round their operands to TF32 | `0` |
-//! | `CUDA_PATH`, `CUDA_HOME` | where NVIDIA's libraries are looked for first, in `lib64` and `lib` | `/usr/local/cuda`, then the loader's path |
-//! | `ROCM_PATH` | where AMD's libraries are looked for first, in `lib` and `lib64` | `/opt/rocm`, then the loader's path |
+//! [`Config`] lists the settings, each with its environment variable.
 
 mod blas;
 mod compile;
@@ -74,4 +58,7 @@ pub use provider::kind::ProviderKind;
 pub use provider::{
     Provider, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
-pub use settings::{Route, attention_scores, conv_route, deterministic, launch_reach, matmul_route};
+pub use settings::{
+    Config, F16Alternative, FindMode, Route, SETTINGS, Setting, attention_scores, conv_route, deterministic,
+    launch_reach, matmul_route,
+};

@@ -1,47 +1,14 @@
-//! The environment variables, read once, each with a typed error for a value that makes no sense.
+//! The settings of a process: a value that an app may make and install, else read from the environment once.
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
-use crate::provider::kind::{ProviderKind, parse_choice};
+use crate::provider::kind::ProviderKind;
 
-/// What the environment asks for.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    /// `BURN_ROCM_PROVIDER`; `None` is `auto`.
-    pub(crate) provider: Option<ProviderKind>,
-    /// `BURN_ROCM_DETERMINISTIC`.
-    pub(crate) deterministic: bool,
-    /// `BURN_ROCM_TRACE`.
-    pub(crate) trace: bool,
-    /// `BURN_ROCM_NORM`.
-    pub(crate) norm: Route,
-    /// `BURN_ROCM_ATTENTION_SCORES`: bytes of one attention's scores.
-    pub(crate) attention_scores: usize,
-    /// `BURN_ROCM_MEMORY_LIMIT`: bytes that the pool of a device may hold.
-    pub(crate) memory_limit: Option<usize>,
-    /// Where code objects are kept on disk; `None` where there is no place, or `BURN_ROCM_CACHE=0`.
-    pub(crate) cache_dir: Option<PathBuf>,
-    /// `BURN_ROCM_CACHE_LIMIT`: bytes on disk.
-    pub(crate) cache_limit: u64,
-    /// `BURN_ROCM_CONV`.
-    pub(crate) conv: Route,
-    /// `BURN_ROCM_CONV_FIND`.
-    pub(crate) conv_find: FindMode,
-    /// `BURN_ROCM_MATMUL`.
-    pub(crate) matmul: Route,
-    /// `BURN_ROCM_F16_ALTERNATIVE`.
-    pub(crate) f16_alternative: F16Alternative,
-    /// `BURN_ROCM_LAUNCH_REACH`.
-    pub(crate) launch_reach: usize,
-    /// `BURN_ROCM_CHAIN`: element-wise ops that are put off and launched together at most; `None` is the device's
-    /// own choice.
-    pub(crate) chain: Option<usize>,
-}
-
-/// Who serves an op that both a library and a kernel of this crate's know.
+/// Who serves an op that both a library and a kernel of this project know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// The library wherever it takes the dtype and options, the kernel elsewhere.
@@ -52,52 +19,271 @@ pub enum Route {
     Own,
 }
 
-/// How a convolution's solution is chosen.
+/// How MIOpen's algorithm for a convolution is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FindMode {
-    /// By MIOpen's database, and by timing where a shape comes again and again.
+pub enum FindMode {
+    /// The first two calls with a shape ask MIOpen's database. The third times the candidates and keeps the fastest,
+    /// unless the process is deterministic.
     Auto,
     /// By MIOpen's database.
     Immediate,
-    /// By timing.
+    /// By timing the candidates at a shape's first use.
     Find,
 }
 
 /// Which f16 products and convolutions use the libraries' alternative implementation on gfx90a.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum F16Alternative {
+pub enum F16Alternative {
+    /// None: subnormal values count as 0.
     None,
+    /// Those that compute gradients.
     Gradients,
+    /// All.
     All,
 }
 
-/// Bytes of code objects on disk unless told otherwise: some 10,000 kernels of 50 KB.
-const CACHE_LIMIT: u64 = 512 << 20;
-
-/// Bytes of an attention's scores that may be kept in memory for its gradient unless told otherwise. On an H200,
-/// f32 `[16, 12, 512, 64]` (192 MiB of scores) took 0.96 ms forward and 1.04 backward with them in memory, 1.38 and
-/// 3.52 without; at a sequence of 2048 2.0 and 3.1, 4.8 and 12.8.
-const ATTENTION_SCORES: usize = 256 << 20;
-
-/// Steps of one chain: `STEPS` of `chain.hip`. Burn's Adam has 13 for each parameter.
+/// `STEPS` of `chain.hip`: the most element-wise ops of one launch. Burn's Adam has 13 for each parameter.
 pub(crate) const STEPS: usize = 16;
 
 /// Kernels have element counts and offsets in 32 bits.
 const LAUNCH_REACH: usize = i32::MAX as usize;
 
-/// The process's settings.
-pub(crate) fn settings() -> Result<&'static Settings> {
-    static SETTINGS: OnceLock<Result<Settings>> = OnceLock::new();
-    SETTINGS.get_or_init(|| read(|name| std::env::var_os(name))).as_ref().map_err(Error::clone)
+/// One row of the settings' table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// The environment variable.
+    pub variable: &'static str,
+    /// The method of [`Config`].
+    pub method: &'static str,
+    /// What the variable may be.
+    pub values: &'static str,
+    /// What it is where nothing is said.
+    pub default: &'static str,
+    /// What it decides.
+    pub meaning: &'static str,
 }
 
-/// Whether `BURN_ROCM_DETERMINISTIC=1` is set: the same seed gives the same bits.
+/// Makes [`Config`], [`SETTINGS`] and their documentation of one table.
+macro_rules! settings {
+    ($(
+        $field:ident($argument:ty): $type:ty = $default:expr, $variable:literal, $read:expr;
+        $values:literal, $shown:literal, $meaning:literal;
+    )*) => {
+        /// The settings of a process.
+        ///
+        /// Each setting has a method, and an environment variable, which [`Config::from_env`] reads. A process without
+        /// [`install`](Self::install) takes its settings from the environment.
+        ///
+        /// ```standalone_crate
+        /// # use hip as burn_rocm;
+        /// use burn_rocm::Config;
+        ///
+        /// Config::from_env()?.deterministic(true).memory_limit(4 << 30).install()?;
+        /// # Ok::<(), burn_rocm::Error>(())
+        /// ```
+        ///
+        /// Bytes take a suffix in the environment: `512K`, `256M` and `6G` are powers of 1024. An empty variable counts
+        /// as not set.
+        ///
+        #[doc = concat!(
+            "| method | variable | values | default | meaning |\n|---|---|---|---|---|\n",
+            $("| [`", stringify!($field), "`](Self::", stringify!($field), ") | `", $variable, "` | ", $values, " | ",
+            $shown, " | ", $meaning, " |\n"),*
+        )]
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Config {
+            $(pub(crate) $field: $type,)*
+            /// By device.
+            memory_limits: BTreeMap<usize, Option<usize>>,
+            /// `BURN_ROCM_LAUNCH_REACH`, for tests.
+            launch_reach: usize,
+        }
+
+        /// The settings' table, in the order of docs/guide/configuration.md.
+        pub const SETTINGS: &[Setting] = &[$(Setting {
+            variable: $variable,
+            method: stringify!($field),
+            values: $values,
+            default: $shown,
+            meaning: $meaning,
+        }),*];
+
+        impl Config {
+            $(
+                #[doc = concat!("Sets ", $meaning, ".\n\nDefault: ", $shown, ". Variable: `", $variable, "`.")]
+                #[must_use]
+                pub fn $field(mut self, value: $argument) -> Self {
+                    self.$field = value.into();
+                    self
+                }
+            )*
+
+            /// The defaults, and whatever else `variable` says of them.
+            fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+                let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+                let mut config = Self {
+                    $($field: $default,)*
+                    memory_limits: BTreeMap::new(),
+                    launch_reach: LAUNCH_REACH,
+                };
+                config.cache_dir = user_cache(set);
+                $(if let Some(value) = set($variable) {
+                    let read: fn(&str, &OsStr) -> Result<$type> = $read;
+                    config.$field = read($variable, &value)?;
+                })*
+                if let Some(value) = set("BURN_ROCM_LAUNCH_REACH") {
+                    config.launch_reach = bytes("BURN_ROCM_LAUNCH_REACH", &value)?.clamp(2, LAUNCH_REACH);
+                }
+                Ok(config)
+            }
+        }
+    };
+}
+
+settings! {
+    provider(impl Into<Option<ProviderKind>>): Option<ProviderKind> = None, "BURN_ROCM_PROVIDER", |name, value|
+        choice(name, value, &[
+            ("auto", None),
+            ("rocm", Some(ProviderKind::Rocm)),
+            ("cuda", Some(ProviderKind::Cuda)),
+            ("cpu", Some(ProviderKind::Cpu)),
+        ]);
+        "`auto`, `rocm`, `cuda`, `cpu`", "`auto`",
+        "whose libraries serve. `auto` takes the first of the others that has a device, in this order; `rocm` \
+        forbids any fallback";
+    deterministic(bool): bool = false, "BURN_ROCM_DETERMINISTIC", flag;
+        "`0`, `1`", "`0`",
+        "whether the same seed gives the same bits, by deterministic library algorithms and without float atomics";
+    conv(Route): Route = Route::Auto, "BURN_ROCM_CONV", |name, value| route(name, value, "miopen");
+        "`auto`, `miopen`, `own`", "`auto`",
+        "who convolves. `auto`: MIOpen wherever it takes dtype and options, else kernels of this project; \
+        `miopen`: MIOpen alone; `own`: the kernels alone";
+    conv_find(FindMode): FindMode = FindMode::Auto, "BURN_ROCM_CONV_FIND", |name, value|
+        choice(name, value, &[
+            ("auto", FindMode::Auto),
+            ("immediate", FindMode::Immediate),
+            ("find", FindMode::Find),
+        ]);
+        "`auto`, `immediate`, `find`", "`auto`",
+        "how MIOpen's convolution algorithm is chosen. `immediate`: from its database. `find`: by timing the \
+        candidates at a shape's first use. `auto`: the first two calls with a shape use the database, the third \
+        times the candidates and keeps the fastest (never where `deterministic` is set)";
+    matmul(Route): Route = Route::Auto, "BURN_ROCM_MATMUL", |name, value| route(name, value, "rocblas");
+        "`auto`, `rocblas`, `own`", "`auto`",
+        "who multiplies matrices of floats. `auto`: rocBLAS, and a kernel of this project where rocBLAS fails or \
+        has no kernels for the GPU; `rocblas`: rocBLAS alone; `own`: the kernel alone";
+    norm(Route): Route = Route::Auto, "BURN_ROCM_NORM", |name, value| route(name, value, "miopen");
+        "`auto`, `miopen`, `own`", "`auto`",
+        "what computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: MIOpen in f32 \
+        and f16 where it is right for the shape, and a kernel that recomputes rows whose mean is more than 4 \
+        deviations from 0; elsewhere kernels of this project, as always on the `cuda` provider. `miopen`: \
+        another dtype or shape is an error. `own`: the kernels alone";
+    f16_alternative(F16Alternative): F16Alternative = F16Alternative::Gradients, "BURN_ROCM_F16_ALTERNATIVE",
+        |name, value| choice(name, value, &[
+            ("gradients", F16Alternative::Gradients),
+            ("all", F16Alternative::All),
+            ("none", F16Alternative::None),
+        ]);
+        "`gradients`, `all`, `none`", "`gradients`",
+        "which f16 products and convolutions use the libraries' alternative implementation, on gfx90a (MI200) only";
+    // On an H200, f32 `[16, 12, 512, 64]` (192 MiB of scores) took 0.96 ms forward and 1.04 backward with the scores
+    // in memory, 1.38 and 3.52 without; at a sequence of 2048 2.0 and 3.1, 4.8 and 12.8.
+    attention_scores(usize): usize = 256 << 20, "BURN_ROCM_ATTENTION_SCORES", bytes;
+        "bytes", "`256M`",
+        "how many bytes of scores one attention of `burn-rocm-nn` keeps for its gradient. Beyond it, tiled \
+        kernels recompute them";
+    chain(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_CHAIN", chain;
+        "`auto`, `0` to `16`", "`auto`",
+        "how many small element-wise ops join into one launch at most. `auto` is 16 on GPUs and 0 on the CPU \
+        device. Results have the same bits either way";
+    memory_limit(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_MEMORY_LIMIT", |name, value|
+        bytes(name, value).map(Some);
+        "bytes", "all there is",
+        "how many bytes each device's memory pool may hold";
+    cache(bool): bool = true, "BURN_ROCM_CACHE", flag;
+        "`0`, `1`", "`1`",
+        "whether compiled kernels are kept on disk";
+    cache_dir(PathBuf): Option<PathBuf> = None, "BURN_ROCM_CACHE_DIR",
+        |_, value| Ok(Some(PathBuf::from(value)));
+        "a folder", "`burn-rocm` in `XDG_CACHE_HOME`, else in `~/.cache`",
+        "where compiled kernels are kept";
+    // Some 10,000 kernels of 50 KB.
+    cache_limit(usize): usize = 512 << 20, "BURN_ROCM_CACHE_LIMIT", bytes;
+        "bytes", "`512M`",
+        "how many bytes of compiled kernels are kept. The files used longest ago go first";
+    trace(bool): bool = false, "BURN_ROCM_TRACE", flag;
+        "`0`, `1`", "`0`",
+        "whether the library call or kernel that served each op is logged, under the target `burn_rocm::trace`";
+    cuda_tf32(bool): bool = false, "BURN_ROCM_CUDA_TF32", flag;
+        "`0`, `1`", "`0`",
+        "whether the CUDA provider lets f32 products and convolutions round their operands to TF32";
+}
+
+static IN_USE: OnceLock<Result<Config>> = OnceLock::new();
+
+/// The process's settings, fixed from the first call on.
+pub(crate) fn settings() -> Result<&'static Config> {
+    IN_USE.get_or_init(Config::from_env).as_ref().map_err(Error::clone)
+}
+
+impl Default for Config {
+    /// Every setting's default. The environment only says where the user's cache folder is.
+    fn default() -> Self {
+        Self::read(|name| matches!(name, "XDG_CACHE_HOME" | "HOME").then(|| std::env::var_os(name)).flatten())
+            .expect("no setting is read, so none is wrong")
+    }
+}
+
+impl Config {
+    /// What the environment says, and the defaults for the rest.
+    ///
+    /// # Errors
+    /// `Config` for a value that makes no sense, with the variable, what it may be and what it is.
+    pub fn from_env() -> Result<Self> {
+        Self::read(|name| std::env::var_os(name))
+    }
+
+    /// Sets how many bytes the memory pool of one device may hold; `None`: all there is. This counts instead of
+    /// [`memory_limit`](Self::memory_limit), in whichever order they are called.
+    #[must_use]
+    pub fn device_memory_limit(mut self, device: usize, bytes: impl Into<Option<usize>>) -> Self {
+        self.memory_limits.insert(device, bytes.into());
+        self
+    }
+
+    /// Makes these the process's settings, instead of the environment's. Call it before anything else of this crate:
+    /// the first device that is opened, or the first look at the provider or the code cache, fixes the settings.
+    ///
+    /// # Errors
+    /// `Config` for a value that makes no sense, and where the settings are fixed already.
+    pub fn install(self) -> Result<()> {
+        if let Some(count) = self.chain.filter(|&count| count > STEPS) {
+            return Err(no_chain("Config::chain", count.to_string()));
+        }
+        IN_USE.set(Ok(self)).map_err(|_| {
+            let expected = "a call before the first use of a device, once in a process";
+            Error::config("Config::install", expected, "settings that are in use already")
+        })
+    }
+
+    /// Bytes that the pool of a device may hold.
+    pub(crate) fn memory_limit_of(&self, device: usize) -> Option<usize> {
+        self.memory_limits.get(&device).copied().unwrap_or(self.memory_limit)
+    }
+
+    /// Where code objects are kept on disk; `None` where they are not.
+    pub(crate) fn cache_directory(&self) -> Option<PathBuf> {
+        self.cache_dir.clone().filter(|_| self.cache)
+    }
+}
+
+/// Whether the same seed gives the same bits ([`Config::deterministic`]).
 pub fn deterministic() -> bool {
     static VALUE: OnceLock<bool> = OnceLock::new();
     *VALUE.get_or_init(|| settings().is_ok_and(|settings| settings.deterministic))
 }
 
-/// `BURN_ROCM_CONV`: who convolves.
+/// Who convolves ([`Config::conv`]).
 ///
 /// # Errors
 /// `Config` for a variable that makes no sense.
@@ -105,7 +291,7 @@ pub fn conv_route() -> Result<Route> {
     settings().map(|settings| settings.conv)
 }
 
-/// `BURN_ROCM_MATMUL`: who multiplies matrices of floats.
+/// Who multiplies matrices of floats ([`Config::matmul`]).
 ///
 /// # Errors
 /// `Config` for a variable that makes no sense.
@@ -120,8 +306,8 @@ pub fn launch_reach() -> usize {
     *VALUE.get_or_init(|| settings().map_or(LAUNCH_REACH, |settings| settings.launch_reach))
 }
 
-/// `BURN_ROCM_ATTENTION_SCORES`: the bytes of one attention's scores up to which they may be kept in memory for the
-/// gradient; 256 MiB.
+/// The bytes of one attention's scores up to which they may be kept in memory for the gradient
+/// ([`Config::attention_scores`]).
 ///
 /// # Errors
 /// `Config` for a variable that makes no sense.
@@ -129,120 +315,70 @@ pub fn attention_scores() -> Result<usize> {
     settings().map(|settings| settings.attention_scores)
 }
 
-fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Settings> {
-    let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // Bytes that are not UTF-8 become the replacement character, which every setting below refuses.
-    let set = |name: &str| {
-        variable(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
-    };
-    let provider = match set("BURN_ROCM_PROVIDER") {
-        None => None,
-        Some(name) => parse_choice(&name)?,
-    };
-    let cache_dir = if flag("BURN_ROCM_CACHE", set("BURN_ROCM_CACHE"), true)? {
-        path("BURN_ROCM_CACHE_DIR")
-            // The XDG specification has relative paths ignored.
-            .or_else(|| path("XDG_CACHE_HOME").filter(|path| path.is_absolute()).map(under))
-            .or_else(|| path("HOME").map(|home| under(home.join(".cache"))))
-    } else {
-        None
-    };
-    Ok(Settings {
-        provider,
-        deterministic: flag("BURN_ROCM_DETERMINISTIC", set("BURN_ROCM_DETERMINISTIC"), false)?,
-        trace: flag("BURN_ROCM_TRACE", set("BURN_ROCM_TRACE"), false)?,
-        norm: route("BURN_ROCM_NORM", "one of auto, miopen, own", "miopen", set("BURN_ROCM_NORM"))?,
-        attention_scores: bytes("BURN_ROCM_ATTENTION_SCORES", set("BURN_ROCM_ATTENTION_SCORES"))?
-            .map_or(ATTENTION_SCORES, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
-        memory_limit: bytes("BURN_ROCM_MEMORY_LIMIT", set("BURN_ROCM_MEMORY_LIMIT"))?
-            .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
-        cache_dir,
-        cache_limit: bytes("BURN_ROCM_CACHE_LIMIT", set("BURN_ROCM_CACHE_LIMIT"))?.unwrap_or(CACHE_LIMIT),
-        conv: route("BURN_ROCM_CONV", "auto, miopen or own", "miopen", set("BURN_ROCM_CONV"))?,
-        conv_find: match set("BURN_ROCM_CONV_FIND").as_deref() {
-            None | Some("auto") => FindMode::Auto,
-            Some("immediate") => FindMode::Immediate,
-            Some("find") => FindMode::Find,
-            Some(other) => {
-                return Err(Error::config(
-                    "BURN_ROCM_CONV_FIND",
-                    "auto, immediate or find",
-                    format!("`{other}`"),
-                ));
-            }
-        },
-        matmul: route("BURN_ROCM_MATMUL", "auto, rocblas or own", "rocblas", set("BURN_ROCM_MATMUL"))?,
-        f16_alternative: match set("BURN_ROCM_F16_ALTERNATIVE").as_deref() {
-            None | Some("gradients") => F16Alternative::Gradients,
-            Some("all") => F16Alternative::All,
-            Some("none") => F16Alternative::None,
-            Some(other) => {
-                let choices = "gradients, all or none";
-                return Err(Error::config("BURN_ROCM_F16_ALTERNATIVE", choices, format!("`{other}`")));
-            }
-        },
-        chain: chain(set("BURN_ROCM_CHAIN"))?,
-        launch_reach: bytes("BURN_ROCM_LAUNCH_REACH", set("BURN_ROCM_LAUNCH_REACH"))?
-            .map_or(LAUNCH_REACH, |reach| (reach as usize).clamp(2, LAUNCH_REACH)),
-    })
+/// The folder that the user's programs keep caches in, and this project's in it.
+fn user_cache(set: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let path = |name: &str| set(name).map(PathBuf::from);
+    // The XDG specification has relative paths ignored.
+    let caches = path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+    caches.or_else(|| path("HOME").map(|home| home.join(".cache"))).map(|caches| caches.join("burn-rocm"))
 }
 
-fn under(caches: PathBuf) -> PathBuf {
-    caches.join("burn-rocm")
+/// A value as text. Bytes that are not UTF-8 become the replacement character, which every setting refuses.
+fn found(value: &OsStr) -> String {
+    format!("`{}`", value.to_string_lossy())
 }
 
-fn route(name: &str, choices: &str, library: &str, value: Option<String>) -> Result<Route> {
-    match value.as_deref() {
-        None | Some("auto") => Ok(Route::Auto),
-        Some("own") => Ok(Route::Own),
-        Some(other) if other == library => Ok(Route::Library),
-        Some(other) => Err(Error::config(name, choices, format!("`{other}`"))),
+fn choice<T: Copy>(name: &str, value: &OsStr, choices: &[(&str, T)]) -> Result<T> {
+    match choices.iter().find(|(text, _)| value == *text) {
+        Some(&(_, chosen)) => Ok(chosen),
+        None => {
+            let names: Vec<_> = choices.iter().map(|&(text, _)| text).collect();
+            Err(Error::config(name, format!("one of {}", names.join(", ")), found(value)))
+        }
     }
 }
 
-fn flag(name: &str, value: Option<String>, default: bool) -> Result<bool> {
-    match value.as_deref() {
-        None => Ok(default),
-        Some("1" | "true" | "on") => Ok(true),
-        Some("0" | "false" | "off") => Ok(false),
-        Some(other) => Err(Error::config(name, "0 or 1", format!("`{other}`"))),
+fn route(name: &str, value: &OsStr, library: &str) -> Result<Route> {
+    choice(name, value, &[("auto", Route::Auto), (library, Route::Library), ("own", Route::Own)])
+}
+
+fn flag(name: &str, value: &OsStr) -> Result<bool> {
+    let words = [("0", false), ("1", true), ("off", false), ("on", true), ("false", false), ("true", true)];
+    choice(name, value, &words)
+}
+
+fn no_chain(name: &str, found: String) -> Error {
+    Error::config(name, format!("auto, or ops from 0 to {STEPS}"), found)
+}
+
+fn chain(name: &str, value: &OsStr) -> Result<Option<usize>> {
+    if value == "auto" {
+        return Ok(None);
+    }
+    match value.to_str().and_then(|count| count.parse().ok()) {
+        Some(count) if count <= STEPS => Ok(Some(count)),
+        _ => Err(no_chain(name, found(value))),
     }
 }
 
-fn chain(value: Option<String>) -> Result<Option<usize>> {
-    match value.as_deref() {
-        None | Some("auto") => Ok(None),
-        Some(count) => match count.parse() {
-            Ok(count) if count <= STEPS => Ok(Some(count)),
-            _ => Err(Error::config(
-                "BURN_ROCM_CHAIN",
-                format!("auto, or ops from 0 to {STEPS}"),
-                format!("`{count}`"),
-            )),
-        },
-    }
-}
-
-fn bytes(name: &str, value: Option<String>) -> Result<Option<u64>> {
-    let Some(value) = value else { return Ok(None) };
-    let (digits, shift) = match value.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&value[..at], 10),
-        Some((at, 'm' | 'M')) => (&value[..at], 20),
-        Some((at, 'g' | 'G')) => (&value[..at], 30),
-        _ => (value.as_str(), 0),
+fn bytes(name: &str, value: &OsStr) -> Result<usize> {
+    let text = value.to_string_lossy();
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 30),
+        _ => (&*text, 0),
     };
-    match digits.parse::<u64>().ok().and_then(|count| count.checked_mul(1 << shift)) {
-        Some(count) => Ok(Some(count)),
-        None => Err(Error::config(name, "bytes, such as 1073741824, 1024M or 1G", format!("`{value}`"))),
-    }
+    let count = digits.parse::<usize>().ok().and_then(|count| count.checked_mul(1 << shift));
+    count.ok_or_else(|| Error::config(name, "bytes, such as 1073741824, 1024M or 1G", found(value)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn with(pairs: &[(&str, &str)]) -> Result<Settings> {
-        read(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
+    fn with(pairs: &[(&str, &str)]) -> Result<Config> {
+        Config::read(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
     }
 
     #[test]
@@ -254,7 +390,7 @@ mod tests {
         assert_eq!(settings.memory_limit, None);
         assert_eq!(settings.attention_scores, 256 << 20);
         assert_eq!(settings.chain, None);
-        assert_eq!(settings.cache_dir, Some("/home/someone/.cache/burn-rocm".into()));
+        assert_eq!(settings.cache_directory(), Some("/home/someone/.cache/burn-rocm".into()));
     }
 
     #[test]
@@ -279,6 +415,7 @@ mod tests {
             ("BURN_ROCM_NORM", "layer"),
             ("BURN_ROCM_CHAIN", "17"),
             ("BURN_ROCM_CHAIN", "on"),
+            ("BURN_ROCM_CUDA_TF32", "yes"),
         ] {
             match with(&[(name, value)]).unwrap_err() {
                 Error::Config { what, found, .. } => {
@@ -294,15 +431,15 @@ mod tests {
         use std::os::unix::ffi::OsStringExt;
         let broken = || OsString::from_vec(b"cp\xff".to_vec());
         for name in ["BURN_ROCM_PROVIDER", "BURN_ROCM_CACHE", "BURN_ROCM_MEMORY_LIMIT", "BURN_ROCM_CHAIN"] {
-            match read(|asked| (asked == name).then(broken)) {
+            match Config::read(|asked| (asked == name).then(broken)) {
                 Err(Error::Config { what, found, .. }) => {
                     assert_eq!((what.as_str(), found.as_str()), (name, "`cp\u{fffd}`"));
                 }
                 other => panic!("{name}: {other:?}"),
             }
         }
-        let settings = read(|asked| (asked == "BURN_ROCM_CACHE_DIR").then(broken)).unwrap();
-        assert_eq!(settings.cache_dir, Some(broken().into()));
+        let settings = Config::read(|asked| (asked == "BURN_ROCM_CACHE_DIR").then(broken)).unwrap();
+        assert_eq!(settings.cache_directory(), Some(broken().into()));
     }
 
     #[test]
@@ -339,11 +476,24 @@ mod tests {
         assert_eq!(settings.cache_limit, 16 << 20);
         assert_eq!(settings.attention_scores, 64 << 10);
         assert_eq!(settings.norm, Route::Library);
-        assert_eq!(settings.cache_dir, Some("/var/xdg/burn-rocm".into()));
+        assert_eq!(settings.cache_directory(), Some("/var/xdg/burn-rocm".into()));
         let settings = with(&[("BURN_ROCM_CACHE_DIR", "/own"), ("XDG_CACHE_HOME", "/var/xdg")]).unwrap();
-        assert_eq!(settings.cache_dir, Some("/own".into()));
+        assert_eq!(settings.cache_directory(), Some("/own".into()));
         let settings = with(&[("XDG_CACHE_HOME", "relative")]).unwrap();
-        assert_eq!(settings.cache_dir, None);
-        assert_eq!(with(&[("BURN_ROCM_CACHE", "0"), ("HOME", "/h")]).unwrap().cache_dir, None);
+        assert_eq!(settings.cache_directory(), None);
+        let off = with(&[("BURN_ROCM_CACHE", "0"), ("HOME", "/h")]).unwrap();
+        assert_eq!(off.cache_directory(), None);
+    }
+
+    #[test]
+    fn a_device_may_have_a_limit_of_its_own() {
+        let config = Config::default().device_memory_limit(1, 5).device_memory_limit(2, None).memory_limit(7);
+        assert_eq!([0, 1, 2].map(|device| config.memory_limit_of(device)), [Some(7), Some(5), None]);
+    }
+
+    #[test]
+    fn an_installed_value_is_checked() {
+        let error = Config::default().chain(17).install().unwrap_err();
+        assert_eq!(error, Error::config("Config::chain", "auto, or ops from 0 to 16", "17"));
     }
 }

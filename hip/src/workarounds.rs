@@ -39,10 +39,30 @@ impl Halves {
 }
 
 impl DeviceInfo {
-    /// Whether the device multiplies matrices of f32 in units made for it, as f32: AMD's CDNA does, from gfx908 on
-    /// (`V_MFMA_F32_*_F32`, AMD's "CDNA ISA" documents); RDNA and NVIDIA's multiply f32 like any other.
+    /// The dtypes that the device multiplies in units made for matrices, in their own precision; none where it has
+    /// no such units, or is of a generation that is not listed.
+    ///
+    /// Sources: AMD's "CDNA" and "RDNA" instruction set documents (`V_MFMA_*`, `V_WMMA_*`); NVIDIA's PTX ISA, `mma`.
+    /// No attribute of HIP's tells this.
+    pub fn matrix_types(&self) -> &'static [DType] {
+        use DType::{BF16, F16, F32, F64, I8};
+        let chip = chip(&self.arch);
+        match chip {
+            "gfx908" => &[F32, F16, BF16, I8],
+            "gfx90a" | "gfx940" | "gfx941" | "gfx942" | "gfx950" => &[F64, F32, F16, BF16, I8],
+            _ if chip.starts_with("gfx11") || chip.starts_with("gfx12") => &[F16, BF16, I8],
+            "sm_70" => &[F16],
+            "sm_72" | "sm_75" => &[F16, I8],
+            "sm_80" | "sm_90" | "sm_100" => &[F64, F16, BF16, I8],
+            _ if chip.starts_with("sm_8") || chip.starts_with("sm_1") => &[F16, BF16, I8],
+            _ => &[],
+        }
+    }
+
+    /// Whether the device multiplies matrices of f32 in units made for it, as f32: RDNA and NVIDIA's GPUs multiply f32
+    /// like any other.
     pub fn has_f32_matrix_units(&self) -> bool {
-        matches!(chip(&self.arch), "gfx908" | "gfx90a" | "gfx940" | "gfx941" | "gfx942" | "gfx950")
+        self.matrix_types().contains(&DType::F32)
     }
 }
 

@@ -9,6 +9,16 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route};
 
 /// SiLU, also known as swish: `x * sigmoid(x)` ([Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415)).
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::Silu;
+///
+/// let zero = Tensor::<Rocm, 1>::zeros([1], &device);
+/// assert_eq!(Silu::new().forward(zero).into_scalar(), 0.0);
+/// ```
 #[derive(Module, Clone, Debug, Default)]
 pub struct Silu {}
 
@@ -23,7 +33,7 @@ impl Silu {
     /// # Shapes
     /// - input, output: `[..]`
     pub fn forward<B: Backend, const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
-        match Route::of() {
+        match Route::of("Silu") {
             Some(route) => route.unary(SiluOp, input),
             None => silu(input),
         }
@@ -63,8 +73,18 @@ impl Op<1> for SiluOp {
 ///
 /// # Panics
 /// For a dim that the tensor has not.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::activation::softmax;
+///
+/// let found = softmax(Tensor::<Rocm, 2>::ones([1, 2], &device), 1);
+/// assert!((found.max().into_scalar() - 0.5f32).abs() < 1e-6);
+/// ```
 pub fn softmax<const D: usize, B: Backend>(tensor: Tensor<B, D>, dim: usize) -> Tensor<B, D> {
-    match Route::of() {
+    match Route::of("softmax") {
         Some(route) => route.unary(SoftmaxOp { dim, logarithm: false }, tensor),
         None => activation::softmax(tensor, dim),
     }
@@ -77,8 +97,18 @@ pub fn softmax<const D: usize, B: Backend>(tensor: Tensor<B, D>, dim: usize) -> 
 ///
 /// # Panics
 /// For a dim that the tensor has not.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::activation::log_softmax;
+///
+/// let found = log_softmax(Tensor::<Rocm, 2>::ones([1, 2], &device), 1);
+/// assert!((found.max().into_scalar() - 0.5f32.ln()).abs() < 1e-6);
+/// ```
 pub fn log_softmax<const D: usize, B: Backend>(tensor: Tensor<B, D>, dim: usize) -> Tensor<B, D> {
-    match Route::of() {
+    match Route::of("log_softmax") {
         Some(route) => route.unary(SoftmaxOp { dim, logarithm: true }, tensor),
         None => activation::log_softmax(tensor, dim),
     }

@@ -1,21 +1,51 @@
 //! Training in mixed precision: the forward and backward pass in f16 or bf16, the parameters and the optimizer's
 //! states in f32 ([Micikevicius et al. 2017](https://arxiv.org/abs/1710.03740)).
 //!
-//! ```ignore
+//! ```
+//! # use burn::backend::Autodiff;
+//! # use burn::nn::{Linear, LinearConfig};
+//! # use burn::optim::{GradientsParams, Optimizer};
+//! # use burn::tensor::{FloatDType, Tensor};
+//! # use burn_rocm::Rocm;
+//! # use burn_rocm_nn::amp::{GradScalerConfig, Precision};
+//! # use burn_rocm_nn::optim::AdamConfig;
+//! # type B = Autodiff<Rocm>;
+//! # let (device, lr) = (Default::default(), 1e-3);
+//! # let mut model: Linear<B> = LinearConfig::new(4, 2).init(&device);
+//! # let mut optimizer = AdamConfig::new().init();
+//! # let inputs = Tensor::<B, 2>::ones([3, 4], &device);
 //! let mut scaler = GradScalerConfig::new().init();
-//! let half = Precision::new(FloatDType::F16).convert(&model);   // each step: a copy of the f32 parameters, in f16
-//! let logits = half.forward(images.cast(FloatDType::F16));
-//! let loss = loss.forward(logits.cast(FloatDType::F32), labels);
+//! // Each step: a copy of the f32 parameters, in f16.
+//! let half = Precision::new(FloatDType::F16).convert(&model);
+//! let output = half.forward(inputs.cast(FloatDType::F16));
+//! let loss = output.cast(FloatDType::F32).mean();
 //! let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &half);
-//! model = scaler.step(&mut optimizer, lr, model, grads);        // in f32, or not at all
+//! // In f32, or not at all.
+//! model = scaler.step(&mut optimizer, lr, model, grads);
+//! # assert_eq!(model.weight.dims(), [4, 2]);
 //! ```
 //!
 //! bf16 has f32's range and needs no scaler. The optimizers of this crate take its gradients as they are and
 //! compute in the parameters' dtype:
 //!
-//! ```ignore
+//! ```
+//! # use burn::backend::Autodiff;
+//! # use burn::nn::{Linear, LinearConfig};
+//! # use burn::optim::{GradientsParams, Optimizer};
+//! # use burn::tensor::{FloatDType, Tensor};
+//! # use burn_rocm::Rocm;
+//! # use burn_rocm_nn::amp::Precision;
+//! # use burn_rocm_nn::optim::AdamConfig;
+//! # type B = Autodiff<Rocm>;
+//! # let (device, lr) = (Default::default(), 1e-3);
+//! # let mut model: Linear<B> = LinearConfig::new(4, 2).init(&device);
+//! # let mut optimizer = AdamConfig::new().init();
+//! # let inputs = Tensor::<B, 2>::ones([3, 4], &device);
+//! # let half = Precision::new(FloatDType::BF16).convert(&model);
+//! # let loss = half.forward(inputs.cast(FloatDType::BF16)).cast(FloatDType::F32).mean();
 //! let grads = GradientsParams::from_grads(loss.backward(), &half);
 //! model = optimizer.step(lr, model, grads);
+//! # assert_eq!(model.weight.dims(), [4, 2]);
 //! ```
 
 use std::cell::Cell;

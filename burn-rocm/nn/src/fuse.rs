@@ -3,11 +3,11 @@
 //! A module asks [`Route::of`] for its backend `B`; where there is one, [`Route::apply`] runs an [`Op`] on its
 //! tensors, and where there is none the module composes Burn's ops.
 
-use std::any::{Any, TypeId};
-use std::collections::HashMap;
+use std::any::{Any, TypeId, type_name};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::marker::PhantomData;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Bool, Int, Tensor, TensorPrimitive};
@@ -110,14 +110,30 @@ struct Tape {
     register: fn(&mut grads::Gradients, NodeId, RocmTensor),
 }
 
+/// Says once for each module, backend and reason that the module composes Burn's ops.
+pub(crate) fn say_composed<B: Backend>(module: &'static str, reason: &'static str) {
+    static SAID: Mutex<BTreeSet<(&str, TypeId, &str)>> = Mutex::new(BTreeSet::new());
+    if !log::log_enabled!(log::Level::Info) {
+        return;
+    }
+    // A set is whole after every insertion.
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.insert((module, TypeId::of::<B>(), reason)) {
+        log::info!("burn_rocm_nn: {module} on {} composes Burn's ops: {reason}", type_name::<B>());
+    }
+}
+
 impl<B: Backend> Route<B> {
-    /// The route, where `B` is this project's backend or its autodiff.
-    pub(crate) fn of() -> Option<Self> {
+    /// The route, where `B` is this project's backend or its autodiff. Where it is not, says so for the module.
+    pub(crate) fn of(module: &'static str) -> Option<Self> {
         if is_rocm::<B>() {
             return Some(Self { recorder: None, backend: PhantomData });
         }
-        let recorder = recorders().get(&TypeId::of::<B>()).copied()?;
-        Some(Self { recorder: Some(recorder), backend: PhantomData })
+        let recorder = recorders().get(&TypeId::of::<B>()).copied();
+        if recorder.is_none() {
+            say_composed::<B>(module, "it is not burn-rocm's backend");
+        }
+        Some(Self { recorder: Some(recorder?), backend: PhantomData })
     }
 
     /// Whether ops are recorded for a backward pass.
@@ -167,13 +183,22 @@ impl<B: Backend> Route<B> {
     }
 
     /// The tensor, where no gradient of it is asked for: what may be a field of an [`Op`].
-    pub(crate) fn untracked<const D: usize>(&self, tensor: &Tensor<B, D>) -> Option<RocmTensor> {
+    /// Where one is, says so for the module.
+    pub(crate) fn untracked<const D: usize>(
+        &self,
+        module: &'static str,
+        tensor: &Tensor<B, D>,
+    ) -> Option<RocmTensor> {
         let tensor = primitive(tensor.clone());
         match self.recorder {
             None => Some(cast(tensor)),
             Some(Recorder { enter, .. }) => {
                 let tensor = enter(&mut Some(tensor));
-                (!tensor.is_tracked()).then_some(tensor.primitive)
+                if tensor.is_tracked() {
+                    say_composed::<B>(module, "a gradient of its weights is asked for");
+                    return None;
+                }
+                Some(tensor.primitive)
             }
         }
     }
@@ -399,7 +424,7 @@ mod tests {
     fn every_backend_of_this_project_has_a_route() {
         let mut found = Vec::new();
         fn strategy<B: Backend>() -> Option<Option<bool>> {
-            Route::<B>::of().map(|route| route.recorder.map(|recorder| recorder.balanced))
+            Route::<B>::of("a test").map(|route| route.recorder.map(|recorder| recorder.balanced))
         }
         macro_rules! all {
             ([$($float:ty)*] $ints:tt $bools:tt) => {$( all!(@ $float, $ints $bools); )*};

@@ -5,15 +5,23 @@
 //! small ops. The modules here have the same names, fields, configs and records, and take the place of Burn's by a
 //! change of imports:
 //!
-//! ```ignore
-//! use burn::nn::{BatchNorm, BatchNormConfig};      // before
-//! use burn_rocm_nn::{BatchNorm, BatchNormConfig};  // after
+//! ```
+//! // Before: use burn::nn::{BatchNorm, BatchNormConfig};
+//! use burn_rocm_nn::{BatchNorm, BatchNormConfig};
+//! # use burn::tensor::Tensor;
+//! # use burn_rocm::Rocm;
+//!
+//! let device = Default::default();
+//! let norm: BatchNorm<Rocm> = BatchNormConfig::new(3).init(&device);
+//! let images = Tensor::<Rocm, 4>::ones([2, 3, 8, 8], &device);
+//! assert_eq!(norm.forward(images).dims(), [2, 3, 8, 8]);
 //! ```
 //!
 //! Bounds stay `B: Backend`. The fast path is taken where `B` is [`Rocm`](burn_rocm::Rocm) or `Autodiff<Rocm, C>`
 //! with any of Burn's checkpointing strategies `C`, whatever its element types are. Every other backend (Burn's
-//! dispatch too) takes a path composed of Burn's own ops, with the same result. `BURN_ROCM_TRACE=1` says which ran:
-//! a fused op has a name of its own.
+//! dispatch too) takes a path composed of Burn's own ops, with the same result. A module that takes it
+//! says so once through `log`, at the level `Info`, with the reason. `BURN_ROCM_TRACE=1` says what served each op: a
+//! fused op has a name of its own.
 
 pub mod activation;
 pub mod amp;

@@ -42,6 +42,17 @@ impl MaxPool3dConfig {
 ///
 /// On other backends than this project's it is Burn's 2-D pooling twice, over the planes and over what they give:
 /// the same elements, and the same gradients (the first of equal elements has it), but for windows with NaN.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::MaxPool3dConfig;
+///
+/// let pool = MaxPool3dConfig::new([2, 2, 2]).init();
+/// let output = pool.forward(Tensor::<Rocm, 5>::ones([1, 3, 4, 4, 4], &device));
+/// assert_eq!(output.dims(), [1, 3, 2, 2, 2]);
+/// ```
 #[derive(Module, Clone, Debug)]
 #[module(custom_display)]
 pub struct MaxPool3d {
@@ -83,7 +94,7 @@ impl MaxPool3d {
         let (input, padding) = padded(input, &self.padding, self.kernel_size, self.stride, f32::NEG_INFINITY);
         let Self { stride, kernel_size, dilation, ceil_mode, .. } = *self;
         let pool = Pool3d { kernel_size, stride, padding, dilation, ceil_mode };
-        match Route::of() {
+        match Route::of("MaxPool3d") {
             Some(route) => {
                 let op = MaxOp { pool, x: input.dims(), indexed: route.records() };
                 route.unary(op, input)
@@ -126,6 +137,17 @@ impl AvgPool3dConfig {
 ///
 /// Padding that differs before and after (`Same` with windows of an even size) counts whatever `count_include_pad`
 /// says, as in Burn's 2-D module.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::AvgPool3dConfig;
+///
+/// let pool = AvgPool3dConfig::new([2, 2, 2]).init();
+/// let output = pool.forward(Tensor::<Rocm, 5>::ones([1, 3, 4, 4, 4], &device));
+/// assert_eq!(output.dims(), [1, 3, 2, 2, 2]);
+/// ```
 #[derive(Module, Clone, Debug)]
 #[module(custom_display)]
 pub struct AvgPool3d {
@@ -167,7 +189,7 @@ impl AvgPool3d {
         let (input, padding) = padded(input, &self.padding, self.kernel_size, self.stride, 0.0);
         let Self { stride, kernel_size, count_include_pad, ceil_mode, .. } = *self;
         let pool = Pool3d { kernel_size, stride, padding, dilation: [1; 3], ceil_mode };
-        match Route::of() {
+        match Route::of("AvgPool3d") {
             Some(route) => {
                 let op = AvgOp { pool, x: input.dims(), count_include_pad };
                 route.unary(op, input)

@@ -40,15 +40,14 @@ use crate::tensor::RocmTensor;
 /// - use one type only, and set its defaults before the first tensor is made on the device;
 /// - use a device for each type, if there are several.
 ///
-/// ```no_run
-/// use burn_backend::set_default_dtypes;
+/// ```standalone_crate
+/// use burn::tensor::{FloatDType, IntDType, Tensor, set_default_dtypes};
 /// use burn_rocm::{Rocm, RocmDevice};
-/// use burn_std::{FloatDType, IntDType};
 ///
 /// let device = RocmDevice::default();
-/// // `burn::tensor::set_default_dtypes` in an app. Fails if the device already has its defaults.
-/// set_default_dtypes::<Rocm>(&device, FloatDType::BF16, IntDType::I32)?;
-/// # Ok::<(), burn_backend::DeviceError>(())
+/// // Fails if the device already has its defaults.
+/// set_default_dtypes::<Rocm>(&device, FloatDType::BF16, IntDType::I32).unwrap();
+/// assert_eq!(Tensor::<Rocm, 1>::ones([2], &device).dtype(), FloatDType::BF16.into());
 /// ```
 pub struct Rocm<F = f32, I = i32, B = u8> {
     types: PhantomData<Types<F, I, B>>,
@@ -86,6 +85,7 @@ pub trait BoolElement: Element {}
 
 /// Every float, int and bool element type of [`Rocm`], handed to another macro as three lists:
 /// `element_types!(table)` is `table! { [f64 f32 ..] [i64 i32 ..] [bool u8 u32] }`.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! element_types {
     ($then:ident) => {

@@ -4,9 +4,7 @@
 //! Arguments are checked as AMD's libraries check them, statuses are AMD's; what NVIDIA's libraries lack answers the
 //! documented "not supported". A table may be asked for once its libraries are loaded: see [`missing_symbol`].
 //!
-//! | variable | meaning |
-//! |---|---|
-//! | `BURN_ROCM_CUDA_TF32` | `1` lets products and convolutions of f32 round their operands to TF32 (10 bits); `0`, the default, does not |
+//! f32 is computed in f32, unless [`allow_tf32`] allows less.
 #![allow(non_snake_case, non_upper_case_globals)]
 
 mod hiprtc;
@@ -21,5 +19,5 @@ pub use hiprtc::{hiprtc_additions, hiprtc_table};
 pub use miopen::miopen_table;
 pub use rocblas::rocblas_table;
 pub use runtime::hip_table;
-pub use settings::check_settings;
+pub use settings::allow_tf32;
 pub use symbols::{Library, missing_symbol};

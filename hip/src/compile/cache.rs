@@ -68,7 +68,7 @@ const LARGEST: u64 = 256 << 20;
 pub fn code_cache() -> &'static CodeCache {
     static CACHE: OnceLock<CodeCache> = OnceLock::new();
     CACHE.get_or_init(|| match settings() {
-        Ok(settings) => CodeCache::new(settings.cache_dir.clone(), settings.cache_limit),
+        Ok(settings) => CodeCache::new(settings.cache_directory(), settings.cache_limit as u64),
         Err(_) => CodeCache::new(None, 0),
     })
 }
@@ -78,7 +78,8 @@ impl CodeCache {
         Self { directory, limit: AtomicU64::new(limit), state: Mutex::new(State::default()) }
     }
 
-    /// Where the files are; `None` where there is no place for them or `BURN_ROCM_CACHE=0`.
+    /// Where the files are; `None` where there is no place for them, or [`Config::cache`](crate::Config::cache)
+    /// is off.
     pub fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
     }

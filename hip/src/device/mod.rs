@@ -102,7 +102,7 @@ impl Device {
         Ok(Self {
             blas: OnceAny::default(),
             dnn: OnceAny::default(),
-            pool: MemoryPool::new(Box::new(driver), settings()?.memory_limit),
+            pool: MemoryPool::new(Box::new(driver), settings()?.memory_limit_of(index)),
             staging: Staging::new(&context),
             fences: TransferFences::default(),
             faults: Faults::new(&context, &compute)?,
@@ -132,7 +132,7 @@ impl Device {
         crate::memory::driver::free_and_total(&self.context)
     }
 
-    /// `BURN_ROCM_NORM`: who computes batch, layer and group norms. If the setting is `auto`, own kernels do where
+    /// [`Config::norm`](crate::Config::norm): who computes batch, layer and group norms. If the setting is `auto`, own kernels do where
     /// the library would leave most of the device idle.
     ///
     /// # Errors

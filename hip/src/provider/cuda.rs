@@ -6,6 +6,7 @@ use rocblas_sys::Rocblas;
 
 use crate::error::{Error, Result};
 use crate::provider::library::{Names, nvidia};
+use crate::settings::settings;
 
 pub(super) use hip_cuda::hiprtc_additions;
 
@@ -24,8 +25,7 @@ fn load(names: Names, library: hip_cuda::Library) -> Result<String> {
 /// HIP, hipRTC, and the libraries behind them: title and path.
 #[allow(clippy::type_complexity)]
 pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
-    hip_cuda::check_settings()
-        .map_err(|problem| Error::config(problem.what, problem.expected, problem.found))?;
+    hip_cuda::allow_tf32(settings()?.cuda_tf32);
     let driver = load(nvidia::DRIVER, hip_cuda::Library::Driver)?;
     let nvrtc = load(nvidia::NVRTC, hip_cuda::Library::Nvrtc)?;
     let libraries = vec![(nvidia::DRIVER.title, driver), (nvidia::NVRTC.title, nvrtc)];

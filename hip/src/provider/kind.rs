@@ -40,20 +40,9 @@ impl FromStr for ProviderKind {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        parse_choice(name)?
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
             .ok_or_else(|| Error::config("provider", "one of rocm, cuda, cpu", format!("`{name}`")))
-    }
-}
-
-/// Reads a value of `BURN_ROCM_PROVIDER`; `None` is `auto`.
-pub(crate) fn parse_choice(name: &str) -> Result<Option<ProviderKind>> {
-    match name {
-        "auto" => Ok(None),
-        "rocm" => Ok(Some(ProviderKind::Rocm)),
-        "cuda" => Ok(Some(ProviderKind::Cuda)),
-        "cpu" => Ok(Some(ProviderKind::Cpu)),
-        other => {
-            Err(Error::config("BURN_ROCM_PROVIDER", "one of auto, rocm, cuda, cpu", format!("`{other}`")))
-        }
     }
 }

@@ -14,8 +14,8 @@ use miopen_sys::Miopen;
 use rocblas_sys::Rocblas;
 
 use self::kind::ProviderKind;
+use self::library::{Loaded, fill};
 use crate::error::{Error, Result, check, check_rtc, device_error};
-use crate::provider::library::{Loaded, fill};
 use crate::settings::settings;
 
 /// The CUDA provider's tables.
@@ -269,8 +269,8 @@ struct Chosen {
 
 static CHOSEN: Mutex<Chosen> = Mutex::new(Chosen { provider: None, passed_over: Vec::new(), asked: None });
 
-/// The provider of this process: chosen at the first call, by [`select_provider`] or else `BURN_ROCM_PROVIDER`,
-/// and the same from then on.
+/// The provider of this process: chosen at the first call, by [`select_provider`], else by
+/// [`Config::provider`](crate::Config::provider), and the same from then on.
 ///
 /// # Errors
 /// `Config` where the environment makes no sense, `NotAvailable` where the provider asked for can't be had.
@@ -294,8 +294,8 @@ pub fn provider() -> Result<&'static Provider> {
     Ok(FAST.get_or_init(|| provider))
 }
 
-/// Chooses the provider from within the program (`None`: the first that has a device), instead of
-/// `BURN_ROCM_PROVIDER`.
+/// Chooses the provider (`None`: the first that has a device). This counts instead of
+/// [`Config::provider`](crate::Config::provider).
 ///
 /// # Errors
 /// `Config` where another provider is in use already.

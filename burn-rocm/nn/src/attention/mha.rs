@@ -41,6 +41,19 @@ pub struct MultiHeadAttentionConfig {
 /// On this project's backend more scores than `BURN_ROCM_ATTENTION_SCORES` says (256 MiB by default) are never in
 /// memory, so that from there on memory is linear in the sequence; see
 /// [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
+///
+/// let attention: MultiHeadAttention<Rocm> = MultiHeadAttentionConfig::new(16, 2).init(&device);
+/// let tokens = Tensor::<Rocm, 3>::ones([1, 4, 16], &device);
+/// let output = attention.forward(MhaInput::self_attn(tokens));
+/// assert_eq!(output.context.dims(), [1, 4, 16]);
+/// assert_eq!(output.weights.dims(), [1, 2, 4, 4]);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct MultiHeadAttention<B: Backend> {
@@ -234,7 +247,7 @@ impl<B: Backend> MultiHeadAttention<B> {
     pub fn forward(&self, input: MhaInput<B>) -> MhaOutput<B> {
         let MhaInput { query, key, value, alike, masks } = input;
         let mask = masks.joined();
-        if alike && Route::<B>::of().is_some_and(|route| route.records()) {
+        if alike && Route::<B>::of("MultiHeadAttention").is_some_and(|route| route.records()) {
             let (context, weights) = sequence_first(query, |route, tokens| {
                 let (context, weights) = self.contexts(route, tokens, mask);
                 (self.output.forward(context), weights)
@@ -288,7 +301,7 @@ impl<B: Backend> MultiHeadAttention<B> {
     fn attend(&self, heads: [Tensor<B, 4>; 3], mask: Mask<B>) -> (Tensor<B, 3>, MhaWeights<B>) {
         let [batch, count, queries, width] = heads[0].dims();
         let [query, key, value] = heads;
-        let (context, weights) = match Route::of() {
+        let (context, weights) = match Route::of("MultiHeadAttention") {
             Some(route) => {
                 let [key, value] = [key, value].map(|heads| for_each_batch(heads, batch));
                 self.fused(&route, [query, key, value], mask)

@@ -15,7 +15,7 @@ pub(crate) fn sequence_first<B: Backend, T>(
     tokens: Tensor<B, 3>,
     run: impl FnOnce(Option<&Route<B>>, Tensor<B, 3>) -> (Tensor<B, 3>, T),
 ) -> (Tensor<B, 3>, T) {
-    match Route::of() {
+    match Route::of("self-attention") {
         Some(route) => {
             let (tokens, rest) = run(Some(&route), route.unary(SwapOp, tokens));
             (route.unary(SwapOp, tokens), rest)

@@ -112,7 +112,8 @@ impl<B: Backend> Deref for MhaWeights<B> {
     fn deref(&self) -> &Tensor<B, 4> {
         self.made.get_or_init(|| {
             let Recipe { operands, rule } = self.recipe.clone().expect("made, or to be made");
-            let route = Route::<B>::of().expect("a recipe is of a backend that has a route");
+            let route =
+                Route::<B>::of("MultiHeadAttention").expect("a recipe is of a backend that has a route");
             wrap(route.apply(WeightsOp(rule), operands.heads().map(primitive)).0)
         })
     }

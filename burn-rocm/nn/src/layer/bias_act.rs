@@ -9,12 +9,13 @@ use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// `act(x + bias)`, the bias along an axis.
 pub(super) fn bias_act<B: Backend, const D: usize>(
+    module: &'static str,
     act: Act,
     x: Tensor<B, D>,
     bias: Option<Tensor<B, 1>>,
     axis: usize,
 ) -> Tensor<B, D> {
-    match (Route::of(), bias) {
+    match (Route::of(module), bias) {
         (Some(route), Some(bias)) => {
             wrap(route.apply(BiasAct { act, axis }, [primitive(x), primitive(bias)]).0)
         }

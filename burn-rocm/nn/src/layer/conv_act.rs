@@ -62,6 +62,17 @@ impl ConvActConfig {
 /// bias' in one kernel (and one that joins the sums of its parts), then the convolution's.
 ///
 /// Its record is that of Burn's [`Conv2d`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::{Act, ConvAct, ConvActConfig};
+///
+/// let layer: ConvAct<Rocm> = ConvActConfig::new([3, 8], [3, 3], Act::Relu).init(&device);
+/// let output = layer.forward(Tensor::<Rocm, 4>::ones([1, 3, 8, 8], &device));
+/// assert_eq!(output.dims(), [1, 8, 6, 6]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct ConvAct<B: Backend> {
     /// `[channels_out, channels_in / groups, height, width]`.
@@ -93,7 +104,7 @@ impl<B: Backend> ConvAct<B> {
     pub fn forward(&self, input: Tensor<B, 4>) -> Tensor<B, 4> {
         let dims = input.dims();
         if let (Act::Relu, Some(route), Some(padding)) =
-            (self.activation, Route::<B>::of(), self.even_padding(dims))
+            (self.activation, Route::<B>::of("ConvAct"), self.even_padding(dims))
         {
             let options =
                 Conv2dOptions { stride: self.stride, padding, dilation: self.dilation, groups: self.groups };
@@ -104,7 +115,13 @@ impl<B: Backend> ConvAct<B> {
             });
         }
         let conv = Conv2d { bias: None, ..self.burn() };
-        bias_act(self.activation, conv.forward(input), self.bias.as_ref().map(|bias| bias.val()), 1)
+        bias_act(
+            "ConvAct",
+            self.activation,
+            conv.forward(input),
+            self.bias.as_ref().map(|bias| bias.val()),
+            1,
+        )
     }
 
     /// The padding where it is the same before and after each axis.

@@ -6,10 +6,21 @@ use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
 use super::{Act, composed};
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, say_composed, wrap};
 
 /// The activation of a sum, as where a residual block joins its input: one kernel, and one for both gradients.
 /// Shapes that differ broadcast, composed of Burn's ops.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::{Act, AddAct};
+///
+/// let x = Tensor::<Rocm, 1>::ones([4], &device);
+/// let output = AddAct::new(Act::Relu).forward(x.clone(), -x * 2.0);
+/// assert_eq!(output.max().into_scalar(), 0.0);
+/// ```
 #[derive(Module, Clone, Debug)]
 pub struct AddAct {
     /// What follows the sum.
@@ -27,11 +38,16 @@ impl AddAct {
     /// # Shapes
     /// - a, b, output: `[..]`
     pub fn forward<B: Backend, const D: usize>(&self, a: Tensor<B, D>, b: Tensor<B, D>) -> Tensor<B, D> {
-        match Route::<B>::of() {
+        match Route::<B>::of("AddAct") {
             Some(route) if a.dims() == b.dims() => {
                 wrap(route.apply(AddActOp(self.activation), [primitive(a), primitive(b)]).0)
             }
-            _ => composed(self.activation, a + b),
+            route => {
+                if route.is_some() {
+                    say_composed::<B>("AddAct", "its inputs differ in shape");
+                }
+                composed(self.activation, a + b)
+            }
         }
     }
 }
@@ -79,6 +95,17 @@ impl Op<2> for AddActOp {
 
 /// `a * b + c` of each element, in one kernel, and the gradients by both factors in another. Shapes that differ
 /// broadcast, composed of Burn's ops.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::MulAdd;
+///
+/// let x = Tensor::<Rocm, 1>::ones([4], &device) * 3.0;
+/// let output = MulAdd::new().forward(x.clone(), x.clone(), x);
+/// assert_eq!(output.max().into_scalar(), 12.0);
+/// ```
 #[derive(Module, Clone, Debug, Default)]
 pub struct MulAdd {}
 
@@ -98,11 +125,16 @@ impl MulAdd {
         b: Tensor<B, D>,
         c: Tensor<B, D>,
     ) -> Tensor<B, D> {
-        match Route::<B>::of() {
+        match Route::<B>::of("MulAdd") {
             Some(route) if a.dims() == b.dims() && b.dims() == c.dims() => {
                 wrap(route.apply(MulAddOp, [primitive(a), primitive(b), primitive(c)]).0)
             }
-            _ => a * b + c,
+            route => {
+                if route.is_some() {
+                    say_composed::<B>("MulAdd", "its inputs differ in shape");
+                }
+                a * b + c
+            }
         }
     }
 }

@@ -46,6 +46,17 @@ impl LinearActConfig {
 /// and the bias' in one kernel (and one that joins the sums of its parts), then the products.
 ///
 /// Its record is that of Burn's [`Linear`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::{Act, LinearAct, LinearActConfig};
+///
+/// let layer: LinearAct<Rocm> = LinearActConfig::new(8, 16, Act::Gelu).init(&device);
+/// let output = layer.forward(Tensor::<Rocm, 2>::ones([2, 8], &device));
+/// assert_eq!(output.dims(), [2, 16]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct LinearAct<B: Backend> {
     /// `[d_input, d_output]`.
@@ -84,5 +95,5 @@ fn by_params<B: Backend, const D: usize>(
     act: Act,
     input: Tensor<B, D>,
 ) -> Tensor<B, D> {
-    bias_act(act, linear(input, weight.val(), None), bias.map(Param::val), D - 1)
+    bias_act("LinearAct", act, linear(input, weight.val(), None), bias.map(Param::val), D - 1)
 }

@@ -14,7 +14,7 @@ pub(crate) fn linear_add<B: Backend, const D: usize>(
     x: Tensor<B, D>,
     onto: Tensor<B, D>,
 ) -> Tensor<B, D> {
-    match (Route::<B>::of(), &layer.bias) {
+    match (Route::<B>::of("a linear layer and a sum"), &layer.bias) {
         (Some(route), Some(bias)) => {
             let product = primitive(linear(x, layer.weight.val(), None));
             wrap(route.apply(BiasAdd, [primitive(onto), product, primitive(bias.val())]).0)

@@ -44,6 +44,17 @@ impl SwiGluConfig {
 
 /// `silu(x W1 + b1) * (x W2 + b2)` ([Shazeer 2020](https://arxiv.org/abs/2002.05202)): SiLU and product in one
 /// kernel, both of their gradients in another.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::{SwiGlu, SwiGluConfig};
+///
+/// let layer: SwiGlu<Rocm> = SwiGluConfig::new(8, 16).init(&device);
+/// let output = layer.forward(Tensor::<Rocm, 2>::ones([2, 8], &device));
+/// assert_eq!(output.dims(), [2, 16]);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct SwiGlu<B: Backend> {
@@ -77,7 +88,7 @@ impl<B: Backend> SwiGlu<B> {
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let inner = self.linear_inner.forward(input.clone());
         let outer = self.linear_outer.forward(input);
-        match Route::<B>::of() {
+        match Route::<B>::of("SwiGlu") {
             Some(route) => wrap(route.apply(SiluMul, [primitive(inner), primitive(outer)]).0),
             None => silu(inner) * outer,
         }

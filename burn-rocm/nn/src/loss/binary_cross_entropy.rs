@@ -41,6 +41,18 @@ impl BinaryCrossEntropyLossConfig {
 ///
 /// Logarithms of probabilities are kept above -100; where that happens the gradient is 0 (Burn's is NaN at exactly
 /// 0 and 1). A loss whose weights require a gradient is composed of Burn's ops.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::loss::{BinaryCrossEntropyLoss, BinaryCrossEntropyLossConfig};
+///
+/// let loss: BinaryCrossEntropyLoss<Rocm> = BinaryCrossEntropyLossConfig::new().init(&device);
+/// let probabilities = Tensor::<Rocm, 1>::from_floats([0.5, 0.5], &device);
+/// let found = loss.forward(probabilities, Tensor::from_ints([1, 0], &device));
+/// assert!((found.into_scalar() - 2f32.ln()).abs() < 1e-6);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct BinaryCrossEntropyLoss<B: Backend> {
@@ -85,10 +97,11 @@ impl<B: Backend> BinaryCrossEntropyLoss<B> {
         logits: &Tensor<B, D>,
         targets: &Tensor<B, D, Int>,
     ) -> Option<Tensor<B, 1>> {
-        let route = Route::<B>::of()?;
+        let name = "BinaryCrossEntropyLoss";
+        let route = Route::<B>::of(name)?;
         let weights = match &self.weights {
             None => None,
-            Some(weights) => Some(route.untracked(weights)?),
+            Some(weights) => Some(route.untracked(name, weights)?),
         };
         let targets = route.int(targets.clone());
         let of = BinaryTargets { logits: self.logits, targets, smoothing: self.smoothing };

@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor};
 use burn_rocm::fused::{self, ClassScores, ClassTargets};
 use burn_rocm::{RocmError, RocmTensor};
 
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, say_composed, wrap};
 
 /// The options of a loss, beside the class weights.
 pub(super) struct Options<'a> {
@@ -23,13 +23,14 @@ pub(super) fn class_loss<B: Backend>(
     scores: &Tensor<B, 2>,
     targets: &Tensor<B, 1, Int>,
 ) -> Option<Tensor<B, 1>> {
-    let route = Route::<B>::of()?;
+    let route = Route::<B>::of(names[0])?;
     if options.pad_tokens.len() > fused::MAX_PAD_TOKENS {
+        say_composed::<B>(names[0], "it has more pad tokens than the fused op takes");
         return None;
     }
     let weights = match weights {
         None => None,
-        Some(weights) => Some(route.untracked(weights)?),
+        Some(weights) => Some(route.untracked(names[0], weights)?),
     };
     let op = ClassLoss {
         names,

@@ -46,6 +46,18 @@ impl CrossEntropyLossConfig {
 /// are composed of Burn's ops, and so is a loss whose weights require a gradient.
 ///
 /// Where the targets' weights sum to 0 the loss is NaN, as Burn's; rows of pad tokens have gradient 0 all the same.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::loss::{CrossEntropyLoss, CrossEntropyLossConfig};
+///
+/// let loss: CrossEntropyLoss<Rocm> = CrossEntropyLossConfig::new().init(&device);
+/// let logits = Tensor::from_floats([[0.0, 0.0]], &device);
+/// let found = loss.forward(logits, Tensor::from_ints([1], &device));
+/// assert!((found.into_scalar() - 2f32.ln()).abs() < 1e-6);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct CrossEntropyLoss<B: Backend> {

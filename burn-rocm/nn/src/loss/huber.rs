@@ -34,6 +34,18 @@ impl HuberLossConfig {
 
 /// Of a residual `r`: `r^2 / 2` up to `|r| = delta`, `delta |r| - delta^2 / 2` beyond ([Huber
 /// 1964](https://doi.org/10.1214/aoms/1177703732)).
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn::nn::loss::Reduction;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::loss::HuberLossConfig;
+///
+/// let [a, b] = [1.0, 4.0].map(|value| Tensor::<Rocm, 1>::full([4], value, &device));
+/// let loss = HuberLossConfig::new(1.0).init().forward(a, b, Reduction::Mean);
+/// assert_eq!(loss.into_scalar(), 2.5);
+/// ```
 #[derive(Module, Clone, Debug)]
 #[module(custom_display)]
 pub struct HuberLoss {

@@ -11,6 +11,18 @@ use super::residual::{residual_loss, total};
 const NAMES: [&str; 2] = ["nn_mse_loss", "nn_mse_loss_backward"];
 
 /// The squared difference of logits and targets.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn::nn::loss::Reduction;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::loss::MseLoss;
+///
+/// let [a, b] = [1.0, 3.0].map(|value| Tensor::<Rocm, 1>::full([4], value, &device));
+/// let loss = MseLoss::new().forward(a, b, Reduction::Mean);
+/// assert_eq!(loss.into_scalar(), 4.0);
+/// ```
 #[derive(Module, Clone, Debug, Default)]
 pub struct MseLoss;
 

@@ -43,6 +43,18 @@ impl NllLossConfig {
 /// loss of this name; options and record are those of its cross entropy. More than
 /// [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, and weights that require a gradient, are composed of Burn's
 /// ops.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::loss::{NllLoss, NllLossConfig};
+///
+/// let loss: NllLoss<Rocm> = NllLossConfig::new().init(&device);
+/// let log_probs = Tensor::from_floats([[-1.0, -0.5]], &device);
+/// let found = loss.forward(log_probs, Tensor::from_ints([1], &device));
+/// assert_eq!(found.into_scalar(), 0.5);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct NllLoss<B: Backend> {

@@ -6,7 +6,7 @@ use burn::tensor::backend::Backend;
 use burn_rocm::fused::{self, Residual, Total};
 use burn_rocm::{RocmError, RocmTensor};
 
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, say_composed, wrap};
 
 /// The loss of `a - b` by the fused op, where there is a route and nothing to broadcast.
 pub(super) fn residual_loss<B: Backend, const D: usize, const OUT: usize>(
@@ -16,8 +16,9 @@ pub(super) fn residual_loss<B: Backend, const D: usize, const OUT: usize>(
     b: &Tensor<B, D>,
     total: Total,
 ) -> Option<Tensor<B, OUT>> {
-    let route = Route::<B>::of()?;
+    let route = Route::<B>::of(names[0])?;
     if a.dims() != b.dims() {
+        say_composed::<B>(names[0], "its inputs differ in shape");
         return None;
     }
     let op = ResidualLoss { names, kind, total };
@@ -77,7 +78,7 @@ pub(super) fn loss_of_residuals<B: Backend, const D: usize>(
     kind: Residual,
     residuals: &Tensor<B, D>,
 ) -> Option<Tensor<B, D>> {
-    Some(Route::of()?.unary(ResidualsLoss { names, kind }, residuals.clone()))
+    Some(Route::of(names[0])?.unary(ResidualsLoss { names, kind }, residuals.clone()))
 }
 
 #[derive(Debug)]

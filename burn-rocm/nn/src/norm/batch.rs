@@ -30,6 +30,17 @@ pub struct BatchNormConfig {
 /// bf16 may meet parameters and statistics in f32, as those of a model that [`amp`](crate::amp) converted are. Both
 /// ways on MIOpen, or two own kernels, as `BURN_ROCM_NORM` says. No checkpointing strategy runs it again: each
 /// forward pass updates the statistics once.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::{BatchNorm, BatchNormConfig};
+///
+/// let norm: BatchNorm<Rocm> = BatchNormConfig::new(3).init(&device);
+/// let output = norm.forward(Tensor::<Rocm, 4>::ones([2, 3, 8, 8], &device));
+/// assert_eq!(output.dims(), [2, 3, 8, 8]);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct BatchNorm<B: Backend> {
@@ -71,7 +82,7 @@ impl<B: Backend> BatchNorm<B> {
     /// # Panics
     /// Where the input has fewer than two axes or other channels than the module.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
-        match Route::of() {
+        match Route::of("BatchNorm") {
             Some(route) if B::ad_enabled(&input.device()) => self.train(&route, input),
             Some(route) => self.infer(&route, input),
             None => {

@@ -29,6 +29,17 @@ pub struct GroupNormConfig {
 ///
 /// Made by [`GroupNormConfig`]. Forward on MIOpen for 32 groups and more, or one own kernel, as `BURN_ROCM_NORM`
 /// says; the gradient is one kernel, and two more for the sums of the parameters' gradients.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::{GroupNorm, GroupNormConfig};
+///
+/// let norm: GroupNorm<Rocm> = GroupNormConfig::new(2, 4).init(&device);
+/// let output = norm.forward(Tensor::<Rocm, 4>::ones([2, 4, 8, 8], &device));
+/// assert_eq!(output.dims(), [2, 4, 8, 8]);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct GroupNorm<B: Backend> {
@@ -88,7 +99,7 @@ impl<B: Backend> GroupNorm<B> {
     /// # Panics
     /// Where the input has another number of channels, or `affine` is true and gamma or beta is missing.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
-        let Some(route) = Route::of() else {
+        let Some(route) = Route::of("GroupNorm") else {
             let norm = burn::nn::GroupNorm {
                 gamma: self.gamma.as_ref().map(shared),
                 beta: self.beta.as_ref().map(shared),

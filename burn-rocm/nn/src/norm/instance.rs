@@ -26,6 +26,17 @@ pub struct InstanceNormConfig {
 /// ([Ulyanov, Vedaldi and Lempitsky 2016](https://arxiv.org/abs/1607.08022)).
 ///
 /// Made by [`InstanceNormConfig`]. A [`GroupNorm`](crate::GroupNorm) with a group for each channel.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::{InstanceNorm, InstanceNormConfig};
+///
+/// let norm: InstanceNorm<Rocm> = InstanceNormConfig::new(3).init(&device);
+/// let output = norm.forward(Tensor::<Rocm, 4>::ones([2, 3, 8, 8], &device));
+/// assert_eq!(output.dims(), [2, 3, 8, 8]);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct InstanceNorm<B: Backend> {
@@ -74,7 +85,7 @@ impl<B: Backend> InstanceNorm<B> {
     /// # Panics
     /// Where the input has another number of channels, or `affine` is true and gamma or beta is missing.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
-        let Some(route) = Route::of() else {
+        let Some(route) = Route::of("InstanceNorm") else {
             let norm = burn::nn::InstanceNorm {
                 gamma: self.gamma.as_ref().map(shared),
                 beta: self.beta.as_ref().map(shared),

@@ -27,6 +27,17 @@ pub struct LayerNormConfig {
 ///
 /// Made by [`LayerNormConfig`]. Forward on MIOpen or an own kernel, as `BURN_ROCM_NORM` says; the gradient is one
 /// kernel, and one more joins the sums of the parameters' gradients.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::{LayerNorm, LayerNormConfig};
+///
+/// let norm: LayerNorm<Rocm> = LayerNormConfig::new(16).init(&device);
+/// let output = norm.forward(Tensor::<Rocm, 2>::ones([2, 16], &device));
+/// assert_eq!(output.dims(), [2, 16]);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm<B: Backend> {
@@ -58,7 +69,7 @@ impl<B: Backend> LayerNorm<B> {
         let gamma = self.gamma.val();
         let beta = self.beta.as_ref().map(|beta| primitive(beta.val()));
         let op = LayerNormOp { epsilon: self.epsilon };
-        match (Route::<B>::of(), beta) {
+        match (Route::<B>::of("LayerNorm"), beta) {
             (Some(route), Some(beta)) => wrap(route.apply(op, [primitive(input), primitive(gamma), beta]).0),
             (Some(route), None) => wrap(route.apply(op, [primitive(input), primitive(gamma)]).0),
             (None, beta) => composed(Some(gamma.dtype()), input, |input| {

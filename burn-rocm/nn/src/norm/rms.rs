@@ -39,6 +39,17 @@ impl RmsNormConfig {
 /// Made by [`RmsNormConfig`]. One kernel or call of MIOpen's forward; the gradient is one kernel, and one more
 /// joins the sums of gamma's gradient. f64 is computed in f64, where Burn's module takes the mean of squares in
 /// f32.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::{RmsNorm, RmsNormConfig};
+///
+/// let norm: RmsNorm<Rocm> = RmsNormConfig::new(16).init(&device);
+/// let output = norm.forward(Tensor::<Rocm, 2>::ones([2, 16], &device));
+/// assert_eq!(output.dims(), [2, 16]);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct RmsNorm<B: Backend> {
@@ -54,7 +65,7 @@ impl<B: Backend> RmsNorm<B> {
     /// # Shapes
     /// - x, output: `[.., d_model]`
     pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        match Route::<B>::of() {
+        match Route::<B>::of("RmsNorm") {
             Some(route) => {
                 let op = RmsNormOp { epsilon: self.epsilon };
                 wrap(route.apply(op, [primitive(x), primitive(self.gamma.val())]).0)

@@ -11,6 +11,24 @@ use super::adaptor::OptimizerAdaptor;
 use crate::fuse::{from_rocm, rocm};
 
 /// How to make an [`Adam`]: [`burn::optim::AdamConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn::backend::Autodiff;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::optim::{GradientsParams, Optimizer};
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::optim::AdamConfig;
+///
+/// type B = Autodiff<Rocm>;
+/// let model: Linear<B> = LinearConfig::new(4, 2).init(&device);
+/// let mut optimizer = AdamConfig::new().init();
+/// let loss = model.forward(Tensor::<B, 2>::ones([3, 4], &device)).sum();
+/// let grads = GradientsParams::from_grads(loss.backward(), &model);
+/// let model = optimizer.step(1e-3, model, grads);
+/// assert_eq!(model.weight.dims(), [4, 2]);
+/// ```
 #[derive(Config, Debug)]
 pub struct AdamConfig {
     /// The share of the first moment that stays.

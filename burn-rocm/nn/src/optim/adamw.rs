@@ -10,6 +10,24 @@ use super::adam::{moments, momentum};
 use super::adaptor::OptimizerAdaptor;
 
 /// How to make an [`AdamW`]: [`burn::optim::AdamWConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn::backend::Autodiff;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::optim::{GradientsParams, Optimizer};
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::optim::AdamWConfig;
+///
+/// type B = Autodiff<Rocm>;
+/// let model: Linear<B> = LinearConfig::new(4, 2).init(&device);
+/// let mut optimizer = AdamWConfig::new().init();
+/// let loss = model.forward(Tensor::<B, 2>::ones([3, 4], &device)).sum();
+/// let grads = GradientsParams::from_grads(loss.backward(), &model);
+/// let model = optimizer.step(1e-3, model, grads);
+/// assert_eq!(model.weight.dims(), [4, 2]);
+/// ```
 #[derive(Config, Debug)]
 pub struct AdamWConfig {
     /// The share of the first moment that stays.

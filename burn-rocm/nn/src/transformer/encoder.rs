@@ -49,6 +49,21 @@ pub struct TransformerEncoderConfig {
 
 /// The encoder of a transformer ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the
 /// fields, the record and the result. Made by [`TransformerEncoderConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::transformer::{
+///     TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput,
+/// };
+///
+/// let config = TransformerEncoderConfig::new(16, 32, 2, 1);
+/// let encoder: TransformerEncoder<Rocm> = config.init(&device);
+/// let tokens = Tensor::<Rocm, 3>::ones([1, 4, 16], &device);
+/// let output = encoder.forward(TransformerEncoderInput::new(tokens));
+/// assert_eq!(output.dims(), [1, 4, 16]);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct TransformerEncoder<B: Backend> {

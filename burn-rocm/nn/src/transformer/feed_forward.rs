@@ -32,6 +32,17 @@ pub struct PositionWiseFeedForwardConfig {
 /// 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the record and the result. As there,
 /// parameters of the activation are not in the record. ReLU and exact GELU are one kernel with the first layer's
 /// bias, as in [`LinearAct`](crate::LinearAct). Made by [`PositionWiseFeedForwardConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::transformer::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
+///
+/// let layer: PositionWiseFeedForward<Rocm> = PositionWiseFeedForwardConfig::new(16, 32).init(&device);
+/// let output = layer.forward(Tensor::<Rocm, 3>::ones([1, 4, 16], &device));
+/// assert_eq!(output.dims(), [1, 4, 16]);
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct PositionWiseFeedForward<B: Backend> {

@@ -2,7 +2,7 @@
 //!
 //! Kernels of this provider's own serve what cuDNN has not, or in graphs alone: layer norm, T5's and group norm,
 //! maximum pooling that keeps indices, some activations. Layouts and types that neither takes are
-//! `miopenStatusNotImplemented`. f32 is convolved in f32: TF32 only where `BURN_ROCM_CUDA_TF32=1` asks for it; f16
+//! `miopenStatusNotImplemented`. f32 is convolved in f32: TF32 only where [`crate::allow_tf32`] allows it; f16
 //! and bf16 are summed in f32.
 
 mod activation;

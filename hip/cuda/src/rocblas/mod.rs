@@ -1,6 +1,6 @@
 //! rocBLAS over cuBLAS.
 //!
-//! f32 is computed in f32: TF32 only where `BURN_ROCM_CUDA_TF32=1` asks for it. f16 and bf16 are summed in f32.
+//! f32 is computed in f32: TF32 only where [`crate::allow_tf32`] allows it. f16 and bf16 are summed in f32.
 
 mod gemm;
 mod handle;

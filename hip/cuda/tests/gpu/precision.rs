@@ -69,10 +69,9 @@ const ROUNDED: [f32; 2] = [256.0, 256.25];
 
 /// The test below runs it with the setting in the environment.
 pub(crate) fn products() {
-    let expected = match std::env::var("BURN_ROCM_CUDA_TF32").as_deref() {
-        Ok("1") => &ROUNDED[..],
-        _ => &[EXACT],
-    };
+    let allowed = std::env::var("BURN_ROCM_TEST_TF32").as_deref() == Ok("1");
+    hip_cuda::allow_tf32(allowed);
+    let expected = if allowed { &ROUNDED[..] } else { &[EXACT] };
     for extended in [false, true] {
         let found = product(extended);
         assert!(expected.contains(&found), "gemm_ex {extended}: {found}, not one of {expected:?}");
@@ -82,10 +81,10 @@ pub(crate) fn products() {
 
 pub(crate) fn f32_is_rounded_to_tf32_where_that_is_asked_for() {
     gpu(&[Library::Cublas]);
-    for setting in ["", "0", "1"] {
+    for setting in ["0", "1"] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "precision::products", "--nocapture"])
-            .env("BURN_ROCM_CUDA_TF32", setting)
+            .env("BURN_ROCM_TEST_TF32", setting)
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);

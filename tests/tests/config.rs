@@ -1,0 +1,141 @@
+//! Settings as a value: where they come from, what is refused, and that the guide lists each.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use burn_rocm::{Config, ProviderKind, RocmDevice, RocmError};
+use burn_rocm_tests::*;
+
+const CHILD: &str = "BURN_ROCM_TEST_CONFIG_CHILD";
+
+/// Runs `body` in a process of its own, with this environment: a process fixes its settings once.
+#[track_caller]
+fn alone(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
+    if std::env::var_os(CHILD).is_some() {
+        return body();
+    }
+    // An empty variable is not set: what this run was started with does not reach the child.
+    let mut all: Vec<_> = hip::SETTINGS.iter().map(|setting| (setting.variable, "")).collect();
+    all.extend_from_slice(&[(CHILD, "1"), ("BURN_ROCM_CPU_DEVICES", "2")]);
+    all.extend_from_slice(environment);
+    again(&["--exact", test, "--nocapture"], &all);
+}
+
+/// The variable that an error names, what it may be and what was found.
+fn config_error<T: std::fmt::Debug>(result: Result<T, RocmError>) -> (String, String, String) {
+    match result {
+        Err(RocmError::Config { what, expected, found }) => (what, expected, found),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_installed_config_counts_instead_of_the_environment() {
+    let environment = [("BURN_ROCM_PROVIDER", "rocm"), ("BURN_ROCM_MEMORY_LIMIT", "nonsense")];
+    alone("an_installed_config_counts_instead_of_the_environment", &environment, || {
+        let config = Config::default().provider(ProviderKind::Cpu).memory_limit(128 << 20);
+        config.device_memory_limit(1, 32 << 20).deterministic(true).chain(4).cache(false).install().unwrap();
+        assert_eq!(burn_rocm::provider().unwrap().kind(), ProviderKind::Cpu);
+        assert!(hip::deterministic());
+        assert_eq!(burn_rocm::code_cache().directory(), None);
+        let [first, second] = RocmDevice::all().unwrap().try_into().unwrap();
+        assert_eq!(hip::Device::get(0).unwrap().chain_limit(), 4);
+        let fits = |device: &RocmDevice, bytes| hip::Device::get(device.index).unwrap().alloc(bytes).is_ok();
+        assert_eq!([fits(&first, 32 << 20), fits(&first, 256 << 20)], [true, false]);
+        assert_eq!([fits(&second, 1 << 20), fits(&second, 64 << 20)], [true, false]);
+        second.set_memory_limit(None).unwrap();
+        assert!(fits(&second, 64 << 20));
+    });
+}
+
+#[test]
+fn a_config_that_comes_too_late_is_refused() {
+    let environment = [("BURN_ROCM_PROVIDER", "cpu")];
+    alone("a_config_that_comes_too_late_is_refused", &environment, || {
+        RocmDevice::default().info().unwrap();
+        assert_eq!(config_error(Config::default().install()).0, "Config::install");
+    });
+}
+
+#[test]
+fn a_process_takes_one_config() {
+    alone("a_process_takes_one_config", &[], || {
+        assert_eq!(config_error(Config::default().chain(17).install()).0, "Config::chain");
+        Config::default().provider(ProviderKind::Cpu).install().unwrap();
+        assert_eq!(config_error(Config::default().install()).0, "Config::install");
+        assert_eq!(burn_rocm::provider().unwrap().kind(), ProviderKind::Cpu);
+    });
+}
+
+#[test]
+fn a_wrong_value_names_variable_value_and_choices() {
+    let environment = [("BURN_ROCM_CONV", "rocblas")];
+    alone("a_wrong_value_names_variable_value_and_choices", &environment, || {
+        let expected = ("BURN_ROCM_CONV".into(), "one of auto, miopen, own".into(), "`rocblas`".into());
+        assert_eq!(config_error(Config::from_env()), expected);
+        assert_eq!(config_error(RocmDevice::default().info()), expected);
+    });
+}
+
+#[test]
+fn the_environment_says_what_the_program_does_not() {
+    let environment =
+        [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CHAIN", "3"), ("BURN_ROCM_MEMORY_LIMIT", "8M")];
+    alone("the_environment_says_what_the_program_does_not", &environment, || {
+        let env = Config::from_env().unwrap();
+        assert_eq!(env.chain(None).provider(None).memory_limit(None), Config::default());
+        Config::from_env().unwrap().deterministic(true).install().unwrap();
+        assert_eq!(burn_rocm::provider().unwrap().kind(), ProviderKind::Cpu);
+        let device = hip::Device::get(0).unwrap();
+        assert_eq!((device.chain_limit(), hip::deterministic()), (3, true));
+        assert!(device.alloc(16 << 20).is_err());
+    });
+}
+
+#[test]
+fn devices_are_listed_and_one_is_the_default() {
+    let environment = [("BURN_ROCM_PROVIDER", "cpu")];
+    alone("devices_are_listed_and_one_is_the_default", &environment, || {
+        assert_eq!(RocmDevice::all().unwrap(), [RocmDevice::new(0), RocmDevice::new(1)]);
+        assert_eq!(RocmDevice::current(), RocmDevice::new(0));
+        RocmDevice::new(1).set_default().unwrap();
+        assert_eq!((RocmDevice::current(), RocmDevice::default()), (RocmDevice::new(1), RocmDevice::new(1)));
+        assert_eq!(config_error(RocmDevice::new(2).set_default()).2, "2");
+        let device = RocmDevice::current();
+        let info = device.info().unwrap();
+        assert_eq!(info.provider, ProviderKind::Cpu);
+        assert_eq!(info.matrix_types.contains(&DType::F32), info.architecture.starts_with("gfx90a"));
+        assert!(
+            info.memory > 0 && info.compute_units > 0 && info.wave_size > 0 && !info.architecture.is_empty()
+        );
+
+        let tensor = R::float_ones(Shape::from(vec![1 << 20]), &device, FloatDType::F32);
+        device.synchronize().unwrap();
+        drop(tensor);
+        let stats = device.memory_stats().unwrap();
+        assert!(stats.peak >= 4 << 20 && stats.reserved >= stats.peak, "{stats:?}");
+        device.reset_peak_memory().unwrap();
+        assert!(device.memory_stats().unwrap().peak < 4 << 20);
+        let counters = device.counters().unwrap();
+        assert!(counters.launches + counters.waits > 0, "{counters:?}");
+        let (free, total) = device.free_and_total_memory().unwrap();
+        assert!(free <= total);
+    });
+}
+
+/// The guide's first table is what the settings' table says, and then variables of others.
+#[test]
+fn the_guide_lists_the_settings() {
+    let guide = include_str!("../../docs/guide/configuration.md");
+    let rows: Vec<String> = hip::SETTINGS
+        .iter()
+        .map(|s| {
+            format!("| `{}` | `{}` | {} | {} | {} |", s.variable, s.method, s.values, s.default, s.meaning)
+        })
+        .collect();
+    let found: Vec<&str> = guide
+        .lines()
+        .skip_while(|line| !line.starts_with("| variable"))
+        .skip(2)
+        .take_while(|line| line.starts_with("| `BURN_ROCM_"))
+        .collect();
+    assert!(found == rows, "the table of docs/guide/configuration.md is to be:\n{}", rows.join("\n"));
+}
