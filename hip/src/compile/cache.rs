@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::error::Error;
-use crate::hash::Fnv;
+use crate::hash::Digest;
 use crate::settings::settings;
 
 /// A compiled kernel.
@@ -321,7 +321,7 @@ fn encode(key: u128, object: &CodeObject) -> Vec<u8> {
     payload.extend_from_slice(object.symbol.as_bytes());
     payload.extend_from_slice(&object.code);
     let symbol = (object.symbol.len() as u32).to_le_bytes();
-    let checksum = Fnv::new().bytes(&symbol).bytes(&payload).finish();
+    let checksum = Digest::new().bytes(&symbol).bytes(&payload).finish();
     [MAGIC.as_slice(), &key.to_le_bytes(), &checksum.to_le_bytes(), &symbol, &payload].concat()
 }
 
@@ -334,7 +334,7 @@ fn decode(key: u128, bytes: &[u8]) -> Result<CodeObject, &'static str> {
         return Err("it belongs to another kernel");
     }
     let symbol = &header[40..44];
-    if header[24..40] != Fnv::new().bytes(symbol).bytes(payload).finish().to_le_bytes() {
+    if header[24..40] != Digest::new().bytes(symbol).bytes(payload).finish().to_le_bytes() {
         return Err("its checksum is wrong");
     }
     let length = symbol.iter().rev().fold(0usize, |length, &byte| length << 8 | usize::from(byte));

@@ -12,7 +12,7 @@ use crate::compile::cache::{CodeObject, code_cache};
 use crate::compile::program::Program;
 use crate::compile::toolchain::Toolchain;
 use crate::error::{Error, Result, check_rtc};
-use crate::hash::Fnv;
+use crate::hash::Digest;
 use crate::once::Once;
 use crate::provider::kind::ProviderKind;
 use crate::provider::library;
@@ -133,7 +133,7 @@ fn family_of(names: &[KernelName]) -> Result<&'static Family> {
 
 /// What makes a code object: where one of these differs, so does the key.
 pub(crate) fn key(toolchain: &Toolchain, source: u128, expression: &str, options: &[&str]) -> u128 {
-    let key = options.iter().fold(Fnv::new().bytes(&source.to_le_bytes()), |key, option| key.part(option));
+    let key = options.iter().fold(Digest::new().bytes(&source.to_le_bytes()), |key, option| key.part(option));
     toolchain.add_to(key).part(expression).part(env!("CARGO_PKG_VERSION")).finish()
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn hash_source(program: &Program) -> u128 {
     HEADERS
         .iter()
         .chain(program.headers)
-        .fold(Fnv::new().part(program.source), |hash, (name, text)| hash.part(name).part(text))
+        .fold(Digest::new().part(program.source), |hash, (name, text)| hash.part(name).part(text))
         .finish()
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::hash::Fnv;
+use crate::hash::Digest;
 use crate::provider::kind::ProviderKind;
 
 /// A provider's compiler.
@@ -42,7 +42,7 @@ impl Toolchain {
     }
 
     /// Adds it to a key.
-    pub(crate) fn add_to(&self, key: Fnv) -> Fnv {
+    pub(crate) fn add_to(&self, key: Digest) -> Digest {
         self.provider
             .compiles_with()
             .fold(key, |key, text| key.part(text))

@@ -1,11 +1,13 @@
 //! The kernels that are loaded onto a device.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use hip_kernels::{Arg, KernelName};
+
+use foldhash::fast::FixedState;
 
 use crate::compile::cache::{CodeObject, code_cache};
 use crate::compile::program::Program;
@@ -15,7 +17,6 @@ use crate::device::context::Context;
 use crate::device::event::Event;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-use crate::hash::Quick;
 use crate::launch::kernel::{Kernel, Retired, RetiredModule};
 use crate::once::Once;
 use crate::provider::library;
@@ -61,7 +62,7 @@ pub(crate) struct Kernels {
     context: Arc<Context>,
     architecture: String,
     toolchain: Once<Toolchain>,
-    by_name: RwLock<HashMap<ByAddress, Arc<Kernel>, BuildHasherDefault<Quick>>>,
+    by_name: RwLock<HashMap<ByAddress, Arc<Kernel>, FixedState>>,
     loaded: Mutex<Loaded>,
     retired: Arc<Retired>,
     passing: Mutex<Passing>,
