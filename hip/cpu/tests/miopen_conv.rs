@@ -129,6 +129,9 @@ fn one_by_one_filters() {
         check::<f32>(&case, &mut random);
         check::<f16>(&case, &mut random);
     }
+    // Two waves whose weights' gradient is summed in runs of pixels.
+    let case = Case::new(&[2, 32, 160, 160], &[64, 32, 1, 1], &[1; 2], &[0; 2], &[1; 2], 1).unwrap();
+    check::<f16>(&case, &mut random);
 }
 
 #[test]

@@ -532,6 +532,56 @@ fn refusals() {
             (blas.table.rocblas_sgemv)(blas.handle, NONE, 2, 2, &1.0, null, 2, b.ptr(), 1, &1.0, c.ptr(), 1),
             rocblas_status_invalid_pointer
         );
+        // The greatest step backwards.
+        assert_eq!(
+            (blas.table.rocblas_sgemv)(
+                blas.handle,
+                NONE,
+                2,
+                2,
+                &1.0,
+                a.ptr(),
+                2,
+                b.ptr(),
+                i32::MIN,
+                &1.0,
+                c.ptr(),
+                1
+            ),
+            rocblas_status_invalid_pointer
+        );
+        // No result, though nothing would change it.
+        let f32r = rocblas_datatype_f32_r;
+        let status = (blas.table.rocblas_gemm_ex)(
+            blas.handle,
+            NONE,
+            NONE,
+            1,
+            1,
+            0,
+            one,
+            a.void(),
+            f32r,
+            1,
+            b.void(),
+            f32r,
+            1,
+            one,
+            null.cast(),
+            f32r,
+            1,
+            core::ptr::null_mut(),
+            f32r,
+            1,
+            f32r,
+            rocblas_gemm_algo_standard,
+            0,
+            0,
+        );
+        assert_eq!(status, rocblas_status_invalid_pointer);
+        // The library manages its own workspace then.
+        let unset = (blas.table.rocblas_set_workspace)(blas.handle, core::ptr::null_mut(), 64);
+        assert_eq!(unset, rocblas_status_success);
         // In place with a transpose.
         assert_eq!(
             (blas.table.rocblas_sgeam)(

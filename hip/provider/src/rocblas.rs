@@ -95,18 +95,19 @@ fn check_memory<H: Handle>(
     pointer: *const c_void,
     size: usize,
     (rows, columns): (i32, i32),
-    ld: i32,
+    ld: i64,
     stride: i64,
     batch: i32,
 ) -> Outcome {
     let overflow = || rocblas_status_invalid_size;
-    let own = (i64::from(columns) - 1) * i64::from(ld) + i64::from(rows) - 1;
+    let own = (i64::from(columns) - 1) * ld + i64::from(rows) - 1;
     let far = stride.checked_mul(i64::from(batch) - 1).ok_or_else(overflow)?;
     let last = own.checked_add(far.max(0)).ok_or_else(overflow)?;
     // The batch may lie before `pointer`.
     let first = far.min(0);
-    let elements = usize::try_from(last - first + 1).unwrap_or(0);
-    let start = pointer.cast::<u8>().wrapping_offset(first as isize * size as isize);
-    let bytes = elements.checked_mul(size).ok_or_else(overflow)?;
+    let bytes = |elements: i64| elements.checked_mul(size as i64).ok_or_else(overflow);
+    let elements = last.checked_sub(first).and_then(|last| last.checked_add(1)).ok_or_else(overflow)?;
+    let start = pointer.cast::<u8>().wrapping_offset(bytes(first)? as isize);
+    let bytes = usize::try_from(bytes(elements)?).map_err(|_| overflow())?;
     require(H::is_device_memory(start.cast(), bytes), rocblas_status_invalid_pointer)
 }

@@ -160,8 +160,9 @@ pub(crate) fn sum_len(m: usize, n: usize, inner: usize) -> usize {
 /// side. Only the shape decides the order of an element's sum: the same bits for any number of
 /// cores. `of(i)` is the `i`-th product; only the first one's `beta` counts.
 ///
-/// # Safety Each product's operands are valid for its sizes, and the result overlaps none of them.
-/// `room` has [`sum_len`].
+/// # Safety
+/// Each product's operands are valid for its sizes, and the result overlaps none of them. `room`
+/// has [`sum_len`].
 pub(crate) unsafe fn multiply_sum(
     terms: usize,
     room: Shared<f32>,

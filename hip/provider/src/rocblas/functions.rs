@@ -65,7 +65,9 @@ unsafe extern "C" fn rocblas_create_handle<H: Handle>(handle: *mut rocblas_handl
 unsafe extern "C" fn rocblas_destroy_handle<H: Handle>(handle: rocblas_handle) -> rocblas_status {
     status(|| {
         require(!handle.is_null(), rocblas_status_invalid_handle)?;
-        // SAFETY: `rocblas_create_handle` made it; the caller uses it no more.
+        // SAFETY: `rocblas_create_handle` made it; the caller uses it in no other thread meanwhile.
+        unsafe { &mut *handle.cast::<H>() }.ready()?;
+        // SAFETY: as above; the caller uses it no more once this succeeds.
         let own = unsafe { Box::from_raw(handle.cast::<H>()) };
         own.destroy()
     })
@@ -127,8 +129,9 @@ unsafe extern "C" fn rocblas_set_workspace<H: Handle>(
     // SAFETY: the caller's handle and memory.
     unsafe {
         with::<H>(handle, |handle| {
-            require(!addr.is_null() || size == 0, rocblas_status_invalid_pointer)?;
-            handle.set_workspace(addr, size)
+            // Without an address or a size the library manages its own.
+            let size = if addr.is_null() { 0 } else { size };
+            handle.set_workspace(if size == 0 { core::ptr::null_mut() } else { addr }, size)
         })
     }
 }

@@ -111,9 +111,10 @@ impl Gemm {
         if !sizes.check()? {
             return Ok(None);
         }
-        // In place only where both are laid out alike.
-        let alike = sizes.ldc == sizes.ldd && sizes.stride_c == sizes.stride_d;
-        require(!self.in_place() || alike, rocblas_status_invalid_value)?;
+        require(!self.d.is_null(), rocblas_status_invalid_pointer)?;
+        // In place only where both are laid out alike. rocBLAS does not compare the strides.
+        let alike = sizes.ldc == sizes.ldd && (sizes.batch == 1 || sizes.stride_c == sizes.stride_d);
+        require(!self.in_place() || alike, rocblas_status_invalid_size)?;
         require(a == b && c == d, rocblas_status_not_implemented)?;
         let types = Types::of(a, c, compute)?;
         // SAFETY: the caller's scalars, of the compute type.
@@ -145,13 +146,13 @@ impl Gemm {
         require(present, rocblas_status_invalid_pointer)?;
         let Sizes { m, n, lda, ldb, ldc, ldd, batch, .. } = sizes;
         if reads {
-            check_memory::<H>(a, input, sizes.stored_a(), lda, sizes.stride_a, batch)?;
-            check_memory::<H>(b, input, sizes.stored_b(), ldb, sizes.stride_b, batch)?;
+            check_memory::<H>(a, input, sizes.stored_a(), lda.into(), sizes.stride_a, batch)?;
+            check_memory::<H>(b, input, sizes.stored_b(), ldb.into(), sizes.stride_b, batch)?;
         }
         if keeps {
-            check_memory::<H>(c, output, (m, n), ldc, sizes.stride_c, batch)?;
+            check_memory::<H>(c, output, (m, n), ldc.into(), sizes.stride_c, batch)?;
         }
-        check_memory::<H>(d, output, (m, n), ldd, sizes.stride_d, batch)?;
+        check_memory::<H>(d, output, (m, n), ldd.into(), sizes.stride_d, batch)?;
         if alpha.is_null() {
             self.alpha = (&raw const NOTHING).cast();
         }

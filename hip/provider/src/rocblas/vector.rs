@@ -64,11 +64,10 @@ impl<T: Copy + PartialEq + From<i8>> Gemv<T> {
         require(present, rocblas_status_invalid_pointer)?;
         let (written, read) = stored(trans, m, n);
         let vector = |at: *const T, len: i32, increment: i32| {
-            let increment = increment.unsigned_abs() as i32;
-            check_memory::<H>(at.cast(), size_of::<T>(), (1, len), increment, 0, 1)
+            check_memory::<H>(at.cast(), size_of::<T>(), (1, len), i64::from(increment).abs(), 0, 1)
         };
         if reads {
-            check_memory::<H>(a.cast(), size_of::<T>(), (m, n), lda, 0, 1)?;
+            check_memory::<H>(a.cast(), size_of::<T>(), (m, n), lda.into(), 0, 1)?;
             vector(x.at, read, x.increment)?;
         }
         vector(y.at, written, y.increment)?;
@@ -120,6 +119,11 @@ impl<T: Copy + PartialEq + From<i8>> Geam<T> {
         let stored = trans.map(|trans| stored(trans, m, n));
         let fits = operands.iter().zip(stored).all(|(operand, stored)| operand.ld >= stored.0);
         require(fits && c.ld >= m, rocblas_status_invalid_size)?;
+        // In place only where an element is read where it is written.
+        for (operand, trans) in operands.iter().zip(trans) {
+            let alike = operand.ld == c.ld && trans == rocblas_operation_none;
+            require(!core::ptr::eq(operand.at, c.at) || alike, rocblas_status_invalid_size)?;
+        }
         if m == 0 || n == 0 || batch == 0 {
             return Ok(false);
         }
@@ -130,13 +134,8 @@ impl<T: Copy + PartialEq + From<i8>> Geam<T> {
         for (operand, reads) in operands.iter().zip(reads) {
             require(!reads || !operand.at.is_null(), rocblas_status_invalid_pointer)?;
         }
-        // In place only where an element is read where it is written.
-        for (operand, trans) in operands.iter().zip(trans) {
-            let alike = operand.ld == c.ld && trans == rocblas_operation_none;
-            require(!core::ptr::eq(operand.at, c.at) || alike, rocblas_status_invalid_size)?;
-        }
-        let memory = |at: *const c_void, stored, ld, stride| {
-            check_memory::<H>(at, size_of::<T>(), stored, ld, stride, batch)
+        let memory = |at: *const c_void, stored, ld: i32, stride| {
+            check_memory::<H>(at, size_of::<T>(), stored, ld.into(), stride, batch)
         };
         for ((operand, reads), stored) in operands.iter().zip(reads).zip(stored) {
             if reads {
