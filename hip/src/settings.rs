@@ -57,7 +57,7 @@ pub struct Setting {
     pub method: &'static str,
     /// What the variable may be.
     pub values: &'static str,
-    /// What it is where nothing is said.
+    /// Its value if nobody sets it.
     pub default: &'static str,
     /// What it decides.
     pub meaning: &'static str,
@@ -110,7 +110,7 @@ macro_rules! settings {
 
         impl Config {
             $(
-                #[doc = concat!("Sets ", $meaning, ".\n\nDefault: ", $shown, ". Variable: `", $variable, "`.")]
+                #[doc = concat!("Sets ", $meaning, ".\n\nValues: ", $values, ". Default: ", $shown, ". Variable: `", $variable, "`.")]
                 #[must_use]
                 pub fn $field(mut self, value: $argument) -> Self {
                     self.$field = value.into();
@@ -149,8 +149,8 @@ settings! {
             ("cpu", Some(ProviderKind::Cpu)),
         ]);
         "`auto`, `rocm`, `cuda`, `cpu`", "`auto`",
-        "whose libraries serve. `auto` takes the first of the others that has a device, in this order; `rocm` \
-        forbids any fallback";
+        "which provider runs the ops. `auto` (here `None`) tries `rocm`, `cuda` and `cpu` in this order and takes the \
+        first with a device; `rocm` forbids any fallback";
     deterministic(bool): bool = false, "BURN_ROCM_DETERMINISTIC", flag;
         "`0`, `1`", "`0`",
         "whether the same seed gives the same bits, by deterministic library algorithms and without float atomics";
@@ -176,8 +176,8 @@ settings! {
         "`auto`, `miopen`, `own`", "`auto`",
         "what computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: MIOpen in f32 \
         and f16 where it is right for the shape, and a kernel that recomputes rows whose mean is more than 4 \
-        deviations from 0; elsewhere kernels of this project, as always on the `cuda` provider. `miopen`: \
-        another dtype or shape is an error. `own`: the kernels alone";
+        deviations from 0; this project's kernels do the rest, and everything on NVIDIA GPUs. \
+        `miopen`: MIOpen alone, and what it can't do is an error. `own`: the kernels alone";
     f16_alternative(F16Alternative): F16Alternative = F16Alternative::Gradients, "BURN_ROCM_F16_ALTERNATIVE",
         |name, value| choice(name, value, &[
             ("gradients", F16Alternative::Gradients),
@@ -219,11 +219,17 @@ settings! {
         "whether the CUDA provider lets f32 products and convolutions round their operands to TF32";
 }
 
-static IN_USE: OnceLock<Result<Config>> = OnceLock::new();
+static IN_USE: OnceLock<Config> = OnceLock::new();
 
-/// The process's settings, fixed from the first call on.
+/// The process's settings, fixed from the first call on that finds no wrong variable.
 pub(crate) fn settings() -> Result<&'static Config> {
-    IN_USE.get_or_init(Config::from_env).as_ref().map_err(Error::clone)
+    match IN_USE.get() {
+        Some(config) => Ok(config),
+        None => {
+            let config = Config::from_env()?;
+            Ok(IN_USE.get_or_init(|| config))
+        }
+    }
 }
 
 impl Default for Config {
@@ -243,16 +249,16 @@ impl Config {
         Self::read(|name| std::env::var_os(name))
     }
 
-    /// Sets how many bytes the memory pool of one device may hold; `None`: all there is. This counts instead of
-    /// [`memory_limit`](Self::memory_limit), in whichever order they are called.
+    /// Sets how many bytes the memory pool of one device may hold; `None`: all there is. It overrides
+    /// [`memory_limit`](Self::memory_limit) for this device, whichever is called first.
     #[must_use]
     pub fn device_memory_limit(mut self, device: usize, bytes: impl Into<Option<usize>>) -> Self {
         self.memory_limits.insert(device, bytes.into());
         self
     }
 
-    /// Makes these the process's settings, instead of the environment's. Call it before anything else of this crate:
-    /// the first device that is opened, or the first look at the provider or the code cache, fixes the settings.
+    /// Makes these the process's settings, instead of the environment's. Call it before the first use of a device, the
+    /// provider, the trace or the code cache: that use fixes the settings.
     ///
     /// # Errors
     /// `Config` for a value that makes no sense, and where the settings are fixed already.
@@ -260,7 +266,7 @@ impl Config {
         if let Some(count) = self.chain.filter(|&count| count > STEPS) {
             return Err(no_chain("Config::chain", count.to_string()));
         }
-        IN_USE.set(Ok(self)).map_err(|_| {
+        IN_USE.set(self).map_err(|_| {
             let expected = "a call before the first use of a device, once in a process";
             Error::config("Config::install", expected, "settings that are in use already")
         })
@@ -279,8 +285,7 @@ impl Config {
 
 /// Whether the same seed gives the same bits ([`Config::deterministic`]).
 pub fn deterministic() -> bool {
-    static VALUE: OnceLock<bool> = OnceLock::new();
-    *VALUE.get_or_init(|| settings().is_ok_and(|settings| settings.deterministic))
+    settings().is_ok_and(|settings| settings.deterministic)
 }
 
 /// Who convolves ([`Config::conv`]).
@@ -302,8 +307,7 @@ pub fn matmul_route() -> Result<Route> {
 /// The most elements, and the widest offset, of one launch of a strided kernel: 2^31 - 1, or less where
 /// `BURN_ROCM_LAUNCH_REACH` says so.
 pub fn launch_reach() -> usize {
-    static VALUE: OnceLock<usize> = OnceLock::new();
-    *VALUE.get_or_init(|| settings().map_or(LAUNCH_REACH, |settings| settings.launch_reach))
+    settings().map_or(LAUNCH_REACH, |settings| settings.launch_reach)
 }
 
 /// The bytes of one attention's scores up to which they may be kept in memory for the gradient

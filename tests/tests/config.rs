@@ -14,7 +14,7 @@ fn alone(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
     }
     // An empty variable is not set: what this run was started with does not reach the child.
     let mut all: Vec<_> = hip::SETTINGS.iter().map(|setting| (setting.variable, "")).collect();
-    all.extend_from_slice(&[(CHILD, "1"), ("BURN_ROCM_CPU_DEVICES", "2")]);
+    all.extend_from_slice(&[(CHILD, "1"), ("BURN_ROCM_CPU_DEVICES", "2"), ("BURN_ROCM_LAUNCH_REACH", "")]);
     all.extend_from_slice(environment);
     again(&["--exact", test, "--nocapture"], &all);
 }

@@ -104,10 +104,13 @@ mod imp {
                 .map_err(|reason| format!("it is not in {} and {url} failed: {reason}", folder.display()))?;
             // Renamed when it is whole: an interrupted run leaves no half of a file.
             let part = path.with_extension(format!("part-{}", std::process::id()));
-            fs::create_dir_all(path.parent().unwrap_or(folder))
+            let kept = fs::create_dir_all(path.parent().unwrap_or(folder))
                 .and_then(|()| fs::write(&part, &bytes))
-                .and_then(|()| fs::rename(&part, &path))
-                .map_err(|error| format!("{}: {error}", path.display()))?;
+                .and_then(|()| fs::rename(&part, &path));
+            if let Err(error) = kept {
+                eprintln!("{}: {error}, so the next run fetches it again", path.display());
+                let _ = fs::remove_file(&part);
+            }
             self.elements(bytes)
         }
 
@@ -119,7 +122,10 @@ mod imp {
             let config = Agent::config_builder()
                 .timeout_resolve(Some(PATIENCE))
                 .timeout_connect(Some(PATIENCE))
+                .timeout_recv_response(Some(PATIENCE))
                 .timeout_global(Some(TRANSFER));
+            // A proxy reaches other servers than this machine's own.
+            let config = if url.starts_with("http://127.0.0.1") { config.proxy(None) } else { config };
             let mut answer = Agent::new_with_config(config.build()).get(url).call().map_err(text)?;
             let packed = answer.body_mut().with_config().limit(16 << 20).read_to_vec().map_err(text)?;
             let hash: String = Sha256::digest(&packed).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -143,7 +149,12 @@ mod imp {
             if !bytes.starts_with(&header) {
                 return Err("not the header of this file".to_owned());
             }
-            Ok(bytes.split_off(header.len()))
+            let elements = bytes.split_off(header.len());
+            // One dimension: labels.
+            match elements.iter().find(|&&label| self.dims.len() == 1 && label > 9) {
+                Some(label) => Err(format!("a label of {label}")),
+                None => Ok(elements),
+            }
         }
     }
 

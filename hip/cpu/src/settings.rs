@@ -129,15 +129,16 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> 
         }
     }
     if wave.is_none() && crate::kernels::usable(isa.as_deref()).is_none() {
-        let built: Vec<_> = crate::kernels::ISAS.iter().map(|isa| isa.name).collect();
+        let names = crate::kernels::ISAS.iter().map(|isa| isa.name);
+        let built: Vec<_> = names.filter(|name| *name != "lockstep").collect();
         return Err(Problem {
-            what: if isa.is_some() { name } else { "this CPU" }.into(),
+            what: if isa.is_some() { name } else { "the CPU's instruction set" }.into(),
             expected: format!(
                 "an instruction set that the kernels were built for ({}): build on this machine, or with the feature \
                  `portable` for every CPU",
                 built.join(", ")
             ),
-            found: isa.unwrap_or_else(|| "a CPU without it".into()),
+            found: isa.unwrap_or_else(|| "a CPU that lacks it".into()),
         });
     }
     let (text, _) = get("BURN_ROCM_CPU_ARCH");

@@ -1,9 +1,9 @@
 //! What the providers of AMD's C API share: the API's functions, their argument checks and statuses, descriptors, and
 //! the allocation map.
 //!
-//! A provider implements a trait for each library; this crate's functions check and decode the arguments, as strictly
-//! as AMD's libraries, and call the trait with what is left. A table's functions are generic over the provider, so
-//! nothing is looked up at run time.
+//! For rocBLAS, devices and copies a provider implements a trait (`Handle`, `Devices`, `Copies`). The C functions here are
+//! generic over it: they check and decode the arguments, as strictly as AMD's libraries, and call the trait with what is
+//! left. For hipRTC and MIOpen this crate has helpers.
 #![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
 
 pub mod hiprtc;

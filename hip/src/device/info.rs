@@ -8,7 +8,7 @@ use hip_sys::{Hip, hipDeviceAttribute_t};
 use crate::error::{Error, Result, check};
 use crate::provider::Provider;
 
-/// Facts about a device, none of them from a table of names.
+/// What the driver says of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The device's number.

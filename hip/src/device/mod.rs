@@ -132,8 +132,8 @@ impl Device {
         crate::memory::driver::free_and_total(&self.context)
     }
 
-    /// [`Config::norm`](crate::Config::norm): who computes batch, layer and group norms. If the setting is `auto`, own kernels do where
-    /// the library would leave most of the device idle.
+    /// Who computes batch, layer and group norms ([`Config::norm`](crate::Config::norm)). If the setting is `auto`, own
+    /// kernels do where the library would leave most of the device idle.
     ///
     /// # Errors
     /// `Config` for a variable that makes no sense.
