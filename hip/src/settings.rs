@@ -110,7 +110,8 @@ macro_rules! settings {
 
         impl Config {
             $(
-                #[doc = concat!("Sets ", $meaning, ".\n\nValues: ", $values, ". Default: ", $shown, ". Variable: `", $variable, "`.")]
+                #[doc = concat!("Sets ", $meaning, ".\n")]
+                #[doc = concat!("Values: ", $values, ". Default: ", $shown, ". Variable: `", $variable, "`.")]
                 #[must_use]
                 pub fn $field(mut self, value: $argument) -> Self {
                     self.$field = value.into();

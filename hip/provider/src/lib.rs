@@ -1,9 +1,9 @@
 //! What the providers of AMD's C API share: the API's functions, their argument checks and statuses, descriptors, and
 //! the allocation map.
 //!
-//! For rocBLAS, devices and copies a provider implements a trait (`Handle`, `Devices`, `Copies`). The C functions here are
-//! generic over it: they check and decode the arguments, as strictly as AMD's libraries, and call the trait with what is
-//! left. For hipRTC and MIOpen this crate has helpers.
+//! For rocBLAS, devices and copies a provider implements a trait (`Handle`, `Devices`, `Copies`). The
+//! C functions here are generic over it: they check and decode the arguments, as strictly as AMD's
+//! libraries, and call the trait with what is left. For hipRTC and MIOpen this crate has helpers.
 #![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
 
 pub mod hiprtc;
