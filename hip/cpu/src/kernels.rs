@@ -1,22 +1,11 @@
 //! The kernels that were built ahead, for the instruction set that this CPU has.
 
 use crate::{
-    abi::{Kernel, Table},
-    flags::{cpu_has, isas},
+    abi::Kernel,
+    isa::{ISAS, Isa, usable},
     settings::settings,
 };
-use std::{collections::HashMap, env, sync::OnceLock};
-
-/// An instruction set and its tables.
-pub(crate) struct Isa {
-    pub(crate) name: &'static str,
-    families: &'static [(&'static str, *const Table)],
-}
-
-// SAFETY: the tables are constants of the translation units.
-unsafe impl Sync for Isa {}
-
-include!(concat!(env!("OUT_DIR"), "/tables.rs"));
+use std::{collections::HashMap, sync::OnceLock};
 
 /// The instruction set in use. Settings name a problem where there is none, so nothing is launched
 /// from the set that then stands in.
@@ -31,14 +20,6 @@ pub(crate) fn isa() -> &'static Isa {
         }
         usable(settings.and_then(|settings| settings.isa.as_deref())).unwrap_or(&ISAS[0])
     })
-}
-
-/// The newest instruction set that was built, that the CPU has and that is not newer than `limit`.
-pub(crate) fn usable(limit: Option<&str>) -> Option<&'static Isa> {
-    let known = isas(env::consts::ARCH);
-    let limit = known.iter().position(|isa| Some(isa.name) == limit).unwrap_or(known.len());
-    let allowed = known.iter().take(limit + 1).rev().filter(|isa| cpu_has(isa.name));
-    allowed.flat_map(|allowed| ISAS.iter().find(|isa| isa.name == allowed.name)).next()
 }
 
 /// A family's kernel by its name expression.

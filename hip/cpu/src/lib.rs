@@ -21,6 +21,7 @@ mod arch;
 mod code_object;
 mod compiler;
 mod hiprtc;
+mod isa;
 mod kernels;
 #[cfg(lockstep)]
 mod lockstep;

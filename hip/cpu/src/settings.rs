@@ -128,8 +128,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> 
             return Err(Problem { what: name.into(), expected: names.join(", "), found: format!("{isa:?}") });
         }
     }
-    if wave.is_none() && crate::kernels::usable(isa.as_deref()).is_none() {
-        let names = crate::kernels::ISAS.iter().map(|isa| isa.name);
+    if wave.is_none() && crate::isa::usable(isa.as_deref()).is_none() {
+        let names = crate::isa::ISAS.iter().map(|isa| isa.name);
         let built: Vec<_> = names.filter(|name| *name != "lockstep").collect();
         return Err(Problem {
             what: if isa.is_some() { name } else { "the CPU's instruction set" }.into(),

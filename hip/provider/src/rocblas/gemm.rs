@@ -111,12 +111,12 @@ impl Gemm {
         if !sizes.check()? {
             return Ok(None);
         }
-        require(!self.d.is_null(), rocblas_status_invalid_pointer)?;
         // In place only where both are laid out alike. rocBLAS does not compare the strides.
         let alike = sizes.ldc == sizes.ldd && (sizes.batch == 1 || sizes.stride_c == sizes.stride_d);
         require(!self.in_place() || alike, rocblas_status_invalid_size)?;
         require(a == b && c == d, rocblas_status_not_implemented)?;
         let types = Types::of(a, c, compute)?;
+        require(!self.d.is_null(), rocblas_status_invalid_pointer)?;
         // SAFETY: the caller's scalars, of the compute type.
         let is = |scalar: *const c_void, value: i8| unsafe { types.scalar_is(scalar, value) };
         Ok(self.check_pointers(handle, types.bytes(), is)?.then_some(types))
