@@ -86,14 +86,7 @@ impl RocmDevice {
     /// # Errors
     /// `Config` where the provider has no such device, and as [`all`](Self::all).
     pub fn set_default(&self) -> Result<(), Error> {
-        let count = hip::Device::count()?;
-        if self.index >= count {
-            return Err(Error::Config {
-                what: "device index".into(),
-                expected: format!("an index below {count}"),
-                found: self.index.to_string(),
-            });
-        }
+        hip::provider()?.check_index(self.index)?;
         // Relaxed: nothing else is published by it.
         DEFAULT.store(self.index, Ordering::Relaxed);
         Ok(())
@@ -146,8 +139,8 @@ impl RocmDevice {
         Ok(())
     }
 
-    /// Sets the most bytes that the memory pool may hold; `None`: all there is. What it holds beyond that stays until
-    /// it is freed.
+    /// Sets the most bytes that the memory pool may hold; `None`: all there is. Memory held beyond the new
+    /// limit stays until `Backend::memory_cleanup`.
     ///
     /// # Errors
     /// As [`info`](Self::info).

@@ -165,3 +165,15 @@ unsafe fn text(pointer: *const c_char) -> String {
     // SAFETY: the caller vouches for the text.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
+
+/// A library's own name of a status that this project has none for.
+///
+/// # Safety
+/// `pointer` is null or a NUL-ended text that is never freed.
+pub(crate) unsafe fn static_text(pointer: *const c_char) -> &'static str {
+    if pointer.is_null() {
+        return "unknown status";
+    }
+    // SAFETY: the caller vouches for the text.
+    unsafe { CStr::from_ptr(pointer) }.to_str().unwrap_or("unknown status")
+}

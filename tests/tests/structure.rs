@@ -43,7 +43,6 @@ const WIDE: &[(&str, usize)] = &[
     ("docs/burn-backend-tests.md", 6),
     ("docs/conformance.md", 7),
     ("docs/kernels.md", 23),
-    ("examples/Cargo.toml", 1),
     ("hip/cpu/src/runtime/launch.rs", 1),
     ("hip/cpu/tests/common/lockstep_cases.rs", 5),
     ("hip/cpu/tests/native.rs", 1),

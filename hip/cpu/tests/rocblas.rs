@@ -481,104 +481,59 @@ fn refusals() {
     }
     // SAFETY: as above.
     unsafe {
-        let f64r = rocblas_datatype_f64_r;
-        let i8r = rocblas_datatype_i8_r;
+        let (f32r, f64r, i8r) = (rocblas_datatype_f32_r, rocblas_datatype_f64_r, rocblas_datatype_i8_r);
         let one = core::ptr::from_ref(&one).cast::<c_void>();
-        let status = (blas.table.rocblas_gemm_ex)(
-            blas.handle,
-            NONE,
-            NONE,
-            1,
-            1,
-            1,
-            one,
-            a.void(),
-            f64r,
-            1,
-            b.void(),
-            i8r,
-            1,
-            one,
-            c.void(),
-            f64r,
-            1,
-            c.void(),
-            f64r,
-            1,
-            f64r,
-            rocblas_gemm_algo_standard,
-            0,
-            0,
-        );
-        assert_eq!(status, rocblas_status_not_implemented);
-        assert_eq!(
-            (blas.table.rocblas_sgemv)(
+        let ex = |k: i32, a_type, b_type, out_type, out: *mut c_void| {
+            (blas.table.rocblas_gemm_ex)(
                 blas.handle,
                 NONE,
-                2,
-                2,
-                &1.0,
-                a.ptr(),
-                2,
-                b.ptr(),
+                NONE,
+                1,
+                1,
+                k,
+                one,
+                a.void(),
+                a_type,
+                1,
+                b.void(),
+                b_type,
+                1,
+                one,
+                out,
+                out_type,
+                1,
+                out,
+                out_type,
+                1,
+                out_type,
+                rocblas_gemm_algo_standard,
                 0,
-                &1.0,
-                c.ptr(),
-                1
-            ),
-            rocblas_status_invalid_size
-        );
-        assert_eq!(
-            (blas.table.rocblas_sgemv)(blas.handle, NONE, 2, 2, &1.0, null, 2, b.ptr(), 1, &1.0, c.ptr(), 1),
-            rocblas_status_invalid_pointer
-        );
-        // The greatest step backwards.
-        assert_eq!(
+                0,
+            )
+        };
+        assert_eq!(ex(1, f64r, i8r, f64r, c.void()), rocblas_status_not_implemented);
+        // No result, though nothing would change it.
+        assert_eq!(ex(0, f32r, f32r, f32r, core::ptr::null_mut()), rocblas_status_invalid_pointer);
+        let gemv = |a: *const f32, increment: i32| {
             (blas.table.rocblas_sgemv)(
                 blas.handle,
                 NONE,
                 2,
                 2,
                 &1.0,
-                a.ptr(),
+                a,
                 2,
                 b.ptr(),
-                i32::MIN,
+                increment,
                 &1.0,
                 c.ptr(),
-                1
-            ),
-            rocblas_status_invalid_pointer
-        );
-        // No result, though nothing would change it.
-        let f32r = rocblas_datatype_f32_r;
-        let status = (blas.table.rocblas_gemm_ex)(
-            blas.handle,
-            NONE,
-            NONE,
-            1,
-            1,
-            0,
-            one,
-            a.void(),
-            f32r,
-            1,
-            b.void(),
-            f32r,
-            1,
-            one,
-            null.cast(),
-            f32r,
-            1,
-            core::ptr::null_mut(),
-            f32r,
-            1,
-            f32r,
-            rocblas_gemm_algo_standard,
-            0,
-            0,
-        );
-        assert_eq!(status, rocblas_status_invalid_pointer);
+                1,
+            )
+        };
+        assert_eq!(gemv(a.ptr(), 0), rocblas_status_invalid_size);
+        assert_eq!(gemv(null, 1), rocblas_status_invalid_pointer);
+        // The greatest step backwards.
+        assert_eq!(gemv(a.ptr(), i32::MIN), rocblas_status_invalid_pointer);
         // The library manages its own workspace then.
         let unset = (blas.table.rocblas_set_workspace)(blas.handle, core::ptr::null_mut(), 64);
         assert_eq!(unset, rocblas_status_success);

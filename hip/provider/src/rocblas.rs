@@ -27,7 +27,7 @@ pub trait Handle: Real<f32> + Real<f64> + Sized + 'static {
     /// Makes a handle of the default stream, for scalars on the host.
     fn create() -> Outcome<Self>;
 
-    /// Ends a handle.
+    /// Ends a handle that is ready for a call.
     fn destroy(self) -> Outcome;
 
     /// Makes the handle ready for a call by this thread.

@@ -2,7 +2,7 @@
 
 mod layout;
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
@@ -10,6 +10,7 @@ use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
 use crate::device::Device;
+use crate::error::static_text;
 use crate::memory::span::Span;
 use crate::provider::library;
 use crate::settings::deterministic;
@@ -475,14 +476,8 @@ fn check(
     if status == rocblas_status_success || status == rocblas_status_perf_degraded {
         return Ok(());
     }
-    let name = status.name().unwrap_or_else(|| {
-        // SAFETY: rocBLAS returns a static string for any value.
-        let text = unsafe { (table.rocblas_status_to_string)(status) };
-        if text.is_null() {
-            return "unknown status";
-        }
-        // SAFETY: a static, NUL-terminated string as just said.
-        unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("unknown status")
-    });
+    // SAFETY: rocBLAS returns a static string for any value.
+    let name =
+        status.name().unwrap_or_else(|| unsafe { static_text((table.rocblas_status_to_string)(status)) });
     Err(Error::Rocblas { call, status: status.0, name, detail: detail() })
 }

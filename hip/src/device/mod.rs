@@ -71,16 +71,9 @@ impl Device {
         static DEVICES: OnceLock<Box<[OnceLock<Arc<Device>>]>> = OnceLock::new();
         static CREATION: Mutex<()> = Mutex::new(());
         let provider = provider()?;
+        provider.check_index(index)?;
         let count = provider.device_count();
-        let devices = DEVICES.get_or_init(|| (0..count).map(|_| OnceLock::new()).collect());
-        let Some(slot) = devices.get(index) else {
-            let kind = provider.kind();
-            return Err(Error::config(
-                "device index",
-                format!("an index below {count} (the {kind} provider's devices)"),
-                index.to_string(),
-            ));
-        };
+        let slot = &DEVICES.get_or_init(|| (0..count).map(|_| OnceLock::new()).collect())[index];
         if let Some(device) = slot.get() {
             return Ok(device.clone());
         }

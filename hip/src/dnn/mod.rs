@@ -11,7 +11,7 @@ mod rms_norm;
 mod softmax;
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::hash::Hash;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,7 @@ use hip_sys::hipStream_t;
 use miopen_sys::*;
 
 use crate::device::Device;
+use crate::error::static_text;
 use crate::memory::span::Span;
 use crate::provider::library;
 use crate::settings::deterministic;
@@ -311,15 +312,8 @@ fn check(
     if status == miopenStatusSuccess {
         return Ok(());
     }
-    let name = status.name().unwrap_or_else(|| {
-        // SAFETY: MIOpen returns a static string for any value.
-        let text = unsafe { (table.miopenGetErrorString)(status) };
-        if text.is_null() {
-            return "unknown status";
-        }
-        // SAFETY: a static, NUL-terminated string as just said.
-        unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("unknown status")
-    });
+    // SAFETY: MIOpen returns a static string for any value.
+    let name = status.name().unwrap_or_else(|| unsafe { static_text((table.miopenGetErrorString)(status)) });
     Err(Error::Miopen { call, status: status.0, name, detail: detail(), refused: true })
 }
 

@@ -64,6 +64,18 @@ impl Provider {
         self.devices
     }
 
+    /// Refuses a number past the last device's.
+    ///
+    /// # Errors
+    /// `Config` for such a number.
+    pub fn check_index(&self, index: usize) -> Result<()> {
+        if index < self.devices {
+            return Ok(());
+        }
+        let expected = format!("an index below {} (the {} provider's devices)", self.devices, self.kind);
+        Err(Error::config("device index", expected, index.to_string()))
+    }
+
     /// The versions of its parts.
     pub fn versions(&self) -> Versions {
         self.versions

@@ -97,7 +97,6 @@ impl hip_provider::rocblas::Handle for Handle {
     }
 
     fn destroy(mut self) -> Outcome {
-        current()?;
         let _held = uncaptured();
         self.end()
     }

@@ -130,8 +130,12 @@ unsafe extern "C" fn rocblas_set_workspace<H: Handle>(
     unsafe {
         with::<H>(handle, |handle| {
             // Without an address or a size the library manages its own.
-            let size = if addr.is_null() { 0 } else { size };
-            handle.set_workspace(if size == 0 { core::ptr::null_mut() } else { addr }, size)
+            let own = addr.is_null() || size == 0;
+            if own {
+                handle.set_workspace(core::ptr::null_mut(), 0)
+            } else {
+                handle.set_workspace(addr, size)
+            }
         })
     }
 }
