@@ -10,17 +10,17 @@ use burn_rocm_macros::traced;
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::OrRaise;
+use crate::ops::attention::inference;
+use crate::ops::conv::{self, deform, direct};
 use crate::ops::interpolate::Mode;
-use crate::ops::pool::Window;
-use crate::ops::{
-    attention, conv, conv_direct, conv_options, ctc, deform_conv, embedding, fft, interpolate, linear, norm,
-    pool, pool1d,
-};
+use crate::ops::loss::ctc;
+use crate::ops::pool::{self, Window, pool1d};
+use crate::ops::{embedding, fft, interpolate, linear, norm};
 use crate::tensor::RocmTensor;
 
 /// Burn's options of a convolution as the engine's.
-fn plain<const N: usize>(options: ConvOptions<N>) -> conv_options::Options {
-    conv_options::Options {
+fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
+    conv::options::Options {
         stride: options.stride.to_vec(),
         padding: options.padding.to_vec(),
         dilation: options.dilation.to_vec(),
@@ -30,8 +30,8 @@ fn plain<const N: usize>(options: ConvOptions<N>) -> conv_options::Options {
 }
 
 /// Burn's options of a transposed convolution as the engine's.
-fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv_options::Options {
-    conv_options::Options {
+fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::options::Options {
+    conv::options::Options {
         stride: options.stride.to_vec(),
         padding: options.padding.to_vec(),
         dilation: options.dilation.to_vec(),
@@ -41,8 +41,8 @@ fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv_options:
 }
 
 /// Burn's options of a deformable convolution as the engine's.
-fn deformed(options: DeformConvOptions<2>) -> deform_conv::Options {
-    deform_conv::Options {
+fn deformed(options: DeformConvOptions<2>) -> deform::Options {
+    deform::Options {
         stride: options.stride,
         padding: options.padding,
         dilation: options.dilation,
@@ -317,8 +317,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         bias: Option<RocmTensor>,
         options: DeformConvOptions<2>,
     ) -> RocmTensor {
-        let operands = deform_conv::Operands { x, offset, weight, mask, bias };
-        deform_conv::forward("deform_conv2d", operands, &deformed(options)).or_raise()
+        let operands = deform::Operands { x, offset, weight, mask, bias };
+        deform::forward("deform_conv2d", operands, &deformed(options)).or_raise()
     }
 
     fn deform_conv2d_backward(
@@ -330,17 +330,16 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         output_grad: RocmTensor,
         options: DeformConvOptions<2>,
     ) -> DeformConv2dBackward<Self> {
-        let operands = deform_conv::Operands { x, offset, weight, mask, bias };
+        let operands = deform::Operands { x, offset, weight, mask, bias };
         let options = deformed(options);
-        let grads =
-            deform_conv::backward("deform_conv2d_backward", operands, output_grad, &options).or_raise();
+        let grads = deform::backward("deform_conv2d_backward", operands, output_grad, &options).or_raise();
         DeformConv2dBackward::new(grads.x, grads.offset, grads.weight, grads.mask, grads.bias)
     }
 
     fn unfold4d(x: RocmTensor, kernel_size: [usize; 2], options: UnfoldOptions) -> RocmTensor {
         let UnfoldOptions { stride, padding, dilation } = options;
         let options = plain(ConvOptions { stride, padding, dilation, groups: 1 });
-        conv_direct::unfold4d(x, kernel_size, &options).or_raise()
+        direct::unfold4d(x, kernel_size, &options).or_raise()
     }
 
     fn avg_pool1d(
@@ -515,7 +514,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         attn_bias: Option<RocmTensor>,
         options: AttentionModuleOptions,
     ) -> RocmTensor {
-        attention::attention(query, key, value, mask, attn_bias, options).or_raise()
+        inference::attention(query, key, value, mask, attn_bias, options).or_raise()
     }
 
     fn layer_norm(

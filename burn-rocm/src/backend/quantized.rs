@@ -12,17 +12,17 @@ use burn_std::{FloatDType, Shape, Slice};
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
 use crate::error::{OrRaise, execution};
-use crate::ops::{qlayout, qmatmul, quantize};
+use crate::ops::quantized::{layout, matmul, quantize};
 use crate::qtensor::RocmQTensor;
 use crate::tensor::RocmTensor;
 
-fn side<B>(tensor: TensorPrimitive<B>) -> qmatmul::Side
+fn side<B>(tensor: TensorPrimitive<B>) -> matmul::Side
 where
     B: Backend<FloatTensorPrimitive = RocmTensor, QuantizedTensorPrimitive = RocmQTensor>,
 {
     match tensor {
-        TensorPrimitive::Float(tensor) => qmatmul::Side::Float(tensor),
-        TensorPrimitive::QFloat(tensor) => qmatmul::Side::Quantized(Box::new(tensor)),
+        TensorPrimitive::Float(tensor) => matmul::Side::Float(tensor),
+        TensorPrimitive::QFloat(tensor) => matmul::Side::Quantized(Box::new(tensor)),
     }
 }
 
@@ -57,7 +57,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F
     }
 
     fn q_reshape(tensor: RocmQTensor, shape: Shape) -> RocmQTensor {
-        qlayout::reshape("q_reshape", tensor, shape.as_slice()).or_raise()
+        layout::reshape("q_reshape", tensor, shape.as_slice()).or_raise()
     }
 
     async fn q_into_data(tensor: RocmQTensor) -> Result<TensorData, ExecutionError> {
@@ -65,39 +65,39 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F
     }
 
     fn q_expand(tensor: RocmQTensor, shape: Shape) -> RocmQTensor {
-        qlayout::expand(tensor, shape.as_slice()).or_raise()
+        layout::expand(tensor, shape.as_slice()).or_raise()
     }
 
     fn q_transpose(tensor: RocmQTensor) -> RocmQTensor {
-        qlayout::transpose(tensor).or_raise()
+        layout::transpose(tensor).or_raise()
     }
 
     fn q_swap_dims(tensor: RocmQTensor, dim1: usize, dim2: usize) -> RocmQTensor {
-        qlayout::swap_dims(tensor, dim1, dim2).or_raise()
+        layout::swap_dims(tensor, dim1, dim2).or_raise()
     }
 
     fn q_permute(tensor: RocmQTensor, axes: &[usize]) -> RocmQTensor {
-        qlayout::permute(tensor, axes).or_raise()
+        layout::permute(tensor, axes).or_raise()
     }
 
     fn q_flip(tensor: RocmQTensor, axes: &[usize]) -> RocmQTensor {
-        qlayout::flip(tensor, axes).or_raise()
+        layout::flip(tensor, axes).or_raise()
     }
 
     fn q_select(tensor: RocmQTensor, dim: usize, indices: RocmTensor) -> RocmQTensor {
-        qlayout::select(tensor, dim, indices).or_raise()
+        layout::select(tensor, dim, indices).or_raise()
     }
 
     fn q_slice(tensor: RocmQTensor, slices: &[Slice]) -> RocmQTensor {
-        qlayout::slice(tensor, slices).or_raise()
+        layout::slice(tensor, slices).or_raise()
     }
 
     fn q_gather(dim: usize, tensor: RocmQTensor, indices: RocmTensor) -> RocmQTensor {
-        qlayout::gather(dim, tensor, indices).or_raise()
+        layout::gather(dim, tensor, indices).or_raise()
     }
 
     fn q_repeat_dim(tensor: RocmQTensor, dim: usize, times: usize) -> RocmQTensor {
-        qlayout::repeat_dim(tensor, dim, times).or_raise()
+        layout::repeat_dim(tensor, dim, times).or_raise()
     }
 
     fn q_matmul(lhs: TensorPrimitive<Self>, rhs: TensorPrimitive<Self>) -> TensorPrimitive<Self> {
@@ -116,7 +116,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F
             quantized.filter(|q| matches!(q.propagation(), QuantPropagation::Propagate)).map(|q| *q.scheme());
         let out = match (lhs, rhs) {
             (TensorPrimitive::Float(lhs), TensorPrimitive::Float(rhs)) => Self::float_matmul(lhs, rhs),
-            (lhs, rhs) => qmatmul::qmatmul(side(lhs), side(rhs), dtype).or_raise(),
+            (lhs, rhs) => matmul::qmatmul(side(lhs), side(rhs), dtype).or_raise(),
         };
         match propagated {
             Some(scheme) => TensorPrimitive::QFloat(Self::quantize_dynamic(out, &scheme)),

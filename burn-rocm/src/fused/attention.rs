@@ -1,9 +1,9 @@
 //! Scaled dot-product attention with its gradient, dropout and all: by tiled kernels that keep no scores, or by
 //! products.
 
-use super::attention_options::{Attended, AttentionOptions};
 use crate::RocmTensor;
-use crate::ops::attention_trained;
+use crate::ops::attention::options::{Attended, AttentionOptions};
+use crate::ops::attention::trained as attention_trained;
 use hip::Error as RocmError;
 
 /// `softmax(mask(dropout(scale * query key^T))) value`.

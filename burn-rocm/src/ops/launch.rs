@@ -70,7 +70,7 @@ pub(super) fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
 
 /// The one way to the device.
 pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
-    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `Table` (`ops/table.rs`) and `cat` check
+    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `Table` (`ops/multi_tensor.rs`) and `cat` check
     // that the counts, shapes and strides which they pass name elements inside the buffers which
     // they pass. They give each kernel of `hip/kernels` its parameters in the order that its family
     // documents. The kernels touch nothing else.

@@ -2,21 +2,16 @@
 //! scalars. Each checks its inputs, then launches; none waits for the device but
 //! `data::read` and `argwhere`.
 
+pub(crate) mod activation;
+pub mod amp;
 pub(crate) mod argwhere;
 pub(crate) mod attention;
-mod attention_softmax;
-pub(crate) mod attention_trained;
 pub(crate) mod binary;
 pub(crate) mod cast;
 pub(crate) mod cat;
 pub(crate) mod compare;
 pub(crate) mod conv;
-pub(crate) mod conv_direct;
-mod conv_gemm;
-pub(crate) mod conv_options;
-pub(crate) mod ctc;
 pub(crate) mod data;
-pub(crate) mod deform_conv;
 pub(crate) mod embedding;
 pub(crate) mod fft;
 pub(crate) mod index;
@@ -24,21 +19,20 @@ pub(crate) mod index_nd;
 pub(crate) mod interpolate;
 pub(crate) mod launch;
 pub(crate) mod linear;
+pub(crate) mod loss;
 pub(crate) mod mask;
 pub(crate) mod matmul;
+pub(crate) mod multi_tensor;
 pub(crate) mod norm;
+pub mod optim;
 pub(crate) mod pool;
-pub(crate) mod pool1d;
-pub(crate) mod qlayout;
-pub(crate) mod qmatmul;
-pub(crate) mod quantize;
+pub(crate) mod quantized;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod scan;
 pub(crate) mod slice_assign;
 pub(crate) mod softmax;
 pub(crate) mod sort;
-pub(crate) mod table;
 pub(crate) mod unary;
 pub(crate) mod view;
 

@@ -3,9 +3,9 @@
 
 use burn_std::DType;
 
-use super::conv;
-use super::pool::{self, Window};
 use crate::error::invalid;
+use crate::ops::conv;
+use crate::ops::pool::{self, Window};
 use crate::tensor::RocmTensor;
 
 fn lift(op: &'static str, lines: RocmTensor) -> hip::Result<RocmTensor> {

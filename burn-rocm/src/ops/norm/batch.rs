@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use hip::{BatchNormDesc, Device, Grid, KernelName, Route};
 
-use super::amp::cast_all;
-use super::layer_norm::{floats, row, same_shape};
+use super::layer::{floats, row, same_shape};
+use super::{fits, for_miopen, wide};
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
+use crate::ops::amp::cast_all;
 use crate::ops::cast::cast;
 use crate::ops::cat::cat;
 use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::{max_reach, rows};
-use crate::ops::norm::{fits, for_miopen, wide};
 use crate::ops::view::{narrow, reshape, swap_dims};
 use crate::tensor::{one_device, one_dtype};
 use burn_std::DType;

@@ -4,19 +4,18 @@ use burn_std::DType;
 use hip::KernelName;
 use std::cmp::Reverse;
 
-use super::attention::{LEAST_QUERIES, TILE, expand, strides};
-use super::attention_softmax::Joined;
-use super::data::{assign, contiguous, packed};
-use super::launch::{rows, views, views_to};
-use super::mask::check_mask;
-use super::matmul::{is_one_batch, matmul, scaled, scaled_to};
-use super::view::{permute, transpose};
+use super::options::{Attended, AttentionOptions, AttentionPath};
+use super::softmax::Joined;
+use super::{LEAST_QUERIES, OP, TILE, expand, strides};
 use crate::dtype::{Value, compute};
 use crate::error::invalid;
-use crate::fused::{Attended, AttentionOptions, AttentionPath};
+use crate::ops::data::{assign, contiguous, packed};
+use crate::ops::launch::{rows, views, views_to};
+use crate::ops::mask::check_mask;
+use crate::ops::matmul::{is_one_batch, matmul, scaled, scaled_to};
+use crate::ops::view::{permute, transpose};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
-const OP: &str = "attention";
 const BACKWARD: &str = "attention_backward";
 
 /// `WIDEST` of `attention_backward.hip`: features of a query, a key or a value that its tiles hold.

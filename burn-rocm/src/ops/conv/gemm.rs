@@ -5,14 +5,14 @@
 use burn_std::DType;
 use hip::{ConvDesc, KernelName};
 
-use super::binary::binary;
-use super::cat::cat;
-use super::conv_direct::value;
-use super::launch::rows;
-use super::matmul::matmul;
-use super::reduce::reduce_dim;
-use super::view::{narrow, reshape, transpose};
+use super::direct::value;
 use crate::dtype::{Value, raw_type};
+use crate::ops::binary::binary;
+use crate::ops::cat::cat;
+use crate::ops::launch::rows;
+use crate::ops::matmul::matmul;
+use crate::ops::reduce::reduce_dim;
+use crate::ops::view::{narrow, reshape, transpose};
 use crate::tensor::RocmTensor;
 
 /// Bytes of patches that are written out at once, one image's at least: so many keep any device busy, and the pool

@@ -1,19 +1,26 @@
 //! Convolutions: on MIOpen, or where it does not take them or `BURN_ROCM_CONV` says so, on kernels of this crate
-//! ([`conv_direct`]) and products ([`conv_gemm`]). A transposed convolution is the gradient of a plain one with
+//! ([`direct`]) and products ([`gemm`]). A transposed convolution is the gradient of a plain one with
 //! respect to its input; one dimension is two of which the first has size 1.
+
+pub(crate) mod act;
+pub(crate) mod deform;
+pub(crate) mod direct;
+mod gemm;
+pub(crate) mod options;
 
 use std::sync::Once;
 
 use hip::{Activation, ConvDesc, Dnn, Route, TensorArg, conv_route};
 
-use super::binary::binary;
-use super::conv_options::Options;
-use super::data::{assign, full_on, packed};
-use super::launch::MAX_REACH;
-use super::reduce::sum_two_dims;
-use super::view::{narrow, reshape};
-use super::{conv_direct, conv_gemm, is_gradient};
+use options::Options;
+
 use crate::error::{invalid, unsupported};
+use crate::ops::binary::binary;
+use crate::ops::data::{assign, full_on, packed};
+use crate::ops::is_gradient;
+use crate::ops::launch::MAX_REACH;
+use crate::ops::reduce::sum_two_dims;
+use crate::ops::view::{narrow, reshape};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// `[N, C, L]` as `[N, C, 1, L]`.
@@ -148,9 +155,9 @@ pub(crate) fn forward(
             Err(error) => fallen_back(error)?,
         }
     }
-    let out = match conv_gemm::takes(&desc, x.dtype_of()) {
-        true => conv_gemm::forward(op, &desc, &x, &weight)?,
-        false => conv_direct::forward(op, &desc, &x, &weight)?,
+    let out = match gemm::takes(&desc, x.dtype_of()) {
+        true => gemm::forward(op, &desc, &x, &weight)?,
+        false => direct::forward(op, &desc, &x, &weight)?,
     };
     add_bias(op, out, bias)
 }
@@ -221,9 +228,9 @@ pub(crate) fn x_backward(
             Err(error) => fallen_back(error)?,
         }
     }
-    match conv_gemm::takes(&desc, grad.dtype_of()) {
-        true => conv_gemm::x_backward(op, &desc, &weight, &grad),
-        false => conv_direct::x_backward(op, &desc, &weight, &grad),
+    match gemm::takes(&desc, grad.dtype_of()) {
+        true => gemm::x_backward(op, &desc, &weight, &grad),
+        false => direct::x_backward(op, &desc, &weight, &grad),
     }
 }
 
@@ -258,9 +265,9 @@ pub(crate) fn weight_backward(
             Err(error) => fallen_back(error)?,
         }
     }
-    match conv_gemm::takes(&desc, grad.dtype_of()) {
-        true => conv_gemm::weight_backward(op, &desc, &x, &grad),
-        false => conv_direct::weight_backward(op, &desc, &x, &grad),
+    match gemm::takes(&desc, grad.dtype_of()) {
+        true => gemm::weight_backward(op, &desc, &x, &grad),
+        false => direct::weight_backward(op, &desc, &x, &grad),
     }
 }
 

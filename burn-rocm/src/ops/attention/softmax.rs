@@ -3,9 +3,9 @@
 
 use hip::{DType, Grid, KernelName, Route, matmul_route};
 
-use super::attention::strides;
-use super::launch::views;
+use super::strides;
 use crate::dtype::Value;
+use crate::ops::launch::views;
 use crate::tensor::RocmTensor;
 
 /// Columns that a part of a block's tile has (`TEAM * WIDTH` of `attention_softmax.hip`).

@@ -3,10 +3,10 @@
 
 use hip::{Error as RocmError, KernelName};
 
-use super::AttentionOptions;
+use super::options::AttentionOptions;
+use super::trained;
 use crate::dtype::Value;
 use crate::error::{invalid, unsupported};
-use crate::ops::attention_trained;
 use crate::ops::data::{contiguous, copy, packed};
 use crate::ops::launch::rows;
 use crate::ops::linear::{bias_backward, linear, weight_backward, x_product};
@@ -33,7 +33,7 @@ pub struct SelfAttended {
     /// `[sequence, batch, heads * d_k]`.
     pub out: RocmTensor,
     /// What the gradient reads beside the tokens: the packed weight, all queries, keys and values, and what
-    /// [`attention`](super::attention) keeps.
+    /// [`attention`](crate::fused::attention()) keeps.
     pub kept: Vec<RocmTensor>,
 }
 
@@ -150,7 +150,7 @@ impl Sizes {
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit, heads do not divide the features, or as
-/// [`attention`](super::attention); `Unsupported` for integers; the device's own.
+/// [`attention`](crate::fused::attention()); `Unsupported` for integers; the device's own.
 pub fn self_attention(
     x: RocmTensor,
     projections: Projections,
@@ -172,7 +172,7 @@ pub fn self_attention(
     }
     let [weight, bias] = sizes.pack(&weights, &biases)?;
     let all = linear(x, weight.clone(), Some(bias))?;
-    let attended = attention_trained::attention(sizes.parts(&all)?, mask, options)?;
+    let attended = trained::attention(sizes.parts(&all)?, mask, options)?;
     let out = reshape(permute(attended.out, &[2, 0, 1, 3])?, &[sizes.sequence, sizes.batch, width])?;
     Ok(SelfAttended { out, kept: [weight, all].into_iter().chain(attended.kept).collect() })
 }
@@ -217,7 +217,7 @@ pub fn self_attention_backward(
     let by_all = RocmTensor::empty(all.hip_device(), [sequence, batch, 3 * width], all.dtype_of())?;
     let (inputs, places) = (sizes.parts(&all)?, sizes.parts(&by_all)?);
     let kept = kept.collect();
-    attention_trained::attention_backward(inputs, mask, kept, grad, options, [true; 3], Some(places))?;
+    trained::attention_backward(inputs, mask, kept, grad, options, [true; 3], Some(places))?;
     if wanted[0] {
         // The right side as it lies is faster than its transpose: on an H200 628 us against 670 for 8192 x 2304 x
         // 768 in f32. The copy moves a fraction of what the product does.

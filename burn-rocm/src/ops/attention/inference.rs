@@ -4,32 +4,21 @@
 use burn_backend::ops::AttentionModuleOptions;
 use hip::KernelName;
 
-use super::binary::{binary, dense_map, scalar};
-use super::data::packed;
-use super::launch::{rows, views_to};
-use super::mask::{check_mask, mask_fill};
-use super::matmul::{matmul, scaled};
-use super::unary::unary;
-use super::view::transpose;
+use super::{LEAST_QUERIES, OP, TILE, expand, strides};
 use crate::dtype::{Value, compute};
 use crate::error::invalid;
 use crate::layout::broadcast_shape;
+use crate::ops::binary::{binary, dense_map, scalar};
+use crate::ops::data::packed;
+use crate::ops::launch::{rows, views_to};
+use crate::ops::mask::{check_mask, mask_fill};
+use crate::ops::matmul::{matmul, scaled};
+use crate::ops::unary::unary;
+use crate::ops::view::transpose;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
-const OP: &str = "attention";
-
 /// `WIDEST` of `attention.hip`: features of a query, a key or a value that its tiles hold.
-pub(super) const WIDEST: usize = 256;
-
-/// Queries of a tile on a GPU.
-pub(super) const TILE: usize = 64;
-
-/// Queries from which the tiled kernel serves. Below, most of its tile is empty and few blocks share the work,
-/// while the scores that the composed path keeps in memory are fewer than the elements of the keys. Wave
-/// instructions on a virtual gfx1030, 8 heads of 512 keys and 64 features, f32: with 1, 8, 16 and 32 queries 2.79,
-/// 2.81, 2.83 and 2.86 M in the kernel; 1.13, 1.47,
-/// 1.83 and 3.66 M composed. With 256 queries and keys, 2 heads, 1.50 M and 3.19 M; causal, 0.96 M and 3.63 M.
-pub(super) const LEAST_QUERIES: usize = 32;
+const WIDEST: usize = 256;
 
 /// A call whose inputs fit together, `[batch, heads, ..]` of each one shape.
 struct Call {
@@ -191,12 +180,6 @@ fn masked_softmax(scores: RocmTensor) -> hip::Result<RocmTensor> {
     Ok(out)
 }
 
-/// The tensor with axes of size 1 repeated by stride 0.
-pub(super) fn expand(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
-    let layout = tensor.layout().expand(OP, shape)?;
-    Ok(tensor.view(layout))
-}
-
 /// -inf where a key is later than its query; the last query sees every key.
 fn causal(scores: RocmTensor) -> hip::Result<RocmTensor> {
     let kernel = KernelName::new("causal_mask").ty(scores.kernel_type()?);
@@ -207,10 +190,4 @@ fn causal(scores: RocmTensor) -> hip::Result<RocmTensor> {
         let dims = [Value::U64(lines as u64), Value::U32(queries as u32), Value::U32(keys as u32)];
         rows(OP, device, kernel, device.grid_rows(lines, keys), &dims, &[scores], &[], &[out])
     })
-}
-
-/// The strides of a rank-4 tensor in the form of attention's kernels (`View`); all 0 if it is
-/// absent.
-pub(super) fn strides(tensor: Option<&RocmTensor>) -> Value {
-    Value::I64x4(std::array::from_fn(|axis| tensor.map_or(0, |t| t.layout().strides()[axis] as i64)))
 }

@@ -4,10 +4,10 @@
 
 use burn_std::{DType, FloatDType, Slice};
 
-use super::index;
 use super::quantize::{dense, dequantize, pack, quantize, unpacked};
-use super::view;
 use crate::error::invalid;
+use crate::ops::index;
+use crate::ops::view;
 use crate::qtensor::RocmQTensor;
 use crate::tensor::RocmTensor;
 

@@ -7,15 +7,15 @@
 use burn_std::DType;
 use hip::KernelName;
 
-use super::binary::binary;
-use super::cast::cast;
-use super::conv::bias_backward;
-use super::data::{assign, full_on, packed};
-use super::launch::rows;
-use super::matmul::matmul;
-use super::view::{narrow, permute, reshape, swap_dims};
+use super::bias_backward;
 use crate::dtype::Value;
 use crate::error::invalid;
+use crate::ops::binary::binary;
+use crate::ops::cast::cast;
+use crate::ops::data::{assign, full_on, packed};
+use crate::ops::launch::rows;
+use crate::ops::matmul::matmul;
+use crate::ops::view::{narrow, permute, reshape, swap_dims};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// Bytes of columns at a time: what a product of the sizes of a network's layers (64 channels of 3 x 3 at 112 x
@@ -408,9 +408,9 @@ fn backward_within(
 
 #[cfg(test)]
 mod tests {
-    use super::super::data::{read, upload};
     use super::*;
     use crate::RocmDevice;
+    use crate::ops::data::{read, upload};
     use burn_backend::TensorData;
 
     /// Numbers in -1..1 that look random.

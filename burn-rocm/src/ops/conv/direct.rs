@@ -3,14 +3,14 @@
 use burn_std::DType;
 use hip::{ConvDesc, KernelName};
 
-use super::cast::cast;
-use super::conv_options::Options;
-use super::data::packed;
-use super::launch::rows;
-use super::reduce::reduce_dim;
-use super::view::reshape;
+use super::options::Options;
 use crate::dtype::{Value, raw_type};
 use crate::error::invalid;
+use crate::ops::cast::cast;
+use crate::ops::data::packed;
+use crate::ops::launch::rows;
+use crate::ops::reduce::reduce_dim;
+use crate::ops::view::reshape;
 use crate::tensor::RocmTensor;
 
 /// The kernels' places along an axis keep within this.

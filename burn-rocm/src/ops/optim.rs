@@ -11,7 +11,7 @@ use crate::error::{invalid, unsupported};
 use crate::ops::cast::cast;
 use crate::ops::data::packed;
 use crate::ops::launch::is_packed;
-use crate::ops::table::{Row, Writes, tables};
+use crate::ops::multi_tensor::{Row, Writes, tables};
 use crate::tensor::{RocmTensor, one_device};
 
 /// What [`Adam`] does to keep parameters small.

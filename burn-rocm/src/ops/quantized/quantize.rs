@@ -6,14 +6,14 @@ use burn_backend::quantization::QuantScheme;
 use burn_std::{Bytes, DType, FloatDType};
 use hip::KernelName;
 
-use super::cast::cast;
-use super::data::{contiguous, copy, packed, to_device};
-use super::launch::{Operand, Output, Walk, rows};
-use super::view;
 use crate::device::RocmDevice;
 use crate::dtype::Value;
 use crate::error::{invalid, unsupported};
 use crate::layout::inverse;
+use crate::ops::cast::cast;
+use crate::ops::data::{contiguous, copy, packed, to_device};
+use crate::ops::launch::{Operand, Output, Walk, rows};
+use crate::ops::view;
 use crate::qtensor::{Format, RocmQTensor};
 use crate::tensor::{RocmTensor, one_device};
 

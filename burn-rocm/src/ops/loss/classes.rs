@@ -54,7 +54,7 @@ fn by_warps(device: &Device, rows: usize, len: usize) -> bool {
 }
 
 /// The type that sums over a dtype are kept in.
-pub(super) fn compute_dtype(dtype: DType) -> DType {
+pub(crate) fn compute_dtype(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn total(
 }
 
 /// A float type that losses are computed of.
-pub(super) fn float_type(op: &'static str, x: &RocmTensor) -> hip::Result<hip::DType> {
+pub(crate) fn float_type(op: &'static str, x: &RocmTensor) -> hip::Result<hip::DType> {
     let ty = x.kernel_type()?;
     match ty.is_float() {
         true => Ok(ty),

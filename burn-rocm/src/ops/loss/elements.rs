@@ -2,7 +2,7 @@
 
 use hip::{Fault, KernelName};
 
-use super::loss::{compute_dtype, float_type, items_grid, one_gradient, room, total};
+use super::classes::{compute_dtype, float_type, items_grid, one_gradient, room, total};
 use crate::RocmTensor;
 use crate::dtype::{Value, compute};
 use crate::error::invalid;

@@ -1,14 +1,18 @@
 //! Normalisations of rows.
 
+pub(crate) mod batch;
+pub(crate) mod group;
+pub(crate) mod layer;
+
 use burn_std::DType;
 use hip::{Grid, KernelName, LayerNormDesc, Route, TensorArg};
 
-use super::conv::without_library;
-use super::data::{full_on, packed};
-use super::launch::{max_reach, views};
-use super::view::narrow;
 use crate::dtype::Value;
 use crate::error::invalid;
+use crate::ops::conv::without_library;
+use crate::ops::data::{full_on, packed};
+use crate::ops::launch::{max_reach, views};
+use crate::ops::view::narrow;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 const OP: &str = "layer_norm";

@@ -2,9 +2,9 @@
 
 use burn_std::DType;
 
-use super::loss::float_type;
 use crate::RocmTensor;
 use crate::error::invalid;
+use crate::ops::loss::classes::float_type;
 use crate::ops::pool::{self, Window};
 use hip::Error as RocmError;
 

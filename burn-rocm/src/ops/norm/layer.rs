@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn_std::DType;
 use hip::{Device, Grid, KernelName, LayerNormDesc, Route};
 
+use super::{fits, for_miopen, wide};
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
@@ -12,7 +13,6 @@ use crate::ops::binary::binary;
 use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::{rows, views_to};
-use crate::ops::norm::{self, fits, for_miopen, wide};
 use crate::ops::view::{narrow, reshape};
 use crate::tensor::{one_device, one_dtype};
 use hip::Error as RocmError;
@@ -34,7 +34,7 @@ pub fn layer_norm(
     beta: Option<RocmTensor>,
     epsilon: f64,
 ) -> Result<RocmTensor, RocmError> {
-    norm::layer_norm(x, gamma, beta, epsilon)
+    super::layer_norm(x, gamma, beta, epsilon)
 }
 
 /// The gradients of [`layer_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of

@@ -5,15 +5,18 @@
 //! them beforehand. Their gradient, and averages, are MIOpen's where it has the dtype and the options, else (f64,
 //! bf16, dilation, outputs rounded up, tensors past 2^31 elements) a kernel's.
 
+pub(crate) mod pool1d;
+pub(crate) mod pool3d;
+
 use burn_std::DType;
 use hip::{Dnn, Fault, KernelName, PoolDesc, PoolMode};
 
-use super::cast::cast;
-use super::conv::{arg, without_library};
-use super::data::{full_on, packed};
-use super::launch::{MAX_REACH, rows};
 use crate::dtype::{Value, is_index};
 use crate::error::invalid;
+use crate::ops::cast::cast;
+use crate::ops::conv::{arg, without_library};
+use crate::ops::data::{full_on, packed};
+use crate::ops::launch::{MAX_REACH, rows};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// The kernels' places along an axis keep within this.

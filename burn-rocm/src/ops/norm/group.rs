@@ -2,15 +2,15 @@
 
 use hip::{GroupNormDesc, KernelName, Route, TensorArg};
 
-use super::batch_norm::channel_sums;
-use super::layer_norm::{floats, gradient_grid, row, same_shape, sum_partials};
+use super::batch::channel_sums;
+use super::layer::{floats, gradient_grid, row, same_shape, sum_partials};
+use super::{fits, for_miopen, wide};
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
 use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::views_to;
-use crate::ops::norm::{fits, for_miopen, wide};
 use crate::tensor::{one_device, one_dtype};
 use hip::Error as RocmError;
 
@@ -66,7 +66,7 @@ impl Groups {
 ///
 /// # Shapes
 /// - x, result: `[batch, channels, ..]`; gamma, beta: `[channels]`, of dtypes as for
-///   [`layer_norm`](super::layer_norm())
+///   [`layer_norm`](crate::fused::layer_norm())
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or if

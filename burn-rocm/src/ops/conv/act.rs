@@ -1,9 +1,8 @@
 //! A 2-D convolution, its bias and an activation.
 
-use super::act::{Act, bias_act, bias_act_backward};
+use super::options::Options;
 use crate::RocmTensor;
-use crate::ops::conv;
-use crate::ops::conv_options::Options;
+use crate::ops::activation::{Act, bias_act, bias_act_backward};
 use crate::ops::data::packed;
 use hip::{Activation, Error as RocmError};
 
@@ -54,11 +53,11 @@ pub fn conv_act(
     let options = options.options();
     let (x, weight, bias) = (packed(x)?, packed(weight)?, bias.map(packed).transpose()?);
     if act == Act::Relu
-        && let Some(out) = conv::by_plan(OP, &x, &weight, bias.as_ref(), &options, Activation::Relu)?
+        && let Some(out) = super::by_plan(OP, &x, &weight, bias.as_ref(), &options, Activation::Relu)?
     {
         return Ok(out);
     }
-    bias_act(act, conv::forward(OP, x, weight, None, &options)?, bias, 1)
+    bias_act(act, super::forward(OP, x, weight, None, &options)?, bias, 1)
 }
 
 /// The gradients of [`conv_act`] with ReLU by x, weight and bias, those that are `wanted`, from its output and that
@@ -78,12 +77,12 @@ pub fn conv_relu_backward(
     let (grad, by_bias) = bias_act_backward(Act::Relu, output, None, grad, 1, wanted[2])?;
     let by_x = match wanted[0] {
         true => {
-            Some(conv::x_backward("conv2d_x_backward", x.dims(), weight.clone(), grad.clone(), &options)?)
+            Some(super::x_backward("conv2d_x_backward", x.dims(), weight.clone(), grad.clone(), &options)?)
         }
         false => None,
     };
     let by_weight = match wanted[1] {
-        true => Some(conv::weight_backward("conv2d_weight_backward", x, weight.dims(), grad, &options)?),
+        true => Some(super::weight_backward("conv2d_weight_backward", x, weight.dims(), grad, &options)?),
         false => None,
     };
     Ok([by_x, by_weight, by_bias])

@@ -9,7 +9,7 @@ use crate::dtype::{Value, kernel_type};
 use crate::error::unsupported;
 use crate::ops::cast::cast;
 use crate::ops::data::{full_on, packed};
-use crate::ops::table::{Row, Writes, tables};
+use crate::ops::multi_tensor::{Row, Writes, tables};
 use crate::tensor::RocmTensor;
 
 /// Rows that share launches, and where their last tensors belong among the results.

@@ -14,7 +14,7 @@ use crate::ops::view::reshape;
 use crate::tensor::{check_axis, one_device, one_dtype};
 use hip::Error as RocmError;
 
-use super::loss::{compute_dtype, float_type};
+use crate::ops::loss::classes::{compute_dtype, float_type};
 
 /// An activation that the kernels join to another op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,11 +4,11 @@
 use burn_std::DType;
 use hip::{Fault, Grid, KernelName};
 
-use super::cast::cast;
-use super::data::{full_on, packed};
-use super::launch::rows;
 use crate::dtype::Value;
 use crate::error::invalid;
+use crate::ops::cast::cast;
+use crate::ops::data::{full_on, packed};
+use crate::ops::launch::rows;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// Sequences of log-probabilities and what each is to say.

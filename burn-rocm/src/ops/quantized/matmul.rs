@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use burn_std::{DType, FloatDType};
 use hip::{Error, KernelName};
 
-use super::data::full_on;
-use super::launch::rows;
 use super::quantize::{dequantize, unpacked};
-use super::{matmul, qlayout, view};
 use crate::dtype::Value;
 use crate::error::invalid;
 use crate::layout::{Layout, broadcast_shape, collapse};
+use crate::ops::data::full_on;
+use crate::ops::launch::rows;
+use crate::ops::{matmul, view};
 use crate::qtensor::RocmQTensor;
 use crate::tensor::{RocmTensor, one_device};
 
@@ -50,7 +50,7 @@ impl Side {
     fn expand(self, dims: &[usize]) -> hip::Result<Self> {
         Ok(match self {
             Self::Float(tensor) => Self::Float(view::expand(tensor, dims)?),
-            Self::Quantized(tensor) => Self::Quantized(Box::new(qlayout::expand(*tensor, dims)?)),
+            Self::Quantized(tensor) => Self::Quantized(Box::new(super::layout::expand(*tensor, dims)?)),
         })
     }
 

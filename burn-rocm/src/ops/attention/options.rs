@@ -40,7 +40,7 @@ pub enum AttentionPath {
     Composed,
 }
 
-/// Options of [`attention`](super::attention()).
+/// Options of [`attention`](crate::fused::attention()).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionOptions {
     /// What products are multiplied by; `1 / sqrt(features)` by default.
@@ -78,7 +78,7 @@ impl Default for AttentionOptions {
     }
 }
 
-/// What [`attention`](super::attention()) gives.
+/// What [`attention`](crate::fused::attention()) gives.
 #[derive(Clone, Debug)]
 pub struct Attended {
     /// `[batch, heads, queries, values]`; composed, its axes follow each other in memory as the query's do where

@@ -1,0 +1,36 @@
+//! Ops beyond Burn's traits, each a few launches at most: what modules of the crate `burn-rocm-nn` are made of.
+//!
+//! All take tensors in any layout, and give contiguous ones; but what [`attention`] gives lies in memory as its
+//! operands do.
+
+mod activation;
+mod attention;
+mod softmax;
+
+pub use activation::{silu, silu_backward};
+pub use attention::{attention, attention_backward, attention_weights, attention_weights_backward};
+pub use softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};
+
+pub use crate::ops::activation::{
+    Act, add_act, add_act_backward, bias_act, bias_act_backward, bias_add, bias_add_backward, mul_add,
+    mul_add_backward, relu_backward, silu_mul, silu_mul_backward,
+};
+pub use crate::ops::attention::options::{Attended, AttentionDropout, AttentionOptions, AttentionPath};
+pub use crate::ops::attention::self_attention::{
+    Projections, SelfAttended, SelfAttentionGradients, self_attention, self_attention_backward, swap_leading,
+};
+pub use crate::ops::conv::act::{Conv2dOptions, conv_act, conv_relu_backward};
+pub use crate::ops::loss::classes::{
+    ClassScores, ClassTargets, MAX_PAD_TOKENS, cross_entropy, cross_entropy_backward,
+};
+pub use crate::ops::loss::elements::{
+    BinaryTargets, Residual, Total, binary_cross_entropy, binary_cross_entropy_backward, loss_of_residuals,
+    loss_of_residuals_backward, residual_loss, residual_loss_backward,
+};
+pub use crate::ops::norm::batch::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};
+pub use crate::ops::norm::group::{group_norm, group_norm_backward};
+pub use crate::ops::norm::layer::{layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};
+pub use crate::ops::pool::pool3d::{
+    Pool3d, avg_pool3d, avg_pool3d_backward, max_pool3d, max_pool3d_backward, max_pool3d_with_indices,
+};
+pub use crate::ops::{amp, optim};

@@ -1,0 +1,5 @@
+//! Quantised tensors.
+
+pub(crate) mod layout;
+pub(crate) mod matmul;
+pub(crate) mod quantize;
