@@ -3,21 +3,16 @@
 //! All take tensors in any layout, and give contiguous ones; but what [`attention`] gives lies in memory as its
 //! operands do.
 
-mod activation;
-mod attention;
-mod softmax;
-
-pub use activation::{silu, silu_backward};
-pub use attention::{attention, attention_backward, attention_weights, attention_weights_backward};
-pub use softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};
-
 pub use crate::ops::activation::{
     Act, add_act, add_act_backward, bias_act, bias_act_backward, bias_add, bias_add_backward, mul_add,
-    mul_add_backward, relu_backward, silu_mul, silu_mul_backward,
+    mul_add_backward, relu_backward, silu, silu_backward, silu_mul, silu_mul_backward,
 };
 pub use crate::ops::attention::options::{Attended, AttentionDropout, AttentionOptions, AttentionPath};
 pub use crate::ops::attention::self_attention::{
     Projections, SelfAttended, SelfAttentionGradients, self_attention, self_attention_backward, swap_leading,
+};
+pub use crate::ops::attention::trained::{
+    attention, attention_backward, attention_weights, attention_weights_backward,
 };
 pub use crate::ops::conv::act::{Conv2dOptions, conv_act, conv_relu_backward};
 pub use crate::ops::loss::classes::{
@@ -33,4 +28,5 @@ pub use crate::ops::norm::layer::{layer_norm, layer_norm_backward, rms_norm, rms
 pub use crate::ops::pool::pool3d::{
     Pool3d, avg_pool3d, avg_pool3d_backward, max_pool3d, max_pool3d_backward, max_pool3d_with_indices,
 };
+pub use crate::ops::softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};
 pub use crate::ops::{amp, optim};

@@ -1,15 +1,17 @@
-//! Activations joined to the op before them: a bias, a sum, a product.
+//! Activations that Burn composes, and those that are joined to the op before them: a bias, a sum, a product.
 
 use hip::{Device, Grid, KernelName};
 
 use crate::RocmTensor;
 use crate::dtype::Value;
 use crate::error::invalid;
+use crate::ops::binary::binary;
 use crate::ops::cast::cast;
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::{flat, rows, views};
 use crate::ops::linear::bias_backward;
 use crate::ops::reduce::sum_dim_to;
+use crate::ops::unary::unary;
 use crate::ops::view::reshape;
 use crate::tensor::{check_axis, one_device, one_dtype};
 use hip::Error as RocmError;
@@ -258,12 +260,28 @@ pub fn add_act_backward(
     map(OP, KernelName::new("add_act_backward").name(act.functor()).ty(ty), &[&a, &b, &grad])
 }
 
+/// `x * sigmoid(x)` of each element.
+///
+/// # Errors
+/// `Unsupported` for integers; the device's own.
+pub fn silu(x: RocmTensor) -> Result<RocmTensor, RocmError> {
+    unary("silu", "Silu", x)
+}
+
+/// The gradient of [`silu`] by `x`: `grad * s * (1 + x * (1 - s))` with `s = sigmoid(x)`, shapes broadcast.
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices differ; `Unsupported` for integers; the device's own.
+pub fn silu_backward(x: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
+    binary("silu_backward", "SiluBackward", x, grad)
+}
+
 /// The gradient of a ReLU from its output.
 ///
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices differ; the device's own.
 pub fn relu_backward(output: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
-    crate::ops::binary::binary("relu_backward", "ReluBackward", output, grad)
+    binary("relu_backward", "ReluBackward", output, grad)
 }
 
 /// `a * b + c` of three tensors of one shape.

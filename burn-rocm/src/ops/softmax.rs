@@ -1,6 +1,6 @@
-//! Softmax and its logarithm along an axis.
+//! Softmax and its logarithm along an axis, with their gradients.
 
-use hip::KernelName;
+use hip::{Error as RocmError, KernelName};
 
 use super::data::packed;
 use super::reduce::Lines;
@@ -8,7 +8,7 @@ use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// The gradient by the input, from the output and its gradient.
-pub(crate) fn backward(
+fn backward(
     op: &'static str,
     names: [&'static str; 2],
     output: RocmTensor,
@@ -49,9 +49,20 @@ fn along(
     lines.restore(out)
 }
 
-/// `exp(x - max) / sum(exp(x - max))` along the axis.
-pub(crate) fn softmax(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
-    along("softmax", ["softmax_rows", "softmax_columns"], tensor, axis)
+/// `exp(x - max) / sum(exp(x - max))` along an axis.
+///
+/// # Errors
+/// `Invalid` for an axis that `x` has not; the device's own.
+pub fn softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
+    along("softmax", ["softmax_rows", "softmax_columns"], x, axis)
+}
+
+/// The gradient of [`softmax`], from its output `y`: `y (grad - sum(grad y))`.
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices differ, or for an axis that there is not; the device's own.
+pub fn softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
+    backward("softmax_backward", ["softmax_rows_backward", "softmax_columns_backward"], y, grad, axis)
 }
 
 /// The softmax of `-x`.
@@ -59,7 +70,19 @@ pub(crate) fn softmin(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor
     along("softmin", ["softmin_rows", "softmin_columns"], tensor, axis)
 }
 
-/// `x - max - log(sum(exp(x - max)))` along the axis.
-pub(crate) fn log_softmax(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
-    along("log_softmax", ["log_softmax_rows", "log_softmax_columns"], tensor, axis)
+/// `x - max - log(sum(exp(x - max)))` along an axis.
+///
+/// # Errors
+/// `Invalid` for an axis that `x` has not; the device's own.
+pub fn log_softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
+    along("log_softmax", ["log_softmax_rows", "log_softmax_columns"], x, axis)
+}
+
+/// The gradient of [`log_softmax`], from its output `y`: `grad - exp(y) sum(grad)`.
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices differ, or for an axis that there is not; the device's own.
+pub fn log_softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
+    const NAMES: [&str; 2] = ["log_softmax_rows_backward", "log_softmax_columns_backward"];
+    backward("log_softmax_backward", NAMES, y, grad, axis)
 }

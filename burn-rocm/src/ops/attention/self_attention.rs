@@ -172,7 +172,8 @@ pub fn self_attention(
     }
     let [weight, bias] = sizes.pack(&weights, &biases)?;
     let all = linear(x, weight.clone(), Some(bias))?;
-    let attended = trained::attention(sizes.parts(&all)?, mask, options)?;
+    let [query, key, value] = sizes.parts(&all)?;
+    let attended = trained::attention(query, key, value, mask, options)?;
     let out = reshape(permute(attended.out, &[2, 0, 1, 3])?, &[sizes.sequence, sizes.batch, width])?;
     Ok(SelfAttended { out, kept: [weight, all].into_iter().chain(attended.kept).collect() })
 }
@@ -217,7 +218,7 @@ pub fn self_attention_backward(
     let by_all = RocmTensor::empty(all.hip_device(), [sequence, batch, 3 * width], all.dtype_of())?;
     let (inputs, places) = (sizes.parts(&all)?, sizes.parts(&by_all)?);
     let kept = kept.collect();
-    trained::attention_backward(inputs, mask, kept, grad, options, [true; 3], Some(places))?;
+    trained::gradients(inputs, mask, kept, grad, options, [true; 3], Some(places))?;
     if wanted[0] {
         // The right side as it lies is faster than its transpose: on an H200 628 us against 670 for 8192 x 2304 x
         // 768 in f32. The copy moves a fraction of what the product does.

@@ -1,8 +1,10 @@
-//! Attention with its gradient: see [`crate::fused::attention`].
+//! Scaled dot-product attention with its gradient, dropout and all: by tiled kernels that keep no scores, or by
+//! products.
+
+use std::cmp::Reverse;
 
 use burn_std::DType;
-use hip::KernelName;
-use std::cmp::Reverse;
+use hip::{Error as RocmError, KernelName};
 
 use super::options::{Attended, AttentionOptions, AttentionPath};
 use super::softmax::Joined;
@@ -347,11 +349,29 @@ impl<'a> Call<'a> {
     }
 }
 
-pub(crate) fn attention(
-    [query, key, value]: [RocmTensor; 3],
+/// `softmax(mask(dropout(scale * query key^T))) value`.
+///
+/// # Shapes
+/// - `query`: `[batch, heads, queries, features]`
+/// - `key`: `[batch, heads, keys, features]`
+/// - `value`: `[batch, heads, keys, values]`
+/// - `mask`: bools that broadcast to `[batch, heads, queries, keys]`; true hides a key
+///
+/// Operands are read where they lie. [`Composed`](AttentionPath::Composed) packs those in which no one stride
+/// leads from each head to the next over all batches: of tokens `[sequence, batch, features]` the heads do, of `[batch,
+/// sequence, features]` they do not.
+///
+/// # Errors
+/// `Invalid` where shapes, dtypes or devices do not fit, where the probability is outside 0..=1, and where
+/// [`AttentionPath::Tiled`] is asked for heads that it does not take; `Unsupported` for
+/// integers; the device's own.
+pub fn attention(
+    query: RocmTensor,
+    key: RocmTensor,
+    value: RocmTensor,
     mask: Option<RocmTensor>,
     options: &AttentionOptions,
-) -> hip::Result<Attended> {
+) -> Result<Attended, RocmError> {
     let call = Call::new(OP, &query, &key, mask, options)?;
     call.check_value(&query, &value)?;
     let values = value.dims()[3];
@@ -383,9 +403,25 @@ fn places<const N: usize>(
     Ok(places)
 }
 
-/// The gradients that are wanted: views of their inputs' shapes where such are given, which all are written to, or
-/// new tensors.
-pub(crate) fn attention_backward(
+/// The gradients of [`attention`] by query, key and value, from the output's; `None` for one that is not `wanted`.
+/// `kept` is what [`attention`] gave for the same inputs, mask and options. Composed ones lie in memory as their
+/// inputs do, where [`Attended::out`] does.
+///
+/// # Errors
+/// As [`attention`]; `Invalid` where the gradient or `kept` has another shape than the output, or what was kept.
+pub fn attention_backward(
+    inputs: [RocmTensor; 3],
+    mask: Option<RocmTensor>,
+    kept: Vec<RocmTensor>,
+    grad: RocmTensor,
+    options: &AttentionOptions,
+    wanted: [bool; 3],
+) -> Result<[Option<RocmTensor>; 3], RocmError> {
+    gradients(inputs, mask, kept, grad, options, wanted, None)
+}
+
+/// [`attention_backward`], into views of the inputs' shapes where such are given: all are written to.
+pub(super) fn gradients(
     [query, key, value]: [RocmTensor; 3],
     mask: Option<RocmTensor>,
     kept: Vec<RocmTensor>,
@@ -443,22 +479,31 @@ pub(crate) fn attention_backward(
     }
 }
 
-pub(crate) fn attention_weights(
-    [query, key]: [RocmTensor; 2],
+/// The weights `[batch, heads, queries, keys]` that [`attention`] multiplies the values by, in memory.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_weights(
+    query: RocmTensor,
+    key: RocmTensor,
     mask: Option<RocmTensor>,
     options: &AttentionOptions,
-) -> hip::Result<RocmTensor> {
+) -> Result<RocmTensor, RocmError> {
     Call::new("attention_weights", &query, &key, mask, options)?.weights(query, key)
 }
 
-pub(crate) fn attention_weights_backward(
+/// The gradients of [`attention_weights`] by query and key.
+///
+/// # Errors
+/// As [`attention`]; `Invalid` where the gradient has another shape than the weights.
+pub fn attention_weights_backward(
     inputs: [RocmTensor; 2],
     mask: Option<RocmTensor>,
     weights: RocmTensor,
     grad: RocmTensor,
     options: &AttentionOptions,
     wanted: [bool; 2],
-) -> hip::Result<[Option<RocmTensor>; 2]> {
+) -> Result<[Option<RocmTensor>; 2], RocmError> {
     let [query, key] = &inputs;
     let call = Call::new("attention_weights_backward", query, key, mask, options)?;
     let [batch, heads, queries, keys, _] = call.sizes;
