@@ -29,6 +29,11 @@ pub(crate) fn kernel_type(dtype: DType) -> hip::Result<hip::DType> {
     })
 }
 
+/// What sums and statistics of the dtype are kept in.
+pub(crate) fn compute_dtype(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
 /// The unsigned type of the same size: what moves elements without reading them.
 pub(crate) fn raw_type(dtype: hip::DType) -> hip::DType {
     match dtype.size() {

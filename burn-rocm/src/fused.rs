@@ -24,7 +24,8 @@ pub use crate::ops::loss::elements::{
 };
 pub use crate::ops::norm::batch::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};
 pub use crate::ops::norm::group::{group_norm, group_norm_backward};
-pub use crate::ops::norm::layer::{layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};
+pub use crate::ops::norm::layer::{layer_norm, layer_norm_backward};
+pub use crate::ops::norm::rms::{rms_norm, rms_norm_backward};
 pub use crate::ops::pool::pool3d::{
     Pool3d, avg_pool3d, avg_pool3d_backward, max_pool3d, max_pool3d_backward, max_pool3d_with_indices,
 };

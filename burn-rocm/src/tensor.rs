@@ -84,6 +84,11 @@ impl RocmTensor {
         Self::new(buffer, shape, dtype)
     }
 
+    /// A new packed tensor of this one's shape and dtype, on its device.
+    pub(crate) fn empty_like(&self) -> hip::Result<Self> {
+        Self::empty(self.hip_device(), self.layout.shape().clone(), self.dtype)
+    }
+
     /// The same buffer under another layout made from this one's.
     pub(crate) fn view(self, layout: Layout) -> Self {
         debug_assert!(match (layout.span(), self.layout.len()) {
@@ -221,6 +226,31 @@ pub(crate) fn one_dtype(op: &'static str, operands: &[&RocmTensor]) -> hip::Resu
         }
     }
     Ok(dtype)
+}
+
+/// That a gradient is where `x` is, and of its dtype and shape.
+///
+/// # Errors
+/// `Invalid` where they differ.
+pub(crate) fn check_gradient(op: &'static str, x: &RocmTensor, grad: &RocmTensor) -> hip::Result<()> {
+    one_device(op, &[x, grad])?;
+    one_dtype(op, &[x, grad])?;
+    match grad.dims() == x.dims() {
+        true => Ok(()),
+        false => invalid(op, format!("a gradient of shape {:?}", x.dims()), format!("{:?}", grad.dims())),
+    }
+}
+
+/// The kernels' name for the dtype of `x`, a float's.
+///
+/// # Errors
+/// `Invalid` for all others.
+pub(crate) fn float_type(op: &'static str, x: &RocmTensor) -> hip::Result<hip::DType> {
+    let ty = x.kernel_type()?;
+    match ty.is_float() {
+        true => Ok(ty),
+        false => invalid(op, "scores of a float type", x.dtype_of().name()),
+    }
 }
 
 /// An axis that the operand has.

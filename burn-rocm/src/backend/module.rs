@@ -14,8 +14,9 @@ use crate::ops::attention::inference;
 use crate::ops::conv::{self, deform, direct};
 use crate::ops::interpolate::Mode;
 use crate::ops::loss::ctc;
+use crate::ops::norm::layer::layer_norm;
 use crate::ops::pool::{self, Window, pool1d};
-use crate::ops::{embedding, fft, interpolate, linear, norm};
+use crate::ops::{embedding, fft, interpolate, linear};
 use crate::tensor::RocmTensor;
 
 /// Burn's options of a convolution as the engine's.
@@ -523,7 +524,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         beta: Option<RocmTensor>,
         epsilon: f64,
     ) -> RocmTensor {
-        norm::layer_norm(tensor, gamma, beta, epsilon).or_raise()
+        layer_norm(tensor, gamma, beta, epsilon).or_raise()
     }
 
     fn ctc_loss(

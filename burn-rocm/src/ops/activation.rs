@@ -3,7 +3,7 @@
 use hip::{Device, Grid, KernelName};
 
 use crate::RocmTensor;
-use crate::dtype::Value;
+use crate::dtype::{Value, compute_dtype};
 use crate::error::invalid;
 use crate::ops::binary::binary;
 use crate::ops::cast::cast;
@@ -13,10 +13,8 @@ use crate::ops::linear::bias_backward;
 use crate::ops::reduce::sum_dim_to;
 use crate::ops::unary::unary;
 use crate::ops::view::reshape;
-use crate::tensor::{check_axis, one_device, one_dtype};
+use crate::tensor::{check_axis, float_type, one_device, one_dtype};
 use hip::Error as RocmError;
-
-use crate::ops::loss::classes::{compute_dtype, float_type};
 
 /// An activation that the kernels join to another op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +60,6 @@ fn alike<const N: usize>(
         })
     });
     failed.map_or(Ok((tensors, ty)), Err)
-}
-
-/// A new tensor like another.
-fn like(x: &RocmTensor) -> hip::Result<RocmTensor> {
-    RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())
 }
 
 /// `x` seen as `[outer, len, inner]` around an axis, and a bias along that.
@@ -119,7 +112,7 @@ pub fn bias_act(
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "bias_act";
     let mut biased = Biased::new(OP, x, bias, axis)?;
-    let out = if biased.x.can_overwrite() { biased.x.clone() } else { like(&biased.x)? };
+    let out = if biased.x.can_overwrite() { biased.x.clone() } else { biased.x.empty_like()? };
     if out.is_empty() {
         return Ok(out);
     }
@@ -147,7 +140,7 @@ pub fn bias_act_backward(
     let ([x, grad], _) = alike(OP, [x, grad])?;
     let biased = Biased::new(OP, x, bias, axis)?;
     let (dtype, len) = (biased.x.dtype_of(), biased.len);
-    let out = like(&biased.x)?;
+    let out = biased.x.empty_like()?;
     let device = out.hip_device();
     if out.is_empty() {
         let zeros = by_bias.then(|| full_on(device, [len], 0i64.into(), dtype)).transpose()?;
@@ -213,7 +206,7 @@ pub fn bias_add(residual: RocmTensor, x: RocmTensor, bias: RocmTensor) -> Result
     } else if residual.can_overwrite() {
         residual.clone()
     } else {
-        like(&residual)?
+        residual.empty_like()?
     };
     if out.is_empty() {
         return Ok(out);
@@ -330,7 +323,7 @@ pub fn silu_mul_backward(
 
 /// A new tensor of what a kernel makes of packed ones.
 fn map(op: &'static str, kernel: KernelName, inputs: &[&RocmTensor]) -> hip::Result<RocmTensor> {
-    let out = like(inputs[0])?;
+    let out = inputs[0].empty_like()?;
     if !out.is_empty() {
         flat(op, kernel, out.len(), inputs, &[], &[&out])?;
     }
@@ -345,7 +338,7 @@ fn mul_backward(
     grad: RocmTensor,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     let ([a, b, grad], ty) = alike(op, [a, b, grad])?;
-    let (by_a, by_b) = (like(&a)?, like(&b)?);
+    let (by_a, by_b) = (a.empty_like()?, b.empty_like()?);
     if !a.is_empty() {
         let device = a.hip_device();
         let kernel = KernelName::new("mul_backward").name(functor).ty(ty);

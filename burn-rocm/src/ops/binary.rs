@@ -120,7 +120,7 @@ pub(crate) fn dense_map(
     let mut tensor = packed(tensor)?;
     let out = match tensor.can_overwrite() {
         true => tensor.clone(),
-        false => RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?,
+        false => tensor.empty_like()?,
     };
     if !out.is_empty() {
         map(&tensor, &out)?;

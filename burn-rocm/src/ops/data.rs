@@ -223,7 +223,7 @@ pub(crate) fn packed(tensor: RocmTensor) -> hip::Result<RocmTensor> {
 
 /// A copy in row-major order, in a buffer of its own.
 pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
-    let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?;
+    let out = tensor.empty_like()?;
     if tensor.is_contiguous() {
         let bytes = tensor.len() * tensor.dtype_size();
         if bytes > 0 {

@@ -22,6 +22,7 @@ pub(crate) mod linear;
 pub(crate) mod loss;
 pub(crate) mod mask;
 pub(crate) mod matmul;
+mod miopen;
 pub(crate) mod multi_tensor;
 pub(crate) mod norm;
 pub mod optim;

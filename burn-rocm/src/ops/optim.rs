@@ -326,7 +326,7 @@ impl Group {
 fn in_place(tensor: &mut RocmTensor) -> Result<(RocmTensor, RocmTensor), RocmError> {
     let out = match tensor.can_overwrite() {
         true => tensor.clone(),
-        false => RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?,
+        false => tensor.empty_like()?,
     };
     Ok((tensor.clone(), out))
 }

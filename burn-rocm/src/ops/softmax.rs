@@ -4,8 +4,7 @@ use hip::{Error as RocmError, KernelName};
 
 use super::data::packed;
 use super::reduce::Lines;
-use crate::error::invalid;
-use crate::tensor::{RocmTensor, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_gradient};
 
 /// The gradient by the input, from the output and its gradient.
 fn backward(
@@ -15,15 +14,11 @@ fn backward(
     grad: RocmTensor,
     axis: usize,
 ) -> hip::Result<RocmTensor> {
-    one_device(op, &[&output, &grad])?;
-    one_dtype(op, &[&output, &grad])?;
-    if output.dims() != grad.dims() {
-        return invalid(op, format!("a gradient of shape {:?}", output.dims()), format!("{:?}", grad.dims()));
-    }
+    check_gradient(op, &output, &grad)?;
     let ty = output.kernel_type()?;
     let lines = Lines::new(op, packed(output)?, axis)?;
     let grad = packed(grad)?;
-    let out = RocmTensor::empty(grad.hip_device(), grad.layout().shape().clone(), grad.dtype_of())?;
+    let out = grad.empty_like()?;
     if !out.is_empty() {
         let names = names.map(|name| KernelName::new(name).ty(ty));
         lines.launch(op, names, lines.kept_row_grid(), 1, &[], &[&grad, &out])?;
@@ -41,7 +36,7 @@ fn along(
     let ty = tensor.kernel_type()?;
     let lines = Lines::new(op, tensor, axis)?;
     let input = &lines.tensor;
-    let out = RocmTensor::empty(input.hip_device(), input.layout().shape().clone(), input.dtype_of())?;
+    let out = input.empty_like()?;
     if !out.is_empty() {
         let names = names.map(|name| KernelName::new(name).ty(ty));
         lines.launch(op, names, lines.kept_row_grid(), 1, &[], &[&out])?;

@@ -12,7 +12,7 @@ use crate::tensor::RocmTensor;
 pub(crate) fn unary(op: &'static str, functor: &'static str, tensor: RocmTensor) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
     if tensor.layout().dense_order().is_none() {
-        let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?;
+        let out = tensor.empty_like()?;
         Walk::new(
             op,
             KernelName::new("unary_strided").name(functor).ty(ty),
@@ -50,7 +50,7 @@ fn map2(
     scalars: [Value; 2],
 ) -> hip::Result<RocmTensor> {
     if tensor.layout().dense_order().is_none() {
-        let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), tensor.dtype_of())?;
+        let out = tensor.empty_like()?;
         Walk::new(
             op,
             KernelName::new("unary2_strided").name(functor).ty(ty),

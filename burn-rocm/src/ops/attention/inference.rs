@@ -169,7 +169,7 @@ impl Call {
 fn masked_softmax(scores: RocmTensor) -> hip::Result<RocmTensor> {
     let kernel = KernelName::new("masked_softmax_rows").ty(scores.kernel_type()?);
     let scores = packed(scores)?;
-    let out = RocmTensor::empty(scores.hip_device(), scores.layout().shape().clone(), scores.dtype_of())?;
+    let out = scores.empty_like()?;
     if !out.is_empty() {
         let len = scores.dims()[3];
         let lines = scores.len() / len;

@@ -3,13 +3,12 @@
 
 use std::cmp::Reverse;
 
-use burn_std::DType;
 use hip::{Error as RocmError, KernelName};
 
 use super::options::{Attended, AttentionOptions, AttentionPath};
 use super::softmax::Joined;
 use super::{LEAST_QUERIES, OP, TILE, expand, strides};
-use crate::dtype::{Value, compute};
+use crate::dtype::{Value, compute, compute_dtype};
 use crate::error::invalid;
 use crate::ops::data::{assign, contiguous, packed};
 use crate::ops::launch::{rows, views, views_to};
@@ -225,7 +224,7 @@ impl<'a> Call<'a> {
         let mut grad = packed(grad)?;
         let out = match grad.can_overwrite() {
             true => grad.clone(),
-            false => RocmTensor::empty(grad.hip_device(), grad.dims().to_vec(), grad.dtype_of())?,
+            false => grad.empty_like()?,
         };
         if out.is_empty() {
             return Ok(out);
@@ -268,17 +267,12 @@ impl<'a> Call<'a> {
         [Value::I64x6(shape)].into_iter().chain(operands.iter().map(|&t| strides(t))).collect()
     }
 
-    /// The dtype in which rows' sums are kept: for each the greatest score and the reciprocal of the sum relative
-    /// to it.
-    fn wide(&self) -> DType {
-        if self.ty == hip::DType::F64 { DType::F64 } else { DType::F32 }
-    }
-
     fn tiled(&self, [query, key, value]: [&RocmTensor; 3]) -> hip::Result<Attended> {
         let [batch, heads, queries, _, _] = self.sizes;
         let (device, values) = (query.hip_device(), value.dims()[3]);
         let out = RocmTensor::empty(device, [batch, heads, queries, values], query.dtype_of())?;
-        let sums = RocmTensor::empty(device, [batch, heads, queries, 2], self.wide())?;
+        // Of each row the greatest score, and the reciprocal of the sum relative to it.
+        let sums = RocmTensor::empty(device, [batch, heads, queries, 2], compute_dtype(query.dtype_of()))?;
         let inputs = [Some(query), Some(key), Some(value), self.mask.as_ref(), None];
         let mut scalars = vec![
             self.compute(self.scale),
@@ -305,7 +299,7 @@ impl<'a> Call<'a> {
     ) -> hip::Result<[Option<RocmTensor>; 3]> {
         let [batch, heads, queries, keys, width] = self.sizes;
         let (device, values, pairs) = (query.hip_device(), value.dims()[3], batch * heads);
-        let dots = RocmTensor::empty(device, [batch, heads, queries], self.wide())?;
+        let dots = RocmTensor::empty(device, [batch, heads, queries], compute_dtype(query.dtype_of()))?;
         let dims = [pairs * queries, heads, queries, values].map(|n| Value::I64(n as i64));
         let dims: Vec<Value> = dims.into_iter().chain([strides(Some(grad))]).collect();
         let kernel = KernelName::new("attention_dots").ty(self.ty);
@@ -440,7 +434,8 @@ pub(super) fn gradients(
     match kept.as_slice() {
         [out, sums] if tiled => {
             call.check("an output", out, &query, &[batch, heads, queries, values])?;
-            if sums.dims() != [batch, heads, queries, 2] || sums.dtype_of() != call.wide() {
+            if sums.dims() != [batch, heads, queries, 2] || sums.dtype_of() != compute_dtype(query.dtype_of())
+            {
                 return invalid(BACKWARD, "the sums that attention kept", format!("{:?}", sums.dims()));
             }
             let found = call.tiled_backward([&query, &key, &value], [out, sums], &grad, wanted)?;

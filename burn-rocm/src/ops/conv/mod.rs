@@ -8,9 +8,7 @@ pub(crate) mod direct;
 mod gemm;
 pub(crate) mod options;
 
-use std::sync::Once;
-
-use hip::{Activation, ConvDesc, Dnn, Route, TensorArg, conv_route};
+use hip::{Activation, ConvDesc, Dnn, Route, conv_route};
 
 use options::Options;
 
@@ -19,6 +17,7 @@ use crate::ops::binary::binary;
 use crate::ops::data::{assign, full_on, packed};
 use crate::ops::is_gradient;
 use crate::ops::launch::MAX_REACH;
+use crate::ops::miopen::{whole, without_library};
 use crate::ops::reduce::sum_two_dims;
 use crate::ops::view::{narrow, reshape};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
@@ -48,11 +47,6 @@ fn check_shape(op: &'static str, shape: &[usize], rank: usize) -> hip::Result<()
         true => Ok(()),
         false => invalid(op, format!("tensors of rank {rank}"), format!("{shape:?}")),
     }
-}
-
-/// The whole of a packed tensor as MIOpen takes it.
-pub(crate) fn arg(tensor: &RocmTensor) -> TensorArg<'_> {
-    TensorArg { buffer: tensor.buffer(), offset: tensor.byte_offset() }
 }
 
 fn describe(
@@ -96,26 +90,10 @@ fn library<'a>(op: &'static str, desc: &ConvDesc, like: &'a RocmTensor) -> hip::
     }
 }
 
-/// `Ok` where what went wrong is MIOpen's affair and a kernel of this crate may take its place. Said once.
+/// [`without_library`], where `BURN_ROCM_CONV` does not demand MIOpen.
 fn fallen_back(error: hip::Error) -> hip::Result<()> {
     match conv_route()? {
         Route::Auto => without_library(error),
-        _ => Err(error),
-    }
-}
-
-/// [`fallen_back`] whatever `BURN_ROCM_CONV` says.
-pub(crate) fn without_library(error: hip::Error) -> hip::Result<()> {
-    static ONCE: Once = Once::new();
-    match error {
-        hip::Error::Unsupported { .. }
-        | hip::Error::Miopen { refused: true, .. }
-        | hip::Error::NotAvailable { .. } => {
-            ONCE.call_once(|| {
-                log::warn!("kernels of this crate take the place of MIOpen where it fails: {error}")
-            });
-            Ok(())
-        }
         _ => Err(error),
     }
 }
@@ -150,7 +128,7 @@ pub(crate) fn forward(
     let (x, weight) = (packed(x)?, packed(weight)?);
     if let Some(dnn) = library(op, &desc, &x)? {
         let out = RocmTensor::empty(&device, desc.y.clone(), x.dtype_of())?;
-        match dnn.conv_forward(&desc, arg(&x), arg(&weight), arg(&out)) {
+        match dnn.conv_forward(&desc, whole(&x), whole(&weight), whole(&out)) {
             Ok(()) => return add_bias(op, out, bias),
             Err(error) => fallen_back(error)?,
         }
@@ -185,7 +163,7 @@ pub(crate) fn by_plan(
     }
     let Some(dnn) = library(op, &desc, x)? else { return Ok(None) };
     let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
-    match dnn.conv_bias_activation(&desc, activation, arg(x), arg(weight), bias.map(arg), arg(&out)) {
+    match dnn.conv_bias_activation(&desc, activation, whole(x), whole(weight), bias.map(whole), whole(&out)) {
         Ok(()) => Ok(Some(out)),
         // No plan, which is nothing unusual; or no room for what it needs beside the tensors.
         Err(
@@ -223,7 +201,7 @@ pub(crate) fn x_backward(
     let (weight, grad) = (packed(weight)?, packed(grad)?);
     if let Some(dnn) = library(op, &desc, &grad)? {
         let out = RocmTensor::empty(&device, x.to_vec(), grad.dtype_of())?;
-        match dnn.conv_backward_data(&desc, arg(&grad), arg(&weight), arg(&out)) {
+        match dnn.conv_backward_data(&desc, whole(&grad), whole(&weight), whole(&out)) {
             Ok(()) => return Ok(out),
             Err(error) => fallen_back(error)?,
         }
@@ -260,7 +238,7 @@ pub(crate) fn weight_backward(
     let (x, grad) = (packed(x)?, packed(grad)?);
     if let Some(dnn) = library(op, &desc, &grad)? {
         let out = RocmTensor::empty(&device, weight.to_vec(), grad.dtype_of())?;
-        match dnn.conv_backward_weights(&desc, arg(&grad), arg(&x), arg(&out)) {
+        match dnn.conv_backward_weights(&desc, whole(&grad), whole(&x), whole(&out)) {
             Ok(()) => return Ok(out),
             Err(error) => fallen_back(error)?,
         }

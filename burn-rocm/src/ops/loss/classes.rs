@@ -1,16 +1,15 @@
 //! Cross entropy of class scores, and its gradient.
 
-use burn_std::DType;
 use hip::{Device, Fault, Grid, KernelName};
 
 use crate::RocmTensor;
-use crate::dtype::{Value, compute};
+use crate::dtype::{Value, compute, compute_dtype};
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::data::{full_on, packed};
 use crate::ops::index::{check_size, index};
 use crate::ops::launch::views;
-use crate::tensor::one_device;
+use crate::tensor::{float_type, one_device};
 use hip::Error as RocmError;
 
 /// What the rows of a classifier's output are.
@@ -53,11 +52,6 @@ fn by_warps(device: &Device, rows: usize, len: usize) -> bool {
     len <= 1024 || len <= 1 << 14 && rows >= 16 * device.info().compute_units as usize
 }
 
-/// The type that sums over a dtype are kept in.
-pub(crate) fn compute_dtype(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
-}
-
 /// A grid over items without rows of their own.
 pub(super) fn items_grid(device: &Device, items: usize) -> Grid {
     let grid = device.grid(items);
@@ -88,15 +82,6 @@ pub(super) fn total(
     let grid = Grid { blocks: 1, threads: wanted.max(info.warp_size).min(info.max_threads_per_block) };
     let (dims, scalars) = ([Value::U64(parts as u64)], [Value::F64(divisor)]);
     views(op, out.hip_device(), kernel, grid, &dims, &[Some(partial), weight], &scalars, out)
-}
-
-/// A float type that losses are computed of.
-pub(crate) fn float_type(op: &'static str, x: &RocmTensor) -> hip::Result<hip::DType> {
-    let ty = x.kernel_type()?;
-    match ty.is_float() {
-        true => Ok(ty),
-        false => invalid(op, "scores of a float type", x.dtype_of().name()),
-    }
 }
 
 /// One element that the gradient of a loss is.
@@ -283,7 +268,7 @@ pub fn cross_entropy_backward(
     let rows = Rows::new(OP, x, weights, of)?;
     let x = &rows.x;
     let grad = one_gradient(OP, x, grad)?;
-    let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
+    let out = x.empty_like()?;
     if out.is_empty() {
         return Ok(out);
     }

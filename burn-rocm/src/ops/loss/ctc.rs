@@ -4,7 +4,7 @@
 use burn_std::DType;
 use hip::{Fault, Grid, KernelName};
 
-use crate::dtype::Value;
+use crate::dtype::{Value, compute_dtype};
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::data::{full_on, packed};
@@ -80,11 +80,6 @@ impl Prepared {
         2 * self.labels + 1
     }
 
-    /// What the recursions are computed in.
-    fn wide(&self) -> DType {
-        if self.log_probs.dtype_of() == DType::F64 { DType::F64 } else { DType::F32 }
-    }
-
     fn empty(&self, dims: &[usize], dtype: DType) -> hip::Result<RocmTensor> {
         RocmTensor::empty(self.log_probs.hip_device(), dims.to_vec(), dtype)
     }
@@ -118,7 +113,8 @@ impl Prepared {
     /// The losses `[batch]` and the forward variables, of all steps or of the last ones.
     fn forward(&self, op: &'static str, all: bool) -> hip::Result<(RocmTensor, RocmTensor)> {
         let kept = if all { self.steps } else { 2 };
-        let alpha = self.empty(&[self.batch, kept, self.states()], self.wide())?;
+        let alpha =
+            self.empty(&[self.batch, kept, self.states()], compute_dtype(self.log_probs.dtype_of()))?;
         let loss = self.empty(&[self.batch], self.log_probs.dtype_of())?;
         let kernel = ("ctc_alpha", self.grid());
         let fault = [Value::Flag(op, Fault::Index)];
@@ -166,8 +162,8 @@ pub(crate) fn backward(op: &'static str, sequences: Sequences, grad: RocmTensor)
     }
     let grad = packed(grad)?;
     let (_, alpha) = prepared.forward(op, true)?;
-    let working = prepared.empty(&[batch, 2, prepared.states()], prepared.wide())?;
-    let likelihood = prepared.empty(&[batch], prepared.wide())?;
+    let working = prepared.empty(&[batch, 2, prepared.states()], compute_dtype(dtype))?;
+    let likelihood = prepared.empty(&[batch], compute_dtype(dtype))?;
     let links = prepared.empty(&[batch, labels], DType::U32)?;
     let kernel = ("ctc_posterior", prepared.grid());
     let outputs = [&working, &alpha, &likelihood, &links];

@@ -2,15 +2,15 @@
 
 use hip::{Fault, KernelName};
 
-use super::classes::{compute_dtype, float_type, items_grid, one_gradient, room, total};
+use super::classes::{items_grid, one_gradient, room, total};
 use crate::RocmTensor;
-use crate::dtype::{Value, compute};
+use crate::dtype::{Value, compute, compute_dtype};
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::data::{full_on, packed};
 use crate::ops::index::index;
 use crate::ops::launch::{views, views_to};
-use crate::tensor::{one_device, one_dtype};
+use crate::tensor::{float_type, one_device, one_dtype};
 use hip::Error as RocmError;
 
 /// A loss of the difference `r` of two elements.
@@ -110,7 +110,7 @@ pub fn residual_loss(
 /// The losses of differences, or of `a` where there is nothing to take from it.
 fn each(op: &'static str, kind: Residual, a: &RocmTensor, b: Option<&RocmTensor>) -> hip::Result<RocmTensor> {
     let ty = a.kernel_type()?;
-    let out = RocmTensor::empty(a.hip_device(), a.layout().shape().clone(), a.dtype_of())?;
+    let out = a.empty_like()?;
     if !out.is_empty() {
         let kernel = KernelName::new("residual_loss").name(kind.functor()).ty(ty);
         let (dims, device) = ([Value::U64(out.len() as u64)], out.hip_device());

@@ -2,23 +2,20 @@
 
 use std::sync::Arc;
 
-use hip::{BatchNormDesc, Device, Grid, KernelName, Route};
+use hip::{BatchNormDesc, Device, Error as RocmError, Grid, KernelName};
 
-use super::layer::{floats, row, same_shape};
-use super::{fits, for_miopen, wide};
-use crate::RocmTensor;
-use crate::dtype::Value;
+use super::{by_miopen, fits, floats, for_miopen, row};
+use crate::dtype::{Value, compute_dtype};
 use crate::error::invalid;
 use crate::ops::amp::cast_all;
 use crate::ops::cast::cast;
 use crate::ops::cat::cat;
-use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::{max_reach, rows};
+use crate::ops::miopen::whole;
 use crate::ops::view::{narrow, reshape, swap_dims};
-use crate::tensor::{one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_gradient, one_device, one_dtype};
 use burn_std::DType;
-use hip::Error as RocmError;
 
 /// What a training step's forward pass gives.
 #[derive(Clone, Debug)]
@@ -154,24 +151,11 @@ impl Channels {
 
 /// A channel's values in what is computed in, packed: up to four of 16 bits in one launch.
 fn widened<const N: usize>(params: [RocmTensor; N], dtype: DType) -> hip::Result<[RocmTensor; N]> {
-    let params =
-        cast_all(params.into(), wide(dtype))?.into_iter().map(packed).collect::<hip::Result<Vec<_>>>()?;
+    let params = cast_all(params.into(), compute_dtype(dtype))?
+        .into_iter()
+        .map(packed)
+        .collect::<hip::Result<Vec<_>>>()?;
     Ok(params.try_into().expect("as many as there were"))
-}
-
-/// Calls MIOpen as `BURN_ROCM_NORM` says: whether it has done the work.
-fn by_library(device: &hip::Device, work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
-    let route = device.norm_route()?;
-    if route == Route::Own {
-        return Ok(false);
-    }
-    match work() {
-        Ok(()) => Ok(true),
-        Err(error) if route == Route::Library => Err(error),
-        // MIOpen lacks the dtype, the tensor is too large for it, or it computes the shape wrong.
-        Err(RocmError::Unsupported { .. }) => Ok(false),
-        Err(error) => without_library(error).map(|()| false),
-    }
 }
 
 /// Normalises each channel with this batch's statistics ([Ioffe and Szegedy
@@ -214,9 +198,9 @@ pub fn batch_norm_train(
     let x = packed(x)?;
     let (device, dtype, ty) = (x.hip_device(), x.dtype_of(), x.kernel_type()?);
     let [gamma, beta, before_mean, before_var] = widened([gamma, beta, before_mean, before_var], dtype)?;
-    let output = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
-    let statistics = RocmTensor::empty(device, [2, shape.channels], wide(dtype))?;
-    let after = RocmTensor::empty(device, [2, shape.channels], wide(dtype))?;
+    let output = x.empty_like()?;
+    let statistics = RocmTensor::empty(device, [2, shape.channels], compute_dtype(dtype))?;
+    let after = RocmTensor::empty(device, [2, shape.channels], compute_dtype(dtype))?;
     let done = |output| -> hip::Result<BatchNormed> {
         let after = cast(after.clone(), given)?;
         Ok(BatchNormed {
@@ -230,34 +214,34 @@ pub fn batch_norm_train(
     }
     let options = [Value::F64(momentum), Value::F64(epsilon)];
     // What comes after MIOpen goes through a channel in one part.
-    let whole = shape.parts(1, 1, counted());
+    let parts = shape.parts(1, 1, counted());
     let library = !x.is_empty()
-        && whole == 1
-        && by_library(device, || {
+        && parts == 1
+        && by_miopen(device.norm_route()?, || {
             for_miopen(OP, &x, &[])?;
             shape.desc(ty).trained_correctly()?;
             let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
             device.dnn()?.batch_norm_train(
                 &shape.desc(ty),
-                arg(&x),
-                arg(&output),
-                arg(&gamma),
-                arg(&beta),
+                whole(&x),
+                whole(&output),
+                whole(&gamma),
+                whole(&beta),
                 None,
                 momentum,
                 epsilon,
-                Some(saved.each_ref().map(arg)),
+                Some(saved.each_ref().map(whole)),
             )
         })?;
     if library {
-        let Plan { dims, grid, .. } = shape.planned(device, 1, whole);
+        let Plan { dims, grid, .. } = shape.planned(device, 1, parts);
         let kernel = KernelName::new("batch_norm_finish").ty(ty);
         let inputs = [&x, &gamma, &beta, &before_mean, &before_var];
         rows(OP, device, kernel, grid, &dims, &inputs, &options, &[&output, &statistics, &after])?;
         return done(output);
     }
     let Plan { dims, parts, grid } = shape.plan(device);
-    let partial = RocmTensor::empty(device, [2, parts, shape.channels], wide(dtype))?;
+    let partial = RocmTensor::empty(device, [2, parts, shape.channels], compute_dtype(dtype))?;
     let kernel = |name| KernelName::new(name).ty(ty);
     rows(OP, device, kernel("batch_norm_moments"), grid, &dims, &[&x], &[], &[&partial])?;
     let inputs = [&x, &gamma, &beta, &before_mean, &before_var, &partial];
@@ -290,15 +274,15 @@ pub fn batch_norm_infer(
     let x = packed(x)?;
     let params = widened([gamma, beta, mean, variance], x.dtype_of())?;
     let (device, ty) = (x.hip_device(), x.kernel_type()?);
-    let output = RocmTensor::empty(device, x.layout().shape().clone(), x.dtype_of())?;
+    let output = x.empty_like()?;
     if output.is_empty() {
         return Ok(output);
     }
-    let library = by_library(device, || {
+    let library = by_miopen(device.norm_route()?, || {
         for_miopen(OP, &x, &[])?;
         let desc = shape.desc(ty);
-        let [gamma, beta, mean, variance] = params.each_ref().map(arg);
-        device.dnn()?.batch_norm_infer(&desc, arg(&x), arg(&output), gamma, beta, mean, variance, epsilon)
+        let [gamma, beta, mean, variance] = params.each_ref().map(whole);
+        device.dnn()?.batch_norm_infer(&desc, whole(&x), whole(&output), gamma, beta, mean, variance, epsilon)
     })?;
     if !library {
         let Plan { dims, grid, .. } = shape.plan(device);
@@ -325,12 +309,11 @@ pub fn batch_norm_backward(
     const OP: &str = "batch_norm_backward";
     let shape = Channels::of(OP, &x, &[&gamma])?;
     one_device(OP, &[&x, &grad, &statistics])?;
-    one_dtype(OP, &[&x, &grad])?;
-    same_shape(OP, &x, &grad)?;
+    check_gradient(OP, &x, &grad)?;
     let (dtype, ty, channels) = (x.dtype_of(), x.kernel_type()?, shape.channels);
-    if statistics.dims() != [2, channels] || statistics.dtype_of() != wide(dtype) {
+    if statistics.dims() != [2, channels] || statistics.dtype_of() != compute_dtype(dtype) {
         let found = format!("{:?} of {}", statistics.dims(), statistics.dtype_of().name());
-        return invalid(OP, format!("statistics [2, {channels}] of {}", wide(dtype).name()), found);
+        return invalid(OP, format!("statistics [2, {channels}] of {}", compute_dtype(dtype).name()), found);
     }
     if shape.is_far() {
         let (dims, [x, grad]) = (x.dims().to_vec(), [shape.joined(x)?, shape.joined(grad)?]);
@@ -341,27 +324,27 @@ pub fn batch_norm_backward(
     let [gamma] = widened([gamma], dtype)?;
     let (x, statistics, grad) = (packed(x)?, packed(statistics)?, packed(grad)?);
     let device = x.hip_device();
-    let dx = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
+    let dx = x.empty_like()?;
     if dx.is_empty() {
         let zeros = || full_on(device, [channels], 0i64.into(), given);
         return Ok([dx, zeros()?, zeros()?]);
     }
-    let sums = RocmTensor::empty(device, [2, channels], wide(dtype))?;
-    let library = by_library(device, || {
+    let sums = RocmTensor::empty(device, [2, channels], compute_dtype(dtype))?;
+    let library = by_miopen(device.norm_route()?, || {
         for_miopen(OP, &x, &[])?;
         shape.desc(ty).trained_correctly()?;
         let [dscale, dbias] = [row(&sums, 0)?, row(&sums, 1)?];
         let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
         device.dnn()?.batch_norm_backward(
             &shape.desc(ty),
-            arg(&x),
-            arg(&grad),
-            arg(&dx),
-            arg(&gamma),
-            arg(&dscale),
-            arg(&dbias),
+            whole(&x),
+            whole(&grad),
+            whole(&dx),
+            whole(&gamma),
+            whole(&dscale),
+            whole(&dbias),
             epsilon,
-            saved.each_ref().map(arg),
+            saved.each_ref().map(whole),
         )
     })?;
     if !library {

@@ -1,18 +1,15 @@
 //! Group norm, and with a group for each channel instance norm.
 
-use hip::{GroupNormDesc, KernelName, Route, TensorArg};
+use hip::{Error as RocmError, GroupNormDesc, KernelName, Route};
 
 use super::batch::channel_sums;
-use super::layer::{floats, gradient_grid, row, same_shape, sum_partials};
-use super::{fits, for_miopen, wide};
-use crate::RocmTensor;
-use crate::dtype::Value;
+use super::{by_miopen, fits, floats, for_miopen, gradient_grid, row, sum_partials};
+use crate::dtype::{Value, compute_dtype};
 use crate::error::invalid;
-use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::views_to;
-use crate::tensor::{one_device, one_dtype};
-use hip::Error as RocmError;
+use crate::ops::miopen::whole;
+use crate::tensor::{RocmTensor, check_gradient};
 
 /// MIOpen has kernels for as many groups and more; each call for fewer would fail after a search.
 const LEAST_GROUPS: usize = 32;
@@ -85,25 +82,16 @@ pub fn group_norm(
         Some([gamma, beta]) => Some([packed(gamma)?, packed(beta)?]),
         None => None,
     };
-    let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
+    let out = x.empty_like()?;
     if out.is_empty() {
         return Ok(out);
     }
-    let route = x.hip_device().norm_route()?;
-    let library = match route {
-        Route::Own => false,
-        Route::Auto => params.is_some() && groups >= LEAST_GROUPS,
-        Route::Library => true,
+    let route = match x.hip_device().norm_route()? {
+        Route::Auto if params.is_none() || groups < LEAST_GROUPS => Route::Own,
+        route => route,
     };
-    if library {
-        match by_miopen(OP, shape, &x, params.as_ref(), epsilon, &out) {
-            Ok(()) => return Ok(out),
-            Err(error) if route == Route::Library => return Err(error),
-            // MIOpen lacks the dtypes, the tensor is too large for it, or it is older than ROCm
-            // 6's.
-            Err(RocmError::Unsupported { .. }) => {}
-            Err(error) => without_library(error)?,
-        }
+    if by_miopen(route, || library(OP, shape, &x, params.as_ref(), epsilon, &out))? {
+        return Ok(out);
     }
     let [gamma, beta] = params.as_ref().map_or([None; 2], |params| params.each_ref().map(Some));
     let device = x.hip_device();
@@ -116,7 +104,7 @@ pub fn group_norm(
 }
 
 /// By MIOpen, and the groups whose variance it lost again, as of a layer norm.
-fn by_miopen(
+fn library(
     op: &'static str,
     shape: Groups,
     x: &RocmTensor,
@@ -138,7 +126,7 @@ fn by_miopen(
     };
     let statistics = RocmTensor::empty(device, [2, shape.rows()], dtype)?;
     let [mean, rstd] = [row(&statistics, 0)?, row(&statistics, 1)?];
-    let [px, pg, pb, po, pm, pr]: [TensorArg<'_>; 6] = [x, &gamma, &beta, out, &mean, &rstd].map(arg);
+    let [px, pg, pb, po, pm, pr] = [x, &gamma, &beta, out, &mean, &rstd].map(whole);
     dnn.group_norm_forward(&desc, px, pg, pb, epsilon as f32, po, pm, pr)?;
     let kernel = KernelName::new("group_norm_repair").ty(x.kernel_type()?);
     let hip::Grid { threads, .. } = device.grid_rows(shape.rows(), shape.len());
@@ -162,18 +150,17 @@ pub fn group_norm_backward(
 ) -> Result<(RocmTensor, Option<[RocmTensor; 2]>), RocmError> {
     const OP: &str = "group_norm_backward";
     let shape = Groups::of(OP, &x, &gamma.iter().collect::<Vec<_>>(), groups)?;
-    one_device(OP, &[&x, &grad])?;
-    one_dtype(OP, &[&x, &grad])?;
-    same_shape(OP, &x, &grad)?;
+    check_gradient(OP, &x, &grad)?;
     let given = gamma.as_ref().unwrap_or(&x).dtype_of();
     let (x, gamma, grad) = (packed(x)?, gamma.map(packed).transpose()?, packed(grad)?);
     let (device, dtype) = (x.hip_device(), x.dtype_of());
-    let dx = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
+    let dx = x.empty_like()?;
     if dx.is_empty() {
         let zeros = || full_on(device, [shape.channels], 0i64.into(), given);
         return Ok((dx, if params { Some([zeros()?, zeros()?]) } else { None }));
     }
-    let statistics = params.then(|| RocmTensor::empty(device, [2, shape.rows()], wide(dtype))).transpose()?;
+    let statistics =
+        params.then(|| RocmTensor::empty(device, [2, shape.rows()], compute_dtype(dtype))).transpose()?;
     let grid = gradient_grid(device, shape.rows(), shape.len(), dtype);
     views_to(
         OP,

@@ -1,40 +1,56 @@
-//! Normalisations of rows.
+//! Norms and their gradients; here, what several of them share.
 
 pub(crate) mod batch;
 pub(crate) mod group;
 pub(crate) mod layer;
+pub(crate) mod rms;
+
+use std::sync::Arc;
 
 use burn_std::DType;
-use hip::{Grid, KernelName, LayerNormDesc, Route, TensorArg};
+use hip::{Device, Grid, KernelName, Route};
 
-use crate::dtype::Value;
+use crate::dtype::{Value, compute_dtype};
 use crate::error::invalid;
-use crate::ops::conv::without_library;
+use crate::ops::binary::binary;
 use crate::ops::data::{full_on, packed};
-use crate::ops::launch::{max_reach, views};
-use crate::ops::view::narrow;
-use crate::tensor::{RocmTensor, one_device, one_dtype};
-
-const OP: &str = "layer_norm";
-
-/// What statistics and sums of the dtype are kept in.
-pub(crate) fn wide(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
-}
+use crate::ops::launch::{max_reach, rows, views_to};
+use crate::ops::miopen::without_library;
+use crate::ops::view::{narrow, reshape};
+use crate::tensor::{RocmTensor, check_gradient, one_device, one_dtype};
 
 /// That parameters are where `x` is, all of its dtype or all of what that is computed in.
-pub(crate) fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
+fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
     let dtype = x.dtype_of();
     for param in params {
         one_device(op, &[x, param])?;
         one_dtype(op, &[params[0], param])?;
         let found = param.dtype_of();
-        if found != dtype && found != wide(dtype) {
-            let or = if wide(dtype) == dtype { "" } else { " or f32" };
+        if found != dtype && found != compute_dtype(dtype) {
+            let or = if compute_dtype(dtype) == dtype { "" } else { " or f32" };
             return invalid(op, format!("parameters of {}{or}", dtype.name()), found.name());
         }
     }
     Ok(())
+}
+
+/// That a tensor has floats.
+fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
+    match tensor.kernel_type()?.is_float() {
+        true => Ok(()),
+        false => Err(hip::Error::Unsupported { op, dtype: tensor.dtype_of().name().to_string() }),
+    }
+}
+
+/// The last axis of `x`, floats, which gamma has as its one.
+fn check_rows(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Result<usize> {
+    fits(op, x, &[gamma])?;
+    floats(op, x)?;
+    let Some(&len) = x.dims().last() else { return invalid(op, "at least one axis", "none") };
+    match gamma.dims() == [len] {
+        true => Ok(len),
+        false => invalid(op, format!("a scale of shape [{len}]"), format!("{:?}", gamma.dims())),
+    }
 }
 
 /// Checks that MIOpen can normalise `x`: it counts elements in 32 bits, and takes x and its
@@ -42,7 +58,7 @@ pub(crate) fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> 
 ///
 /// # Errors
 /// `Unsupported` if it can't.
-pub(crate) fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
+fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
     let unsupported = |what: String| Err(hip::Error::Unsupported { op, dtype: what });
     if x.len() > max_reach() {
         return unsupported(format!("{} elements", x.len()));
@@ -59,93 +75,110 @@ pub(crate) fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor
     Ok(())
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis.
-pub(crate) fn layer_norm(
-    x: RocmTensor,
-    gamma: RocmTensor,
-    beta: Option<RocmTensor>,
-    epsilon: f64,
-) -> hip::Result<RocmTensor> {
-    let Some(&len) = x.dims().last() else {
-        return invalid(OP, "at least one axis", "none");
-    };
-    fits(OP, &x, &[&gamma].into_iter().chain(&beta).collect::<Vec<_>>())?;
-    for (parameter, what) in [(Some(&gamma), "scale"), (beta.as_ref(), "shift")] {
-        let Some(parameter) = parameter else { continue };
-        if parameter.dims() != [len] {
-            return invalid(OP, format!("a {what} of shape [{len}]"), format!("{:?}", parameter.dims()));
-        }
+/// Whether MIOpen did the work, where `route` (`BURN_ROCM_NORM`) lets it; else an own kernel is to.
+fn by_miopen(route: Route, work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
+    if route == Route::Own {
+        return Ok(false);
     }
-    let (x, gamma, beta) = (packed(x)?, packed(gamma)?, beta.map(packed).transpose()?);
-    let out = RocmTensor::empty(x.hip_device(), x.layout().shape().clone(), x.dtype_of())?;
+    match work() {
+        Ok(()) => Ok(true),
+        Err(error) if route == Route::Library => Err(error),
+        // MIOpen lacks the dtypes, is older than ROCm 6's, can't count the elements or computes the shape wrong.
+        Err(hip::Error::Unsupported { .. }) => Ok(false),
+        Err(error) => without_library(error).map(|()| false),
+    }
+}
+
+/// Row `index` of a matrix.
+fn row(matrix: &RocmTensor, index: usize) -> hip::Result<RocmTensor> {
+    let len = matrix.dims()[1];
+    reshape(narrow(matrix.clone(), 0, index, 1)?, &[len])
+}
+
+/// The sums of `[outer, count, len]` over the middle axis, as `[outer, len]` of `dtype`.
+fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Result<RocmTensor> {
+    let device = partial.hip_device();
+    let &[outer, count, len] = partial.dims() else {
+        return invalid(op, "partial sums of rank 3", format!("{:?}", partial.dims()));
+    };
+    let out = RocmTensor::empty(device, [outer, len], dtype)?;
     if out.is_empty() {
         return Ok(out);
     }
-    let route = x.hip_device().norm_route()?;
-    let done = match route {
-        Route::Own => false,
-        Route::Auto | Route::Library => match by_miopen(&x, &gamma, beta.as_ref(), epsilon, &out) {
-            Ok(()) => true,
-            Err(error) if route == Route::Library => return Err(error),
-            // MIOpen lacks the dtypes, the tensor is too large for it, or it is older than ROCm
-            // 6's.
-            Err(hip::Error::Unsupported { .. }) => false,
-            Err(error) => {
-                without_library(error)?;
-                false
-            }
-        },
+    let kernel = KernelName::new("sum_partials").ty(out.kernel_type()?);
+    // The kernel gives 16 columns to a block: there are few, so each has all the threads it may, which share the
+    // sums' loads.
+    let grid = Grid {
+        threads: device.info().max_threads_per_block.min(1024),
+        ..device.grid_rows(outer * len.div_ceil(16), 16 * count)
     };
-    if !done {
-        let grid = out.hip_device().grid_kept_rows(out.len() / len, len);
-        let kernel = KernelName::new("layer_norm_rows").ty(x.kernel_type()?).ty(gamma.kernel_type()?);
-        by_kernel(kernel, grid, &[Some(&x), Some(&gamma), beta.as_ref()], epsilon, &out)?;
-    }
+    let dims = [Value::U64(outer as u64), Value::U64(count as u64), Value::U64(len as u64)];
+    rows(op, device, kernel, grid, &dims, &[partial], &[], &[&out])?;
     Ok(out)
 }
 
-/// Launches `kernel(rows, len, inputs.., epsilon, out)`.
-fn by_kernel(
-    kernel: KernelName,
-    grid: Grid,
-    inputs: &[Option<&RocmTensor>],
-    epsilon: f64,
-    out: &RocmTensor,
-) -> hip::Result<()> {
-    let len = out.dims().last().copied().unwrap_or(1);
-    let dims = [Value::U64((out.len() / len) as u64), Value::U64(len as u64)];
-    views(OP, out.hip_device(), kernel, grid, &dims, inputs, &[Value::F64(epsilon)], out)
+/// The grid of a gradient that keeps its rows: 32 bytes a thread of each tensor in compute types. At least 1024
+/// threads and two blocks a compute unit, so that one loads while another reduces; more where there are 32 rows for
+/// each, beside which the sums that a block writes are few.
+fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) -> Grid {
+    let each = 32 / compute_dtype(dtype).size();
+    let info = device.info();
+    let wanted = len.div_ceil(each).next_power_of_two().min(info.max_threads_per_block as usize) as u32;
+    let threads = wanted.max(info.warp_size).min(info.max_threads_per_block);
+    let units = info.compute_units as usize;
+    let resident = units * (info.max_threads_per_compute_unit / threads).max(1) as usize;
+    let least = units * (1024 / threads).max(2) as usize;
+    Grid { blocks: least.max(rows / 32).min(resident).min(rows).max(1) as u32, threads }
 }
 
-/// By MIOpen, which wants a shift and writes each row's statistics too. Its variance, the mean of squares less the
-/// squared mean, has no digits left where a row's mean is large: a kernel looks at the statistics and computes
-/// those rows again.
-fn by_miopen(
-    x: &RocmTensor,
-    gamma: &RocmTensor,
-    beta: Option<&RocmTensor>,
+/// The gradient of a norm of rows by x and, as `[sums, len]`, those by the parameters.
+#[allow(clippy::too_many_arguments)] // The op's own, and which op it is.
+fn rows_backward(
+    op: &'static str,
+    kernel: &'static str,
+    sums: usize,
+    [x, gamma, grad]: [RocmTensor; 3],
+    onto: Option<RocmTensor>,
     epsilon: f64,
-    out: &RocmTensor,
-) -> hip::Result<()> {
-    for_miopen(OP, x, &[gamma])?;
-    let device = x.hip_device();
-    let len = gamma.len();
-    let desc = LayerNormDesc { dtype: x.kernel_type()?, rows: x.len() / len, len };
-    let dnn = device.dnn()?;
-    dnn.has_layer_norm(desc.dtype)?;
-    let shift = match beta {
-        Some(beta) => beta.clone(),
-        None => full_on(device, [len], 0i64.into(), x.dtype_of())?,
+    params: bool,
+) -> hip::Result<(RocmTensor, Option<RocmTensor>)> {
+    let len = check_rows(op, &x, &gamma)?;
+    for like in [Some(&grad), onto.as_ref()].into_iter().flatten() {
+        check_gradient(op, &x, like)?;
+    }
+    let given = gamma.dtype_of();
+    let (x, gamma, grad) = (packed(x)?, packed(gamma)?, packed(grad)?);
+    let (device, dtype) = (x.hip_device(), x.dtype_of());
+    // `ONTO` of the kernel: other types are added behind it.
+    let (by_kernel, behind) = match onto {
+        Some(onto) if dtype == DType::F32 => (Some(packed(onto)?), None),
+        onto => (None, onto),
     };
-    // The mean of each row, then the reciprocal deviation of each.
-    let mean = RocmTensor::empty(device, [2, desc.rows], x.dtype_of())?;
-    let rstd = narrow(mean.clone(), 0, 1, 1)?;
-    let [px, pg, pb, po, pm, pr] = [x, gamma, &shift, out, &mean, &rstd]
-        .map(|tensor| TensorArg { buffer: tensor.buffer(), offset: tensor.byte_offset() });
-    dnn.layer_norm_forward(&desc, px, pg, pb, epsilon as f32, po, pm, pr)?;
-    let inputs = [Some(x), Some(gamma), beta, Some(&mean), Some(&rstd)];
-    // A block for as many rows as its threads look at within a few steps.
-    let Grid { threads, .. } = device.grid_kept_rows(desc.rows, len);
-    let grid = Grid { threads, ..device.grid(desc.rows * threads as usize) };
-    by_kernel(KernelName::new("layer_norm_repair").ty(desc.dtype), grid, &inputs, epsilon, out)
+    let dx = RocmTensor::empty(device, x.layout().shape().clone(), dtype)?;
+    if dx.is_empty() {
+        let zeros = params.then(|| full_on(device, [sums, len], 0i64.into(), given)).transpose()?;
+        return Ok((dx, zeros));
+    }
+    let count = dx.len() / len;
+    let grid = gradient_grid(device, count, len, dtype);
+    let blocks = grid.blocks as usize;
+    let partial =
+        params.then(|| RocmTensor::empty(device, [sums, blocks, len], compute_dtype(dtype))).transpose()?;
+    let dims = [Value::U64(count as u64), Value::U64(len as u64)];
+    views_to(
+        op,
+        device,
+        KernelName::new(kernel).ty(x.kernel_type()?).ty(gamma.kernel_type()?),
+        grid,
+        &dims,
+        &[Some(&x), Some(&grad), Some(&gamma), by_kernel.as_ref()],
+        &[Value::F64(epsilon)],
+        &[Some(&dx), partial.as_ref()],
+    )?;
+    let sums = partial.map(|partial| sum_partials(op, &partial, given)).transpose()?;
+    let dx = match behind {
+        Some(onto) => binary(op, "Add", dx, onto)?,
+        None => dx,
+    };
+    Ok((dx, sums))
 }

@@ -14,9 +14,9 @@ use hip::{Dnn, Fault, KernelName, PoolDesc, PoolMode};
 use crate::dtype::{Value, is_index};
 use crate::error::invalid;
 use crate::ops::cast::cast;
-use crate::ops::conv::{arg, without_library};
 use crate::ops::data::{full_on, packed};
 use crate::ops::launch::{MAX_REACH, rows};
+use crate::ops::miopen::{whole, without_library};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// The kernels' places along an axis keep within this.
@@ -246,8 +246,8 @@ pub(crate) fn max_gradient<const D: usize>(
     let grad = packed(grad)?;
     if window.miopen(x, &y, ty) {
         let desc = PoolDesc { index: indices.kernel_type()?, ..window.describe(x, &y, ty, PoolMode::Max) };
-        let places = Some(arg(&indices));
-        if served(&out, |dnn| dnn.pool_backward(&desc, arg(&grad), arg(&out), places))? {
+        let places = Some(whole(&indices));
+        if served(&out, |dnn| dnn.pool_backward(&desc, whole(&grad), whole(&out), places))? {
             return Ok(out);
         }
     }
@@ -279,7 +279,7 @@ pub(crate) fn average<const D: usize>(
     }
     if window.miopen(x.dims(), &y, ty) {
         let desc = window.describe(x.dims(), &y, ty, average_mode(count_include_pad));
-        if served(&out, |dnn| dnn.pool_forward(&desc, arg(&x), arg(&out), None))? {
+        if served(&out, |dnn| dnn.pool_forward(&desc, whole(&x), whole(&out), None))? {
             return Ok(out);
         }
     }
@@ -322,7 +322,7 @@ pub(crate) fn average_gradient<const D: usize>(
     let grad = packed(grad)?;
     if window.miopen(x, &y, ty) {
         let desc = window.describe(x, &y, ty, average_mode(count_include_pad));
-        if served(&out, |dnn| dnn.pool_backward(&desc, arg(&grad), arg(&out), None))? {
+        if served(&out, |dnn| dnn.pool_backward(&desc, whole(&grad), whole(&out), None))? {
             return Ok(out);
         }
     }

@@ -4,8 +4,8 @@ use burn_std::DType;
 
 use crate::RocmTensor;
 use crate::error::invalid;
-use crate::ops::loss::classes::float_type;
 use crate::ops::pool::{self, Window};
+use crate::tensor::float_type;
 use hip::Error as RocmError;
 
 /// A window over `[batch, channels, depth, height, width]` and how it moves, an entry for each of the last three axes.

@@ -1,0 +1,28 @@
+//! What the families that MIOpen computes share.
+
+use std::sync::Once;
+
+use hip::TensorArg;
+
+use crate::tensor::RocmTensor;
+
+/// The whole of a packed tensor as MIOpen takes it.
+pub(crate) fn whole(tensor: &RocmTensor) -> TensorArg<'_> {
+    TensorArg { buffer: tensor.buffer(), offset: tensor.byte_offset() }
+}
+
+/// `Ok` where what went wrong is MIOpen's affair and a kernel of this crate may take its place. Said once.
+pub(crate) fn without_library(error: hip::Error) -> hip::Result<()> {
+    static ONCE: Once = Once::new();
+    match error {
+        hip::Error::Unsupported { .. }
+        | hip::Error::Miopen { refused: true, .. }
+        | hip::Error::NotAvailable { .. } => {
+            ONCE.call_once(|| {
+                log::warn!("kernels of this crate take the place of MIOpen where it fails: {error}")
+            });
+            Ok(())
+        }
+        _ => Err(error),
+    }
+}

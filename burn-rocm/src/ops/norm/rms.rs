@@ -1,0 +1,82 @@
+//! RMS norm over the last axis.
+
+use hip::{Error as RocmError, KernelName, LayerNormDesc};
+
+use super::{by_miopen, check_rows, for_miopen, row, rows_backward};
+use crate::dtype::Value;
+use crate::ops::data::packed;
+use crate::ops::launch::rows;
+use crate::ops::miopen::whole;
+use crate::tensor::RocmTensor;
+
+/// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich
+/// 2019](https://arxiv.org/abs/1910.07467)).
+///
+/// MIOpen computes it (as T5's layer norm) if it has that for the dtype and gamma has the same
+/// dtype (`BURN_ROCM_NORM` overrides); otherwise an own kernel does.
+///
+/// # Shapes
+/// - x, result: `[.., len]`; gamma: `[len]`, of a dtype as for [`layer_norm`](super::layer::layer_norm())
+///
+/// # Errors
+/// As for [`layer_norm`](super::layer::layer_norm()).
+pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "rms_norm";
+    let len = check_rows(OP, &x, &gamma)?;
+    let (x, gamma) = (packed(x)?, packed(gamma)?);
+    let out = x.empty_like()?;
+    if out.is_empty() {
+        return Ok(out);
+    }
+    let library = || {
+        for_miopen(OP, &x, &[&gamma])?;
+        let desc = LayerNormDesc { dtype: x.kernel_type()?, rows: x.len() / len, len };
+        let dnn = x.hip_device().dnn()?;
+        dnn.has_rms_norm(desc.dtype)?;
+        // MIOpen writes each row's statistic too: a sum of squares, whose digits no mean takes away.
+        let rstd = RocmTensor::empty(x.hip_device(), [desc.rows], x.dtype_of())?;
+        dnn.rms_norm_forward(&desc, whole(&x), whole(&gamma), epsilon as f32, whole(&out), whole(&rstd))
+    };
+    if by_miopen(x.hip_device().norm_route()?, library)? {
+        return Ok(out);
+    }
+    let (device, count) = (out.hip_device(), out.len() / len);
+    let kernel = KernelName::new("rms_norm_rows").ty(out.kernel_type()?).ty(gamma.kernel_type()?);
+    let dims = [Value::U64(count as u64), Value::U64(len as u64)];
+    rows(
+        OP,
+        device,
+        kernel,
+        device.grid_kept_rows(count, len),
+        &dims,
+        &[&x, &gamma],
+        &[Value::F64(epsilon)],
+        &[&out],
+    )?;
+    Ok(out)
+}
+
+/// The gradients of [`rms_norm`] by x and, where `params` asks for it, by gamma, of its dtype; from x and the
+/// output's. `onto` as for [`layer_norm_backward`](super::layer::layer_norm_backward()).
+///
+/// # Errors
+/// As for [`rms_norm`], but for MIOpen's: it is not asked; and `Invalid` where `onto` is not like x.
+pub fn rms_norm_backward(
+    x: RocmTensor,
+    gamma: RocmTensor,
+    grad: RocmTensor,
+    onto: Option<RocmTensor>,
+    epsilon: f64,
+    params: bool,
+) -> Result<(RocmTensor, Option<RocmTensor>), RocmError> {
+    let (dx, sums) = rows_backward(
+        "rms_norm_backward",
+        "rms_norm_rows_backward",
+        1,
+        [x, gamma, grad],
+        onto,
+        epsilon,
+        params,
+    )?;
+    Ok((dx, sums.map(|sums| row(&sums, 0)).transpose()?))
+}
