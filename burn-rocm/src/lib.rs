@@ -71,6 +71,6 @@ pub use hip::{
     is_available, passed_over, provider, rocm_device_count, select_provider, survey,
 };
 pub use layout::Layout;
-pub use ops::data::read_with_fault;
+pub use ops::transfer::read_with_fault;
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;

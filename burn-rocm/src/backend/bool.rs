@@ -11,7 +11,7 @@ use crate::dtype::truth;
 use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::{
-    argwhere, binary, cast, cat, compare, data, index, mask, reduce, slice_assign, unary, view,
+    argwhere, binary, cast, cat, compare, create, index, mask, reduce, slice_assign, transfer, unary, view,
 };
 use crate::tensor::RocmTensor;
 
@@ -19,27 +19,27 @@ use crate::tensor::RocmTensor;
 impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Rocm<F, I, B> {
     fn bool_empty(shape: Shape, device: &RocmDevice, dtype: BoolDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::empty(device, shape, dtype.into()).or_raise()
+        create::empty(device, shape, dtype.into()).or_raise()
     }
 
     fn bool_zeros(shape: Shape, device: &RocmDevice, dtype: BoolDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::full(device, shape, false.into(), dtype.into()).or_raise()
+        create::full(device, shape, false.into(), dtype.into()).or_raise()
     }
 
     fn bool_ones(shape: Shape, device: &RocmDevice, dtype: BoolDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::full(device, shape, true.into(), dtype.into()).or_raise()
+        create::full(device, shape, true.into(), dtype.into()).or_raise()
     }
 
     async fn bool_into_data(tensor: RocmTensor) -> Result<TensorData, ExecutionError> {
-        data::read(tensor).map_err(execution)
+        transfer::read(tensor).map_err(execution)
     }
 
     fn bool_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
         Self::makes(data.dtype, device);
-        let dtype = data::bool_dtype(data.dtype);
-        data::upload(data, dtype, device).or_raise()
+        let dtype = transfer::bool_dtype(data.dtype);
+        transfer::upload(data, dtype, device).or_raise()
     }
 
     fn bool_into_int(tensor: RocmTensor, out_dtype: IntDType) -> RocmTensor {
@@ -55,7 +55,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Roc
     }
 
     fn bool_to_device(tensor: RocmTensor, device: &RocmDevice) -> RocmTensor {
-        data::to_device(tensor, device).or_raise()
+        transfer::to_device(tensor, device).or_raise()
     }
 
     fn bool_transpose(tensor: RocmTensor) -> RocmTensor {

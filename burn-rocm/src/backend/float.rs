@@ -12,8 +12,8 @@ use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::interpolate::Padding;
 use crate::ops::{
-    binary, cast, cat, compare, data, index, index_nd, interpolate, mask, matmul, random, reduce, scan,
-    slice_assign, sort, unary, view,
+    binary, cast, cat, compare, create, index, index_nd, interpolate, mask, matmul, random, reduce, scan,
+    slice_assign, sort, transfer, unary, view,
 };
 use crate::tensor::RocmTensor;
 
@@ -22,7 +22,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     fn float_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
         Self::makes(data.dtype, device);
         let dtype = data.dtype;
-        data::upload(data, dtype, device).or_raise()
+        transfer::upload(data, dtype, device).or_raise()
     }
 
     fn float_random(
@@ -37,21 +37,21 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
 
     fn float_zeros(shape: Shape, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::full(device, shape, 0i64.into(), dtype.into()).or_raise()
+        create::full(device, shape, 0i64.into(), dtype.into()).or_raise()
     }
 
     fn float_ones(shape: Shape, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::full(device, shape, 1i64.into(), dtype.into()).or_raise()
+        create::full(device, shape, 1i64.into(), dtype.into()).or_raise()
     }
 
     fn float_full(shape: Shape, fill_value: Scalar, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::full(device, shape, fill_value, dtype.into()).or_raise()
+        create::full(device, shape, fill_value, dtype.into()).or_raise()
     }
 
     async fn float_into_data(tensor: RocmTensor) -> Result<TensorData, ExecutionError> {
-        data::read(tensor).map_err(execution)
+        transfer::read(tensor).map_err(execution)
     }
 
     fn float_device(tensor: &RocmTensor) -> RocmDevice {
@@ -59,7 +59,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_to_device(tensor: RocmTensor, device: &RocmDevice) -> RocmTensor {
-        data::to_device(tensor, device).or_raise()
+        transfer::to_device(tensor, device).or_raise()
     }
 
     fn float_into_int(tensor: RocmTensor, out_dtype: IntDType) -> RocmTensor {
@@ -68,7 +68,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
 
     fn float_empty(shape: Shape, device: &RocmDevice, dtype: FloatDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::empty(device, shape, dtype.into()).or_raise()
+        create::empty(device, shape, dtype.into()).or_raise()
     }
 
     fn float_repeat_dim(tensor: RocmTensor, dim: usize, times: usize) -> RocmTensor {

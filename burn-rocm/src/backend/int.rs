@@ -13,8 +13,8 @@ use crate::device::RocmDevice;
 use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::{
-    binary, cast, cat, compare, data, index, index_nd, mask, matmul, random, reduce, scan, slice_assign,
-    sort, unary, view,
+    binary, cast, cat, compare, create, index, index_nd, mask, matmul, random, reduce, scan, slice_assign,
+    sort, transfer, unary, view,
 };
 use crate::tensor::RocmTensor;
 
@@ -22,17 +22,17 @@ use crate::tensor::RocmTensor;
 impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm<F, I, B> {
     fn int_empty(shape: Shape, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::empty(device, shape, dtype.into()).or_raise()
+        create::empty(device, shape, dtype.into()).or_raise()
     }
 
     async fn int_into_data(tensor: RocmTensor) -> Result<TensorData, ExecutionError> {
-        data::read(tensor).map_err(execution)
+        transfer::read(tensor).map_err(execution)
     }
 
     fn int_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
         Self::makes(data.dtype, device);
         let dtype = data.dtype;
-        data::upload(data, dtype, device).or_raise()
+        transfer::upload(data, dtype, device).or_raise()
     }
 
     fn int_device(tensor: &RocmTensor) -> RocmDevice {
@@ -40,7 +40,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn int_to_device(tensor: RocmTensor, device: &RocmDevice) -> RocmTensor {
-        data::to_device(tensor, device).or_raise()
+        transfer::to_device(tensor, device).or_raise()
     }
 
     fn int_transpose(tensor: RocmTensor) -> RocmTensor {
@@ -258,17 +258,17 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
 
     fn int_zeros(shape: Shape, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::full(device, shape, 0i64.into(), dtype.into()).or_raise()
+        create::full(device, shape, 0i64.into(), dtype.into()).or_raise()
     }
 
     fn int_ones(shape: Shape, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::full(device, shape, 1i64.into(), dtype.into()).or_raise()
+        create::full(device, shape, 1i64.into(), dtype.into()).or_raise()
     }
 
     fn int_full(shape: Shape, fill_value: Scalar, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::full(device, shape, fill_value, dtype.into()).or_raise()
+        create::full(device, shape, fill_value, dtype.into()).or_raise()
     }
 
     fn int_sum(tensor: RocmTensor) -> RocmTensor {
@@ -402,7 +402,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
 
     fn int_arange_step(range: Range<i64>, step: usize, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
         Self::makes(dtype, device);
-        data::arange(device, range, step, dtype.into()).or_raise()
+        create::arange(device, range, step, dtype.into()).or_raise()
     }
 
     fn bitwise_and(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {

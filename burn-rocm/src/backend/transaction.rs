@@ -7,7 +7,7 @@ use burn_backend::backend::ops::{
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::execution;
-use crate::ops::data;
+use crate::ops::transfer;
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> TransactionOps<Self> for Rocm<F, I, B> {
     async fn tr_execute(
@@ -16,7 +16,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> TransactionOps<Self> for Ro
         let TransactionPrimitive { read_floats, read_qfloats, read_ints, read_bools, .. } = transaction;
         let (floats, ints) = (read_floats.len(), read_ints.len());
         let tensors = [read_floats, read_ints, read_bools].concat();
-        let mut read_floats = data::read_all(tensors).map_err(execution)?;
+        let mut read_floats = transfer::read_all(tensors).map_err(execution)?;
         let mut read_ints = read_floats.split_off(floats);
         let read_bools = read_ints.split_off(ints);
         // A quantised tensor's values and scales are read together, by its own method.

@@ -8,7 +8,8 @@ use hip::{Device, Error as RocmError, KernelName};
 use crate::dtype::{Value, kernel_type};
 use crate::error::unsupported;
 use crate::ops::cast::cast;
-use crate::ops::data::{full_on, packed};
+use crate::ops::copy::packed;
+use crate::ops::create::full_on;
 use crate::ops::multi_tensor::{Row, Writes, tables};
 use crate::tensor::RocmTensor;
 
@@ -123,6 +124,6 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
 /// # Errors
 /// The device's own, and what it recorded.
 pub fn any_set(flags: Vec<RocmTensor>) -> Result<bool, RocmError> {
-    let read = crate::ops::data::read_all(flags)?;
+    let read = crate::ops::transfer::read_all(flags)?;
     Ok(read.iter().any(|data| data.iter::<u32>().any(|flag| flag != 0)))
 }

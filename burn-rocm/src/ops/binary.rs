@@ -4,7 +4,7 @@ use burn_backend::Scalar;
 use burn_std::DType;
 use hip::{Fault, KernelName};
 
-use super::data::packed;
+use super::copy::packed;
 use super::launch::{Operand, Output, Walk, element_wise, is_packed};
 use crate::dtype::{Value, compute, element};
 use crate::error::invalid;

@@ -3,7 +3,7 @@
 use burn_std::{BoolStore, DType};
 use hip::KernelName;
 
-use super::data::packed;
+use super::copy::packed;
 use super::launch::flat;
 use crate::layout::inverse;
 use crate::tensor::RocmTensor;

@@ -3,7 +3,7 @@
 
 use hip::KernelName;
 
-use super::data::assign;
+use super::copy::assign;
 use super::launch::{max_reach, submit};
 use super::view::narrow;
 use crate::dtype::raw_type;
@@ -197,8 +197,8 @@ mod tests {
     use burn_backend::TensorData;
     use burn_std::{DType, Slice};
 
-    use super::super::data::{read, upload};
     use super::super::slice_assign::slice_assign;
+    use super::super::transfer::{read, upload};
     use super::super::view::{flip, reshape, slice, swap_dims};
     use super::*;
     use crate::RocmDevice;

@@ -7,7 +7,7 @@ use burn_std::{BoolDType, BoolStore, DType, Shape};
 use hip::{Device, KernelName};
 
 use super::cast::cast;
-use super::data::packed;
+use super::copy::packed;
 use super::launch::{Operand, Output, Walk, flat, is_packed};
 use crate::dtype::element;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};

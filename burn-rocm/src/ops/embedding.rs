@@ -1,6 +1,6 @@
 //! Embeddings: rows of a table by indices, and the table's gradient.
 
-use super::data::full_on;
+use super::create::full_on;
 use super::index::{Join, select, select_into};
 use super::view::reshape;
 use crate::error::invalid;

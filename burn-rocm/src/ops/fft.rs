@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn_backend::DType;
 use hip::{Device, KernelName};
 
-use super::data::packed;
+use super::copy::packed;
 use super::launch::rows;
 use crate::dtype::Value;
 use crate::error::invalid;

@@ -4,7 +4,7 @@ use burn_std::DType;
 use hip::{Fault, KernelName};
 
 use super::cast::cast;
-use super::data::writable;
+use super::copy::writable;
 use super::launch::{Operand, Output, Walk, rows};
 use crate::dtype::{Value, is_index, raw_type};
 use crate::error::invalid;

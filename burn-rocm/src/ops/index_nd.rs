@@ -5,7 +5,8 @@ use burn_std::DType;
 use hip::{Fault, KernelName};
 
 use super::cast::cast;
-use super::data::{contiguous, full_on, packed, writable};
+use super::copy::{contiguous, packed, writable};
+use super::create::full_on;
 use super::index::{Join, check_size, index, pick_rows, put_rows};
 use super::launch::rows;
 use super::sort::sort_with_indices;

@@ -3,7 +3,8 @@
 use burn_std::DType;
 use hip::KernelName;
 
-use super::data::{full_on, packed};
+use super::copy::packed;
+use super::create::full_on;
 use super::launch::rows;
 use crate::dtype::Value;
 use crate::error::invalid;

@@ -6,7 +6,8 @@ use std::sync::Once;
 use burn_std::DType;
 use hip::{KernelName, MatrixView, Route, matmul_route};
 
-use super::data::{assign, contiguous, copy, full_on};
+use super::copy::{assign, contiguous, copy};
+use super::create::full_on;
 use super::launch::{max_reach, views};
 use super::view::expand;
 use super::{is_gradient, view};

@@ -1,6 +1,6 @@
-//! The ops, one file a family. They know tensors, layouts and the `hip` crate; of Burn only shapes, dtypes and
-//! scalars. Each checks its inputs, then launches; none waits for the device but
-//! `data::read` and `argwhere`.
+//! The ops, one file or folder a family, its gradients with it. They know tensors, layouts and the `hip` crate; of
+//! Burn only shapes, dtypes and scalars. Each checks its inputs, then launches; none waits for the device but
+//! `transfer::read` and `argwhere`.
 
 pub(crate) mod activation;
 pub mod amp;
@@ -11,7 +11,8 @@ pub(crate) mod cast;
 pub(crate) mod cat;
 pub(crate) mod compare;
 pub(crate) mod conv;
-pub(crate) mod data;
+pub(crate) mod copy;
+pub(crate) mod create;
 pub(crate) mod embedding;
 pub(crate) mod fft;
 pub(crate) mod index;
@@ -34,6 +35,7 @@ pub(crate) mod scan;
 pub(crate) mod slice_assign;
 pub(crate) mod softmax;
 pub(crate) mod sort;
+pub(crate) mod transfer;
 pub(crate) mod unary;
 pub(crate) mod view;
 

@@ -9,7 +9,7 @@ use super::amp::cast_all;
 use crate::dtype::Value;
 use crate::error::{invalid, unsupported};
 use crate::ops::cast::cast;
-use crate::ops::data::packed;
+use crate::ops::copy::packed;
 use crate::ops::launch::is_packed;
 use crate::ops::multi_tensor::{Row, Writes, tables};
 use crate::tensor::{RocmTensor, one_device};

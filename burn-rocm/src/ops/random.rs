@@ -10,7 +10,7 @@ use burn_std::{DType, Shape, bf16, f16};
 use hip::KernelName;
 
 use super::cast::cast;
-use super::data::empty;
+use super::create::empty;
 use super::launch::flat;
 use crate::device::RocmDevice;
 use crate::dtype::Value;

@@ -8,7 +8,8 @@ use hip::{Device, Grid, KernelName};
 
 use super::cast::cast;
 use super::cat::cat;
-use super::data::{full_on, packed};
+use super::copy::packed;
+use super::create::full_on;
 use super::launch::{max_reach, rows};
 use super::view::{narrow, permute, reshape};
 use crate::dtype::Value;

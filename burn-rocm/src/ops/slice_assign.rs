@@ -3,7 +3,7 @@
 use burn_std::Slice;
 
 use super::cat::cat_as;
-use super::data::{assign, copy};
+use super::copy::{assign, copy};
 use super::view::narrow;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};

@@ -2,7 +2,7 @@
 
 use hip::{Error as RocmError, KernelName};
 
-use super::data::packed;
+use super::copy::packed;
 use super::reduce::Lines;
 use crate::tensor::{RocmTensor, check_gradient};
 

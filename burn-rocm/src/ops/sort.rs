@@ -4,7 +4,7 @@ use burn_std::DType;
 use hip::KernelName;
 
 use super::cast::cast;
-use super::data::packed;
+use super::copy::packed;
 use super::launch::rows;
 use super::view::{narrow, permute};
 use crate::dtype::{Value, raw_type};

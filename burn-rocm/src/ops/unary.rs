@@ -90,7 +90,7 @@ pub(crate) fn powi_scalar(op: &'static str, tensor: RocmTensor, exponent: Scalar
     use super::binary::{binary, scalar};
     let float = tensor.kernel_type()?.is_float();
     match exponent.elem::<i64>() {
-        0 => super::data::full_on(
+        0 => super::create::full_on(
             tensor.hip_device(),
             tensor.layout().shape().clone(),
             1i64.into(),

@@ -3,7 +3,7 @@
 
 use burn_std::Slice;
 
-use super::data::{contiguous, copy};
+use super::copy::{contiguous, copy};
 use crate::tensor::{RocmTensor, check_axis};
 
 /// The same elements in row-major order under another shape.

@@ -9,7 +9,7 @@ use crate::dtype::{Value, compute};
 use crate::error::invalid;
 use crate::layout::broadcast_shape;
 use crate::ops::binary::{binary, dense_map, scalar};
-use crate::ops::data::packed;
+use crate::ops::copy::packed;
 use crate::ops::launch::{rows, views_to};
 use crate::ops::mask::{check_mask, mask_fill};
 use crate::ops::matmul::{matmul, scaled};

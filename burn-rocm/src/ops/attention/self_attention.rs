@@ -7,7 +7,7 @@ use super::options::AttentionOptions;
 use super::trained;
 use crate::dtype::Value;
 use crate::error::{invalid, unsupported};
-use crate::ops::data::{contiguous, copy, packed};
+use crate::ops::copy::{contiguous, copy, packed};
 use crate::ops::launch::rows;
 use crate::ops::linear::{bias_backward, linear, weight_backward, x_product};
 use crate::ops::view::{narrow, permute, reshape, swap_dims};

@@ -10,7 +10,7 @@ use super::softmax::Joined;
 use super::{LEAST_QUERIES, OP, TILE, expand, strides};
 use crate::dtype::{Value, compute, compute_dtype};
 use crate::error::invalid;
-use crate::ops::data::{assign, contiguous, packed};
+use crate::ops::copy::{assign, contiguous, packed};
 use crate::ops::launch::{rows, views, views_to};
 use crate::ops::mask::check_mask;
 use crate::ops::matmul::{is_one_batch, matmul, scaled, scaled_to};

@@ -3,7 +3,7 @@
 use super::options::Options;
 use crate::RocmTensor;
 use crate::ops::activation::{Act, bias_act, bias_act_backward};
-use crate::ops::data::packed;
+use crate::ops::copy::packed;
 use hip::{Activation, Error as RocmError};
 
 const OP: &str = "conv_act";

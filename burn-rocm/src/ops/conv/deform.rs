@@ -12,7 +12,8 @@ use crate::dtype::Value;
 use crate::error::invalid;
 use crate::ops::binary::binary;
 use crate::ops::cast::cast;
-use crate::ops::data::{assign, full_on, packed};
+use crate::ops::copy::{assign, packed};
+use crate::ops::create::full_on;
 use crate::ops::launch::rows;
 use crate::ops::matmul::matmul;
 use crate::ops::view::{narrow, permute, reshape, swap_dims};
@@ -410,7 +411,7 @@ fn backward_within(
 mod tests {
     use super::*;
     use crate::RocmDevice;
-    use crate::ops::data::{read, upload};
+    use crate::ops::transfer::{read, upload};
     use burn_backend::TensorData;
 
     /// Numbers in -1..1 that look random.

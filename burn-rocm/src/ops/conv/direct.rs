@@ -7,7 +7,7 @@ use super::options::Options;
 use crate::dtype::{Value, raw_type};
 use crate::error::invalid;
 use crate::ops::cast::cast;
-use crate::ops::data::packed;
+use crate::ops::copy::packed;
 use crate::ops::launch::rows;
 use crate::ops::reduce::reduce_dim;
 use crate::ops::view::reshape;

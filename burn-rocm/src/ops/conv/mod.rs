@@ -14,7 +14,8 @@ use options::Options;
 
 use crate::error::{invalid, unsupported};
 use crate::ops::binary::binary;
-use crate::ops::data::{assign, full_on, packed};
+use crate::ops::copy::{assign, packed};
+use crate::ops::create::full_on;
 use crate::ops::is_gradient;
 use crate::ops::launch::MAX_REACH;
 use crate::ops::miopen::{whole, without_library};

@@ -2,11 +2,13 @@
 
 use hip::{Device, Fault, Grid, KernelName};
 
+use super::{items_grid, one_gradient, room, total};
 use crate::RocmTensor;
 use crate::dtype::{Value, compute, compute_dtype};
 use crate::error::invalid;
 use crate::ops::cast::cast;
-use crate::ops::data::{full_on, packed};
+use crate::ops::copy::packed;
+use crate::ops::create::full_on;
 use crate::ops::index::{check_size, index};
 use crate::ops::launch::views;
 use crate::tensor::{float_type, one_device};
@@ -40,8 +42,6 @@ pub struct ClassTargets {
 /// How many pad tokens the kernels take.
 pub const MAX_PAD_TOKENS: usize = 8;
 
-/// Items that one block takes alone: the sums of several blocks are joined by one more launch.
-const ONE_BLOCK: usize = 1 << 14;
 /// Rows up to this length are a thread's work each (`SHORT` of `loss.hip`).
 const SHORT: usize = 32;
 
@@ -50,48 +50,6 @@ const SHORT: usize = 32;
 /// blocks, 65536 rows of 1000 in 0.09 and 0.48 ms.
 fn by_warps(device: &Device, rows: usize, len: usize) -> bool {
     len <= 1024 || len <= 1 << 14 && rows >= 16 * device.info().compute_units as usize
-}
-
-/// A grid over items without rows of their own.
-pub(super) fn items_grid(device: &Device, items: usize) -> Grid {
-    let grid = device.grid(items);
-    if items <= ONE_BLOCK { Grid { blocks: 1, ..grid } } else { grid }
-}
-
-/// Room for each block's sums, `None` where there is one block.
-pub(super) fn room(like: &RocmTensor, grid: Grid) -> hip::Result<Option<RocmTensor>> {
-    let sums =
-        || RocmTensor::empty(like.hip_device(), [grid.blocks as usize, 2], compute_dtype(like.dtype_of()));
-    (grid.blocks > 1).then(sums).transpose()
-}
-
-/// Joins the sums of several blocks to the loss.
-pub(super) fn total(
-    op: &'static str,
-    partial: Option<&RocmTensor>,
-    weight: Option<&RocmTensor>,
-    divisor: f64,
-    out: &RocmTensor,
-) -> hip::Result<()> {
-    let Some(partial) = partial else { return Ok(()) };
-    let parts = partial.dims()[0];
-    let kernel = KernelName::new("loss_total").ty(out.kernel_type()?);
-    // One block, so a large one: eight parts a thread.
-    let info = out.hip_device().info();
-    let wanted = parts.div_ceil(8).next_power_of_two().min(info.max_threads_per_block as usize) as u32;
-    let grid = Grid { blocks: 1, threads: wanted.max(info.warp_size).min(info.max_threads_per_block) };
-    let (dims, scalars) = ([Value::U64(parts as u64)], [Value::F64(divisor)]);
-    views(op, out.hip_device(), kernel, grid, &dims, &[Some(partial), weight], &scalars, out)
-}
-
-/// One element that the gradient of a loss is.
-pub(super) fn one_gradient(op: &'static str, x: &RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
-    one_device(op, &[x, &grad])?;
-    if grad.dims() != [1] || grad.dtype_of() != x.dtype_of() {
-        let found = format!("{:?} of {}", grad.dims(), grad.dtype_of().name());
-        return invalid(op, format!("a gradient of shape [1] of {}", x.dtype_of().name()), found);
-    }
-    packed(grad)
 }
 
 /// What both passes check and hand to the kernels.

@@ -7,7 +7,8 @@ use hip::{Fault, Grid, KernelName};
 use crate::dtype::{Value, compute_dtype};
 use crate::error::invalid;
 use crate::ops::cast::cast;
-use crate::ops::data::{full_on, packed};
+use crate::ops::copy::packed;
+use crate::ops::create::full_on;
 use crate::ops::launch::rows;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 

@@ -2,12 +2,13 @@
 
 use hip::{Fault, KernelName};
 
-use super::classes::{items_grid, one_gradient, room, total};
+use super::{items_grid, one_gradient, room, total};
 use crate::RocmTensor;
 use crate::dtype::{Value, compute, compute_dtype};
 use crate::error::invalid;
 use crate::ops::cast::cast;
-use crate::ops::data::{full_on, packed};
+use crate::ops::copy::packed;
+use crate::ops::create::full_on;
 use crate::ops::index::index;
 use crate::ops::launch::{views, views_to};
 use crate::tensor::{float_type, one_device, one_dtype};
@@ -157,8 +158,7 @@ fn gradients(
     both: bool,
 ) -> hip::Result<(RocmTensor, Option<RocmTensor>)> {
     let (device, n) = (a.hip_device(), a.len());
-    let out = || RocmTensor::empty(device, a.layout().shape().clone(), a.dtype_of());
-    let (by_a, by_b) = (out()?, both.then(out).transpose()?);
+    let (by_a, by_b) = (a.empty_like()?, both.then(|| a.empty_like()).transpose()?);
     if n > 0 {
         let (inputs, outputs) = ([Some(a), b, Some(grad)], [Some(&by_a), by_b.as_ref()]);
         let dims = [Value::U64(n as u64)];
@@ -305,7 +305,7 @@ pub fn binary_cross_entropy_backward(
     let binary = Binary::new(OP, x, weights, of)?;
     let (x, device) = (&binary.x, binary.x.hip_device());
     let grad = one_gradient(OP, x, grad)?;
-    let out = RocmTensor::empty(device, x.layout().shape().clone(), x.dtype_of())?;
+    let out = x.empty_like()?;
     if out.is_empty() {
         return Ok(out);
     }

@@ -4,7 +4,8 @@ use std::hash::{BuildHasher, Hasher};
 
 use burn_backend::TensorData;
 
-use super::super::data::{full, read, upload};
+use super::super::create::full;
+use super::super::transfer::{read, upload};
 use super::super::view::{narrow, permute, reshape, swap_dims};
 use super::*;
 use crate::RocmDevice;

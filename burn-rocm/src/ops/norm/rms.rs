@@ -4,7 +4,7 @@ use hip::{Error as RocmError, KernelName, LayerNormDesc};
 
 use super::{by_miopen, check_rows, for_miopen, row, rows_backward};
 use crate::dtype::Value;
-use crate::ops::data::packed;
+use crate::ops::copy::packed;
 use crate::ops::launch::rows;
 use crate::ops::miopen::whole;
 use crate::tensor::RocmTensor;

@@ -10,7 +10,7 @@ use super::quantize::{dequantize, unpacked};
 use crate::dtype::Value;
 use crate::error::invalid;
 use crate::layout::{Layout, broadcast_shape, collapse};
-use crate::ops::data::full_on;
+use crate::ops::create::full_on;
 use crate::ops::launch::rows;
 use crate::ops::{matmul, view};
 use crate::qtensor::RocmQTensor;

@@ -1,0 +1,138 @@
+//! Copies on a device: of a tensor in row-major order, where its own order will not do, and over a part of another.
+
+use hip::KernelName;
+
+use super::launch::{Operand, Output, Walk, is_packed, views};
+use crate::dtype::{Value, raw_type};
+use crate::error::invalid;
+use crate::layout::collapse;
+use crate::tensor::RocmTensor;
+
+/// The tensor with its elements in row-major order.
+pub(crate) fn contiguous(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    if tensor.is_contiguous() { Ok(tensor) } else { copy(&tensor) }
+}
+
+/// The tensor as the contiguous kernels take it: row-major from an aligned byte.
+pub(crate) fn packed(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    if is_packed(&tensor) { Ok(tensor) } else { copy(&tensor) }
+}
+
+/// A copy in row-major order, in a buffer of its own.
+pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
+    let out = tensor.empty_like()?;
+    if tensor.is_contiguous() {
+        let bytes = tensor.len() * tensor.dtype_size();
+        if bytes > 0 {
+            out.hip_device().copy(tensor.buffer(), tensor.byte_offset(), out.buffer(), 0, bytes)?;
+        }
+        return Ok(out);
+    }
+    let raw = raw_type(tensor.kernel_type()?);
+    if let Some(plane) = Transposed::of(tensor) {
+        plane.copy(tensor, &out, KernelName::new("copy_transposed").ty(raw))?;
+        return Ok(out);
+    }
+    let kernel = KernelName::new("copy_strided").ty(raw);
+    if !in_units(tensor, &out)? {
+        Walk::new("copy", kernel, tensor.dims(), &[Operand::whole(tensor)], Output::Row(&out)).launch()?;
+    }
+    Ok(out)
+}
+
+/// Copies by 16 bytes where runs of the tensor's elements lie side by side in memory, as where the outer axes alone
+/// are permuted: whether they do.
+fn in_units(tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
+    const BYTES: usize = 16;
+    if out.hip_device().block_threads() == 1 {
+        return Ok(false); // a core copies a run as fast by elements
+    }
+    let per_unit = BYTES / tensor.dtype_size();
+    let merged = collapse(tensor.dims(), [tensor.layout().strides()]);
+    let (mut shape, mut strides) = (merged.shape, merged.strides[0].clone());
+    let (Some(run), Some(&step)) = (shape.last_mut(), strides.last()) else { return Ok(false) };
+    let whole = |stride: &isize| stride.unsigned_abs().is_multiple_of(per_unit);
+    let outer = strides.len() - 1;
+    if step != 1
+        || !run.is_multiple_of(per_unit)
+        || !strides[..outer].iter().all(whole)
+        || !tensor.layout().offset().is_multiple_of(per_unit)
+    {
+        return Ok(false);
+    }
+    *run /= per_unit;
+    for stride in &mut strides[..outer] {
+        *stride /= per_unit as isize;
+    }
+    let kernel = KernelName::new("copy_strided_units").int(BYTES as i32);
+    let from = Operand::units(tensor, &strides, BYTES);
+    Walk::new("copy", kernel, &shape, &[from], Output::Row(out)).units(BYTES).launch()?;
+    Ok(true)
+}
+
+/// A packed tensor that the caller may write: this one if nobody else holds its buffer, else a copy.
+pub(crate) fn writable(mut tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    if is_packed(&tensor) && tensor.can_overwrite() { Ok(tensor) } else { copy(&tensor) }
+}
+
+/// Copies `value` over the elements of `target` that `region`, a view of it, names.
+pub(crate) fn assign(op: &'static str, region: &RocmTensor, value: &RocmTensor) -> hip::Result<()> {
+    if region.dims() != value.dims() {
+        return invalid(op, format!("a value of shape {:?}", region.dims()), format!("{:?}", value.dims()));
+    }
+    if region.is_empty() {
+        return Ok(());
+    }
+    if region.is_contiguous() && value.is_contiguous() {
+        let bytes = region.len() * region.dtype_size();
+        let (from, to) = (value.byte_offset(), region.byte_offset());
+        return region.hip_device().copy(value.buffer(), from, region.buffer(), to, bytes);
+    }
+    let kernel = KernelName::new("copy_to_strided").ty(raw_type(region.kernel_type()?));
+    Walk::new(op, kernel, region.dims(), &[Operand::whole(value)], Output::Last(Operand::whole(region)))
+        .launch()
+}
+
+/// A batch of transposed matrices: rows lie one element apart, columns further.
+struct Transposed {
+    batches: usize,
+    rows: usize,
+    columns: usize,
+    batch_stride: usize,
+    column_stride: usize,
+}
+
+impl Transposed {
+    /// The tile of `copy_transposed`; smaller matrices go element by element.
+    const TILE: usize = 32;
+
+    fn of(tensor: &RocmTensor) -> Option<Self> {
+        let merged = collapse(tensor.dims(), [tensor.layout().strides()]);
+        let strides = merged.strides[0].as_slice();
+        let (batches, batch_stride, rows, columns, column_stride) = match (merged.shape.as_slice(), strides) {
+            (&[rows, columns], &[1, c]) => (1, 0, rows, columns, c),
+            (&[batches, rows, columns], &[b, 1, c]) => (batches, b, rows, columns, c),
+            _ => return None,
+        };
+        let large = rows >= Self::TILE && columns >= Self::TILE;
+        (large && batch_stride >= 0 && column_stride > 0).then_some(Self {
+            batches,
+            rows,
+            columns,
+            batch_stride: batch_stride as usize,
+            column_stride: column_stride as usize,
+        })
+    }
+
+    fn copy(&self, tensor: &RocmTensor, out: &RocmTensor, kernel: KernelName) -> hip::Result<()> {
+        let device = out.hip_device();
+        // In registers a block transposes 64 x 64 elements of 4 bytes.
+        let side = if device.block_threads() == 1 { Self::TILE } else { 2 * Self::TILE };
+        let tiles = self.batches * self.rows.div_ceil(side) * self.columns.div_ceil(side);
+        let grid = device.grid_rows(tiles, usize::MAX);
+        let dims = [self.batches, self.rows, self.columns, self.batch_stride, self.column_stride]
+            .map(|value| Value::U64(value as u64));
+        // The view is dense in another order, or has gaps between columns: its own span is what is read.
+        views("copy", device, kernel, grid, &dims, &[Some(tensor)], &[], out)
+    }
+}

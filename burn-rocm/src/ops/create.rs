@@ -1,0 +1,85 @@
+//! New tensors: empty, full of one value, counting.
+
+use std::sync::Arc;
+
+use burn_backend::Scalar;
+use burn_std::{DType, Shape, bf16, f16};
+use hip::{Device, KernelName, Operands};
+
+use super::launch::{flat, put_off};
+use crate::device::RocmDevice;
+use crate::dtype::{Value, bits, raw_type};
+use crate::error::invalid;
+use crate::tensor::RocmTensor;
+
+/// A tensor of unspecified elements.
+pub(crate) fn empty(device: &RocmDevice, shape: Shape, dtype: DType) -> hip::Result<RocmTensor> {
+    RocmTensor::empty(&device.open()?, shape, dtype)
+}
+
+/// A tensor with every element `value`.
+pub(crate) fn full(
+    device: &RocmDevice,
+    shape: Shape,
+    value: Scalar,
+    dtype: DType,
+) -> hip::Result<RocmTensor> {
+    full_on(&device.open()?, shape, value, dtype)
+}
+
+/// [`full`] on an open device.
+pub(crate) fn full_on(
+    device: &Arc<Device>,
+    shape: impl Into<Shape>,
+    value: Scalar,
+    dtype: DType,
+) -> hip::Result<RocmTensor> {
+    let out = RocmTensor::empty(device, shape, dtype)?;
+    fill(&out, value)?;
+    Ok(out)
+}
+
+/// Sets every element of a packed tensor.
+fn fill(out: &RocmTensor, value: Scalar) -> hip::Result<()> {
+    if out.is_empty() {
+        return Ok(());
+    }
+    let raw = bits(value, out.dtype_of())?;
+    let value = match (out.dtype_of(), raw) {
+        (DType::F32, Value::U32(bits)) => Some(f32::from_bits(bits)),
+        (DType::F16, Value::U16(bits)) => Some(f16::from_bits(bits).to_f32()),
+        (DType::BF16, Value::U16(bits)) => Some(bf16::from_bits(bits).to_f32()),
+        _ => None,
+    };
+    if let Some(value) = value
+        && put_off("full", "Fill", Operands::Value(value), out)?
+    {
+        return Ok(());
+    }
+    if matches!(raw, Value::U64(0) | Value::U32(0) | Value::U16(0) | Value::U8(0)) {
+        let bytes = out.len() * out.dtype_size();
+        return out.hip_device().fill_bytes(out.buffer(), out.byte_offset(), 0, bytes);
+    }
+    let kernel = KernelName::new("fill").ty(raw_type(out.kernel_type()?));
+    flat("full", kernel, out.len(), &[], &[raw], &[out])
+}
+
+/// `start`, `start + step`, ... below `end`.
+pub(crate) fn arange(
+    device: &RocmDevice,
+    range: core::ops::Range<i64>,
+    step: usize,
+    dtype: DType,
+) -> hip::Result<RocmTensor> {
+    if step == 0 {
+        return invalid("int_arange_step", "a step from 1", "0");
+    }
+    let span = range.end.checked_sub(range.start).unwrap_or(i64::MAX).max(0) as usize;
+    let out = empty(device, Shape::new([span.div_ceil(step)]), dtype)?;
+    if !out.is_empty() {
+        let kernel = KernelName::new("arange").ty(out.kernel_type()?);
+        let scalars = [Value::I64(range.start), Value::I64(step as i64)];
+        flat("int_arange_step", kernel, out.len(), &[], &scalars, &[&out])?;
+    }
+    Ok(out)
+}

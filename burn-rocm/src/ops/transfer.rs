@@ -1,0 +1,139 @@
+//! Elements on their way between the host and devices, and from one device to another.
+
+use std::sync::Arc;
+
+use burn_backend::TensorData;
+use burn_std::{BoolStore, Bytes, DType};
+use hip::Device;
+
+use super::copy::contiguous;
+use crate::device::RocmDevice;
+use crate::dtype::kernel_type;
+use crate::error::invalid;
+use crate::staging;
+use crate::tensor::RocmTensor;
+
+/// The host's data on the device.
+pub(crate) fn upload(data: TensorData, dtype: DType, device: &RocmDevice) -> hip::Result<RocmTensor> {
+    kernel_type(dtype)?;
+    let TensorData { bytes, shape, .. } = data;
+    let size = shape.as_slice().iter().product::<usize>() * dtype.size();
+    if bytes.len() < size {
+        return invalid(
+            "from_data",
+            format!("{size} bytes for {:?} of {}", shape.as_slice(), dtype.name()),
+            format!("{} bytes", bytes.len()),
+        );
+    }
+    let device = device.open()?;
+    let buffer = match staging::upload(&device, bytes) {
+        Ok(buffer) => buffer?,
+        Err(bytes) => device.upload(&bytes[..size])?,
+    };
+    RocmTensor::new(buffer, shape, dtype)
+}
+
+/// The dtype of a bool tensor made of host data: bytes and words count as bools stored so.
+pub(crate) fn bool_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::U8 => DType::Bool(BoolStore::U8),
+        DType::U32 => DType::Bool(BoolStore::U32),
+        other => other,
+    }
+}
+
+/// Elements on the host. A vector of the element's own size gives the bytes its alignment.
+enum Elements {
+    Bytes(Vec<u8>),
+    Halves(Vec<u16>),
+    Words(Vec<u32>),
+    Doubles(Vec<u64>),
+}
+
+impl Elements {
+    fn new(tensor: &RocmTensor) -> Self {
+        let n = tensor.len();
+        match tensor.dtype_size() {
+            1 => Self::Bytes(vec![0; n]),
+            2 => Self::Halves(vec![0; n]),
+            4 => Self::Words(vec![0; n]),
+            _ => Self::Doubles(vec![0; n]),
+        }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Bytes(elements) => elements,
+            Self::Halves(elements) => bytemuck::cast_slice_mut(elements),
+            Self::Words(elements) => bytemuck::cast_slice_mut(elements),
+            Self::Doubles(elements) => bytemuck::cast_slice_mut(elements),
+        }
+    }
+
+    fn of(self, tensor: &RocmTensor) -> TensorData {
+        let bytes = match self {
+            Self::Bytes(elements) => Bytes::from_elems(elements),
+            Self::Halves(elements) => Bytes::from_elems(elements),
+            Self::Words(elements) => Bytes::from_elems(elements),
+            Self::Doubles(elements) => Bytes::from_elems(elements),
+        };
+        // One-byte bools are 0 or 1 under either name, and to the host a bool is Rust's: Burn's own suite compares
+        // what is read with such, also where its dispatch has asked for `U8`.
+        let dtype = match tensor.dtype_of() {
+            DType::Bool(BoolStore::U8) => DType::Bool(BoolStore::Native),
+            dtype => dtype,
+        };
+        TensorData::from_bytes(bytes, tensor.layout().shape().clone(), dtype)
+    }
+}
+
+/// The tensor's elements on the host. Waits for the device.
+pub(crate) fn read(tensor: RocmTensor) -> hip::Result<TensorData> {
+    let (data, fault) = read_with_fault(tensor)?;
+    fault.map_or(Ok(data), Err)
+}
+
+/// The tensor's elements on the host, and its fault if a kernel found an index out of range or a
+/// division by zero: for finding out which elements are concerned. Burn's reads only return the
+/// fault. Waits for the device.
+///
+/// # Errors
+/// The device's own.
+pub fn read_with_fault(tensor: RocmTensor) -> hip::Result<(TensorData, Option<hip::Error>)> {
+    let tensor = contiguous(tensor)?;
+    let mut elements = Elements::new(&tensor);
+    let (from, to) = (tensor.byte_offset(), elements.bytes());
+    let fault = tensor.hip_device().read_with_fault(tensor.buffer(), from, to)?;
+    Ok((elements.of(&tensor), fault))
+}
+
+/// Several tensors' elements on the host, with one wait for each device that holds some.
+pub(crate) fn read_all(tensors: Vec<RocmTensor>) -> hip::Result<Vec<TensorData>> {
+    let tensors = tensors.into_iter().map(contiguous).collect::<hip::Result<Vec<_>>>()?;
+    let mut elements: Vec<Elements> = tensors.iter().map(Elements::new).collect();
+    let mut devices: Vec<(&Arc<Device>, Vec<hip::Read<'_>>)> = Vec::new();
+    for (tensor, elements) in tensors.iter().zip(&mut elements) {
+        let (buffer, byte_offset) = (tensor.buffer(), tensor.byte_offset());
+        let read = hip::Read { buffer, byte_offset, out: elements.bytes() };
+        match devices.iter_mut().find(|(device, _)| Arc::ptr_eq(device, tensor.hip_device())) {
+            Some((_, reads)) => reads.push(read),
+            None => devices.push((tensor.hip_device(), vec![read])),
+        }
+    }
+    for (device, reads) in devices {
+        device.read_all(reads)?;
+    }
+    Ok(elements.into_iter().zip(&tensors).map(|(elements, tensor)| elements.of(tensor)).collect())
+}
+
+/// The tensor on `device`: itself, or a copy that the two devices order between themselves.
+pub(crate) fn to_device(tensor: RocmTensor, device: &RocmDevice) -> hip::Result<RocmTensor> {
+    if tensor.device() == *device {
+        return Ok(tensor);
+    }
+    let target = device.open()?;
+    let tensor = contiguous(tensor)?;
+    let bytes = tensor.len() * tensor.dtype_size();
+    let buffer = target.copy_from_device(tensor.buffer(), tensor.byte_offset(), bytes)?;
+    RocmTensor::new(buffer, tensor.layout().shape().clone(), tensor.dtype_of())
+}
