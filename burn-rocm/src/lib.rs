@@ -47,6 +47,7 @@
 //!   dtype's finite numbers cover; bounds that are not finite are [`RocmError::Invalid`]. Burn's
 //!   CPU backends panic for both.
 
+mod arg;
 mod backend;
 mod device;
 mod dtype;

@@ -4,7 +4,7 @@ use burn_backend::quantization::{QuantLevel, QuantMode, QuantParam, QuantScheme,
 use burn_backend::{QTensorPrimitive, TensorMetadata};
 use burn_std::{DType, Shape};
 
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::{invalid, unsupported};
 use crate::layout::Layout;
 use crate::tensor::RocmTensor;
@@ -204,9 +204,9 @@ impl Format {
     }
 
     /// The block's size and its logarithm, as the kernels take them.
-    pub(crate) fn block_values(&self) -> [Value; 2] {
+    pub(crate) fn block_values(&self) -> [Arg; 2] {
         let block = self.block.unwrap_or(0);
         let shift = if block.is_power_of_two() { block.trailing_zeros() } else { 32 };
-        [Value::U32(block as u32), Value::U32(shift)]
+        [Arg::U32(block as u32), Arg::U32(shift)]
     }
 }

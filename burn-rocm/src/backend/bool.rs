@@ -6,8 +6,8 @@ use burn_rocm_macros::traced;
 use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
+use crate::arg::truth;
 use crate::device::RocmDevice;
-use crate::dtype::truth;
 use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::{

@@ -3,7 +3,8 @@
 use hip::{Device, Grid, KernelName};
 
 use crate::RocmTensor;
-use crate::dtype::{Value, compute_dtype};
+use crate::arg::Arg;
+use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::binary::binary;
 use crate::ops::cast::cast;
@@ -90,13 +91,13 @@ impl Biased {
         Ok(Self { x: packed(x)?, bias: bias.map(packed).transpose()?, ty, outer, len, inner })
     }
 
-    fn dims(&self, parts: Option<usize>) -> Vec<Value> {
+    fn dims(&self, parts: Option<usize>) -> Vec<Arg> {
         let sizes = match (self.inner, parts) {
             (1, Some(parts)) => vec![self.outer, self.len, parts],
             (_, Some(parts)) => vec![self.outer, self.len, self.inner, parts],
             (_, None) => vec![self.outer, self.len, self.inner],
         };
-        sizes.into_iter().map(|n| Value::U64(n as u64)).collect()
+        sizes.into_iter().map(|n| Arg::U64(n as u64)).collect()
     }
 }
 
@@ -213,7 +214,7 @@ pub fn bias_add(residual: RocmTensor, x: RocmTensor, bias: RocmTensor) -> Result
         return Ok(out);
     }
     let kernel = KernelName::new("bias_add").ty(ty);
-    let dims = [biased.outer, biased.len].map(|n| Value::U64(n as u64));
+    let dims = [biased.outer, biased.len].map(|n| Arg::U64(n as u64));
     let inputs = [Some(&residual), Some(&biased.x), biased.bias.as_ref()];
     let device = out.hip_device();
     views(OP, device, kernel, device.grid(out.len()), &dims, &inputs, &[], &out)?;
@@ -343,7 +344,7 @@ fn mul_backward(
     if !a.is_empty() {
         let device = a.hip_device();
         let kernel = KernelName::new("mul_backward").name(functor).ty(ty);
-        let dims = [Value::U64(a.len() as u64)];
+        let dims = [Arg::U64(a.len() as u64)];
         rows(op, device, kernel, device.grid(a.len()), &dims, &[&a, &b, &grad], &[], &[&by_a, &by_b])?;
     }
     Ok((by_a, by_b))

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use burn_std::{DType, Shape};
 use hip::{Device, Error as RocmError, KernelName};
 
-use crate::dtype::{Value, kernel_type};
+use crate::arg::Arg;
+use crate::dtype::kernel_type;
 use crate::error::unsupported;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
@@ -113,7 +114,7 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
         };
         for (table, _) in tables(OP, device, rows)? {
             let writes = Writes { of_row: 1, buffers: 1 };
-            table.launch(OP, *kernel, &[Value::F32(factor)], &[Some(&flags[at])], writes)?;
+            table.launch(OP, *kernel, &[Arg::F32(factor)], &[Some(&flags[at])], writes)?;
         }
     }
     Ok((all, flags))

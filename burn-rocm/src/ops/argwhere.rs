@@ -8,7 +8,8 @@ use super::copy::packed;
 use super::launch::rows;
 use super::scan::scan;
 use super::view::reshape;
-use crate::dtype::{Value, is_index};
+use crate::arg::Arg;
+use crate::dtype::is_index;
 use crate::tensor::RocmTensor;
 
 /// Elements that one thread counts: a cache line of one-byte bools; where a block has one thread, as many as keep
@@ -35,7 +36,7 @@ pub(crate) fn argwhere(tensor: RocmTensor, dtype: IntDType) -> hip::Result<RocmT
     let chunk = if serial { SERIAL_CHUNK } else { CHUNK };
     let chunks = n.div_ceil(chunk);
     let counts = RocmTensor::empty(&device, [chunks], DType::I64)?;
-    let head = [n, chunk].map(|v| Value::U64(v as u64));
+    let head = [n, chunk].map(|v| Arg::U64(v as u64));
     let grid = device.grid(n);
     let kernel = KernelName::new("argwhere_count").ty(ty);
     rows(OP, &device, kernel, grid, &head, &[&tensor], &[], &[&counts])?;
@@ -48,7 +49,7 @@ pub(crate) fn argwhere(tensor: RocmTensor, dtype: IntDType) -> hip::Result<RocmT
         return cast(out, dtype);
     }
     let places = RocmTensor::empty(&device, [found], DType::I64)?;
-    let head = [n, chunk, found].map(|v| Value::U64(v as u64));
+    let head = [n, chunk, found].map(|v| Arg::U64(v as u64));
     let kernel = KernelName::new("argwhere_places").ty(ty);
     rows(OP, &device, kernel, grid, &head, &[&tensor, &ends], &[], &[&places])?;
     let kernel = KernelName::new("place_coordinates").ty(out.kernel_type()?);
@@ -58,14 +59,14 @@ pub(crate) fn argwhere(tensor: RocmTensor, dtype: IntDType) -> hip::Result<RocmT
             *to = from as u64;
         }
         let inner: usize = dims[part * DIMS + sizes.len()..].iter().product();
-        let u = |v: usize| Value::U32(v as u32);
+        let u = |v: usize| Arg::U32(v as u32);
         let head = [
-            Value::U64(found as u64),
+            Arg::U64(found as u64),
             u(rank),
             u(part * DIMS),
             u(sizes.len()),
-            Value::U64(inner as u64),
-            Value::U64x8(padded),
+            Arg::U64(inner as u64),
+            Arg::U64x8(padded),
         ];
         rows(OP, &device, kernel, device.grid(found), &head, &[&places], &[], &[&out])?;
     }

@@ -6,7 +6,7 @@ use hip::{Fault, KernelName};
 
 use super::copy::packed;
 use super::launch::{Operand, Output, Walk, element_wise, is_packed};
-use crate::dtype::{Value, compute, element};
+use crate::arg::{Arg, compute, element};
 use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
@@ -43,13 +43,13 @@ pub(crate) fn binary(
         return Ok(out);
     }
     // Integers are divided by kernels that raise the op's flag at a zero.
-    let flag = [Value::Flag(op, Fault::Division)];
+    let flag = [Arg::Flag(op, Fault::Division)];
     let divides = matches!(functor, "Div" | "Rem") && !ty.is_float();
     let [contiguous, strided] = match divides {
         true => ["divide_contiguous", "divide_strided"],
         false => ["binary_contiguous", "binary_strided"],
     };
-    let scalars: &[Value] = if divides { &flag } else { &[] };
+    let scalars: &[Arg] = if divides { &flag } else { &[] };
     if same && is_packed(&lhs) && is_packed(&rhs) {
         let kernel = KernelName::new(contiguous).name(functor).ty(ty);
         element_wise(op, kernel, functor, &[&lhs, &rhs], scalars, &out)?;
@@ -139,14 +139,14 @@ pub(crate) fn divide(
     divisor: Scalar,
 ) -> hip::Result<RocmTensor> {
     let zero = match compute(divisor, tensor.kernel_type()?) {
-        Value::I64(v) => v == 0,
-        Value::I32(v) => v == 0,
-        Value::I16(v) => v == 0,
-        Value::I8(v) => v == 0,
-        Value::U64(v) => v == 0,
-        Value::U32(v) => v == 0,
-        Value::U16(v) => v == 0,
-        Value::U8(v) => v == 0,
+        Arg::I64(v) => v == 0,
+        Arg::I32(v) => v == 0,
+        Arg::I16(v) => v == 0,
+        Arg::I8(v) => v == 0,
+        Arg::U64(v) => v == 0,
+        Arg::U32(v) => v == 0,
+        Arg::U16(v) => v == 0,
+        Arg::U8(v) => v == 0,
         _ => false,
     };
     if zero {
@@ -198,7 +198,7 @@ pub(crate) fn cross(lhs: RocmTensor, rhs: RocmTensor, axis: usize) -> hip::Resul
     let kernel = KernelName::new("cross").ty(out.kernel_type()?);
     let inputs = [Operand::new(&lhs, &strides[0]), Operand::new(&rhs, &strides[1])];
     Walk::new(OP, kernel, &dims, &inputs, Output::Last(Operand::new(&out, &strides[2])))
-        .scalars(&steps.map(|step| Value::I64(step as i64)))
+        .scalars(&steps.map(|step| Arg::I64(step as i64)))
         .launch()?;
     Ok(out)
 }

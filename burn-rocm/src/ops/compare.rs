@@ -9,7 +9,7 @@ use hip::{Device, KernelName};
 use super::cast::cast;
 use super::copy::packed;
 use super::launch::{Operand, Output, Walk, flat, is_packed};
-use crate::dtype::element;
+use crate::arg::element;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
 /// A new one-byte bool tensor: what the kernels answer in.

@@ -3,7 +3,8 @@
 use hip::KernelName;
 
 use super::launch::{Operand, Output, Walk, is_packed, views};
-use crate::dtype::{Value, raw_type};
+use crate::arg::Arg;
+use crate::dtype::raw_type;
 use crate::error::invalid;
 use crate::layout::collapse;
 use crate::tensor::RocmTensor;
@@ -131,7 +132,7 @@ impl Transposed {
         let tiles = self.batches * self.rows.div_ceil(side) * self.columns.div_ceil(side);
         let grid = device.grid_rows(tiles, usize::MAX);
         let dims = [self.batches, self.rows, self.columns, self.batch_stride, self.column_stride]
-            .map(|value| Value::U64(value as u64));
+            .map(|value| Arg::U64(value as u64));
         // The view is dense in another order, or has gaps between columns: its own span is what is read.
         views("copy", device, kernel, grid, &dims, &[Some(tensor)], &[], out)
     }

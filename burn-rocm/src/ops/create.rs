@@ -7,8 +7,9 @@ use burn_std::{DType, Shape, bf16, f16};
 use hip::{Device, KernelName, Operands};
 
 use super::launch::{flat, put_off};
+use crate::arg::{Arg, bits};
 use crate::device::RocmDevice;
-use crate::dtype::{Value, bits, raw_type};
+use crate::dtype::raw_type;
 use crate::error::invalid;
 use crate::tensor::RocmTensor;
 
@@ -46,9 +47,9 @@ fn fill(out: &RocmTensor, value: Scalar) -> hip::Result<()> {
     }
     let raw = bits(value, out.dtype_of())?;
     let value = match (out.dtype_of(), raw) {
-        (DType::F32, Value::U32(bits)) => Some(f32::from_bits(bits)),
-        (DType::F16, Value::U16(bits)) => Some(f16::from_bits(bits).to_f32()),
-        (DType::BF16, Value::U16(bits)) => Some(bf16::from_bits(bits).to_f32()),
+        (DType::F32, Arg::U32(bits)) => Some(f32::from_bits(bits)),
+        (DType::F16, Arg::U16(bits)) => Some(f16::from_bits(bits).to_f32()),
+        (DType::BF16, Arg::U16(bits)) => Some(bf16::from_bits(bits).to_f32()),
         _ => None,
     };
     if let Some(value) = value
@@ -56,7 +57,7 @@ fn fill(out: &RocmTensor, value: Scalar) -> hip::Result<()> {
     {
         return Ok(());
     }
-    if matches!(raw, Value::U64(0) | Value::U32(0) | Value::U16(0) | Value::U8(0)) {
+    if matches!(raw, Arg::U64(0) | Arg::U32(0) | Arg::U16(0) | Arg::U8(0)) {
         let bytes = out.len() * out.dtype_size();
         return out.hip_device().fill_bytes(out.buffer(), out.byte_offset(), 0, bytes);
     }
@@ -78,7 +79,7 @@ pub(crate) fn arange(
     let out = empty(device, Shape::new([span.div_ceil(step)]), dtype)?;
     if !out.is_empty() {
         let kernel = KernelName::new("arange").ty(out.kernel_type()?);
-        let scalars = [Value::I64(range.start), Value::I64(step as i64)];
+        let scalars = [Arg::I64(range.start), Arg::I64(step as i64)];
         flat("int_arange_step", kernel, out.len(), &[], &scalars, &[&out])?;
     }
     Ok(out)

@@ -9,7 +9,7 @@ use hip::{Device, KernelName};
 
 use super::copy::packed;
 use super::launch::rows;
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
@@ -99,10 +99,10 @@ impl Lines {
         items: usize,
         dims: &[usize],
         inputs: &[&RocmTensor],
-        scalars: &[Value],
+        scalars: &[Arg],
         outputs: &[&RocmTensor],
     ) -> hip::Result<()> {
-        let dims: Vec<Value> = dims.iter().map(|&dim| Value::U64(dim as u64)).collect();
+        let dims: Vec<Arg> = dims.iter().map(|&dim| Arg::U64(dim as u64)).collect();
         rows(self.op, &self.device, kernel, self.device.grid(items), &dims, inputs, scalars, outputs)
     }
 
@@ -224,7 +224,7 @@ impl Lines {
         let out = RocmTensor::empty(&self.device, shape.to_vec(), dtype)?;
         let kernel = KernelName::new("fft_store").ty(out.kernel_type()?);
         let dims = [self.outer, self.len, self.inner, count];
-        self.launch(kernel, out.len(), &dims, &[x], &[Value::F64(scale)], &[&out])?;
+        self.launch(kernel, out.len(), &dims, &[x], &[Arg::F64(scale)], &[&out])?;
         Ok(out)
     }
 }
@@ -340,7 +340,7 @@ pub(crate) fn irfft(
         let signal = pairs.transform(spectrum, Some(&table))?;
         let out = RocmTensor::empty(&lines.device, shape, dtype)?;
         let kernel = KernelName::new("fft_store_pairs").ty(ty);
-        let scale = [Value::F64(1.0 / pairs.len as f64)];
+        let scale = [Arg::F64(1.0 / pairs.len as f64)];
         let dims = [lines.outer, pairs.len, lines.inner];
         pairs.launch(kernel, signal.re.len(), &dims, &[&signal.re, &signal.im], &scale, &[&out])?;
         return Ok(out);

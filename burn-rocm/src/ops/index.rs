@@ -6,7 +6,8 @@ use hip::{Fault, KernelName};
 use super::cast::cast;
 use super::copy::writable;
 use super::launch::{Operand, Output, Walk, rows};
-use crate::dtype::{Value, is_index, raw_type};
+use crate::arg::Arg;
+use crate::dtype::{is_index, raw_type};
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
@@ -34,16 +35,16 @@ fn check_within(op: &'static str, tensor: &RocmTensor, shape: &[usize], axis: us
 }
 
 /// The strides of `tensor` with the axis' own taken out, and that one with the axis' size as the kernels take them.
-fn without_axis(tensor: &RocmTensor, axis: usize) -> (Vec<isize>, [Value; 2]) {
+fn without_axis(tensor: &RocmTensor, axis: usize) -> (Vec<isize>, [Arg; 2]) {
     let mut strides = tensor.layout().strides().to_vec();
     let step = core::mem::replace(&mut strides[axis], 0);
     let size = tensor.dims()[axis] as u64;
-    (strides, [Value::I64(step as i64), Value::U64(size)])
+    (strides, [Arg::I64(step as i64), Arg::U64(size)])
 }
 
 /// What raises the op's flag at an index out of range.
-fn flag(op: &'static str) -> Value {
-    Value::Flag(op, Fault::Index)
+fn flag(op: &'static str) -> Arg {
+    Arg::Flag(op, Fault::Index)
 }
 
 /// An axis without elements has no index at all; the host knows that before any kernel.
@@ -55,12 +56,12 @@ pub(crate) fn check_size(op: &'static str, size: usize) -> hip::Result<()> {
 }
 
 /// For indices that another kernel has checked: its fault is in the indices, and so in the result.
-const NO_FLAG: Value = Value::U64(0);
+const NO_FLAG: Arg = Arg::U64(0);
 
 /// Element `[.., indices[..], ..]` of the tensor, over `shape`, the indices read with the strides given.
 fn pick(
     op: &'static str,
-    flag: Value,
+    flag: Arg,
     axis: usize,
     tensor: &RocmTensor,
     indices: &RocmTensor,
@@ -134,7 +135,7 @@ pub(crate) fn select(
 /// The slices of the tensor along an axis, a result of `shape`.
 fn select_along(
     op: &'static str,
-    flag: Value,
+    flag: Arg,
     tensor: &RocmTensor,
     axis: usize,
     indices: &RocmTensor,
@@ -160,7 +161,7 @@ pub(super) fn pick_rows(
 /// Whole rows of a contiguous tensor.
 fn select_rows(
     op: &'static str,
-    flag: Value,
+    flag: Arg,
     tensor: &RocmTensor,
     indices: &RocmTensor,
     shape: &[usize],
@@ -177,9 +178,9 @@ fn select_rows(
         device,
         KernelName::new("select_rows").ty(indices.kernel_type()?),
         device.grid_rows(indices.len(), bytes.div_ceil(16)),
-        &[Value::U64(indices.len() as u64), Value::U64(bytes as u64)],
+        &[Arg::U64(indices.len() as u64), Arg::U64(bytes as u64)],
         &[tensor, indices],
-        &[Value::U64(tensor.dims()[0] as u64), flag],
+        &[Arg::U64(tensor.dims()[0] as u64), flag],
         &[&out],
     )?;
     Ok(out)
@@ -273,7 +274,7 @@ const COLUMNS_PER_BLOCK: usize = 256;
 #[allow(clippy::too_many_arguments)]
 fn put(
     op: &'static str,
-    flag: Value,
+    flag: Arg,
     axis: usize,
     out: &RocmTensor,
     indices: &RocmTensor,
@@ -326,8 +327,8 @@ fn put(
         let most = (outer * inner).div_ceil(COLUMNS_PER_BLOCK);
         grid.blocks = grid.blocks.min(u32::try_from(most).unwrap_or(u32::MAX));
         let [outer, len, inner, size] =
-            [outer, dims[axis], inner, out.dims()[axis]].map(|v| Value::U64(v as u64));
-        let dims = [outer, len, inner, size, Value::U32(shared.into())];
+            [outer, dims[axis], inner, out.dims()[axis]].map(|v| Arg::U64(v as u64));
+        let dims = [outer, len, inner, size, Arg::U32(shared.into())];
         return rows(op, device, name("scatter_columns")?, grid, &dims, &[indices, value], &[flag], &[out]);
     }
     let drop_axis = |strides: &[isize]| -> Vec<isize> {
@@ -337,10 +338,10 @@ fn put(
         value.dims().iter().enumerate().filter(|&(d, _)| d != axis).map(|(_, &dim)| dim).collect();
     let (i, v, o) = (drop_axis(index_strides), drop_axis(value.layout().strides()), drop_axis(&out_strides));
     // One thread a line adds its elements in order.
-    let steps = [index_strides[axis], value.layout().strides()[axis]].map(|step| Value::I64(step as i64));
+    let steps = [index_strides[axis], value.layout().strides()[axis]].map(|step| Arg::I64(step as i64));
     let inputs = [Operand::new(indices, &i), Operand::new(value, &v)];
     Walk::new(op, name("scatter_ordered")?, &lines, &inputs, Output::First(Operand::new(out, &o)))
-        .around_metadata(&[Value::U64(value.dims()[axis] as u64)], &steps)
+        .around_metadata(&[Arg::U64(value.dims()[axis] as u64)], &steps)
         .work(value.dims()[axis])
         .scalars(&along_axis)
         .launch()

@@ -11,7 +11,8 @@ use super::index::{Join, check_size, index, pick_rows, put_rows};
 use super::launch::rows;
 use super::sort::sort_with_indices;
 use super::view::reshape;
-use crate::dtype::{Value, raw_type};
+use crate::arg::Arg;
+use crate::dtype::raw_type;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
@@ -87,15 +88,10 @@ impl Slices {
             for (to, &from) in dims.iter_mut().zip(sizes) {
                 *to = from as u64;
             }
-            let u = |v: usize| Value::U32(v as u32);
-            let head = [
-                Value::U64(count as u64),
-                u(self.length),
-                u(part * DIMS),
-                u(sizes.len()),
-                Value::U64x8(dims),
-            ];
-            let flag = [Value::Flag(op, Fault::Index)];
+            let u = |v: usize| Arg::U32(v as u32);
+            let head =
+                [Arg::U64(count as u64), u(self.length), u(part * DIMS), u(sizes.len()), Arg::U64x8(dims)];
+            let flag = [Arg::Flag(op, Fault::Index)];
             rows(op, device, kernel, device.grid(count), &head, &[&indices], &flag, &[&out])?;
         }
         Ok(out)
@@ -166,7 +162,7 @@ pub(crate) fn scatter(
         IndexingUpdateOp::Max => kernel.name("Max").ty(ty),
     };
     let device = out.hip_device();
-    let head = [count, slice].map(|v| Value::U64(v as u64));
+    let head = [count, slice].map(|v| Arg::U64(v as u64));
     rows(op, device, kernel, device.grid(count * slice), &head, &[&places, &order, &value], &[], &[&out])?;
     Ok(out)
 }

@@ -6,7 +6,7 @@ use hip::KernelName;
 use super::copy::packed;
 use super::create::full_on;
 use super::launch::rows;
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
@@ -50,8 +50,8 @@ fn sized(op: &'static str, size: [usize; 2]) -> hip::Result<()> {
     }
 }
 
-fn u(value: usize) -> Value {
-    Value::U32(value as u32)
+fn u(value: usize) -> Arg {
+    Arg::U32(value as u32)
 }
 
 /// Input steps an output step.
@@ -76,9 +76,9 @@ fn tables(
     let dtype = if like.dtype_of() == DType::F64 { DType::F64 } else { DType::F32 };
     let weights = RocmTensor::empty(device, vec![count, TAPS], dtype)?;
     let spans = RocmTensor::empty(device, vec![count, 2], DType::I32)?;
-    let [y, x] = [0, 1].map(|axis| Value::F64(ratio(mode, from[axis], to[axis], align_corners)));
+    let [y, x] = [0, 1].map(|axis| Arg::F64(ratio(mode, from[axis], to[axis], align_corners)));
     let sizes = [u(from[0]), u(from[1]), u(to[0]), u(to[1])];
-    let options = [Value::I32(mode as i32), Value::I32(align_corners as i32), y, x];
+    let options = [Arg::I32(mode as i32), Arg::I32(align_corners as i32), y, x];
     let name = KernelName::new("interpolate_table").ty(weights.kernel_type()?);
     rows(op, device, name, device.grid(count), &[sizes, options].concat(), &[], &[], &[&weights, &spans])?;
     Ok((weights, spans))
@@ -101,7 +101,7 @@ pub(crate) fn interpolate(
         return Ok(out);
     }
     let (weights, spans) = tables(op, &x, [height, width], size, mode, align_corners)?;
-    let dims = [Value::U64((batch * channels) as u64), u(height), u(width), u(size[0]), u(size[1])];
+    let dims = [Arg::U64((batch * channels) as u64), u(height), u(width), u(size[0]), u(size[1])];
     let name = KernelName::new(op).ty(x.kernel_type()?);
     rows(op, device, name, device.grid(out.len()), &dims, &[&x, &weights, &spans], &[], &[&out])?;
     Ok(out)
@@ -136,7 +136,7 @@ pub(crate) fn interpolate_backward(
     let sizes = [u(height), u(width), u(size[0]), u(size[1])];
     let name = KernelName::new("interpolate_reach");
     rows(op, device, name, device.grid(height + width), &sizes, &[&spans], &[], &[&reach])?;
-    let dims = [&[Value::U64((batch * channels) as u64)], &sizes[..]].concat();
+    let dims = [&[Arg::U64((batch * channels) as u64)], &sizes[..]].concat();
     let name = KernelName::new(op).ty(grad.kernel_type()?);
     let inputs = [&grad, &weights, &spans, &reach];
     rows(op, device, name, device.grid(out.len()), &dims, &inputs, &[], &[&out])?;
@@ -171,15 +171,15 @@ pub(crate) fn grid_sample(
     let points = out_height * out_width;
     let groups = ENOUGH_ITEMS.div_ceil(batch * points).min(channels);
     let dims = [
-        Value::U64(batch as u64),
+        Arg::U64(batch as u64),
         u(channels),
         u(groups),
         u(height),
         u(width),
-        Value::U64(points as u64),
-        Value::I32(mode as i32),
-        Value::I32(padding as i32),
-        Value::I32(align_corners as i32),
+        Arg::U64(points as u64),
+        Arg::I32(mode as i32),
+        Arg::I32(padding as i32),
+        Arg::I32(align_corners as i32),
     ];
     // The most inputs along one axis that a point reads.
     let taps = match mode {

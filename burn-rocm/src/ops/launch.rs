@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use hip::{Buffer, Device, ElementWise, Elements, Grid, KernelName, Launch, Operands};
 
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::invalid;
 use crate::layout::{Layout, collapse};
 use crate::tensor::RocmTensor;
@@ -44,30 +44,6 @@ pub(crate) fn is_packed(tensor: &RocmTensor) -> bool {
     tensor.is_contiguous() && tensor.byte_offset().is_multiple_of(ALIGNMENT)
 }
 
-pub(super) fn push(launch: Launch<'_>, value: Value) -> Launch<'_> {
-    match value {
-        Value::F64(v) => launch.value(v),
-        Value::F32(v) => launch.value(v),
-        Value::I64(v) => launch.value(v),
-        Value::I32(v) => launch.value(v),
-        Value::I16(v) => launch.value(v),
-        Value::I8(v) => launch.value(v),
-        Value::U64(v) => launch.value(v),
-        Value::U32(v) => launch.value(v),
-        Value::U16(v) => launch.value(v),
-        Value::U8(v) => launch.value(v),
-        Value::Flag(op, fault) => launch.flag(op, fault),
-        Value::I64x4(v) => launch.value(v),
-        Value::I64x6(v) => launch.value(v),
-        Value::U64x8(v) => launch.value(v),
-        Value::F32x12(v) => launch.value(v),
-        Value::F64x12(v) => launch.value(v),
-        Value::U32x12(v) => launch.value(v),
-        Value::U32x18(v) => launch.value(v),
-        Value::U32x21(v) => launch.value(v),
-    }
-}
-
 /// The one way to the device.
 pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
     // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `Table` (`ops/multi_tensor.rs`) and `cat` check
@@ -90,13 +66,13 @@ pub(crate) fn element_wise(
     kernel: KernelName,
     functor: &'static str,
     inputs: &[&RocmTensor],
-    scalars: &[Value],
+    scalars: &[Arg],
     out: &RocmTensor,
 ) -> hip::Result<()> {
     let operands = match (inputs, scalars) {
-        ([], &[Value::F32(value)]) => Operands::Value(value),
+        ([], &[Arg::F32(value)]) => Operands::Value(value),
         ([a], []) => Operands::One(elements(a)),
-        (&[a], &[Value::F32(value)]) => Operands::Scalar(elements(a), value),
+        (&[a], &[Arg::F32(value)]) => Operands::Scalar(elements(a), value),
         ([a, b], []) => Operands::Two(elements(a), elements(b)),
         _ => return flat(op, kernel, out.len(), inputs, scalars, &[out]),
     };
@@ -124,7 +100,7 @@ pub(crate) fn flat(
     kernel: KernelName,
     n: usize,
     inputs: &[&RocmTensor],
-    scalars: &[Value],
+    scalars: &[Arg],
     outputs: &[&RocmTensor],
 ) -> hip::Result<()> {
     for tensor in inputs.iter().chain(outputs) {
@@ -135,7 +111,7 @@ pub(crate) fn flat(
     let Some(device) = outputs.first().map(|out| out.hip_device()) else { return Ok(()) };
     let widest = inputs.iter().chain(outputs).map(|tensor| tensor.dtype_size()).max().unwrap_or(1);
     let grid = device.grid_bytes(n * widest);
-    rows(op, device, kernel, grid, &[Value::U64(n as u64)], inputs, scalars, outputs)
+    rows(op, device, kernel, grid, &[Arg::U64(n as u64)], inputs, scalars, outputs)
 }
 
 /// Launches `kernel(dims.., inputs.., scalars.., outputs..)` over dense tensors. `dims` name the elements that the
@@ -146,20 +122,20 @@ pub(crate) fn rows(
     device: &Arc<Device>,
     kernel: KernelName,
     grid: Grid,
-    dims: &[Value],
+    dims: &[Arg],
     inputs: &[&RocmTensor],
-    scalars: &[Value],
+    scalars: &[Arg],
     outputs: &[&RocmTensor],
 ) -> hip::Result<()> {
     let mut launch = device.launch(kernel)?;
     for &dim in dims {
-        launch = push(launch, dim);
+        launch = dim.push(launch);
     }
     for input in inputs {
         launch = launch.buffer(input.buffer(), dense(op, input)?);
     }
     for &scalar in scalars {
-        launch = push(launch, scalar);
+        launch = scalar.push(launch);
     }
     outputs.iter().for_each(|output| launch.reads(output.buffer()));
     for output in outputs {
@@ -176,9 +152,9 @@ pub(crate) fn views(
     device: &Arc<Device>,
     kernel: KernelName,
     grid: Grid,
-    dims: &[Value],
+    dims: &[Arg],
     inputs: &[Option<&RocmTensor>],
-    scalars: &[Value],
+    scalars: &[Arg],
     output: &RocmTensor,
 ) -> hip::Result<()> {
     views_to(op, device, kernel, grid, dims, inputs, scalars, &[Some(output)])
@@ -191,14 +167,14 @@ pub(crate) fn views_to(
     device: &Arc<Device>,
     kernel: KernelName,
     grid: Grid,
-    dims: &[Value],
+    dims: &[Arg],
     inputs: &[Option<&RocmTensor>],
-    scalars: &[Value],
+    scalars: &[Arg],
     outputs: &[Option<&RocmTensor>],
 ) -> hip::Result<()> {
     let mut launch = device.launch(kernel)?;
     for &dim in dims {
-        launch = push(launch, dim);
+        launch = dim.push(launch);
     }
     for input in inputs {
         let Some(input) = input else {
@@ -212,7 +188,7 @@ pub(crate) fn views_to(
         launch = launch.buffer(input.buffer(), input.byte_offset());
     }
     for &scalar in scalars {
-        launch = push(launch, scalar);
+        launch = scalar.push(launch);
     }
     outputs.iter().flatten().for_each(|output| launch.reads(output.buffer()));
     for output in outputs {
@@ -307,9 +283,9 @@ pub(crate) struct Walk<'a> {
     shape: &'a [usize],
     inputs: &'a [Operand<'a>],
     output: Output<'a>,
-    before: &'a [Value],
-    after: &'a [Value],
-    scalars: &'a [Value],
+    before: &'a [Arg],
+    after: &'a [Arg],
+    scalars: &'a [Arg],
     work: usize,
     /// A thread takes 16 bytes.
     pieces: bool,
@@ -342,12 +318,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Scalars between the inputs and the output.
-    pub(crate) fn scalars(self, scalars: &'a [Value]) -> Self {
+    pub(crate) fn scalars(self, scalars: &'a [Arg]) -> Self {
         Self { scalars, ..self }
     }
 
     /// Scalars before and after the metadata.
-    pub(crate) fn around_metadata(self, before: &'a [Value], after: &'a [Value]) -> Self {
+    pub(crate) fn around_metadata(self, before: &'a [Arg], after: &'a [Arg]) -> Self {
         Self { before, after, ..self }
     }
 
@@ -528,14 +504,14 @@ fn launch_part<const N: usize, M: Metadata>(
     });
     let mut launch = device.launch(walk.kernel)?.value(n as u32);
     for &value in walk.before {
-        launch = push(launch, value);
+        launch = value.push(launch);
     }
     launch = launch.value(M::new(shape.len() as u32, sizes, &rows));
     if let (true, Output::Row(out)) = (walk.pieces, walk.output) {
         launch = launch.value(lies(shape, strides, 16 / out.dtype_size()));
     }
     for &value in walk.after {
-        launch = push(launch, value);
+        launch = value.push(launch);
     }
     let first_input = matches!(walk.output, Output::First(_)) as usize;
     for (operand, offset) in walk.inputs.iter().zip(&offsets[first_input..]) {
@@ -545,7 +521,7 @@ fn launch_part<const N: usize, M: Metadata>(
         };
     }
     for &scalar in walk.scalars {
-        launch = push(launch, scalar);
+        launch = scalar.push(launch);
     }
     launch = match walk.output {
         Output::Row(out) => {

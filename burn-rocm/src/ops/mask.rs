@@ -4,7 +4,8 @@ use burn_backend::Scalar;
 use hip::KernelName;
 
 use super::launch::{Operand, Output, Walk, flat, is_packed};
-use crate::dtype::{bits, raw_type};
+use crate::arg::bits;
+use crate::dtype::raw_type;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 

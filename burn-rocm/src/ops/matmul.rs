@@ -11,7 +11,7 @@ use super::create::full_on;
 use super::launch::{max_reach, views};
 use super::view::expand;
 use super::{is_gradient, view};
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::invalid;
 use crate::layout::{Layout, broadcast_shape, collapse};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
@@ -388,12 +388,12 @@ impl Call {
         let out = view::narrow(flat, 0, batch.start[2] as usize, batch.count * m * n)?;
         let [x, y] = [&a, &b].map(|t| [0, 1, 2].map(|axis| t.layout().strides()[axis] as i64));
         let dims = [
-            Value::U64(batch.count as u64),
-            Value::U32(m as u32),
-            Value::U32(n as u32),
-            Value::U32(k as u32),
-            Value::I64x6([x[0], x[1], x[2], y[0], y[1], y[2]]),
-            Value::F64(self.alpha),
+            Arg::U64(batch.count as u64),
+            Arg::U32(m as u32),
+            Arg::U32(n as u32),
+            Arg::U32(k as u32),
+            Arg::I64x6([x[0], x[1], x[2], y[0], y[1], y[2]]),
+            Arg::F64(self.alpha),
         ];
         let device = out.hip_device();
         let tiles = batch.count * m.div_ceil(TILE) * n.div_ceil(TILE);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use hip::{Device, KernelName, carry_faults};
 
-use super::launch::{is_packed, push, submit};
-use crate::dtype::Value;
+use super::launch::{is_packed, submit};
+use crate::arg::Arg;
 use crate::error::invalid;
 use crate::tensor::RocmTensor;
 
@@ -111,14 +111,14 @@ impl<'a> Table<'a> {
         &self,
         op: &'static str,
         kernel: KernelName,
-        scalars: &[Value],
+        scalars: &[Arg],
         buffers: &[Option<&RocmTensor>],
         writes: Writes,
     ) -> hip::Result<()> {
         self.carry_faults(buffers, writes);
         let mut launch = self.device.launch(kernel)?.value(self.words);
         for &scalar in scalars {
-            launch = push(launch, scalar);
+            launch = scalar.push(launch);
         }
         for buffer in buffers {
             launch = match buffer {

@@ -6,7 +6,7 @@ use burn_std::{DType, Shape};
 use hip::{Device, Error as RocmError, KernelName};
 
 use super::amp::cast_all;
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::{invalid, unsupported};
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
@@ -332,18 +332,18 @@ fn in_place(tensor: &mut RocmTensor) -> Result<(RocmTensor, RocmTensor), RocmErr
 }
 
 /// Numbers in the type that kernels over `dtype` compute in.
-fn scalars(numbers: &[f64; 12], dtype: hip::DType) -> Value {
+fn scalars(numbers: &[f64; 12], dtype: hip::DType) -> Arg {
     match dtype {
-        hip::DType::F64 => Value::F64x12(*numbers),
-        _ => Value::F32x12(numbers.map(|number| number as f32)),
+        hip::DType::F64 => Arg::F64x12(*numbers),
+        _ => Arg::F32x12(numbers.map(|number| number as f32)),
     }
 }
 
 /// What the gradients of these rows are multiplied by to have no larger norm than `most`.
 fn norm_factors(op: &'static str, group: &Group, rows: &[Row], most: f32) -> Result<RocmTensor, RocmError> {
     let (dtype, compute, most) = match group.dtype {
-        hip::DType::F64 => (DType::F64, hip::DType::F64, Value::F64(most.into())),
-        _ => (DType::F32, hip::DType::F32, Value::F32(most)),
+        hip::DType::F64 => (DType::F64, hip::DType::F64, Arg::F64(most.into())),
+        _ => (DType::F32, hip::DType::F32, Arg::F32(most)),
     };
     let grads: Vec<Row> = rows.iter().map(|row| vec![row[1].clone()]).collect();
     let factors = RocmTensor::empty(&group.device, Shape::from([rows.len()]), dtype)?;

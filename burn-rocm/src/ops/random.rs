@@ -12,8 +12,8 @@ use hip::KernelName;
 use super::cast::cast;
 use super::create::empty;
 use super::launch::flat;
+use crate::arg::Arg;
 use crate::device::RocmDevice;
-use crate::dtype::Value;
 use crate::error::invalid;
 use crate::tensor::RocmTensor;
 
@@ -91,8 +91,8 @@ pub(crate) fn random(
     if out.is_empty() {
         return Ok(out);
     }
-    let mut scalars = next(device).map(Value::U64).to_vec();
-    scalars.extend(parameters.iter().map(|&value| Value::F64(value)));
+    let mut scalars = next(device).map(Arg::U64).to_vec();
+    scalars.extend(parameters.iter().map(|&value| Arg::F64(value)));
     flat("random", KernelName::new(kernel).ty(out.kernel_type()?), out.len(), &[], &scalars, &[&out])?;
     Ok(out)
 }

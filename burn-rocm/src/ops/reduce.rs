@@ -12,7 +12,7 @@ use super::copy::packed;
 use super::create::full_on;
 use super::launch::{max_reach, rows};
 use super::view::{narrow, permute, reshape};
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, check_axis};
@@ -109,7 +109,7 @@ impl Lines {
         names: [KernelName; 2],
         row_grid: Grid,
         parts: usize,
-        values: &[Value],
+        values: &[Arg],
         outputs: &[&RocmTensor],
     ) -> hip::Result<()> {
         let device = self.tensor.hip_device();
@@ -118,12 +118,12 @@ impl Lines {
             return Ok(());
         }
         let [row, column] = names;
-        let mut dims: SmallVec<[Value; 5]> = SmallVec::new();
-        dims.extend([Value::U64(outer as u64), Value::U64(len as u64)]);
+        let mut dims: SmallVec<[Arg; 5]> = SmallVec::new();
+        dims.extend([Arg::U64(outer as u64), Arg::U64(len as u64)]);
         let (kernel, grid) = match inner {
             1 => (row, row_grid),
             _ => {
-                dims.push(Value::U64(inner as u64));
+                dims.push(Arg::U64(inner as u64));
                 let grid = match self.wide_blocks() {
                     0 => column_grid(device, outer * parts * inner, len.div_ceil(parts)),
                     blocks => device.grid_rows(blocks * parts, usize::MAX),
@@ -153,7 +153,7 @@ impl Lines {
         };
         let names =
             [name("reduce_rows", "reduce_rows_between"), name("reduce_columns", "reduce_columns_between")];
-        let values = [Value::U64(parts as u64), Value::U64(count as u64)];
+        let values = [Arg::U64(parts as u64), Arg::U64(count as u64)];
         self.launch(op, names, self.row_grid(parts), parts, &values, &[&out])?;
         Ok(out)
     }
@@ -360,7 +360,7 @@ pub(crate) fn extreme_with_index(
     let (values, indices) = (lines.output(dtype)?, lines.output(DType::I32)?);
     let name = |template| KernelName::new(template).name(functor).ty(ty);
     let names = [name("arg_rows"), name("arg_columns")];
-    lines.launch(op, names, lines.row_grid(1), 1, &[Value::U64(1)], &[&values, &indices])?;
+    lines.launch(op, names, lines.row_grid(1), 1, &[Arg::U64(1)], &[&values, &indices])?;
     Ok((lines.restore(values)?, lines.restore(cast(indices, index)?)?))
 }
 

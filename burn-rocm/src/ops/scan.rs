@@ -7,7 +7,7 @@ use hip::{Device, Grid, KernelName};
 
 use super::launch::rows;
 use super::reduce::Lines;
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::tensor::RocmTensor;
 
 /// The functor's running result along an axis.
@@ -24,11 +24,11 @@ pub(crate) fn scan(
     let out = RocmTensor::empty(device, input.layout().shape().clone(), input.dtype_of())?;
     if let Some(tiles) = Tiles::of(&lines, ty.size()) {
         let state = tiles.state(device)?;
-        let dims = [lines.outer, lines.len].map(|v| Value::U64(v as u64));
+        let dims = [lines.outer, lines.len].map(|v| Arg::U64(v as u64));
         let kernel = KernelName::new("scan_tiles").name(functor).ty(ty);
         rows(op, device, kernel, tiles.grid, &dims, &[input], &[], &[&state, &out])?;
     } else if !out.is_empty() {
-        let dims = [lines.outer, lines.len, lines.inner].map(|v| Value::U64(v as u64));
+        let dims = [lines.outer, lines.len, lines.inner].map(|v| Arg::U64(v as u64));
         let kernel = KernelName::new("scan").name(functor).ty(ty);
         let grid = device.grid_rows(lines.outer * lines.inner, lines.len);
         rows(op, device, kernel, grid, &dims, &[input], &[], &[&out])?;

@@ -7,7 +7,8 @@ use super::cast::cast;
 use super::copy::packed;
 use super::launch::rows;
 use super::view::{narrow, permute};
-use crate::dtype::{Value, raw_type};
+use crate::arg::Arg;
+use crate::dtype::raw_type;
 use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, check_axis};
@@ -54,7 +55,7 @@ fn sorted(
     descending: bool,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     check_axis(op, &tensor, axis)?;
-    let flags = Value::U32(flags(op, tensor.dtype_of(), descending)?);
+    let flags = Arg::U32(flags(op, tensor.dtype_of(), descending)?);
     // The axis goes last, so that a block reads a row of neighbours.
     let last = tensor.dims().len() - 1;
     let order: Vec<usize> = (0..=last).filter(|&a| a != axis).chain([axis]).collect();
@@ -71,7 +72,7 @@ fn sorted(
         let lines = x.len() / len;
         let ty = raw_type(x.kernel_type()?);
         let kernel = |name| KernelName::new(name).ty(ty);
-        let n = |v: usize| Value::U64(v as u64);
+        let n = |v: usize| Arg::U64(v as u64);
         if len <= TILE {
             let grid = device.grid_rows(lines, len);
             let dims = [n(lines), n(len), flags];

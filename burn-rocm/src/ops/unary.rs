@@ -5,7 +5,7 @@ use hip::KernelName;
 
 use super::binary::dense_map;
 use super::launch::{Operand, Output, Walk, element_wise, flat};
-use crate::dtype::{Value, compute, saturated};
+use crate::arg::{Arg, compute, saturated};
 use crate::tensor::RocmTensor;
 
 /// The functor's result of each element.
@@ -47,7 +47,7 @@ fn map2(
     functor: &'static str,
     tensor: RocmTensor,
     ty: hip::DType,
-    scalars: [Value; 2],
+    scalars: [Arg; 2],
 ) -> hip::Result<RocmTensor> {
     if tensor.layout().dense_order().is_none() {
         let out = tensor.empty_like()?;

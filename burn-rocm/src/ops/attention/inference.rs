@@ -5,7 +5,7 @@ use burn_backend::ops::AttentionModuleOptions;
 use hip::KernelName;
 
 use super::{LEAST_QUERIES, OP, TILE, expand, strides};
-use crate::dtype::{Value, compute};
+use crate::arg::{Arg, compute};
 use crate::error::invalid;
 use crate::layout::broadcast_shape;
 use crate::ops::binary::{binary, dense_map, scalar};
@@ -126,20 +126,20 @@ impl Call {
         let shape = [batch * heads, heads, queries, keys, width, values].map(|n| n as i64);
         let inputs =
             [Some(&self.query), Some(&self.key), Some(&self.value), self.mask.as_ref(), self.bias.as_ref()];
-        let dims: Vec<Value> = [Value::I64x6(shape)].into_iter().chain(inputs.map(strides)).collect();
+        let dims: Vec<Arg> = [Arg::I64x6(shape)].into_iter().chain(inputs.map(strides)).collect();
         let scalars = [
             compute(self.scale.into(), ty),
             compute(self.softcap.unwrap_or(0.0).into(), ty),
-            Value::U32(self.causal as u32),
-            Value::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32),
+            Arg::U32(self.causal as u32),
+            Arg::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32),
         ];
         let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
         let masked = self.mask.is_some() || self.bias.is_some();
         let kernel = KernelName::new("attention").ty(ty).int(masked.into());
         // What only the kernel for training reads: fill, quiet, seed, call, dropping, last, factor.
         let zero = compute(0.0.into(), ty);
-        let unread = [zero, Value::U32(0), Value::U64(0), Value::U64(0), Value::U32(0), Value::U32(0), zero];
-        let scalars: Vec<Value> = scalars.into_iter().chain(unread).collect();
+        let unread = [zero, Arg::U32(0), Arg::U64(0), Arg::U64(0), Arg::U32(0), Arg::U32(0), zero];
+        let scalars: Vec<Arg> = scalars.into_iter().chain(unread).collect();
         views_to(OP, device, kernel, grid, &dims, &inputs, &scalars, &[Some(&out), None])?;
         Ok(out)
     }
@@ -174,7 +174,7 @@ fn masked_softmax(scores: RocmTensor) -> hip::Result<RocmTensor> {
         let len = scores.dims()[3];
         let lines = scores.len() / len;
         let device = scores.hip_device();
-        let dims = [Value::U64(lines as u64), Value::U64(len as u64)];
+        let dims = [Arg::U64(lines as u64), Arg::U64(len as u64)];
         rows(OP, device, kernel, device.grid_kept_rows(lines, len), &dims, &[&scores], &[], &[&out])?;
     }
     Ok(out)
@@ -187,7 +187,7 @@ fn causal(scores: RocmTensor) -> hip::Result<RocmTensor> {
         let (queries, keys) = (scores.dims()[2], scores.dims()[3]);
         let lines = scores.len() / keys;
         let device = scores.hip_device();
-        let dims = [Value::U64(lines as u64), Value::U32(queries as u32), Value::U32(keys as u32)];
+        let dims = [Arg::U64(lines as u64), Arg::U32(queries as u32), Arg::U32(keys as u32)];
         rows(OP, device, kernel, device.grid_rows(lines, keys), &dims, &[scores], &[], &[out])
     })
 }

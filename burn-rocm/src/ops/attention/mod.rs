@@ -6,7 +6,7 @@ pub(crate) mod self_attention;
 mod softmax;
 pub(crate) mod trained;
 
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::tensor::RocmTensor;
 
 const OP: &str = "attention";
@@ -29,6 +29,6 @@ fn expand(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
 
 /// The strides of a rank-4 tensor in the form of attention's kernels (`View`); all 0 if it is
 /// absent.
-fn strides(tensor: Option<&RocmTensor>) -> Value {
-    Value::I64x4(std::array::from_fn(|axis| tensor.map_or(0, |t| t.layout().strides()[axis] as i64)))
+fn strides(tensor: Option<&RocmTensor>) -> Arg {
+    Arg::I64x4(std::array::from_fn(|axis| tensor.map_or(0, |t| t.layout().strides()[axis] as i64)))
 }

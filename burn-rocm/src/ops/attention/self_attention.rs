@@ -5,7 +5,7 @@ use hip::{Error as RocmError, KernelName};
 
 use super::options::AttentionOptions;
 use super::trained;
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::{invalid, unsupported};
 use crate::ops::copy::{contiguous, copy, packed};
 use crate::ops::launch::rows;
@@ -112,8 +112,7 @@ impl Sizes {
                 units.to_string(),
             );
         }
-        let dims =
-            [Value::U64(d_model as u64), Value::U32(heads as u32), Value::U32((d_k * size / bytes) as u32)];
+        let dims = [Arg::U64(d_model as u64), Arg::U32(heads as u32), Arg::U32((d_k * size / bytes) as u32)];
         let kernel = KernelName::new("pack_heads").int(bytes as i32);
         let device = out.hip_device();
         rows(

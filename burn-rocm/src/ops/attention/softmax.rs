@@ -4,7 +4,7 @@
 use hip::{DType, Grid, KernelName, Route, matmul_route};
 
 use super::strides;
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::ops::launch::views;
 use crate::tensor::RocmTensor;
 
@@ -72,7 +72,7 @@ impl<'a> Joined<'a> {
     /// `softmax(scale left x right^T)`, over 1 + the sum of the exponentials where it is quiet.
     pub(super) fn softmax(&self, scale: f64, quiet: bool) -> hip::Result<RocmTensor> {
         let out = self.out()?;
-        let scalars = [Value::F32(scale as f32), Value::U32(quiet as u32)];
+        let scalars = [Arg::F32(scale as f32), Arg::U32(quiet as u32)];
         self.launch("attention_softmax", &[Some(self.left), Some(self.right)], &scalars, &out)?;
         Ok(out)
     }
@@ -95,10 +95,10 @@ impl<'a> Joined<'a> {
         &self,
         template: &'static str,
         inputs: &[Option<&RocmTensor>],
-        scalars: &[Value],
+        scalars: &[Arg],
         out: &RocmTensor,
     ) -> hip::Result<()> {
-        let shape = Value::I64x6(self.shape.map(|n| n as i64));
+        let shape = Arg::I64x6(self.shape.map(|n| n as i64));
         let dims = [shape, strides(Some(self.left)), strides(Some(self.right))];
         let kernel = KernelName::new(template).ty(DType::F32).int(self.parts as i32);
         views(self.op, self.left.hip_device(), kernel, self.grid, &dims, inputs, scalars, out)

@@ -8,7 +8,8 @@ use hip::{Error as RocmError, KernelName};
 use super::options::{Attended, AttentionOptions, AttentionPath};
 use super::softmax::Joined;
 use super::{LEAST_QUERIES, OP, TILE, expand, strides};
-use crate::dtype::{Value, compute, compute_dtype};
+use crate::arg::{Arg, compute};
+use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::copy::{assign, contiguous, packed};
 use crate::ops::launch::{rows, views, views_to};
@@ -141,27 +142,27 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn mask_size(&self) -> Value {
-        Value::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32)
+    fn mask_size(&self) -> Arg {
+        Arg::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32)
     }
 
     /// Seed, call, whether scores are dropped, the greatest word that drops, the factor of the others.
-    fn dropout(&self) -> [Value; 5] {
+    fn dropout(&self) -> [Arg; 5] {
         let dropout = self.options.dropout.filter(|dropout| dropout.prob > 0.0);
         let (seed, call, prob) = dropout.map_or((0, 0, 0.0), |d| (d.seed, d.call, d.prob));
         // A word drops where it is below prob * 2^32.
         let words = (prob * 4294967296.0).round().max(1.0);
         let factor = if prob < 1.0 { 1.0 / (1.0 - prob) } else { 0.0 };
         [
-            Value::U64(seed),
-            Value::U64(call),
-            Value::U32(dropout.is_some() as u32),
-            Value::U32((words - 1.0) as u32),
+            Arg::U64(seed),
+            Arg::U64(call),
+            Arg::U32(dropout.is_some() as u32),
+            Arg::U32((words - 1.0) as u32),
             compute(factor.into(), self.ty),
         ]
     }
 
-    fn compute(&self, value: f64) -> Value {
+    fn compute(&self, value: f64) -> Arg {
         compute(value.into(), self.ty)
     }
 
@@ -173,9 +174,9 @@ impl<'a> Call<'a> {
     }
 
     /// The scores' shape as the kernels over rows take it.
-    fn shape(&self) -> Value {
+    fn shape(&self) -> Arg {
         let [batch, heads, queries, keys, _] = self.sizes.map(|n| n as i64);
-        Value::I64x4([batch * heads * queries, heads, queries, keys])
+        Arg::I64x4([batch * heads * queries, heads, queries, keys])
     }
 
     /// The weights, in the scores' place.
@@ -197,8 +198,8 @@ impl<'a> Call<'a> {
         let mut scalars = vec![
             self.mask_size(),
             self.compute(self.options.fill),
-            Value::U32(self.options.causal as u32),
-            Value::U32(self.options.quiet as u32),
+            Arg::U32(self.options.causal as u32),
+            Arg::U32(self.options.quiet as u32),
         ];
         scalars.extend(self.dropout());
         let kernel = KernelName::new("attention_weights").ty(self.ty);
@@ -213,7 +214,7 @@ impl<'a> Call<'a> {
     fn by_rows(&self, kernel: &'static str, inputs: &[&RocmTensor], out: &RocmTensor) -> hip::Result<()> {
         let [batch, heads, queries, keys, _] = self.sizes;
         let (device, lines) = (out.hip_device(), batch * heads * queries);
-        let dims = [Value::U64(lines as u64), Value::U64(keys as u64)];
+        let dims = [Arg::U64(lines as u64), Arg::U64(keys as u64)];
         let kernel = KernelName::new(kernel).ty(self.ty);
         rows(self.op, device, kernel, device.grid_kept_rows(lines, keys), &dims, inputs, &[], &[out])
     }
@@ -261,10 +262,10 @@ impl<'a> Call<'a> {
     }
 
     /// The shape and strides that the tiled kernels take: `operands` and the mask.
-    fn tile_dims(&self, values: usize, operands: &[Option<&RocmTensor>]) -> Vec<Value> {
+    fn tile_dims(&self, values: usize, operands: &[Option<&RocmTensor>]) -> Vec<Arg> {
         let [batch, heads, queries, keys, width] = self.sizes;
         let shape = [batch * heads, heads, queries, keys, width, values].map(|n| n as i64);
-        [Value::I64x6(shape)].into_iter().chain(operands.iter().map(|&t| strides(t))).collect()
+        [Arg::I64x6(shape)].into_iter().chain(operands.iter().map(|&t| strides(t))).collect()
     }
 
     fn tiled(&self, [query, key, value]: [&RocmTensor; 3]) -> hip::Result<Attended> {
@@ -277,10 +278,10 @@ impl<'a> Call<'a> {
         let mut scalars = vec![
             self.compute(self.scale),
             self.compute(0.0),
-            Value::U32(self.options.causal as u32),
+            Arg::U32(self.options.causal as u32),
             self.mask_size(),
             self.compute(self.options.fill),
-            Value::U32(self.options.quiet as u32),
+            Arg::U32(self.options.quiet as u32),
         ];
         scalars.extend(self.dropout());
         let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
@@ -300,8 +301,8 @@ impl<'a> Call<'a> {
         let [batch, heads, queries, keys, width] = self.sizes;
         let (device, values, pairs) = (query.hip_device(), value.dims()[3], batch * heads);
         let dots = RocmTensor::empty(device, [batch, heads, queries], compute_dtype(query.dtype_of()))?;
-        let dims = [pairs * queries, heads, queries, values].map(|n| Value::I64(n as i64));
-        let dims: Vec<Value> = dims.into_iter().chain([strides(Some(grad))]).collect();
+        let dims = [pairs * queries, heads, queries, values].map(|n| Arg::I64(n as i64));
+        let dims: Vec<Arg> = dims.into_iter().chain([strides(Some(grad))]).collect();
         let kernel = KernelName::new("attention_dots").ty(self.ty);
         let grid = device.grid_rows(pairs * queries, values);
         views(self.op, device, kernel, grid, &dims, &[Some(out), Some(grad)], &[], &dots)?;
@@ -312,7 +313,7 @@ impl<'a> Call<'a> {
         let mut scalars = vec![
             self.compute(self.scale),
             self.compute(self.options.fill),
-            Value::U32(self.options.causal as u32),
+            Arg::U32(self.options.causal as u32),
             self.mask_size(),
         ];
         scalars.extend(self.dropout());

@@ -8,7 +8,7 @@ use burn_std::DType;
 use hip::KernelName;
 
 use super::bias_backward;
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::invalid;
 use crate::ops::binary::binary;
 use crate::ops::cast::cast;
@@ -239,17 +239,17 @@ impl Prepared {
         outputs: &[&RocmTensor],
     ) -> hip::Result<()> {
         let sizes = &self.sizes;
-        let u = |value: usize| Value::U32(value as u32);
-        let mut dims = vec![Value::U64(chunk.images as u64), u(sizes.channels), u(sizes.offset_groups)];
+        let u = |value: usize| Arg::U32(value as u32);
+        let mut dims = vec![Arg::U64(chunk.images as u64), u(sizes.channels), u(sizes.offset_groups)];
         dims.extend(parts.map(u));
-        dims.extend([u(chunk.first), u(chunk.count), Value::U32x12(sizes.window)]);
+        dims.extend([u(chunk.first), u(chunk.count), Arg::U32x12(sizes.window)]);
         let mask = self.mask.as_ref().map(|mask| chunk.images(mask)).transpose()?;
         let inputs: Vec<&RocmTensor> = inputs.iter().copied().chain(&mask).collect();
         // Pointers to no mask, and to no gradient of it where the kernel gives one.
         let absent = if mask.is_some() { 0 } else { 1 + usize::from(kernel == "deform_offset_backward") };
         let device = self.x.hip_device();
         let name = KernelName::new(kernel).ty(self.x.kernel_type()?);
-        let scalars = &[Value::U64(0); 2][..absent];
+        let scalars = &[Arg::U64(0); 2][..absent];
         let grid = match kernel {
             "deform_x_backward_ordered" => device.grid_rows(items, 1), // few items, each a long one
             _ => device.grid(items * parts.unwrap_or(1)),

@@ -4,7 +4,8 @@ use burn_std::DType;
 use hip::{ConvDesc, KernelName};
 
 use super::options::Options;
-use crate::dtype::{Value, raw_type};
+use crate::arg::Arg;
+use crate::dtype::raw_type;
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
@@ -24,7 +25,7 @@ const CHANNELS: usize = 4;
 const LEAST_PART: usize = 1024;
 
 /// The kernels' `Convolution`: three axes whatever the rank, the outer ones of size 1 where there are fewer.
-pub(super) fn value(op: &'static str, desc: &ConvDesc) -> hip::Result<Value> {
+pub(super) fn value(op: &'static str, desc: &ConvDesc) -> hip::Result<Arg> {
     let axes = desc.stride.len();
     let (x, w, y) = (&desc.x[2..], &desc.w[2..], &desc.y[2..]);
     let padded =
@@ -48,7 +49,7 @@ pub(super) fn value(op: &'static str, desc: &ConvDesc) -> hip::Result<Value> {
             values[3 + row * 3 + axis] = given as u32;
         }
     }
-    Ok(Value::U32x21(values))
+    Ok(Arg::U32x21(values))
 }
 
 /// `x * weight` into `out`.
@@ -59,7 +60,7 @@ pub(super) fn forward(
     weight: &RocmTensor,
 ) -> hip::Result<RocmTensor> {
     let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
-    let dims = [Value::U64(desc.x[0] as u64), value(op, desc)?];
+    let dims = [Arg::U64(desc.x[0] as u64), value(op, desc)?];
     let name = KernelName::new("conv_forward").ty(x.kernel_type()?);
     let device = out.hip_device();
     rows(op, device, name, device.grid(out.len()), &dims, &[x, weight], &[], &[&out])?;
@@ -74,7 +75,7 @@ pub(super) fn x_backward(
     grad: &RocmTensor,
 ) -> hip::Result<RocmTensor> {
     let out = RocmTensor::empty(grad.hip_device(), desc.x.clone(), grad.dtype_of())?;
-    let dims = [Value::U64(desc.x[0] as u64), value(op, desc)?];
+    let dims = [Arg::U64(desc.x[0] as u64), value(op, desc)?];
     let name = KernelName::new("conv_backward_data").ty(grad.kernel_type()?);
     let device = out.hip_device();
     rows(op, device, name, device.grid(out.len()), &dims, &[grad, weight], &[], &[&out])?;
@@ -103,7 +104,7 @@ pub(super) fn weight_backward(
     let mut shape = vec![parts];
     shape.extend(&desc.w);
     let sums = RocmTensor::empty(device, shape, summed)?;
-    let dims = [Value::U64(desc.y[0] as u64), Value::U32(parts as u32), sizes];
+    let dims = [Arg::U64(desc.y[0] as u64), Arg::U32(parts as u32), sizes];
     let name = KernelName::new("conv_backward_weights").ty(grad.kernel_type()?);
     let grid = device.grid_rows(blocks * parts, (lines / parts) * width);
     rows(op, device, name, grid, &dims, &[grad, x], &[], &[&sums])?;
@@ -134,7 +135,7 @@ pub(crate) fn unfold4d(x: RocmTensor, window: [usize; 2], options: &Options) -> 
     let device = x.hip_device();
     let out = RocmTensor::empty(device, shape, x.dtype_of())?;
     if !out.is_empty() {
-        let dims = [Value::U64((batch * channels) as u64), value(op, &desc)?];
+        let dims = [Arg::U64((batch * channels) as u64), value(op, &desc)?];
         let name = KernelName::new("conv_patches").ty(raw_type(x.kernel_type()?));
         rows(op, device, name, device.grid(out.len()), &dims, &[&x], &[], &[&out])?;
     }

@@ -6,7 +6,8 @@ use burn_std::DType;
 use hip::{ConvDesc, KernelName};
 
 use super::direct::value;
-use crate::dtype::{Value, raw_type};
+use crate::arg::Arg;
+use crate::dtype::raw_type;
 use crate::ops::binary::binary;
 use crate::ops::cat::cat;
 use crate::ops::launch::rows;
@@ -90,7 +91,7 @@ fn patches(
         return reshape(x, &shape);
     }
     let out = RocmTensor::empty(x.hip_device(), shape.to_vec(), x.dtype_of())?;
-    let dims = [Value::U64((images * desc.x[1]) as u64), value(op, desc)?];
+    let dims = [Arg::U64((images * desc.x[1]) as u64), value(op, desc)?];
     let name = KernelName::new("conv_patches").ty(raw_type(x.kernel_type()?));
     let device = out.hip_device();
     rows(op, device, name, device.grid(out.len()), &dims, &[&x], &[], &[&out])?;
@@ -148,7 +149,7 @@ pub(super) fn x_backward(
             return reshape(patches, &shape);
         }
         let out = RocmTensor::empty(grad.hip_device(), shape, grad.dtype_of())?;
-        let dims = [Value::U64((images * desc.x[1]) as u64), sizes];
+        let dims = [Arg::U64((images * desc.x[1]) as u64), sizes];
         let name = KernelName::new("conv_unpatch").ty(grad.kernel_type()?);
         let device = out.hip_device();
         rows(op, device, name, device.grid(out.len()), &dims, &[&patches], &[], &[&out])?;

@@ -4,7 +4,8 @@ use hip::{Device, Fault, Grid, KernelName};
 
 use super::{items_grid, one_gradient, room, total};
 use crate::RocmTensor;
-use crate::dtype::{Value, compute, compute_dtype};
+use crate::arg::{Arg, compute};
+use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
@@ -67,7 +68,7 @@ struct Rows {
     /// The loss' divisor, 0 for the sum of the targets' weights.
     divisor: f64,
     /// Smoothing (below 0: none), least probability of a target, divisor, pad tokens.
-    scalars: [Value; 5],
+    scalars: [Arg; 5],
 }
 
 impl Rows {
@@ -138,15 +139,15 @@ impl Rows {
         let scalars = [
             compute(of.smoothing.unwrap_or(-1.0).into(), ty),
             compute(least.into(), ty),
-            Value::F64(divisor),
-            Value::U32(of.pad_tokens.len() as u32),
-            Value::U64x8(pads),
+            Arg::F64(divisor),
+            Arg::U32(of.pad_tokens.len() as u32),
+            Arg::U64x8(pads),
         ];
         Ok(Self { x: packed(x)?, targets, weights, kernel, rows, len, kept, divisor, scalars })
     }
 
-    fn dims(&self) -> [Value; 2] {
-        [Value::U64(self.rows as u64), Value::U64(self.len as u64)]
+    fn dims(&self) -> [Arg; 2] {
+        [Arg::U64(self.rows as u64), Arg::U64(self.len as u64)]
     }
 
     /// Blocks over rows, or over elements where a row is a thread's work.
@@ -201,7 +202,7 @@ pub fn cross_entropy(
     let partial = room(&rows.x, grid)?;
     let inputs = [Some(&rows.x), Some(&rows.targets), rows.weights.as_ref(), Some(&saved), partial.as_ref()];
     let [smoothing, least, divisor, count, pads] = rows.scalars;
-    let scalars = [smoothing, least, divisor, count, pads, Value::Flag(OP, Fault::Index)];
+    let scalars = [smoothing, least, divisor, count, pads, Arg::Flag(OP, Fault::Index)];
     views(OP, device, rows.kernel[0], grid, &rows.dims(), &inputs, &scalars, &out)?;
     // The kernel writes `saved` too, so a target that is no class marks the gradient.
     hip::carry_faults([out.buffer()], [saved.buffer()]);

@@ -4,7 +4,8 @@
 use burn_std::DType;
 use hip::{Fault, Grid, KernelName};
 
-use crate::dtype::{Value, compute_dtype};
+use crate::arg::Arg;
+use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
@@ -93,11 +94,11 @@ impl Prepared {
         (kernel, grid): (&'static str, Grid),
         more: Option<usize>,
         [first, last]: [&[&RocmTensor]; 2],
-        fault: &[Value],
+        fault: &[Arg],
         outputs: &[&RocmTensor],
     ) -> hip::Result<()> {
-        let u = |value: usize| Value::U32(value as u32);
-        let mut dims = vec![Value::U64(self.batch as u64)];
+        let u = |value: usize| Arg::U32(value as u32);
+        let mut dims = vec![Arg::U64(self.batch as u64)];
         dims.extend([self.steps, self.classes, self.labels, self.blank].map(u));
         dims.extend(more.map(u));
         let inputs: Vec<&RocmTensor> =
@@ -118,7 +119,7 @@ impl Prepared {
             self.empty(&[self.batch, kept, self.states()], compute_dtype(self.log_probs.dtype_of()))?;
         let loss = self.empty(&[self.batch], self.log_probs.dtype_of())?;
         let kernel = ("ctc_alpha", self.grid());
-        let fault = [Value::Flag(op, Fault::Index)];
+        let fault = [Arg::Flag(op, Fault::Index)];
         self.launch(op, kernel, Some(kept), [&[&self.log_probs], &[]], &fault, &[&alpha, &loss])?;
         Ok((loss, alpha))
     }

@@ -4,7 +4,8 @@ use hip::{Fault, KernelName};
 
 use super::{items_grid, one_gradient, room, total};
 use crate::RocmTensor;
-use crate::dtype::{Value, compute, compute_dtype};
+use crate::arg::{Arg, compute};
+use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
@@ -37,7 +38,7 @@ impl Residual {
         }
     }
 
-    fn parameters(self, ty: hip::DType) -> [Value; 2] {
+    fn parameters(self, ty: hip::DType) -> [Arg; 2] {
         let [p, q] = match self {
             Self::Squared => [0.0, 0.0],
             Self::Huber { delta, lin_bias } => [delta, lin_bias],
@@ -101,7 +102,7 @@ pub fn residual_loss(
     let partial = room(&a, grid)?;
     let divisor = reduce.divisor(n);
     let inputs = [Some(&a), Some(&b), partial.as_ref()];
-    let (dims, scalars) = ([Value::U64(n as u64)], [p, q, Value::F64(divisor)]);
+    let (dims, scalars) = ([Arg::U64(n as u64)], [p, q, Arg::F64(divisor)]);
     let kernel = KernelName::new("residual_loss_sum").name(kind.functor()).ty(ty);
     views(OP, device, kernel, grid, &dims, &inputs, &scalars, &out)?;
     total(OP, partial.as_ref(), None, divisor, &out)?;
@@ -114,7 +115,7 @@ fn each(op: &'static str, kind: Residual, a: &RocmTensor, b: Option<&RocmTensor>
     let out = a.empty_like()?;
     if !out.is_empty() {
         let kernel = KernelName::new("residual_loss").name(kind.functor()).ty(ty);
-        let (dims, device) = ([Value::U64(out.len() as u64)], out.hip_device());
+        let (dims, device) = ([Arg::U64(out.len() as u64)], out.hip_device());
         let scalars = kind.parameters(ty);
         views(op, device, kernel, device.grid(out.len()), &dims, &[Some(a), b], &scalars, &out)?;
     }
@@ -140,7 +141,7 @@ pub fn residual_loss_backward(
     let (name, grad, scalars) = match reduce {
         Total::Each => ("residual_loss_backward", pair(OP, a.clone(), grad)?.1, vec![p]),
         Total::Sum | Total::Mean => {
-            let divisor = Value::F64(reduce.divisor(a.len()));
+            let divisor = Arg::F64(reduce.divisor(a.len()));
             ("residual_loss_sum_backward", one_gradient(OP, &a, grad)?, vec![p, divisor])
         }
     };
@@ -154,14 +155,14 @@ fn gradients(
     a: &RocmTensor,
     b: Option<&RocmTensor>,
     grad: &RocmTensor,
-    scalars: &[Value],
+    scalars: &[Arg],
     both: bool,
 ) -> hip::Result<(RocmTensor, Option<RocmTensor>)> {
     let (device, n) = (a.hip_device(), a.len());
     let (by_a, by_b) = (a.empty_like()?, both.then(|| a.empty_like()).transpose()?);
     if n > 0 {
         let (inputs, outputs) = ([Some(a), b, Some(grad)], [Some(&by_a), by_b.as_ref()]);
-        let dims = [Value::U64(n as u64)];
+        let dims = [Arg::U64(n as u64)];
         views_to(op, device, kernel, device.grid(n), &dims, &inputs, scalars, &outputs)?;
     }
     Ok((by_a, by_b))
@@ -212,9 +213,9 @@ struct Binary {
     weights: Option<RocmTensor>,
     kernel: [KernelName; 2],
     /// Elements; columns, or 0 where weights are by target; weights.
-    dims: [Value; 3],
+    dims: [Arg; 3],
     /// Smoothing (below 0: none), classes, divisor; the flag that a target without a weight raises.
-    scalars: [Value; 4],
+    scalars: [Arg; 4],
 }
 
 impl Binary {
@@ -254,10 +255,10 @@ impl Binary {
         let of_index = targets.kernel_type()?;
         let kernel = ["binary_cross_entropy", "binary_cross_entropy_backward"]
             .map(|name| KernelName::new(name).name(kind).ty(ty).ty(of_index));
-        let dims = [x.len(), columns, count].map(|n| Value::U64(n as u64));
+        let dims = [x.len(), columns, count].map(|n| Arg::U64(n as u64));
         let smoothing = of.smoothing.map_or(-1.0, f64::from);
-        let [smoothing, classes, divisor] = [smoothing, classes as f64, x.len() as f64].map(Value::F64);
-        let scalars = [smoothing, classes, divisor, Value::Flag(op, Fault::Index)];
+        let [smoothing, classes, divisor] = [smoothing, classes as f64, x.len() as f64].map(Arg::F64);
+        let scalars = [smoothing, classes, divisor, Arg::Flag(op, Fault::Index)];
         Ok(Self { x: packed(x)?, targets, weights, kernel, dims, scalars })
     }
 }

@@ -6,7 +6,8 @@ pub(crate) mod elements;
 
 use hip::{Device, Grid, KernelName};
 
-use crate::dtype::{Value, compute_dtype};
+use crate::arg::Arg;
+use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::copy::packed;
 use crate::ops::launch::views;
@@ -43,7 +44,7 @@ fn total(
     let info = out.hip_device().info();
     let wanted = parts.div_ceil(8).next_power_of_two().min(info.max_threads_per_block as usize) as u32;
     let grid = Grid { blocks: 1, threads: wanted.max(info.warp_size).min(info.max_threads_per_block) };
-    let (dims, scalars) = ([Value::U64(parts as u64)], [Value::F64(divisor)]);
+    let (dims, scalars) = ([Arg::U64(parts as u64)], [Arg::F64(divisor)]);
     views(op, out.hip_device(), kernel, grid, &dims, &[Some(partial), weight], &scalars, out)
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use hip::{BatchNormDesc, Device, Error as RocmError, Grid, KernelName};
 
 use super::{by_miopen, fits, floats, for_miopen, row};
-use crate::dtype::{Value, compute_dtype};
+use crate::arg::Arg;
+use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::amp::cast_all;
 use crate::ops::cast::cast;
@@ -51,7 +52,7 @@ struct Channels {
 
 /// How the own kernels go through it: `[batch, channels, spatial, wide, parts]`, and on what grid.
 struct Plan {
-    dims: [Value; 5],
+    dims: [Arg; 5],
     parts: usize,
     grid: Grid,
 }
@@ -84,8 +85,8 @@ impl Channels {
         let Self { batch, channels, spatial } = self;
         // The kernels divide by spatial: nothing of it is nothing of the batch.
         let [batch, spatial] = if spatial == 0 { [0, 1] } else { [batch, spatial] };
-        let size = |dim: usize| Value::U64(dim as u64);
-        let count = |count: usize| Value::U32(count as u32);
+        let size = |dim: usize| Arg::U64(dim as u64);
+        let count = |count: usize| Arg::U32(count as u32);
         let dims = [size(batch), size(channels), size(spatial), count(wide), count(parts)];
         let blocks = channels.div_ceil(wide) * parts;
         let each = batch * spatial * wide / parts;
@@ -213,7 +214,7 @@ pub fn batch_norm_train(
     if shape.channels == 0 {
         return done(output);
     }
-    let options = [Value::F64(momentum), Value::F64(epsilon)];
+    let options = [Arg::F64(momentum), Arg::F64(epsilon)];
     // What comes after MIOpen goes through a channel in one part.
     let parts = shape.parts(1, 1, counted());
     let library = !x.is_empty()
@@ -290,7 +291,7 @@ pub fn batch_norm_infer(
         let [gamma, beta, mean, variance] = &params;
         let inputs = [&x, gamma, beta, mean, variance];
         let kernel = KernelName::new("batch_norm_infer").ty(ty);
-        rows(OP, device, kernel, grid, &dims, &inputs, &[Value::F64(epsilon)], &[&output])?;
+        rows(OP, device, kernel, grid, &dims, &inputs, &[Arg::F64(epsilon)], &[&output])?;
     }
     Ok(output)
 }
@@ -380,8 +381,8 @@ pub(super) fn channel_sums(
     let device = x.hip_device();
     let Plan { dims, parts, grid } = shape.plan(device);
     let partial = RocmTensor::empty(device, [2, parts, shape.channels], statistics.dtype_of())?;
-    let more = [step, share, statistics.dims()[1]].map(|value| Value::U64(value as u64));
-    let dims: Vec<Value> = dims.into_iter().chain(more).collect();
+    let more = [step, share, statistics.dims()[1]].map(|value| Arg::U64(value as u64));
+    let dims: Vec<Arg> = dims.into_iter().chain(more).collect();
     let kernel = KernelName::new("channel_sums").ty(x.kernel_type()?);
     rows(op, device, kernel, grid, &dims, &[x, grad, statistics], &[], &[&partial])?;
     Ok(partial)

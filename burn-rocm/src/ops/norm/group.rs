@@ -4,7 +4,8 @@ use hip::{Error as RocmError, GroupNormDesc, KernelName, Route};
 
 use super::batch::channel_sums;
 use super::{by_miopen, fits, floats, for_miopen, gradient_grid, row, sum_partials};
-use crate::dtype::{Value, compute_dtype};
+use crate::arg::Arg;
+use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
@@ -51,8 +52,8 @@ impl Groups {
         self.channels / self.groups * self.spatial
     }
 
-    fn dims(self) -> [Value; 4] {
-        [self.rows(), self.len(), self.groups, self.spatial].map(|dim| Value::U64(dim as u64))
+    fn dims(self) -> [Arg; 4] {
+        [self.rows(), self.len(), self.groups, self.spatial].map(|dim| Arg::U64(dim as u64))
     }
 }
 
@@ -100,7 +101,7 @@ pub fn group_norm(
         KernelName::new("group_norm_rows").ty(x.kernel_type()?).ty(gamma.unwrap_or(&x).kernel_type()?);
     let grid = device.grid_rows(shape.rows(), shape.len());
     let inputs = [Some(&x), gamma, beta];
-    views_to(OP, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(&out)])?;
+    views_to(OP, device, kernel, grid, &shape.dims(), &inputs, &[Arg::F64(epsilon)], &[Some(&out)])?;
     Ok(out)
 }
 
@@ -133,7 +134,7 @@ fn library(
     let hip::Grid { threads, .. } = device.grid_rows(shape.rows(), shape.len());
     let grid = hip::Grid { threads, ..device.grid(shape.rows() * threads as usize) };
     let inputs = [Some(x), Some(&gamma), Some(&beta), Some(&mean), Some(&rstd)];
-    views_to(op, device, kernel, grid, &shape.dims(), &inputs, &[Value::F64(epsilon)], &[Some(out)])
+    views_to(op, device, kernel, grid, &shape.dims(), &inputs, &[Arg::F64(epsilon)], &[Some(out)])
 }
 
 /// The gradients of [`group_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of
@@ -172,7 +173,7 @@ pub fn group_norm_backward(
         grid,
         &shape.dims(),
         &[Some(&x), Some(&grad), gamma.as_ref()],
-        &[Value::F64(epsilon)],
+        &[Arg::F64(epsilon)],
         &[Some(&dx), statistics.as_ref()],
     )?;
     let Some(statistics) = statistics else { return Ok((dx, None)) };

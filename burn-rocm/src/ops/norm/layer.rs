@@ -3,7 +3,7 @@
 use hip::{Error as RocmError, Grid, KernelName, LayerNormDesc};
 
 use super::{by_miopen, fits, for_miopen, row, rows_backward};
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::invalid;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
@@ -63,8 +63,8 @@ fn launch(
     out: &RocmTensor,
 ) -> hip::Result<()> {
     let len = out.dims().last().copied().unwrap_or(1);
-    let dims = [Value::U64((out.len() / len) as u64), Value::U64(len as u64)];
-    views(OP, out.hip_device(), kernel, grid, &dims, inputs, &[Value::F64(epsilon)], out)
+    let dims = [Arg::U64((out.len() / len) as u64), Arg::U64(len as u64)];
+    views(OP, out.hip_device(), kernel, grid, &dims, inputs, &[Arg::F64(epsilon)], out)
 }
 
 /// By MIOpen, which wants a shift and writes each row's statistics too. Its variance, the mean of squares less the

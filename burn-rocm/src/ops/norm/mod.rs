@@ -10,7 +10,8 @@ use std::sync::Arc;
 use burn_std::DType;
 use hip::{Device, Grid, KernelName, Route};
 
-use crate::dtype::{Value, compute_dtype};
+use crate::arg::Arg;
+use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::binary::binary;
 use crate::ops::copy::packed;
@@ -113,7 +114,7 @@ fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Re
         threads: device.info().max_threads_per_block.min(1024),
         ..device.grid_rows(outer * len.div_ceil(16), 16 * count)
     };
-    let dims = [Value::U64(outer as u64), Value::U64(count as u64), Value::U64(len as u64)];
+    let dims = [Arg::U64(outer as u64), Arg::U64(count as u64), Arg::U64(len as u64)];
     rows(op, device, kernel, grid, &dims, &[partial], &[], &[&out])?;
     Ok(out)
 }
@@ -165,7 +166,7 @@ fn rows_backward(
     let blocks = grid.blocks as usize;
     let partial =
         params.then(|| RocmTensor::empty(device, [sums, blocks, len], compute_dtype(dtype))).transpose()?;
-    let dims = [Value::U64(count as u64), Value::U64(len as u64)];
+    let dims = [Arg::U64(count as u64), Arg::U64(len as u64)];
     views_to(
         op,
         device,
@@ -173,7 +174,7 @@ fn rows_backward(
         grid,
         &dims,
         &[Some(&x), Some(&grad), Some(&gamma), by_kernel.as_ref()],
-        &[Value::F64(epsilon)],
+        &[Arg::F64(epsilon)],
         &[Some(&dx), partial.as_ref()],
     )?;
     let sums = partial.map(|partial| sum_partials(op, &partial, given)).transpose()?;

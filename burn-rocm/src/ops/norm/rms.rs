@@ -3,7 +3,7 @@
 use hip::{Error as RocmError, KernelName, LayerNormDesc};
 
 use super::{by_miopen, check_rows, for_miopen, row, rows_backward};
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::ops::copy::packed;
 use crate::ops::launch::rows;
 use crate::ops::miopen::whole;
@@ -42,7 +42,7 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
     }
     let (device, count) = (out.hip_device(), out.len() / len);
     let kernel = KernelName::new("rms_norm_rows").ty(out.kernel_type()?).ty(gamma.kernel_type()?);
-    let dims = [Value::U64(count as u64), Value::U64(len as u64)];
+    let dims = [Arg::U64(count as u64), Arg::U64(len as u64)];
     rows(
         OP,
         device,
@@ -50,7 +50,7 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
         device.grid_kept_rows(count, len),
         &dims,
         &[&x, &gamma],
-        &[Value::F64(epsilon)],
+        &[Arg::F64(epsilon)],
         &[&out],
     )?;
     Ok(out)

@@ -11,7 +11,8 @@ pub(crate) mod pool3d;
 use burn_std::DType;
 use hip::{Dnn, Fault, KernelName, PoolDesc, PoolMode};
 
-use crate::dtype::{Value, is_index};
+use crate::arg::Arg;
+use crate::dtype::is_index;
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
@@ -99,13 +100,13 @@ impl<const D: usize> Window<D> {
     }
 
     /// The kernels' `Window2` or `Window3`.
-    fn value(&self, x: &[usize], y: &[usize]) -> Value {
+    fn value(&self, x: &[usize], y: &[usize]) -> Arg {
         let lists = [&x[2..], &y[2..], &self.size, &self.stride, &self.padding, &self.dilation];
         // A step that is never taken may be any size.
         let entry = |i: usize| lists[i % 6][i / 6].min(MAX_SIZE) as u32;
         match D {
-            2 => Value::U32x12(std::array::from_fn(entry)),
-            _ => Value::U32x18(std::array::from_fn(entry)),
+            2 => Arg::U32x12(std::array::from_fn(entry)),
+            _ => Arg::U32x18(std::array::from_fn(entry)),
         }
     }
 
@@ -128,16 +129,16 @@ fn served(out: &RocmTensor, call: impl FnOnce(&Dnn) -> hip::Result<()>) -> hip::
 fn kernel(
     op: &'static str,
     kernel: KernelName,
-    shapes: (&[usize], &[usize], Value),
+    shapes: (&[usize], &[usize], Arg),
     switch: Option<bool>,
     inputs: &[&RocmTensor],
-    fault: &[Value],
+    fault: &[Arg],
     outputs: &[&RocmTensor],
 ) -> hip::Result<()> {
     let (x, _, window) = shapes;
-    let planes = Value::U64((x[0] * x[1]) as u64);
-    let dims = [Some(planes), Some(window), switch.map(|on| Value::I32(on as i32))];
-    let dims: Vec<Value> = dims.into_iter().flatten().collect();
+    let planes = Arg::U64((x[0] * x[1]) as u64);
+    let dims = [Some(planes), Some(window), switch.map(|on| Arg::I32(on as i32))];
+    let dims: Vec<Arg> = dims.into_iter().flatten().collect();
     let device = outputs[0].hip_device();
     rows(op, device, kernel, device.grid(outputs[0].len()), &dims, inputs, fault, outputs)
 }
@@ -255,7 +256,7 @@ pub(crate) fn max_gradient<const D: usize>(
     let name = window.kernel(["max_pool2d_backward", "max_pool3d_backward"]).ty(ty);
     let name = if D == 2 { name.ty(indices.kernel_type()?) } else { name };
     let shapes = (x, &y[..], window.value(x, &y));
-    let fault = [Value::Flag(op, Fault::Index)];
+    let fault = [Arg::Flag(op, Fault::Index)];
     kernel(op, name, shapes, None, &[&grad, &indices], &fault, &[&out])?;
     Ok(out)
 }
@@ -334,9 +335,9 @@ pub(crate) fn average_gradient<const D: usize>(
 }
 
 /// The planes and the two sizes as the adaptive kernels take them.
-fn adaptive_dims(x: &[usize], y: [usize; 2]) -> [Value; 5] {
-    let u = |v: usize| Value::U32(v as u32);
-    [Value::U64((x[0] * x[1]) as u64), u(x[2]), u(x[3]), u(y[0]), u(y[1])]
+fn adaptive_dims(x: &[usize], y: [usize; 2]) -> [Arg; 5] {
+    let u = |v: usize| Arg::U32(v as u32);
+    [Arg::U64((x[0] * x[1]) as u64), u(x[2]), u(x[3]), u(y[0]), u(y[1])]
 }
 
 /// That the adaptive kernels can count the planes' pixels.

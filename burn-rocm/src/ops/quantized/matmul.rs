@@ -7,7 +7,7 @@ use burn_std::{DType, FloatDType};
 use hip::{Error, KernelName};
 
 use super::quantize::{dequantize, unpacked};
-use crate::dtype::Value;
+use crate::arg::Arg;
 use crate::error::invalid;
 use crate::layout::{Layout, broadcast_shape, collapse};
 use crate::ops::create::full_on;
@@ -166,11 +166,11 @@ fn tiles(lhs: &Side, rhs: &Side, [m, n, k]: [u32; 3], out: &RocmTensor) -> hip::
     let flat = view::reshape(out.clone(), &[out.len()])?;
     for (i, start) in starts.iter().enumerate() {
         let dims = [
-            Value::U64(inner as u64),
-            Value::U32x12(sizes),
-            Value::I64x6(strides),
-            Value::I64(a.offset() as i64 + start[0]),
-            Value::I64(b.offset() as i64 + start[1]),
+            Arg::U64(inner as u64),
+            Arg::U32x12(sizes),
+            Arg::I64x6(strides),
+            Arg::I64(a.offset() as i64 + start[0]),
+            Arg::I64(b.offset() as i64 + start[1]),
         ];
         let part = view::narrow(flat.clone(), 0, i * inner * one, inner * one)?;
         let inputs = [&a_values, &a_scales, &b_values, &b_scales];
@@ -210,6 +210,6 @@ fn integers(
     let kernel = KernelName::new("scale_product").ty(out.kernel_type()?);
     debug_assert_eq!(sums.dtype_of(), DType::I32);
     let inputs = [&sums, a.scales(), b.scales()];
-    rows(OP, device, kernel, device.grid(n), &[Value::U64(n as u64)], &inputs, &[], &[&out])?;
+    rows(OP, device, kernel, device.grid(n), &[Arg::U64(n as u64)], &inputs, &[], &[&out])?;
     Ok(Some(out))
 }

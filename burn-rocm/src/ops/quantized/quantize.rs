@@ -6,8 +6,8 @@ use burn_backend::quantization::QuantScheme;
 use burn_std::{Bytes, DType, FloatDType};
 use hip::KernelName;
 
+use crate::arg::Arg;
 use crate::device::RocmDevice;
-use crate::dtype::Value;
 use crate::error::{invalid, unsupported};
 use crate::layout::inverse;
 use crate::ops::cast::cast;
@@ -52,7 +52,7 @@ pub(crate) fn quantize(
     if n > 0 {
         let [block, shift] = format.block_values();
         let (low, high) = format.range;
-        let dims = [Value::U64(n as u64), Value::F32(low), Value::F32(high), block, shift];
+        let dims = [Arg::U64(n as u64), Arg::F32(low), Arg::F32(high), block, shift];
         let kernel = KernelName::new("quantize").ty(ty).int(format.bits as i32);
         rows(op, device, kernel, device.grid(n), &dims, &[&tensor, &scales], &[], &[&out])?;
     }
@@ -76,7 +76,7 @@ fn given(
     let device = tensor.hip_device();
     let out = RocmTensor::empty(device, [count], DType::F32)?;
     if count > 0 {
-        let dims = [Value::U64(count as u64), Value::U32(format.param)];
+        let dims = [Arg::U64(count as u64), Arg::U32(format.param)];
         let kernel = KernelName::new("quantize_params");
         rows(op, device, kernel, device.grid(count), &dims, &[&scales], &[], &[&out])?;
     }
@@ -94,7 +94,7 @@ fn measured(op: &'static str, tensor: &RocmTensor, count: usize, format: Format)
     if format.block.is_none() && n > SMALL {
         let parts = (4 * device.info().compute_units as usize).clamp(1, n / SMALL);
         let extents = RocmTensor::empty(device, [parts], DType::F32)?;
-        let dims = [Value::U64(parts as u64), Value::U64(n as u64)];
+        let dims = [Arg::U64(parts as u64), Arg::U64(n as u64)];
         let kernel = KernelName::new("quantize_extent").ty(tensor.kernel_type()?);
         rows(op, device, kernel, device.grid_rows(parts, n / parts), &dims, &[tensor], &[], &[&extents])?;
         scales_of(op, &extents, 1, parts, format, &out)?;
@@ -114,8 +114,7 @@ fn scales_of(
 ) -> hip::Result<()> {
     let device = tensor.hip_device();
     let (low, high) = format.range;
-    let dims =
-        [Value::U64(count as u64), Value::U64(len as u64), Value::F32(high - low), Value::U32(format.param)];
+    let dims = [Arg::U64(count as u64), Arg::U64(len as u64), Arg::F32(high - low), Arg::U32(format.param)];
     let kernel = KernelName::new("quantize_scales").ty(tensor.kernel_type()?);
     rows(op, device, kernel, device.grid(count * len), &dims, &[tensor], &[], &[out])
 }
@@ -143,7 +142,7 @@ pub(crate) fn dequantize(
     let ty = out.kernel_type()?;
     if layout.is_contiguous() {
         let n = out.len();
-        let dims = [Value::U64(n as u64), Value::U64(layout.offset() as u64), block, shift];
+        let dims = [Arg::U64(n as u64), Arg::U64(layout.offset() as u64), block, shift];
         let kernel = KernelName::new("dequantize").ty(ty).int(format.bits as i32);
         let inputs = [tensor.values(), tensor.scales()];
         rows(op, device, kernel, device.grid(n), &dims, &inputs, &[], &[&out])?;
@@ -151,7 +150,7 @@ pub(crate) fn dequantize(
     }
     let still = vec![0; layout.rank()];
     let values = Operand::packed(tensor.values(), layout, format.bits);
-    let scalars = [Value::U32(format.bits as u32), block, shift];
+    let scalars = [Arg::U32(format.bits as u32), block, shift];
     Walk::new(
         op,
         KernelName::new("dequantize_strided").ty(ty),
@@ -179,7 +178,7 @@ pub(super) fn unpacked(op: &'static str, tensor: &RocmQTensor) -> hip::Result<Ro
             &[Operand::packed(tensor.values(), tensor.layout(), bits)],
             Output::Row(&out),
         )
-        .scalars(&[Value::U32(bits as u32)])
+        .scalars(&[Arg::U32(bits as u32)])
         .launch()?;
     }
     Ok(out)
@@ -196,7 +195,7 @@ pub(super) fn pack(op: &'static str, values: RocmTensor, format: Format) -> hip:
     let out = RocmTensor::empty(device, [format.bytes(n)], DType::I8)?;
     if n > 0 {
         let kernel = KernelName::new("pack").int(format.bits as i32);
-        rows(op, device, kernel, device.grid(n), &[Value::U64(n as u64)], &[&values], &[], &[&out])?;
+        rows(op, device, kernel, device.grid(n), &[Arg::U64(n as u64)], &[&values], &[], &[&out])?;
     }
     Ok(out)
 }

@@ -1,0 +1,192 @@
+//! What kernels take beside buffers, and Burn's scalars in that form.
+
+use burn_backend::Scalar;
+use burn_std::{BoolStore, DType, bf16, f16};
+use hip::Launch;
+
+use crate::dtype::kernel_type;
+
+/// An argument of a kernel beside its buffers: a scalar, or a struct of numbers by value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Arg {
+    F64(f64),
+    F32(f32),
+    I64(i64),
+    I32(i32),
+    I16(i16),
+    I8(i8),
+    U64(u64),
+    U32(u32),
+    U16(u16),
+    U8(u8),
+    /// The flag of an op, raised where its values have that fault.
+    Flag(&'static str, hip::Fault),
+    /// A struct of four 64-bit integers (strides of an operand of rank 4).
+    I64x4([i64; 4]),
+    /// A struct of six 64-bit integers (strides of a matrix product).
+    I64x6([i64; 6]),
+    /// A struct of eight 64-bit integers (sizes of dims).
+    U64x8([u64; 8]),
+    /// A struct of twelve numbers (what a step of an optimizer takes).
+    F32x12([f32; 12]),
+    F64x12([f64; 12]),
+    /// A struct of twelve 32-bit integers (the window of a pooling).
+    U32x12([u32; 12]),
+    /// A struct of eighteen 32-bit integers (the window of a pooling in 3-D).
+    U32x18([u32; 18]),
+    /// A struct of twenty-one 32-bit integers (a convolution).
+    U32x21([u32; 21]),
+}
+
+impl Arg {
+    /// The launch with this as its next argument.
+    pub(crate) fn push(self, launch: Launch<'_>) -> Launch<'_> {
+        match self {
+            Self::F64(v) => launch.value(v),
+            Self::F32(v) => launch.value(v),
+            Self::I64(v) => launch.value(v),
+            Self::I32(v) => launch.value(v),
+            Self::I16(v) => launch.value(v),
+            Self::I8(v) => launch.value(v),
+            Self::U64(v) => launch.value(v),
+            Self::U32(v) => launch.value(v),
+            Self::U16(v) => launch.value(v),
+            Self::U8(v) => launch.value(v),
+            Self::Flag(op, fault) => launch.flag(op, fault),
+            Self::I64x4(v) => launch.value(v),
+            Self::I64x6(v) => launch.value(v),
+            Self::U64x8(v) => launch.value(v),
+            Self::F32x12(v) => launch.value(v),
+            Self::F64x12(v) => launch.value(v),
+            Self::U32x12(v) => launch.value(v),
+            Self::U32x18(v) => launch.value(v),
+            Self::U32x21(v) => launch.value(v),
+        }
+    }
+}
+
+/// `value` in the type that kernels over `dtype` compute in (`compute_t` in `prelude.h`), with the conversions of
+/// Rust's `as`.
+///
+/// f16 and bf16 arithmetic takes its scalars in f32: `x / 70000` of f16 is finite, though f16 has
+/// no 70000. Comparisons and remainders take an [`element`].
+pub(crate) fn compute(value: Scalar, dtype: hip::DType) -> Arg {
+    use hip::DType as D;
+    match dtype {
+        D::F64 => Arg::F64(value.elem()),
+        D::F32 | D::F16 | D::BF16 => Arg::F32(value.elem::<f64>() as f32),
+        D::I64 => Arg::I64(signed(value)),
+        D::I32 => Arg::I32(signed(value) as i32),
+        D::I16 => Arg::I16(signed(value) as i16),
+        D::I8 => Arg::I8(signed(value) as i8),
+        D::U64 => Arg::U64(unsigned(value)),
+        D::U32 => Arg::U32(unsigned(value) as u32),
+        D::U16 => Arg::U16(unsigned(value) as u16),
+        D::U8 => Arg::U8(unsigned(value) as u8),
+        D::Bool => Arg::U8(truth(value) as u8),
+    }
+}
+
+/// `value` rounded to an element of `dtype`, in the compute type. A comparison with 0.1 so compares
+/// with the dtype's 0.1, as in Burn's other backends.
+pub(crate) fn element(value: Scalar, dtype: hip::DType) -> Arg {
+    match dtype {
+        hip::DType::F16 => Arg::F32(f16::from_f64(value.elem()).to_f32()),
+        hip::DType::BF16 => Arg::F32(bf16::from_f64(value.elem()).to_f32()),
+        _ => compute(value, dtype),
+    }
+}
+
+/// `value` in the compute type of `dtype`, at the type's nearer end where it is past it.
+pub(crate) fn saturated(value: Scalar, dtype: hip::DType) -> Arg {
+    let wide = match value {
+        Scalar::Float(v) => v as i128,
+        Scalar::Int(v) => v.into(),
+        Scalar::UInt(v) => v.into(),
+        Scalar::Bool(v) => v.into(),
+    };
+    let bits = 8 * dtype.size() as u32;
+    use hip::DType as D;
+    match dtype {
+        D::I64 | D::I32 | D::I16 | D::I8 => {
+            let end = 1i128 << (bits - 1);
+            compute(Scalar::Int(wide.clamp(-end, end - 1) as i64), dtype)
+        }
+        D::U64 | D::U32 | D::U16 | D::U8 => {
+            compute(Scalar::UInt(wide.clamp(0, (1i128 << bits) - 1) as u64), dtype)
+        }
+        D::F64 | D::F32 | D::F16 | D::BF16 | D::Bool => compute(value, dtype),
+    }
+}
+
+fn signed(value: Scalar) -> i64 {
+    match value {
+        Scalar::Int(v) => v,
+        Scalar::UInt(v) => v as i64,
+        Scalar::Float(v) => v as i64,
+        Scalar::Bool(v) => v as i64,
+    }
+}
+
+fn unsigned(value: Scalar) -> u64 {
+    match value {
+        Scalar::UInt(v) => v,
+        // A negative scalar wraps, as a cast of the tensor's element would.
+        Scalar::Int(v) => v as u64,
+        Scalar::Float(v) => v as u64,
+        Scalar::Bool(v) => v as u64,
+    }
+}
+
+/// Whether a scalar counts as true.
+pub(crate) fn truth(value: Scalar) -> bool {
+    match value {
+        Scalar::Bool(v) => v,
+        Scalar::Int(v) => v != 0,
+        Scalar::UInt(v) => v != 0,
+        Scalar::Float(v) => v != 0.0,
+    }
+}
+
+/// `value` as an element of `dtype`: its bits in the unsigned type of that size.
+pub(crate) fn bits(value: Scalar, dtype: DType) -> hip::Result<Arg> {
+    Ok(match (dtype, compute(value, kernel_type(dtype)?)) {
+        (DType::F16, _) => Arg::U16(f16::from_f64(value.elem()).to_bits()),
+        (DType::BF16, _) => Arg::U16(bf16::from_f64(value.elem()).to_bits()),
+        (DType::Bool(BoolStore::U32), _) => Arg::U32(truth(value) as u32),
+        (_, Arg::F64(v)) => Arg::U64(v.to_bits()),
+        (_, Arg::F32(v)) => Arg::U32(v.to_bits()),
+        (_, Arg::I64(v)) => Arg::U64(v as u64),
+        (_, Arg::I32(v)) => Arg::U32(v as u32),
+        (_, Arg::I16(v)) => Arg::U16(v as u16),
+        (_, Arg::I8(v)) => Arg::U8(v as u8),
+        (_, raw) => raw,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scalars_as_elements() {
+        assert_eq!(bits(1f32.into(), DType::F16).unwrap(), Arg::U16(0x3c00));
+        assert_eq!(bits(1f32.into(), DType::BF16).unwrap(), Arg::U16(0x3f80));
+        assert_eq!(bits(1f32.into(), DType::F32).unwrap(), Arg::U32(0x3f80_0000));
+        assert_eq!(bits((-1i32).into(), DType::I8).unwrap(), Arg::U8(0xff));
+        assert_eq!(bits((-1i32).into(), DType::U16).unwrap(), Arg::U16(0xffff));
+        assert_eq!(bits(300i32.into(), DType::U8).unwrap(), Arg::U8(44));
+        assert_eq!(bits(u64::MAX.into(), DType::U64).unwrap(), Arg::U64(u64::MAX));
+        assert_eq!(bits(7u8.into(), DType::Bool(BoolStore::U32)).unwrap(), Arg::U32(1));
+        assert_eq!(compute(2.5f64.into(), hip::DType::I32), Arg::I32(2));
+        assert_eq!(compute(0.1f64.into(), hip::DType::F16), Arg::F32(0.1));
+        assert_eq!(element(0.1f64.into(), hip::DType::F16), Arg::F32(0.099_975_586));
+        assert_eq!(element(0.1f64.into(), hip::DType::BF16), Arg::F32(0.100_097_656));
+        assert_eq!(element(7e4f64.into(), hip::DType::F16), Arg::F32(f32::INFINITY));
+        assert_eq!(element(300i32.into(), hip::DType::U8), Arg::U8(44));
+        assert_eq!(saturated(f64::INFINITY.into(), hip::DType::I8), Arg::I8(127));
+        assert_eq!(saturated((-1i32).into(), hip::DType::U64), Arg::U64(0));
+        assert_eq!(saturated(f64::INFINITY.into(), hip::DType::F32), Arg::F32(f32::INFINITY));
+        assert_eq!(compute(true.into(), hip::DType::F32), Arg::F32(1.0));
+    }
+}
