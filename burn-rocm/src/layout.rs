@@ -385,6 +385,25 @@ pub(crate) struct Collapsed<const N: usize> {
     pub strides: [SmallVec<[isize; 8]>; N],
 }
 
+impl<const N: usize> Collapsed<N> {
+    /// Takes the innermost axis off: its size, and each operand's stride over it.
+    pub(crate) fn pop(&mut self) -> Option<(usize, [isize; N])> {
+        let dim = self.shape.pop()?;
+        Some((dim, self.strides.each_mut().map(|strides| strides.pop().unwrap_or(0))))
+    }
+
+    /// How far each operand is from its start at every index, the last axis fastest.
+    pub(crate) fn offsets(&self) -> Vec<[isize; N]> {
+        let mut offsets = vec![[0; N]];
+        for (axis, &dim) in self.shape.iter().enumerate() {
+            let at =
+                |from: [isize; N], i: isize| std::array::from_fn(|n| from[n] + i * self.strides[n][axis]);
+            offsets = offsets.iter().flat_map(|&from| (0..dim as isize).map(move |i| at(from, i))).collect();
+        }
+        offsets
+    }
+}
+
 /// Drops axes of size 1 and merges neighbours that every operand walks through as one.
 pub(crate) fn collapse<const N: usize>(shape: &[usize], operands: [&[isize]; N]) -> Collapsed<N> {
     let mut out = Collapsed { shape: SmallVec::new(), strides: std::array::from_fn(|_| SmallVec::new()) };

@@ -1,6 +1,6 @@
 //! Times products of batches that no single stride reaches: as `matmul` computes them, with one
 //! call a batch, and with operands that are packed already (their copy is not timed).
-//! `COPIED_A_CALL` in `burn-rocm/src/ops/matmul.rs` comes from this.
+//! `COPIED_A_CALL` in `burn-rocm/src/ops/matmul/plan.rs` comes from this.
 //!
 //! `product_batches [ROUNDS]` prints a row for each size and dtype: the launches, and the median
 //! microseconds of ROUNDS (default 20) rounds. Device events time a GPU, a clock and a wait the CPU

@@ -6,7 +6,7 @@ use burn_backend::TensorData;
 
 use super::super::create::full;
 use super::super::transfer::{read, upload};
-use super::super::view::{narrow, permute, reshape, swap_dims};
+use super::super::view::{flip, permute, swap_dims};
 use super::*;
 use crate::RocmDevice;
 
@@ -174,7 +174,7 @@ fn batches_that_no_one_stride_leads_through_are_one_call() {
     let [q, k, v, g] = std::array::from_fn(|_| heads(&mut draw, [4, 12, 8, 16]));
     let weights = draw.tensor(&[4, 12, 8, 8]).0;
     let turned = |tensor: &RocmTensor| swap_dims(tensor.clone(), 2, 3).expect("a view");
-    let flipped = view::flip(weights.clone(), &[1]).expect("a view");
+    let flipped = flip(weights.clone(), &[1]).expect("a view");
     for (what, copies, lhs, rhs) in [
         ("scores", 2, q.clone(), turned(&k)),
         ("context", 1, weights.clone(), v.clone()),

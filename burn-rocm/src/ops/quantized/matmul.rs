@@ -140,37 +140,27 @@ fn tiles(lhs: &Side, rhs: &Side, [m, n, k]: [u32; 3], out: &RocmTensor) -> hip::
     let (a, b) = (lhs.layout(), rhs.layout());
     let rank = a.rank() - 2;
     let one = m as usize * n as usize;
-    let merged = collapse(&out.dims()[..rank], [a, b, out.layout()].map(|t| &t.strides()[..rank]));
+    let mut outer = collapse(&out.dims()[..rank], [a, b, out.layout()].map(|t| &t.strides()[..rank]));
     // The kernel steps through the innermost batches; the others are launches of their own.
-    let at = merged.shape.len().saturating_sub(1);
-    let inner = merged.shape.get(at).copied().unwrap_or(1);
-    let step = |n: usize| merged.strides[n].get(at).copied().unwrap_or(0) as i64;
-    let mut starts = vec![[0i64; 2]];
-    for (axis, &dim) in merged.shape[..at].iter().enumerate() {
-        let along = |n: usize| merged.strides[n][axis] as i64;
-        starts = starts
-            .iter()
-            .flat_map(|start| (0..dim as i64).map(|i| [start[0] + i * along(0), start[1] + i * along(1)]))
-            .collect();
-    }
+    let (inner, step) = outer.pop().unwrap_or((1, [0; 3]));
     let kernel =
         KernelName::new("qmatmul").ty(lhs.kernel_type()?).ty(rhs.kernel_type()?).ty(out.kernel_type()?);
     let ([a_bits, a_block, a_shift], [b_bits, b_block, b_shift]) = (lhs.format(), rhs.format());
     let sizes = [m, n, k, a_bits, a_block, a_shift, b_bits, b_block, b_shift, 0, 0, 0];
     let last = |layout: &Layout, axis: usize| layout.strides()[rank + axis] as i64;
-    let strides = [step(0), last(a, 0), last(a, 1), step(1), last(b, 0), last(b, 1)];
+    let strides = [step[0] as i64, last(a, 0), last(a, 1), step[1] as i64, last(b, 0), last(b, 1)];
     let ([a_values, a_scales], [b_values, b_scales]) = (lhs.inputs(rhs)?, rhs.inputs(lhs)?);
     let device = out.hip_device();
     let grid =
         device.grid_rows(inner * (m as usize).div_ceil(TILE) * (n as usize).div_ceil(TILE), TILE * TILE);
     let flat = view::reshape(out.clone(), &[out.len()])?;
-    for (i, start) in starts.iter().enumerate() {
+    for (i, start) in outer.offsets().iter().enumerate() {
         let dims = [
             Arg::U64(inner as u64),
             Arg::U32x12(sizes),
             Arg::I64x6(strides),
-            Arg::I64(a.offset() as i64 + start[0]),
-            Arg::I64(b.offset() as i64 + start[1]),
+            Arg::I64(a.offset() as i64 + start[0] as i64),
+            Arg::I64(b.offset() as i64 + start[1] as i64),
         ];
         let part = view::narrow(flat.clone(), 0, i * inner * one, inner * one)?;
         let inputs = [&a_values, &a_scales, &b_values, &b_scales];

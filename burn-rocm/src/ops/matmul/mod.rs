@@ -1,0 +1,234 @@
+//! Matrix products: floats on rocBLAS, which takes transposed and broadcast views as they are; integers on a
+//! kernel, and floats too where there is no rocBLAS for the device or `BURN_ROCM_MATMUL` says so.
+//!
+//! A [`Product`] checks its operands, chooses who multiplies, and has [`Plan`] cut it into calls.
+
+mod plan;
+
+use std::sync::Once;
+
+use burn_std::DType;
+use hip::{KernelName, MatrixView, Route, matmul_route};
+
+use super::copy::assign;
+use super::create::full_on;
+use super::is_gradient;
+use super::launch::views;
+use super::view::{expand, narrow, reshape};
+use crate::arg::Arg;
+use crate::error::invalid;
+use crate::layout::broadcast_shape;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
+pub(crate) use plan::is_one_batch;
+use plan::{Call, Plan, Side};
+
+/// The output of one block of the kernel is so many rows and columns.
+const TILE: usize = 64;
+
+/// `lhs x rhs`, batches broadcast.
+pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
+    scaled(op, lhs, rhs, 1.0)
+}
+
+/// `alpha * (lhs x rhs)`, batches broadcast.
+pub(crate) fn scaled(
+    op: &'static str,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
+    alpha: f64,
+) -> hip::Result<RocmTensor> {
+    let dtype = one_dtype(op, &[&lhs, &rhs])?;
+    Product::new(op, lhs, rhs, alpha, dtype)?.make(dtype)
+}
+
+/// `lhs x rhs` of 8-bit integers by rocBLAS, as 32-bit ones.
+///
+/// # Errors
+/// `NotAvailable` also where `BURN_ROCM_MATMUL=own` forbids rocBLAS: no kernel takes its place here.
+pub(crate) fn bytes(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
+    if matmul_route()? == Route::Own {
+        let reason = "BURN_ROCM_MATMUL=own forbids rocBLAS".into();
+        return Err(hip::Error::NotAvailable { reason, searched: Vec::new() });
+    }
+    Product::new(op, lhs, rhs, 1.0, DType::I32)?.make(DType::I32)
+}
+
+/// `alpha * (lhs x rhs)` into `out`, a view of the product's shape whose elements lie anywhere; the product's
+/// batches broadcast. No copy where [`is_one_batch`] says so of `out`.
+pub(crate) fn scaled_to(
+    op: &'static str,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
+    alpha: f64,
+    out: &RocmTensor,
+) -> hip::Result<()> {
+    let dtype = one_dtype(op, &[&lhs, &rhs, out])?;
+    one_device(op, &[&lhs, out])?;
+    let product = Product::new(op, lhs, rhs, alpha, dtype)?;
+    if out.dims() != product.dims {
+        return invalid(op, format!("a place of shape {:?}", product.dims), format!("{:?}", out.dims()));
+    }
+    if !product.is_of_nothing() && is_one_batch(out) {
+        return product.write(out);
+    }
+    assign(op, out, &product.make(dtype)?)
+}
+
+/// Operands that fit together, and whose batches are repeated to the product's.
+struct Product {
+    op: &'static str,
+    alpha: f64,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
+    dims: Vec<usize>,
+}
+
+impl Product {
+    fn new(
+        op: &'static str,
+        lhs: RocmTensor,
+        rhs: RocmTensor,
+        alpha: f64,
+        dtype: DType,
+    ) -> hip::Result<Self> {
+        one_device(op, &[&lhs, &rhs])?;
+        let (l, r) = (lhs.dims(), rhs.dims());
+        let found = || format!("{l:?} and {r:?} of {}", dtype.name());
+        let (Some((left, &[m, k])), Some((right, &[inner, n]))) =
+            (l.split_last_chunk::<2>(), r.split_last_chunk::<2>())
+        else {
+            return invalid(op, "matrices", found());
+        };
+        if k != inner {
+            return invalid(op, format!("a right side of {k} rows"), found());
+        }
+        let batch =
+            broadcast_shape(op, left, right).or_else(|_| invalid(op, "batches that broadcast", found()))?;
+        let whole = |t: RocmTensor, rows, cols| {
+            let dims: Vec<usize> = batch.as_slice().iter().copied().chain([rows, cols]).collect();
+            expand(t, &dims)
+        };
+        let dims = batch.as_slice().iter().copied().chain([m, n]).collect();
+        let (lhs, rhs) = (whole(lhs, m, k)?, whole(rhs, k, n)?);
+        Ok(Self { op, alpha, lhs, rhs, dims })
+    }
+
+    /// Whether it has no elements, or is a sum of none.
+    fn is_of_nothing(&self) -> bool {
+        self.dims.contains(&0) || self.lhs.dims().last() == Some(&0)
+    }
+
+    /// The product in a new tensor.
+    fn make(&self, dtype: DType) -> hip::Result<RocmTensor> {
+        let device = self.lhs.hip_device();
+        if self.is_of_nothing() {
+            return full_on(device, self.dims.clone(), 0i64.into(), dtype);
+        }
+        let out = RocmTensor::empty(device, self.dims.clone(), dtype)?;
+        self.write(&out)?;
+        Ok(out)
+    }
+
+    /// The product into `out`, which [`is_one_batch`], by whom `BURN_ROCM_MATMUL` says.
+    fn write(&self, out: &RocmTensor) -> hip::Result<()> {
+        let same = self.lhs.dtype_of() == out.dtype_of();
+        let route = match !self.lhs.kernel_type()?.is_float() && same {
+            true => Route::Own,
+            false => matmul_route()?,
+        };
+        if route == Route::Own {
+            return self.by_kernel(out);
+        }
+        match self.multiply(out, Self::gemm) {
+            Err(error) if route == Route::Auto && same => {
+                fallen_back(error)?;
+                self.by_kernel(out)
+            }
+            done => done,
+        }
+    }
+
+    /// By the kernel, whose output is packed.
+    fn by_kernel(&self, out: &RocmTensor) -> hip::Result<()> {
+        if out.is_contiguous() {
+            return self.multiply(out, Self::tiles);
+        }
+        let packed = RocmTensor::empty(out.hip_device(), self.dims.clone(), out.dtype_of())?;
+        self.multiply(&packed, Self::tiles)?;
+        assign(self.op, out, &packed)
+    }
+
+    /// One call after the other.
+    fn multiply(
+        &self,
+        out: &RocmTensor,
+        call: fn(&Self, &[Side; 3], &Call) -> hip::Result<()>,
+    ) -> hip::Result<()> {
+        let Plan { sides, calls } = Plan::new(self.op, &self.lhs, &self.rhs, out)?;
+        calls.iter().try_for_each(|part| call(self, &sides, part))
+    }
+
+    /// One call of rocBLAS.
+    fn gemm(&self, sides: &[Side; 3], call: &Call) -> hip::Result<()> {
+        let [m, n, k] = call.sizes;
+        let sizes = [(m, k), (k, n), (m, n)];
+        let [a, b, c] = std::array::from_fn(|i| {
+            let Side { tensor, strides } = &sides[i];
+            MatrixView {
+                buffer: tensor.buffer(),
+                offset: (tensor.layout().offset() as isize + call.start[i]) as usize,
+                rows: sizes[i].0,
+                cols: sizes[i].1,
+                row_stride: strides.row,
+                col_stride: strides.col,
+                batch_stride: call.stride[i] as usize,
+            }
+        });
+        let (input, gradient) = (self.lhs.kernel_type()?, is_gradient(self.op));
+        let blas = self.lhs.hip_device().blas()?;
+        blas.gemm(input, call.count, a, b, c, self.alpha, 0.0, gradient)
+    }
+
+    /// One launch of the kernel, which writes a packed output.
+    fn tiles(&self, [a, b, place]: &[Side; 3], call: &Call) -> hip::Result<()> {
+        let [m, n, k] = call.sizes;
+        if call.sizes.iter().any(|&size| size > i32::MAX as usize) {
+            let expected = format!("sizes of at most {}", i32::MAX);
+            return invalid(self.op, expected, format!("{m} x {k} and {k} x {n}"));
+        }
+        let (a, b) = (a.batch(call, 0, [m, k])?, b.batch(call, 1, [k, n])?);
+        let flat = reshape(place.tensor.clone(), &[place.tensor.len()])?;
+        let out = narrow(flat, 0, call.start[2] as usize, call.count * m * n)?;
+        let [x, y] = [&a, &b].map(|t| [0, 1, 2].map(|axis| t.layout().strides()[axis] as i64));
+        let dims = [
+            Arg::U64(call.count as u64),
+            Arg::U32(m as u32),
+            Arg::U32(n as u32),
+            Arg::U32(k as u32),
+            Arg::I64x6([x[0], x[1], x[2], y[0], y[1], y[2]]),
+            Arg::F64(self.alpha),
+        ];
+        let device = out.hip_device();
+        let tiles = call.count * m.div_ceil(TILE) * n.div_ceil(TILE);
+        let grid = device.grid_rows(tiles, TILE * TILE);
+        let kernel = KernelName::new("matmul").ty(out.kernel_type()?);
+        views(self.op, device, kernel, grid, &dims, &[Some(&a), Some(&b)], &[], &out)
+    }
+}
+
+/// `Ok` where what went wrong is rocBLAS's affair and the kernel may take its place. Said once.
+fn fallen_back(error: hip::Error) -> hip::Result<()> {
+    static ONCE: Once = Once::new();
+    match error {
+        hip::Error::Rocblas { .. } | hip::Error::NotAvailable { .. } => {
+            ONCE.call_once(|| {
+                log::warn!("matrix products run on a kernel of this crate where rocBLAS fails: {error}")
+            });
+            Ok(())
+        }
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;
