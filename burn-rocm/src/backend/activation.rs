@@ -6,7 +6,7 @@ use burn_rocm_macros::traced;
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::OrRaise;
-use crate::ops::{binary, softmax, unary};
+use crate::ops::{activation, binary, softmax, unary};
 use crate::tensor::RocmTensor;
 
 #[traced]
@@ -20,7 +20,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ActivationOps<Self> for Roc
     }
 
     fn relu_backward(output: RocmTensor, grad: RocmTensor) -> RocmTensor {
-        binary::binary("relu_backward", "ReluBackward", output, grad).or_raise()
+        activation::relu_backward(output, grad).or_raise()
     }
 
     fn gelu(tensor: RocmTensor) -> RocmTensor {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn_std::{DType, Shape};
-use hip::{Device, Error as RocmError, KernelName};
+use hip::{Error as RocmError, KernelName};
 
 use crate::arg::Arg;
 use crate::dtype::kernel_type;
@@ -11,24 +11,8 @@ use crate::error::unsupported;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
-use crate::ops::multi_tensor::{Row, Writes, tables};
+use crate::ops::multi_tensor::{Group, Writes, group, tables};
 use crate::tensor::RocmTensor;
-
-/// Rows that share launches, and where their last tensors belong among the results.
-struct Group {
-    device: Arc<Device>,
-    kernel: KernelName,
-    rows: Vec<Row>,
-}
-
-fn group<'g>(groups: &'g mut Vec<Group>, device: &Arc<Device>, kernel: KernelName) -> &'g mut Group {
-    let found = groups.iter().position(|group| Arc::ptr_eq(&group.device, device) && group.kernel == kernel);
-    let at = found.unwrap_or_else(|| {
-        groups.push(Group { device: device.clone(), kernel, rows: Vec::new() });
-        groups.len() - 1
-    });
-    &mut groups[at]
-}
 
 /// The tensors' elements as `dtype`, a float's. Between f32 and f16 or bf16 up to 165 tensors share a launch.
 ///
@@ -61,7 +45,7 @@ pub fn cast_all(tensors: Vec<RocmTensor>, dtype: DType) -> Result<Vec<RocmTensor
         group(&mut groups, &device, kernel).rows.push(vec![tensor, out.clone()]);
         all.push(out);
     }
-    for Group { device, kernel, rows } in &groups {
+    for Group { device, key: kernel, rows } in &groups {
         for (table, _) in tables(OP, device, rows)? {
             table.launch(OP, *kernel, &[], &[], Writes { of_row: 1, buffers: 0 })?;
         }
@@ -103,7 +87,7 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
         all.push(out);
     }
     let mut flags: Vec<RocmTensor> = Vec::new();
-    for Group { device, kernel, rows } in &groups {
+    for Group { device, key: kernel, rows } in &groups {
         let at = flags.iter().position(|flag| Arc::ptr_eq(flag.hip_device(), device));
         let at = match at {
             Some(at) => at,

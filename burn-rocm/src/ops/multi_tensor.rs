@@ -26,6 +26,27 @@ struct Words {
 /// Packed tensors of one length: what a row of a table names.
 pub(crate) type Row = Vec<RocmTensor>;
 
+/// Rows that share launches: their device, and what else they have in common.
+pub(crate) struct Group<K> {
+    pub(crate) device: Arc<Device>,
+    pub(crate) key: K,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// The group of this device and key; a new one where there is none.
+pub(crate) fn group<'g, K: PartialEq>(
+    groups: &'g mut Vec<Group<K>>,
+    device: &Arc<Device>,
+    key: K,
+) -> &'g mut Group<K> {
+    let found = groups.iter().position(|group| Arc::ptr_eq(&group.device, device) && group.key == key);
+    let at = found.unwrap_or(groups.len());
+    if at == groups.len() {
+        groups.push(Group { device: device.clone(), key, rows: Vec::new() });
+    }
+    &mut groups[at]
+}
+
 /// The rows that a table of `width` tensors each has at most.
 pub(crate) fn capacity(width: usize) -> usize {
     (WORDS - 1) / (width + 1)

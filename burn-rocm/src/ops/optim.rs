@@ -11,7 +11,7 @@ use crate::error::{invalid, unsupported};
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
 use crate::ops::launch::is_packed;
-use crate::ops::multi_tensor::{Row, Writes, tables};
+use crate::ops::multi_tensor::{Group, Row, Writes, group, tables};
 use crate::tensor::{RocmTensor, one_device};
 
 /// What [`Adam`] does to keep parameters small.
@@ -105,16 +105,15 @@ pub struct State {
 pub struct Step {
     rule: Rule,
     clip: Clip,
-    groups: Vec<Group>,
+    groups: Vec<Group<Kind>>,
 }
 
-/// Parameters that share launches.
-struct Group {
-    device: Arc<Device>,
+/// What parameters that share launches have in common.
+#[derive(PartialEq)]
+struct Kind {
     dtype: hip::DType,
     time: usize,
     old: Old,
-    rows: Vec<Row>,
 }
 
 /// How many of the states there were before the step: the last template argument of the kernels.
@@ -219,21 +218,11 @@ impl Step {
             // Rows have a place for every old state; the kernel does not look at those that were not there.
             read.extend(new[read.len() - 2..].iter().cloned());
             let row = read.into_iter().chain([new_param.clone()]).chain(new.iter().cloned()).collect();
-            self.group(&device, kernel_type, time, had).rows.push(row);
+            let kind = Kind { dtype: kernel_type, time, old: had };
+            group(&mut self.groups, &device, kind).rows.push(row);
         }
         new.extend(unused.iter().cloned());
         Ok((new_param, State { time, tensors: new }))
-    }
-
-    fn group(&mut self, device: &Arc<Device>, dtype: hip::DType, time: usize, old: Old) -> &mut Group {
-        let found = self.groups.iter().position(|group| {
-            Arc::ptr_eq(&group.device, device) && (group.dtype, group.time, group.old) == (dtype, time, old)
-        });
-        let at = found.unwrap_or_else(|| {
-            self.groups.push(Group { device: device.clone(), dtype, time, old, rows: Vec::new() });
-            self.groups.len() - 1
-        });
-        &mut self.groups[at]
     }
 
     /// Computes what [`add`](Self::add) has promised.
@@ -243,18 +232,18 @@ impl Step {
     pub fn run(&mut self) -> Result<(), RocmError> {
         let op = self.op();
         for group in &mut self.groups {
-            group.widen_gradients()?;
+            widen_gradients(&mut group.rows)?;
         }
-        for group in &self.groups {
+        for Group { device, key: Kind { dtype, time, old }, rows } in &self.groups {
             let name = match self.rule {
                 Rule::Adam(_) => KernelName::new("optim_adam"),
                 Rule::Sgd(_) => KernelName::new("optim_sgd"),
             };
-            let kernel = name.ty(group.dtype).int(self.states() as i32).int(group.old as i32);
-            let scalars = scalars(&self.numbers(group.time), group.dtype);
-            for (table, range) in tables(op, &group.device, &group.rows)? {
+            let kernel = name.ty(*dtype).int(self.states() as i32).int(*old as i32);
+            let scalars = scalars(&self.numbers(*time), *dtype);
+            for (table, range) in tables(op, device, rows)? {
                 let factors = match self.clip {
-                    Clip::Norm(most) => Some(norm_factors(op, group, &group.rows[range], most)?),
+                    Clip::Norm(most) => Some(norm_factors(op, device, *dtype, &rows[range], most)?),
                     Clip::None | Clip::Value(_) => None,
                 };
                 let writes = Writes { of_row: 1 + self.states(), buffers: 0 };
@@ -308,18 +297,16 @@ impl Step {
     }
 }
 
-impl Group {
-    /// Brings narrower gradients to the parameters' dtype.
-    fn widen_gradients(&mut self) -> Result<(), RocmError> {
-        let Some(dtype) = self.rows.first().map(|row| row[0].dtype_of()) else { return Ok(()) };
-        let narrow: Vec<&mut RocmTensor> =
-            self.rows.iter_mut().map(|row| &mut row[1]).filter(|grad| grad.dtype_of() != dtype).collect();
-        let wide = cast_all(narrow.iter().map(|grad| (**grad).clone()).collect(), dtype)?;
-        for (grad, wide) in narrow.into_iter().zip(wide) {
-            *grad = wide;
-        }
-        Ok(())
+/// Brings narrower gradients to the parameters' dtype.
+fn widen_gradients(rows: &mut [Row]) -> Result<(), RocmError> {
+    let Some(dtype) = rows.first().map(|row| row[0].dtype_of()) else { return Ok(()) };
+    let narrow: Vec<&mut RocmTensor> =
+        rows.iter_mut().map(|row| &mut row[1]).filter(|grad| grad.dtype_of() != dtype).collect();
+    let wide = cast_all(narrow.iter().map(|grad| (**grad).clone()).collect(), dtype)?;
+    for (grad, wide) in narrow.into_iter().zip(wide) {
+        *grad = wide;
     }
+    Ok(())
 }
 
 /// The tensor to read, and the one to write: the same where nobody else holds it.
@@ -340,18 +327,24 @@ fn scalars(numbers: &[f64; 12], dtype: hip::DType) -> Arg {
 }
 
 /// What the gradients of these rows are multiplied by to have no larger norm than `most`.
-fn norm_factors(op: &'static str, group: &Group, rows: &[Row], most: f32) -> Result<RocmTensor, RocmError> {
-    let (dtype, compute, most) = match group.dtype {
+fn norm_factors(
+    op: &'static str,
+    device: &Arc<Device>,
+    ty: hip::DType,
+    rows: &[Row],
+    most: f32,
+) -> Result<RocmTensor, RocmError> {
+    let (dtype, compute, most) = match ty {
         hip::DType::F64 => (DType::F64, hip::DType::F64, Arg::F64(most.into())),
         _ => (DType::F32, hip::DType::F32, Arg::F32(most)),
     };
     let grads: Vec<Row> = rows.iter().map(|row| vec![row[1].clone()]).collect();
-    let factors = RocmTensor::empty(&group.device, Shape::from([rows.len()]), dtype)?;
+    let factors = RocmTensor::empty(device, Shape::from([rows.len()]), dtype)?;
     // One table: a row of one tensor is shorter than those of the step.
-    for (table, _) in tables(op, &group.device, &grads)? {
-        let sums = RocmTensor::empty(&group.device, Shape::from([table.pieces]), dtype)?;
+    for (table, _) in tables(op, device, &grads)? {
+        let sums = RocmTensor::empty(device, Shape::from([table.pieces]), dtype)?;
         let writes = Writes { of_row: 0, buffers: 1 };
-        table.launch(op, KernelName::new("optim_squares").ty(group.dtype), &[], &[Some(&sums)], writes)?;
+        table.launch(op, KernelName::new("optim_squares").ty(ty), &[], &[Some(&sums)], writes)?;
         let norms = KernelName::new("optim_norms").ty(compute);
         table.launch(op, norms, &[most], &[Some(&sums), Some(&factors)], writes)?;
     }

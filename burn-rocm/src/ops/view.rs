@@ -88,3 +88,17 @@ pub(crate) fn unsqueeze_to(tensor: RocmTensor, rank: usize) -> hip::Result<RocmT
     let dims: Vec<usize> = core::iter::repeat_n(1, missing).chain(tensor.dims().iter().copied()).collect();
     reshape(tensor, &dims)
 }
+
+/// `[N, C, L]` as `[N, C, 1, L]`.
+pub(crate) fn lift(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    let mut dims = tensor.dims().to_vec();
+    dims.insert(2, 1);
+    reshape(tensor, &dims)
+}
+
+/// `[N, C, 1, L]` as `[N, C, L]`.
+pub(crate) fn lower(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    let mut dims = tensor.dims().to_vec();
+    dims.remove(2);
+    reshape(tensor, &dims)
+}

@@ -20,22 +20,8 @@ use crate::ops::is_gradient;
 use crate::ops::launch::MAX_REACH;
 use crate::ops::miopen::{whole, without_library};
 use crate::ops::reduce::sum_two_dims;
-use crate::ops::view::{narrow, reshape};
+use crate::ops::view::{lift, lower, narrow, reshape};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
-
-/// `[N, C, L]` as `[N, C, 1, L]`.
-pub(super) fn lift(tensor: RocmTensor) -> hip::Result<RocmTensor> {
-    let mut dims = tensor.dims().to_vec();
-    dims.insert(2, 1);
-    reshape(tensor, &dims)
-}
-
-/// `[N, C, 1, L]` as `[N, C, L]`.
-pub(super) fn lower(tensor: RocmTensor) -> hip::Result<RocmTensor> {
-    let mut dims = tensor.dims().to_vec();
-    dims.remove(2);
-    reshape(tensor, &dims)
-}
 
 fn check_rank(op: &'static str, tensors: &[&RocmTensor], rank: usize) -> hip::Result<()> {
     one_device(op, tensors)?;

@@ -4,20 +4,20 @@
 use burn_std::DType;
 
 use crate::error::invalid;
-use crate::ops::conv;
 use crate::ops::pool::{self, Window};
+use crate::ops::view::{self, lower};
 use crate::tensor::RocmTensor;
 
 fn lift(op: &'static str, lines: RocmTensor) -> hip::Result<RocmTensor> {
     match lines.dims().len() {
-        3 => conv::lift(lines),
+        3 => view::lift(lines),
         _ => invalid(op, "tensors of rank 3", format!("{:?}", lines.dims())),
     }
 }
 
 /// As [`pool::max`].
 pub(crate) fn max(op: &'static str, x: RocmTensor, window: Window<2>) -> hip::Result<RocmTensor> {
-    conv::lower(pool::max(op, lift(op, x)?, window)?)
+    lower(pool::max(op, lift(op, x)?, window)?)
 }
 
 /// As [`pool::max_with_indices`].
@@ -28,7 +28,7 @@ pub(crate) fn max_with_indices(
     index: DType,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     let (out, indices) = pool::max_with_indices(op, lift(op, x)?, window, index)?;
-    Ok((conv::lower(out)?, conv::lower(indices)?))
+    Ok((lower(out)?, lower(indices)?))
 }
 
 /// As [`pool::max_backward`].
@@ -39,7 +39,7 @@ pub(crate) fn max_backward(
     grad: RocmTensor,
     indices: RocmTensor,
 ) -> hip::Result<RocmTensor> {
-    conv::lower(pool::max_backward(op, &lift(op, x)?, window, lift(op, grad)?, lift(op, indices)?)?)
+    lower(pool::max_backward(op, &lift(op, x)?, window, lift(op, grad)?, lift(op, indices)?)?)
 }
 
 /// As [`pool::average`].
@@ -49,7 +49,7 @@ pub(crate) fn average(
     window: Window<2>,
     count_include_pad: bool,
 ) -> hip::Result<RocmTensor> {
-    conv::lower(pool::average(op, lift(op, x)?, window, count_include_pad)?)
+    lower(pool::average(op, lift(op, x)?, window, count_include_pad)?)
 }
 
 /// As [`pool::average_backward`].
@@ -60,12 +60,12 @@ pub(crate) fn average_backward(
     window: Window<2>,
     count_include_pad: bool,
 ) -> hip::Result<RocmTensor> {
-    conv::lower(pool::average_backward(op, &lift(op, x)?, lift(op, grad)?, window, count_include_pad)?)
+    lower(pool::average_backward(op, &lift(op, x)?, lift(op, grad)?, window, count_include_pad)?)
 }
 
 /// As [`pool::adaptive`].
 pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: usize) -> hip::Result<RocmTensor> {
-    conv::lower(pool::adaptive(op, lift(op, x)?, [1, size])?)
+    lower(pool::adaptive(op, lift(op, x)?, [1, size])?)
 }
 
 /// As [`pool::adaptive_backward`].
@@ -74,5 +74,5 @@ pub(crate) fn adaptive_backward(
     x: RocmTensor,
     grad: RocmTensor,
 ) -> hip::Result<RocmTensor> {
-    conv::lower(pool::adaptive_backward(op, lift(op, x)?, lift(op, grad)?)?)
+    lower(pool::adaptive_backward(op, lift(op, x)?, lift(op, grad)?)?)
 }
