@@ -56,8 +56,7 @@ pub(super) fn value(op: &'static str, desc: &ConvDesc) -> hip::Result<Arg> {
 pub(super) fn forward(
     op: &'static str,
     desc: &ConvDesc,
-    x: &RocmTensor,
-    weight: &RocmTensor,
+    [x, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
     let dims = [Arg::U64(desc.x[0] as u64), value(op, desc)?];
@@ -71,8 +70,7 @@ pub(super) fn forward(
 pub(super) fn x_backward(
     op: &'static str,
     desc: &ConvDesc,
-    weight: &RocmTensor,
-    grad: &RocmTensor,
+    [grad, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let out = RocmTensor::empty(grad.hip_device(), desc.x.clone(), grad.dtype_of())?;
     let dims = [Arg::U64(desc.x[0] as u64), value(op, desc)?];
@@ -86,8 +84,7 @@ pub(super) fn x_backward(
 pub(super) fn weight_backward(
     op: &'static str,
     desc: &ConvDesc,
-    x: &RocmTensor,
-    grad: &RocmTensor,
+    [grad, x]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let device = grad.hip_device();
     let sizes = value(op, desc)?;

@@ -123,8 +123,7 @@ fn together(mut parts: Vec<RocmTensor>) -> hip::Result<RocmTensor> {
 pub(super) fn forward(
     op: &'static str,
     desc: &ConvDesc,
-    x: &RocmTensor,
-    weight: &RocmTensor,
+    [x, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let weight = matrices(desc, weight)?;
     let part = |(start, images)| matmul(op, weight.clone(), patches(op, desc, x, start, images)?);
@@ -136,8 +135,7 @@ pub(super) fn forward(
 pub(super) fn x_backward(
     op: &'static str,
     desc: &ConvDesc,
-    weight: &RocmTensor,
-    grad: &RocmTensor,
+    [grad, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let weight = transpose(matrices(desc, weight)?)?;
     let sizes = value(op, desc)?;
@@ -162,8 +160,7 @@ pub(super) fn x_backward(
 pub(super) fn weight_backward(
     op: &'static str,
     desc: &ConvDesc,
-    x: &RocmTensor,
-    grad: &RocmTensor,
+    [grad, x]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let mut sum: Option<RocmTensor> = None;
     for (start, images) in Sizes::of(desc).parts(x.dtype_of()) {

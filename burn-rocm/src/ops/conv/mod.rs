@@ -8,7 +8,7 @@ pub(crate) mod direct;
 mod gemm;
 pub(crate) mod options;
 
-use hip::{Activation, ConvDesc, Dnn, Route, conv_route};
+use hip::{Activation, ConvDesc, Dnn, Route, TensorArg, conv_route};
 
 use options::Options;
 
@@ -85,6 +85,42 @@ fn fallen_back(error: hip::Error) -> hip::Result<()> {
     }
 }
 
+/// Whether a tensor has no elements.
+fn is_of_nothing(desc: &ConvDesc) -> bool {
+    [&desc.x, &desc.w, &desc.y].iter().any(|dims| dims.contains(&0))
+}
+
+/// The ways to compute a convolution, or one of its gradients, from two operands.
+struct Ways {
+    miopen: fn(&Dnn, &ConvDesc, TensorArg<'_>, TensorArg<'_>, TensorArg<'_>) -> hip::Result<()>,
+    products: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
+    sums: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
+}
+
+/// What the operands give, of shape `dims`: on MIOpen; where it does not serve, by products or by direct sums.
+fn compute(
+    op: &'static str,
+    desc: &ConvDesc,
+    dims: &[usize],
+    [a, b]: [RocmTensor; 2],
+    ways: Ways,
+) -> hip::Result<RocmTensor> {
+    let dtype = a.dtype_of();
+    if is_of_nothing(desc) {
+        return full_on(a.hip_device(), dims.to_vec(), 0i64.into(), dtype);
+    }
+    let (a, b) = (packed(a)?, packed(b)?);
+    if let Some(dnn) = library(op, desc, &a)? {
+        let out = RocmTensor::empty(a.hip_device(), dims.to_vec(), dtype)?;
+        match (ways.miopen)(dnn, desc, whole(&a), whole(&b), whole(&out)) {
+            Ok(()) => return Ok(out),
+            Err(error) => fallen_back(error)?,
+        }
+    }
+    let own = if gemm::takes(desc, dtype) { ways.products } else { ways.sums };
+    own(op, desc, [&a, &b])
+}
+
 fn add_bias(op: &'static str, out: RocmTensor, bias: Option<RocmTensor>) -> hip::Result<RocmTensor> {
     let Some(bias) = bias else { return Ok(out) };
     if bias.dims() != [out.dims()[1]] {
@@ -108,23 +144,8 @@ pub(crate) fn forward(
         return lower(forward(op, lift(x)?, lift(weight)?, bias, &options.lifted())?);
     }
     let desc = describe(op, x.dims(), weight.dims(), options, x.kernel_type()?)?;
-    let device = x.hip_device().clone();
-    if desc.y.contains(&0) || desc.w.contains(&0) || desc.x.contains(&0) {
-        return add_bias(op, full_on(&device, desc.y, 0i64.into(), x.dtype_of())?, bias);
-    }
-    let (x, weight) = (packed(x)?, packed(weight)?);
-    if let Some(dnn) = library(op, &desc, &x)? {
-        let out = RocmTensor::empty(&device, desc.y.clone(), x.dtype_of())?;
-        match dnn.conv_forward(&desc, whole(&x), whole(&weight), whole(&out)) {
-            Ok(()) => return add_bias(op, out, bias),
-            Err(error) => fallen_back(error)?,
-        }
-    }
-    let out = match gemm::takes(&desc, x.dtype_of()) {
-        true => gemm::forward(op, &desc, &x, &weight)?,
-        false => direct::forward(op, &desc, &x, &weight)?,
-    };
-    add_bias(op, out, bias)
+    let ways = Ways { miopen: Dnn::conv_forward, products: gemm::forward, sums: direct::forward };
+    add_bias(op, compute(op, &desc, &desc.y, [x, weight], ways)?, bias)
 }
 
 /// The activation of a convolution and its bias by MIOpen's fusion plan; `None` where MIOpen is not to convolve
@@ -145,7 +166,7 @@ pub(crate) fn by_plan(
     if let Some(bias) = bias.filter(|bias| bias.dims() != [desc.y[1]]) {
         return invalid(op, format!("a bias of shape [{}]", desc.y[1]), format!("{:?}", bias.dims()));
     }
-    if desc.y.contains(&0) || desc.w.contains(&0) || desc.x.contains(&0) {
+    if is_of_nothing(&desc) {
         return Ok(None);
     }
     let Some(dnn) = library(op, &desc, x)? else { return Ok(None) };
@@ -181,22 +202,8 @@ pub(crate) fn x_backward(
     if desc.y != grad.dims() {
         return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
     }
-    let device = grad.hip_device().clone();
-    if desc.y.contains(&0) || desc.w.contains(&0) || desc.x.contains(&0) {
-        return full_on(&device, desc.x, 0i64.into(), grad.dtype_of());
-    }
-    let (weight, grad) = (packed(weight)?, packed(grad)?);
-    if let Some(dnn) = library(op, &desc, &grad)? {
-        let out = RocmTensor::empty(&device, x.to_vec(), grad.dtype_of())?;
-        match dnn.conv_backward_data(&desc, whole(&grad), whole(&weight), whole(&out)) {
-            Ok(()) => return Ok(out),
-            Err(error) => fallen_back(error)?,
-        }
-    }
-    match gemm::takes(&desc, grad.dtype_of()) {
-        true => gemm::x_backward(op, &desc, &weight, &grad),
-        false => direct::x_backward(op, &desc, &weight, &grad),
-    }
+    let ways = Ways { miopen: Dnn::conv_backward_data, products: gemm::x_backward, sums: direct::x_backward };
+    compute(op, &desc, &desc.x, [grad, weight], ways)
 }
 
 /// The gradient of a convolution's weight, which has the shape `weight`.
@@ -218,22 +225,12 @@ pub(crate) fn weight_backward(
     if desc.y != grad.dims() {
         return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
     }
-    let device = grad.hip_device().clone();
-    if desc.y.contains(&0) || desc.w.contains(&0) || desc.x.contains(&0) {
-        return full_on(&device, desc.w, 0i64.into(), grad.dtype_of());
-    }
-    let (x, grad) = (packed(x)?, packed(grad)?);
-    if let Some(dnn) = library(op, &desc, &grad)? {
-        let out = RocmTensor::empty(&device, weight.to_vec(), grad.dtype_of())?;
-        match dnn.conv_backward_weights(&desc, whole(&grad), whole(&x), whole(&out)) {
-            Ok(()) => return Ok(out),
-            Err(error) => fallen_back(error)?,
-        }
-    }
-    match gemm::takes(&desc, grad.dtype_of()) {
-        true => gemm::weight_backward(op, &desc, &x, &grad),
-        false => direct::weight_backward(op, &desc, &x, &grad),
-    }
+    let ways = Ways {
+        miopen: Dnn::conv_backward_weights,
+        products: gemm::weight_backward,
+        sums: direct::weight_backward,
+    };
+    compute(op, &desc, &desc.w, [grad, x], ways)
 }
 
 /// The gradient of the bias: the sum over the batch and the spatial axes.
