@@ -2,7 +2,7 @@
 //! ([`direct`]) and products ([`gemm`]). A transposed convolution is the gradient of a plain one with
 //! respect to its input; one dimension is two of which the first has size 1.
 
-pub(crate) mod act;
+pub(crate) mod conv_act;
 pub(crate) mod deform;
 pub(crate) mod direct;
 mod gemm;

@@ -1,7 +1,8 @@
 //! Matrix products: floats on rocBLAS, which takes transposed and broadcast views as they are; integers on a
 //! kernel, and floats too where there is no rocBLAS for the device or `BURN_ROCM_MATMUL` says so.
 //!
-//! A [`Product`] checks its operands, chooses who multiplies, and has [`Plan`] cut it into calls.
+//! [`Product::new`] checks the operands, `make` takes memory for the result, `write` chooses who multiplies, and
+//! `multiply` makes the calls that [`Plan`] cuts the product into.
 
 mod plan;
 
@@ -129,7 +130,8 @@ impl Product {
         Ok(out)
     }
 
-    /// The product into `out`, which [`is_one_batch`], by whom `BURN_ROCM_MATMUL` says.
+    /// The product into `out`, which [`is_one_batch`]: by rocBLAS where the dtype and `BURN_ROCM_MATMUL` let it, else
+    /// by the kernel.
     fn write(&self, out: &RocmTensor) -> hip::Result<()> {
         let same = self.lhs.dtype_of() == out.dtype_of();
         let route = match !self.lhs.kernel_type()?.is_float() && same {
@@ -158,7 +160,7 @@ impl Product {
         assign(self.op, out, &packed)
     }
 
-    /// One call after the other.
+    /// Cuts the product into calls and makes them one after the other by `call`: of rocBLAS, or of the kernel.
     fn multiply(
         &self,
         out: &RocmTensor,

@@ -16,10 +16,10 @@ use crate::tensor::RocmTensor;
 /// dtype (`BURN_ROCM_NORM` overrides); otherwise an own kernel does.
 ///
 /// # Shapes
-/// - x, result: `[.., len]`; gamma: `[len]`, of a dtype as for [`layer_norm`](super::layer::layer_norm())
+/// - x, result: `[.., len]`; gamma: `[len]`, of a dtype as for [`layer_norm`](crate::fused::layer_norm())
 ///
 /// # Errors
-/// As for [`layer_norm`](super::layer::layer_norm()).
+/// As for [`layer_norm`](crate::fused::layer_norm()).
 pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTensor, RocmError> {
     const OP: &str = "rms_norm";
     let len = check_rows(OP, &x, &gamma)?;
@@ -57,7 +57,7 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
 }
 
 /// The gradients of [`rms_norm`] by x and, where `params` asks for it, by gamma, of its dtype; from x and the
-/// output's. `onto` as for [`layer_norm_backward`](super::layer::layer_norm_backward()).
+/// output's. `onto` as for [`layer_norm_backward`](crate::fused::layer_norm_backward()).
 ///
 /// # Errors
 /// As for [`rms_norm`], but for MIOpen's: it is not asked; and `Invalid` where `onto` is not like x.
