@@ -1,8 +1,7 @@
 //! Activations that Burn composes, and those that are joined to the op before them: a bias, a sum, a product.
 
-use hip::{Device, Grid, KernelName};
+use hip::{Device, Error as RocmError, Grid, KernelName};
 
-use crate::RocmTensor;
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
 use crate::error::invalid;
@@ -15,8 +14,7 @@ use crate::ops::linear::bias_backward;
 use crate::ops::reduce::sum_dim_to;
 use crate::ops::unary::unary;
 use crate::ops::view::reshape;
-use crate::tensor::{check_axis, float_type, one_device, one_dtype};
-use hip::Error as RocmError;
+use crate::tensor::{RocmTensor, check_axis, float_type, one_device, one_dtype};
 
 /// An activation that the kernels join to another op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! A 2-D convolution, its bias and an activation.
 
+use hip::{Activation, Error as RocmError};
+
 use super::options::Options;
-use crate::RocmTensor;
 use crate::ops::activation::{Act, bias_act, bias_act_backward};
 use crate::ops::copy::packed;
-use hip::{Activation, Error as RocmError};
+use crate::tensor::RocmTensor;
 
 const OP: &str = "conv_act";
 

@@ -1,9 +1,8 @@
 //! Cross entropy of class scores, and its gradient.
 
-use hip::{Device, Fault, Grid, KernelName};
+use hip::{Device, Error as RocmError, Fault, Grid, KernelName};
 
 use super::{items_grid, one_gradient, room, total};
-use crate::RocmTensor;
 use crate::arg::{Arg, compute};
 use crate::dtype::compute_dtype;
 use crate::error::invalid;
@@ -12,8 +11,7 @@ use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::index::{check_size, index};
 use crate::ops::launch::views;
-use crate::tensor::{float_type, one_device};
-use hip::Error as RocmError;
+use crate::tensor::{RocmTensor, float_type, one_device};
 
 /// What the rows of a classifier's output are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

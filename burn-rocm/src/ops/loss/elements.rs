@@ -1,9 +1,8 @@
 //! Losses of elements: squared error, Huber's, binary cross entropy; and their gradients.
 
-use hip::{Fault, KernelName};
+use hip::{Error as RocmError, Fault, KernelName};
 
 use super::{items_grid, one_gradient, room, total};
-use crate::RocmTensor;
 use crate::arg::{Arg, compute};
 use crate::dtype::compute_dtype;
 use crate::error::invalid;
@@ -12,8 +11,7 @@ use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::index::index;
 use crate::ops::launch::{views, views_to};
-use crate::tensor::{float_type, one_device, one_dtype};
-use hip::Error as RocmError;
+use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
 
 /// A loss of the difference `r` of two elements.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,12 +1,11 @@
 //! Pooling over three axes.
 
 use burn_std::DType;
+use hip::Error as RocmError;
 
-use crate::RocmTensor;
 use crate::error::invalid;
 use crate::ops::pool::{self, Window};
-use crate::tensor::float_type;
-use hip::Error as RocmError;
+use crate::tensor::{RocmTensor, float_type};
 
 /// A window over `[batch, channels, depth, height, width]` and how it moves, an entry for each of the last three axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
