@@ -3,11 +3,13 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Bool, Int};
+use burn_rocm::fused::AttentionOptions;
 use burn_rocm_nn as ours;
 use burn_rocm_nn::{attention, loss, transformer};
 use burn_rocm_tests::{FLOATS, assert_close};
 
-use crate::attention::{bools, drawn_bools, loaded, made, saved};
+use crate::attention::{bools, loaded, made, saved};
+use crate::attention_formulas::{Bounded, Layer, SelfAttention, assert_bounded, exact, is_bounded};
 use crate::support::*;
 
 /// Gives all parameters the values that they have in `by`, in `dtype`.
@@ -74,23 +76,100 @@ fn swiglu() {
     });
 }
 
+/// Self-attention with padding, its layers with these weights and biases: the output and the
+/// gradients of the input and of all parameters.
+fn attended<B: AutodiffBackend>(
+    config: &attention::MultiHeadAttentionConfig,
+    parameters: &[[TensorData; 2]; 4],
+    dtype: DType,
+    [x, grad, pad]: [&TensorData; 3],
+) -> Vec<TensorData> {
+    let mut module = config.init::<B>(&Default::default());
+    let layers = [&mut module.query, &mut module.key, &mut module.value, &mut module.output];
+    for (layer, [weight, bias]) in layers.into_iter().zip(parameters) {
+        layer.weight = Param::from_tensor(tensor(weight, dtype));
+        layer.bias = Some(Param::from_tensor(tensor(bias, dtype)));
+    }
+    let leaf = tensor::<B, 3>(x, dtype).require_grad();
+    let mask: Tensor<B, 2, Bool> = bools(pad);
+    let out = module.forward(attention::MhaInput::self_attn(leaf.clone()).mask_pad(mask)).context;
+    let grads = (out.clone() * tensor::<B, 3>(grad, dtype)).sum().backward();
+    let mut all = vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+    all.extend(gradients_of(&module, &grads));
+    assert!(all.iter().all(|data| data.dtype == dtype), "{dtype:?}");
+    all
+}
+
+/// Against the formulas, within rounding bounds. Every type has most of the queries, keys, values
+/// and scores that these operands make, so the bounds stay narrow: zeros, another order and doubled
+/// values are outside.
 #[test]
 fn multi_head_attention() {
     let random = Random::new();
     // Rows enough that one product makes queries, keys and values, and fewer.
-    for ([batch, sequence], quiet) in [([2, 5], false), ([2, 5], true), ([5, 9], false), ([5, 9], true)] {
-        let x = uniform(&random, &[batch, sequence, 8]);
-        let pad = drawn_bools(&random, &[batch, sequence], 0.3);
-        compare!(
-            format!("attention, {batch} of {sequence}, quiet {quiet}"),
-            x,
-            MultiHeadAttentionConfig(8, 2).with_dropout(0.0).with_quiet_softmax(quiet),
-            [burn::nn::attention, attention],
-            |B, api, module, x| {
-                let mask: Tensor<B, 2, Bool> = bools(&pad);
-                module.forward(api::MhaInput::self_attn(x).mask_pad(mask)).context
+    for ([batch, sequence, d_model, heads], quiet) in
+        [([2, 5, 8, 2], false), ([2, 5, 8, 2], true), ([5, 9, 8, 2], false), ([2, 34, 12, 3], true)]
+    {
+        let config = attention::MultiHeadAttentionConfig::new(d_model, heads)
+            .with_dropout(0.0)
+            .with_quiet_softmax(quiet);
+        let options = AttentionOptions { fill: config.min_float, quiet, ..Default::default() };
+        let [x, grad] = [(); 2].map(|()| multiples(&random, &[batch, sequence, d_model], 2, 1.0));
+        let parameters = [(); 4].map(|()| {
+            [vec![d_model, d_model], vec![d_model]].map(|shape| multiples(&random, &shape, 2, 0.25))
+        });
+        let layers = parameters.each_ref().map(|[weight, bias]| Layer {
+            weight: exact(weight.iter::<f64>()),
+            bias: exact(bias.iter::<f64>()),
+        });
+        // The last key, the last two or the last three.
+        let hidden: Vec<bool> =
+            (0..batch * sequence).map(|at| at % sequence + 1 + at / sequence % 3 >= sequence).collect();
+        let pad = TensorData::new(hidden.clone(), [batch, sequence]);
+        let [query, key, value, output] = &layers;
+        let given = SelfAttention {
+            x: &exact(x.iter::<f64>()),
+            batch,
+            heads,
+            layers: [query, key, value],
+            output: Some(output),
+            grad: &exact(grad.iter::<f64>()),
+            hidden: &hidden,
+            options: &options,
+        };
+        for dtype in FLOATS {
+            let expected = given.expected(dtype);
+            let what = format!("attention, {batch} of {sequence}, quiet {quiet}, {dtype:?}");
+            let found = attended::<Ours>(&config, &parameters, dtype, [&x, &grad, &pad]);
+            assert_bounded(&what, &found, &expected);
+            let again = attended::<Balanced>(&config, &parameters, dtype, [&x, &grad, &pad]);
+            assert_bounded(&format!("{what}, recomputed"), &again, &expected);
+            for (result, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                if result != KEY_BIAS {
+                    assert_wrong_fails(&format!("{what}, result {result}"), found, expected);
+                }
             }
-        );
+        }
+    }
+}
+
+/// The place of the gradient of the key's bias, after the output and four gradients. It is 0 or small:
+/// a softmax does not see what is added to all of its scores.
+const KEY_BIAS: usize = 5;
+
+/// Asserts that the limits reject zeros, another order and doubled values.
+fn assert_wrong_fails(what: &str, found: &TensorData, expected: &[Bounded]) {
+    let values: Vec<f64> = found.iter::<f64>().collect();
+    let mut turned = values.clone();
+    turned.rotate_left(1);
+    let wrong = [
+        ("zeros", vec![0.0; values.len()]),
+        ("another order", turned),
+        ("doubled", values.iter().map(|x| 2.0 * x).collect()),
+    ];
+    for (way, wrong) in wrong {
+        let wrong = TensorData::new(wrong, found.shape.clone()).convert_dtype(found.dtype);
+        assert!(!is_bounded(&wrong, expected), "{what} passes although it is {way}");
     }
 }
 
