@@ -4,7 +4,6 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Bool, Int};
 use burn_rocm::fused::AttentionOptions;
-use burn_rocm_nn as ours;
 use burn_rocm_nn::{attention, loss, transformer};
 use burn_rocm_tests::{FLOATS, assert_close};
 
@@ -13,9 +12,9 @@ use crate::attention_formulas::{Bounded, Layer, SelfAttention, assert_bounded, e
 use crate::support::*;
 
 /// Gives all parameters the values that they have in `by`, in `dtype`.
-struct Rounded {
-    by: DType,
-    dtype: DType,
+pub(crate) struct Rounded {
+    pub(crate) by: DType,
+    pub(crate) dtype: DType,
 }
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Rounded {
@@ -66,14 +65,6 @@ macro_rules! compare {
             assert_close(&format!("{what}, recomputed"), &run!(Balanced, $ours, dtype), &expected, tolerance);
         }
     }};
-}
-
-#[test]
-fn swiglu() {
-    let x = uniform(&Random::new(), &[3, 5, 6]);
-    compare!("SwiGLU", x, SwiGluConfig(6, 9).with_bias(true), [burn::nn, ours], |B, api, module, x| {
-        module.forward(x)
-    });
 }
 
 /// Self-attention with padding, its layers with these weights and biases: the output and the
