@@ -5,6 +5,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Bool, Int};
 use burn_rocm::fused::AttentionOptions;
 use burn_rocm_nn::{attention, loss, transformer};
+use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::{FLOATS, assert_close};
 
 use crate::attention::{bools, loaded, made, saved};
@@ -180,13 +181,26 @@ fn transformer_encoder() {
     }
 }
 
+/// A reference, and limits for results that are rounded once: `terms` numbers are added, and 32
+/// more roundings allow for functions and factors.
+fn rounded_once(
+    reference: TensorData,
+    magnitude: &TensorData,
+    terms: usize,
+    dtype: DType,
+) -> [TensorData; 2] {
+    let limits = limits::sums(&reference, magnitude, Terms::of(terms + 32, dtype));
+    [reference, limits]
+}
+
 /// Sums and means of more elements than a block's, in every float type: the oracle's own sums of 16-bit floats lose
 /// bits.
 #[test]
 fn losses_of_many_differences() {
     let random = Random::new();
-    let (delta, count) = (0.7, 5_003);
-    let huber = loss::HuberLossConfig::new(delta as f32).init();
+    let count = 5_003;
+    let huber = loss::HuberLossConfig::new(0.7).init();
+    let [delta, lin_bias] = [huber.delta, huber.lin_bias].map(f64::from);
     for dtype in FLOATS {
         let data = [0, 1].map(|_| {
             let values: Vec<f64> = (0..count).map(|_| random.uniform(-1.0, 1.0)).collect();
@@ -199,16 +213,16 @@ fn losses_of_many_differences() {
                 let each = |r: f64| match squared {
                     true => (r * r, 2.0 * r),
                     false if r.abs() <= delta => (r * r / 2.0, r),
-                    false => (delta * r.abs() - delta * delta / 2.0, delta * r.signum()),
+                    false => (delta * r.abs() - lin_bias, delta * r.signum()),
                 };
                 let sum: f64 = residuals.iter().map(|&r| each(r).0).sum();
                 let slopes: Vec<f64> = residuals.iter().map(|&r| each(r).1 / divisor).collect();
                 let expected = [
-                    TensorData::new(vec![sum / divisor], [1]),
-                    TensorData::new(slopes.clone(), [count]),
-                    TensorData::new(slopes.iter().map(|slope| -slope).collect::<Vec<_>>(), [count]),
+                    (TensorData::new(vec![sum / divisor], [1]), count),
+                    (TensorData::new(slopes.clone(), [count]), 0),
+                    (TensorData::new(slopes.iter().map(|slope| -slope).collect::<Vec<_>>(), [count]), 0),
                 ]
-                .map(|data| data.convert_dtype(dtype));
+                .map(|(data, terms)| rounded_once(data.clone(), &magnitudes(&data), terms, dtype));
                 let [a, b] = [0, 1].map(|k: usize| tensor::<Ours, 1>(&data[k], dtype).require_grad());
                 let out = match squared {
                     true => loss::MseLoss::new().forward(a.clone(), b.clone(), reduction.clone()),
@@ -220,9 +234,7 @@ fn losses_of_many_differences() {
                     .chain([a, b].map(|leaf| leaf.grad(&grads).unwrap().into_data()))
                     .collect::<Vec<_>>();
                 let what = format!("squared {squared} {reduction:?} {dtype:?}");
-                // Huber's bound is an f32.
-                let times = if dtype == DType::F64 { 1e9 } else { 30.0 };
-                assert_close(&what, &found, &expected, Tolerance::of(dtype).times(times));
+                assert_limits(&what, dtype, &found, &expected);
             }
         }
     }
@@ -261,20 +273,34 @@ fn binary_cross_entropy() {
                 let grads = out.backward();
                 let found = [out.into_data(), leaf.grad(&grads).unwrap().into_data()];
                 let (mut sum, mut slopes) = (0.0, Vec::new());
+                let (mut sum_magnitude, mut slope_magnitudes) = (0.0, Vec::new());
                 for (i, (x, &label)) in x.iter::<f64>().zip(&labels).enumerate() {
                     let a = smoothing.map_or(0.0, f64::from);
                     let y = label as f64 * (1.0 - a) + a / columns as f64;
                     let at = if shape.len() > 1 { i % columns } else { label as usize };
                     let weight = if weighted { f64::from(weights[at]) } else { 1.0 } / count as f64;
-                    let p = if logits { 1.0 / (1.0 + (-x).exp()) } else { x };
-                    sum -= weight * (y * p.ln() + (1.0 - y) * (1.0 - p).ln());
-                    let slope = (1.0 - y) / (1.0 - p) - y / p;
-                    slopes.push(weight * slope * if logits { p * (1.0 - p) } else { 1.0 });
+                    // log(1 + exp(z))
+                    let softplus = |z: f64| z.max(0.0) + (-z.abs()).exp().ln_1p();
+                    let (loss, slope) = if logits {
+                        (y * softplus(-x) + (1.0 - y) * softplus(x), 1.0 / (1.0 + (-x).exp()) - y)
+                    } else {
+                        (-y * x.ln() - (1.0 - y) * (-x).ln_1p(), (1.0 - y) / (1.0 - x) - y / x)
+                    };
+                    sum += weight * loss;
+                    slopes.push(weight * slope);
+                    // Smoothed targets and sigmoids, of at most 1, are rounded before they are
+                    // subtracted or multiplied by a logit.
+                    sum_magnitude += weight * if logits { 1.0 + x.abs() } else { loss };
+                    slope_magnitudes.push(weight * if logits { 1.0 } else { slope.abs() });
                 }
-                let expected = [TensorData::new(vec![sum], [1]), TensorData::new(slopes, [count])];
-                let expected = expected.map(|data| data.convert_dtype(dtype));
+                let all = |values: Vec<f64>| TensorData::new(values, [count]);
+                let one = |value: f64| TensorData::new(vec![value], [1]);
+                let expected = [
+                    rounded_once(one(sum), &one(sum_magnitude), count, dtype),
+                    rounded_once(all(slopes), &all(slope_magnitudes), 0, dtype),
+                ];
                 let what = format!("{shape:?} {dtype:?} logits {logits} {smoothing:?} weighted {weighted}");
-                assert_close(&what, &found, &expected, Tolerance::of(dtype).times(30.0));
+                assert_limits(&what, dtype, &found, &expected);
             }
         }
     }
