@@ -413,6 +413,8 @@ mod tests {
         /// The pinned blocks that are alive, and how many may be.
         static LIVE: Cell<usize> = const { Cell::new(0) };
         static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
+        /// With more pinned blocks alive there is no device memory.
+        static SHARED: Cell<usize> = const { Cell::new(usize::MAX) };
         /// The flags of each event, and of each event that the host waited for.
         static EVENTS: RefCell<Vec<(usize, c_uint)>> = const { RefCell::new(Vec::new()) };
         static WAITED: RefCell<Vec<c_uint>> = const { RefCell::new(Vec::new()) };
@@ -432,6 +434,14 @@ mod tests {
         LIVE.set(LIVE.get() - 1);
         // SAFETY: the caller's.
         unsafe { (hip_cpu::hip_table().hipHostFree)(address) }
+    }
+
+    unsafe extern "C" fn malloc(to: *mut *mut c_void, size: usize) -> hipError_t {
+        if LIVE.get() > SHARED.get() {
+            return hipErrorOutOfMemory;
+        }
+        // SAFETY: the caller's.
+        unsafe { (hip_cpu::hip_table().hipMalloc)(to, size) }
     }
 
     unsafe extern "C" fn event_create(event: *mut hipEvent_t, flags: c_uint) -> hipError_t {
@@ -454,6 +464,7 @@ mod tests {
         Provider::altered(|hip| {
             hip.hipHostMalloc = host_malloc;
             hip.hipHostFree = host_free;
+            hip.hipMalloc = malloc;
             hip.hipEventCreateWithFlags = event_create;
             hip.hipEventSynchronize = event_wait;
         })
@@ -492,6 +503,20 @@ mod tests {
         staging.give_chunk(staging.take_chunk().unwrap());
         assert_eq!(LIVE.get(), 2, "one block and one chunk");
         assert!(staging.take_host_block(8 * SMALL).is_ok());
+    }
+
+    #[test]
+    fn pinned_memory_that_is_kept_goes_back_before_an_allocation_fails() {
+        let device = Arc::new(Device::new(provider(), 0).unwrap());
+        let in_use = LIVE.get();
+        let chunk = device.staging.take_chunk().unwrap();
+        SHARED.set(in_use);
+        let refused = device.alloc(100 << 20);
+        assert!(matches!(refused, Err(Error::OutOfMemory { .. })), "the chunk is in use");
+        device.staging.give_chunk(chunk);
+        assert_eq!(LIVE.get(), in_use + 1, "it is kept");
+        assert!(device.alloc(100 << 20).is_ok());
+        assert_eq!(LIVE.get(), in_use);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Attention and its gradients by the formulas in f64, and how far results may be from them.
 
+use burn::tensor::{bf16, f16};
 use burn_rocm::fused::{AttentionDropout, AttentionOptions};
 use burn_rocm_tests::limits::{assert_within, growth, least, unit, wide};
 
@@ -60,9 +61,13 @@ impl Bounded {
         Self { value, off: 0.0 }
     }
 
-    fn minus(self, other: Self, step: f64) -> Self {
-        let value = self.value - other.value;
+    fn plus(self, other: Self, step: f64) -> Self {
+        let value = self.value + other.value;
         Self { value, off: self.off + other.off + step * value.abs() }
+    }
+
+    fn minus(self, other: Self, step: f64) -> Self {
+        self.plus(Self { value: -other.value, ..other }, step)
     }
 
     fn times(self, other: Self, step: f64) -> Self {
@@ -70,6 +75,11 @@ impl Bounded {
         sum.add(self, other);
         Self { value: sum.value, off: sum.off + step * sum.magnitude }
     }
+}
+
+/// These numbers, without errors.
+pub(crate) fn exact(values: impl IntoIterator<Item = f64>) -> Vec<Bounded> {
+    values.into_iter().map(Bounded::exact).collect()
 }
 
 /// A sum of products.
@@ -87,6 +97,13 @@ impl Sum {
         self.off += a.off * b.value.abs() + a.value.abs() * b.off + a.off * b.off;
         self.magnitude += (a.value * b.value).abs() + a.off * b.value.abs() + a.value.abs() * b.off;
         self.terms += 1;
+    }
+
+    fn join(&mut self, other: Self) {
+        self.value += other.value;
+        self.off += other.off;
+        self.magnitude += other.magnitude;
+        self.terms += other.terms;
     }
 
     fn of(a: impl IntoIterator<Item = Bounded>, b: impl IntoIterator<Item = Bounded>) -> Self {
@@ -116,7 +133,17 @@ impl Roundings {
         growth(terms, wide(self.dtype))
     }
 
+    /// A number that may be stored. One that `dtype` has and that is off by less than half the distance
+    /// to its neighbours is stored as it is.
     fn stored(self, x: Bounded) -> Bounded {
+        let held = match self.dtype {
+            DType::F16 => f16::from_f64(x.value).to_f64() == x.value,
+            DType::BF16 => bf16::from_f64(x.value).to_f64() == x.value,
+            _ => false,
+        };
+        if held && x.off < self.store / 2.0 * x.value.abs() {
+            return x;
+        }
         Bounded { value: x.value, off: x.off + self.store * (x.value.abs() + x.off) + least(self.dtype) }
     }
 
@@ -125,10 +152,16 @@ impl Roundings {
         Bounded { value: sum.value, off: sum.off + self.growth(sum.terms) * sum.magnitude }
     }
 
-    /// The stored sum of products of exact numbers.
-    fn dot(self, a: &[f64], b: &[f64]) -> Bounded {
-        let exact = |x: &f64| Bounded::exact(*x);
-        self.stored(self.summed(&Sum::of(a.iter().map(exact), b.iter().map(exact))))
+    /// The stored sum of products.
+    fn dot(self, a: &[Bounded], b: &[Bounded]) -> Bounded {
+        self.stored(self.summed(&Sum::of(a.iter().copied(), b.iter().copied())))
+    }
+
+    /// A sum in `parts` that are stored, as are their sums.
+    fn in_parts(self, sum: &Sum, parts: usize) -> Bounded {
+        let Bounded { value, off } = self.summed(sum);
+        let each = (self.step + self.store) * (sum.magnitude + off) + 2.0 * least(self.dtype);
+        Bounded { value, off: off + parts as f64 * each }
     }
 
     fn all(self, sums: Vec<Sum>) -> Vec<Bounded> {
@@ -147,11 +180,11 @@ pub(crate) struct Expected {
 
 pub(crate) struct Given<'a> {
     pub(crate) case: Case,
-    pub(crate) q: &'a [f64],
-    pub(crate) k: &'a [f64],
-    pub(crate) v: &'a [f64],
-    pub(crate) grad: &'a [f64],
-    pub(crate) weights_grad: &'a [f64],
+    pub(crate) q: &'a [Bounded],
+    pub(crate) k: &'a [Bounded],
+    pub(crate) v: &'a [Bounded],
+    pub(crate) grad: &'a [Bounded],
+    pub(crate) weights_grad: &'a [Bounded],
     pub(crate) mask: Option<&'a [bool]>,
     pub(crate) options: &'a AttentionOptions,
 }
@@ -222,7 +255,6 @@ pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
     let mut grads_of_weights = [sums(q.len()), sums(k.len())];
     for row in 0..rows {
         let pair = row / queries;
-        let exact = |x: &f64| Bounded::exact(*x);
         let q = &q[row * width..][..width];
         let k = &k[pair * keys * width..][..keys * width];
         let v = &v[pair * keys * values..][..keys * values];
@@ -231,8 +263,8 @@ pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
         let weights = softmax(&scores, options.quiet, roundings);
         for (key, &weight) in weights.iter().enumerate() {
             for c in 0..values {
-                out[row * values + c].add(weight, exact(&v[key * values + c]));
-                by_value[(pair * keys + key) * values + c].add(weight, exact(&grad[c]));
+                out[row * values + c].add(weight, v[key * values + c]);
+                by_value[(pair * keys + key) * values + c].add(weight, grad[c]);
             }
         }
         let out: Vec<Bounded> = roundings.all(out[row * values..][..values].to_vec());
@@ -244,8 +276,8 @@ pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
                     .times(Bounded::exact(scores[key].1), 2.0 * roundings.step);
                 let by_product = roundings.stored(by_product);
                 for d in 0..width {
-                    to_q[row * width + d].add(by_product, exact(&k[key * width + d]));
-                    to_k[(pair * keys + key) * width + d].add(by_product, exact(&q[d]));
+                    to_q[row * width + d].add(by_product, k[key * width + d]);
+                    to_k[(pair * keys + key) * width + d].add(by_product, q[d]);
                 }
             }
         };
@@ -253,11 +285,11 @@ pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
         // The sum of weights and their gradients is that of output and its gradient too: the
         // kernels take either.
         let dot = roundings.summed(&Sum::of(weights.iter().copied(), by_weights.iter().copied()));
-        let other = roundings.summed(&Sum::of(out, grad.iter().map(exact)));
+        let other = roundings.summed(&Sum::of(out, grad.iter().copied()));
         back(&by_weights, Bounded { off: dot.off.max(other.off), ..dot }, &mut grads);
-        let by_weights: Vec<Bounded> = weights_grad[row * keys..][..keys].iter().map(exact).collect();
+        let by_weights = &weights_grad[row * keys..][..keys];
         let dot = roundings.summed(&Sum::of(weights.iter().copied(), by_weights.iter().copied()));
-        back(&by_weights, dot, &mut grads_of_weights);
+        back(by_weights, dot, &mut grads_of_weights);
         all_weights.extend(weights);
     }
     let [by_query, by_key] = grads.map(|sums| roundings.all(sums));
@@ -269,16 +301,144 @@ pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
     }
 }
 
+/// A linear layer: weight `[inputs, outputs]` and bias `[outputs]`.
+pub(crate) struct Layer {
+    pub(crate) weight: Vec<Bounded>,
+    pub(crate) bias: Vec<Bounded>,
+}
+
+impl Layer {
+    fn inputs(&self) -> usize {
+        self.weight.len() / self.bias.len()
+    }
+
+    /// Of each row of `x`, the stored product and then, stored again, its sum with the bias.
+    fn forward(&self, x: &[Bounded], roundings: Roundings) -> Vec<Bounded> {
+        let outputs = self.bias.len();
+        let of = |row: &[Bounded], column: usize| {
+            let weight = self.weight.iter().skip(column).step_by(outputs);
+            let product = roundings.stored(roundings.summed(&Sum::of(row.iter().copied(), weight.copied())));
+            roundings.stored(product.plus(self.bias[column], roundings.step))
+        };
+        x.chunks(self.inputs()).flat_map(|row| (0..outputs).map(move |column| of(row, column))).collect()
+    }
+
+    /// The gradient by the input, whose terms are not added yet.
+    fn by_input(&self, grad: &[Bounded]) -> Vec<Sum> {
+        let outputs = self.bias.len();
+        let of = |grad: &[Bounded], weight: &[Bounded]| Sum::of(grad.iter().copied(), weight.iter().copied());
+        grad.chunks(outputs).flat_map(|grad| self.weight.chunks(outputs).map(move |w| of(grad, w))).collect()
+    }
+
+    /// The gradients by weight and bias.
+    fn by_parameters(&self, x: &[Bounded], grad: &[Bounded], roundings: Roundings) -> [Vec<Bounded>; 2] {
+        let (inputs, outputs) = (self.inputs(), self.bias.len());
+        let mut by_weight = vec![Sum::default(); inputs * outputs];
+        let mut by_bias = vec![Sum::default(); outputs];
+        for (x, grad) in x.chunks(inputs).zip(grad.chunks(outputs)) {
+            for (column, grad) in grad.iter().enumerate() {
+                by_bias[column].add(*grad, Bounded::exact(1.0));
+                for (row, x) in x.iter().enumerate() {
+                    by_weight[row * outputs + column].add(*x, *grad);
+                }
+            }
+        }
+        [roundings.all(by_weight), roundings.all(by_bias)]
+    }
+}
+
+/// `[batch, sequence, heads, width]` as `[batch, heads, sequence, width]`; the way back exchanges
+/// `sequence` and `heads`.
+pub(crate) fn turned(x: &[Bounded], [sequence, heads, width]: [usize; 3]) -> Vec<Bounded> {
+    let of = |at: usize| {
+        let (at, column) = (at / width, at % width);
+        let (at, token) = (at / sequence, at % sequence);
+        let (batch, head) = (at / heads, at % heads);
+        x[((batch * sequence + token) * heads + head) * width + column]
+    };
+    (0..x.len()).map(of).collect()
+}
+
+/// Self-attention behind linear layers, and its gradients from `grad`, the result's.
+pub(crate) struct SelfAttention<'a> {
+    /// `[batch, sequence, features]`.
+    pub(crate) x: &'a [Bounded],
+    pub(crate) batch: usize,
+    pub(crate) heads: usize,
+    /// Of queries, keys and values.
+    pub(crate) layers: [&'a Layer; 3],
+    /// Of the result, which otherwise is the contexts of all heads.
+    pub(crate) output: Option<&'a Layer>,
+    pub(crate) grad: &'a [Bounded],
+    /// `[batch, sequence]`; true hides a key.
+    pub(crate) hidden: &'a [bool],
+    pub(crate) options: &'a AttentionOptions,
+}
+
+impl SelfAttention<'_> {
+    /// The result, then the gradients by `x` and by each layer's weight and bias.
+    ///
+    /// The gradient by `x` is one product, or three whose results are added.
+    pub(crate) fn expected(&self, dtype: DType) -> Vec<Vec<Bounded>> {
+        let Self { x, batch, heads, layers, output, grad, hidden, options } = *self;
+        let roundings = Roundings::of(dtype);
+        let (sequence, width) = (hidden.len() / batch, layers[0].bias.len() / heads);
+        let (there, back) = ([sequence, heads, width], [heads, sequence, width]);
+        let [q, k, v] = layers.map(|layer| turned(&layer.forward(x, roundings), there));
+        let by_contexts = match output {
+            Some(layer) => turned(&roundings.all(layer.by_input(grad)), there),
+            None => turned(grad, there),
+        };
+        let rows = batch * heads * sequence;
+        let mask: Vec<bool> = (0..rows * sequence)
+            .map(|at| hidden[at / (heads * sequence * sequence) * sequence + at % sequence])
+            .collect();
+        let given = Given {
+            case: case([batch, heads, sequence, sequence, width, width]),
+            q: &q,
+            k: &k,
+            v: &v,
+            grad: &by_contexts,
+            weights_grad: &vec![Bounded::default(); rows * sequence],
+            mask: Some(&mask),
+            options,
+        };
+        let Expected { out, grads, .. } = expected(&given, dtype);
+        let contexts = turned(&out, back);
+        let mut by_x = vec![Sum::default(); x.len()];
+        let mut by_parameters = Vec::new();
+        for (layer, grad) in layers.into_iter().zip(grads) {
+            let grad = turned(&grad, back);
+            by_x.iter_mut().zip(layer.by_input(&grad)).for_each(|(sum, other)| sum.join(other));
+            by_parameters.extend(layer.by_parameters(x, &grad, roundings));
+        }
+        let result = match output {
+            Some(layer) => {
+                by_parameters.extend(layer.by_parameters(&contexts, grad, roundings));
+                layer.forward(&contexts, roundings)
+            }
+            None => contexts,
+        };
+        let by_x = by_x.iter().map(|sum| roundings.in_parts(sum, 3)).collect();
+        [result, by_x].into_iter().chain(by_parameters).collect()
+    }
+}
+
 /// Asserts that each of some results is within its limits.
 pub(crate) fn assert_bounded(what: &str, found: &[TensorData], expected: &[Vec<Bounded>]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (result, (found, expected)) in found.iter().zip(expected).enumerate() {
-        // A reference in f64 is off as much as a result in f64.
-        let sides = if found.dtype == DType::F64 { 2.0 } else { 1.0 };
+        let sides = sides(found.dtype);
         let data = |of: &dyn Fn(&Bounded) -> f64| {
             TensorData::new(expected.iter().map(of).collect::<Vec<f64>>(), found.shape.clone())
         };
         let (reference, limits) = (data(&|x| x.value), data(&|x| sides * x.off));
         assert_within(&format!("{what}, result {result}"), found, &reference, &limits);
     }
+}
+
+/// Whether all elements of a finite result are within their limits.
+pub(crate) fn is_bounded(found: &TensorData, expected: &[Bounded]) -> bool {
+    let sides = sides(found.dtype);
+    found.iter::<f64>().zip(expected).all(|(found, x)| (found - x.value).abs() <= sides * x.off)
 }

@@ -11,7 +11,7 @@ use burn_rocm_tests::{
     Backend, BoolTensorOps, FLOATS, FloatTensorOps, R, Shape, TensorMetadata, assert_close, read_float,
 };
 
-use crate::attention_formulas::{Case, Given, assert_bounded, case, expected};
+use crate::attention_formulas::{Bounded, Case, Given, assert_bounded, case, exact, expected};
 use crate::support::*;
 
 /// Past a tile of queries, of keys, of features, of each; as wide as the tiled kernels take; rows longer than a
@@ -27,8 +27,8 @@ const CASES: &[Case] = &[
     case([1, 1, 2, 4200, 3, 2]),
 ];
 
-fn rounded(data: &TensorData, dtype: DType) -> Vec<f64> {
-    data.clone().convert_dtype(dtype).iter::<f64>().collect()
+fn rounded(data: &TensorData, dtype: DType) -> Vec<Bounded> {
+    exact(data.clone().convert_dtype(dtype).iter::<f64>())
 }
 
 /// How the axes `[batch, heads, sequence, features]` follow each other in memory.

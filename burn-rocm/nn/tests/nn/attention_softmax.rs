@@ -7,7 +7,7 @@ use burn_rocm::fused::{AttentionOptions, AttentionPath, attention, attention_bac
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{FloatTensorOps, R, read_float};
 
-use crate::attention_formulas::{Case, Given, assert_bounded, case, expected};
+use crate::attention_formulas::{Case, Given, assert_bounded, case, exact, expected};
 use crate::attention_fused::{Lies, on_device};
 use crate::support::*;
 
@@ -78,9 +78,9 @@ fn the_kernels_against_the_formulas() {
             let k = drawn(&random, [batch, heads, keys, width], 1.0);
             let v = drawn(&random, [batch, heads, keys, values], 1.0);
             let grad = drawn(&random, [batch, heads, queries, values], 1.0);
-            let [rq, rk, rv, rg] = [&q, &k, &v, &grad]
-                .map(|data| data.clone().convert_dtype(DType::F32).iter::<f64>().collect::<Vec<_>>());
-            let weights_grad = vec![0.0; batch * heads * queries * keys];
+            let [rq, rk, rv, rg] =
+                [&q, &k, &v, &grad].map(|data| exact(data.clone().convert_dtype(DType::F32).iter::<f64>()));
+            let weights_grad = exact(vec![0.0; batch * heads * queries * keys]);
             let given = Given {
                 case,
                 q: &rq,

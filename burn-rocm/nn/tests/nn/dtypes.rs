@@ -3,17 +3,19 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Bool, Int};
-use burn_rocm_nn as ours;
+use burn_rocm::fused::AttentionOptions;
 use burn_rocm_nn::{attention, loss, transformer};
+use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::{FLOATS, assert_close};
 
-use crate::attention::{bools, drawn_bools, loaded, made, saved};
+use crate::attention::{bools, loaded, made, saved};
+use crate::attention_formulas::{Bounded, Layer, SelfAttention, assert_bounded, exact, is_bounded};
 use crate::support::*;
 
 /// Gives all parameters the values that they have in `by`, in `dtype`.
-struct Rounded {
-    by: DType,
-    dtype: DType,
+pub(crate) struct Rounded {
+    pub(crate) by: DType,
+    pub(crate) dtype: DType,
 }
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Rounded {
@@ -66,31 +68,100 @@ macro_rules! compare {
     }};
 }
 
-#[test]
-fn swiglu() {
-    let x = uniform(&Random::new(), &[3, 5, 6]);
-    compare!("SwiGLU", x, SwiGluConfig(6, 9).with_bias(true), [burn::nn, ours], |B, api, module, x| {
-        module.forward(x)
-    });
+/// Self-attention with padding, its layers with these weights and biases: the output and the
+/// gradients of the input and of all parameters.
+fn attended<B: AutodiffBackend>(
+    config: &attention::MultiHeadAttentionConfig,
+    parameters: &[[TensorData; 2]; 4],
+    dtype: DType,
+    [x, grad, pad]: [&TensorData; 3],
+) -> Vec<TensorData> {
+    let mut module = config.init::<B>(&Default::default());
+    let layers = [&mut module.query, &mut module.key, &mut module.value, &mut module.output];
+    for (layer, [weight, bias]) in layers.into_iter().zip(parameters) {
+        layer.weight = Param::from_tensor(tensor(weight, dtype));
+        layer.bias = Some(Param::from_tensor(tensor(bias, dtype)));
+    }
+    let leaf = tensor::<B, 3>(x, dtype).require_grad();
+    let mask: Tensor<B, 2, Bool> = bools(pad);
+    let out = module.forward(attention::MhaInput::self_attn(leaf.clone()).mask_pad(mask)).context;
+    let grads = (out.clone() * tensor::<B, 3>(grad, dtype)).sum().backward();
+    let mut all = vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+    all.extend(gradients_of(&module, &grads));
+    assert!(all.iter().all(|data| data.dtype == dtype), "{dtype:?}");
+    all
 }
 
+/// Against the formulas, within rounding bounds. Every type has most of the queries, keys, values
+/// and scores that these operands make, so the bounds stay narrow: zeros, another order and doubled
+/// values are outside.
 #[test]
 fn multi_head_attention() {
     let random = Random::new();
     // Rows enough that one product makes queries, keys and values, and fewer.
-    for ([batch, sequence], quiet) in [([2, 5], false), ([2, 5], true), ([5, 9], false), ([5, 9], true)] {
-        let x = uniform(&random, &[batch, sequence, 8]);
-        let pad = drawn_bools(&random, &[batch, sequence], 0.3);
-        compare!(
-            format!("attention, {batch} of {sequence}, quiet {quiet}"),
-            x,
-            MultiHeadAttentionConfig(8, 2).with_dropout(0.0).with_quiet_softmax(quiet),
-            [burn::nn::attention, attention],
-            |B, api, module, x| {
-                let mask: Tensor<B, 2, Bool> = bools(&pad);
-                module.forward(api::MhaInput::self_attn(x).mask_pad(mask)).context
+    for ([batch, sequence, d_model, heads], quiet) in
+        [([2, 5, 8, 2], false), ([2, 5, 8, 2], true), ([5, 9, 8, 2], false), ([2, 34, 12, 3], true)]
+    {
+        let config = attention::MultiHeadAttentionConfig::new(d_model, heads)
+            .with_dropout(0.0)
+            .with_quiet_softmax(quiet);
+        let options = AttentionOptions { fill: config.min_float, quiet, ..Default::default() };
+        let [x, grad] = [(); 2].map(|()| multiples(&random, &[batch, sequence, d_model], 2, 1.0));
+        let parameters = [(); 4].map(|()| {
+            [vec![d_model, d_model], vec![d_model]].map(|shape| multiples(&random, &shape, 2, 0.25))
+        });
+        let layers = parameters.each_ref().map(|[weight, bias]| Layer {
+            weight: exact(weight.iter::<f64>()),
+            bias: exact(bias.iter::<f64>()),
+        });
+        // The last key, the last two or the last three.
+        let hidden: Vec<bool> =
+            (0..batch * sequence).map(|at| at % sequence + 1 + at / sequence % 3 >= sequence).collect();
+        let pad = TensorData::new(hidden.clone(), [batch, sequence]);
+        let [query, key, value, output] = &layers;
+        let given = SelfAttention {
+            x: &exact(x.iter::<f64>()),
+            batch,
+            heads,
+            layers: [query, key, value],
+            output: Some(output),
+            grad: &exact(grad.iter::<f64>()),
+            hidden: &hidden,
+            options: &options,
+        };
+        for dtype in FLOATS {
+            let expected = given.expected(dtype);
+            let what = format!("attention, {batch} of {sequence}, quiet {quiet}, {dtype:?}");
+            let found = attended::<Ours>(&config, &parameters, dtype, [&x, &grad, &pad]);
+            assert_bounded(&what, &found, &expected);
+            let again = attended::<Balanced>(&config, &parameters, dtype, [&x, &grad, &pad]);
+            assert_bounded(&format!("{what}, recomputed"), &again, &expected);
+            for (result, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                if result != KEY_BIAS {
+                    assert_wrong_fails(&format!("{what}, result {result}"), found, expected);
+                }
             }
-        );
+        }
+    }
+}
+
+/// The place of the gradient of the key's bias, after the output and four gradients. It is 0 or small:
+/// a softmax does not see what is added to all of its scores.
+const KEY_BIAS: usize = 5;
+
+/// Asserts that the limits reject zeros, another order and doubled values.
+fn assert_wrong_fails(what: &str, found: &TensorData, expected: &[Bounded]) {
+    let values: Vec<f64> = found.iter::<f64>().collect();
+    let mut turned = values.clone();
+    turned.rotate_left(1);
+    let wrong = [
+        ("zeros", vec![0.0; values.len()]),
+        ("another order", turned),
+        ("doubled", values.iter().map(|x| 2.0 * x).collect()),
+    ];
+    for (way, wrong) in wrong {
+        let wrong = TensorData::new(wrong, found.shape.clone()).convert_dtype(found.dtype);
+        assert!(!is_bounded(&wrong, expected), "{what} passes although it is {way}");
     }
 }
 
@@ -110,13 +181,26 @@ fn transformer_encoder() {
     }
 }
 
+/// A reference, and limits for results that are rounded once: `terms` numbers are added, and 32
+/// more roundings allow for functions and factors.
+fn rounded_once(
+    reference: TensorData,
+    magnitude: &TensorData,
+    terms: usize,
+    dtype: DType,
+) -> [TensorData; 2] {
+    let limits = limits::sums(&reference, magnitude, Terms::of(terms + 32, dtype));
+    [reference, limits]
+}
+
 /// Sums and means of more elements than a block's, in every float type: the oracle's own sums of 16-bit floats lose
 /// bits.
 #[test]
 fn losses_of_many_differences() {
     let random = Random::new();
-    let (delta, count) = (0.7, 5_003);
-    let huber = loss::HuberLossConfig::new(delta as f32).init();
+    let count = 5_003;
+    let huber = loss::HuberLossConfig::new(0.7).init();
+    let [delta, lin_bias] = [huber.delta, huber.lin_bias].map(f64::from);
     for dtype in FLOATS {
         let data = [0, 1].map(|_| {
             let values: Vec<f64> = (0..count).map(|_| random.uniform(-1.0, 1.0)).collect();
@@ -129,16 +213,16 @@ fn losses_of_many_differences() {
                 let each = |r: f64| match squared {
                     true => (r * r, 2.0 * r),
                     false if r.abs() <= delta => (r * r / 2.0, r),
-                    false => (delta * r.abs() - delta * delta / 2.0, delta * r.signum()),
+                    false => (delta * r.abs() - lin_bias, delta * r.signum()),
                 };
                 let sum: f64 = residuals.iter().map(|&r| each(r).0).sum();
                 let slopes: Vec<f64> = residuals.iter().map(|&r| each(r).1 / divisor).collect();
                 let expected = [
-                    TensorData::new(vec![sum / divisor], [1]),
-                    TensorData::new(slopes.clone(), [count]),
-                    TensorData::new(slopes.iter().map(|slope| -slope).collect::<Vec<_>>(), [count]),
+                    (TensorData::new(vec![sum / divisor], [1]), count),
+                    (TensorData::new(slopes.clone(), [count]), 0),
+                    (TensorData::new(slopes.iter().map(|slope| -slope).collect::<Vec<_>>(), [count]), 0),
                 ]
-                .map(|data| data.convert_dtype(dtype));
+                .map(|(data, terms)| rounded_once(data.clone(), &magnitudes(&data), terms, dtype));
                 let [a, b] = [0, 1].map(|k: usize| tensor::<Ours, 1>(&data[k], dtype).require_grad());
                 let out = match squared {
                     true => loss::MseLoss::new().forward(a.clone(), b.clone(), reduction.clone()),
@@ -150,9 +234,7 @@ fn losses_of_many_differences() {
                     .chain([a, b].map(|leaf| leaf.grad(&grads).unwrap().into_data()))
                     .collect::<Vec<_>>();
                 let what = format!("squared {squared} {reduction:?} {dtype:?}");
-                // Huber's bound is an f32.
-                let times = if dtype == DType::F64 { 1e9 } else { 30.0 };
-                assert_close(&what, &found, &expected, Tolerance::of(dtype).times(times));
+                assert_limits(&what, dtype, &found, &expected);
             }
         }
     }
@@ -191,20 +273,34 @@ fn binary_cross_entropy() {
                 let grads = out.backward();
                 let found = [out.into_data(), leaf.grad(&grads).unwrap().into_data()];
                 let (mut sum, mut slopes) = (0.0, Vec::new());
+                let (mut sum_magnitude, mut slope_magnitudes) = (0.0, Vec::new());
                 for (i, (x, &label)) in x.iter::<f64>().zip(&labels).enumerate() {
                     let a = smoothing.map_or(0.0, f64::from);
                     let y = label as f64 * (1.0 - a) + a / columns as f64;
                     let at = if shape.len() > 1 { i % columns } else { label as usize };
                     let weight = if weighted { f64::from(weights[at]) } else { 1.0 } / count as f64;
-                    let p = if logits { 1.0 / (1.0 + (-x).exp()) } else { x };
-                    sum -= weight * (y * p.ln() + (1.0 - y) * (1.0 - p).ln());
-                    let slope = (1.0 - y) / (1.0 - p) - y / p;
-                    slopes.push(weight * slope * if logits { p * (1.0 - p) } else { 1.0 });
+                    // log(1 + exp(z))
+                    let softplus = |z: f64| z.max(0.0) + (-z.abs()).exp().ln_1p();
+                    let (loss, slope) = if logits {
+                        (y * softplus(-x) + (1.0 - y) * softplus(x), 1.0 / (1.0 + (-x).exp()) - y)
+                    } else {
+                        (-y * x.ln() - (1.0 - y) * (-x).ln_1p(), (1.0 - y) / (1.0 - x) - y / x)
+                    };
+                    sum += weight * loss;
+                    slopes.push(weight * slope);
+                    // Smoothed targets and sigmoids, of at most 1, are rounded before they are
+                    // subtracted or multiplied by a logit.
+                    sum_magnitude += weight * if logits { 1.0 + x.abs() } else { loss };
+                    slope_magnitudes.push(weight * if logits { 1.0 } else { slope.abs() });
                 }
-                let expected = [TensorData::new(vec![sum], [1]), TensorData::new(slopes, [count])];
-                let expected = expected.map(|data| data.convert_dtype(dtype));
+                let all = |values: Vec<f64>| TensorData::new(values, [count]);
+                let one = |value: f64| TensorData::new(vec![value], [1]);
+                let expected = [
+                    rounded_once(one(sum), &one(sum_magnitude), count, dtype),
+                    rounded_once(all(slopes), &all(slope_magnitudes), 0, dtype),
+                ];
                 let what = format!("{shape:?} {dtype:?} logits {logits} {smoothing:?} weighted {weighted}");
-                assert_close(&what, &found, &expected, Tolerance::of(dtype).times(30.0));
+                assert_limits(&what, dtype, &found, &expected);
             }
         }
     }

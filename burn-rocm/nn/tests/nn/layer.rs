@@ -16,6 +16,7 @@ use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{FLOATS, SHAPES};
 
 use crate::conv_act::normed_magnitudes;
+use crate::dtypes::Rounded;
 use crate::support::*;
 
 pub(crate) const ACTS: [Act; 3] = [Act::Relu, Act::Gelu, Act::Silu];
@@ -365,33 +366,45 @@ fn swiglu() {
     theirs.num_params(); // initialises: a clone of what is not would start with other numbers
     let recorder = BinBytesRecorder::<FullPrecisionSettings>::default();
     let bytes = recorder.record(theirs.clone().into_record(), ()).unwrap();
-    let x = uniform(&random, &[4, 5, 6]).convert_dtype(DType::F32);
-    // By the definition in f64; without signs and without the activation.
-    let [reference, magnitude] = [false, true].map(|signless| {
-        let of = |data: TensorData| if signless { magnitudes(&data) } else { data };
-        let wide = |layer: &Linear<Oracle>| Linear::<Oracle> {
-            weight: param(&of(layer.weight.val().into_data()), DType::F64),
-            bias: layer.bias.as_ref().map(|bias| param(&of(bias.val().into_data()), DType::F64)),
-        };
-        let (inner, outer) = (wide(&theirs.linear_inner), wide(&theirs.linear_outer));
-        let leaf = tensor::<Oracle, 3>(&of(x.clone()), DType::F64).require_grad();
-        let gate = inner.forward(leaf.clone());
-        let out = if signless { gate } else { silu(gate) } * outer.forward(leaf.clone());
-        let grads = (out.clone() * out.clone()).sum().backward();
-        let weight = outer.weight.val().grad(&grads).unwrap();
-        vec![out.into_data(), leaf.grad(&grads).unwrap().into_data(), weight.into_data()]
-    });
-    // Each of the two factors adds less than a layer's share. The longest sum is over the 20
-    // rows.
-    let expected = limited(reference, &magnitude, 2.0 * layer_share(20, DType::F32), DType::F32);
+    let x = uniform(&random, &[4, 5, 6]);
+    for dtype in FLOATS {
+        let x = x.clone().convert_dtype(dtype);
+        // By the definition in f64; without signs and without the activation.
+        let [reference, magnitude] = [false, true].map(|signless| {
+            let of = |data: TensorData| {
+                let data = data.convert_dtype(dtype);
+                if signless { magnitudes(&data) } else { data }
+            };
+            let wide = |layer: &Linear<Oracle>| Linear::<Oracle> {
+                weight: param(&of(layer.weight.val().into_data()), DType::F64),
+                bias: layer.bias.as_ref().map(|bias| param(&of(bias.val().into_data()), DType::F64)),
+            };
+            let layers = [&theirs.linear_inner, &theirs.linear_outer].map(wide);
+            let leaf = tensor::<Oracle, 3>(&of(x.clone()), DType::F64).require_grad();
+            let gate = layers[0].forward(leaf.clone());
+            let out = if signless { gate } else { silu(gate) } * layers[1].forward(leaf.clone());
+            let grads = (out.clone() * out.clone()).sum().backward();
+            let mut all = vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+            layers.iter().for_each(|layer| all.extend(gradients_of(layer, &grads)));
+            all
+        });
+        // Each of the two factors adds less than a layer's share. The longest sum is over the 20
+        // rows.
+        let expected = limited(reference, &magnitude, 2.0 * layer_share(20, dtype), dtype);
+        within_limits!(format!("swiglu {dtype:?}"), dtype, expected, |B| {
+            let ours: SwiGlu<B> = SwiGluConfig::new(6, 9).with_bias(true).init(&Default::default());
+            let ours = ours.load_record(recorder.load(bytes.clone(), &Default::default()).unwrap());
+            let ours = ours.map(&mut Rounded { by: dtype, dtype });
+            let leaf = tensor::<B, 3>(&x, dtype).require_grad();
+            let out = ours.forward(leaf.clone());
+            let grads = (out.clone() * out.clone()).sum().backward();
+            let mut all = vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+            all.extend(gradients_of(&ours, &grads));
+            all
+        });
+    }
     let ours: SwiGlu<Ours> = SwiGluConfig::new(6, 9).with_bias(true).init(&Default::default());
     let ours = ours.load_record(recorder.load(bytes.clone(), &Default::default()).unwrap());
-    let leaf = tensor::<Ours, 3>(&x, DType::F32).require_grad();
-    let out = ours.forward(leaf.clone());
-    let grads = (out.clone() * out.clone()).sum().backward();
-    let weight = ours.linear_outer.weight.val().grad(&grads).unwrap();
-    let found = [out.into_data(), leaf.grad(&grads).unwrap().into_data(), weight.into_data()];
-    assert_limits(&"swiglu", DType::F32, &found, &expected);
     assert_eq!(recorder.record(ours.into_record(), ()).unwrap(), bytes, "the record is Burn's");
     let nested = SwiGluConfig::new(6, 9).init::<Oracle>(&Default::default());
     nested.num_params();

@@ -4,8 +4,11 @@ use burn_rocm::fused::{
     AttentionDropout, AttentionOptions, AttentionPath, Projections, self_attention, self_attention_backward,
 };
 use burn_rocm::{RocmError, RocmTensor};
-use burn_rocm_tests::{Backend, BoolTensorOps, FLOATS, FloatTensorOps, R, Shape, assert_close, read_float};
+use burn_rocm_tests::{
+    Backend, BoolTensorOps, FLOATS, FloatTensorOps, R, Shape, assert_close, read_bool, read_float,
+};
 
+use crate::attention_formulas::{Bounded, Layer, SelfAttention, assert_bounded, exact, turned};
 use crate::support::*;
 
 fn on_device(data: &TensorData, dtype: DType) -> RocmTensor {
@@ -13,8 +16,7 @@ fn on_device(data: &TensorData, dtype: DType) -> RocmTensor {
 }
 
 fn drawn(random: &Random, shape: &[usize], dtype: DType) -> RocmTensor {
-    let values: Vec<f64> = (0..shape.iter().product()).map(|_| random.uniform(-1.0, 1.0)).collect();
-    on_device(&TensorData::new(values, shape.to_vec()), dtype)
+    on_device(&multiples(random, shape, 4, 0.25), dtype)
 }
 
 /// One call: sequence, batch, d_model, heads, features of a head.
@@ -59,14 +61,38 @@ impl Call {
             .map(|tensor| tensor.map(read_float::<R>))
             .collect()
     }
+
+    /// What [`run`](Self::run) gives, by the formulas.
+    fn expected(&self, options: &AttentionOptions, dtype: DType) -> Vec<Vec<Bounded>> {
+        let read = |tensor: &RocmTensor| exact(read_float::<R>(tensor.clone()).iter::<f64>());
+        let Self { x, projections: Projections { weights, biases, heads }, mask, grad } = self;
+        let [sequence, batch, d_model] = <[usize; 3]>::try_from(x.dims()).unwrap();
+        let width = grad.dims()[2];
+        let layers: [Layer; 3] =
+            std::array::from_fn(|k| Layer { weight: read(&weights[k]), bias: read(&biases[k]) });
+        let hidden = read_bool::<R>(mask.clone().unwrap());
+        let all = SelfAttention {
+            x: &turned(&read(x), [sequence, batch, d_model]),
+            batch,
+            heads: *heads,
+            layers: layers.each_ref(),
+            output: None,
+            grad: &turned(&read(grad), [sequence, batch, width]),
+            hidden: &hidden.iter::<bool>().collect::<Vec<_>>(),
+            options,
+        }
+        .expected(dtype);
+        let [out, by_x, wq, bq, wk, bk, wv, bv] = <[_; 8]>::try_from(all).ok().unwrap();
+        let out = turned(&out, [batch, sequence, width]);
+        vec![out, turned(&by_x, [batch, sequence, d_model]), wq, wk, wv, bq, bk, bv]
+    }
 }
 
 fn all(found: Vec<Option<TensorData>>) -> Vec<TensorData> {
     found.into_iter().map(Option::unwrap).collect()
 }
 
-/// Two ways to the same result, that know nothing of each other but queries, keys and values; and every float type
-/// against f64.
+/// Either path, in every float type, against the formulas.
 #[test]
 fn either_path_in_every_float_type() {
     let random = Random::new();
@@ -74,39 +100,20 @@ fn either_path_in_every_float_type() {
         for dtype in FLOATS {
             let call = Call::new(&random, sizes, dtype);
             for (causal, quiet) in [(false, false), (true, false), (false, true)] {
-                let dropout = causal.then_some(AttentionDropout { prob: 0.3, seed: 5, call: 7 });
-                let of = |path| AttentionOptions {
-                    causal,
-                    quiet,
-                    dropout,
-                    path,
-                    fill: -1e4,
-                    ..Default::default()
-                };
-                let composed = all(call.run(&of(AttentionPath::Composed), [true; 3]));
-                let tiled = all(call.run(&of(AttentionPath::Tiled), [true; 3]));
-                let factor = match dtype {
-                    DType::F64 => 1e3,
-                    DType::F32 => 300.0,
-                    _ => 40.0,
-                };
-                let tolerance = Tolerance::of(dtype).times(factor);
-                let what = format!("{sizes:?} {dtype:?} causal {causal} quiet {quiet}");
-                assert_close(&what, &tiled, &composed, tolerance);
-                let wide = |tensor: &RocmTensor| R::float_cast(tensor.clone(), DType::F64.into());
-                let wide = Call {
-                    x: wide(&call.x),
-                    projections: Projections {
-                        weights: call.projections.weights.each_ref().map(wide),
-                        biases: call.projections.biases.each_ref().map(wide),
-                        heads: sizes[3],
-                    },
-                    mask: call.mask.clone(),
-                    grad: wide(&call.grad),
-                };
-                let exact = all(wide.run(&of(AttentionPath::Composed), [true; 3]));
-                let exact: Vec<_> = exact.into_iter().map(|data| data.convert_dtype(dtype)).collect();
-                assert_close(&format!("{what} against f64"), &composed, &exact, tolerance);
+                for path in [AttentionPath::Composed, AttentionPath::Tiled] {
+                    let options = AttentionOptions {
+                        causal,
+                        quiet,
+                        dropout: causal.then_some(AttentionDropout { prob: 0.3, seed: 5, call: 7 }),
+                        path,
+                        fill: -1e4,
+                        ..Default::default()
+                    };
+                    let found = all(call.run(&options, [true; 3]));
+                    let what = format!("{sizes:?} {dtype:?} causal {causal} quiet {quiet} {path:?}");
+                    assert!(found.iter().all(|data| data.dtype == dtype), "{what}");
+                    assert_bounded(&what, &found, &call.expected(&options, dtype));
+                }
             }
         }
     }

@@ -25,6 +25,12 @@ pub(crate) fn uniform(random: &Random, shape: &[usize]) -> TensorData {
     TensorData::new(values, shape.to_vec())
 }
 
+/// Whole multiples of `unit`, at most `most` of them.
+pub(crate) fn multiples(random: &Random, shape: &[usize], most: usize, unit: f64) -> TensorData {
+    let of = |_| (random.below(2 * most + 1) as f64 - most as f64) * unit;
+    TensorData::new((0..shape.iter().product()).map(of).collect::<Vec<f64>>(), shape.to_vec())
+}
+
 /// The magnitudes of data, in f64.
 pub(crate) fn magnitudes(data: &TensorData) -> TensorData {
     TensorData::new(data.iter::<f64>().map(f64::abs).collect(), data.shape.clone())
