@@ -60,7 +60,7 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use burn_rocm::fused::amp;
 use burn_rocm::{RocmTensor, raise, trace};
 
-use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
+use crate::fuse::{from_rocm, is_rocm, refuse, rocm, say_elsewhere};
 
 /// Which parameters a converted module has in which dtype.
 #[derive(Clone, Debug)]
@@ -108,6 +108,9 @@ impl Precision {
         let mut all =
             Collect { kept: Kept::new(self), names: BTreeSet::new(), ids: Vec::new(), tensors: Vec::new() };
         let _op = trace::op("nn_convert", || "");
+        if !is_rocm::<B::InnerBackend>() {
+            say_elsewhere::<B>("Precision");
+        }
         module.visit(&mut all);
         if let Some(unknown) = self.kept.iter().find(|name| !all.names.contains(*name)) {
             let names: Vec<&str> = all.names.iter().map(String::as_str).collect();
@@ -426,6 +429,7 @@ fn unscale<B: AutodiffBackend, M: AutodiffModule<B>>(
         Take { grads, fused: Vec::new(), ids: Vec::new(), factor, lost: None, done: GradientsParams::new() };
     module.visit(&mut take);
     if !is_rocm::<B::InnerBackend>() {
+        say_elsewhere::<B>("GradScaler");
         let lost = take.lost.map(|lost: Tensor<B::InnerBackend, 1>| lost.into_scalar());
         let is_finite = lost.is_none_or(|lost| !burn::tensor::ElementConversion::elem::<f64>(lost).is_nan());
         return (take.done, is_finite);

@@ -110,7 +110,8 @@ struct Tape {
     register: fn(&mut grads::Gradients, NodeId, RocmTensor),
 }
 
-/// Says once for each module, backend and reason that the module composes Burn's ops.
+/// Says once for each module (a type's name), backend and reason that the module composes Burn's
+/// ops.
 pub(crate) fn say_composed<B: Backend>(module: &'static str, reason: &'static str) {
     static SAID: Mutex<BTreeSet<(&str, TypeId, &str)>> = Mutex::new(BTreeSet::new());
     if !log::log_enabled!(log::Level::Info) {
@@ -124,6 +125,11 @@ pub(crate) fn say_composed<B: Backend>(module: &'static str, reason: &'static st
     }
 }
 
+/// Says so for the reason that the backend is another project's.
+pub(crate) fn say_elsewhere<B: Backend>(module: &'static str) {
+    say_composed::<B>(module, "it is not burn-rocm's backend");
+}
+
 impl<B: Backend> Route<B> {
     /// The route, where `B` is this project's backend or its autodiff. Where it is not, says so for the module.
     pub(crate) fn of(module: &'static str) -> Option<Self> {
@@ -132,7 +138,7 @@ impl<B: Backend> Route<B> {
         }
         let recorder = recorders().get(&TypeId::of::<B>()).copied();
         if recorder.is_none() {
-            say_composed::<B>(module, "it is not burn-rocm's backend");
+            say_elsewhere::<B>(module);
         }
         Some(Self { recorder: Some(recorder?), backend: PhantomData })
     }

@@ -248,7 +248,7 @@ impl<B: Backend> MultiHeadAttention<B> {
         let MhaInput { query, key, value, alike, masks } = input;
         let mask = masks.joined();
         if alike && Route::<B>::of("MultiHeadAttention").is_some_and(|route| route.records()) {
-            let (context, weights) = sequence_first(query, |route, tokens| {
+            let (context, weights) = sequence_first("MultiHeadAttention", query, |route, tokens| {
                 let (context, weights) = self.contexts(route, tokens, mask);
                 (self.output.forward(context), weights)
             });

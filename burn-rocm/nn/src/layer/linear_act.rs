@@ -76,24 +76,26 @@ impl<B: Backend> LinearAct<B> {
     /// - input: `[.., d_input]`
     /// - output: `[.., d_output]`
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
-        by_params(&self.weight, self.bias.as_ref(), self.activation, input)
+        by_params("LinearAct", &self.weight, self.bias.as_ref(), self.activation, input)
     }
 }
 
-/// The activation of Burn's layer's output, as [`LinearAct`] computes it.
+/// The activation of Burn's layer's output, as [`LinearAct`] computes it, in `module`.
 pub(crate) fn linear_act<B: Backend, const D: usize>(
+    module: &'static str,
     layer: &Linear<B>,
     act: Act,
     input: Tensor<B, D>,
 ) -> Tensor<B, D> {
-    by_params(&layer.weight, layer.bias.as_ref(), act, input)
+    by_params(module, &layer.weight, layer.bias.as_ref(), act, input)
 }
 
 fn by_params<B: Backend, const D: usize>(
+    module: &'static str,
     weight: &Param<Tensor<B, 2>>,
     bias: Option<&Param<Tensor<B, 1>>>,
     act: Act,
     input: Tensor<B, D>,
 ) -> Tensor<B, D> {
-    bias_act("LinearAct", act, linear(input, weight.val(), None), bias.map(Param::val), D - 1)
+    bias_act(module, act, linear(input, weight.val(), None), bias.map(Param::val), D - 1)
 }

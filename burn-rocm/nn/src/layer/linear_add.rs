@@ -10,11 +10,12 @@ use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
 /// `onto + layer(x)`, bias and sum in one kernel after the product.
 pub(crate) fn linear_add<B: Backend, const D: usize>(
+    module: &'static str,
     layer: &Linear<B>,
     x: Tensor<B, D>,
     onto: Tensor<B, D>,
 ) -> Tensor<B, D> {
-    match (Route::<B>::of("a linear layer and a sum"), &layer.bias) {
+    match (Route::<B>::of(module), &layer.bias) {
         (Some(route), Some(bias)) => {
             let product = primitive(linear(x, layer.weight.val(), None));
             wrap(route.apply(BiasAdd, [primitive(onto), product, primitive(bias.val())]).0)

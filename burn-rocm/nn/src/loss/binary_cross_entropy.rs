@@ -97,11 +97,11 @@ impl<B: Backend> BinaryCrossEntropyLoss<B> {
         logits: &Tensor<B, D>,
         targets: &Tensor<B, D, Int>,
     ) -> Option<Tensor<B, 1>> {
-        let name = "BinaryCrossEntropyLoss";
-        let route = Route::<B>::of(name)?;
+        const MODULE: &str = "BinaryCrossEntropyLoss";
+        let route = Route::<B>::of(MODULE)?;
         let weights = match &self.weights {
             None => None,
-            Some(weights) => Some(route.untracked(name, weights)?),
+            Some(weights) => Some(route.untracked(MODULE, weights)?),
         };
         let targets = route.int(targets.clone());
         let of = BinaryTargets { logits: self.logits, targets, smoothing: self.smoothing };

@@ -17,20 +17,21 @@ pub(super) struct Options<'a> {
 /// The loss of scores `[rows, classes]` by the fused op, where there is a route and no gradient of the weights is
 /// asked for.
 pub(super) fn class_loss<B: Backend>(
+    module: &'static str,
     names: [&'static str; 2],
     options: Options<'_>,
     weights: Option<&Tensor<B, 1>>,
     scores: &Tensor<B, 2>,
     targets: &Tensor<B, 1, Int>,
 ) -> Option<Tensor<B, 1>> {
-    let route = Route::<B>::of(names[0])?;
+    let route = Route::<B>::of(module)?;
     if options.pad_tokens.len() > fused::MAX_PAD_TOKENS {
-        say_composed::<B>(names[0], "it has more pad tokens than the fused op takes");
+        say_composed::<B>(module, "it has more pad tokens than the fused op takes");
         return None;
     }
     let weights = match weights {
         None => None,
-        Some(weights) => Some(route.untracked(names[0], weights)?),
+        Some(weights) => Some(route.untracked(module, weights)?),
     };
     let op = ClassLoss {
         names,

@@ -109,7 +109,7 @@ impl<B: Backend> CrossEntropyLoss<B> {
             pad_tokens: self.pad_tokens.as_deref().unwrap_or_default(),
         };
         const NAMES: [&str; 2] = ["nn_cross_entropy", "nn_cross_entropy_backward"];
-        class_loss(NAMES, options, self.weights.as_ref(), &logits, &targets)
+        class_loss("CrossEntropyLoss", NAMES, options, self.weights.as_ref(), &logits, &targets)
             .unwrap_or_else(|| self.composed(logits, targets))
     }
 

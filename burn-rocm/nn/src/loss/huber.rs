@@ -10,6 +10,7 @@ use super::Reduction;
 use super::residual::{loss_of_residuals, residual_loss, total};
 use crate::fuse::refuse;
 
+const MODULE: &str = "HuberLoss";
 const NAMES: [&str; 2] = ["nn_huber_loss", "nn_huber_loss_backward"];
 
 /// What [`HuberLoss`] is made of.
@@ -88,8 +89,8 @@ impl HuberLoss {
         targets: Tensor<B, D>,
         reduction: Reduction,
     ) -> Tensor<B, 1> {
-        total(&reduction)
-            .and_then(|total| residual_loss(NAMES, self.kind(), &predictions, &targets, total))
+        total::<B>(MODULE, &reduction)
+            .and_then(|total| residual_loss(MODULE, NAMES, self.kind(), &predictions, &targets, total))
             .unwrap_or_else(|| self.composed().forward(predictions, targets, reduction))
     }
 
@@ -102,7 +103,7 @@ impl HuberLoss {
         predictions: Tensor<B, D>,
         targets: Tensor<B, D>,
     ) -> Tensor<B, D> {
-        residual_loss(NAMES, self.kind(), &predictions, &targets, Total::Each)
+        residual_loss(MODULE, NAMES, self.kind(), &predictions, &targets, Total::Each)
             .unwrap_or_else(|| self.composed().forward_no_reduction(predictions, targets))
     }
 
@@ -111,7 +112,7 @@ impl HuberLoss {
     /// # Shapes
     /// - residuals, output: `[..]`
     pub fn forward_residuals<const D: usize, B: Backend>(&self, residuals: Tensor<B, D>) -> Tensor<B, D> {
-        loss_of_residuals(NAMES, self.kind(), &residuals)
+        loss_of_residuals(MODULE, NAMES, self.kind(), &residuals)
             .unwrap_or_else(|| self.composed().forward_residuals(residuals))
     }
 }

@@ -8,6 +8,7 @@ use burn_rocm::fused::{Residual, Total};
 use super::Reduction;
 use super::residual::{residual_loss, total};
 
+const MODULE: &str = "MseLoss";
 const NAMES: [&str; 2] = ["nn_mse_loss", "nn_mse_loss_backward"];
 
 /// The squared difference of logits and targets.
@@ -46,8 +47,8 @@ impl MseLoss {
         targets: Tensor<B, D>,
         reduction: Reduction,
     ) -> Tensor<B, 1> {
-        total(&reduction)
-            .and_then(|total| residual_loss(NAMES, Residual::Squared, &logits, &targets, total))
+        total::<B>(MODULE, &reduction)
+            .and_then(|total| residual_loss(MODULE, NAMES, Residual::Squared, &logits, &targets, total))
             .unwrap_or_else(|| burn::nn::loss::MseLoss::new().forward(logits, targets, reduction))
     }
 
@@ -60,7 +61,7 @@ impl MseLoss {
         logits: Tensor<B, D>,
         targets: Tensor<B, D>,
     ) -> Tensor<B, D> {
-        residual_loss(NAMES, Residual::Squared, &logits, &targets, Total::Each)
+        residual_loss(MODULE, NAMES, Residual::Squared, &logits, &targets, Total::Each)
             .unwrap_or_else(|| burn::nn::loss::MseLoss::new().forward_no_reduction(logits, targets))
     }
 }

@@ -98,7 +98,7 @@ impl<B: Backend> NllLoss<B> {
             pad_tokens: self.pad_tokens.as_deref().unwrap_or_default(),
         };
         const NAMES: [&str; 2] = ["nn_nll_loss", "nn_nll_loss_backward"];
-        class_loss(NAMES, options, self.weights.as_ref(), &log_probs, &targets)
+        class_loss("NllLoss", NAMES, options, self.weights.as_ref(), &log_probs, &targets)
             .unwrap_or_else(|| self.composed(log_probs, targets))
     }
 

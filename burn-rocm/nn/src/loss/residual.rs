@@ -10,27 +10,31 @@ use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, say_composed, 
 
 /// The loss of `a - b` by the fused op, where there is a route and nothing to broadcast.
 pub(super) fn residual_loss<B: Backend, const D: usize, const OUT: usize>(
+    module: &'static str,
     names: [&'static str; 2],
     kind: Residual,
     a: &Tensor<B, D>,
     b: &Tensor<B, D>,
     total: Total,
 ) -> Option<Tensor<B, OUT>> {
-    let route = Route::<B>::of(names[0])?;
+    let route = Route::<B>::of(module)?;
     if a.dims() != b.dims() {
-        say_composed::<B>(names[0], "its inputs differ in shape");
+        say_composed::<B>(module, "its inputs differ in shape");
         return None;
     }
     let op = ResidualLoss { names, kind, total };
     Some(wrap(route.apply(op, [primitive(a.clone()), primitive(b.clone())]).0))
 }
 
-/// What a reduction asks for, `None` where Burn's losses have no such one.
-pub(super) fn total(reduction: &Reduction) -> Option<Total> {
+/// What a reduction asks for, `None` where Burn's losses, which then panic, have no such one.
+pub(super) fn total<B: Backend>(module: &'static str, reduction: &Reduction) -> Option<Total> {
     match reduction {
         Reduction::Mean | Reduction::Auto => Some(Total::Mean),
         Reduction::Sum => Some(Total::Sum),
-        Reduction::BatchMean => None,
+        Reduction::BatchMean => {
+            say_composed::<B>(module, "the fused op has no mean over the batch");
+            None
+        }
     }
 }
 
@@ -74,11 +78,12 @@ impl Op<2> for ResidualLoss {
 
 /// The loss of each residual by the fused op, where there is a route.
 pub(super) fn loss_of_residuals<B: Backend, const D: usize>(
+    module: &'static str,
     names: [&'static str; 2],
     kind: Residual,
     residuals: &Tensor<B, D>,
 ) -> Option<Tensor<B, D>> {
-    Some(Route::of(names[0])?.unary(ResidualsLoss { names, kind }, residuals.clone()))
+    Some(Route::of(module)?.unary(ResidualsLoss { names, kind }, residuals.clone()))
 }
 
 #[derive(Debug)]

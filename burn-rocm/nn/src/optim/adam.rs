@@ -76,6 +76,8 @@ impl AdamConfig {
 }
 
 impl<B: Backend> Rules<B> for Adam {
+    const NAME: &'static str = "Adam";
+
     type Burn = optim::Adam;
 
     fn burn(&self) -> optim::Adam {

@@ -82,6 +82,8 @@ impl AdamWConfig {
 }
 
 impl<B: Backend> Rules<B> for AdamW {
+    const NAME: &'static str = "AdamW";
+
     type Burn = optim::AdamW;
 
     fn burn(&self) -> optim::AdamW {

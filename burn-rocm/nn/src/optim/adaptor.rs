@@ -14,10 +14,13 @@ use burn_rocm::fused::optim::{Clip, Rule, State, Step};
 use burn_rocm::{RocmError, raise, trace};
 use std::collections::HashMap;
 
-use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
+use crate::fuse::{from_rocm, is_rocm, refuse, rocm, say_elsewhere};
 
 /// A rule that has a fused step, and Burn's optimizer that it takes the place of.
 pub trait Rules<B: Backend>: Clone + Send + Sync {
+    /// The optimizer's name in the log.
+    const NAME: &'static str;
+
     /// Burn's optimizer: its record is this one's too.
     type Burn: SimpleOptimizer<B>;
 
@@ -212,6 +215,7 @@ where
         match is_rocm::<B::InnerBackend>() {
             true => self.fused(lr, module, grads.into()),
             false => {
+                say_elsewhere::<B>(O::NAME);
                 let grads = Widen::all(&module, grads);
                 self.burn.step(lr, module, grads)
             }
@@ -224,7 +228,10 @@ where
         let grads = MultiGradientsParams { grads: grads.grads.into_iter().map(of_device).collect() };
         match is_rocm::<B::InnerBackend>() {
             true => self.fused(lr, module, grads.into()),
-            false => self.burn.step_multi(lr, module, grads),
+            false => {
+                say_elsewhere::<B>(O::NAME);
+                self.burn.step_multi(lr, module, grads)
+            }
         }
     }
 

@@ -68,6 +68,8 @@ impl SgdConfig {
 }
 
 impl<B: Backend> Rules<B> for Sgd<B> {
+    const NAME: &'static str = "Sgd";
+
     type Burn = optim::Sgd<B>;
 
     fn burn(&self) -> optim::Sgd<B> {

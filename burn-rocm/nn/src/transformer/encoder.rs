@@ -163,7 +163,7 @@ impl<B: Backend> TransformerEncoder<B> {
         let layers = |route: Option<&Route<B>>, tokens| {
             (self.layers.iter().fold(tokens, |x, layer| layer.of_tokens(route, x, &mask)), ())
         };
-        sequence_first(tensor, layers).0
+        sequence_first("TransformerEncoder", tensor, layers).0
     }
 
     /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with this cache.
@@ -247,7 +247,10 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         mask_attn: Option<Tensor<B, 3, Bool>>,
     ) -> Tensor<B, 3> {
         let mask = Masks { pad: mask_pad, attn: mask_attn }.joined();
-        sequence_first(input, |route, tokens| (self.of_tokens(route, tokens, &mask), ())).0
+        sequence_first("TransformerEncoderLayer", input, |route, tokens| {
+            (self.of_tokens(route, tokens, &mask), ())
+        })
+        .0
     }
 
     /// [`forward`](Self::forward) of tokens as [`MultiHeadAttention::contexts`] takes them: all else is of each
@@ -267,7 +270,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
     /// A sub-layer's output, which `last` gives for `x`, added to its input.
     fn add(&self, onto: Tensor<B, 3>, last: &Linear<B>, x: Tensor<B, 3>) -> Tensor<B, 3> {
         if self.dropout.prob == 0.0 || !B::ad_enabled(&x.device()) {
-            return linear_add(last, x, onto);
+            return linear_add("TransformerEncoderLayer", last, x, onto);
         }
         onto + self.dropout.forward(last.forward(x))
     }

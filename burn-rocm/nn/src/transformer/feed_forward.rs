@@ -8,6 +8,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
 use crate::Act;
+use crate::fuse::{Route, say_composed};
 use crate::layer::linear_act;
 
 /// Configuration of [`PositionWiseFeedForward`].
@@ -93,11 +94,17 @@ impl<B: Backend> PositionWiseFeedForward<B> {
 
     /// What the second layer is given.
     pub(super) fn between<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        const MODULE: &str = "PositionWiseFeedForward";
         let inner = &self.linear_inner;
         let between = match &self.activation {
-            Activation::Gelu(gelu) if !gelu.approximate => linear_act(inner, Act::Gelu, input),
-            Activation::Relu(_) => linear_act(inner, Act::Relu, input),
-            other => other.forward(inner.forward(input)),
+            Activation::Gelu(gelu) if !gelu.approximate => linear_act(MODULE, inner, Act::Gelu, input),
+            Activation::Relu(_) => linear_act(MODULE, inner, Act::Relu, input),
+            other => {
+                if Route::<B>::of(MODULE).is_some() {
+                    say_composed::<B>(MODULE, "no fused op has its activation");
+                }
+                other.forward(inner.forward(input))
+            }
         };
         self.dropout.forward(between)
     }
