@@ -2,10 +2,10 @@
 //! by another process, another version or another CPU is known for what it is, and a damaged one is refused.
 //!
 //! `MAGIC`, the payload's length and its hash, the hash of all that; then the payload: the length of a text, the text,
-//! and a shared object where the kernels are not built in. The text's lines: what compiled it, the architecture, the
-//! kind and, for built-in kernels, the family, its source's hash and the names.
+//! and a shared object where the kernels are not built in. The text's lines: what compiled it and for what, the kind
+//! and, for built-in kernels, the family, its source's hash and the names.
 
-use crate::arch::arch_name;
+use crate::arch::target;
 use std::ffi::c_void;
 
 const MAGIC: &[u8; 8] = b"HIPCPU\x01\n";
@@ -48,7 +48,7 @@ const COMPILER: &str = concat!("hip-cpu ", env!("CARGO_PKG_VERSION"));
 
 impl Code {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut text = format!("{COMPILER}\n{}\n", arch_name());
+        let mut text = format!("{COMPILER}\n{}\n", target());
         let binary: &[u8] = match self {
             Self::BuiltIn { family, names } => {
                 let hash = source_hash(family).unwrap_or(0);
@@ -101,7 +101,7 @@ impl Code {
         let (length, rest) = payload.split_first_chunk::<8>()?;
         let (text, binary) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
         let mut lines = std::str::from_utf8(text).ok()?.lines();
-        if lines.next()? != COMPILER || lines.next()? != arch_name() {
+        if lines.next()? != COMPILER || lines.next()? != target() {
             return Some(Err(Refused::Foreign));
         }
         Some(match lines.next()? {
@@ -142,5 +142,27 @@ mod tests {
             }
         }
         assert_eq!(read(&[0x7f; 64]), Err(Refused::Damaged));
+    }
+
+    /// A process reads the variable once: the case is a process of its own.
+    #[test]
+    fn a_device_that_goes_by_another_name_takes_no_other_instruction_sets_code() {
+        const ARCH: &str = "BURN_ROCM_CPU_ARCH";
+        if std::env::var_os(ARCH).is_none() {
+            let name = "a_device_that_goes_by_another_name_takes_no_other_instruction_sets_code";
+            let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = test.arg(name).env(ARCH, "gfx90a").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        assert_eq!(crate::arch::arch_name(), "gfx90a");
+        let bytes = Code::Shared(vec![]).to_bytes();
+        assert_eq!(read(&bytes), Ok(Code::Shared(vec![])));
+        let text = std::str::from_utf8(&bytes[HEADER + 8..]).unwrap();
+        let foreign = text.replace(&target(), "cpu-of-another-kind");
+        assert_ne!(foreign, text);
+        let payload = [&(foreign.len() as u64).to_le_bytes(), foreign.as_bytes()].concat();
+        assert_eq!(Code::parse(&payload), Some(Err(Refused::Foreign)));
     }
 }
