@@ -1,6 +1,6 @@
 //! The CUDA provider where there is no NVIDIA GPU: why it can't be used. Where there is one, what it is.
 
-use hip::{Error, ProviderKind, survey};
+use hip::{Config, Error, ProviderKind, survey};
 
 #[test]
 fn the_survey_says_why_cuda_is_not_usable_or_what_it_has() {
@@ -32,4 +32,6 @@ fn the_survey_says_why_cuda_is_not_usable_or_what_it_has() {
         }
         Some(other) => panic!("{other}"),
     }
+    // A survey is no use of a device.
+    Config::default().install().unwrap();
 }

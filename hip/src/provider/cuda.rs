@@ -25,7 +25,6 @@ fn load(names: Names, library: hip_cuda::Library) -> Result<String> {
 /// HIP, hipRTC, and the libraries behind them: title and path.
 #[allow(clippy::type_complexity)]
 pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
-    hip_cuda::allow_tf32(settings()?.cuda_tf32);
     let driver = load(nvidia::DRIVER, hip_cuda::Library::Driver)?;
     let nvrtc = load(nvidia::NVRTC, hip_cuda::Library::Nvrtc)?;
     let libraries = vec![(nvidia::DRIVER.title, driver), (nvidia::NVRTC.title, nvrtc)];
@@ -33,6 +32,8 @@ pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
 }
 
 pub(super) fn rocblas() -> Result<Rocblas> {
+    // Not before: a look at what this machine has leaves the settings open.
+    hip_cuda::allow_tf32(settings()?.cuda_tf32);
     // cuBLAS needs it, and does not always look beside itself; where it is missing, loading cuBLAS says so.
     if let Err(missing) = nvidia::open(nvidia::CUBLAS_LT) {
         log::debug!("{missing}");
@@ -43,6 +44,7 @@ pub(super) fn rocblas() -> Result<Rocblas> {
 }
 
 pub(super) fn miopen() -> Result<Miopen> {
+    hip_cuda::allow_tf32(settings()?.cuda_tf32);
     let path = load(nvidia::CUDNN, hip_cuda::Library::Cudnn)?;
     log::debug!("cuDNN: {path}");
     Ok(hip_cuda::miopen_table())
