@@ -33,7 +33,6 @@ const ALLOWED: &[&[&str]] = &[
 /// Files that still have wider lines, each with their number. To be emptied: a number that is no longer right fails
 /// the test. None of them is a comment; the documents are written by the programs that check them.
 const WIDE: &[(&str, usize)] = &[
-    (".ci/run", 3),
     ("benches/src/bin/attention_paths.rs", 1),
     ("benches/src/families/tensors.rs", 2),
     ("burn-rocm/nn/tests/nn/attention.rs", 1),
