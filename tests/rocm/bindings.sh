@@ -14,17 +14,23 @@ for argument; do
     case "$argument" in
     --write) write=(--write) ;;
     *)
-        if [ -d "$argument/usr/include/hip" ]; then includes+=("$(realpath "$argument/usr/include")"); else includes+=("$(realpath "$argument")"); fi
+        [ ! -d "$argument/usr/include/hip" ] || argument=$argument/usr/include
+        includes+=("$(realpath "$argument")")
         ;;
     esac
 done
 # The folder with the most libraries first: the changes below are held against that one.
 for i in "${!includes[@]}"; do
-    if [ -d "${includes[i]}/miopen" ]; then first=${includes[i]} && includes[i]=${includes[0]} && includes[0]=$first && break; fi
+    if [ -d "${includes[i]}/miopen" ]; then
+        first=${includes[i]} && includes[i]=${includes[0]} && includes[0]=$first && break
+    fi
 done
 [ ${#includes[@]} -gt 0 ] || { echo "usage: tests/rocm/bindings.sh [--write] INCLUDE..." >&2; exit 2; }
 for library in hip rocblas miopen; do
-    [ -d "${includes[0]}/$library" ] || { echo "no INCLUDE has the headers of all three libraries: ${includes[0]} lacks $library" >&2; exit 2; }
+    if [ ! -d "${includes[0]}/$library" ]; then
+        echo "no INCLUDE has the headers of all three libraries: ${includes[0]} lacks $library" >&2
+        exit 2
+    fi
 done
 cd "$(dirname "$(realpath "$0")")/../.."
 
@@ -33,7 +39,8 @@ trap 'rm -rf "$scratch"' EXIT
 # A program of its own: no need to build the kernels for it.
 program=${BINDINGS:-}
 if [ -z "$program" ]; then
-    program=$(cargo build --release -p burn-rocm-bindings --message-format json | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+    program=$(cargo build --release -p burn-rocm-bindings --message-format json |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
 fi
 "$program" "${write[@]}" "${includes[@]}" | tee "$scratch/said"
 
@@ -49,14 +56,14 @@ grep -q ": $functions functions, $constants constants, " "$scratch/said" ||
 # One change at a time, of every kind, must be found: by the headers where the library's are there, by the list alone
 # too.
 changes=(
-    'hip-sys/src/hip.rs|s/fn hipMalloc(ptr: \*mut \*mut c_void, size: usize)/fn hipMalloc(ptr: *mut *mut c_void, size: u32)/'
+    'hip-sys/src/hip.rs|s/\(fn hipMalloc(ptr: \*mut \*mut c_void, size\): usize)/\1: u32)/'
     'hip-sys/src/hip.rs|s/(ms: \*mut f32, start/(ms: *mut f64, start/'
     'hip-sys/src/hip.rs|s/fn hipModuleUnload(/fn hipModuleUnloaded(/'
     'hip-sys/src/types.rs|s/hipErrorNoDevice: hipError_t = 100/hipErrorNoDevice: hipError_t = 101/'
     'hip-sys/src/types.rs|s/before: \[u8; 396\]/before: [u8; 400]/'
     'hip-sys/src/types.rs|s/after: \[u8; 56\]/after: [u8; 64]/'
     'hip-sys/src/types.rs|s/pub type hipError_t = c_uint/pub type hipError_t = u64/'
-    'hip-sys/src/types.rs|s/hipErrorLaunchOutOfResources: hipError_t = 701/hipErrorLaunchOutOfResources: hipError_t = 702/'
+    'hip-sys/src/types.rs|s/\(hipErrorLaunchOutOfResources: hipError_t\) = 701/\1 = 702/'
     'hip-sys/src/hip.rs|s/graph: hipGraph_t, flags: c_ulonglong/graph: hipGraph_t, flags: c_uint/'
     'rocblas-sys/src/ffi.rs|s/rocblas_datatype_bf16_r = 168/rocblas_datatype_bf16_r = 169/'
     'rocblas-sys/src/ffi.rs|s/pub type rocblas_stride = i64/pub type rocblas_stride = i32/'
@@ -71,10 +78,14 @@ for change in "${changes[@]}"; do
     rm -rf "$scratch/hip" && mkdir "$scratch/hip"
     cp -r hip/hip-sys hip/rocblas-sys hip/miopen-sys "$scratch/hip"
     sed -i "$edit" "$scratch/hip/$file"
-    if cmp -s "hip/$file" "$scratch/hip/$file"; then echo "this change changes nothing, so it shows nothing: $change" >&2; exit 1; fi
+    if cmp -s "hip/$file" "$scratch/hip/$file"; then
+        echo "this change changes nothing, so it shows nothing: $change" >&2
+        exit 1
+    fi
     if "$program" --crates "$scratch/hip" >/dev/null 2>&1; then echo "not found by the list: $change" >&2; exit 1; fi
     # With the list written anew only the headers can tell: those of the first folder, for time.
-    "$program" --crates "$scratch/hip" --facts "$scratch/facts" --write "${includes[0]}" >/dev/null 2>"$scratch/why" && true
+    "$program" --crates "$scratch/hip" --facts "$scratch/facts" --write "${includes[0]}" \
+        >/dev/null 2>"$scratch/why" && true
     grep -qE 'static assertion failed|error:|must be optional|has no member|is none of' "$scratch/why" ||
         { echo "not found by the headers: $change" >&2; cat "$scratch/why" >&2; exit 1; }
 done

@@ -48,7 +48,8 @@ while [ $# -gt 0 ]; do
             echo "kernels.sh: the kernels are those of docs/kernels.md"
             if [ $shaped = 0 ]; then exit 0; fi
         elif [ $shaped = 1 ]; then
-            echo "kernels.sh: the kernels are not those of docs/kernels.md (--full --write), so all architectures are compiled"
+            echo "kernels.sh: the kernels are not those of docs/kernels.md (--full --write)," \
+                "so all architectures are compiled"
             options+=(--full)
         fi
         ;;
@@ -66,7 +67,9 @@ done
 if [ $shaped = 0 ] && [ $arch = 0 ]; then options+=(--arch gfx1030); fi
 
 # The path of a program, built if need be; KERNEL_CHECK and STEPS name others.
-built() { cargo build --release --quiet --message-format json "$@" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1; }
+built() {
+    cargo build --release --quiet --message-format json "$@" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1
+}
 check=${KERNEL_CHECK:-$(built -p burn-rocm-kernel-check)}
 if [ $shaped = 1 ]; then steps=${STEPS:-$(built -p burn-rocm-tests --bin steps)}; fi
 chroot=$(PATH=$PATH:/usr/sbin command -v chroot)

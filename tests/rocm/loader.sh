@@ -16,13 +16,15 @@ loader=${LOADER:-} info=${DEVICE_INFO:-}
 if [ -z "$loader" ] || [ -z "$info" ]; then
     # Together, so that the kernels are built with one set of features. CARGO_FLAGS may name another profile.
     # shellcheck disable=SC2086 # none or some words
-    cargo ${CARGO_FLAGS:-} build --release -p burn-rocm-tests -p burn-rocm-examples --bin loader --example device-info --message-format json >"$said/built"
+    cargo ${CARGO_FLAGS:-} build --release -p burn-rocm-tests -p burn-rocm-examples --bin loader \
+        --example device-info --message-format json >"$said/built"
     built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\)".*|\1|p' "$said/built" | tail -1; }
     loader=$(built loader) info=$(built device-info)
 fi
 
 for root in "${roots[@]}"; do
-    version=$(sed -n 's/^#define HIP_VERSION_MAJOR *//p; s/^#define HIP_VERSION_MINOR *//p' "$root/usr/include/hip/hip_version.h" | paste -sd.)
+    version=$(sed -n 's/^#define HIP_VERSION_MAJOR *//p; s/^#define HIP_VERSION_MINOR *//p' \
+        "$root/usr/include/hip/hip_version.h" | paste -sd.)
     echo "== ROCm $version: $root"
     install -D -t "$root/opt/burn-rocm" "$loader" "$info"
     # Prints what a program says on standard output; its standard error is kept.
@@ -33,13 +35,16 @@ for root in "${roots[@]}"; do
     inside "$chroot" "$root" /opt/burn-rocm/loader "$version" || fail "the loader's test failed"
     # One line on standard error says what was taken and why.
     line='^burn-rocm: using the cpu provider (passed over rocm: HIP is installed but finds no device'
-    { [ "$(grep -c '^burn-rocm:' "$said/errors")" = 1 ] && grep -q "$line" "$said/errors"; } || fail "the fallback was not said in one line"
-    inside BURN_ROCM_PROVIDER=rocm "$chroot" "$root" /opt/burn-rocm/loader "$version" || fail "the loader's test without a fallback failed"
+    { [ "$(grep -c '^burn-rocm:' "$said/errors")" = 1 ] && grep -q "$line" "$said/errors"; } ||
+        fail "the fallback was not said in one line"
+    inside BURN_ROCM_PROVIDER=rocm "$chroot" "$root" /opt/burn-rocm/loader "$version" ||
+        fail "the loader's test without a fallback failed"
     ! grep -q 'using the cpu provider' "$said/errors" || fail "it fell back where that was forbidden"
 
     inside "$chroot" "$root" /opt/burn-rocm/device-info >"$said/info" || fail "device-info failed"
-    for expected in "rocm: not usable: HIP is installed but finds no device" "  HIP: $version" "  hipRTC: " "  rocBLAS: " "  MIOpen: " \
-        "AMD GPUs that can be used: 0" "burn-rocm uses here: cpu" "passed over rocm: HIP is installed but finds no device"; do
+    for expected in "rocm: not usable: HIP is installed but finds no device" "  HIP: $version" "  hipRTC: " \
+        "  rocBLAS: " "  MIOpen: " "AMD GPUs that can be used: 0" "burn-rocm uses here: cpu" \
+        "passed over rocm: HIP is installed but finds no device"; do
         grep -qF "$expected" "$said/info" || { cat "$said/info" >&2; fail "device-info does not say: $expected"; }
     done
     echo "device-info says all of it"
@@ -62,7 +67,8 @@ for root in "${roots[@]}"; do
     rocblas "$chroot" "$root" /opt/burn-rocm/loader --rocblas "${shipped[@]}" gfx90a:sramecc+:xnack- "$absent"
     for chip in "${shipped[@]}" 'gfx90a:sramecc\+:xnack-'; do answers "$chip" 'yes$'; done
     answers "$absent" "NotAvailable: this rocBLAS has no kernels for $absent"
-    rocblas ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty "$chroot" "$root" /opt/burn-rocm/loader --rocblas "${shipped[@]}"
-    for chip in "${shipped[@]}"; do answers "$chip" 'NotAvailable: .*ROCBLAS_TENSILE_LIBPATH.*/opt/burn-rocm/empty'; done
+    empty=/opt/burn-rocm/empty
+    rocblas ROCBLAS_TENSILE_LIBPATH=$empty "$chroot" "$root" /opt/burn-rocm/loader --rocblas "${shipped[@]}"
+    for chip in "${shipped[@]}"; do answers "$chip" "NotAvailable: .*ROCBLAS_TENSILE_LIBPATH.*$empty"; done
     echo "rocBLAS has kernels for ${shipped[*]}, and none for $absent or in an empty folder"
 done

@@ -64,10 +64,14 @@ for tool in apt-get apt-cache dpkg-deb tar; do
 done
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 if [ ! -e $keyring ]; then
-    { apt-get update -q && apt-get install -y -q --no-install-recommends debian-archive-keyring; } >/dev/null 2>&1 || true
-    [ -e $keyring ] || fail "the keys of Debian's archive are missing, and the package debian-archive-keyring can't be installed"
+    package=debian-archive-keyring
+    { apt-get update -q && apt-get install -y -q --no-install-recommends $package; } >/dev/null 2>&1 || true
+    [ -e $keyring ] || fail "the keys of Debian's archive are missing, and the package $package can't be installed"
 fi
-mirror=${BURN_ROCM_DEBIAN:-$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -1 || true)}
+# This machine's, or Debian's own.
+sources="/etc/apt/sources.list /etc/apt/sources.list.d"
+# shellcheck disable=SC2086 # two paths
+mirror=${BURN_ROCM_DEBIAN:-$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' $sources 2>/dev/null | head -1 || true)}
 mirror=${mirror:-http://deb.debian.org/debian}
 mirror=${mirror%% *}
 
@@ -81,7 +85,8 @@ for name in $suites; do
     echo "deb [arch=amd64 signed-by=$keyring] $mirror $name main"
 done >"$apt/etc/sources.list"
 options=(-q
-    -o "Dir::State=$apt/state" -o "Dir::State::status=$apt/state/status" -o "Dir::Cache=$apt/cache" -o "Dir::Etc=$apt/etc"
+    -o "Dir::State=$apt/state" -o "Dir::State::status=$apt/state/status"
+    -o "Dir::Cache=$apt/cache" -o "Dir::Etc=$apt/etc"
     -o "Dir::Etc::sourcelist=$apt/etc/sources.list" -o "Dir::Etc::sourceparts=/dev/null"
     -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o APT::Sandbox::User=root -o APT::Default-Release="$suite"
     -o APT::Install-Recommends=false -o Acquire::Retries=3 -o Acquire::http::Timeout=60 -o Acquire::Languages=none
@@ -112,7 +117,8 @@ for name in bin sbin lib lib64; do ln -s "usr/$name" "$part/$name"; done
 echo 'root:x:0:0:root:/root:/bin/sh' >"$part/etc/passwd"
 for package in "$apt"/cache/archives/*.deb; do
     dpkg-deb --fsys-tarfile "$package" | tar -x -C "$part" --keep-directory-symlink --no-same-owner \
-        --exclude=./usr/share/doc --exclude=./usr/share/man --exclude=./usr/share/locale ${leave_out:+--exclude="$leave_out"} ||
+        --exclude=./usr/share/doc --exclude=./usr/share/man --exclude=./usr/share/locale \
+        ${leave_out:+--exclude="$leave_out"} ||
         fail "$(basename "$package") can't be unpacked into $part"
     rm "$package"
 done

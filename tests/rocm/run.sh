@@ -21,22 +21,28 @@
 # machine with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p
 # burn-rocm-tests`.
 set -euo pipefail
-root=$(realpath "${1:?usage: tests/rocm/run.sh ROOT [FILTER... | --nn [FILTER...] | --train | --routes | --missing]}"); shift
+usage="usage: tests/rocm/run.sh ROOT [FILTER... | --nn [FILTER...] | --train | --routes | --missing]"
+root=$(realpath "${1:?$usage}"); shift
 cd "$(dirname "$(realpath "$0")")/../.."
-[ -e "$root/opt/vgpu/libhsa-runtime64.so.1" ] || { echo "$root/opt/vgpu has no libhsa-runtime64.so.1: build the virtual GPU into it first" >&2; exit 2; }
+if [ ! -e "$root/opt/vgpu/libhsa-runtime64.so.1" ]; then
+    echo "$root/opt/vgpu has no libhsa-runtime64.so.1: build the virtual GPU into it first" >&2
+    exit 2
+fi
 
 # Runs a program of this machine inside the root, on the rocm provider alone: a fallback would test nothing.
 inside() {
     local program=$1; shift
     install -D "$program" "$root/opt/burn-rocm/$(basename "$program")"
     mkdir -p "$root/opt/vgpu/home"
-    PATH=$PATH:/usr/sbin chroot "$root" env -i PATH=/usr/bin:/bin HOME=/opt/vgpu/home LD_LIBRARY_PATH=/opt/vgpu MIOPEN_DEBUG_CONV_WINOGRAD=0 \
-        BURN_ROCM_PROVIDER=rocm RUST_BACKTRACE=1 EMU_POISON="${EMU_POISON:-0}" ${BURN_ROCM_TEST_SEED:+BURN_ROCM_TEST_SEED=$BURN_ROCM_TEST_SEED} \
+    PATH=$PATH:/usr/sbin chroot "$root" env -i PATH=/usr/bin:/bin HOME=/opt/vgpu/home LD_LIBRARY_PATH=/opt/vgpu \
+        MIOPEN_DEBUG_CONV_WINOGRAD=0 BURN_ROCM_PROVIDER=rocm RUST_BACKTRACE=1 EMU_POISON="${EMU_POISON:-0}" \
+        ${BURN_ROCM_TEST_SEED:+BURN_ROCM_TEST_SEED=$BURN_ROCM_TEST_SEED} \
         ${ROCM_ENV:-} "/opt/burn-rocm/$(basename "$program")" "$@"
 }
 
 # The path of the program so named that `cargo test|build` made, from its JSON messages.
 built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\(-[0-9a-f]*\)\{0,1\}\)".*|\1|p' | tail -1; }
+tests_of() { cargo test --release -p burn-rocm-tests --test "$1" --no-run --message-format json | built "$1"; }
 
 # What starts programs of the CPU device, and what takes minutes here.
 native=(--skip lockstep --skip on_the_cpu_device --skip a_batch_in_parts --skip long_sequences)
@@ -49,8 +55,16 @@ case "${1:-}" in
             BURN_ROCM_PROVIDER=cpu "$program" "$model" 20 >"/tmp/steps-cpu-$model.txt"
             inside "$program" "$model" 20 >"/tmp/steps-rocm-$model.txt"
             paste "/tmp/steps-cpu-$model.txt" "/tmp/steps-rocm-$model.txt" | awk -v model="$model" '
-                { d = $2 - $4; if (d < 0) d = -d; if (d > worst) worst = d; print model, "step", $1, "cpu", $2, "rocm", $4 }
-                END { printf "%s: %d steps, losses at most %.2g apart\n", model, NR, worst; exit !(NR == 20 && worst < 1e-3) }'
+                {
+                    d = $2 - $4
+                    if (d < 0) d = -d
+                    if (d > worst) worst = d
+                    print model, "step", $1, "cpu", $2, "rocm", $4
+                }
+                END {
+                    printf "%s: %d steps, losses at most %.2g apart\n", model, NR, worst
+                    exit !(NR == 20 && worst < 1e-3)
+                }'
         done
     else
         # What one step must log. The MLP's three layers: a product forward, one for each weight's gradient, one for
@@ -59,12 +73,15 @@ case "${1:-}" in
         # kernel's).
         for expected in mlp:8:0:0 cnn:6:5:2; do
             IFS=: read -r model gemms convs pools <<<"$expected"
-            ROCM_ENV="ROCBLAS_LAYER=2 MIOPEN_ENABLE_LOGGING_CMD=1" inside "$program" "$model" 1 >"/tmp/routes-$model.txt" 2>&1
+            ROCM_ENV="ROCBLAS_LAYER=2 MIOPEN_ENABLE_LOGGING_CMD=1" \
+                inside "$program" "$model" 1 >"/tmp/routes-$model.txt" 2>&1
             count() { grep -cE "$1" "/tmp/routes-$model.txt" || true; }
             # gemm_ex is MIOpen's own use of rocBLAS.
-            found=$(count 'rocblas-bench -f gemm(_strided_batched)? '):$(count 'MIOpenDriver conv '):$(count 'MIOpenDriver pool ')
+            found=$(count 'rocblas-bench -f gemm(_strided_batched)? ')
+            found+=:$(count 'MIOpenDriver conv '):$(count 'MIOpenDriver pool ')
             echo "$model: rocBLAS products : MIOpen convolutions : MIOpen poolings = $found"
-            [ "$found" = "$gemms:$convs:$pools" ] || { echo "expected $gemms:$convs:$pools; see /tmp/routes-$model.txt" >&2; exit 1; }
+            [ "$found" = "$gemms:$convs:$pools" ] ||
+                { echo "expected $gemms:$convs:$pools; see /tmp/routes-$model.txt" >&2; exit 1; }
         done
     fi
     ;;
@@ -75,29 +92,33 @@ case "${1:-}" in
         variable=${name^^}
         program=${!variable:-}
         if [ -z "$program" ]; then
-            [ -n "$messages" ] || messages=$(cargo test --release -p burn-rocm-nn --tests --no-run --message-format json)
+            [ -n "$messages" ] ||
+                messages=$(cargo test --release -p burn-rocm-nn --tests --no-run --message-format json)
             program=$(built "$name" <<<"$messages")
         fi
         inside "$program" --test-threads 1 "${native[@]}" "$@"
     done
     ;;
 --missing)
-    program=${MISSING:-$(cargo test --release -p burn-rocm-tests --test missing --no-run --message-format json | built missing)}
+    program=${MISSING:-$(tests_of missing)}
     # An empty folder in place of rocBLAS's kernels; an architecture that AMD's compiler does not know in place of the
     # device's for MIOpen.
     mkdir -p "$root/opt/burn-rocm/empty"
-    rocblas='matrix products run on a kernel of this crate where rocBLAS fails: not available: this rocBLAS has no kernels for gfx1030'
+    rocblas='matrix products run on a kernel of this crate where rocBLAS fails: not available: '
+    rocblas+='this rocBLAS has no kernels for gfx1030'
     miopen='kernels of this crate take the place of MIOpen where it fails: '
-    for case in "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty|$rocblas" "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty BURN_ROCM_CONV_FIND=find|$rocblas" \
+    for case in "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty|$rocblas" \
+        "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty BURN_ROCM_CONV_FIND=find|$rocblas" \
         "MIOPEN_DEVICE_ARCH=gfx9999 MIOPEN_DISABLE_CACHE=1|$miopen"; do
         ROCM_ENV=${case%%|*} inside "$program" everything_twice --ignored --exact --nocapture >/tmp/missing.txt 2>&1 ||
             { echo "with ${case%%|*}: see /tmp/missing.txt" >&2; exit 1; }
-        [ "$(grep -cF "said: ${case#*|}" /tmp/missing.txt)" = 1 ] || { echo "with ${case%%|*} it was not said once: see /tmp/missing.txt" >&2; exit 1; }
+        [ "$(grep -cF "said: ${case#*|}" /tmp/missing.txt)" = 1 ] ||
+            { echo "with ${case%%|*} it was not said once: see /tmp/missing.txt" >&2; exit 1; }
         echo "with ${case%%|*}: right, and said once"
     done
     ;;
 *)
-    program=${OPS:-$(cargo test --release -p burn-rocm-tests --test ops --no-run --message-format json | built ops)}
+    program=${OPS:-$(tests_of ops)}
     inside "$program" --test-threads 1 "${native[@]}" "$@"
     ;;
 esac

@@ -34,7 +34,10 @@ pub struct Input {
 }
 
 macro_rules! build {
-    ($(#[$doc:meta])* $name:ident, $tensor:ident, $from:ident, $permute:ident, $slice:ident, $flip:ident, $expand:ident) => {
+    (
+        $(#[$doc:meta])* $name:ident, $tensor:ident,
+        $from:ident, $permute:ident, $slice:ident, $flip:ident, $expand:ident
+    ) => {
         $(#[$doc])*
         pub fn $name<B: Backend>(&self, device: &Device<B>) -> $tensor<B> {
             let tensor = B::$from(self.base.clone(), device);
@@ -90,9 +93,18 @@ impl Input {
         &self.shape
     }
 
-    build!(/** The input as a float tensor. */ float, FloatTensor, float_from_data, float_permute, float_slice, float_flip, float_expand);
-    build!(/** The input as an integer tensor. */ int, IntTensor, int_from_data, int_permute, int_slice, int_flip, int_expand);
-    build!(/** The input as a bool tensor. */ bool, BoolTensor, bool_from_data, bool_permute, bool_slice, bool_flip, bool_expand);
+    build!(
+        /** The input as a float tensor. */
+        float, FloatTensor, float_from_data, float_permute, float_slice, float_flip, float_expand
+    );
+    build!(
+        /** The input as an integer tensor. */
+        int, IntTensor, int_from_data, int_permute, int_slice, int_flip, int_expand
+    );
+    build!(
+        /** The input as a bool tensor. */
+        bool, BoolTensor, bool_from_data, bool_permute, bool_slice, bool_flip, bool_expand
+    );
 }
 
 /// Uniform floats in `low..high`.

@@ -82,7 +82,12 @@ fn operands_on_two_devices(first: &RocmDevice, second: &RocmDevice) {
         bool_and: R::bool_and(mask(first), mask(second));
         int_div: R::int_div(list(first), list(second));
         embedding: R::embedding(a.clone(), at(second));
-        conv2d: R::conv2d(image(first), floats(second, &[1, 1, 3, 3]), None, ConvOptions::new([1, 1], [0, 0], [1, 1], 1));
+        conv2d: R::conv2d(
+            image(first),
+            floats(second, &[1, 1, 3, 3]),
+            None,
+            ConvOptions::new([1, 1], [0, 0], [1, 1], 1)
+        );
         layer_norm: R::layer_norm(a.clone(), floats(second, &[2]), None, 1e-5);
     }
     assert_eq!(read_float::<R>(a).to_vec::<f32>().unwrap(), [1.0; 4]);

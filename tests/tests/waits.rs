@@ -99,7 +99,10 @@ fn no_op_waits() {
         float_gather => R::float_gather(1, x.clone(), n.clone());
         float_scatter_add => R::float_scatter_add(1, x.clone(), n.clone(), x.clone());
         float_select => R::float_select(x.clone(), 0, at.clone());
-        float_select_add => R::float_select_add(table.clone(), 0, at.clone(), R::float_select(table.clone(), 0, at.clone()));
+        float_select_add => {
+            let picked = R::float_select(table.clone(), 0, at.clone());
+            R::float_select_add(table.clone(), 0, at.clone(), picked)
+        };
         float_gather_nd => R::float_gather_nd(table.clone(), pairs.clone());
         float_scatter_nd => R::float_scatter_nd(table.clone(), pairs.clone(), few.clone(), IndexingUpdateOp::Max);
         float_scatter_nd_add => R::float_scatter_nd(table.clone(), pairs.clone(), few.clone(), IndexingUpdateOp::Add);
@@ -107,7 +110,10 @@ fn no_op_waits() {
         int_div => R::int_div(n.clone(), R::int_ones(shape.clone(), &d, i32));
         int_div_scalar => R::int_div_scalar(n.clone(), one);
         float_sort => R::float_sort(x.clone(), 3, false);
-        embedding_backward => R::embedding_backward(table.clone(), R::float_ones(Shape::from(vec![1, 3, 4]), &d, f32), R::int_reshape(at.clone(), Shape::from(vec![1, 3])));
+        embedding_backward => {
+            let grad = R::float_ones(Shape::from(vec![1, 3, 4]), &d, f32);
+            R::embedding_backward(table.clone(), grad, R::int_reshape(at.clone(), Shape::from(vec![1, 3])))
+        };
         float_slice_assign => R::float_slice_assign(x.clone(), &cut, R::float_slice(x.clone(), &cut));
         float_cat => R::float_cat(vec![x.clone(), x.clone()], 1);
         float_repeat_dim => R::float_repeat_dim(x.clone(), 1, 2);
@@ -120,7 +126,8 @@ fn no_op_waits() {
         max_pool2d => R::max_pool2d(x.clone(), [2, 2], [2, 2], [0, 0], [1, 1], false);
         max_pool2d_backward => {
             let found = R::max_pool2d_with_indices(x.clone(), [2, 2], [2, 2], [0, 0], [1, 1], false);
-            R::max_pool2d_with_indices_backward(x.clone(), [2, 2], [2, 2], [0, 0], [1, 1], false, found.output, found.indices)
+            let (grad, indices) = (found.output, found.indices);
+            R::max_pool2d_with_indices_backward(x.clone(), [2, 2], [2, 2], [0, 0], [1, 1], false, grad, indices)
         };
         avg_pool2d => R::avg_pool2d(x.clone(), [2, 2], [2, 2], [0, 0], true, false);
         adaptive_avg_pool2d => R::adaptive_avg_pool2d(x.clone(), [3, 3]);

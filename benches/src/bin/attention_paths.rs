@@ -50,7 +50,8 @@ fn median(rounds: usize, mut body: impl FnMut()) -> hip::Result<f64> {
 fn main() -> hip::Result<()> {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(5);
     println!(
-        "| batch, heads, sequence, features | dropout | dtype | path | forward, ms | backward, ms | TFLOP/s of 12 s^2 f |"
+        "| batch, heads, sequence, features | dropout | dtype | path | forward, ms | backward, ms \
+         | TFLOP/s of 12 s^2 f |"
     );
     println!("|---|---|---|---|---|---|---|");
     for dtype in [DType::F32, DType::BF16] {

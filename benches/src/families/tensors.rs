@@ -67,11 +67,20 @@ pub(super) fn binary(family: &mut Family<'_>) {
 pub(super) fn unary(family: &mut Family<'_>) {
     macro_rules! each {
         ($n:expr, $dtype:expr, $($op:ident)*) => {$(
-            case!(family, times($n), format!("{} {} {}", stringify!($op), $dtype.name(), $n), |B, device| floats::<B>(device, $dtype, &[$n]), |s| B::$op(s.clone()));
+            case!(
+                family,
+                times($n),
+                format!("{} {} {}", stringify!($op), $dtype.name(), $n),
+                |B, device| floats::<B>(device, $dtype, &[$n]),
+                |s| B::$op(s.clone())
+            );
         )*};
     }
     for n in SIZES {
-        each!(n, DType::F32, float_exp float_log float_tanh float_sqrt float_sin float_erf float_abs float_neg relu sigmoid gelu);
+        each!(
+            n, DType::F32,
+            float_exp float_log float_tanh float_sqrt float_sin float_erf float_abs float_neg relu sigmoid gelu
+        );
         each!(n, DType::F64, float_exp float_abs);
         each!(n, DType::BF16, float_exp relu);
         case!(

@@ -54,7 +54,9 @@ template <class Theirs, class Ours> constexpr bool alias() {
     else return std::is_same_v<Theirs, Ours>;
 }
 // A constant that is declared with an enum's type is that enum's.
-template <class Theirs, class Ours> constexpr bool constant() { return !std::is_enum_v<Ours> || std::is_same_v<Theirs, Ours>; }
+template <class Theirs, class Ours> constexpr bool constant() {
+    return !std::is_enum_v<Ours> || std::is_same_v<Theirs, Ours>;
+}
 template <class T> constexpr bool enumeration() { return std::is_enum_v<T> && sizeof(T) == 4 && alignof(T) == 4; }
 ";
 

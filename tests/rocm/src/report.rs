@@ -71,7 +71,8 @@ pub(crate) fn architectures(
     excepted: &BTreeMap<String, usize>,
 ) -> Table {
     let mut text = format!(
-        "Made with {made_with}.\n\n| architecture | kernels | most VGPRs | most SGPRs | most LDS | with all waves | asked for | least waves | exceptions |\n\
+        "Made with {made_with}.\n\n| architecture | kernels | most VGPRs | most SGPRs | most LDS | with all waves \
+        | asked for | least waves | exceptions |\n\
         |---|---:|---:|---:|---:|---:|---:|---:|---:|\n"
     );
     for architecture in ARCHITECTURES {
@@ -116,7 +117,8 @@ pub(crate) fn spilling(compiled: &[Compiled]) -> Vec<String> {
         (usize, [u32; 3]),
     )| {
         format!(
-            "{architecture} | {template}, {count} instantiations: at most {scratch} bytes of scratch, {vgprs} vector, {sgprs} scalar registers spilled"
+            "{architecture} | {template}, {count} instantiations: at most {scratch} bytes of scratch, {vgprs} vector, \
+             {sgprs} scalar registers spilled"
         )
     };
     templates.into_iter().map(line).collect()

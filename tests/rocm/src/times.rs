@@ -74,7 +74,8 @@ pub(crate) fn check(architecture: &str, compiled: &[Compiled], needed: &str) -> 
     let warm = pass()?;
     let hits = cache.stats().hits - compiled.hits;
     println!(
-        "{} kernels of a training run for {architecture}: {:.2?} of processor time cold ({:.2?} on the clock), {:.1?} from disk ({:.1?})",
+        "{} kernels of a training run for {architecture}: {:.2?} of processor time cold ({:.2?} on the clock), \
+         {:.1?} from disk ({:.1?})",
         needed.len(),
         cold.0,
         cold.1,

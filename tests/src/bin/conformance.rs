@@ -267,11 +267,11 @@ fn document(rows: &[(&str, Vec<Method>)], parts: &[String]) -> Result<String> {
     writeln!(
         out,
         "# Conformance\n\n\
-         Every method of burn-backend {}'s traits, {count} of them: what serves it on this backend, the dtypes of the first\n\
-         operand that the tests ran it on, and the test files that name it.\n\n\
-         Made by the program `conformance` of `tests` from the trace of the op tests on the CPU provider \
-         (`BURN_ROCM_TEST_SEED=1`);\n`.ci/run` fails where it differs. \"Burn's default\" is composed by Burn of the methods named. \
-         A kernel is one of\n`hip/kernels`. An op that is a view launches nothing.",
+         Every method of burn-backend {}'s traits, {count} of them: what serves it on this backend, the dtypes of \
+         the first\noperand that the tests ran it on, and the test files that name it.\n\n\
+         Made by the program `conformance` of `tests` from the trace of the op tests on the CPU provider\n\
+         (`BURN_ROCM_TEST_SEED=1`); `.ci/run` fails where it differs. \"Burn's default\" is composed by Burn of \
+         the methods named.\nA kernel is one of `hip/kernels`. An op that is a view launches nothing.",
         env!("CARGO_PKG_VERSION"),
     )?;
     for (name, methods) in rows {

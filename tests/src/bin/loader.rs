@@ -66,7 +66,8 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{required} libraries have every function they must; {optional} optional ones as the headers of {version} have them"
+        "{required} libraries have every function they must; {optional} optional ones as the headers of {version} \
+         have them"
     );
 
     // No device: a typed error that says why, and where was looked.

@@ -60,7 +60,8 @@ fn outcomes<B: Backend>(shape: &[usize], dim: usize) -> Vec<(&'static str, Outco
     let mut all = vec![];
     macro_rules! each {
         ($($name:ident => $body:expr;)*) => {$(
-            let outcome = catch_unwind(AssertUnwindSafe(|| $body)).map_err(|_| take_last_error().map(|error| error.to_string()));
+            let outcome = catch_unwind(AssertUnwindSafe(|| $body))
+                .map_err(|_| take_last_error().map(|error| error.to_string()));
             all.push((stringify!($name), outcome));
         )*};
     }

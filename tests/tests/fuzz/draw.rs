@@ -297,7 +297,11 @@ fn ints(random: &Random, count: usize, dtype: DType, wild: usize) -> TensorData 
                 $(DType::$variant => {
                     let value = |_| match (wild, random.below(8)) {
                         (0, _) => random.below(5) as $t,
-                        (1, _) => (random.below(200) as i64 - if <$t>::MIN == 0 { 0 } else { 100 }).clamp(<$t>::MIN as i64, (<$t>::MAX as u64 >> 1) as i64) as $t,
+                        (1, _) => {
+                            let least = if <$t>::MIN == 0 { 0 } else { -100 };
+                            let value = random.below(200) as i64 + least;
+                            value.clamp(<$t>::MIN as i64, (<$t>::MAX as u64 >> 1) as i64) as $t
+                        }
                         (_, 0) => [<$t>::MAX, <$t>::MIN, 0, (0 as $t).wrapping_sub(1)][random.below(4)],
                         (_, 1..=3) => random.below(5) as $t,
                         _ => random.bits() as $t,
@@ -352,9 +356,17 @@ enum Kept<B: Backend> {
 }
 
 macro_rules! laid_out {
-    ($(#[$doc:meta])* $name:ident, $variant:ident, $tensor:ident, $from:ident, $permute:ident, $slice:ident, $flip:ident, $expand:ident) => {
+    (
+        $(#[$doc:meta])* $name:ident, $variant:ident, $tensor:ident,
+        $from:ident, $permute:ident, $slice:ident, $flip:ident, $expand:ident
+    ) => {
         $(#[$doc])*
-        pub(crate) fn $name(&self, k: usize, shape: &[usize], make: impl FnOnce(&Random, usize) -> TensorData) -> burn_backend::tensor::$tensor<B> {
+        pub(crate) fn $name(
+            &self,
+            k: usize,
+            shape: &[usize],
+            make: impl FnOnce(&Random, usize) -> TensorData,
+        ) -> burn_backend::tensor::$tensor<B> {
             let lie = &self.d.lies[k % OPERANDS];
             let random = Random::from_seed(self.d.seed.wrapping_add(k as u64 * 0x9e37_79b9));
             let (dims, slices) = base(shape, lie);
@@ -364,7 +376,8 @@ macro_rules! laid_out {
             data.shape = Shape::from(stored);
             let mut tensor = B::$from(data, &self.device);
             if order.iter().enumerate().any(|(to, &from)| to != from) {
-                let back: Vec<usize> = (0..shape.len()).map(|axis| order.iter().position(|&o| o == axis).expect("each once")).collect();
+                let place = |axis| order.iter().position(|&o| o == axis).expect("each once");
+                let back: Vec<usize> = (0..shape.len()).map(place).collect();
                 tensor = B::$permute(tensor, &back);
             }
             if dims.as_slice() != shape && lie.axes.iter().any(|axis| matches!(axis, Axis::Slice(_))) {
@@ -391,9 +404,18 @@ impl<'a, B: Backend> Side<'a, B> {
         Self { d, device: Default::default(), kept: RefCell::default(), widened }
     }
 
-    laid_out!(/** A float operand. */ lay_float, Float, FloatTensor, float_from_data, float_permute, float_slice, float_flip, float_expand);
-    laid_out!(/** An integer operand. */ lay_int, Int, IntTensor, int_from_data, int_permute, int_slice, int_flip, int_expand);
-    laid_out!(/** A bool operand. */ lay_bool, Bool, BoolTensor, bool_from_data, bool_permute, bool_slice, bool_flip, bool_expand);
+    laid_out!(
+        /** A float operand. */
+        lay_float, Float, FloatTensor, float_from_data, float_permute, float_slice, float_flip, float_expand
+    );
+    laid_out!(
+        /** An integer operand. */
+        lay_int, Int, IntTensor, int_from_data, int_permute, int_slice, int_flip, int_expand
+    );
+    laid_out!(
+        /** A bool operand. */
+        lay_bool, Bool, BoolTensor, bool_from_data, bool_permute, bool_slice, bool_flip, bool_expand
+    );
 
     /// Operand `k` of the case's float type.
     pub(crate) fn float(

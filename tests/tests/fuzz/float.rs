@@ -195,7 +195,9 @@ table! { |c, B|
         f::<B>(B::float_remainder_scalar(one(c, UNIFORM), element(c, 1)))
     };
     // The oracle panics for a power that no i64 holds.
-    float_powf_scalar, Near(32.0), unless |d| d.scalar(1).elem::<f64>().abs() >= i64::MAX as f64 => scalar!(c, B, float_powf_scalar, ANY);
+    float_powf_scalar, Near(32.0), unless |d| d.scalar(1).elem::<f64>().abs() >= i64::MAX as f64 => {
+        scalar!(c, B, float_powf_scalar, ANY)
+    };
     float_clamp_min, Exact => f::<B>(B::float_clamp_min(one(c, NUMBERS), c.d.scalar(1)));
     float_clamp_max, Exact => f::<B>(B::float_clamp_max(one(c, NUMBERS), c.d.scalar(1)));
     float_clamp, Exact => {

@@ -162,7 +162,8 @@ table! { |c, B|
         match c.d.knob(9, 2) {
             0 => vec![read_float::<B>(B::float_scatter_nd(
                 c.float(0, &p.shape, ANY), p.tensor(c), c.float(2, &p.taken, ANY), update))],
-            _ => vec![read_int::<B>(B::int_scatter_nd(c.int(0, &p.shape, 3), p.tensor(c), c.int(2, &p.taken, 3), update))],
+            _ => vec![read_int::<B>(B::int_scatter_nd(
+                c.int(0, &p.shape, 3), p.tensor(c), c.int(2, &p.taken, 3), update))],
         }
     };
     // Without NaN, which the oracle's comparisons drop or keep by the side it is on.
@@ -172,7 +173,8 @@ table! { |c, B|
         match c.d.knob(9, 2) {
             0 => vec![read_float::<B>(B::float_scatter_nd(
                 c.float(0, &p.shape, NUMBERS), p.tensor(c), c.float(2, &p.taken, NUMBERS), update))],
-            _ => vec![read_int::<B>(B::int_scatter_nd(c.int(0, &p.shape, 3), p.tensor(c), c.int(2, &p.taken, 3), update))],
+            _ => vec![read_int::<B>(B::int_scatter_nd(
+                c.int(0, &p.shape, 3), p.tensor(c), c.int(2, &p.taken, 3), update))],
         }
     };
     float_scatter_nd_add, Within => {

@@ -115,7 +115,9 @@ macro_rules! conv {
         results.extend(summed_as($c, biased_parts($c.d, to * taps, 1), [&x, &weight, &grad], |[x, weight, grad]| {
             $B::$x(x, weight, grad, options.clone())
         }));
-        results.extend(summed_as($c, biased($c.d, places), [&x, &bias, &grad], |[x, bias, grad]| $B::$b(x, bias, grad)));
+        results.extend(summed_as($c, biased($c.d, places), [&x, &bias, &grad], |[x, bias, grad]| {
+            $B::$b(x, bias, grad)
+        }));
         // With groups and a part of the input that no step reaches the oracle's gradient of the weights is wrong (found
         // here, and told apart by the defining sum).
         if groups == 1 || windows.iter().all(|w| w.rest() == 0) {
@@ -290,7 +292,9 @@ table! { |c, B|
         let x = float(c, 0, &shape);
         let grad = float(c, 1, &[shape[0], shape[1], size]);
         let mut results = summed(c, held(shape[2], size), [&x], |[x]| B::adaptive_avg_pool1d(x, size));
-        results.extend(summed(c, held(size, shape[2]), [&x, &grad], |[x, grad]| B::adaptive_avg_pool1d_backward(x, grad)));
+        results.extend(summed(c, held(size, shape[2]), [&x, &grad], |[x, grad]| {
+            B::adaptive_avg_pool1d_backward(x, grad)
+        }));
         results
     };
     adaptive_avg_pool2d, Within => {
@@ -320,7 +324,8 @@ table! { |c, B|
     grid_sample_2d, Near(64.0) => {
         let (shape, size, _) = resizing(c.d);
         let padding = [GridSamplePaddingMode::Zeros, GridSamplePaddingMode::Border, GridSamplePaddingMode::Reflection];
-        let options = GridSampleOptions::new([InterpolateMode::Nearest, InterpolateMode::Bilinear][c.d.knob(8, 2)].clone())
+        let mode = [InterpolateMode::Nearest, InterpolateMode::Bilinear][c.d.knob(8, 2)].clone();
+        let options = GridSampleOptions::new(mode)
             .with_padding_mode(padding[c.d.knob(7, 3)])
             .with_align_corners(c.d.knob(5, 2) == 1);
         let grid = c.float(1, &[shape[0], size[0], size[1], 2], Range { low: -1.5, high: 1.5, wildest: 1, nan: true });
@@ -350,8 +355,9 @@ table! { |c, B|
         let rows = shape.iter().product::<usize>() / from;
         *shape.last_mut().expect("a width") = to;
         let grad = c.settled(c.float(2, &shape, TAME));
-        let mut results =
-            summed_as(c, biased(c.d, from), [&x, &weight, &bias], |[x, weight, bias]| B::linear(x, weight, with_bias.then_some(bias)));
+        let mut results = summed_as(c, biased(c.d, from), [&x, &weight, &bias], |[x, weight, bias]| {
+            B::linear(x, weight, with_bias.then_some(bias))
+        });
         results.extend(summed(c, to, [&weight, &grad], |[weight, grad]| B::linear_x_backward(weight, grad)));
         results.extend(summed(c, rows, [&x, &grad], |[x, grad]| B::linear_weight_backward(x, grad)));
         results.extend(summed(c, rows, [&grad], |[grad]| B::linear_bias_backward(grad)));
@@ -379,7 +385,8 @@ table! { |c, B|
         f::<B>(B::unfold4d(float(c, 0, &planes(c.d, [h.size, w.size])), [h.kernel, w.kernel], options))
     };
     attention, Within => {
-        let (batch, heads, queries, width) = (1 + c.d.knob(0, 2), 1 + c.d.knob(1, 3), 1 + c.d.knob(2, 12), 1 + c.d.knob(3, 20));
+        let (batch, heads) = (1 + c.d.knob(0, 2), 1 + c.d.knob(1, 3));
+        let (queries, width) = (1 + c.d.knob(2, 12), 1 + c.d.knob(3, 20));
         // The tiled kernel takes 32 or more queries.
         let queries = if c.d.knob(9, 5) == 1 { queries + 30 } else { queries };
         let keys = queries + c.d.knob(4, 6);

@@ -107,7 +107,10 @@ impl Step {
 }
 
 macro_rules! viewed {
-    ($name:ident, $tensor:ident, $swap:ident, $permute:ident, $flip:ident, $slice:ident, $expand:ident, $transpose:ident) => {
+    (
+        $name:ident, $tensor:ident,
+        $swap:ident, $permute:ident, $flip:ident, $slice:ident, $expand:ident, $transpose:ident
+    ) => {
         fn $name<B: Backend>(tensor: $tensor<B>, steps: &[Step]) -> $tensor<B> {
             steps.iter().fold(tensor, |t, step| {
                 let shape = t.shape().to_vec();
@@ -301,7 +304,8 @@ table! { |c, B|
         match c.oracle() {
             true => anew::<B>(expected, &scheme),
             false => {
-                let data = burn_std::future::block_on(B::q_into_data(viewed::<B>(q, &steps))).expect("the data can be read");
+                let data = burn_std::future::block_on(B::q_into_data(viewed::<B>(q, &steps)));
+                let data = data.expect("the data can be read");
                 vec![read::<B>(B::q_from_data(data, &c.device))]
             }
         }

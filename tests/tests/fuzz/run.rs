@@ -48,7 +48,13 @@ macro_rules! table {
             #[allow(unused_mut, unused_assignments)]
             let mut known: fn(&$crate::draw::Draw) -> bool = |_| false;
             $(known = $known;)?
-            $crate::run::Op { name: stringify!($name), ours: run::<burn_rocm_tests::R>, theirs: run::<burn_rocm_tests::O>, bound: $bound, known }
+            $crate::run::Op {
+                name: stringify!($name),
+                ours: run::<burn_rocm_tests::R>,
+                theirs: run::<burn_rocm_tests::O>,
+                bound: $bound,
+                known,
+            }
         }),*];
     };
 }

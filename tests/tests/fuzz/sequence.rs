@@ -152,7 +152,8 @@ table! { |c, B|
         let terms = Terms { roundings: 1, bias: true, ..Terms::of(6 * terms, dtype) };
         summed_as(c, terms, [&x, &weight, &mask, &bias], |[x, weight, mask, bias]| {
             let offset = if c.oracle() { B::float_cast(offset.clone(), FloatDType::F64) } else { offset.clone() };
-            B::deform_conv2d(x, offset, weight, case.mask.then_some(mask), case.bias.then_some(bias), case.options.clone())
+            let (mask, bias) = (case.mask.then_some(mask), case.bias.then_some(bias));
+            B::deform_conv2d(x, offset, weight, mask, bias, case.options.clone())
         })
     };
     deform_conv2d_backward, Within => {

@@ -16,7 +16,8 @@ macro_rules! comparisons {
                     let a = int(&random, shape, dtype, left, -3, 3);
                     let b = int(&random, shape, dtype, right, -3, 3);
                     let out = STORES[random.below(2)];
-                    differential!(format!("{} {dtype:?} {shape:?} {left:?} {right:?}", stringify!($float)), Tolerance::EXACT, |B, device| {
+                    let what = format!("{} {dtype:?} {shape:?} {left:?} {right:?}", stringify!($float));
+                    differential!(what, Tolerance::EXACT, |B, device| {
                         vec![
                             read_bool::<B>(B::$float(a.float::<B>(&device), b.float::<B>(&device), out)),
                             read_bool::<B>(B::$float_elem(a.float::<B>(&device), Scalar::Float(1.0), out)),
@@ -34,7 +35,8 @@ macro_rules! comparisons {
                     let a = int(&random, shape, dtype, left, 0, 5);
                     let b = int(&random, shape, dtype, right, 0, 5);
                     let out = STORES[random.below(2)];
-                    differential!(format!("{} {dtype:?} {shape:?} {left:?} {right:?}", stringify!($int)), Tolerance::EXACT, |B, device| {
+                    let what = format!("{} {dtype:?} {shape:?} {left:?} {right:?}", stringify!($int));
+                    differential!(what, Tolerance::EXACT, |B, device| {
                         vec![
                             read_bool::<B>(B::$int(a.int::<B>(&device), b.int::<B>(&device), out)),
                             read_bool::<B>(B::$int_elem(a.int::<B>(&device), Scalar::Int(2), out)),

@@ -44,7 +44,8 @@ impl Case {
     fn name(&self, dims: usize, dtype: DType) -> String {
         let Self { batch, channels, size, kernel, stride, padding, dilation, groups } = self;
         format!(
-            "conv{dims}d {dtype:?} n{batch} c{channels:?} size {size} k{kernel} s{stride} p{padding} d{dilation} g{groups}"
+            "conv{dims}d {dtype:?} n{batch} c{channels:?} size {size} k{kernel} s{stride} p{padding} d{dilation} \
+             g{groups}"
         )
     }
 

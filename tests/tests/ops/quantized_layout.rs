@@ -11,7 +11,10 @@ macro_rules! layout_ops {
         fn names() -> Vec<&'static str> {
             vec![$($name),*]
         }
-        fn on_floats<$B: Backend>(name: &str, $t: burn_backend::tensor::FloatTensor<$B>) -> burn_backend::tensor::FloatTensor<$B> {
+        fn on_floats<$B: Backend>(
+            name: &str,
+            $t: burn_backend::tensor::FloatTensor<$B>,
+        ) -> burn_backend::tensor::FloatTensor<$B> {
             match name {
                 $($name => { let $device = $B::float_device(&$t); let _ = &$device; $float })*
                 other => panic!("{other}"),

@@ -165,7 +165,8 @@ macro_rules! int_ops {
                 for &shape in SHAPES {
                     let view = View::ALL[random.below(5)];
                     let a = int(&random, shape, dtype, view, -100, 100);
-                    differential!(format!("{} {dtype:?} {shape:?} {view:?}", stringify!($op)), Tolerance::EXACT, |B, device| {
+                    let what = format!("{} {dtype:?} {shape:?} {view:?}", stringify!($op));
+                    differential!(what, Tolerance::EXACT, |B, device| {
                         vec![read_int::<B>(B::$op(a.int::<B>(&device)))]
                     });
                 }

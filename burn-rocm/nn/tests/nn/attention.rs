@@ -118,7 +118,8 @@ fn attention_and_its_gradients() {
         let config =
             theirs::MultiHeadAttentionConfig::new(d_model, heads).with_dropout(0.0).with_quiet_softmax(quiet);
         let record = saved(config.init::<Oracle>(&Default::default()));
-        against_burn!(format!("attention {sizes:?} {masks:?} quiet {quiet}"), Tolerance::of(DType::F32).times(100.0), |B|
+        let what = format!("attention {sizes:?} {masks:?} quiet {quiet}");
+        against_burn!(what, Tolerance::of(DType::F32).times(100.0), |B|
             theirs mha_of!(B, loaded(config.init::<B>(&Default::default()), &record), MhaInput of theirs, &call),
             ours mha_of!(
                 B,

@@ -183,7 +183,10 @@ fn parameters_are_used_as_f32_has_them() {
     let random = Random::new();
     for dtype in HALVES {
         macro_rules! check {
-            ($config:expr, $shape:expr, $axis:literal, $len:expr, |$module:ident, $case:ident, $of:ident| $set:expr) => {{
+            (
+                $config:expr, $shape:expr, $axis:literal, $len:expr,
+                |$module:ident, $case:ident, $of:ident| $set:expr
+            ) => {{
                 let shape: [usize; 3] = $shape;
                 let mut $case = Case::new(&random, &shape, shape[$axis], dtype);
                 $case.gamma = near_one(shape[$axis], dtype);

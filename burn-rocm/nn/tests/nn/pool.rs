@@ -398,6 +398,7 @@ fn they_show_as_burns_do() {
     let average = AvgPool3dConfig::new([2; 3]).with_strides([1; 3]).init();
     assert_eq!(
         average.to_string(),
-        "AvgPool3d {kernel_size: [2, 2, 2], stride: [1, 1, 1], padding: Valid, count_include_pad: true, ceil_mode: false}"
+        "AvgPool3d {kernel_size: [2, 2, 2], stride: [1, 1, 1], padding: Valid, count_include_pad: true, \
+         ceil_mode: false}"
     );
 }
