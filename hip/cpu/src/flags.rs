@@ -48,7 +48,7 @@ pub(crate) const LOCKSTEP: IsaFlags = IsaFlags {
     ],
 };
 
-/// Where coroutines can be switched (`lockstep/switch.rs`).
+/// Where the lockstep mode has been tried. `corosensei` switches coroutines on more.
 #[allow(dead_code, reason = "the build script's")]
 pub(crate) const LOCKSTEP_ARCHITECTURES: &[&str] = &["x86_64", "aarch64"];
 

@@ -281,10 +281,8 @@ fn path(directory: &Path, key: u128) -> PathBuf {
 }
 
 fn effective_user() -> u32 {
-    unsafe extern "C" {
-        safe fn geteuid() -> u32;
-    }
-    geteuid()
+    // SAFETY: the function takes nothing and can't fail (POSIX).
+    unsafe { libc::geteuid() }
 }
 
 struct CacheFile {

@@ -110,17 +110,8 @@ fn most_registers<'a>(architecture: &str, compiled: &'a [Compiled]) -> Vec<&'a C
 
 /// Processor time of this process so far.
 fn processor_time() -> Duration {
-    #[repr(C)]
-    struct Timespec {
-        seconds: i64,
-        nanoseconds: i64,
-    }
-    const CLOCK_PROCESS_CPUTIME_ID: i32 = 2;
-    unsafe extern "C" {
-        fn clock_gettime(clock: i32, time: *mut Timespec) -> i32;
-    }
-    let mut time = Timespec { seconds: 0, nanoseconds: 0 };
-    // SAFETY: the function is POSIX's and writes one timespec, which on 64-bit Linux is two 64-bit integers.
-    unsafe { clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    Duration::new(time.seconds as u64, time.nanoseconds as u32)
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the function writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -1,16 +1,32 @@
 //! One block: its threads, who may go on, and what they ask for.
 
-use super::{
-    Mistake, Random,
-    memory::SharedMemory,
-    switch::{Context, Stacks, switch},
-};
+use super::{Mistake, Random, memory::SharedMemory};
 use crate::abi::{Kernel, LaunchRecord};
+use corosensei::stack::DefaultStack;
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     ffi::{CStr, c_char, c_int, c_void},
-    ptr::null_mut,
+    io,
+    ptr::from_ref,
 };
+
+/// Bytes of a thread's stack: kernels keep at most a few small arrays there. A page that nobody may
+/// touch lies below it, and kernels are compiled so that none steps over it.
+const STACK: usize = 60 << 10;
+
+/// One stack a thread of a block, used again by every block.
+#[derive(Default)]
+pub(super) struct Stacks(Vec<DefaultStack>);
+
+impl Stacks {
+    /// Makes sure that there are so many.
+    pub(super) fn provide(&mut self, count: usize) -> io::Result<()> {
+        while self.0.len() < count {
+            self.0.push(DefaultStack::new(STACK)?);
+        }
+        Ok(())
+    }
+}
 
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,67 +48,49 @@ enum Exchange {
     Ballot { predicate: bool, out: *mut u64 },
 }
 
-struct Thread {
-    context: Context,
-    wait: Wait,
-}
+/// Why a thread gives the core back.
+type Request = Result<Wait, Mistake>;
+
+type Yielder = corosensei::Yielder<(), Request>;
+
+type Coroutine = corosensei::Coroutine<(), Request, ()>;
 
 /// A block while it runs.
 pub(super) struct Block<'a> {
     kernel: &'a Kernel,
     arguments: *mut *mut c_void,
     record: LaunchRecord,
-    shared: &'a mut SharedMemory,
-    stacks: &'a mut Stacks,
+    shared: &'a RefCell<SharedMemory>,
     random: &'a mut Random,
-    threads: Vec<Thread>,
-    scheduler: Context,
-    running: usize,
-    /// A coroutine has the core, not the scheduler.
-    inside: bool,
-    mistake: Option<Mistake>,
+    /// By thread.
+    waits: Vec<Wait>,
+}
+
+/// The thread of a kernel that has the core.
+#[derive(Clone, Copy)]
+struct Running {
+    thread: usize,
+    yielder: *const Yielder,
+    shared: *const RefCell<SharedMemory>,
 }
 
 thread_local! {
-    /// The block that this thread of the host runs.
-    static RUNNING: Cell<*mut c_void> = const { Cell::new(null_mut()) };
+    /// What this thread of the host runs; `None` while the scheduler has the core.
+    static RUNNING: Cell<Option<Running>> = const { Cell::new(None) };
 }
 
-fn running() -> *mut Block<'static> {
-    RUNNING.get().cast()
-}
-
-/// A coroutine's life: one thread of the kernel.
-unsafe extern "C" fn thread(block: *mut c_void) -> ! {
-    let block = block.cast::<Block<'_>>();
-    // SAFETY: the scheduler keeps the block alive while any of its coroutines runs; the launch's caller vouches for
-    // the arguments.
-    unsafe { ((*block).kernel.run)((*block).arguments, &raw const (*block).record) };
-    loop {
-        // SAFETY: as above.
-        unsafe { suspend(block, Wait::Done) };
+/// Gives the core back to the scheduler until it is this thread's turn again.
+fn suspend(request: Request) {
+    let running = RUNNING.get();
+    if let Some(Running { yielder, .. }) = running {
+        // SAFETY: the coroutine that has the core: its yielder lives on its stack.
+        unsafe { (*yielder).suspend(request) };
     }
-}
-
-/// Gives the core back to the scheduler.
-///
-/// # Safety
-/// Called by the running coroutine of this block.
-unsafe fn suspend(block: *mut Block<'_>, wait: Wait) {
-    // SAFETY: the caller's. No reference into the block lives across the switch.
-    unsafe {
-        let running = (*block).running;
-        let threads = &mut (*block).threads;
-        threads[running].wait = wait;
-        let own = &raw mut threads[running].context;
-        let scheduler = (*block).scheduler;
-        switch(own, scheduler);
-    }
+    RUNNING.set(running);
 }
 
 pub(super) unsafe extern "C" fn sync(site: *const c_void) {
-    // SAFETY: kernels call this from a coroutine of the running block.
-    unsafe { suspend(running(), Wait::Barrier(site as usize)) };
+    suspend(Ok(Wait::Barrier(site as usize)));
 }
 
 pub(super) unsafe extern "C" fn shared(
@@ -101,22 +99,16 @@ pub(super) unsafe extern "C" fn shared(
     align: u64,
     name: *const c_char,
 ) -> *mut c_void {
-    let block = running();
-    // SAFETY: as in `sync`; the name is a literal.
+    let shared = RUNNING.get().expect("kernels call this").shared;
+    // SAFETY: the block's, which outlives its threads; the name is a literal.
     let array = unsafe {
-        (*block).shared.array(key, bytes, align, || CStr::from_ptr(name).to_string_lossy().into_owned())
+        let name = || CStr::from_ptr(name).to_string_lossy().into_owned();
+        (*shared).borrow_mut().array(key, bytes, align, name)
     };
-    match array {
-        Ok(array) => array,
-        Err(mistake) => {
-            // SAFETY: as in `sync`.
-            unsafe { (*block).mistake = Some(mistake) };
-            loop {
-                // SAFETY: as in `sync`. The scheduler ends the launch: this never comes back.
-                unsafe { suspend(block, Wait::Ready) };
-            }
-        }
-    }
+    array.unwrap_or_else(|mistake| {
+        suspend(Err(mistake));
+        unreachable!("a mistake ends the launch")
+    })
 }
 
 pub(super) unsafe extern "C" fn shuffle(
@@ -126,35 +118,42 @@ pub(super) unsafe extern "C" fn shuffle(
     bytes: u32,
     source: c_int,
 ) {
-    // SAFETY: as in `sync`.
-    unsafe { suspend(running(), Wait::Warp(site as usize, Exchange::Shuffle { value, out, bytes, source })) };
+    suspend(Ok(Wait::Warp(site as usize, Exchange::Shuffle { value, out, bytes, source })));
 }
 
 pub(super) unsafe extern "C" fn ballot(site: *const c_void, predicate: c_int) -> u64 {
     let mut mask = 0;
     let exchange = Exchange::Ballot { predicate: predicate != 0, out: &raw mut mask };
-    // SAFETY: as in `sync`.
-    unsafe { suspend(running(), Wait::Warp(site as usize, exchange)) };
+    suspend(Ok(Wait::Warp(site as usize, exchange)));
     mask
 }
 
-/// Ends the launch from a signal's handler, if it is a thread of a kernel that the signal stopped; `false` if not.
-///
-/// # Safety
-/// Called by a handler, which may be left without returning.
-pub(super) unsafe fn trap(mistake: impl FnOnce(usize) -> Mistake) -> bool {
-    let block = running();
-    // SAFETY: not null: the block that this thread of the host runs.
-    if block.is_null() || unsafe { !(*block).inside } {
-        return false;
+/// Ends the launch if the signal whose handler calls this stopped a thread of a kernel: it then does
+/// not return. `false` if not.
+pub(super) fn trap(mistake: impl FnOnce(usize) -> Mistake) -> bool {
+    match RUNNING.get() {
+        None => false,
+        Some(running) => {
+            suspend(Err(mistake(running.thread)));
+            true
+        }
     }
-    let mut abandoned = null_mut();
-    // SAFETY: a coroutine has the core, so that the scheduler waits in its switch.
-    unsafe {
-        (*block).mistake = Some(mistake((*block).running));
-        switch(&raw mut abandoned, (*block).scheduler);
+}
+
+/// A block's threads. Dropped, they give their stacks back.
+struct Threads<'a> {
+    coroutines: Vec<Coroutine>,
+    stacks: &'a mut Stacks,
+}
+
+impl Drop for Threads<'_> {
+    fn drop(&mut self) {
+        for mut coroutine in self.coroutines.drain(..) {
+            // SAFETY: nothing on the stack of a kernel's thread wants to be dropped.
+            unsafe { coroutine.force_reset() };
+            self.stacks.0.push(coroutine.into_stack());
+        }
     }
-    true
 }
 
 impl<'a> Block<'a> {
@@ -162,63 +161,61 @@ impl<'a> Block<'a> {
         kernel: &'a Kernel,
         arguments: *mut *mut c_void,
         record: LaunchRecord,
-        shared: &'a mut SharedMemory,
-        stacks: &'a mut Stacks,
+        shared: &'a RefCell<SharedMemory>,
         random: &'a mut Random,
     ) -> Self {
-        let count = record.block_dim.count() as usize;
-        let threads = (0..count).map(|_| Thread { context: null_mut(), wait: Wait::Ready }).collect();
-        Self {
-            kernel,
-            arguments,
-            record,
-            shared,
-            stacks,
-            random,
-            threads,
-            scheduler: null_mut(),
-            running: 0,
-            inside: false,
-            mistake: None,
-        }
+        let waits = vec![Wait::Ready; record.block_dim.count() as usize];
+        Self { kernel, arguments, record, shared, random, waits }
     }
 
     /// Runs the block to its end, or to the first mistake.
     ///
     /// # Safety
     /// The kernel's code and arguments fit together; no other block of the process runs.
-    pub(super) unsafe fn run(&mut self) -> Result<(), Mistake> {
-        let block: *mut Self = self;
-        for index in 0..self.threads.len() {
-            // SAFETY: an earlier block's coroutines are not switched to any more.
-            self.threads[index].context = unsafe { self.stacks.start(index, thread, block.cast()) };
-        }
-        RUNNING.set(block.cast());
-        // SAFETY: this block's coroutines, from the thread that started them.
-        let done = unsafe { schedule(block) };
-        RUNNING.set(null_mut());
-        done?;
-        self.shared.check()
-    }
-
-    fn waves(&self) -> usize {
-        self.threads.len().div_ceil(self.record.wave as usize)
+    pub(super) unsafe fn run(&mut self, stacks: &mut Stacks) -> Result<(), Mistake> {
+        // Threads read what the scheduler writes: both by this pointer.
+        let mut record = self.record;
+        let record = &raw mut record;
+        let (kernel, arguments, shared) = (self.kernel.run, self.arguments, from_ref(self.shared));
+        let first = stacks.0.len() - self.waits.len();
+        let start = |(thread, stack)| {
+            Coroutine::with_stack(stack, move |yielder, ()| {
+                RUNNING.set(Some(Running { thread, yielder, shared }));
+                // SAFETY: the caller's; the record outlives the coroutine.
+                unsafe { kernel(arguments, record) };
+            })
+        };
+        let coroutines = stacks.0.drain(first..).enumerate().map(start).collect();
+        let mut threads = Threads { coroutines, stacks };
+        let (block, wave) = (self.record.block_dim, self.record.wave as usize);
+        let resume = |thread: usize| {
+            // SAFETY: no thread reads the record until it is resumed.
+            unsafe {
+                (*record).thread = block.at(thread as u64);
+                (*record).lane = (thread % wave) as c_int;
+            }
+            let result = threads.coroutines[thread].resume(());
+            RUNNING.set(None);
+            result.as_yield().unwrap_or(Ok(Wait::Done))
+        };
+        self.schedule(resume)?;
+        self.shared.borrow().check()
     }
 
     fn lanes(&self, wave: usize) -> std::ops::Range<usize> {
         let size = self.record.wave as usize;
-        wave * size..((wave + 1) * size).min(self.threads.len())
+        wave * size..((wave + 1) * size).min(self.waits.len())
     }
 
     /// Whether something can happen in this warp before the block's barrier opens.
     fn can_go_on(&self, wave: usize) -> bool {
-        self.lanes(wave).any(|thread| matches!(self.threads[thread].wait, Wait::Ready | Wait::Warp(..)))
+        self.lanes(wave).any(|thread| matches!(self.waits[thread], Wait::Ready | Wait::Warp(..)))
     }
 
     /// Lets the lanes at the lowest call among those of a warp in which no lane can run exchange their values.
     fn exchange(&mut self, wave: usize) -> Result<(), Mistake> {
         let lanes = self.lanes(wave);
-        let call = |thread: usize| match self.threads[thread].wait {
+        let call = |thread: usize| match self.waits[thread] {
             Wait::Warp(site, exchange) => Some((site, exchange)),
             _ => None,
         };
@@ -244,9 +241,7 @@ impl<'a> Block<'a> {
                     let from = usize::try_from(source).ok().map(|source| lanes.start + source);
                     let found = here.iter().find(|(other, _)| Some(*other) == from);
                     let Some((_, Exchange::Shuffle { value, bytes: size, .. })) = found else {
-                        let why = match from
-                            .filter(|from| lanes.contains(from))
-                            .map(|from| self.threads[from].wait)
+                        let why = match from.filter(|from| lanes.contains(from)).map(|from| self.waits[from])
                         {
                             None => "is not in the warp".to_owned(),
                             Some(Wait::Done) => "has returned".to_owned(),
@@ -270,83 +265,60 @@ impl<'a> Block<'a> {
             }
         }
         for (thread, _) in here {
-            self.threads[thread].wait = Wait::Ready;
+            self.waits[thread] = Wait::Ready;
         }
         Ok(())
     }
 
     /// All threads wait at a barrier or have returned: opens it if it is one and the same for all.
     fn open_barrier(&mut self) -> Result<(), Mistake> {
-        let site = |thread: &Thread| match thread.wait {
-            Wait::Barrier(site) => Some(site),
+        let site = |wait: &Wait| match wait {
+            Wait::Barrier(site) => Some(*site),
             _ => None,
         };
         let Some((waiting, first)) =
-            self.threads.iter().enumerate().find_map(|(i, thread)| site(thread).map(|site| (i, site)))
+            self.waits.iter().enumerate().find_map(|(i, wait)| site(wait).map(|site| (i, site)))
         else {
             return Ok(());
         };
-        if let Some(other) = self.threads.iter().position(|thread| site(thread) != Some(first)) {
-            let what = if self.threads[other].wait == Wait::Done {
-                "has returned"
-            } else {
-                "waits at another barrier"
-            };
+        if let Some(other) = self.waits.iter().position(|wait| site(wait) != Some(first)) {
+            let what =
+                if self.waits[other] == Wait::Done { "has returned" } else { "waits at another barrier" };
             return Err(Mistake::Threads(format!(
                 "divergent barrier: thread {waiting} waits at a barrier that thread {other} does not reach: it {what}"
             )));
         }
-        self.shared.check()?;
-        for thread in &mut self.threads {
-            thread.wait = Wait::Ready;
-        }
+        self.shared.borrow().check()?;
+        self.waits.fill(Wait::Ready);
         Ok(())
     }
-}
 
-/// Resumes threads until all have returned.
-///
-/// # Safety
-/// `block` is alive, and its coroutines were started by this thread of the host.
-unsafe fn schedule(block: *mut Block<'_>) -> Result<(), Mistake> {
-    let mut waves: Vec<usize> = Vec::new();
-    let mut ready: Vec<usize> = Vec::new();
-    loop {
-        // SAFETY: the caller's; no coroutine runs until the switch below, and none of these references lives on there.
-        let this = unsafe { &mut *block };
-        waves.clear();
-        waves.extend((0..this.waves()).filter(|wave| this.can_go_on(*wave)));
-        if waves.is_empty() {
-            if this.threads.iter().all(|thread| thread.wait == Wait::Done) {
-                return Ok(());
+    /// Resumes threads until all have returned. `resume` gives what a thread then waits for.
+    fn schedule(&mut self, mut resume: impl FnMut(usize) -> Request) -> Result<(), Mistake> {
+        let mut waves: Vec<usize> = Vec::new();
+        let mut ready: Vec<usize> = Vec::new();
+        loop {
+            waves.clear();
+            let all = 0..self.waits.len().div_ceil(self.record.wave as usize);
+            waves.extend(all.filter(|wave| self.can_go_on(*wave)));
+            if waves.is_empty() {
+                if self.waits.iter().all(|wait| *wait == Wait::Done) {
+                    return Ok(());
+                }
+                self.open_barrier()?;
+                continue;
             }
-            this.open_barrier()?;
-            continue;
-        }
-        let wave = waves[this.random.below(waves.len() as u64) as usize];
-        ready.clear();
-        ready.extend(this.lanes(wave).filter(|thread| this.threads[*thread].wait == Wait::Ready));
-        if ready.is_empty() {
-            this.exchange(wave)?;
-            continue;
-        }
-        // All that can run of this warp, in a random order: another warp's turn comes between two waits.
-        while !ready.is_empty() {
-            // SAFETY: as above.
-            let this = unsafe { &mut *block };
-            let thread = ready.swap_remove(this.random.below(ready.len() as u64) as usize);
-            this.running = thread;
-            this.record.thread = this.record.block_dim.at(thread as u64);
-            this.record.lane = (thread % this.record.wave as usize) as c_int;
-            let to = this.threads[thread].context;
-            this.inside = true;
-            // SAFETY: the coroutine was started or has suspended itself.
-            unsafe { switch(&raw mut (*block).scheduler, to) };
-            // SAFETY: the coroutine has suspended itself.
-            let this = unsafe { &mut *block };
-            this.inside = false;
-            if let Some(mistake) = this.mistake.take() {
-                return Err(mistake);
+            let wave = waves[self.random.below(waves.len() as u64) as usize];
+            ready.clear();
+            ready.extend(self.lanes(wave).filter(|thread| self.waits[*thread] == Wait::Ready));
+            if ready.is_empty() {
+                self.exchange(wave)?;
+                continue;
+            }
+            // All that can run of this warp, in a random order: another warp's turn comes between two waits.
+            while !ready.is_empty() {
+                let thread = ready.swap_remove(self.random.below(ready.len() as u64) as usize);
+                self.waits[thread] = resume(thread)?;
             }
         }
     }

@@ -13,21 +13,20 @@
 
 mod block;
 mod memory;
-mod switch;
 mod trap;
 
 use crate::{
     abi::{Dim3, Kernel, LaunchRecord, LaunchShape},
     runtime::Fault,
 };
-use block::Block;
+use block::{Block, Stacks};
 use hip_sys::{hipErrorIllegalAddress, hipErrorLaunchFailure};
 use memory::SharedMemory;
 use std::{
+    cell::RefCell,
     ffi::c_void,
     sync::{Mutex, PoisonError},
 };
-use switch::Stacks;
 
 /// A kernel's mistake.
 #[derive(Debug)]
@@ -44,7 +43,7 @@ static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
 /// What launches use again.
 struct Machine {
     stacks: Stacks,
-    shared: SharedMemory,
+    shared: RefCell<SharedMemory>,
 }
 
 /// Runs a launch.
@@ -60,15 +59,15 @@ pub(crate) unsafe fn run(
     seed: u64,
 ) -> Result<(), Fault> {
     let mut machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let machine =
-        machine.get_or_insert_with(|| Machine { stacks: Stacks::default(), shared: SharedMemory::new() });
+    let machine = machine
+        .get_or_insert_with(|| Machine { stacks: Stacks::default(), shared: SharedMemory::new().into() });
     let threads = shape.block.count() as usize;
     trap::install();
     // SAFETY: the caller's.
     let segment = unsafe { kernel.segment(arguments) };
     let result = (|| {
-        machine.stacks.provide(threads).map_err(|()| {
-            Mistake::Threads(format!("no memory for the stacks of a block of {threads} threads"))
+        machine.stacks.provide(threads).map_err(|error| {
+            Mistake::Threads(format!("no memory for the stacks of a block of {threads} threads: {error}"))
         })?;
         let mut random = Random::new(seed);
         let blocks = shape.grid.count();
@@ -79,13 +78,13 @@ pub(crate) unsafe fn run(
         for i in 0..blocks {
             let index =
                 ((u128::from(first) + u128::from(i) * u128::from(stride)) % u128::from(blocks)) as u64;
-            machine.shared.begin(shape.shared_bytes);
+            machine.shared.borrow_mut().begin(shape.shared_bytes);
             let record = LaunchRecord {
                 grid: shape.grid,
                 block_dim: shape.block,
                 first: index,
                 count: 1,
-                dynamic_shared: machine.shared.dynamic(),
+                dynamic_shared: machine.shared.borrow().dynamic(),
                 thread: Dim3 { x: 0, y: 0, z: 0 },
                 block: shape.grid.at(index),
                 wave: wave as i32,
@@ -97,10 +96,10 @@ pub(crate) unsafe fn run(
                 arguments: segment.as_ptr().cast(),
                 scratch: None,
             };
-            let mut block =
-                Block::new(kernel, arguments, record, &mut machine.shared, &mut machine.stacks, &mut random);
+            let mut block = Block::new(kernel, arguments, record, &machine.shared, &mut random);
             // SAFETY: the caller's; the machine is locked, and this block alone runs.
-            unsafe { block.run() }.map_err(|mistake| mistake.in_block(shape.grid.at(index)))?;
+            unsafe { block.run(&mut machine.stacks) }
+                .map_err(|mistake| mistake.in_block(shape.grid.at(index)))?;
         }
         Ok(())
     })();

@@ -34,8 +34,8 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, _conte
         libc::SIGFPE => Mistake::Threads(format!("thread {thread} divides an integer by zero")),
         _ => Mistake::Memory(format!("thread {thread} accesses the address {address:#x}, where nothing is")),
     };
-    // SAFETY: this is the handler, and leaving it is all right by `SA_NODEFER`.
-    if !unsafe { trap(mistake) }
+    // The handler is left without a return, which is all right by `SA_NODEFER`.
+    if !trap(mistake)
         && let (Some(before), Some(index)) = (BEFORE.get(), SIGNALS.iter().position(|known| *known == signal))
     {
         // Happens again on return, and is then handled as before.

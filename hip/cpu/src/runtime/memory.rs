@@ -174,12 +174,8 @@ fn control_group(file: &str) -> Option<usize> {
 
 #[cfg(target_os = "linux")]
 fn ask_for_huge_pages(memory: *mut u8, bytes: usize) {
-    unsafe extern "C" {
-        fn madvise(address: *mut c_void, length: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
-    }
-    const MADV_HUGEPAGE: std::ffi::c_int = 14;
     // SAFETY: whole pages of our own allocation; an advice changes no content. Refusal costs nothing but speed.
-    unsafe { madvise(memory.cast(), bytes & !(HUGE - 1), MADV_HUGEPAGE) };
+    unsafe { libc::madvise(memory.cast(), bytes & !(HUGE - 1), libc::MADV_HUGEPAGE) };
 }
 
 #[cfg(not(target_os = "linux"))]
