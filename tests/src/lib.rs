@@ -8,6 +8,11 @@
 #[doc = include_str!("../../README.md")]
 mod readme {}
 
+/// The Rust blocks of the guide's page on configuration are doc tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/configuration.md")]
+mod guide_configuration {}
+
 /// The Rust blocks of the guide's page on porting are doc tests too.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide/porting.md")]
