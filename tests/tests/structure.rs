@@ -26,7 +26,6 @@ const ALLOWED: &[&[&str]] = &[
         "hip/cpu/src/miopen/conv/plan.rs",
     ],
     &["hip/cpu/src/runtime/device.rs", "hip/cpu/src/runtime/memory.rs"],
-    &["hip/cuda/src/miopen/conv.rs", "hip/cuda/src/miopen/handle.rs"],
     &["hip/cuda/src/rocblas/gemm.rs", "hip/cuda/src/rocblas/handle.rs"],
 ];
 
