@@ -2,7 +2,7 @@
 
 use super::{
     error::Fault,
-    memory::{available_memory, total_memory},
+    machine::{available_memory, cpu, total_memory},
     settings,
 };
 use crate::{abi::SHARED_BYTES, arch::arch_name};
@@ -12,7 +12,6 @@ use std::{
     cell::Cell,
     collections::HashSet,
     ffi::{c_char, c_int, c_uint},
-    fs,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
@@ -214,32 +213,5 @@ pub(super) unsafe extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_
         }
         let new = current.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.index);
         if new { Ok(()) } else { Err(hipErrorPeerAccessAlreadyEnabled) }
-    })
-}
-
-struct Cpu {
-    name: String,
-    clock_khz: c_int,
-    l2_bytes: c_int,
-}
-
-/// What Linux says of the processor; where it says nothing, a name and zeros.
-fn cpu() -> &'static Cpu {
-    static CPU: OnceLock<Cpu> = OnceLock::new();
-    CPU.get_or_init(|| {
-        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let field = |name: &str| {
-            let line = info.lines().find(|line| line.starts_with(name))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        };
-        let cache = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size").unwrap_or_default();
-        let kilobytes: c_int = cache.trim().trim_end_matches('K').parse().unwrap_or(0);
-        Cpu {
-            name: field("model name").unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH)),
-            clock_khz: field("cpu MHz")
-                .and_then(|mhz| mhz.parse::<f64>().ok())
-                .map_or(0, |mhz| (mhz * 1e3) as c_int),
-            l2_bytes: kilobytes.saturating_mul(1024),
-        }
     })
 }

@@ -207,7 +207,8 @@ unsafe fn run_in_lockstep(
         done = Err(super::Fault {
             status: hipErrorIllegalAddress,
             text: format!(
-                "kernel {}: wrote past the end of the allocation of {bytes} bytes at {address:#x} (BURN_ROCM_CPU_SEED={seed})",
+                "kernel {}: wrote past the end of the allocation of {bytes} bytes at {address:#x} \
+                 (BURN_ROCM_CPU_SEED={seed})",
                 kernel.name
             ),
         });

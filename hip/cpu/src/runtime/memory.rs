@@ -1,14 +1,12 @@
 //! Device memory and pinned host memory: the machine's, with a map of what is allocated.
 
-use super::{device::current, settings};
+use super::{device::current, machine::available_memory, settings};
 use crate::settings::Failure;
 use hip_provider::runtime::{Allocations, Status, api, put};
 use hip_sys::*;
 use std::{
     alloc::{Layout, alloc, dealloc},
     ffi::{c_uint, c_void},
-    fs,
-    sync::OnceLock,
 };
 
 /// What AMD's allocations begin at a multiple of.
@@ -142,34 +140,6 @@ pub(super) unsafe extern "C" fn hipHostFree(pointer: *mut c_void) -> hipError_t 
         current()?;
         if pointer.is_null() { Ok(()) } else { release(pointer, |allocation| allocation.device.is_none()) }
     })
-}
-
-/// The machine's memory in bytes, or less where a control group allows less.
-pub(super) fn total_memory() -> usize {
-    static TOTAL: OnceLock<usize> = OnceLock::new();
-    *TOTAL.get_or_init(|| {
-        let machine = meminfo("MemTotal:").unwrap_or(usize::MAX / 2);
-        control_group("memory.max").map_or(machine, |limit| limit.min(machine))
-    })
-}
-
-/// The memory that can still be had, in bytes.
-pub(super) fn available_memory() -> usize {
-    let machine = meminfo("MemAvailable:").unwrap_or(usize::MAX / 2);
-    match (control_group("memory.max"), control_group("memory.current")) {
-        (Some(limit), Some(used)) => limit.saturating_sub(used).min(machine),
-        _ => machine,
-    }
-}
-
-fn meminfo(field: &str) -> Option<usize> {
-    let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find(|line| line.starts_with(field))?;
-    line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
-}
-
-fn control_group(file: &str) -> Option<usize> {
-    fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse().ok()
 }
 
 #[cfg(target_os = "linux")]

@@ -10,6 +10,7 @@ mod error;
 mod event;
 mod handles;
 mod launch;
+mod machine;
 mod memory;
 mod module;
 mod pool;

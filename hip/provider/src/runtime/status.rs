@@ -102,7 +102,9 @@ errors! {
     hipErrorStreamCaptureImplicit "operation would make the legacy stream depend on a capturing blocking stream";
     hipErrorCapturedEvent "operation not permitted on an event last recorded in a capturing stream";
     hipErrorStreamCaptureWrongThread "attempt to terminate a thread-local capture sequence from another thread";
-    hipErrorGraphExecUpdateFailure "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
+    hipErrorGraphExecUpdateFailure
+        "the graph update was not performed because it included changes which violated \
+         constraints specific to instantiated graph update";
     hipErrorUnknown "unknown error";
 }
 

@@ -1,8 +1,7 @@
 //! One convolution call: its checks, its solutions, its run.
 
 use super::super::status::{by_float, input, output};
-use super::direct::Direction;
-use super::problem::Problem;
+use super::problem::{Direction, Problem};
 use super::{direct, pointwise, products, weights};
 use hip_provider::miopen::{Convolution, ConvolutionBuffers, Kind, Outcome, Tensor};
 use hip_provider::require;

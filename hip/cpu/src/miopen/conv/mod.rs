@@ -5,6 +5,7 @@ mod convert;
 mod direct;
 mod fill;
 mod fusion;
+mod geometry;
 mod patches;
 mod plan;
 mod pointwise;
