@@ -1,17 +1,18 @@
 //! Devices: what they are, which one is current, and their locks.
 
 use super::{
+    Host,
     error::Fault,
     machine::{available_memory, cpu, total_memory},
     settings,
 };
 use crate::{abi::SHARED_BYTES, arch::arch_name};
-use hip_provider::runtime::{Devices, Status, api, copy_text, put};
+use hip_provider::runtime::{Devices, Status};
 use hip_sys::*;
 use std::{
     cell::Cell,
     collections::HashSet,
-    ffi::{c_char, c_int, c_uint},
+    ffi::c_int,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
@@ -114,16 +115,33 @@ pub(super) fn current() -> Result<&'static Device, hipError_t> {
     device(CURRENT.get())
 }
 
-/// What the CPU devices are like.
-pub(super) struct Cpus;
-
-impl Devices for Cpus {
+impl Devices for Host {
     fn count() -> Status<usize> {
         Ok(devices()?.len())
     }
 
     fn check(index: c_int) -> Status {
         device(index).map(|_| ())
+    }
+
+    fn choose(index: c_int) -> Status {
+        device(index)?;
+        CURRENT.set(index);
+        Ok(())
+    }
+
+    fn current() -> Status<c_int> {
+        Ok(current()?.index as c_int)
+    }
+
+    fn enable_peer(peer: c_int) -> Status {
+        let (current, peer) = (current()?, device(peer)?);
+        let new = current.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.index);
+        if new { Ok(()) } else { Err(hipErrorPeerAccessAlreadyEnabled) }
+    }
+
+    fn name(_: c_int) -> Status<String> {
+        Ok(cpu().name.clone())
     }
 
     fn attribute(index: c_int, which: hipDeviceAttribute_t) -> Status<c_int> {
@@ -167,51 +185,4 @@ impl Devices for Cpus {
     fn version() -> Status<c_int> {
         Ok(70_200_000)
     }
-}
-
-pub(super) unsafe extern "C" fn hipSetDevice(index: c_int) -> hipError_t {
-    api(|| {
-        device(index)?;
-        CURRENT.set(index);
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn hipGetDevice(index: *mut c_int) -> hipError_t {
-    api(|| {
-        let current = current()?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(index, current.index as c_int) }
-    })
-}
-
-pub(super) unsafe extern "C" fn hipDeviceGetName(
-    name: *mut c_char,
-    len: c_int,
-    index: hipDevice_t,
-) -> hipError_t {
-    api(|| {
-        device(index)?;
-        let len = usize::try_from(len)
-            .ok()
-            .filter(|&len| len > 0 && !name.is_null())
-            .ok_or(hipErrorInvalidValue)?;
-        // SAFETY: the caller has room for `len` characters, by HIP's contract.
-        copy_text(unsafe { std::slice::from_raw_parts_mut(name, len) }, &cpu().name);
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
-    api(|| {
-        if flags != 0 {
-            return Err(hipErrorInvalidValue);
-        }
-        let (current, peer) = (current()?, device(peer)?);
-        if current.index == peer.index {
-            return Err(hipErrorInvalidDevice);
-        }
-        let new = current.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.index);
-        if new { Ok(()) } else { Err(hipErrorPeerAccessAlreadyEnabled) }
-    })
 }

@@ -1,12 +1,13 @@
 //! Device memory and pinned host memory: the machine's, with a map of what is allocated.
 
-use super::{device::current, machine::available_memory, settings};
+use super::{Host, device::current, machine::available_memory, settings};
 use crate::settings::Failure;
-use hip_provider::runtime::{Allocations, Status, api, put};
+use hip_provider::require;
+use hip_provider::runtime::{Allocations, Memory, Status};
 use hip_sys::*;
 use std::{
     alloc::{Layout, alloc, dealloc},
-    ffi::{c_uint, c_void},
+    ffi::c_void,
 };
 
 /// What AMD's allocations begin at a multiple of.
@@ -89,57 +90,29 @@ fn release(pointer: *mut c_void, valid: impl Fn(&Own) -> bool) -> Status {
     Ok(())
 }
 
-pub(super) unsafe extern "C" fn hipMalloc(pointer: *mut *mut c_void, size: usize) -> hipError_t {
-    api(|| {
-        let device = current()?;
-        let memory = if size == 0 || pointer.is_null() {
-            std::ptr::null_mut()
-        } else {
-            allocate(size, Some(device.index))?
-        };
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(pointer, memory) }
-    })
-}
+impl Memory for Host {
+    fn allocate(bytes: usize) -> Status<*mut c_void> {
+        allocate(bytes, Some(current()?.index))
+    }
 
-pub(super) unsafe extern "C" fn hipFree(pointer: *mut c_void) -> hipError_t {
-    api(|| {
-        let current = current()?;
-        if pointer.is_null() {
-            return Ok(());
-        }
+    fn free(pointer: *mut c_void) -> Status {
         // Waits for the device's work, as AMD's does.
         let owner = match LIVE.find(pointer as usize) {
             Some((_, _, Own { device: Some(owner), .. })) => super::device(owner as i32)?,
-            _ => current,
+            _ => current()?,
         };
         let _order = owner.lock();
         release(pointer, |allocation| allocation.device.is_some())
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn hipHostMalloc(
-    pointer: *mut *mut c_void,
-    size: usize,
-    _flags: c_uint,
-) -> hipError_t {
-    api(|| {
-        current()?;
-        if Failure::HostMalloc.is_asked() {
-            return Err(hipErrorOutOfMemory);
-        }
-        let memory =
-            if size == 0 || pointer.is_null() { std::ptr::null_mut() } else { allocate(size, None)? };
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(pointer, memory) }
-    })
-}
+    fn allocate_host(bytes: usize) -> Status<*mut c_void> {
+        require(!Failure::HostMalloc.is_asked(), hipErrorOutOfMemory)?;
+        allocate(bytes, None)
+    }
 
-pub(super) unsafe extern "C" fn hipHostFree(pointer: *mut c_void) -> hipError_t {
-    api(|| {
-        current()?;
-        if pointer.is_null() { Ok(()) } else { release(pointer, |allocation| allocation.device.is_none()) }
-    })
+    fn free_host(pointer: *mut c_void) -> Status {
+        release(pointer, |allocation| allocation.device.is_none())
+    }
 }
 
 #[cfg(target_os = "linux")]
