@@ -8,7 +8,7 @@ mod status;
 mod streams;
 
 pub use copies::Copies;
-pub use devices::Devices;
+pub use devices::{Devices, device};
 pub use memory::{Allocations, Memory, Place};
 pub use modules::{Launch, Modules};
 pub use status::{Status, api, is_named, put};

@@ -7,7 +7,7 @@ use super::{
     settings,
 };
 use crate::{abi::SHARED_BYTES, arch::arch_name};
-use hip_provider::runtime::{Devices, Status};
+use hip_provider::runtime::{self, Devices, Status};
 use hip_sys::*;
 use std::{
     cell::Cell,
@@ -99,11 +99,7 @@ fn devices() -> Result<&'static [Device], hipError_t> {
 
 /// A device by its index.
 pub(crate) fn device(index: c_int) -> Result<&'static Device, hipError_t> {
-    let devices = devices()?;
-    if devices.is_empty() {
-        return Err(hipErrorNoDevice);
-    }
-    usize::try_from(index).ok().and_then(|index| devices.get(index)).ok_or(hipErrorInvalidDevice)
+    runtime::device(devices()?, index)
 }
 
 thread_local! {

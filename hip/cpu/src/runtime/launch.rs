@@ -70,21 +70,16 @@ impl Modules for Host {
         let (grid, block) = (side(launch.grid), side(launch.block));
         let shape = LaunchShape { grid, block, shared_bytes: launch.shared_bytes };
         let kernel = &function.kernel;
-        let mut pointers = [std::ptr::null_mut(); MAX_PACKED];
-        let params = match launch.packed()? {
-            Some((buffer, size)) => {
-                // SAFETY: the caller's buffer and size, by HIP's contract.
-                unpack(kernel, buffer, unsafe { *size }, &mut pointers)?;
-                pointers.as_mut_ptr()
-            }
-            None => {
-                let given = !launch.params.is_null() || kernel.layout.is_empty();
-                require(given, hipErrorInvalidValue)?;
-                launch.params
-            }
+        let Some((buffer, size)) = launch.packed()? else {
+            require(!launch.params.is_null() || kernel.layout.is_empty(), hipErrorInvalidValue)?;
+            // SAFETY: one pointer a parameter, by HIP's contract.
+            return unsafe { run(device, kernel, &shape, launch.params) };
         };
-        // SAFETY: one pointer a parameter, by HIP's contract or into the caller's buffer.
-        unsafe { run(device, kernel, &shape, params) }
+        let mut pointers = [std::ptr::null_mut(); MAX_PACKED];
+        // SAFETY: the caller's pointer to the size, by HIP's contract.
+        unpack(kernel, buffer, unsafe { *size }, &mut pointers)?;
+        // SAFETY: one pointer a parameter, into the caller's buffer.
+        unsafe { run(device, kernel, &shape, pointers.as_mut_ptr()) }
     }
 
     unsafe fn occupancy(handle: hipFunction_t, threads: c_int, _: usize) -> Status<c_int> {

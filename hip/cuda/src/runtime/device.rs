@@ -3,7 +3,7 @@
 use super::{Driver, error::from_cuda};
 use cudarc::driver::sys as cuda;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
-use hip_provider::runtime::{Devices, Status};
+use hip_provider::runtime::{self, Devices, Status};
 use hip_sys::*;
 use std::{
     cell::Cell,
@@ -50,11 +50,7 @@ fn devices() -> Status<&'static [Device]> {
 }
 
 fn device(index: c_int) -> Status<&'static Device> {
-    let devices = devices()?;
-    if devices.is_empty() {
-        return Err(hipErrorNoDevice);
-    }
-    usize::try_from(index).ok().and_then(|index| devices.get(index)).ok_or(hipErrorInvalidDevice)
+    runtime::device(devices()?, index)
 }
 
 /// A device's primary context.

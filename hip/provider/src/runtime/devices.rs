@@ -45,6 +45,12 @@ pub trait Devices {
     fn version() -> Status<c_int>;
 }
 
+/// One of a provider's devices, by its index.
+pub fn device<T>(all: &[T], index: c_int) -> Status<&T> {
+    require(!all.is_empty(), hipErrorNoDevice)?;
+    usize::try_from(index).ok().and_then(|index| all.get(index)).ok_or(hipErrorInvalidDevice)
+}
+
 macro_rules! answers {
     ($( $(#[$doc:meta])* $name:ident($out:ident: $t:ty $(, $more:ident: $m:ty)*) => $answer:expr; )*) => { $(
         $(#[$doc])*
