@@ -238,7 +238,8 @@ fn an_old_hip_is_read_in_its_own_layout() {
         // sizeof and offsetof as in HIP 5.7's hipDeviceProp_t, which HIP 7 keeps as hipDeviceProp_tR0000.
         (
             "hipGetDeviceProperties",
-            "(char *properties, int device) { memset(properties, 0, 792); strcpy(properties + 396, \"gfx906:sramecc+:xnack-\"); return 0; }",
+            "(char *properties, int device) { memset(properties, 0, 792); \
+             strcpy(properties + 396, \"gfx906:sramecc+:xnack-\"); return 0; }",
         ),
     ];
     make_library(&scratch.0, "libamdhip64.so.5", &names, 0, &bodies);

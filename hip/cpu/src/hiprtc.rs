@@ -1,7 +1,8 @@
 //! hipRTC: built-in sources are served from the table of what was built ahead, any other goes to the host's compiler.
 
 use crate::{code_object::Code, compiler, kernels::built_in, runtime::Handles};
-use hip_provider::hiprtc::{Status, api, hiprtcGetErrorString};
+use hip_provider::hiprtc::{Status, table};
+use hip_provider::require;
 use hip_sys::*;
 use std::{
     collections::BTreeMap,
@@ -11,19 +12,7 @@ use std::{
 
 /// The CPU device's hipRTC.
 pub fn hiprtc_table() -> Hiprtc {
-    Hiprtc {
-        hiprtcVersion,
-        hiprtcGetErrorString,
-        hiprtcCreateProgram,
-        hiprtcDestroyProgram,
-        hiprtcAddNameExpression,
-        hiprtcCompileProgram,
-        hiprtcGetProgramLogSize,
-        hiprtcGetProgramLog,
-        hiprtcGetLoweredName,
-        hiprtcGetCodeSize,
-        hiprtcGetCode,
-    }
+    table::<Programs>()
 }
 
 struct Program {
@@ -93,177 +82,75 @@ impl Program {
     }
 }
 
-/// # Safety
-/// `out` is null or may be written to.
-unsafe fn put<T>(out: *mut T, value: T) -> Status {
-    if out.is_null() {
-        return Err(HIPRTC_ERROR_INVALID_INPUT);
+/// Programs of this process.
+struct Programs;
+
+impl hip_provider::hiprtc::Programs for Programs {
+    /// The version that AMD's hipRTC of ROCm 7.2 gives.
+    fn version() -> Status<[c_int; 2]> {
+        Ok([9, 0])
     }
-    // SAFETY: not null; the caller vouches for the rest.
-    unsafe { out.write(value) };
-    Ok(())
-}
 
-/// # Safety
-/// `text` is null or a C string that lives as long as the result is used.
-unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, hiprtcResult> {
-    if text.is_null() {
-        return Err(HIPRTC_ERROR_INVALID_INPUT);
-    }
-    // SAFETY: not null; the caller vouches for the rest.
-    unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| HIPRTC_ERROR_INVALID_INPUT)
-}
-
-/// # Safety
-/// `list` is null or has `count` C strings.
-unsafe fn texts(list: *const *const c_char, count: c_int) -> Result<Vec<String>, hiprtcResult> {
-    let count = usize::try_from(count).map_err(|_| HIPRTC_ERROR_INVALID_INPUT)?;
-    if count > 0 && list.is_null() {
-        return Err(HIPRTC_ERROR_INVALID_INPUT);
-    }
-    (0..count)
-        // SAFETY: the caller's.
-        .map(|i| unsafe { text(*list.add(i)) }.map(str::to_owned))
-        .collect()
-}
-
-/// The version that AMD's hipRTC of ROCm 7.2 gives.
-unsafe extern "C" fn hiprtcVersion(major: *mut c_int, minor: *mut c_int) -> hiprtcResult {
-    api(|| {
-        if minor.is_null() {
-            return Err(HIPRTC_ERROR_INVALID_INPUT);
-        }
-        // SAFETY: the caller's, by hipRTC's contract.
-        unsafe { put(major, 9) }?;
-        // SAFETY: as above.
-        unsafe { put(minor, 0) }
-    })
-}
-
-unsafe extern "C" fn hiprtcCreateProgram(
-    program: *mut hiprtcProgram,
-    source: *const c_char,
-    name: *const c_char,
-    header_count: c_int,
-    headers: *const *const c_char,
-    include_names: *const *const c_char,
-) -> hiprtcResult {
-    api(|| {
-        if program.is_null() {
-            return Err(HIPRTC_ERROR_INVALID_PROGRAM);
-        }
-        // SAFETY: the caller's strings, by hipRTC's contract.
-        let (source, headers, include_names) =
-            unsafe { (text(source)?, texts(headers, header_count)?, texts(include_names, header_count)?) };
-        // SAFETY: as above.
-        let name = if name.is_null() { "" } else { unsafe { text(name) }? };
+    fn create(source: &CStr, name: &CStr, headers: &[(&CStr, &CStr)]) -> Status<hiprtcProgram> {
+        let text = |text: &CStr| text.to_str().map(str::to_owned).map_err(|_| HIPRTC_ERROR_INVALID_INPUT);
+        let header = |(name, content): &(&CStr, &CStr)| Ok((text(name)?, text(content)?));
         let handle = PROGRAMS.insert(Arc::new(Program {
-            name: name.to_owned(),
-            source: source.to_owned(),
-            headers: include_names.into_iter().zip(headers).collect(),
+            name: text(name)?,
+            source: text(source)?,
+            headers: headers.iter().map(header).collect::<Status<_>>()?,
             state: Mutex::default(),
         }));
-        // SAFETY: as above.
-        unsafe { put(program, handle as hiprtcProgram) }
-    })
-}
+        Ok(handle as hiprtcProgram)
+    }
 
-unsafe extern "C" fn hiprtcDestroyProgram(program: *mut hiprtcProgram) -> hiprtcResult {
-    api(|| {
-        if program.is_null() {
-            return Err(HIPRTC_ERROR_INVALID_INPUT);
-        }
-        // SAFETY: the caller's, by hipRTC's contract.
-        let handle = unsafe { *program };
-        PROGRAMS.remove(handle as usize).ok_or(HIPRTC_ERROR_INVALID_PROGRAM)?;
-        // SAFETY: as above.
-        unsafe { put(program, std::ptr::null_mut()) }
-    })
-}
+    unsafe fn destroy(program: hiprtcProgram) -> Status {
+        PROGRAMS.remove(program as usize).map(|_| ()).ok_or(HIPRTC_ERROR_INVALID_PROGRAM)
+    }
 
-unsafe extern "C" fn hiprtcAddNameExpression(
-    program: hiprtcProgram,
-    expression: *const c_char,
-) -> hiprtcResult {
-    api(|| {
-        // SAFETY: the caller's, by hipRTC's contract.
-        let name = CString::new(unsafe { text(expression) }?).map_err(|_| HIPRTC_ERROR_INVALID_INPUT)?;
+    unsafe fn add_name(program: hiprtcProgram, expression: &CStr) -> Status {
         let program = get(program)?;
         let mut state = program.state();
-        if state.code.is_some() {
-            return Err(HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION);
-        }
-        state.names.insert(name.clone(), name);
+        require(state.code.is_none(), HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION)?;
+        state.names.insert(expression.to_owned(), expression.to_owned());
         Ok(())
-    })
-}
-
-unsafe extern "C" fn hiprtcCompileProgram(
-    program: hiprtcProgram,
-    option_count: c_int,
-    options: *const *const c_char,
-) -> hiprtcResult {
-    api(|| {
-        // SAFETY: the caller's, by hipRTC's contract.
-        let options = unsafe { texts(options, option_count) }?;
-        get(program)?.compile(&options)
-    })
-}
-
-unsafe extern "C" fn hiprtcGetProgramLogSize(program: hiprtcProgram, size: *mut usize) -> hiprtcResult {
-    // SAFETY: the caller's, by hipRTC's contract.
-    api(|| unsafe { put(size, get(program)?.state().log.as_bytes_with_nul().len()) })
-}
-
-unsafe extern "C" fn hiprtcGetProgramLog(program: hiprtcProgram, log: *mut c_char) -> hiprtcResult {
-    api(|| {
-        let program = get(program)?;
-        let state = program.state();
-        // SAFETY: the caller has the room that it was told, by hipRTC's contract.
-        unsafe { copy(log.cast(), state.log.as_bytes_with_nul()) }
-    })
-}
-
-unsafe extern "C" fn hiprtcGetLoweredName(
-    program: hiprtcProgram,
-    expression: *const c_char,
-    lowered: *mut *const c_char,
-) -> hiprtcResult {
-    api(|| {
-        // SAFETY: the caller's, by hipRTC's contract.
-        let name = CString::new(unsafe { text(expression) }?).map_err(|_| HIPRTC_ERROR_INVALID_INPUT)?;
-        let program = get(program)?;
-        let state = program.state();
-        if state.code.is_none() {
-            return Err(HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION);
-        }
-        let name = state.names.get(&name).ok_or(HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID)?;
-        // SAFETY: as above. The text stays where it is until the program is destroyed: no name is added any more.
-        unsafe { put(lowered, name.as_ptr()) }
-    })
-}
-
-unsafe extern "C" fn hiprtcGetCodeSize(program: hiprtcProgram, size: *mut usize) -> hiprtcResult {
-    // SAFETY: the caller's, by hipRTC's contract.
-    api(|| unsafe { put(size, get(program)?.state().code.as_ref().map_or(0, Vec::len)) })
-}
-
-unsafe extern "C" fn hiprtcGetCode(program: hiprtcProgram, code: *mut c_char) -> hiprtcResult {
-    api(|| {
-        let program = get(program)?;
-        let state = program.state();
-        // SAFETY: the caller has the room that it was told, by hipRTC's contract.
-        unsafe { copy(code.cast(), state.code.as_deref().unwrap_or_default()) }
-    })
-}
-
-/// # Safety
-/// `to` is null or has room.
-unsafe fn copy(to: *mut u8, bytes: &[u8]) -> Status {
-    if to.is_null() {
-        return Err(HIPRTC_ERROR_INVALID_INPUT);
     }
-    // SAFETY: the caller's.
-    unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-    Ok(())
+
+    unsafe fn compile(program: hiprtcProgram, options: &[String]) -> Status {
+        get(program)?.compile(options)
+    }
+
+    unsafe fn log_size(program: hiprtcProgram) -> Status<usize> {
+        Ok(get(program)?.state().log.as_bytes_with_nul().len())
+    }
+
+    unsafe fn log(program: hiprtcProgram, to: *mut c_char) -> Status {
+        let program = get(program)?;
+        let state = program.state();
+        let log = state.log.as_bytes_with_nul();
+        // SAFETY: the caller's room.
+        unsafe { to.cast::<u8>().copy_from_nonoverlapping(log.as_ptr(), log.len()) };
+        Ok(())
+    }
+
+    unsafe fn lowered_name(program: hiprtcProgram, expression: &CStr) -> Status<*const c_char> {
+        let program = get(program)?;
+        let state = program.state();
+        require(state.code.is_some(), HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION)?;
+        // The text stays where it is until the program is destroyed: no name is added any more.
+        let name = state.names.get(expression).ok_or(HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID)?;
+        Ok(name.as_ptr())
+    }
+
+    unsafe fn code_size(program: hiprtcProgram) -> Status<usize> {
+        Ok(get(program)?.state().code.as_ref().map_or(0, Vec::len))
+    }
+
+    unsafe fn code(program: hiprtcProgram, to: *mut c_char) -> Status {
+        let program = get(program)?;
+        let state = program.state();
+        let code = state.code.as_deref().unwrap_or_default();
+        // SAFETY: the caller's room.
+        unsafe { to.cast::<u8>().copy_from_nonoverlapping(code.as_ptr(), code.len()) };
+        Ok(())
+    }
 }

@@ -261,7 +261,8 @@ fn other_sources_go_to_the_hosts_compiler() {
     start();
     let source = "#include \"mine.h\"\n\
         template <class T> __global__ void scale(T *x, int n, T by) {\n\
-            for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) x[i] *= by * FACTOR;\n\
+            for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)\n\
+                x[i] *= by * FACTOR;\n\
         }\n\
         extern \"C\" __global__ void root(float *x) { x[blockIdx.x] = sqrtf(x[blockIdx.x]); }\n\
         extern \"C\" __global__ void total(float *x, float *sum) { atomicAdd(sum, x[blockIdx.x]); }\n";

@@ -2,28 +2,16 @@
 //! cubins.
 
 use cudarc::nvrtc::sys as nvrtc;
-use hip_provider::hiprtc::hiprtcGetErrorString;
+use hip_provider::hiprtc::{Programs, Status, table};
 use hip_sys::*;
 use std::{
     ffi::{CStr, CString, c_char, c_int},
-    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
 };
 
 /// hipRTC for NVIDIA GPUs.
 pub fn hiprtc_table() -> Hiprtc {
-    Hiprtc {
-        hiprtcVersion,
-        hiprtcGetErrorString,
-        hiprtcCreateProgram,
-        hiprtcDestroyProgram,
-        hiprtcAddNameExpression,
-        hiprtcCompileProgram,
-        hiprtcGetProgramLogSize,
-        hiprtcGetProgramLog,
-        hiprtcGetLoweredName,
-        hiprtcGetCodeSize,
-        hiprtcGetCode,
-    }
+    table::<Nvrtc>()
 }
 
 /// Read ahead of every program.
@@ -52,24 +40,18 @@ pub fn hiprtc_additions() -> impl Iterator<Item = &'static str> {
 }
 
 /// What NVRTC says of a call, in hipRTC's numbers, which are NVRTC's up to 11.
-fn status(result: nvrtc::nvrtcResult) -> hiprtcResult {
-    let code = result as u32;
-    if code <= HIPRTC_ERROR_INTERNAL_ERROR { code } else { HIPRTC_ERROR_INTERNAL_ERROR }
-}
-
-fn api(body: impl FnOnce() -> hiprtcResult) -> hiprtcResult {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(HIPRTC_ERROR_INTERNAL_ERROR)
-}
-
-fn raw(program: hiprtcProgram) -> nvrtc::nvrtcProgram {
-    program.cast()
+fn status(result: nvrtc::nvrtcResult) -> Status {
+    match result as u32 {
+        HIPRTC_SUCCESS => Ok(()),
+        code => Err(code.min(HIPRTC_ERROR_INTERNAL_ERROR)),
+    }
 }
 
 /// hipRTC's options in NVRTC's spelling. What NVRTC has no word for and always does is left out.
-fn translate(options: &[&str]) -> Vec<String> {
+fn translate(options: &[impl AsRef<str>]) -> Vec<String> {
     let mut all = Vec::with_capacity(options.len() + OWN_OPTIONS.len());
     for option in options {
-        match *option {
+        match option.as_ref() {
             // NVRTC optimises unless told not to.
             "-O1" | "-O2" | "-O3" => {}
             "-O0" => all.push("--device-debug".into()),
@@ -86,143 +68,78 @@ fn translate(options: &[&str]) -> Vec<String> {
     all
 }
 
-unsafe extern "C" fn hiprtcVersion(major: *mut c_int, minor: *mut c_int) -> hiprtcResult {
-    api(|| {
-        if major.is_null() || minor.is_null() {
-            return HIPRTC_ERROR_INVALID_INPUT;
-        }
-        // SAFETY: not null; the caller's, by hipRTC's contract.
-        status(unsafe { nvrtc::nvrtcVersion(major, minor) })
-    })
-}
+/// NVRTC's programs.
+struct Nvrtc;
 
-unsafe extern "C" fn hiprtcCreateProgram(
-    program: *mut hiprtcProgram,
-    source: *const c_char,
-    name: *const c_char,
-    header_count: c_int,
-    headers: *const *const c_char,
-    include_names: *const *const c_char,
-) -> hiprtcResult {
-    api(|| {
-        if program.is_null() {
-            return HIPRTC_ERROR_INVALID_PROGRAM;
-        }
-        if source.is_null()
-            || header_count < 0
-            || (header_count > 0 && (headers.is_null() || include_names.is_null()))
-        {
-            return HIPRTC_ERROR_INVALID_INPUT;
-        }
-        // SAFETY: the caller's texts, as many as said, by hipRTC's contract.
-        let given = |list: *const *const c_char| unsafe {
-            if header_count > 0 { std::slice::from_raw_parts(list, header_count as usize) } else { &[] }
-        };
-        let (texts, names) = (given(headers), given(include_names));
-        if texts.iter().chain(names).any(|text| text.is_null()) {
-            return HIPRTC_ERROR_INVALID_INPUT;
-        }
-        let texts = [&[HEADER.as_ptr()], texts].concat();
-        let names = [&[HEADER_NAME.as_ptr()], names].concat();
-        // SAFETY: as above; NVRTC copies every text.
+impl Programs for Nvrtc {
+    fn version() -> Status<[c_int; 2]> {
+        let [mut major, mut minor] = [0; 2];
+        // SAFETY: the function is NVRTC's, the pointers valid.
+        status(unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) })?;
+        Ok([major, minor])
+    }
+
+    fn create(source: &CStr, name: &CStr, headers: &[(&CStr, &CStr)]) -> Status<hiprtcProgram> {
+        let all = || [(HEADER_NAME, HEADER)].iter().chain(headers);
+        let names: Vec<_> = all().map(|(name, _)| name.as_ptr()).collect();
+        let texts: Vec<_> = all().map(|(_, text)| text.as_ptr()).collect();
+        let (source, name, count) = (source.as_ptr(), name.as_ptr(), texts.len() as c_int);
+        let mut made = ptr::null_mut();
+        // SAFETY: as many texts as said; NVRTC copies every one.
         status(unsafe {
-            let count = texts.len() as c_int;
-            nvrtc::nvrtcCreateProgram(program.cast(), source, name, count, texts.as_ptr(), names.as_ptr())
-        })
-    })
-}
-
-unsafe extern "C" fn hiprtcDestroyProgram(program: *mut hiprtcProgram) -> hiprtcResult {
-    api(|| {
-        if program.is_null() {
-            return HIPRTC_ERROR_INVALID_INPUT;
-        }
-        // SAFETY: the caller's handle, by hipRTC's contract.
-        status(unsafe { nvrtc::nvrtcDestroyProgram(program.cast()) })
-    })
-}
-
-unsafe extern "C" fn hiprtcAddNameExpression(
-    program: hiprtcProgram,
-    expression: *const c_char,
-) -> hiprtcResult {
-    if program.is_null() {
-        return HIPRTC_ERROR_INVALID_PROGRAM;
+            nvrtc::nvrtcCreateProgram(&mut made, source, name, count, texts.as_ptr(), names.as_ptr())
+        })?;
+        Ok(made.cast())
     }
-    if expression.is_null() {
-        return HIPRTC_ERROR_INVALID_INPUT;
-    }
-    // SAFETY: the caller's handle and text, by hipRTC's contract.
-    api(|| status(unsafe { nvrtc::nvrtcAddNameExpression(raw(program), expression) }))
-}
 
-unsafe extern "C" fn hiprtcCompileProgram(
-    program: hiprtcProgram,
-    option_count: c_int,
-    options: *const *const c_char,
-) -> hiprtcResult {
-    api(|| {
-        if program.is_null() {
-            return HIPRTC_ERROR_INVALID_PROGRAM;
-        }
-        if option_count < 0 || (option_count > 0 && options.is_null()) {
-            return HIPRTC_ERROR_INVALID_INPUT;
-        }
-        let mut texts = Vec::new();
-        for at in 0..option_count as usize {
-            // SAFETY: the caller's list of as many texts, by hipRTC's contract.
-            let option = unsafe { *options.add(at) };
-            if option.is_null() {
-                return HIPRTC_ERROR_INVALID_OPTION;
-            }
-            // SAFETY: not null; as above.
-            match unsafe { CStr::from_ptr(option) }.to_str() {
-                Ok(text) => texts.push(text),
-                Err(_) => return HIPRTC_ERROR_INVALID_OPTION,
-            }
-        }
-        let own: Result<Vec<CString>, _> = translate(&texts).into_iter().map(CString::new).collect();
-        let Ok(own) = own else { return HIPRTC_ERROR_INVALID_OPTION };
+    unsafe fn destroy(program: hiprtcProgram) -> Status {
+        // SAFETY: the caller's handle, here and below.
+        status(unsafe { nvrtc::nvrtcDestroyProgram(&mut program.cast()) })
+    }
+
+    unsafe fn add_name(program: hiprtcProgram, expression: &CStr) -> Status {
+        // SAFETY: as above.
+        status(unsafe { nvrtc::nvrtcAddNameExpression(program.cast(), expression.as_ptr()) })
+    }
+
+    unsafe fn compile(program: hiprtcProgram, options: &[String]) -> Status {
+        let own: Result<Vec<CString>, _> = translate(options).into_iter().map(CString::new).collect();
+        let own = own.map_err(|_| HIPRTC_ERROR_INVALID_OPTION)?;
         let list: Vec<*const c_char> = own.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the caller's handle; the options outlive the call.
-        status(unsafe { nvrtc::nvrtcCompileProgram(raw(program), list.len() as c_int, list.as_ptr()) })
-    })
-}
-
-macro_rules! ask {
-    ($( $hip:ident => $cuda:ident ($out:ident: $type:ty); )*) => { $(
-        unsafe extern "C" fn $hip(program: hiprtcProgram, $out: $type) -> hiprtcResult {
-            if program.is_null() {
-                return HIPRTC_ERROR_INVALID_PROGRAM;
-            }
-            if $out.is_null() {
-                return HIPRTC_ERROR_INVALID_INPUT;
-            }
-            // SAFETY: the caller's handle, and room for the answer, by hipRTC's contract.
-            api(|| status(unsafe { nvrtc::$cuda(raw(program), $out) }))
-        }
-    )* };
-}
-ask! {
-    hiprtcGetProgramLogSize => nvrtcGetProgramLogSize(size: *mut usize);
-    hiprtcGetProgramLog => nvrtcGetProgramLog(log: *mut c_char);
-    hiprtcGetCodeSize => nvrtcGetCUBINSize(size: *mut usize);
-    hiprtcGetCode => nvrtcGetCUBIN(code: *mut c_char);
-}
-
-unsafe extern "C" fn hiprtcGetLoweredName(
-    program: hiprtcProgram,
-    expression: *const c_char,
-    lowered: *mut *const c_char,
-) -> hiprtcResult {
-    if program.is_null() {
-        return HIPRTC_ERROR_INVALID_PROGRAM;
+        // SAFETY: as above; the options outlive the call.
+        status(unsafe { nvrtc::nvrtcCompileProgram(program.cast(), list.len() as c_int, list.as_ptr()) })
     }
-    if expression.is_null() || lowered.is_null() {
-        return HIPRTC_ERROR_INVALID_INPUT;
+
+    unsafe fn log_size(program: hiprtcProgram) -> Status<usize> {
+        let mut size = 0;
+        // SAFETY: as above; a valid pointer.
+        status(unsafe { nvrtc::nvrtcGetProgramLogSize(program.cast(), &mut size) })?;
+        Ok(size)
     }
-    // SAFETY: the caller's handle, text and out-pointer, by hipRTC's contract.
-    api(|| status(unsafe { nvrtc::nvrtcGetLoweredName(raw(program), expression, lowered) }))
+
+    unsafe fn log(program: hiprtcProgram, to: *mut c_char) -> Status {
+        // SAFETY: as above; the caller's room.
+        status(unsafe { nvrtc::nvrtcGetProgramLog(program.cast(), to) })
+    }
+
+    unsafe fn lowered_name(program: hiprtcProgram, expression: &CStr) -> Status<*const c_char> {
+        let mut lowered = ptr::null();
+        // SAFETY: as above; a valid pointer.
+        status(unsafe { nvrtc::nvrtcGetLoweredName(program.cast(), expression.as_ptr(), &mut lowered) })?;
+        Ok(lowered)
+    }
+
+    unsafe fn code_size(program: hiprtcProgram) -> Status<usize> {
+        let mut size = 0;
+        // SAFETY: as above; a valid pointer.
+        status(unsafe { nvrtc::nvrtcGetCUBINSize(program.cast(), &mut size) })?;
+        Ok(size)
+    }
+
+    unsafe fn code(program: hiprtcProgram, to: *mut c_char) -> Status {
+        // SAFETY: as above; the caller's room.
+        status(unsafe { nvrtc::nvrtcGetCUBIN(program.cast(), to) })
+    }
 }
 
 #[cfg(test)]

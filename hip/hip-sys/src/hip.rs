@@ -41,9 +41,14 @@ function_table! {
             /// Frees pinned host memory.
             fn hipHostFree(ptr: *mut c_void) -> hipError_t;
             /// Copies in stream order.
-            fn hipMemcpyAsync(dst: *mut c_void, src: *const c_void, size: usize, kind: hipMemcpyKind, stream: hipStream_t) -> hipError_t;
+            fn hipMemcpyAsync(
+                dst: *mut c_void, src: *const c_void, size: usize, kind: hipMemcpyKind, stream: hipStream_t,
+            ) -> hipError_t;
             /// Copies between two devices in stream order.
-            fn hipMemcpyPeerAsync(dst: *mut c_void, dst_device: c_int, src: *const c_void, src_device: c_int, size: usize, stream: hipStream_t) -> hipError_t;
+            fn hipMemcpyPeerAsync(
+                dst: *mut c_void, dst_device: c_int, src: *const c_void, src_device: c_int, size: usize,
+                stream: hipStream_t,
+            ) -> hipError_t;
             /// Fills bytes in stream order.
             fn hipMemsetAsync(dst: *mut c_void, value: c_int, size: usize, stream: hipStream_t) -> hipError_t;
             /// Fills 32-bit words in stream order.
@@ -73,9 +78,15 @@ function_table! {
             /// Unloads a code object.
             fn hipModuleUnload(module: hipModule_t) -> hipError_t;
             /// Finds a kernel in a module.
-            fn hipModuleGetFunction(function: *mut hipFunction_t, module: hipModule_t, name: *const c_char) -> hipError_t;
+            fn hipModuleGetFunction(
+                function: *mut hipFunction_t, module: hipModule_t, name: *const c_char,
+            ) -> hipError_t;
             /// Launches a kernel.
-            fn hipModuleLaunchKernel(function: hipFunction_t, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: hipStream_t, params: *mut *mut c_void, extra: *mut *mut c_void) -> hipError_t;
+            fn hipModuleLaunchKernel(
+                function: hipFunction_t, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+                block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: hipStream_t,
+                params: *mut *mut c_void, extra: *mut *mut c_void,
+            ) -> hipError_t;
             /// Names a status.
             fn hipGetErrorName(error: hipError_t) -> *const c_char;
             /// Describes a status.
@@ -95,13 +106,17 @@ function_table! {
             /// Properties in the layout before HIP 6.0 (what this symbol means in every version).
             fn hipGetDeviceProperties(prop: *mut hipDeviceProp_tR0000, device: c_int) -> hipError_t;
             /// Counts a kernel's blocks that fit on one compute unit.
-            fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: hipFunction_t, block_size: c_int, shared_bytes: usize) -> hipError_t;
+            fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+                blocks: *mut c_int, function: hipFunction_t, block_size: c_int, shared_bytes: usize,
+            ) -> hipError_t;
             /// Takes down what a stream is given from now on, instead of running it.
             fn hipStreamBeginCapture(stream: hipStream_t, mode: hipStreamCaptureMode) -> hipError_t;
             /// Ends a capture and gives what was taken down as a graph.
             fn hipStreamEndCapture(stream: hipStream_t, graph: *mut hipGraph_t) -> hipError_t;
             /// Makes a graph ready to be launched.
-            fn hipGraphInstantiateWithFlags(exec: *mut hipGraphExec_t, graph: hipGraph_t, flags: c_ulonglong) -> hipError_t;
+            fn hipGraphInstantiateWithFlags(
+                exec: *mut hipGraphExec_t, graph: hipGraph_t, flags: c_ulonglong,
+            ) -> hipError_t;
             /// Runs a graph in stream order.
             fn hipGraphLaunch(exec: hipGraphExec_t, stream: hipStream_t) -> hipError_t;
             /// Destroys what is launched; the graph that it was made of stays.

@@ -1,9 +1,8 @@
 //! What the providers of AMD's C API share: the API's functions, their argument checks and statuses, descriptors, and
 //! the allocation map.
 //!
-//! For rocBLAS, devices and copies a provider implements a trait (`Handle`, `Devices`, `Copies`). The
-//! C functions here are generic over it: they check and decode the arguments, as strictly as AMD's
-//! libraries, and call the trait with what is left. For hipRTC and MIOpen this crate has helpers.
+//! Each library's `table` is generic over traits that a provider implements. The C functions here check and decode the
+//! arguments, as strictly as AMD's libraries, and call a trait with what is left.
 #![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
 
 pub mod hiprtc;

@@ -1,40 +1,79 @@
-//! MIOpen: statuses, objects behind pointers, scalars, and what descriptors hold.
+//! MIOpen: its functions over a provider's handle.
+//!
+//! Descriptors and scalars are checked as MIOpen checks them. Buffers are the provider's to check.
 
+mod activation;
+mod batch_norm;
+mod convolution;
 mod descriptor;
+mod functions;
+mod fusion;
+mod pooling;
+mod reduction;
+mod row_norm;
+mod softmax;
+mod tensor;
 
-pub use descriptor::*;
+pub use activation::{Activation, Activations};
+pub use batch_norm::{BatchGradient, BatchNorm, BatchNorms, Inference, Training};
+pub use convolution::{Convolution, ConvolutionBuffers, Convolutions, Convolve, FoundAlgorithm, Kind};
+pub use descriptor::{Described, Own};
+pub use functions::table;
+pub use fusion::Fusions;
+pub use pooling::{Pooling, Poolings};
+pub use reduction::{Reduction, ReductionMemory, Reductions};
+pub use row_norm::{Normalised, RowGradient, RowNorms, Rows};
+pub use softmax::{Softmax, Softmaxes};
+pub use tensor::{Operand, Tensor};
+
+use descriptor::{create, destroy};
 
 use crate::require;
-use core::ffi::{c_char, c_void};
+use core::ffi::c_void;
 use miopen_sys::*;
 
 /// What the body of a function returns; the error is the C status.
 pub type Outcome<T = ()> = Result<T, miopenStatus_t>;
 
-/// Runs a body at the C boundary.
-pub fn status(body: impl FnOnce() -> Outcome) -> miopenStatus_t {
-    crate::boundary(miopenStatusSuccess, miopenStatusInternalError, body)
+/// What a `miopenHandle_t` refers to.
+///
+/// The functions of computations, in traits of their own, are given what was checked but for its memory: operands and
+/// workspaces are where the caller of the C function says, who answers for them.
+pub trait Handle: Sized + 'static {
+    /// What the provider keeps with a tensor's descriptor.
+    type Tensor: Own<Tensor>;
+
+    /// The library's version: major, minor, patch.
+    fn version() -> [usize; 3];
+
+    /// Makes a handle of a stream.
+    fn create(stream: miopenAcceleratorQueue_t) -> Outcome<miopenHandle_t>;
+
+    /// Ends a handle.
+    ///
+    /// # Safety
+    /// It came from [`Handle::create`], and is not used again.
+    unsafe fn destroy(handle: miopenHandle_t) -> Outcome;
+
+    /// Runs the body of a call, in order with the stream's other work.
+    ///
+    /// # Safety
+    /// A handle came from [`Handle::create`] and is not destroyed.
+    unsafe fn with(handle: miopenHandle_t, body: impl FnOnce(&Self) -> Outcome) -> Outcome;
 }
 
-/// A status's name.
+/// Runs the body of a call with its handle.
 ///
 /// # Safety
-/// None is asked for: the signature is that of the table.
-pub unsafe extern "C" fn miopenGetErrorString(error: miopenStatus_t) -> *const c_char {
-    let text: &core::ffi::CStr = match error {
-        miopenStatusSuccess => c"miopenStatusSuccess",
-        miopenStatusNotInitialized => c"miopenStatusNotInitialized",
-        miopenStatusInvalidValue => c"miopenStatusInvalidValue",
-        miopenStatusBadParm => c"miopenStatusBadParm",
-        miopenStatusAllocFailed => c"miopenStatusAllocFailed",
-        miopenStatusInternalError => c"miopenStatusInternalError",
-        miopenStatusNotImplemented => c"miopenStatusNotImplemented",
-        miopenStatusUnsupportedOp => c"miopenStatusUnsupportedOp",
-        miopenStatusGpuOperationsSkipped => c"miopenStatusGpuOperationsSkipped",
-        miopenStatusVersionMismatch => c"miopenStatusVersionMismatch",
-        _ => c"miopenStatusUnknownError",
-    };
-    text.as_ptr()
+/// As [`Handle::with`].
+unsafe fn with<H: Handle>(handle: miopenHandle_t, body: impl FnOnce(&H) -> Outcome) -> miopenStatus_t {
+    // SAFETY: the caller vouches for the handle.
+    status(|| unsafe { H::with(handle, body) })
+}
+
+/// Runs a body at the C boundary.
+fn status(body: impl FnOnce() -> Outcome) -> miopenStatus_t {
+    crate::boundary(miopenStatusSuccess, miopenStatusInternalError, body)
 }
 
 /// What an opaque pointer of the API points to; null is a bad parameter.
@@ -50,7 +89,7 @@ pub unsafe fn object<'a, T, P>(pointer: *mut P) -> Outcome<&'a T> {
 ///
 /// # Safety
 /// As [`object`], and no other thread uses the object: MIOpen's descriptors are not for concurrent change.
-pub unsafe fn object_mut<'a, T, P>(pointer: *mut P) -> Outcome<&'a mut T> {
+unsafe fn object_mut<'a, T, P>(pointer: *mut P) -> Outcome<&'a mut T> {
     // SAFETY: the caller vouches for it.
     unsafe { pointer.cast::<T>().as_mut() }.ok_or(miopenStatusBadParm)
 }
@@ -59,7 +98,7 @@ pub unsafe fn object_mut<'a, T, P>(pointer: *mut P) -> Outcome<&'a mut T> {
 ///
 /// # Safety
 /// A non-null `to` is valid for a write.
-pub unsafe fn give<T, P>(to: *mut *mut P, value: T) -> Outcome {
+unsafe fn give<T, P>(to: *mut *mut P, value: T) -> Outcome {
     require(!to.is_null(), miopenStatusBadParm)?;
     // SAFETY: not null, so valid by the caller's contract.
     unsafe { to.write(Box::into_raw(Box::new(value)).cast::<P>()) };
@@ -81,7 +120,7 @@ pub unsafe fn take<T, P>(pointer: *mut P) -> Outcome {
 ///
 /// # Safety
 /// A non-null `to` is valid for a write.
-pub unsafe fn answer<T>(to: *mut T, value: T) -> Outcome {
+unsafe fn answer<T>(to: *mut T, value: T) -> Outcome {
     require(!to.is_null(), miopenStatusBadParm)?;
     // SAFETY: not null, so valid by the caller's contract.
     unsafe { to.write(value) };
@@ -108,7 +147,7 @@ pub unsafe fn scalar(pointer: *const c_void, data: miopenDataType_t) -> Outcome<
 ///
 /// # Safety
 /// As [`scalar`].
-pub unsafe fn plain_scalars(alpha: *const c_void, beta: *const c_void, data: miopenDataType_t) -> Outcome {
+unsafe fn plain_scalars(alpha: *const c_void, beta: *const c_void, data: miopenDataType_t) -> Outcome {
     // SAFETY: the caller vouches for both.
     let (alpha, beta) = unsafe { (scalar(alpha, data)?, scalar(beta, data)?) };
     require(alpha == 1.0 && beta == 0.0, miopenStatusNotImplemented)

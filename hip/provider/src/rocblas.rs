@@ -20,7 +20,7 @@ use rocblas_sys::*;
 pub type Outcome<T = ()> = Result<T, rocblas_status>;
 
 /// What a `rocblas_handle` points to.
-pub trait Handle: Real<f32> + Real<f64> + Sized + 'static {
+pub trait Handle: Real<f32> + Real<f64> + Mixed + Sized + 'static {
     /// The library's version, `5.2.0` say.
     fn version() -> &'static CStr;
 
@@ -56,7 +56,10 @@ pub trait Handle: Real<f32> + Real<f64> + Sized + 'static {
 
     /// Whether so many bytes are the runtime's memory.
     fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool;
+}
 
+/// What a handle computes in several types.
+pub trait Mixed {
     /// Multiplies, with operands of one type and sums of another.
     ///
     /// # Safety

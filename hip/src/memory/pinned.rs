@@ -145,7 +145,8 @@ impl State {
 /// New pinned memory. If the host can pin no more, `give_back` frees cached blocks, returns their
 /// bytes, and the allocation is tried again.
 fn pin(context: &Arc<Context>, size: usize, give_back: impl FnOnce() -> usize) -> Result<PinnedBlock> {
-    let full = |error: &Error| matches!(error, Error::Device { code, .. } if *code == hip_sys::hipErrorOutOfMemory as i32);
+    const FULL: i32 = hip_sys::hipErrorOutOfMemory as i32;
+    let full = |error: &Error| matches!(error, Error::Device { code: FULL, .. });
     match PinnedBlock::new(context, size) {
         Err(error) if full(&error) && give_back() > 0 => PinnedBlock::new(context, size),
         result => result,

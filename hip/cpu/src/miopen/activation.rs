@@ -1,18 +1,16 @@
 //! Activations. The formulas are those of MIOpen's reference for `miopenActivationMode_t`.
 
 use super::Shared;
-use super::handle::in_order;
+use super::handle::{Handle, Operand, packed};
 use super::status::{by_single, input, output};
-use super::tensor::tensor;
 use crate::numeric::element::Single;
 use crate::runtime::parallel_ranges;
 use core::ffi::c_void;
-use hip_provider::miopen::{Described, Outcome, object, plain_scalars};
-use hip_provider::require;
+use hip_provider::miopen::{self as provider, Activations, Described, Outcome};
 use miopen_sys::*;
 
-/// What a `miopenActivationDescriptor_t` points to.
-type Own = Described<hip_provider::miopen::Activation, ()>;
+/// A descriptor of an activation.
+type Own = Described<provider::Activation, ()>;
 
 /// An activation and its parameters.
 #[derive(Clone, Copy, Debug)]
@@ -23,11 +21,14 @@ pub(super) struct Activation {
     gamma: f32,
 }
 
-impl Activation {
-    pub(super) fn new(mode: miopenActivationMode_t, [alpha, beta, gamma]: [f64; 3]) -> Self {
-        Activation { mode, alpha: alpha as f32, beta: beta as f32, gamma: gamma as f32 }
+impl From<&provider::Activation> for Activation {
+    fn from(own: &provider::Activation) -> Self {
+        let [alpha, beta, gamma] = own.parameters.map(|parameter| parameter as f32);
+        Activation { mode: own.mode, alpha, beta, gamma }
     }
+}
 
+impl Activation {
     pub(super) fn forward(self, x: f32) -> f32 {
         let Activation { mode, alpha, beta, gamma } = self;
         match mode {
@@ -118,33 +119,7 @@ fn forward<T: Single>(activation: Activation, len: usize, x: *const c_void, y: *
     Ok(())
 }
 
-pub(super) unsafe extern "C" fn miopenActivationForward(
-    handle: miopenHandle_t,
-    activDesc: miopenActivationDescriptor_t,
-    alpha: *const c_void,
-    xDesc: miopenTensorDescriptor_t,
-    x: *const c_void,
-    beta: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *mut c_void,
-) -> miopenStatus_t {
-    in_order(handle, |_| {
-        // SAFETY: the caller's handle, descriptors and scalars.
-        let (activation, shape) = unsafe {
-            let own = object::<Own, _>(activDesc)?;
-            let activation = Activation::new(own.mode, own.parameters);
-            let (x, y) = (tensor(xDesc)?, tensor(yDesc)?);
-            require(x.dims == y.dims && x.data == y.data, miopenStatusBadParm)?;
-            x.require_packed()?;
-            y.require_packed()?;
-            plain_scalars(alpha, beta, x.data)?;
-            (activation, x)
-        };
-        by_single!(shape.data, forward(activation, shape.count(), x, y))
-    })
-}
-
-type Gradients = (*const c_void, *const c_void, *const c_void, *mut c_void);
+type Gradients = (*mut c_void, *mut c_void, *mut c_void, *mut c_void);
 
 fn backward<T: Single>(activation: Activation, len: usize, (y, dy, x, dx): Gradients) -> Outcome {
     // SAFETY: the caller's buffers; dx may be dy: an element is read before it is written.
@@ -168,33 +143,23 @@ fn backward<T: Single>(activation: Activation, len: usize, (y, dy, x, dx): Gradi
     Ok(())
 }
 
-pub(super) unsafe extern "C" fn miopenActivationBackward(
-    handle: miopenHandle_t,
-    activDesc: miopenActivationDescriptor_t,
-    alpha: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *const c_void,
-    dyDesc: miopenTensorDescriptor_t,
-    dy: *const c_void,
-    xDesc: miopenTensorDescriptor_t,
-    x: *const c_void,
-    beta: *const c_void,
-    dxDesc: miopenTensorDescriptor_t,
-    dx: *mut c_void,
-) -> miopenStatus_t {
-    in_order(handle, |_| {
-        // SAFETY: the caller's handle, descriptors and scalars.
-        let (activation, shape) = unsafe {
-            let own = object::<Own, _>(activDesc)?;
-            let activation = Activation::new(own.mode, own.parameters);
-            let all = [tensor(xDesc)?, tensor(yDesc)?, tensor(dyDesc)?, tensor(dxDesc)?];
-            for other in all {
-                require(other.dims == all[0].dims && other.data == all[0].data, miopenStatusBadParm)?;
-                other.require_packed()?;
-            }
-            plain_scalars(alpha, beta, all[0].data)?;
-            (activation, all[0])
-        };
-        by_single!(shape.data, backward(activation, shape.count(), (y, dy, x, dx)))
-    })
+impl Activations for Handle {
+    type Own = ();
+
+    unsafe fn activation_forward(&self, activation: &Own, x: &Operand<'_>, y: &Operand<'_>) -> Outcome {
+        packed(&[x, y])?;
+        by_single!(x.data, forward((&**activation).into(), x.count(), x.at, y.at))
+    }
+
+    unsafe fn activation_backward(
+        &self,
+        activation: &Own,
+        x: &Operand<'_>,
+        y: &Operand<'_>,
+        dy: &Operand<'_>,
+        dx: &Operand<'_>,
+    ) -> Outcome {
+        packed(&[x, y, dy, dx])?;
+        by_single!(x.data, backward((&**activation).into(), x.count(), (y.at, dy.at, x.at, dx.at)))
+    }
 }

@@ -1,30 +1,15 @@
 //! Pooling.
 
-use super::handle::in_order;
+use super::handle::{Handle, Operand};
 use super::status::{by_float, by_single, input, output};
-use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
 use crate::runtime::parallel;
 use core::ffi::c_void;
-use hip_provider::miopen::{Described, Outcome, Pooling, answer, object, plain_scalars, status};
-use hip_provider::require;
+use hip_provider::miopen::{Described, Outcome, Pooling, Poolings, Tensor};
 use miopen_sys::*;
 
-/// What a `miopenPoolingDescriptor_t` points to.
+/// A descriptor of a pooling.
 type Own = Described<Pooling, ()>;
-
-pub(super) unsafe extern "C" fn miopenPoolingGetWorkSpaceSizeV2(
-    poolDesc: miopenPoolingDescriptor_t,
-    yDesc: miopenTensorDescriptor_t,
-    workSpaceSize: *mut usize,
-) -> miopenStatus_t {
-    // SAFETY: the caller's descriptors and out-pointer.
-    status(|| unsafe {
-        let pooling = object::<Own, _>(poolDesc)?;
-        let y = tensor(yDesc)?;
-        answer(workSpaceSize, pooling.workspace(y.count()))
-    })
-}
 
 /// The shape of a call, always with three axes.
 struct Shape {
@@ -39,16 +24,11 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(pooling: &Pooling, x: &Tensor, y: &Tensor) -> Outcome<Shape> {
-        let rank = pooling.window.len() + 2;
-        require(x.dims.len() == rank && y.dims.len() == rank && x.data == y.data, miopenStatusBadParm)?;
-        require(x.dims[..2] == y.dims[..2], miopenStatusBadParm)?;
-        x.require_packed()?;
-        y.require_packed()?;
+    fn new(pooling: &Pooling, x: &Tensor, y: &Tensor) -> Shape {
         let spatial = |values: &[usize], default: usize| -> [usize; 3] {
             if let [h, w] = *values { [default, h, w] } else { [values[0], values[1], values[2]] }
         };
-        let shape = Shape {
+        Shape {
             planes: x.dims[0] * x.dims[1],
             input: spatial(&x.dims[2..], 1),
             output: spatial(&y.dims[2..], 1),
@@ -57,14 +37,7 @@ impl Shape {
             pad: spatial(&pooling.pad, 0),
             mode: pooling.mode,
             index_mode: pooling.index_mode,
-        };
-        for axis in 0..3 {
-            let padded = shape.input[axis] + 2 * shape.pad[axis];
-            require(padded >= shape.window[axis], miopenStatusBadParm)?;
-            let expected = (padded - shape.window[axis]) / shape.stride[axis] + 1;
-            require(shape.output[axis] == expected, miopenStatusBadParm)?;
         }
-        Ok(shape)
     }
 
     fn input_plane(&self) -> usize {
@@ -151,18 +124,17 @@ fn max_forward<T: Single, I: Index>(
     shape: &Shape,
     x: *const c_void,
     y: *mut c_void,
-    indices: Option<(*mut c_void, usize)>,
+    indices: Option<*mut c_void>,
 ) -> Outcome {
     let (input_plane, output_plane) = (shape.input_plane(), shape.output_plane());
     // SAFETY: the caller's buffers.
     let (x, y) =
         unsafe { (input::<T>(x, shape.planes * input_plane)?, output::<T>(y, shape.planes * output_plane)?) };
     let indices = match indices {
-        Some((workspace, size)) => {
-            let len = shape.planes * output_plane;
-            require(size >= len * size_of::<I>(), miopenStatusBadParm)?;
+        Some(workspace) => {
             // SAFETY: the caller's workspace.
-            Some(super::Shared(unsafe { output::<I>(workspace, len)? }.as_mut_ptr()))
+            let indices = unsafe { output::<I>(workspace, shape.planes * output_plane)? };
+            Some(super::Shared(indices.as_mut_ptr()))
         }
         None => None,
     };
@@ -252,57 +224,10 @@ fn average_forward<T: Single>(shape: &Shape, x: *const c_void, y: *mut c_void) -
     Ok(())
 }
 
-pub(super) unsafe extern "C" fn miopenPoolingForward(
-    handle: miopenHandle_t,
-    poolDesc: miopenPoolingDescriptor_t,
-    alpha: *const c_void,
-    xDesc: miopenTensorDescriptor_t,
-    x: *const c_void,
-    beta: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *mut c_void,
-    do_backward: bool,
-    workSpace: *mut c_void,
-    workSpaceSize: usize,
-) -> miopenStatus_t {
-    in_order(handle, |_| {
-        // SAFETY: the caller's handle, descriptors and scalars.
-        let (pooling, data, shape) = unsafe {
-            let pooling = object::<Own, _>(poolDesc)?;
-            let (x, y) = (tensor(xDesc)?, tensor(yDesc)?);
-            plain_scalars(alpha, beta, x.data)?;
-            (pooling, x.data, Shape::new(pooling, x, y)?)
-        };
-        if pooling.mode != miopenPoolingMax {
-            return by_single!(data, average_forward(&shape, x, y));
-        }
-        let indices = do_backward.then_some((workSpace, workSpaceSize));
-        if indices.is_some() {
-            check_index(pooling, &shape)?;
-        }
-        match pooling.index {
-            miopenIndexUint8 => by_single!(data, max_u8(&shape, x, y, indices)),
-            miopenIndexUint16 => by_single!(data, max_u16(&shape, x, y, indices)),
-            miopenIndexUint32 => by_single!(data, max_u32(&shape, x, y, indices)),
-            _ => by_single!(data, max_u64(&shape, x, y, indices)),
-        }
-    })
-}
-
-/// Refuses an index type that can't count what its mode asks it to.
-fn check_index(pooling: &Pooling, shape: &Shape) -> Outcome {
-    let places: usize = match pooling.index_mode {
-        miopenPoolingWorkspaceIndexMask => shape.window.iter().product(),
-        _ => shape.input_plane(),
-    };
-    let bits = 8 * pooling.index_size() as u32;
-    require(bits == 64 || places as u128 <= 1u128 << bits, miopenStatusBadParm)
-}
-
 macro_rules! by_index {
     ($($forward:ident $backward:ident $t:ty;)+) => { $(
         fn $forward<T: Single>(
-            shape: &Shape, x: *const c_void, y: *mut c_void, indices: Option<(*mut c_void, usize)>,
+            shape: &Shape, x: *const c_void, y: *mut c_void, indices: Option<*mut c_void>,
         ) -> Outcome {
             max_forward::<T, $t>(shape, x, y, indices)
         }
@@ -400,41 +325,45 @@ fn average_backward<T: Single>(shape: &Shape, dy: *const c_void, dx: *mut c_void
     Ok(())
 }
 
-pub(super) unsafe extern "C" fn miopenPoolingBackward(
-    handle: miopenHandle_t,
-    poolDesc: miopenPoolingDescriptor_t,
-    alpha: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *const c_void,
-    dyDesc: miopenTensorDescriptor_t,
-    dy: *const c_void,
-    xDesc: miopenTensorDescriptor_t,
-    x: *const c_void,
-    beta: *const c_void,
-    dxDesc: miopenTensorDescriptor_t,
-    dx: *mut c_void,
-    workSpace: *mut c_void,
-) -> miopenStatus_t {
-    // The values of x and y themselves are not read: MIOpen takes them and uses the indices.
-    let _ = (y, x);
-    in_order(handle, |_| {
-        // SAFETY: the caller's handle, descriptors and scalars.
-        let (pooling, data, shape) = unsafe {
-            let pooling = object::<Own, _>(poolDesc)?;
-            let (y, dy, x, dx) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
-            plain_scalars(alpha, beta, dx.data)?;
-            require(y == dy && x == dx, miopenStatusBadParm)?;
-            (pooling, dx.data, Shape::new(pooling, dx, dy)?)
-        };
+impl Poolings for Handle {
+    type Own = ();
+
+    unsafe fn pool_forward(
+        &self,
+        pooling: &Own,
+        x: &Operand<'_>,
+        y: &Operand<'_>,
+        indices: Option<*mut c_void>,
+    ) -> Outcome {
+        let shape = Shape::new(pooling, x, y);
         if pooling.mode != miopenPoolingMax {
-            return by_float!(data, average_backward(&shape, dy, dx));
+            return by_single!(x.data, average_forward(&shape, x.at, y.at));
         }
-        check_index(pooling, &shape)?;
         match pooling.index {
-            miopenIndexUint8 => by_float!(data, max_back_u8(&shape, dy, dx, workSpace)),
-            miopenIndexUint16 => by_float!(data, max_back_u16(&shape, dy, dx, workSpace)),
-            miopenIndexUint32 => by_float!(data, max_back_u32(&shape, dy, dx, workSpace)),
-            _ => by_float!(data, max_back_u64(&shape, dy, dx, workSpace)),
+            miopenIndexUint8 => by_single!(x.data, max_u8(&shape, x.at, y.at, indices)),
+            miopenIndexUint16 => by_single!(x.data, max_u16(&shape, x.at, y.at, indices)),
+            miopenIndexUint32 => by_single!(x.data, max_u32(&shape, x.at, y.at, indices)),
+            _ => by_single!(x.data, max_u64(&shape, x.at, y.at, indices)),
         }
-    })
+    }
+
+    unsafe fn pool_backward(
+        &self,
+        pooling: &Own,
+        _: [&Operand<'_>; 2],
+        dy: &Operand<'_>,
+        dx: &Operand<'_>,
+        indices: *mut c_void,
+    ) -> Outcome {
+        let shape = Shape::new(pooling, dx, dy);
+        if pooling.mode != miopenPoolingMax {
+            return by_float!(dx.data, average_backward(&shape, dy.at, dx.at));
+        }
+        match pooling.index {
+            miopenIndexUint8 => by_float!(dx.data, max_back_u8(&shape, dy.at, dx.at, indices)),
+            miopenIndexUint16 => by_float!(dx.data, max_back_u16(&shape, dy.at, dx.at, indices)),
+            miopenIndexUint32 => by_float!(dx.data, max_back_u32(&shape, dy.at, dx.at, indices)),
+            _ => by_float!(dx.data, max_back_u64(&shape, dy.at, dx.at, indices)),
+        }
+    }
 }

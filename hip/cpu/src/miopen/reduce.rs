@@ -1,71 +1,66 @@
 //! `miopenReduceTensor`.
 
 use super::Shared;
-use super::handle::in_order;
+use super::handle::{Handle, Operand};
 use super::status::{input, output};
-use super::tensor::{Tensor, at, for_each_index, tensor};
 use crate::numeric::element::{Element, Real};
 use crate::runtime::parallel;
-use core::ffi::c_void;
 use half::{bf16, f16};
-use hip_provider::miopen::{Described, Outcome, Reduction, answer, check_reduced, object, scalar};
+use hip_provider::miopen::{Described, Outcome, Reduction, ReductionMemory, Reductions, Tensor, scalar};
 use hip_provider::require;
 use miopen_sys::*;
 
-/// What a `miopenReduceTensorDescriptor_t` points to.
+/// A descriptor of a reduction.
 type Own = Described<Reduction, ()>;
 
-pub(super) unsafe extern "C" fn miopenGetReductionIndicesSize(
-    handle: miopenHandle_t,
-    reduceTensorDesc: miopenReduceTensorDescriptor_t,
-    aDesc: miopenTensorDescriptor_t,
-    cDesc: miopenTensorDescriptor_t,
-    sizeInBytes: *mut usize,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors and out-pointer.
-    in_order(handle, |_| unsafe {
-        let (a, c) = (tensor(aDesc)?, tensor(cDesc)?);
-        check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
-        answer(sizeInBytes, object::<Own, _>(reduceTensorDesc)?.index_bytes(c.count()))
-    })
+/// Calls `visit` with every element's coordinates.
+fn for_each_index(dims: &[usize], mut visit: impl FnMut(&[usize])) {
+    if dims.contains(&0) {
+        return;
+    }
+    let mut at = vec![0; dims.len()];
+    loop {
+        visit(&at);
+        let mut axis = dims.len();
+        loop {
+            if axis == 0 {
+                return;
+            }
+            axis -= 1;
+            at[axis] += 1;
+            if at[axis] < dims[axis] {
+                break;
+            }
+            at[axis] = 0;
+        }
+    }
 }
 
-pub(super) unsafe extern "C" fn miopenGetReductionWorkspaceSize(
-    handle: miopenHandle_t,
-    reduceTensorDesc: miopenReduceTensorDescriptor_t,
-    aDesc: miopenTensorDescriptor_t,
-    cDesc: miopenTensorDescriptor_t,
-    sizeInBytes: *mut usize,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors and out-pointer.
-    in_order(handle, |_| unsafe {
-        object::<Own, _>(reduceTensorDesc)?;
-        let (a, c) = (tensor(aDesc)?, tensor(cDesc)?);
-        check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
-        answer(sizeInBytes, 0)
-    })
+/// The offset of coordinates; an axis of length 1 is broadcast.
+fn at(tensor: &Tensor, index: &[usize]) -> usize {
+    (0..index.len())
+        .map(|axis| if tensor.dims[axis] == 1 { 0 } else { index[axis] * tensor.strides[axis] })
+        .sum()
 }
 
-struct Call<'a> {
-    reduction: Reduction,
-    a: (&'a Tensor, *const c_void),
-    c: (&'a Tensor, *mut c_void),
-    indices: Option<*mut c_void>,
-    alpha: f64,
-    beta: f64,
-}
-
-fn reduce<T: Element>(call: &Call<'_>) -> Outcome {
-    let (a, c) = (call.a.0, call.c.0);
-    // SAFETY: the caller's buffers.
-    let (values, to, indices) = unsafe {
+/// # Safety
+/// The memory's scalars are readable.
+unsafe fn reduce<T: Element>(
+    reduction: &Reduction,
+    a: &Operand<'_>,
+    c: &Operand<'_>,
+    memory: &ReductionMemory,
+) -> Outcome {
+    // SAFETY: the caller's buffers and scalars.
+    let (values, to, indices, [alpha, beta]) = unsafe {
         (
-            input::<T>(call.a.1, a.span())?,
-            Shared(output::<T>(call.c.1, c.span())?.as_mut_ptr()),
-            match call.indices {
-                Some(indices) => Some(Shared(output::<i32>(indices, c.count())?.as_mut_ptr())),
-                None => None,
+            input::<T>(a.at, a.span())?,
+            Shared(output::<T>(c.at, c.span())?.as_mut_ptr()),
+            match reduction.indices {
+                true => Some(Shared(output::<i32>(memory.indices, c.count())?.as_mut_ptr())),
+                false => None,
             },
+            [scalar(memory.scalars[0], a.data)?, scalar(memory.scalars[1], a.data)?],
         )
     };
     // Offsets of the elements that meet in one result, from the first of them; and each result's first.
@@ -80,9 +75,8 @@ fn reduce<T: Element>(call: &Call<'_>) -> Outcome {
         results.push(((0..index.len()).map(|i| index[i] * a.strides[i]).sum::<usize>(), at(c, index)));
     });
     let each = (1usize << 13).div_ceil(offsets.len().max(1));
-    let op = call.reduction.op;
-    let nan = call.reduction.nan == MIOPEN_PROPAGATE_NAN;
-    let (alpha, beta) = (call.alpha, call.beta);
+    let op = reduction.op;
+    let nan = reduction.nan == MIOPEN_PROPAGATE_NAN;
     parallel(results.len().div_ceil(each), |task| {
         let own = results.iter().enumerate().skip(task * each).take(each);
         for (result, &(first, place)) in own {
@@ -145,45 +139,36 @@ fn pick<A: Real>(
     best
 }
 
-pub(super) unsafe extern "C" fn miopenReduceTensor(
-    handle: miopenHandle_t,
-    reduceTensorDesc: miopenReduceTensorDescriptor_t,
-    indices: *mut c_void,
-    indicesSizeInBytes: usize,
-    _workspace: *mut c_void,
-    _workspaceSizeInBytes: usize,
-    alpha: *const c_void,
-    aDesc: miopenTensorDescriptor_t,
-    A: *const c_void,
-    beta: *const c_void,
-    cDesc: miopenTensorDescriptor_t,
-    C: *mut c_void,
-) -> miopenStatus_t {
-    in_order(handle, |_| {
-        // SAFETY: the caller's handle, descriptors and scalars.
-        let call = unsafe {
-            let reduction: Reduction = **object::<Own, _>(reduceTensorDesc)?;
-            let (a, c) = (tensor(aDesc)?, tensor(cDesc)?);
-            check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
-            let bytes = reduction.index_bytes(c.count());
-            require(indicesSizeInBytes >= bytes, miopenStatusBadParm)?;
-            // Double data need double sums; the other types are summed in f32 whatever was asked.
-            require(a.data != miopenDouble || reduction.compute == miopenDouble, miopenStatusBadParm)?;
-            Call {
-                reduction,
-                a: (a, A),
-                c: (c, C),
-                indices: (bytes > 0).then_some(indices),
-                alpha: scalar(alpha, a.data)?,
-                beta: scalar(beta, a.data)?,
+impl Reductions for Handle {
+    type Own = ();
+
+    fn reduction_workspace(
+        &self,
+        _: &Own,
+        _: &Described<Tensor, ()>,
+        _: &Described<Tensor, ()>,
+    ) -> Outcome<usize> {
+        Ok(0)
+    }
+
+    unsafe fn reduce(
+        &self,
+        reduction: &Own,
+        a: &Operand<'_>,
+        c: &Operand<'_>,
+        memory: &ReductionMemory,
+    ) -> Outcome {
+        // Double data need double sums; the other types are summed in f32 whatever was asked.
+        require(a.data != miopenDouble || reduction.compute == miopenDouble, miopenStatusBadParm)?;
+        // SAFETY: the provider read the scalars.
+        unsafe {
+            match a.data {
+                miopenFloat => reduce::<f32>(reduction, a, c, memory),
+                miopenHalf => reduce::<f16>(reduction, a, c, memory),
+                miopenBFloat16 => reduce::<bf16>(reduction, a, c, memory),
+                miopenDouble => reduce::<f64>(reduction, a, c, memory),
+                _ => Err(miopenStatusNotImplemented),
             }
-        };
-        match call.a.0.data {
-            miopenFloat => reduce::<f32>(&call),
-            miopenHalf => reduce::<f16>(&call),
-            miopenBFloat16 => reduce::<bf16>(&call),
-            miopenDouble => reduce::<f64>(&call),
-            _ => Err(miopenStatusNotImplemented),
         }
-    })
+    }
 }

@@ -1,15 +1,13 @@
 //! Softmax.
 
 use super::Shared;
-use super::handle::in_order;
+use super::handle::{Handle, Operand, packed};
 use super::status::{by_single, input, output};
-use super::tensor::{Tensor, tensor};
 use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
 use crate::runtime::parallel;
 use core::ffi::c_void;
-use hip_provider::miopen::{Outcome, scalar};
-use hip_provider::require;
+use hip_provider::miopen::{Outcome, Softmax, Softmaxes, scalar};
 use miopen_sys::*;
 
 /// A call: `outer` blocks of `count` values that sum to one, `inner` apart.
@@ -23,23 +21,24 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(
-        x: &Tensor,
-        others: &[&Tensor],
-        algorithm: miopenSoftmaxAlgorithm_t,
-        mode: miopenSoftmaxMode_t,
-        scalars: (f64, f64),
-    ) -> Outcome<Shape> {
-        require(algorithm.name().is_some() && mode.name().is_some(), miopenStatusBadParm)?;
-        for other in others {
-            require(x.data == other.data && x.dims == other.dims, miopenStatusBadParm)?;
-            other.require_packed()?;
-        }
-        x.require_packed()?;
-        let (batch, channels, pixels) = x.planes()?;
-        let (count, inner) =
-            if mode == MIOPEN_SOFTMAX_MODE_CHANNEL { (channels, pixels) } else { (channels * pixels, 1) };
-        Ok(Shape { outer: batch, count, inner, algorithm, alpha: scalars.0 as f32, beta: scalars.1 as f32 })
+    /// # Safety
+    /// The scalars are readable.
+    unsafe fn new(softmax: Softmax, x: &Operand<'_>) -> Outcome<Shape> {
+        let (outer, channels, pixels) = x.planes()?;
+        let (count, inner) = match softmax.mode {
+            MIOPEN_SOFTMAX_MODE_CHANNEL => (channels, pixels),
+            _ => (channels * pixels, 1),
+        };
+        // SAFETY: the caller vouches for them.
+        let [alpha, beta] = softmax.scalars.map(|pointer| unsafe { scalar(pointer, x.data) });
+        Ok(Shape {
+            outer,
+            count,
+            inner,
+            algorithm: softmax.algorithm,
+            alpha: alpha? as f32,
+            beta: beta? as f32,
+        })
     }
 
     fn len(&self) -> usize {
@@ -110,28 +109,6 @@ fn forward<T: Single>(shape: &Shape, x: *const c_void, y: *mut c_void) -> Outcom
     Ok(())
 }
 
-pub(super) unsafe extern "C" fn miopenSoftmaxForward_V2(
-    handle: miopenHandle_t,
-    alpha: *const c_void,
-    xDesc: miopenTensorDescriptor_t,
-    x: *const c_void,
-    beta: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *mut c_void,
-    algorithm: miopenSoftmaxAlgorithm_t,
-    mode: miopenSoftmaxMode_t,
-) -> miopenStatus_t {
-    in_order(handle, |_| {
-        // SAFETY: the caller's handle, descriptors and scalars.
-        let (data, shape) = unsafe {
-            let (x, y) = (tensor(xDesc)?, tensor(yDesc)?);
-            let scalars = (scalar(alpha, x.data)?, scalar(beta, x.data)?);
-            (x.data, Shape::new(x, &[y], algorithm, mode, scalars)?)
-        };
-        by_single!(data, forward(&shape, x, y))
-    })
-}
-
 fn backward<T: Single>(shape: &Shape, y: *const c_void, dy: *const c_void, dx: *mut c_void) -> Outcome {
     // SAFETY: the caller's buffers; dx may be dy: a column is read before it is written.
     let (y, dy, dx) = unsafe {
@@ -160,26 +137,24 @@ fn backward<T: Single>(shape: &Shape, y: *const c_void, dy: *const c_void, dx: *
     Ok(())
 }
 
-pub(super) unsafe extern "C" fn miopenSoftmaxBackward_V2(
-    handle: miopenHandle_t,
-    alpha: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *const c_void,
-    dyDesc: miopenTensorDescriptor_t,
-    dy: *const c_void,
-    beta: *const c_void,
-    dxDesc: miopenTensorDescriptor_t,
-    dx: *mut c_void,
-    algorithm: miopenSoftmaxAlgorithm_t,
-    mode: miopenSoftmaxMode_t,
-) -> miopenStatus_t {
-    in_order(handle, |_| {
-        // SAFETY: the caller's handle, descriptors and scalars.
-        let (data, shape) = unsafe {
-            let (y, dy, dx) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(dxDesc)?);
-            let scalars = (scalar(alpha, y.data)?, scalar(beta, y.data)?);
-            (y.data, Shape::new(y, &[dy, dx], algorithm, mode, scalars)?)
-        };
-        by_single!(data, backward(&shape, y, dy, dx))
-    })
+impl Softmaxes for Handle {
+    unsafe fn softmax_forward(&self, softmax: Softmax, x: &Operand<'_>, y: &Operand<'_>) -> Outcome {
+        packed(&[x, y])?;
+        // SAFETY: the provider read the scalars.
+        let shape = unsafe { Shape::new(softmax, x) }?;
+        by_single!(x.data, forward(&shape, x.at, y.at))
+    }
+
+    unsafe fn softmax_backward(
+        &self,
+        softmax: Softmax,
+        y: &Operand<'_>,
+        dy: &Operand<'_>,
+        dx: &Operand<'_>,
+    ) -> Outcome {
+        packed(&[y, dy, dx])?;
+        // SAFETY: as above.
+        let shape = unsafe { Shape::new(softmax, y) }?;
+        by_single!(y.data, backward(&shape, y.at, dy.at, dx.at))
+    }
 }

@@ -6,7 +6,7 @@ use crate::numeric::multiply::Scalar;
 use crate::settings::Failure;
 use core::ffi::{CStr, c_void};
 use hip_provider::require;
-use hip_provider::rocblas::{Geam, Gemm, Gemv, Outcome, Real, Types};
+use hip_provider::rocblas::{Geam, Gemm, Gemv, Mixed, Outcome, Real, Types};
 use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
@@ -70,7 +70,9 @@ impl hip_provider::rocblas::Handle for Handle {
     fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool {
         is_device_memory(pointer, bytes)
     }
+}
 
+impl Mixed for Handle {
     unsafe fn gemm_ex(&mut self, call: &Gemm, types: Types) -> Outcome {
         // SAFETY: the caller's checked call.
         unsafe { gemm_ex::run_types(call, types) };

@@ -1,6 +1,7 @@
 //! Copies and fills. Large ones are spread over the cores.
 
 use super::{
+    Host,
     device::device,
     memory::{LIVE, Own},
     pool::parallel_ranges,
@@ -56,9 +57,7 @@ fn fill(to: *mut c_void, bytes: usize, write: impl Fn(*mut u8, usize) + Sync) ->
 }
 
 /// Copies are this process's own, in the calling thread's turn.
-pub(super) struct Memory;
-
-impl Copies for Memory {
+impl Copies for Host {
     type Own = Own;
 
     fn live() -> &'static Allocations<Own> {

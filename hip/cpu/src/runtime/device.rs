@@ -1,18 +1,18 @@
 //! Devices: what they are, which one is current, and their locks.
 
 use super::{
+    Host,
     error::Fault,
-    memory::{available_memory, total_memory},
+    machine::{available_memory, cpu, total_memory},
     settings,
 };
 use crate::{abi::SHARED_BYTES, arch::arch_name};
-use hip_provider::runtime::{Devices, Status, api, copy_text, put};
+use hip_provider::runtime::{self, Devices, Status};
 use hip_sys::*;
 use std::{
     cell::Cell,
     collections::HashSet,
-    ffi::{c_char, c_int, c_uint},
-    fs,
+    ffi::c_int,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
@@ -99,11 +99,7 @@ fn devices() -> Result<&'static [Device], hipError_t> {
 
 /// A device by its index.
 pub(crate) fn device(index: c_int) -> Result<&'static Device, hipError_t> {
-    let devices = devices()?;
-    if devices.is_empty() {
-        return Err(hipErrorNoDevice);
-    }
-    usize::try_from(index).ok().and_then(|index| devices.get(index)).ok_or(hipErrorInvalidDevice)
+    runtime::device(devices()?, index)
 }
 
 thread_local! {
@@ -115,16 +111,33 @@ pub(super) fn current() -> Result<&'static Device, hipError_t> {
     device(CURRENT.get())
 }
 
-/// What the CPU devices are like.
-pub(super) struct Cpus;
-
-impl Devices for Cpus {
+impl Devices for Host {
     fn count() -> Status<usize> {
         Ok(devices()?.len())
     }
 
     fn check(index: c_int) -> Status {
         device(index).map(|_| ())
+    }
+
+    fn choose(index: c_int) -> Status {
+        device(index)?;
+        CURRENT.set(index);
+        Ok(())
+    }
+
+    fn current() -> Status<c_int> {
+        Ok(current()?.index as c_int)
+    }
+
+    fn enable_peer(peer: c_int) -> Status {
+        let (current, peer) = (current()?, device(peer)?);
+        let new = current.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.index);
+        if new { Ok(()) } else { Err(hipErrorPeerAccessAlreadyEnabled) }
+    }
+
+    fn name(_: c_int) -> Status<String> {
+        Ok(cpu().name.clone())
     }
 
     fn attribute(index: c_int, which: hipDeviceAttribute_t) -> Status<c_int> {
@@ -168,78 +181,4 @@ impl Devices for Cpus {
     fn version() -> Status<c_int> {
         Ok(70_200_000)
     }
-}
-
-pub(super) unsafe extern "C" fn hipSetDevice(index: c_int) -> hipError_t {
-    api(|| {
-        device(index)?;
-        CURRENT.set(index);
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn hipGetDevice(index: *mut c_int) -> hipError_t {
-    api(|| {
-        let current = current()?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(index, current.index as c_int) }
-    })
-}
-
-pub(super) unsafe extern "C" fn hipDeviceGetName(
-    name: *mut c_char,
-    len: c_int,
-    index: hipDevice_t,
-) -> hipError_t {
-    api(|| {
-        device(index)?;
-        let len = usize::try_from(len)
-            .ok()
-            .filter(|&len| len > 0 && !name.is_null())
-            .ok_or(hipErrorInvalidValue)?;
-        // SAFETY: the caller has room for `len` characters, by HIP's contract.
-        copy_text(unsafe { std::slice::from_raw_parts_mut(name, len) }, &cpu().name);
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
-    api(|| {
-        if flags != 0 {
-            return Err(hipErrorInvalidValue);
-        }
-        let (current, peer) = (current()?, device(peer)?);
-        if current.index == peer.index {
-            return Err(hipErrorInvalidDevice);
-        }
-        let new = current.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.index);
-        if new { Ok(()) } else { Err(hipErrorPeerAccessAlreadyEnabled) }
-    })
-}
-
-struct Cpu {
-    name: String,
-    clock_khz: c_int,
-    l2_bytes: c_int,
-}
-
-/// What Linux says of the processor; where it says nothing, a name and zeros.
-fn cpu() -> &'static Cpu {
-    static CPU: OnceLock<Cpu> = OnceLock::new();
-    CPU.get_or_init(|| {
-        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let field = |name: &str| {
-            let line = info.lines().find(|line| line.starts_with(name))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        };
-        let cache = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size").unwrap_or_default();
-        let kilobytes: c_int = cache.trim().trim_end_matches('K').parse().unwrap_or(0);
-        Cpu {
-            name: field("model name").unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH)),
-            clock_khz: field("cpu MHz")
-                .and_then(|mhz| mhz.parse::<f64>().ok())
-                .map_or(0, |mhz| (mhz * 1e3) as c_int),
-            l2_bytes: kilobytes.saturating_mul(1024),
-        }
-    })
 }

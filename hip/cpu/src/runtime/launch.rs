@@ -1,18 +1,20 @@
 //! Launches.
 
 use super::{
+    Host,
     device::{Device, blocks_per_unit, max_block},
-    module::{Function, function},
+    module::{self, Function, function},
     pool::{parallel, threads},
     settings,
     stream::stream_device,
 };
 use crate::abi::{Dim3, Kernel, LaunchRecord, LaunchShape, SHARED_BYTES};
-use hip_provider::runtime::{Status, api, check_launch, put};
+use hip_provider::require;
+use hip_provider::runtime::{Launch, Modules, Status};
 use hip_sys::*;
 use std::{
     cell::RefCell,
-    ffi::{c_int, c_uint, c_void},
+    ffi::{CStr, c_int, c_void},
 };
 
 /// The most arguments that a kernel may take when they come packed in one buffer.
@@ -46,85 +48,67 @@ unsafe extern "C" fn scratch(bytes: u64) -> *mut c_void {
     })
 }
 
-#[allow(clippy::too_many_arguments, reason = "AMD's signature")]
-pub(super) unsafe extern "C" fn hipModuleLaunchKernel(
-    handle: hipFunction_t,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared_bytes: c_uint,
-    stream: hipStream_t,
-    params: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> hipError_t {
-    api(|| {
-        let device = stream_device(stream, hipErrorInvalidValue)?;
-        let function = function(handle).ok_or(hipErrorInvalidHandle)?;
-        let shape = LaunchShape {
-            grid: Dim3 { x: grid_x, y: grid_y, z: grid_z },
-            block: Dim3 { x: block_x, y: block_y, z: block_z },
-            shared_bytes,
-        };
-        check(&shape, &function, device)?;
-        if extra.is_null() {
-            if params.is_null() && !function.kernel.layout.is_empty() {
-                return Err(hipErrorInvalidValue);
-            }
+impl Modules for Host {
+    unsafe fn load(image: *const c_void) -> Status<hipModule_t> {
+        // SAFETY: the caller's code object.
+        unsafe { module::load(image) }
+    }
+
+    unsafe fn unload(module: hipModule_t) -> Status {
+        module::unload(module)
+    }
+
+    unsafe fn function(module: hipModule_t, name: &CStr) -> Status<hipFunction_t> {
+        module::find(module, name)
+    }
+
+    unsafe fn launch(launch: &Launch) -> Status {
+        let device = stream_device(launch.stream, hipErrorInvalidValue)?;
+        let function = function(launch.function).ok_or(hipErrorInvalidHandle)?;
+        check(launch, &function, device)?;
+        let side = |[x, y, z]: [u32; 3]| Dim3 { x, y, z };
+        let (grid, block) = (side(launch.grid), side(launch.block));
+        let shape = LaunchShape { grid, block, shared_bytes: launch.shared_bytes };
+        let kernel = &function.kernel;
+        let Some((buffer, size)) = launch.packed()? else {
+            require(!launch.params.is_null() || kernel.layout.is_empty(), hipErrorInvalidValue)?;
             // SAFETY: one pointer a parameter, by HIP's contract.
-            unsafe { run(device, &function.kernel, &shape, params) }
-        } else {
-            if !params.is_null() {
-                return Err(hipErrorInvalidValue);
-            }
-            let mut pointers = [std::ptr::null_mut(); MAX_PACKED];
-            // SAFETY: the caller's list, by HIP's contract.
-            unsafe { unpack(&function.kernel, extra, &mut pointers) }?;
-            // SAFETY: one pointer a parameter, into the caller's buffer.
-            unsafe { run(device, &function.kernel, &shape, pointers.as_mut_ptr()) }
-        }
-    })
+            return unsafe { run(device, kernel, &shape, launch.params) };
+        };
+        let mut pointers = [std::ptr::null_mut(); MAX_PACKED];
+        // SAFETY: the caller's pointer to the size, by HIP's contract.
+        unpack(kernel, buffer, unsafe { *size }, &mut pointers)?;
+        // SAFETY: one pointer a parameter, into the caller's buffer.
+        unsafe { run(device, kernel, &shape, pointers.as_mut_ptr()) }
+    }
+
+    unsafe fn occupancy(handle: hipFunction_t, threads: c_int, _: usize) -> Status<c_int> {
+        function(handle).ok_or(hipErrorInvalidDeviceFunction)?;
+        Ok(blocks_per_unit(threads as u32)? as c_int)
+    }
 }
 
 /// AMD's checks, in AMD's order.
-fn check(shape: &LaunchShape, function: &Function, device: &Device) -> Status {
-    let LaunchShape { grid, block, shared_bytes } = shape;
-    check_launch([grid.x, grid.y, grid.z], [block.x, block.y, block.z], 65536)?;
-    if *shared_bytes > SHARED_BYTES || block.count() > u64::from(max_block()?) {
+fn check(launch: &Launch, function: &Function, device: &Device) -> Status {
+    launch.check(65536)?;
+    let threads: u64 = launch.block.iter().map(|&side| u64::from(side)).product();
+    if launch.shared_bytes > SHARED_BYTES || threads > u64::from(max_block()?) {
         return Err(hipErrorInvalidValue);
     }
-    if function.device.index != device.index {
-        return Err(hipErrorInvalidDevice);
-    }
-    Ok(())
+    require(function.device.index == device.index, hipErrorInvalidDevice)
 }
 
-/// Finds each argument in a packed buffer: `HIP_LAUNCH_PARAM_BUFFER_POINTER` (1), the buffer,
-/// `HIP_LAUNCH_PARAM_BUFFER_SIZE` (2), a pointer to its size, `HIP_LAUNCH_PARAM_END` (3).
-///
-/// # Safety
-/// `extra` is such a list.
-unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void, out: &mut [*mut c_void; MAX_PACKED]) -> Status {
-    // SAFETY: the caller's.
-    let list = unsafe { std::slice::from_raw_parts(extra, 5) };
-    if [list[0] as usize, list[2] as usize, list[4] as usize] != [1, 2, 3] || list[3].is_null() {
-        return Err(hipErrorInvalidValue);
-    }
-    // SAFETY: the list has a pointer to the size here.
-    let size = unsafe { *list[3].cast::<usize>() };
-    if kernel.layout.len() > MAX_PACKED {
-        return Err(hipErrorInvalidValue);
-    }
+/// Finds each argument in a packed buffer of `size` bytes.
+fn unpack(kernel: &Kernel, buffer: *mut c_void, size: usize, out: &mut [*mut c_void; MAX_PACKED]) -> Status {
+    require(kernel.layout.len() <= MAX_PACKED, hipErrorInvalidValue)?;
     let mut offset = 0;
     for ([bytes, align], out) in kernel.layout.iter().zip(out) {
         offset = usize::next_multiple_of(offset, *align as usize);
-        // SAFETY: checked against the size just below, before anybody reads there.
-        *out = list[1].wrapping_byte_add(offset);
+        // Checked against the size just below, before anybody reads there.
+        *out = buffer.wrapping_byte_add(offset);
         offset += *bytes as usize;
     }
-    if list[1].is_null() || offset > size { Err(hipErrorInvalidValue) } else { Ok(()) }
+    require(!buffer.is_null() && offset <= size, hipErrorInvalidValue)
 }
 
 /// # Safety
@@ -207,7 +191,8 @@ unsafe fn run_in_lockstep(
         done = Err(super::Fault {
             status: hipErrorIllegalAddress,
             text: format!(
-                "kernel {}: wrote past the end of the allocation of {bytes} bytes at {address:#x} (BURN_ROCM_CPU_SEED={seed})",
+                "kernel {}: wrote past the end of the allocation of {bytes} bytes at {address:#x} \
+                 (BURN_ROCM_CPU_SEED={seed})",
                 kernel.name
             ),
         });
@@ -220,20 +205,3 @@ unsafe fn run_in_lockstep(
 /// Without the feature, settings refuse lockstep, so that no launch gets here.
 #[cfg(not(lockstep))]
 unsafe fn run_in_lockstep(_: &'static Device, _: &Kernel, _: &LaunchShape, _: *mut *mut c_void, _: u32) {}
-
-pub(super) unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
-    blocks: *mut c_int,
-    handle: hipFunction_t,
-    block_size: c_int,
-    _shared_bytes: usize,
-) -> hipError_t {
-    api(|| {
-        function(handle).ok_or(hipErrorInvalidDeviceFunction)?;
-        let size = u32::try_from(block_size).map_err(|_| hipErrorInvalidValue)?;
-        if size == 0 {
-            return Err(hipErrorInvalidValue);
-        }
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(blocks, blocks_per_unit(size)? as c_int) }
-    })
-}

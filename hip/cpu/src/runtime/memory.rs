@@ -1,14 +1,13 @@
 //! Device memory and pinned host memory: the machine's, with a map of what is allocated.
 
-use super::{device::current, settings};
+use super::{Host, device::current, machine::available_memory, settings};
 use crate::settings::Failure;
-use hip_provider::runtime::{Allocations, Status, api, put};
+use hip_provider::require;
+use hip_provider::runtime::{Allocations, Memory, Status};
 use hip_sys::*;
 use std::{
     alloc::{Layout, alloc, dealloc},
-    ffi::{c_uint, c_void},
-    fs,
-    sync::OnceLock,
+    ffi::c_void,
 };
 
 /// What AMD's allocations begin at a multiple of.
@@ -91,85 +90,29 @@ fn release(pointer: *mut c_void, valid: impl Fn(&Own) -> bool) -> Status {
     Ok(())
 }
 
-pub(super) unsafe extern "C" fn hipMalloc(pointer: *mut *mut c_void, size: usize) -> hipError_t {
-    api(|| {
-        let device = current()?;
-        let memory = if size == 0 || pointer.is_null() {
-            std::ptr::null_mut()
-        } else {
-            allocate(size, Some(device.index))?
-        };
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(pointer, memory) }
-    })
-}
+impl Memory for Host {
+    fn allocate(bytes: usize) -> Status<*mut c_void> {
+        allocate(bytes, Some(current()?.index))
+    }
 
-pub(super) unsafe extern "C" fn hipFree(pointer: *mut c_void) -> hipError_t {
-    api(|| {
-        let current = current()?;
-        if pointer.is_null() {
-            return Ok(());
-        }
+    fn free(pointer: *mut c_void) -> Status {
         // Waits for the device's work, as AMD's does.
         let owner = match LIVE.find(pointer as usize) {
             Some((_, _, Own { device: Some(owner), .. })) => super::device(owner as i32)?,
-            _ => current,
+            _ => current()?,
         };
         let _order = owner.lock();
         release(pointer, |allocation| allocation.device.is_some())
-    })
-}
-
-pub(super) unsafe extern "C" fn hipHostMalloc(
-    pointer: *mut *mut c_void,
-    size: usize,
-    _flags: c_uint,
-) -> hipError_t {
-    api(|| {
-        current()?;
-        if Failure::HostMalloc.is_asked() {
-            return Err(hipErrorOutOfMemory);
-        }
-        let memory =
-            if size == 0 || pointer.is_null() { std::ptr::null_mut() } else { allocate(size, None)? };
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(pointer, memory) }
-    })
-}
-
-pub(super) unsafe extern "C" fn hipHostFree(pointer: *mut c_void) -> hipError_t {
-    api(|| {
-        current()?;
-        if pointer.is_null() { Ok(()) } else { release(pointer, |allocation| allocation.device.is_none()) }
-    })
-}
-
-/// The machine's memory in bytes, or less where a control group allows less.
-pub(super) fn total_memory() -> usize {
-    static TOTAL: OnceLock<usize> = OnceLock::new();
-    *TOTAL.get_or_init(|| {
-        let machine = meminfo("MemTotal:").unwrap_or(usize::MAX / 2);
-        control_group("memory.max").map_or(machine, |limit| limit.min(machine))
-    })
-}
-
-/// The memory that can still be had, in bytes.
-pub(super) fn available_memory() -> usize {
-    let machine = meminfo("MemAvailable:").unwrap_or(usize::MAX / 2);
-    match (control_group("memory.max"), control_group("memory.current")) {
-        (Some(limit), Some(used)) => limit.saturating_sub(used).min(machine),
-        _ => machine,
     }
-}
 
-fn meminfo(field: &str) -> Option<usize> {
-    let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find(|line| line.starts_with(field))?;
-    line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
-}
+    fn allocate_host(bytes: usize) -> Status<*mut c_void> {
+        require(!Failure::HostMalloc.is_asked(), hipErrorOutOfMemory)?;
+        allocate(bytes, None)
+    }
 
-fn control_group(file: &str) -> Option<usize> {
-    fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse().ok()
+    fn free_host(pointer: *mut c_void) -> Status {
+        release(pointer, |allocation| allocation.device.is_none())
+    }
 }
 
 #[cfg(target_os = "linux")]

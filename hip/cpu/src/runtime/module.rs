@@ -10,11 +10,11 @@ use crate::{
     compiler,
     kernels::built_in,
 };
-use hip_provider::runtime::{api, put};
+use hip_provider::runtime::Status;
 use hip_sys::*;
 use std::{
     collections::HashMap,
-    ffi::{CStr, c_char, c_void},
+    ffi::{CStr, c_void},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -42,7 +42,7 @@ pub(super) fn function(function: hipFunction_t) -> Option<Arc<Function>> {
     FUNCTIONS.get(function as usize)
 }
 
-fn load(code: Code, device: &'static Device) -> Result<Module, hipError_t> {
+fn read(code: Code, device: &'static Device) -> Result<Module, hipError_t> {
     let (kernels, library) = match code {
         Code::BuiltIn { family, names } => {
             let kernels = names
@@ -70,62 +70,42 @@ fn load(code: Code, device: &'static Device) -> Result<Module, hipError_t> {
     Ok(Module { device, kernels, functions: Mutex::default(), library })
 }
 
-pub(super) unsafe extern "C" fn hipModuleLoadData(
-    module: *mut hipModule_t,
-    image: *const c_void,
-) -> hipError_t {
-    api(|| {
-        if module.is_null() || image.is_null() {
-            return Err(hipErrorInvalidValue);
-        }
-        let device = current()?;
-        // SAFETY: the caller's code object, by HIP's contract.
-        let code = unsafe { Code::read(image) }.map_err(|refused| match refused {
-            Refused::Damaged => hipErrorInvalidImage,
-            Refused::Foreign => hipErrorNoBinaryForGpu,
-        })?;
-        let handle = MODULES.insert(Arc::new(load(code, device)?));
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(module, handle as hipModule_t) }
-    })
+/// Loads a code object for the calling thread's device.
+///
+/// # Safety
+/// It is one.
+pub(super) unsafe fn load(image: *const c_void) -> Status<hipModule_t> {
+    let device = current()?;
+    // SAFETY: the caller's code object.
+    let code = unsafe { Code::read(image) }.map_err(|refused| match refused {
+        Refused::Damaged => hipErrorInvalidImage,
+        Refused::Foreign => hipErrorNoBinaryForGpu,
+    })?;
+    Ok(MODULES.insert(Arc::new(read(code, device)?)) as hipModule_t)
 }
 
-pub(super) unsafe extern "C" fn hipModuleUnload(module: hipModule_t) -> hipError_t {
-    api(|| {
-        let module = MODULES.remove(module as usize).ok_or(hipErrorInvalidHandle)?;
-        let _order = module.device.lock();
-        for handle in module.functions.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            FUNCTIONS.remove(*handle);
-        }
-        Ok(())
-    })
+/// Unloads a module; its functions are none any more.
+pub(super) fn unload(module: hipModule_t) -> Status {
+    let module = MODULES.remove(module as usize).ok_or(hipErrorInvalidHandle)?;
+    let _order = module.device.lock();
+    for handle in module.functions.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        FUNCTIONS.remove(*handle);
+    }
+    Ok(())
 }
 
-pub(super) unsafe extern "C" fn hipModuleGetFunction(
-    function: *mut hipFunction_t,
-    module: hipModule_t,
-    name: *const c_char,
-) -> hipError_t {
-    api(|| {
-        if function.is_null() || name.is_null() {
-            return Err(hipErrorInvalidValue);
-        }
-        // SAFETY: not null; the caller's C string, by HIP's contract.
-        let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| hipErrorNotFound)?;
-        if name.is_empty() {
-            return Err(hipErrorInvalidValue);
-        }
-        let module = MODULES.get(module as usize).ok_or(hipErrorInvalidHandle)?;
-        let kernel = *module.kernels.get(name).ok_or(hipErrorNotFound)?;
-        let mut functions = module.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        let handle = *functions.entry(name.to_owned()).or_insert_with(|| {
-            FUNCTIONS.insert(Arc::new(Function {
-                device: module.device,
-                kernel,
-                _library: module.library.clone(),
-            }))
-        });
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(function, handle as hipFunction_t) }
-    })
+/// The handle of a module's kernel.
+pub(super) fn find(module: hipModule_t, name: &CStr) -> Status<hipFunction_t> {
+    let name = name.to_str().map_err(|_| hipErrorNotFound)?;
+    let module = MODULES.get(module as usize).ok_or(hipErrorInvalidHandle)?;
+    let kernel = *module.kernels.get(name).ok_or(hipErrorNotFound)?;
+    let mut functions = module.functions.lock().unwrap_or_else(PoisonError::into_inner);
+    let handle = *functions.entry(name.to_owned()).or_insert_with(|| {
+        FUNCTIONS.insert(Arc::new(Function {
+            device: module.device,
+            kernel,
+            _library: module.library.clone(),
+        }))
+    });
+    Ok(handle as hipFunction_t)
 }

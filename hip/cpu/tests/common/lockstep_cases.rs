@@ -106,7 +106,8 @@ fn shuffles_up_xor_and_ballot() {
     let _alone = start();
     let source = "__global__ void lanes(u32 *out) {
         u32 lane = threadIdx.x % warpSize;
-        u32 up = __shfl_up(lane, 1), flipped = __shfl_xor(lane, 5), first = __shfl(lane + 7, 0), quarter = __shfl(lane, 3, 16);
+        u32 up = __shfl_up(lane, 1), flipped = __shfl_xor(lane, 5);
+        u32 first = __shfl(lane + 7, 0), quarter = __shfl(lane, 3, 16);
         u64 odd = __ballot(lane & 1);
         bool right = up == (lane ? lane - 1 : 0) && flipped == (lane ^ 5) && first == 7 && quarter == (lane & ~15u) + 3
             && odd == (warpSize == 64 ? 0xaaaaaaaaaaaaaaaaull : 0xaaaaaaaaull) && __any(lane == 9) && !__all(lane == 9);
@@ -145,7 +146,8 @@ fn a_shuffle_with_inactive_lanes() {
     assert!(text.contains("shuffles from lane 20") && text.contains("has returned"), "{text}");
     let (_, text) = fault(
         "__global__ void other(u32 *x) {
-            if (threadIdx.x & 1) x[threadIdx.x] = shuffle(7u, (i32)threadIdx.x & ~1); else x[threadIdx.x] = 2 * shuffle(9u, 0);
+            if (threadIdx.x & 1) x[threadIdx.x] = shuffle(7u, (i32)threadIdx.x & ~1);
+            else x[threadIdx.x] = 2 * shuffle(9u, 0);
         }",
         "other", 1, 32, &mut [arg(&Memory::new(256).0)],
     );
@@ -156,7 +158,9 @@ fn a_shuffle_with_inactive_lanes() {
 fn a_shared_memory_overrun() {
     let _alone = start();
     let x = Memory::new(1024);
-    for (index, place) in [("threadIdx.x + 1", "0 bytes past its end"), ("(i32)threadIdx.x - 1", "bytes before its start")] {
+    let places =
+        [("threadIdx.x + 1", "0 bytes past its end"), ("(i32)threadIdx.x - 1", "bytes before its start")];
+    for (index, place) in places {
         let source = format!(
             "__global__ void over(u32 *x) {{
                 SHARED(u32, before, 16);
@@ -172,7 +176,8 @@ fn a_shared_memory_overrun() {
         assert!(text.contains("shared array row of 256 bytes") && text.contains(place), "{text}");
     }
     let (_, text) = fault(
-        "__global__ void much(u32 *x) { SHARED(u32, all, 16385); all[threadIdx.x] = 1; sync_threads(); x[0] = all[1]; }",
+        "__global__ void much(u32 *x) { SHARED(u32, all, 16385); all[threadIdx.x] = 1; \
+         sync_threads(); x[0] = all[1]; }",
         "much", 1, 32, &mut [arg(&x.0)],
     );
     assert!(text.contains("65540 bytes of shared memory"), "{text}");
@@ -265,8 +270,10 @@ fn built_in_kernels_and_block_shapes() {
 fn block_reductions_of_the_prelude() {
     let _alone = start();
     let source = "__global__ void total(u32 n, const f32 *x, f32 *out) {
-        f32 sum = block_reduce_range(n, 0.0f, [=](u64 i) { return x[i]; }, [](f32 a, f32 b) { return a + b; });
-        f32 most = block_reduce_range(n, -1.0f, [=](u64 i) { return x[i]; }, [](f32 a, f32 b) { return a > b ? a : b; });
+        f32 sum = block_reduce_range(n, 0.0f, [=](u64 i) { return x[i]; },
+            [](f32 a, f32 b) { return a + b; });
+        f32 most = block_reduce_range(n, -1.0f, [=](u64 i) { return x[i]; },
+            [](f32 a, f32 b) { return a > b ? a : b; });
         if (threadIdx.x == 0) { out[2 * blockIdx.x] = sum; out[2 * blockIdx.x + 1] = most; }
     }";
     let total = kernel(&format!("{PRELUDE}{source}"), "total");

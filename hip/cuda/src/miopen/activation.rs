@@ -1,13 +1,10 @@
 //! Activations: cuDNN's where it has them with these parameters, else kernels of this provider's own.
 
-use super::handle::with;
-use super::status::{answered, check_buffer};
-use super::tensor::{Tensor, tensor};
+use super::handle::{Handle, Operand, check};
+use super::status::{answered, one, zero};
 use crate::own_kernels;
-use core::ffi::c_void;
 use cudarc::cudnn::sys as cudnn;
-use hip_provider::miopen::{Activation, Outcome, Own, object, plain_scalars, scalar};
-use hip_provider::require;
+use hip_provider::miopen::{Activation, Activations, Outcome, Own};
 use miopen_sys::*;
 use std::ptr;
 
@@ -82,20 +79,13 @@ fn raw_mode(
     })
 }
 
-/// Launches the kernel of `own.cu` over packed tensors like `x`, which take alpha = 1 and beta = 0 alone.
+/// Launches the kernel of `own.cu` over packed operands.
 ///
 /// # Safety
-/// The scalars are readable; the buffers are of `x`'s size.
-unsafe fn launch<const N: usize>(
-    stream: miopenAcceleratorQueue_t,
-    mut own: Kernel,
-    x: &Tensor,
-    (alpha, beta): (*const c_void, *const c_void),
-    mut buffers: [*const c_void; N],
-) -> Outcome {
-    // SAFETY: the caller's scalars.
-    unsafe { plain_scalars(alpha, beta, x.data) }?;
-    x.require_packed()?;
+/// The buffers are of their descriptors' sizes.
+unsafe fn launch<const N: usize>(handle: &Handle, mut own: Kernel, operands: [&Operand<'_>; N]) -> Outcome {
+    operands.iter().try_for_each(|operand| operand.require_packed())?;
+    let x = operands[0];
     let backward = N == 4;
     let name = match (x.data, backward) {
         (miopenFloat, false) => "activation_forward<float>",
@@ -105,103 +95,50 @@ unsafe fn launch<const N: usize>(
         _ => return Err(miopenStatusNotImplemented),
     };
     let mut count = x.count() as u64;
+    let mut buffers = operands.map(|operand| operand.at);
     let mut arguments = vec![(&raw mut own).cast(), (&raw mut count).cast()];
     arguments.extend(buffers.iter_mut().map(|buffer| ptr::from_mut(buffer).cast()));
     // SAFETY: the kernel's arguments; the buffers are the caller's.
-    unsafe { own_kernels::launch(name, count, stream, &mut arguments) }.map_err(|_| miopenStatusInternalError)
+    unsafe { own_kernels::launch(name, count, handle.stream, &mut arguments) }
+        .map_err(|_| miopenStatusInternalError)
 }
 
-pub(super) unsafe extern "C" fn miopenActivationForward(
-    handle: miopenHandle_t,
-    activDesc: miopenActivationDescriptor_t,
-    alpha: *const c_void,
-    xDesc: miopenTensorDescriptor_t,
-    x: *const c_void,
-    beta: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *mut c_void,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    unsafe {
-        with(handle, |handle| {
-            let (own, xt, yt) = (object::<Described, _>(activDesc)?, tensor(xDesc)?, tensor(yDesc)?);
-            require(xt.dims == yt.dims && xt.data == yt.data, miopenStatusBadParm)?;
-            scalar(alpha, xt.data)?;
-            scalar(beta, xt.data)?;
-            check_buffer(x, xt.bytes())?;
-            check_buffer(y, yt.bytes())?;
-            if !own.own.known {
-                yt.require_packed()?;
-                return launch(handle.stream, (&**own).into(), xt, (alpha, beta), [x, y.cast_const()]);
-            }
-            answered(cudnn::cudnnActivationForward(
-                handle.raw,
-                own.own.raw,
-                alpha,
-                xt.raw,
-                x,
-                beta,
-                yt.raw,
-                y,
-            ))
-        })
+impl Activations for Handle {
+    type Own = Raw;
+
+    unsafe fn activation_forward(&self, activation: &Described, x: &Operand<'_>, y: &Operand<'_>) -> Outcome {
+        check(&[x, y])?;
+        let Raw { raw, known } = activation.own;
+        if !known {
+            // SAFETY: the buffers were checked.
+            return unsafe { launch(self, (&**activation).into(), [x, y]) };
+        }
+        let (alpha, beta) = (one(x.data), zero());
+        let (xt, x, yt, y) = (x.own.raw, x.at, y.own.raw, y.at);
+        // SAFETY: live handle and descriptors, buffers of their sizes, scalars of this program.
+        answered(unsafe { cudnn::cudnnActivationForward(self.raw, raw, alpha, xt, x, beta, yt, y) })
     }
-}
 
-#[allow(clippy::too_many_arguments, reason = "AMD's signature")]
-pub(super) unsafe extern "C" fn miopenActivationBackward(
-    handle: miopenHandle_t,
-    activDesc: miopenActivationDescriptor_t,
-    alpha: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *const c_void,
-    dyDesc: miopenTensorDescriptor_t,
-    dy: *const c_void,
-    xDesc: miopenTensorDescriptor_t,
-    x: *const c_void,
-    beta: *const c_void,
-    dxDesc: miopenTensorDescriptor_t,
-    dx: *mut c_void,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    unsafe {
-        with(handle, |handle| {
-            let own = object::<Described, _>(activDesc)?;
-            let (yt, dyt, xt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
-            let alike = [yt, dyt, dxt].iter().all(|other| other.dims == xt.dims && other.data == xt.data);
-            require(alike, miopenStatusBadParm)?;
-            scalar(alpha, xt.data)?;
-            scalar(beta, xt.data)?;
-            for (pointer, tensor) in [(y, yt), (dy, dyt), (x, xt), (dx.cast_const(), dxt)] {
-                check_buffer(pointer, tensor.bytes())?;
-            }
-            if !own.own.known {
-                for tensor in [yt, dyt, dxt] {
-                    tensor.require_packed()?;
-                }
-                return launch(
-                    handle.stream,
-                    (&**own).into(),
-                    xt,
-                    (alpha, beta),
-                    [x, y, dy, dx.cast_const()],
-                );
-            }
-            let (yt, dyt, xt, dxt) = (yt.raw, dyt.raw, xt.raw, dxt.raw);
-            answered(cudnn::cudnnActivationBackward(
-                handle.raw,
-                own.own.raw,
-                alpha,
-                yt,
-                y,
-                dyt,
-                dy,
-                xt,
-                x,
-                beta,
-                dxt,
-                dx,
-            ))
+    unsafe fn activation_backward(
+        &self,
+        activation: &Described,
+        x: &Operand<'_>,
+        y: &Operand<'_>,
+        dy: &Operand<'_>,
+        dx: &Operand<'_>,
+    ) -> Outcome {
+        check(&[x, y, dy, dx])?;
+        let Raw { raw, known } = activation.own;
+        if !known {
+            // SAFETY: the buffers were checked.
+            return unsafe { launch(self, (&**activation).into(), [x, y, dy, dx]) };
+        }
+        let (alpha, beta) = (one(x.data), zero());
+        let (xt, x, yt, y) = (x.own.raw, x.at, y.own.raw, y.at);
+        let (dyt, dy, dxt, dx) = (dy.own.raw, dy.at, dx.own.raw, dx.at);
+        // SAFETY: as above.
+        answered(unsafe {
+            cudnn::cudnnActivationBackward(self.raw, raw, alpha, yt, y, dyt, dy, xt, x, beta, dxt, dx)
         })
     }
 }

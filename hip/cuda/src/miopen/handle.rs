@@ -1,11 +1,11 @@
 //! The handle and the version.
 
-use super::conv::Same;
 use super::replay::Replays;
-use super::status::answered;
+use super::status::{answered, check_buffer};
+use super::tensor::Raw;
 use crate::runtime::{ensure, uncaptured};
 use cudarc::cudnn::sys as cudnn;
-use hip_provider::miopen::{Outcome, give, object, status, take};
+use hip_provider::miopen::{self as provider, Outcome, object, take};
 use miopen_sys::*;
 use std::ptr;
 
@@ -14,8 +14,11 @@ pub(super) struct Handle {
     pub(super) raw: cudnn::cudnnHandle_t,
     pub(super) stream: miopenAcceleratorQueue_t,
     /// Convolutions that were run.
-    pub(super) convolutions: Replays<Same>,
+    pub(super) convolutions: Replays,
 }
+
+/// A tensor of a call.
+pub(super) type Operand<'a> = provider::Operand<'a, Handle>;
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -24,63 +27,45 @@ impl Drop for Handle {
     }
 }
 
-/// cuDNN's version: major * 10,000 + minor * 100 + patch.
-pub(super) unsafe extern "C" fn miopenGetVersion(
-    major: *mut usize,
-    minor: *mut usize,
-    patch: *mut usize,
-) -> miopenStatus_t {
-    status(|| {
+impl provider::Handle for Handle {
+    type Tensor = Raw;
+
+    /// cuDNN's version: major * 10,000 + minor * 100 + patch.
+    fn version() -> [usize; 3] {
         // SAFETY: no precondition.
         let version = unsafe { cudnn::cudnnGetVersion() };
-        // Each may be null: a caller asks for what it wants.
-        for (to, value) in [(major, version / 10_000), (minor, version / 100 % 100), (patch, version % 100)] {
-            if !to.is_null() {
-                // SAFETY: the caller's out-pointer.
-                unsafe { to.write(value) };
-            }
-        }
-        Ok(())
-    })
-}
+        [version / 10_000, version / 100 % 100, version % 100]
+    }
 
-pub(super) unsafe extern "C" fn miopenCreateWithStream(
-    handle: *mut miopenHandle_t,
-    stream: miopenAcceleratorQueue_t,
-) -> miopenStatus_t {
-    status(|| {
+    fn create(stream: miopenAcceleratorQueue_t) -> Outcome<miopenHandle_t> {
         ensure().map_err(|_| miopenStatusNotInitialized)?;
         let _held = uncaptured();
         let mut raw = ptr::null_mut();
-        // SAFETY: the functions are cuDNN's, the pointer valid, the stream the caller's; the handle has an owner at
-        // once.
-        unsafe {
-            answered(cudnn::cudnnCreate(&mut raw))?;
-            let own = Handle { raw, stream, convolutions: Replays::default() };
-            answered(cudnn::cudnnSetStream(own.raw, stream.cast()))?;
-            give(handle, own)
-        }
-    })
-}
+        // SAFETY: the function is cuDNN's, the pointer valid.
+        answered(unsafe { cudnn::cudnnCreate(&mut raw) })?;
+        // Owned from here on, also where the rest fails.
+        let own = Handle { raw, stream, convolutions: Replays::default() };
+        // SAFETY: the handle is alive, the stream the caller's.
+        answered(unsafe { cudnn::cudnnSetStream(own.raw, stream.cast()) })?;
+        Ok(Box::into_raw(Box::new(own)).cast())
+    }
 
-pub(super) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenStatus_t {
-    status(|| {
+    unsafe fn destroy(handle: miopenHandle_t) -> Outcome {
         ensure().map_err(|_| miopenStatusNotInitialized)?;
         let _held = uncaptured();
-        // SAFETY: the caller's handle, from `miopenCreateWithStream`.
+        // SAFETY: the caller's handle, from `create`.
         unsafe { take::<Handle, _>(handle) }
-    })
-}
+    }
 
-/// Runs the body of a call with its handle, the thread's device made current.
-///
-/// # Safety
-/// A non-null handle comes from [`miopenCreateWithStream`] and is not destroyed.
-pub(super) unsafe fn with(handle: miopenHandle_t, body: impl FnOnce(&Handle) -> Outcome) -> miopenStatus_t {
-    status(|| {
+    unsafe fn with(handle: miopenHandle_t, body: impl FnOnce(&Self) -> Outcome) -> Outcome {
         // SAFETY: the caller vouches for the handle.
         let handle = unsafe { object::<Handle, _>(handle) }?;
         ensure().map_err(|_| miopenStatusNotInitialized)?;
         body(handle)
-    })
+    }
+}
+
+/// Refuses operands without memory of their size.
+pub(super) fn check(operands: &[&Operand<'_>]) -> Outcome {
+    operands.iter().try_for_each(|operand| check_buffer(operand.at, operand.bytes()))
 }

@@ -1,12 +1,11 @@
 //! Pooling. Averages are cuDNN's. Maxima are this provider's own: cuDNN keeps no index of a maximum.
 
-use super::handle::{Handle, with};
+use super::handle::{Handle, Operand, check};
 use super::status::{answered, check_buffer, one, zero};
-use super::tensor::{Tensor, tensor};
 use crate::own_kernels;
 use core::ffi::{c_int, c_void};
 use cudarc::cudnn::sys as cudnn;
-use hip_provider::miopen::{Outcome, Own, Pooling, answer, object, plain_scalars, status};
+use hip_provider::miopen::{Outcome, Own, Pooling, Poolings, Tensor};
 use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
@@ -52,19 +51,6 @@ impl Drop for Raw {
     }
 }
 
-pub(super) unsafe extern "C" fn miopenPoolingGetWorkSpaceSizeV2(
-    poolDesc: miopenPoolingDescriptor_t,
-    yDesc: miopenTensorDescriptor_t,
-    workSpaceSize: *mut usize,
-) -> miopenStatus_t {
-    // SAFETY: the caller's descriptors and out-pointer.
-    status(|| unsafe {
-        let pooling = object::<Described, _>(poolDesc)?;
-        let y = tensor(yDesc)?;
-        answer(workSpaceSize, pooling.workspace(y.count()))
-    })
-}
-
 /// `own.cu`'s: what there is of an axis.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -86,21 +72,14 @@ struct Shape {
 }
 
 impl Shape {
-    /// Checks the descriptors against each other.
     fn new(pooling: &Pooling, x: &Tensor, y: &Tensor) -> Outcome<Self> {
-        let spatial = pooling.window.len();
-        let rank = spatial + 2;
-        require(x.dims.len() == rank && y.dims.len() == rank && x.data == y.data, miopenStatusBadParm)?;
-        require(x.dims[..2] == y.dims[..2], miopenStatusBadParm)?;
         require(matches!(x.data, miopenFloat | miopenHalf), miopenStatusNotImplemented)?;
-        x.require_packed()?;
-        y.require_packed()?;
         let mut shape = Shape {
             planes: (x.dims[0] * x.dims[1]) as i64,
             axes: [Axis { input: 1, output: 1, window: 1, stride: 1, pad: 0 }; 3],
             masked: c_int::from(pooling.index_mode == miopenPoolingWorkspaceIndexMask),
         };
-        for (i, axis) in shape.axes[3 - spatial..].iter_mut().enumerate() {
+        for (i, axis) in shape.axes[3 - pooling.window.len()..].iter_mut().enumerate() {
             *axis = Axis {
                 input: x.dims[i + 2] as c_int,
                 output: y.dims[i + 2] as c_int,
@@ -108,9 +87,6 @@ impl Shape {
                 stride: pooling.stride[i] as c_int,
                 pad: pooling.pad[i] as c_int,
             };
-            let padded = axis.input + 2 * axis.pad;
-            require(padded >= axis.window, miopenStatusBadParm)?;
-            require(axis.output == (padded - axis.window) / axis.stride + 1, miopenStatusBadParm)?;
         }
         Ok(shape)
     }
@@ -160,100 +136,57 @@ unsafe fn launch(
         .map_err(|_| miopenStatusInternalError)
 }
 
-pub(super) unsafe extern "C" fn miopenPoolingForward(
-    handle: miopenHandle_t,
-    poolDesc: miopenPoolingDescriptor_t,
-    alpha: *const c_void,
-    xDesc: miopenTensorDescriptor_t,
-    x: *const c_void,
-    beta: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *mut c_void,
-    do_backward: bool,
-    workSpace: *mut c_void,
-    workSpaceSize: usize,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    unsafe {
-        with(handle, |handle| {
-            let (pooling, xt, yt) = (object::<Described, _>(poolDesc)?, tensor(xDesc)?, tensor(yDesc)?);
-            let shape = Shape::new(pooling, xt, yt)?;
-            plain_scalars(alpha, beta, xt.data)?;
-            check_buffer(x, xt.bytes())?;
-            check_buffer(y, yt.bytes())?;
-            if pooling.mode != miopenPoolingMax {
-                let (xt, yt) = (xt.raw, yt.raw);
-                return answered(cudnn::cudnnPoolingForward(
-                    handle.raw,
-                    pooling.own.0,
-                    one(),
-                    xt,
-                    x,
-                    zero(),
-                    yt,
-                    y,
-                ));
-            }
-            let indices = if do_backward {
-                let bytes = yt.count() * pooling.index_size();
-                require(workSpaceSize >= bytes, miopenStatusBadParm)?;
-                check_buffer(workSpace, bytes)?;
-                workSpace
-            } else {
-                ptr::null_mut()
-            };
-            let name = kernel(false, pooling, xt.data)?;
-            launch(handle, name, shape, yt.count(), [x.cast_mut(), y, indices])
-        })
-    }
-}
+impl Poolings for Handle {
+    type Own = Raw;
 
-pub(super) unsafe extern "C" fn miopenPoolingBackward(
-    handle: miopenHandle_t,
-    poolDesc: miopenPoolingDescriptor_t,
-    alpha: *const c_void,
-    yDesc: miopenTensorDescriptor_t,
-    y: *const c_void,
-    dyDesc: miopenTensorDescriptor_t,
-    dy: *const c_void,
-    xDesc: miopenTensorDescriptor_t,
-    x: *const c_void,
-    beta: *const c_void,
-    dxDesc: miopenTensorDescriptor_t,
-    dx: *mut c_void,
-    workSpace: *mut c_void,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    unsafe {
-        with(handle, |handle| {
-            let pooling = object::<Described, _>(poolDesc)?;
-            let (yt, dyt, xt, dxt) = (tensor(yDesc)?, tensor(dyDesc)?, tensor(xDesc)?, tensor(dxDesc)?);
-            Shape::new(pooling, xt, yt)?;
-            let shape = Shape::new(pooling, dxt, dyt)?;
-            plain_scalars(alpha, beta, dxt.data)?;
-            check_buffer(dy, dyt.bytes())?;
-            check_buffer(dx, dxt.bytes())?;
-            if pooling.mode == miopenPoolingMax {
-                check_buffer(workSpace, dyt.count() * pooling.index_size())?;
-                let name = kernel(true, pooling, dxt.data)?;
-                return launch(handle, name, shape, dxt.count(), [dy.cast_mut(), workSpace, dx]);
-            }
-            // An average's gradient reads neither x nor y; cuDNN wants pointers.
-            let (y, x) = (if y.is_null() { dy } else { y }, if x.is_null() { dx.cast_const() } else { x });
-            answered(cudnn::cudnnPoolingBackward(
-                handle.raw,
-                pooling.own.0,
-                one(),
-                yt.raw,
-                y,
-                dyt.raw,
-                dy,
-                xt.raw,
-                x,
-                zero(),
-                dxt.raw,
-                dx,
-            ))
+    unsafe fn pool_forward(
+        &self,
+        pooling: &Described,
+        x: &Operand<'_>,
+        y: &Operand<'_>,
+        indices: Option<*mut c_void>,
+    ) -> Outcome {
+        let shape = Shape::new(pooling, x, y)?;
+        check(&[x, y])?;
+        if pooling.mode != miopenPoolingMax {
+            let (one, zero) = (one(x.data), zero());
+            let (raw, xt, x, yt, y) = (pooling.own.0, x.own.raw, x.at, y.own.raw, y.at);
+            // SAFETY: live handle and descriptors, buffers of their sizes, scalars of this program.
+            return answered(unsafe { cudnn::cudnnPoolingForward(self.raw, raw, one, xt, x, zero, yt, y) });
+        }
+        if let Some(indices) = indices {
+            check_buffer(indices, pooling.workspace(y.count()))?;
+        }
+        let indices = indices.unwrap_or(ptr::null_mut());
+        let name = kernel(false, pooling, x.data)?;
+        // SAFETY: the buffers were checked.
+        unsafe { launch(self, name, shape, y.count(), [x.at, y.at, indices]) }
+    }
+
+    unsafe fn pool_backward(
+        &self,
+        pooling: &Described,
+        [x, y]: [&Operand<'_>; 2],
+        dy: &Operand<'_>,
+        dx: &Operand<'_>,
+        indices: *mut c_void,
+    ) -> Outcome {
+        let shape = Shape::new(pooling, dx, dy)?;
+        check(&[dy, dx])?;
+        if pooling.mode == miopenPoolingMax {
+            check_buffer(indices, pooling.workspace(dy.count()))?;
+            let name = kernel(true, pooling, dx.data)?;
+            // SAFETY: the buffers were checked.
+            return unsafe { launch(self, name, shape, dx.count(), [dy.at, indices, dx.at]) };
+        }
+        let (one, zero, raw) = (one(x.data), zero(), pooling.own.0);
+        let (xt, yt, dyt, dxt) = (x.own.raw, y.own.raw, dy.own.raw, dx.own.raw);
+        // An average's gradient reads neither x nor y; cuDNN wants pointers.
+        let (y, x) = (if y.at.is_null() { dy.at } else { y.at }, if x.at.is_null() { dx.at } else { x.at });
+        let (dy, dx) = (dy.at, dx.at);
+        // SAFETY: as above.
+        answered(unsafe {
+            cudnn::cudnnPoolingBackward(self.raw, raw, one, yt, y, dyt, dy, xt, x, zero, dxt, dx)
         })
     }
 }

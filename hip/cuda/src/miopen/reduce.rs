@@ -1,12 +1,10 @@
 //! `miopenReduceTensor`.
 
-use super::handle::with;
+use super::handle::{Handle, Operand, check};
 use super::status::{answered, check_buffer};
-use super::tensor::tensor;
-use core::ffi::c_void;
+use super::tensor;
 use cudarc::cudnn::sys as cudnn;
-use hip_provider::miopen::{Outcome, Own, Reduction, answer, check_reduced, object, scalar};
-use hip_provider::require;
+use hip_provider::miopen::{Outcome, Own, Reduction, ReductionMemory, Reductions, Tensor};
 use miopen_sys::*;
 use std::ptr;
 
@@ -15,6 +13,7 @@ pub(super) struct Raw(cudnn::cudnnReduceTensorDescriptor_t);
 
 /// What a `miopenReduceTensorDescriptor_t` points to.
 type Described = hip_provider::miopen::Described<Reduction, Raw>;
+type TensorOf<'a> = &'a hip_provider::miopen::Described<Tensor, tensor::Raw>;
 
 impl Own<Reduction> for Raw {
     fn new() -> Outcome<Self> {
@@ -65,83 +64,35 @@ impl Drop for Raw {
     }
 }
 
-pub(super) unsafe extern "C" fn miopenGetReductionIndicesSize(
-    handle: miopenHandle_t,
-    reduceTensorDesc: miopenReduceTensorDescriptor_t,
-    aDesc: miopenTensorDescriptor_t,
-    cDesc: miopenTensorDescriptor_t,
-    sizeInBytes: *mut usize,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors and out-pointer.
-    unsafe {
-        with(handle, |_| {
-            let (a, c) = (tensor(aDesc)?, tensor(cDesc)?);
-            check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
-            answer(sizeInBytes, object::<Described, _>(reduceTensorDesc)?.index_bytes(c.count()))
-        })
-    }
-}
+impl Reductions for Handle {
+    type Own = Raw;
 
-pub(super) unsafe extern "C" fn miopenGetReductionWorkspaceSize(
-    handle: miopenHandle_t,
-    reduceTensorDesc: miopenReduceTensorDescriptor_t,
-    aDesc: miopenTensorDescriptor_t,
-    cDesc: miopenTensorDescriptor_t,
-    sizeInBytes: *mut usize,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors and out-pointer.
-    unsafe {
-        with(handle, |handle| {
-            let (own, a, c) = (object::<Described, _>(reduceTensorDesc)?, tensor(aDesc)?, tensor(cDesc)?);
-            check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
-            let mut bytes = 0;
-            answered(cudnn::cudnnGetReductionWorkspaceSize(handle.raw, own.own.0, a.raw, c.raw, &mut bytes))?;
-            answer(sizeInBytes, bytes)
-        })
+    fn reduction_workspace(&self, reduction: &Described, a: TensorOf<'_>, c: TensorOf<'_>) -> Outcome<usize> {
+        let mut bytes = 0;
+        let (raw, a, c) = (reduction.own.0, a.own.raw, c.own.raw);
+        // SAFETY: live handle and descriptors, a valid pointer.
+        answered(unsafe { cudnn::cudnnGetReductionWorkspaceSize(self.raw, raw, a, c, &mut bytes) })?;
+        Ok(bytes)
     }
-}
 
-pub(super) unsafe extern "C" fn miopenReduceTensor(
-    handle: miopenHandle_t,
-    reduceTensorDesc: miopenReduceTensorDescriptor_t,
-    indices: *mut c_void,
-    indicesSizeInBytes: usize,
-    workspace: *mut c_void,
-    workspaceSizeInBytes: usize,
-    alpha: *const c_void,
-    aDesc: miopenTensorDescriptor_t,
-    A: *const c_void,
-    beta: *const c_void,
-    cDesc: miopenTensorDescriptor_t,
-    C: *mut c_void,
-) -> miopenStatus_t {
-    // SAFETY: the caller's handle, descriptors, scalars and buffers, which are checked.
-    unsafe {
-        with(handle, |handle| {
-            let (own, a, c) = (object::<Described, _>(reduceTensorDesc)?, tensor(aDesc)?, tensor(cDesc)?);
-            check_reduced((&a.dims, a.data), (&c.dims, c.data))?;
-            scalar(alpha, a.data)?;
-            scalar(beta, a.data)?;
-            check_buffer(A, a.bytes())?;
-            check_buffer(C, c.bytes())?;
-            check_buffer(workspace, workspaceSizeInBytes)?;
-            let bytes = own.index_bytes(c.count());
-            require(indicesSizeInBytes >= bytes, miopenStatusBadParm)?;
-            check_buffer(indices, bytes)?;
-            answered(cudnn::cudnnReduceTensor(
-                handle.raw,
-                own.own.0,
-                indices,
-                bytes,
-                workspace,
-                workspaceSizeInBytes,
-                alpha,
-                a.raw,
-                A,
-                beta,
-                c.raw,
-                C,
-            ))
+    unsafe fn reduce(
+        &self,
+        reduction: &Described,
+        a: &Operand<'_>,
+        c: &Operand<'_>,
+        memory: &ReductionMemory,
+    ) -> Outcome {
+        let ReductionMemory { indices, workspace: (workspace, size), scalars: [alpha, beta] } = *memory;
+        let bytes = reduction.index_bytes(c.count());
+        check(&[a, c])?;
+        check_buffer(workspace, size)?;
+        check_buffer(indices, bytes)?;
+        let (raw, at, a, ct, c) = (reduction.own.0, a.own.raw, a.at, c.own.raw, c.at);
+        // SAFETY: live handle and descriptors, buffers of their sizes, the caller's scalars.
+        answered(unsafe {
+            cudnn::cudnnReduceTensor(
+                self.raw, raw, indices, bytes, workspace, size, alpha, at, a, beta, ct, c,
+            )
         })
     }
 }

@@ -9,9 +9,9 @@ use super::status::answered;
 use crate::runtime::{Status, capturing, from_cuda};
 use cudarc::cudnn::sys as cudnn;
 use cudarc::driver::sys as cuda;
-use hip_provider::miopen::Outcome;
+use hip_provider::miopen::{Kind, Outcome};
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
@@ -20,20 +20,33 @@ use std::sync::{Mutex, PoisonError};
 const MOST: usize = 4096;
 
 /// What is known of calls, by all that makes one the same as another.
-pub(super) struct Replays<K> {
-    known: Mutex<Known<K>>,
+#[derive(Default)]
+pub(super) struct Replays {
+    known: Mutex<Known>,
 }
 
-struct Known<K> {
-    calls: HashMap<K, Seen>,
+/// All that makes one run the same as another.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct Same {
+    pub(super) kind: Kind,
+    pub(super) algorithm: u32,
+    /// Stamps of x, w, the convolution and y.
+    pub(super) descriptors: [u64; 4],
+    /// x, w, y and the workspace.
+    pub(super) buffers: [*mut c_void; 4],
+    pub(super) workspace_size: usize,
+}
+
+struct Known {
+    calls: HashMap<Same, Seen>,
     /// Where calls are captured: other threads may launch on the handle's own stream meanwhile, which would be
     /// captured too. Null until there is a first.
     aside: cuda::CUstream,
 }
 
 // SAFETY: the driver's streams and graphs may be used from any thread, one at a time, which the mutex in `Replays`
-// sees to.
-unsafe impl<K: Send> Send for Known<K> {}
+// sees to. A key's pointers are compared, never read.
+unsafe impl Send for Known {}
 
 enum Seen {
     Once,
@@ -52,13 +65,13 @@ impl Drop for Graph {
     }
 }
 
-impl<K> Default for Replays<K> {
+impl Default for Known {
     fn default() -> Self {
-        Self { known: Mutex::new(Known { calls: HashMap::new(), aside: ptr::null_mut() }) }
+        Self { calls: HashMap::new(), aside: ptr::null_mut() }
     }
 }
 
-impl<K> Drop for Known<K> {
+impl Drop for Known {
     fn drop(&mut self) {
         if !self.aside.is_null() {
             // SAFETY: made by `aside`; nothing is captured now.
@@ -67,7 +80,7 @@ impl<K> Drop for Known<K> {
     }
 }
 
-impl<K: Hash + Eq> Replays<K> {
+impl Replays {
     /// Makes `call` on `stream`, which is that of the handle `raw`: itself, or by the graph of an earlier one with
     /// this key.
     ///
@@ -75,7 +88,7 @@ impl<K: Hash + Eq> Replays<K> {
     /// A handle that nobody else uses meanwhile, and its stream; calls of one key do the same on the same memory.
     pub(super) unsafe fn run(
         &self,
-        key: K,
+        key: Same,
         raw: cudnn::cudnnHandle_t,
         stream: cuda::CUstream,
         call: impl Fn() -> Outcome,
@@ -124,7 +137,7 @@ impl<K: Hash + Eq> Replays<K> {
     }
 }
 
-impl<K> Known<K> {
+impl Known {
     /// The graph of a call, which has not run then; `None` where it can't be captured.
     ///
     /// # Errors

@@ -34,15 +34,15 @@ pub(super) fn check_buffer(pointer: *const c_void, bytes: usize) -> Outcome {
     require(bytes == 0 || is_device_memory(pointer, bytes), miopenStatusBadParm)
 }
 
-/// The scalars of a call with f32 or shorter data.
-pub(super) static ONE: f32 = 1.0;
-pub(super) static ZERO: f32 = 0.0;
-
-pub(super) fn one() -> *const c_void {
-    (&raw const ONE).cast()
+/// One, as a call with data of a type takes it.
+pub(super) fn one(data: miopenDataType_t) -> *const c_void {
+    static ONES: (f32, f64) = (1.0, 1.0);
+    if data == miopenDouble { (&raw const ONES.1).cast() } else { (&raw const ONES.0).cast() }
 }
 
+/// Zero, likewise: its bits are the same in both types.
 pub(super) fn zero() -> *const c_void {
+    static ZERO: f64 = 0.0;
     (&raw const ZERO).cast()
 }
 

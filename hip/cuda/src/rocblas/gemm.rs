@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use cudarc::cublas::sys as cublas;
 use cudarc::driver::sys as cuda;
 use hip_provider::require;
-use hip_provider::rocblas::{Gemm, Outcome, Sizes, Types};
+use hip_provider::rocblas::{Gemm, Mixed, Outcome, Sizes, Types};
 use rocblas_sys::*;
 
 /// cuBLAS's word for an operation.
@@ -36,39 +36,37 @@ fn raw(types: Types) -> (cublas::cudaDataType, cublas::cudaDataType, cublas::cub
     }
 }
 
-/// `gemm_ex`.
-///
-/// # Safety
-/// The call was checked, for these types.
-pub(super) unsafe fn run(handle: &Handle, call: &Gemm, types: Types) -> Outcome {
-    let Gemm { sizes, alpha, a, b, beta, c, d, .. } = *call;
-    if types == Types::I8 && !aligned(&sizes, [a, b]) {
-        // SAFETY: the buffers were checked.
-        return unsafe { integer_product(handle, &sizes, alpha, a, b, beta, c, d) };
-    }
-    if !call.in_place() && call.keeps {
-        // SAFETY: the buffers were checked.
-        unsafe { copy_matrices(handle, &sizes, types.bytes().1, c, d) }?;
-    }
-    let (ta, tb) = (operation(sizes.a), operation(sizes.b));
-    let (input, output, compute) = raw(types);
-    let algo = cublas::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT;
-    let Sizes { m, n, k, ldd, stride_a, stride_b, stride_d, batch, .. } = sizes;
-    let (lda, ldb) = (sizes.lda.max(1), sizes.ldb.max(1));
-    // SAFETY: the handle is alive, the buffers were checked, the scalars are the caller's.
-    answer(unsafe {
-        if batch == 1 {
-            cublas::cublasGemmEx(
-                handle.raw, ta, tb, m, n, k, alpha, a, input, lda, b, input, ldb, beta, d, output, ldd,
-                compute, algo,
-            )
-        } else {
-            cublas::cublasGemmStridedBatchedEx(
-                handle.raw, ta, tb, m, n, k, alpha, a, input, lda, stride_a, b, input, ldb, stride_b, beta,
-                d, output, ldd, stride_d, batch, compute, algo,
-            )
+impl Mixed for Handle {
+    unsafe fn gemm_ex(&mut self, call: &Gemm, types: Types) -> Outcome {
+        let Gemm { sizes, alpha, a, b, beta, c, d, .. } = *call;
+        if types == Types::I8 && !aligned(&sizes, [a, b]) {
+            // SAFETY: the buffers were checked.
+            return unsafe { integer_product(self, &sizes, alpha, a, b, beta, c, d) };
         }
-    })
+        if !call.in_place() && call.keeps {
+            // SAFETY: the buffers were checked.
+            unsafe { copy_matrices(self, &sizes, types.bytes().1, c, d) }?;
+        }
+        let (ta, tb) = (operation(sizes.a), operation(sizes.b));
+        let (input, output, compute) = raw(types);
+        let algo = cublas::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT;
+        let Sizes { m, n, k, ldd, stride_a, stride_b, stride_d, batch, .. } = sizes;
+        let (lda, ldb) = (sizes.lda.max(1), sizes.ldb.max(1));
+        // SAFETY: the handle is alive, the buffers were checked, the scalars are the caller's.
+        answer(unsafe {
+            if batch == 1 {
+                cublas::cublasGemmEx(
+                    self.raw, ta, tb, m, n, k, alpha, a, input, lda, b, input, ldb, beta, d, output, ldd,
+                    compute, algo,
+                )
+            } else {
+                cublas::cublasGemmStridedBatchedEx(
+                    self.raw, ta, tb, m, n, k, alpha, a, input, lda, stride_a, b, input, ldb, stride_b, beta,
+                    d, output, ldd, stride_d, batch, compute, algo,
+                )
+            }
+        })
+    }
 }
 
 /// Whether cuBLAS takes these 8-bit operands: at addresses and distances that are multiples of 4.

@@ -4,7 +4,7 @@ use crate::runtime::{ensure, is_device_memory, uncaptured};
 use crate::settings::tf32;
 use core::ffi::{CStr, c_void};
 use cudarc::cublas::sys as cublas;
-use hip_provider::rocblas::{Gemm, Outcome, Types};
+use hip_provider::rocblas::Outcome;
 use hip_sys::hipStream_t;
 use rocblas_sys::*;
 use std::ffi::CString;
@@ -147,10 +147,5 @@ impl hip_provider::rocblas::Handle for Handle {
 
     fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool {
         is_device_memory(pointer, bytes)
-    }
-
-    unsafe fn gemm_ex(&mut self, call: &Gemm, types: Types) -> Outcome {
-        // SAFETY: the caller's checked call.
-        unsafe { super::gemm::run(self, call, types) }
     }
 }

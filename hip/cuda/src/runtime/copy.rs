@@ -1,6 +1,7 @@
 //! Copies and fills.
 
 use super::{
+    Driver,
     device::{context, ensure},
     error::from_cuda,
     memory::LIVE,
@@ -13,9 +14,6 @@ use std::ffi::{c_int, c_void};
 fn address(pointer: *const c_void) -> cuda::CUdeviceptr {
     pointer as cuda::CUdeviceptr
 }
-
-/// Copies are the driver's.
-pub(super) struct Driver;
 
 impl Copies for Driver {
     type Own = bool;

@@ -1,13 +1,13 @@
 //! Devices: what they are, which one is current, and their primary contexts.
 
-use super::error::from_cuda;
+use super::{Driver, error::from_cuda};
 use cudarc::driver::sys as cuda;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
-use hip_provider::runtime::{Devices, Status, api, put};
+use hip_provider::runtime::{self, Devices, Status};
 use hip_sys::*;
 use std::{
     cell::Cell,
-    ffi::{c_char, c_int, c_uint},
+    ffi::{CStr, c_int},
     ptr,
     sync::OnceLock,
 };
@@ -50,11 +50,7 @@ fn devices() -> Status<&'static [Device]> {
 }
 
 fn device(index: c_int) -> Status<&'static Device> {
-    let devices = devices()?;
-    if devices.is_empty() {
-        return Err(hipErrorNoDevice);
-    }
-    usize::try_from(index).ok().and_then(|index| devices.get(index)).ok_or(hipErrorInvalidDevice)
+    runtime::device(devices()?, index)
 }
 
 /// A device's primary context.
@@ -91,16 +87,46 @@ fn bind(index: c_int) -> Status<c_int> {
     Ok(index)
 }
 
-/// What the GPUs are like.
-pub(super) struct Gpus;
-
-impl Devices for Gpus {
+impl Devices for Driver {
     fn count() -> Status<usize> {
         Ok(devices()?.len())
     }
 
     fn check(index: c_int) -> Status {
         device(index).map(|_| ())
+    }
+
+    fn choose(index: c_int) -> Status {
+        bind(index).map(|_| ())
+    }
+
+    fn current() -> Status<c_int> {
+        let (current, bound) = CURRENT.get();
+        device(current)?;
+        if bound {
+            let mut now = ptr::null_mut();
+            // SAFETY: the function is the driver's, the pointer valid.
+            from_cuda(unsafe { cuda::cuCtxGetCurrent(&mut now) })?;
+            // Other code of the process may have made another context current: the next call makes
+            // this one current again.
+            CURRENT.set((current, now == context(current)?.0));
+        }
+        Ok(current)
+    }
+
+    fn enable_peer(peer: c_int) -> Status {
+        ensure()?;
+        let peer = context(peer)?;
+        // SAFETY: a retained context.
+        from_cuda(unsafe { cuda::cuCtxEnablePeerAccess(peer.0, 0) })
+    }
+
+    fn name(index: c_int) -> Status<String> {
+        let mut name = [0u8; 256];
+        let (room, len, ordinal) = (name.as_mut_ptr().cast(), name.len() as c_int, device(index)?.ordinal);
+        // SAFETY: the function is the driver's; there is room for as many characters as said.
+        from_cuda(unsafe { cuda::cuDeviceGetName(room, len, ordinal) })?;
+        Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())
     }
 
     fn attribute(index: c_int, which: hipDeviceAttribute_t) -> Status<c_int> {
@@ -160,50 +186,11 @@ impl Devices for Gpus {
     }
 }
 
-pub(super) unsafe extern "C" fn hipSetDevice(index: c_int) -> hipError_t {
-    api(|| {
-        device(index)?;
-        bind(index).map(|_| ())
-    })
-}
-
-pub(super) unsafe extern "C" fn hipGetDevice(index: *mut c_int) -> hipError_t {
-    api(|| {
-        let (current, bound) = CURRENT.get();
-        device(current)?;
-        if bound {
-            let mut now = ptr::null_mut();
-            // SAFETY: the function is the driver's, the pointer valid.
-            from_cuda(unsafe { cuda::cuCtxGetCurrent(&mut now) })?;
-            // Other code of the process may have made another context current: the next call makes
-            // this one current again.
-            CURRENT.set((current, now == context(current)?.0));
-        }
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(index, current) }
-    })
-}
-
 fn attribute(device: &Device, which: Attribute) -> Status<c_int> {
     let mut value = 0;
     // SAFETY: the function is the driver's, the pointer valid.
     from_cuda(unsafe { cuda::cuDeviceGetAttribute(&mut value, which, device.ordinal) })?;
     Ok(value)
-}
-
-pub(super) unsafe extern "C" fn hipDeviceGetName(
-    name: *mut c_char,
-    len: c_int,
-    index: hipDevice_t,
-) -> hipError_t {
-    api(|| {
-        let device = device(index)?;
-        if name.is_null() || len <= 0 {
-            return Err(hipErrorInvalidValue);
-        }
-        // SAFETY: the caller has room for `len` characters, by HIP's contract.
-        from_cuda(unsafe { cuda::cuDeviceGetName(name, len, device.ordinal) })
-    })
 }
 
 /// CUDA's 1000 * major + 10 * minor in HIP's scheme: major * 10,000,000 + minor * 100,000 + patch.
@@ -216,20 +203,6 @@ fn architecture(device: &Device) -> Status<String> {
     let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(format!("sm_{major}{minor}"))
-}
-
-pub(super) unsafe extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
-    api(|| {
-        if flags != 0 {
-            return Err(hipErrorInvalidValue);
-        }
-        if ensure()? == peer {
-            return Err(hipErrorInvalidDevice);
-        }
-        let peer = context(peer)?;
-        // SAFETY: a retained context.
-        from_cuda(unsafe { cuda::cuCtxEnablePeerAccess(peer.0, 0) })
-    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Streams and events, which are the driver's.
 
-use super::{device::ensure, error::from_cuda};
+use super::{Driver, device::ensure, error::from_cuda};
 use cudarc::driver::sys as cuda;
-use hip_provider::runtime::{EVENT_FLAGS, api, put};
-use hip_sys::*;
+use hip_provider::runtime::{Status, Streams};
+use hip_sys::{hipEvent_t, hipStream_t};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::{ffi::c_uint, ptr};
 
@@ -21,122 +21,77 @@ pub(crate) fn capturing() -> RwLockWriteGuard<'static, ()> {
     CAPTURES.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn cuda_event(event: hipEvent_t) -> cuda::CUevent {
-    event.cast()
-}
-
-pub(super) unsafe extern "C" fn hipStreamCreateWithFlags(
-    stream: *mut hipStream_t,
-    flags: c_uint,
-) -> hipError_t {
-    api(|| {
-        if stream.is_null() || flags > hipStreamNonBlocking {
-            return Err(hipErrorInvalidValue);
-        }
+impl Streams for Driver {
+    fn create_stream(flags: c_uint) -> Status<hipStream_t> {
         ensure()?;
         let mut made = ptr::null_mut();
         // SAFETY: the function is the driver's, the pointer valid; HIP's flags are CUDA's.
         from_cuda(unsafe { cuda::cuStreamCreate(&mut made, flags) })?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(stream, made.cast()) }
-    })
-}
+        Ok(made.cast())
+    }
 
-pub(super) unsafe extern "C" fn hipStreamDestroy(stream: hipStream_t) -> hipError_t {
-    api(|| {
-        if stream.is_null() {
-            return Err(hipErrorInvalidHandle);
-        }
+    unsafe fn destroy_stream(stream: hipStream_t) -> Status {
         ensure()?;
-        // SAFETY: the caller's stream, by HIP's contract.
+        // SAFETY: the caller's stream, here and below.
         from_cuda(unsafe { cuda::cuStreamDestroy_v2(stream.cast()) })
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn hipStreamSynchronize(stream: hipStream_t) -> hipError_t {
-    api(|| {
+    unsafe fn synchronize_stream(stream: hipStream_t) -> Status {
         ensure()?;
-        // SAFETY: the caller's stream, by HIP's contract.
+        // SAFETY: as above.
         from_cuda(unsafe { cuda::cuStreamSynchronize(stream.cast()) })
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn hipDeviceSynchronize() -> hipError_t {
-    api(|| {
+    fn synchronize_device() -> Status {
         ensure()?;
         let _held = uncaptured();
         // SAFETY: no precondition but the context, which `ensure` made current.
         from_cuda(unsafe { cuda::cuCtxSynchronize() })
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn hipStreamWaitEvent(
-    stream: hipStream_t,
-    event: hipEvent_t,
-    flags: c_uint,
-) -> hipError_t {
-    api(|| {
-        if event.is_null() {
-            return Err(hipErrorInvalidHandle);
-        }
-        if flags > 1 {
-            return Err(hipErrorInvalidValue);
-        }
+    unsafe fn wait_for(stream: hipStream_t, event: hipEvent_t) -> Status {
         ensure()?;
-        // SAFETY: the caller's stream and event, by HIP's contract.
-        from_cuda(unsafe { cuda::cuStreamWaitEvent(stream.cast(), cuda_event(event), 0) })
-    })
-}
+        // SAFETY: the caller's stream and event, here and below.
+        from_cuda(unsafe { cuda::cuStreamWaitEvent(stream.cast(), event.cast(), 0) })
+    }
 
-pub(super) unsafe extern "C" fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: c_uint) -> hipError_t {
-    api(|| {
-        if event.is_null() || flags & !EVENT_FLAGS != 0 {
-            return Err(hipErrorInvalidValue);
-        }
+    fn create_event(flags: c_uint) -> Status<hipEvent_t> {
         ensure()?;
         let mut made = ptr::null_mut();
         // SAFETY: the function is the driver's, the pointer valid; the first three flags are CUDA's.
         from_cuda(unsafe { cuda::cuEventCreate(&mut made, flags & 7) })?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(event, made.cast()) }
-    })
-}
+        Ok(made.cast())
+    }
 
-macro_rules! of_event {
-    ($( $hip:ident($($more:ident: $type:ty)?) => $cuda:ident; )*) => { $(
-        pub(super) unsafe extern "C" fn $hip(event: hipEvent_t $(, $more: $type)?) -> hipError_t {
-            api(|| {
-                if event.is_null() {
-                    return Err(hipErrorInvalidHandle);
-                }
-                ensure()?;
-                // SAFETY: the caller's event and stream, by HIP's contract.
-                from_cuda(unsafe { cuda::$cuda(cuda_event(event) $(, $more.cast())?) })
-            })
-        }
-    )* };
-}
-of_event! {
-    hipEventDestroy() => cuEventDestroy_v2;
-    hipEventRecord(stream: hipStream_t) => cuEventRecord;
-    hipEventQuery() => cuEventQuery;
-    hipEventSynchronize() => cuEventSynchronize;
-}
-
-pub(super) unsafe extern "C" fn hipEventElapsedTime(
-    ms: *mut f32,
-    start: hipEvent_t,
-    stop: hipEvent_t,
-) -> hipError_t {
-    api(|| {
-        if ms.is_null() {
-            return Err(hipErrorInvalidValue);
-        }
-        if start.is_null() || stop.is_null() {
-            return Err(hipErrorInvalidHandle);
-        }
+    unsafe fn destroy_event(event: hipEvent_t) -> Status {
         ensure()?;
-        // SAFETY: the caller's events and out-pointer, by HIP's contract.
-        from_cuda(unsafe { cuda::cuEventElapsedTime_v2(ms, cuda_event(start), cuda_event(stop)) })
-    })
+        // SAFETY: as above.
+        from_cuda(unsafe { cuda::cuEventDestroy_v2(event.cast()) })
+    }
+
+    unsafe fn record(event: hipEvent_t, stream: hipStream_t) -> Status {
+        ensure()?;
+        // SAFETY: as above.
+        from_cuda(unsafe { cuda::cuEventRecord(event.cast(), stream.cast()) })
+    }
+
+    unsafe fn query(event: hipEvent_t) -> Status {
+        ensure()?;
+        // SAFETY: as above.
+        from_cuda(unsafe { cuda::cuEventQuery(event.cast()) })
+    }
+
+    unsafe fn synchronize_event(event: hipEvent_t) -> Status {
+        ensure()?;
+        // SAFETY: as above.
+        from_cuda(unsafe { cuda::cuEventSynchronize(event.cast()) })
+    }
+
+    unsafe fn elapsed(start: hipEvent_t, stop: hipEvent_t) -> Status<f32> {
+        ensure()?;
+        let mut ms = 0.0;
+        // SAFETY: as above; a valid pointer.
+        from_cuda(unsafe { cuda::cuEventElapsedTime_v2(&mut ms, start.cast(), stop.cast()) })?;
+        Ok(ms)
+    }
 }

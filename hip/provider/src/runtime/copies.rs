@@ -54,7 +54,7 @@ pub trait Copies {
 ///
 /// # Safety
 /// The host's ranges may be accessed, by HIP's contract; here and in the functions below.
-pub unsafe extern "C" fn hipMemcpyAsync<C: Copies>(
+pub(super) unsafe extern "C" fn hipMemcpyAsync<C: Copies>(
     to: *mut c_void,
     from: *const c_void,
     size: usize,
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn hipMemcpyAsync<C: Copies>(
 ///
 /// # Safety
 /// As [`hipMemcpyAsync`].
-pub unsafe extern "C" fn hipMemcpyPeerAsync<C: Copies>(
+pub(super) unsafe extern "C" fn hipMemcpyPeerAsync<C: Copies>(
     to: *mut c_void,
     to_device: c_int,
     from: *const c_void,
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn hipMemcpyPeerAsync<C: Copies>(
 ///
 /// # Safety
 /// As [`hipMemcpyAsync`].
-pub unsafe extern "C" fn hipMemsetAsync<C: Copies>(
+pub(super) unsafe extern "C" fn hipMemsetAsync<C: Copies>(
     to: *mut c_void,
     value: c_int,
     size: usize,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn hipMemsetAsync<C: Copies>(
 ///
 /// # Safety
 /// As [`hipMemcpyAsync`].
-pub unsafe extern "C" fn hipMemsetD32Async<C: Copies>(
+pub(super) unsafe extern "C" fn hipMemsetD32Async<C: Copies>(
     to: hipDeviceptr_t,
     value: c_int,
     count: usize,

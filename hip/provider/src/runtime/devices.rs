@@ -1,6 +1,7 @@
 //! The functions that say what devices there are and what they are like.
 
-use super::{Status, api, copy_text, put};
+use super::{Status, api, put};
+use crate::require;
 use core::ffi::{c_char, c_int, c_uint};
 use hip_sys::*;
 
@@ -12,6 +13,18 @@ pub trait Devices {
 
     /// Whether there is such a device.
     fn check(index: c_int) -> Status;
+
+    /// Makes a device the calling thread's.
+    fn choose(index: c_int) -> Status;
+
+    /// The calling thread's device.
+    fn current() -> Status<c_int>;
+
+    /// Lets the calling thread's device reach the memory of another.
+    fn enable_peer(peer: c_int) -> Status;
+
+    /// The device's name.
+    fn name(index: c_int) -> Status<String>;
 
     /// An integer fact.
     fn attribute(index: c_int, which: hipDeviceAttribute_t) -> Status<c_int>;
@@ -32,19 +45,27 @@ pub trait Devices {
     fn version() -> Status<c_int>;
 }
 
+/// One of a provider's devices, by its index.
+pub fn device<T>(all: &[T], index: c_int) -> Status<&T> {
+    require(!all.is_empty(), hipErrorNoDevice)?;
+    usize::try_from(index).ok().and_then(|index| all.get(index)).ok_or(hipErrorInvalidDevice)
+}
+
 macro_rules! answers {
     ($( $(#[$doc:meta])* $name:ident($out:ident: $t:ty $(, $more:ident: $m:ty)*) => $answer:expr; )*) => { $(
         $(#[$doc])*
         ///
         /// # Safety
         /// The out-pointer is null or may be written to, by HIP's contract.
-        pub unsafe extern "C" fn $name<D: Devices>($out: *mut $t $(, $more: $m)*) -> hipError_t {
+        pub(super) unsafe extern "C" fn $name<D: Devices>($out: *mut $t $(, $more: $m)*) -> hipError_t {
             // SAFETY: the caller's, by HIP's contract.
             api(|| unsafe { put($out, $answer) })
         }
     )* };
 }
 answers! {
+    /// Gives the calling thread's device.
+    hipGetDevice(index: c_int) => D::current()?;
     /// Gives one integer fact about a device.
     hipDeviceGetAttribute(value: c_int, which: hipDeviceAttribute_t, index: c_int) => D::attribute(index, which)?;
     /// Gives a device's memory in bytes.
@@ -56,18 +77,27 @@ answers! {
     /// Gives properties in the layout of HIP 6.0 and later: the architecture alone.
     hipGetDevicePropertiesR0600(properties: hipDeviceProp_tR0600, index: c_int) => hipDeviceProp_tR0600 {
         before: [0; 1160],
-        gcnArchName: name(&D::architecture(index)?),
+        gcnArchName: property(&D::architecture(index)?),
         after: [0; 56],
     };
     /// Gives properties in the layout before HIP 6.0: the architecture alone.
     hipGetDeviceProperties(properties: hipDeviceProp_tR0000, index: c_int) => hipDeviceProp_tR0000 {
         before: [0; 396],
-        gcnArchName: name(&D::architecture(index)?),
+        gcnArchName: property(&D::architecture(index)?),
         after: [0; 140],
     };
 }
 
-fn name(text: &str) -> [c_char; 256] {
+/// Copies what fits of a text, and ends it with a NUL; `out` is not empty.
+fn copy_text(out: &mut [c_char], text: &str) {
+    let fits = text.len().min(out.len() - 1);
+    for (out, byte) in out.iter_mut().zip(&text.as_bytes()[..fits]) {
+        *out = *byte as c_char;
+    }
+    out[fits] = 0;
+}
+
+fn property(text: &str) -> [c_char; 256] {
     let mut name = [0; 256];
     copy_text(&mut name, text);
     name
@@ -77,7 +107,7 @@ fn name(text: &str) -> [c_char; 256] {
 ///
 /// # Safety
 /// None is asked for: the signature is that of the table.
-pub unsafe extern "C" fn hipInit<D: Devices>(flags: c_uint) -> hipError_t {
+pub(super) unsafe extern "C" fn hipInit<D: Devices>(flags: c_uint) -> hipError_t {
     api(|| match flags {
         0 => D::check(0),
         _ => Err(hipErrorInvalidValue),
@@ -88,7 +118,7 @@ pub unsafe extern "C" fn hipInit<D: Devices>(flags: c_uint) -> hipError_t {
 ///
 /// # Safety
 /// The out-pointer is null or may be written to, by HIP's contract.
-pub unsafe extern "C" fn hipGetDeviceCount<D: Devices>(count: *mut c_int) -> hipError_t {
+pub(super) unsafe extern "C" fn hipGetDeviceCount<D: Devices>(count: *mut c_int) -> hipError_t {
     api(|| {
         let devices = D::count()?;
         // SAFETY: the caller's, by HIP's contract.
@@ -101,12 +131,53 @@ pub unsafe extern "C" fn hipGetDeviceCount<D: Devices>(count: *mut c_int) -> hip
 ///
 /// # Safety
 /// The out-pointers are null or may be written to, by HIP's contract.
-pub unsafe extern "C" fn hipMemGetInfo<D: Devices>(free: *mut usize, total: *mut usize) -> hipError_t {
+pub(super) unsafe extern "C" fn hipMemGetInfo<D: Devices>(free: *mut usize, total: *mut usize) -> hipError_t {
     api(|| {
         let (left, all) = D::memory()?;
         // SAFETY: the caller's, by HIP's contract.
         unsafe { put(free, left) }?;
         // SAFETY: as above.
         unsafe { put(total, all) }
+    })
+}
+
+/// Makes a device the calling thread's.
+///
+/// # Safety
+/// As [`hipInit`].
+pub(super) unsafe extern "C" fn hipSetDevice<D: Devices>(index: c_int) -> hipError_t {
+    api(|| D::choose(index))
+}
+
+/// Lets the calling thread's device reach the memory of another.
+///
+/// # Safety
+/// As [`hipInit`].
+pub(super) unsafe extern "C" fn hipDeviceEnablePeerAccess<D: Devices>(
+    peer: c_int,
+    flags: c_uint,
+) -> hipError_t {
+    api(|| {
+        require(flags == 0, hipErrorInvalidValue)?;
+        require(D::current()? != peer, hipErrorInvalidDevice)?;
+        D::enable_peer(peer)
+    })
+}
+
+/// Gives a device's name, cut to `len` characters with the NUL.
+///
+/// # Safety
+/// The caller has room for `len` characters, by HIP's contract.
+pub(super) unsafe extern "C" fn hipDeviceGetName<D: Devices>(
+    name: *mut c_char,
+    len: c_int,
+    index: hipDevice_t,
+) -> hipError_t {
+    api(|| {
+        D::check(index)?;
+        require(!name.is_null() && len > 0, hipErrorInvalidValue)?;
+        // SAFETY: the caller's room.
+        copy_text(unsafe { core::slice::from_raw_parts_mut(name, len as usize) }, &D::name(index)?);
+        Ok(())
     })
 }

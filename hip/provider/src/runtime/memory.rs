@@ -1,7 +1,7 @@
-//! A map of what is allocated, against which copies are checked as HIP checks them.
+//! Memory, and a map of what is allocated, against which copies are checked as HIP checks them.
 
-use super::Status;
-use core::ffi::c_void;
+use super::{Devices, Status, api, put};
+use core::ffi::{c_uint, c_void};
 use hip_sys::*;
 use std::{
     collections::BTreeMap,
@@ -103,4 +103,64 @@ impl<T: Copy> Allocations<T> {
     pub fn check_fill(&self, to: *const c_void, bytes: Option<usize>) -> Status<usize> {
         bytes.filter(|&bytes| bytes == 0 || self.holds(to, bytes)).ok_or(hipErrorInvalidValue)
     }
+}
+
+/// A provider's memory.
+pub trait Memory: Devices {
+    /// New memory of the calling thread's device; not of 0 bytes.
+    fn allocate(bytes: usize) -> Status<*mut c_void>;
+
+    /// Frees memory of a device.
+    fn free(pointer: *mut c_void) -> Status;
+
+    /// New pinned memory of the host, which every device reaches; not of 0 bytes.
+    fn allocate_host(bytes: usize) -> Status<*mut c_void>;
+
+    /// Frees pinned memory of the host.
+    fn free_host(pointer: *mut c_void) -> Status;
+}
+
+/// # Safety
+/// The caller's out-pointer.
+unsafe fn malloc<M: Memory>(
+    pointer: *mut *mut c_void,
+    size: usize,
+    allocate: fn(usize) -> Status<*mut c_void>,
+) -> hipError_t {
+    api(|| {
+        M::current()?;
+        let none = size == 0 || pointer.is_null();
+        let memory = if none { core::ptr::null_mut() } else { allocate(size)? };
+        // SAFETY: the caller's, by HIP's contract.
+        unsafe { put(pointer, memory) }
+    })
+}
+
+fn free<M: Memory>(pointer: *mut c_void, free: fn(*mut c_void) -> Status) -> hipError_t {
+    api(|| {
+        M::current()?;
+        if pointer.is_null() { Ok(()) } else { free(pointer) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipMalloc<M: Memory>(pointer: *mut *mut c_void, size: usize) -> hipError_t {
+    // SAFETY: the caller's out-pointer, here and below.
+    unsafe { malloc::<M>(pointer, size, M::allocate) }
+}
+
+pub(super) unsafe extern "C" fn hipHostMalloc<M: Memory>(
+    pointer: *mut *mut c_void,
+    size: usize,
+    _flags: c_uint,
+) -> hipError_t {
+    // SAFETY: as above.
+    unsafe { malloc::<M>(pointer, size, M::allocate_host) }
+}
+
+pub(super) unsafe extern "C" fn hipFree<M: Memory>(pointer: *mut c_void) -> hipError_t {
+    free::<M>(pointer, M::free)
+}
+
+pub(super) unsafe extern "C" fn hipHostFree<M: Memory>(pointer: *mut c_void) -> hipError_t {
+    free::<M>(pointer, M::free_host)
 }

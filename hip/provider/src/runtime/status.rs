@@ -33,7 +33,7 @@ fn failed(status: hipError_t) -> hipError_t {
 ///
 /// # Safety
 /// None is asked for, here and for the two texts: the signatures are those of the table.
-pub unsafe extern "C" fn hipGetLastError() -> hipError_t {
+pub(super) unsafe extern "C" fn hipGetLastError() -> hipError_t {
     LAST.replace(hipSuccess)
 }
 
@@ -102,7 +102,9 @@ errors! {
     hipErrorStreamCaptureImplicit "operation would make the legacy stream depend on a capturing blocking stream";
     hipErrorCapturedEvent "operation not permitted on an event last recorded in a capturing stream";
     hipErrorStreamCaptureWrongThread "attempt to terminate a thread-local capture sequence from another thread";
-    hipErrorGraphExecUpdateFailure "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
+    hipErrorGraphExecUpdateFailure
+        "the graph update was not performed because it included changes which violated \
+         constraints specific to instantiated graph update";
     hipErrorUnknown "unknown error";
 }
 
@@ -115,7 +117,7 @@ pub fn is_named(error: hipError_t) -> bool {
 ///
 /// # Safety
 /// As [`hipGetLastError`].
-pub unsafe extern "C" fn hipGetErrorName(error: hipError_t) -> *const c_char {
+pub(super) unsafe extern "C" fn hipGetErrorName(error: hipError_t) -> *const c_char {
     describe(error).map_or(c"hipErrorUnknown", |(name, _)| name).as_ptr()
 }
 
@@ -123,7 +125,7 @@ pub unsafe extern "C" fn hipGetErrorName(error: hipError_t) -> *const c_char {
 ///
 /// # Safety
 /// As [`hipGetLastError`].
-pub unsafe extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
+pub(super) unsafe extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
     describe(error).map_or(c"unknown error", |(_, text)| text).as_ptr()
 }
 

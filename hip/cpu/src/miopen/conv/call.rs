@@ -1,13 +1,9 @@
 //! One convolution call: its checks, its solutions, its run.
 
 use super::super::status::{by_float, input, output};
-use super::super::tensor::{Tensor, tensor};
-use super::descriptor::{Convolution, convolution};
-use super::direct::Direction;
-use super::problem::Problem;
+use super::problem::{Direction, Problem};
 use super::{direct, pointwise, products, weights};
-use core::ffi::c_void;
-use hip_provider::miopen::Outcome;
+use hip_provider::miopen::{Convolution, ConvolutionBuffers, Kind, Outcome, Tensor};
 use hip_provider::require;
 use miopen_sys::*;
 use std::borrow::Cow;
@@ -15,30 +11,9 @@ use std::borrow::Cow;
 use crate::numeric::element::Single;
 use crate::numeric::halves::Halves;
 
-/// What a call computes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    /// `y`
-    Forward,
-    /// `dx`
-    BackwardData,
-    /// `dw`
-    BackwardWeights,
-}
-
-/// The descriptors of a call; of gradients where `kind` says so.
-#[derive(Clone, Copy)]
-pub(super) struct Descriptors {
-    pub(super) kind: Kind,
-    pub(super) x: miopenTensorDescriptor_t,
-    pub(super) w: miopenTensorDescriptor_t,
-    pub(super) conv: miopenConvolutionDescriptor_t,
-    pub(super) y: miopenTensorDescriptor_t,
-}
-
 /// A call whose descriptors agree.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Call {
+pub(crate) struct Call {
     pub(super) kind: Kind,
     pub(super) data: miopenDataType_t,
     /// With `transposed`, of the convolution that the call is the transpose of.
@@ -47,48 +22,17 @@ pub(super) struct Call {
     halves: Halves,
 }
 
-/// A convolution that find mode has been run for.
-pub(crate) type Found = FoundCall;
-/// See [`Found`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct FoundCall(pub(super) Call);
-
-/// The buffers of a call; the one that `kind` computes is written.
-#[derive(Clone, Copy)]
-pub(super) struct Buffers {
-    pub(super) x: *mut c_void,
-    pub(super) w: *mut c_void,
-    pub(super) y: *mut c_void,
-    pub(super) workspace: *mut c_void,
-    pub(super) workspace_size: usize,
-}
-
 fn spatial(values: &[usize], default: usize) -> [usize; 3] {
     if values.len() == 2 { [default, values[0], values[1]] } else { [values[0], values[1], values[2]] }
 }
 
 impl Call {
-    /// Checks the descriptors as MIOpen does.
-    ///
-    /// # Safety
-    /// Each non-null descriptor is live.
-    pub(super) unsafe fn new(descriptors: Descriptors) -> Outcome<Call> {
-        let Descriptors { kind, x, w, conv, y } = descriptors;
-        // SAFETY: the caller vouches for the descriptors.
-        let (x, w, conv, y) = unsafe { (tensor(x)?, tensor(w)?, convolution(conv)?, tensor(y)?) };
-        Self::of(kind, x, w, conv, y)
-    }
-
-    /// As [`Call::new`], for what the descriptors hold.
-    pub(super) fn of(kind: Kind, x: &Tensor, w: &Tensor, conv: &Convolution, y: &Tensor) -> Outcome<Call> {
-        let rank = conv.pad.len() + 2;
-        let ranks = [x, w, y].iter().all(|tensor| tensor.dims.len() == rank);
-        require(ranks && x.data == w.data && x.data == y.data, miopenStatusBadParm)?;
-        require(matches!(x.data, miopenFloat | miopenHalf | miopenBFloat16), miopenStatusNotImplemented)?;
+    /// Checks the tensors against each other, as MIOpen does.
+    pub(super) fn new(kind: Kind, conv: &Convolution, [x, w, y]: [&Tensor; 3]) -> Outcome<Call> {
         for tensor in [x, w, y] {
             tensor.require_packed()?;
         }
-        let transposed = conv.mode == miopenTranspose;
+        let transposed = conv.is_transposed();
         // A transposed convolution is the backward direction of the one from y to x.
         let (input, output) = if transposed { (y, x) } else { (x, y) };
         let groups = conv.groups;
@@ -154,7 +98,7 @@ impl Call {
     ///
     /// # Safety
     /// The buffers are not used by others meanwhile, and the written one overlaps no other.
-    pub(super) unsafe fn run(&self, buffers: Buffers) -> Outcome {
+    pub(super) unsafe fn run(&self, buffers: ConvolutionBuffers) -> Outcome {
         let needed = self.workspace();
         require(buffers.workspace_size >= needed, miopenStatusBadParm)?;
         // SAFETY: the caller vouches for the buffers.
@@ -202,7 +146,7 @@ fn round<T: Single>(halves: Halves, values: &mut [T]) {
     }
 }
 
-fn run_as<T: Single>(call: &Call, buffers: Buffers, workspace: &mut [f32]) -> Outcome {
+fn run_as<T: Single>(call: &Call, buffers: ConvolutionBuffers, workspace: &mut [f32]) -> Outcome {
     let p = &call.problem;
     let (x, y) = if call.transposed { (buffers.y, buffers.x) } else { (buffers.x, buffers.y) };
     let seen = |values| as_seen(call.halves, values);

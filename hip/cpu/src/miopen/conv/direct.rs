@@ -1,43 +1,14 @@
 //! Forward and backward-data convolution: the kernel of [`super::plan`]'s passes.
 
 use super::fill::fill_planes;
+use super::geometry::{block, geometry};
 use super::plan::{Pass, Plan};
-use super::problem::Problem;
+use super::problem::{Direction, Problem};
 use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
 use crate::numeric::shared::Shared;
-use crate::numeric::simd::{Level, Vector, by_level, level};
+use crate::numeric::simd::{Vector, by_level};
 use crate::runtime::{parallel, threads};
-
-/// Which way a convolution runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Direction {
-    /// `y` from `x`.
-    Forward,
-    /// `dx` from `dy`.
-    Backward,
-}
-
-/// Lanes and largest tile of this machine's vectors.
-pub(super) fn geometry() -> (usize, (usize, usize)) {
-    fn of<V: Vector>() -> (usize, (usize, usize)) {
-        (V::LANES, V::TILE)
-    }
-    match level() {
-        Level::Baseline => of::<crate::numeric::simd::Portable>(),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => of::<core::arch::x86_64::__m256>(),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => of::<core::arch::x86_64::__m512>(),
-    }
-}
-
-/// The output channels of the next register tile: the largest tile's, else the largest of 4, 2 and
-/// 1 that fits what is `left`.
-#[inline(always)]
-pub(super) fn block(left: usize, tile: (usize, usize)) -> usize {
-    [tile.0, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
-}
 
 /// The vectors in a row of a tile of `rows` rows: as many as fit the registers beside two weights,
 /// at most 8.

@@ -2,21 +2,16 @@
 
 mod call;
 mod convert;
-mod descriptor;
 mod direct;
 mod fill;
-mod find;
 mod fusion;
-mod immediate;
+mod geometry;
 mod patches;
 mod plan;
 mod pointwise;
 mod problem;
 mod products;
+mod solutions;
 mod weights;
 
-pub(crate) use call::Found;
-pub(super) use descriptor::*;
-pub(super) use find::*;
-pub(super) use fusion::*;
-pub(super) use immediate::*;
+pub(crate) use call::Call;

@@ -6,8 +6,8 @@
 //! phases: the forward direction reads from `stride^3` source phases, the backward direction writes `stride^3`
 //! output phases, each with the taps that reach it.
 
-use super::direct::{Direction, geometry};
-use super::problem::Problem;
+use super::geometry::geometry;
+use super::problem::{Direction, Problem};
 
 /// How source planes are laid out in the scratch memory: `[channel][phase][depth][height][width]`.
 #[derive(Debug)]

@@ -5,10 +5,9 @@
 //! of a stride picked.
 
 use super::convert::{CHUNK, narrow, widened};
-use super::direct::Direction;
 use super::patches::{Sources, WAVE};
 use super::plan::Fill;
-use super::problem::Problem;
+use super::problem::{Direction, Problem};
 use crate::numeric::element::Single;
 use crate::numeric::multiply::{Operand, Product, multiply_by_shape, multiply_sum, sum_len};
 use crate::numeric::shared::Shared;

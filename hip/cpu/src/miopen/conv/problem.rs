@@ -1,5 +1,14 @@
 //! The shape of one convolution, always with three spatial axes: two-dimensional ones have depth 1.
 
+/// Which way a convolution runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// `y` from `x`.
+    Forward,
+    /// `dx` from `dy`.
+    Backward,
+}
+
 /// A convolution's shape. Channels are those of one group; axes are depth, height, width.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {

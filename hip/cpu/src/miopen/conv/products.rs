@@ -7,10 +7,10 @@
 //! pixels of all images one after the other, so that small images share the reads of the filter.
 //! Only the shape decides the order of an output's sum.
 
-use super::direct::{Direction, block, geometry};
+use super::geometry::{block, geometry};
 use super::patches::{Piece, Planes, Sources, joined};
 use super::plan::{Pass, Plan};
-use super::problem::Problem;
+use super::problem::{Direction, Problem};
 use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
 use crate::numeric::shared::Shared;

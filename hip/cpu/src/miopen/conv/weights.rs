@@ -7,10 +7,10 @@
 //! out the outputs, so each output's sum has one order: the same bits for any number of cores.
 
 use super::convert::{narrow, widened};
-use super::direct::{Direction, geometry};
+use super::geometry::geometry;
 use super::patches::{Piece, Planes, Sources, joined};
 use super::plan::Plan;
-use super::problem::Problem;
+use super::problem::{Direction, Problem};
 use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
 use crate::numeric::shared::Shared;

@@ -1,0 +1,156 @@
+//! Tensors: their descriptors, and what a call is given of them.
+
+use super::{Described, Handle, Outcome, Own, object, object_mut, status};
+use crate::require;
+use core::ffi::{c_int, c_void};
+use core::ops::Deref;
+use miopen_sys::*;
+
+/// Dimensions that a descriptor holds at most.
+const MAX_DIMS: c_int = 12;
+
+/// What a tensor descriptor says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tensor {
+    /// The type of the elements.
+    pub data: miopenDataType_t,
+    /// The lengths of the axes; none of a descriptor that was not set.
+    pub dims: Vec<usize>,
+    /// Elements from one to the next of each axis.
+    pub strides: Vec<usize>,
+}
+
+impl Default for Tensor {
+    fn default() -> Self {
+        Tensor::packed(miopenFloat, Vec::new())
+    }
+}
+
+impl Tensor {
+    /// A tensor in row-major order without gaps.
+    pub fn packed(data: miopenDataType_t, dims: Vec<usize>) -> Self {
+        let mut strides = vec![1; dims.len()];
+        for axis in (1..dims.len()).rev() {
+            strides[axis - 1] = strides[axis] * dims[axis];
+        }
+        Tensor { data, dims, strides }
+    }
+
+    /// Elements.
+    pub fn count(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// Elements in memory from the first to past the last.
+    pub fn span(&self) -> usize {
+        1 + self.dims.iter().zip(&self.strides).map(|(dim, stride)| (dim - 1) * stride).sum::<usize>()
+    }
+
+    /// Bytes from the first element to past the last.
+    pub fn bytes(&self) -> usize {
+        let size = match self.data {
+            miopenInt8 => 1,
+            miopenHalf | miopenBFloat16 => 2,
+            miopenDouble | miopenInt64 => 8,
+            _ => 4,
+        };
+        self.span() * size
+    }
+
+    /// Whether elements lie in row-major order without gaps. Strides of axes of length 1 don't matter.
+    pub fn is_packed(&self) -> bool {
+        let mut expected = 1;
+        self.dims.iter().zip(&self.strides).rev().all(|(&dim, &stride)| {
+            let fits = dim == 1 || stride == expected;
+            expected *= dim;
+            fits
+        })
+    }
+
+    /// `miopenStatusNotImplemented` unless packed.
+    pub fn require_packed(&self) -> Outcome {
+        require(self.is_packed(), miopenStatusNotImplemented)
+    }
+
+    /// Batch, channels and pixels of a packed tensor of rank 2 to 5.
+    pub fn planes(&self) -> Outcome<(usize, usize, usize)> {
+        require((2..=5).contains(&self.dims.len()), miopenStatusBadParm)?;
+        Ok((self.dims[0], self.dims[1], self.dims[2..].iter().product()))
+    }
+
+    /// `miopenStatusBadParm` unless the other has this one's lengths and type.
+    pub(super) fn require_alike(&self, other: &Tensor) -> Outcome {
+        require(other.dims == self.dims && other.data == self.data, miopenStatusBadParm)
+    }
+}
+
+/// Sets a tensor's type, lengths and strides.
+///
+/// # Safety
+/// The caller's descriptor, and arrays of `nbDims` values; strides may be null.
+pub(super) unsafe extern "C" fn miopenSetTensorDescriptor<O: Own<Tensor>>(
+    tensorDesc: miopenTensorDescriptor_t,
+    dataType: miopenDataType_t,
+    nbDims: c_int,
+    dimsA: *const c_int,
+    stridesA: *const c_int,
+) -> miopenStatus_t {
+    status(|| {
+        // SAFETY: the caller's descriptor.
+        let own = unsafe { object_mut::<Described<Tensor, O>, _>(tensorDesc) }?;
+        require((1..=MAX_DIMS).contains(&nbDims) && !dimsA.is_null(), miopenStatusBadParm)?;
+        require(dataType.name().is_some(), miopenStatusBadParm)?;
+        let read = |list, least| {
+            // SAFETY: the caller's array of `nbDims` values.
+            let values: &[c_int] = unsafe { core::slice::from_raw_parts(list, nbDims as usize) };
+            require(values.iter().all(|&value| value >= least), miopenStatusBadParm)?;
+            Ok(values.iter().map(|&value| value as usize).collect())
+        };
+        let mut tensor = Tensor::packed(dataType, read(dimsA, 1)?);
+        if !stridesA.is_null() {
+            tensor.strides = read(stridesA, 0)?;
+        }
+        own.set(tensor)
+    })
+}
+
+/// The tensor of a descriptor argument, which was set to what the provider takes.
+///
+/// # Safety
+/// A non-null `descriptor` came from `miopenCreateTensorDescriptor` and is not destroyed.
+pub(super) unsafe fn tensor<'a, H: Handle>(
+    descriptor: miopenTensorDescriptor_t,
+) -> Outcome<&'a Described<Tensor, H::Tensor>> {
+    // SAFETY: the caller vouches for it.
+    let tensor = unsafe { object::<Described<Tensor, H::Tensor>, _>(descriptor) }?;
+    require(!tensor.dims.is_empty(), miopenStatusBadParm)?;
+    tensor.own.check()?;
+    Ok(tensor)
+}
+
+/// A tensor of a call, and where it lies: the caller's word, which the provider checks.
+pub struct Operand<'a, H: Handle> {
+    tensor: &'a Described<Tensor, H::Tensor>,
+    /// Its first element.
+    pub at: *mut c_void,
+}
+
+impl<H: Handle> Deref for Operand<'_, H> {
+    type Target = Described<Tensor, H::Tensor>;
+
+    fn deref(&self) -> &Self::Target {
+        self.tensor
+    }
+}
+
+/// A tensor of a call.
+///
+/// # Safety
+/// As [`tensor`].
+pub(super) unsafe fn operand<'a, H: Handle>(
+    descriptor: miopenTensorDescriptor_t,
+    at: *const c_void,
+) -> Outcome<Operand<'a, H>> {
+    // SAFETY: the caller vouches for it.
+    Ok(Operand { tensor: unsafe { tensor::<H>(descriptor) }?, at: at.cast_mut() })
+}

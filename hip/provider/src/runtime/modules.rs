@@ -1,0 +1,178 @@
+//! Modules, the kernels in them, and launches.
+
+use super::{Status, api, put};
+use crate::require;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use hip_sys::*;
+
+/// A launch, as given.
+pub struct Launch {
+    /// The kernel, not null.
+    pub function: hipFunction_t,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// The stream.
+    pub stream: hipStream_t,
+    /// A pointer to each argument, or null.
+    pub params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+}
+
+impl Launch {
+    /// AMD's checks of the grid and the block, in AMD's order; `most` is that of the grid's second and third side.
+    #[inline]
+    pub fn check(&self, most: u32) -> Status {
+        let Launch { grid, block, .. } = self;
+        if grid[0] > i32::MAX as u32 || grid[1] > most || grid[2] > most {
+            return Err(hipErrorInvalidValue);
+        }
+        if u64::from(grid[0]) * u64::from(block[0]) > u64::from(u32::MAX) {
+            return Err(hipErrorInvalidConfiguration);
+        }
+        require(!grid.contains(&0), hipErrorInvalidValue)?;
+        require(!block.contains(&0), hipErrorInvalidConfiguration)
+    }
+
+    /// The arguments where they come packed in one buffer: the buffer, and a pointer to its size. They come as the list
+    /// `HIP_LAUNCH_PARAM_BUFFER_POINTER` (1), the buffer, `HIP_LAUNCH_PARAM_BUFFER_SIZE` (2), the pointer,
+    /// `HIP_LAUNCH_PARAM_END` (3).
+    #[inline]
+    pub fn packed(&self) -> Status<Option<(*mut c_void, *mut usize)>> {
+        if self.extra.is_null() {
+            return Ok(None);
+        }
+        require(self.params.is_null(), hipErrorInvalidValue)?;
+        // SAFETY: the caller's list of five, by HIP's contract.
+        let list = unsafe { core::slice::from_raw_parts(self.extra, 5) };
+        let marks = [list[0] as usize, list[2] as usize, list[4] as usize];
+        require(marks == [1, 2, 3] && !list[3].is_null(), hipErrorInvalidValue)?;
+        Ok(Some((list[1], list[3].cast())))
+    }
+}
+
+/// A provider's modules. A module or function that is given is not null.
+pub trait Modules {
+    /// Loads a code object.
+    ///
+    /// # Safety
+    /// It is one, by HIP's contract.
+    unsafe fn load(image: *const c_void) -> Status<hipModule_t>;
+
+    /// Unloads a module.
+    ///
+    /// # Safety
+    /// Modules and functions are live, by HIP's contract, here and below.
+    unsafe fn unload(module: hipModule_t) -> Status;
+
+    /// Finds a kernel by its name, which is not empty.
+    ///
+    /// # Safety
+    /// As [`Modules::unload`].
+    unsafe fn function(module: hipModule_t, name: &CStr) -> Status<hipFunction_t>;
+
+    /// Launches a kernel.
+    ///
+    /// # Safety
+    /// As [`Modules::unload`]; the arguments are the kernel's.
+    unsafe fn launch(launch: &Launch) -> Status;
+
+    /// Blocks of so many threads, more than none, that a multiprocessor has room for.
+    ///
+    /// # Safety
+    /// As [`Modules::unload`].
+    unsafe fn occupancy(function: hipFunction_t, threads: c_int, shared_bytes: usize) -> Status<c_int>;
+}
+
+pub(super) unsafe extern "C" fn hipModuleLoadData<M: Modules>(
+    module: *mut hipModule_t,
+    image: *const c_void,
+) -> hipError_t {
+    api(|| {
+        require(!module.is_null() && !image.is_null(), hipErrorInvalidValue)?;
+        // SAFETY: the caller's code object, handles, texts and out-pointers, by HIP's contract, here and below.
+        unsafe { put(module, M::load(image)?) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipModuleUnload<M: Modules>(module: hipModule_t) -> hipError_t {
+    api(|| {
+        require(!module.is_null(), hipErrorInvalidHandle)?;
+        // SAFETY: as above.
+        unsafe { M::unload(module) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipModuleGetFunction<M: Modules>(
+    function: *mut hipFunction_t,
+    module: hipModule_t,
+    name: *const c_char,
+) -> hipError_t {
+    api(|| {
+        require(!function.is_null() && !name.is_null(), hipErrorInvalidValue)?;
+        // SAFETY: as above.
+        let name = unsafe { CStr::from_ptr(name) };
+        require(!name.is_empty(), hipErrorInvalidValue)?;
+        require(!module.is_null(), hipErrorInvalidHandle)?;
+        // SAFETY: as above.
+        unsafe { put(function, M::function(module, name)?) }
+    })
+}
+
+#[allow(clippy::too_many_arguments, reason = "AMD's signature")]
+pub(super) unsafe extern "C" fn hipModuleLaunchKernel<M: Modules>(
+    function: hipFunction_t,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: hipStream_t,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> hipError_t {
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+    api(|| {
+        require(!function.is_null(), hipErrorInvalidHandle)?;
+        // SAFETY: as above.
+        unsafe { M::launch(&Launch { function, grid, block, shared_bytes, stream, params, extra }) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor<M: Modules>(
+    blocks: *mut c_int,
+    function: hipFunction_t,
+    block_size: c_int,
+    shared_bytes: usize,
+) -> hipError_t {
+    api(|| {
+        require(!function.is_null(), hipErrorInvalidDeviceFunction)?;
+        require(block_size > 0, hipErrorInvalidValue)?;
+        // SAFETY: as above.
+        unsafe { put(blocks, M::occupancy(function, block_size, shared_bytes)?) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::null_mut;
+
+    #[test]
+    fn launches_are_checked_in_amds_order() {
+        let check = |grid, block| {
+            let (function, stream, params, extra) = (null_mut(), null_mut(), null_mut(), null_mut());
+            Launch { function, grid, block, shared_bytes: 0, stream, params, extra }.check(65535)
+        };
+        assert_eq!(check([1, 1, 1], [256, 1, 1]), Ok(()));
+        assert_eq!(check([0, 1, 1], [256, 1, 1]), Err(hipErrorInvalidValue));
+        assert_eq!(check([1, 1, 1], [0, 1, 1]), Err(hipErrorInvalidConfiguration));
+        assert_eq!(check([1 << 24, 1, 1], [1024, 1, 1]), Err(hipErrorInvalidConfiguration));
+        assert_eq!(check([1, 70000, 1], [1, 1, 1]), Err(hipErrorInvalidValue));
+    }
+}
