@@ -1,5 +1,7 @@
 //! The linear layer and its gradients, each one matrix product over all leading axes.
 
+use hip::Functor;
+
 use super::binary::binary;
 use super::matmul::matmul;
 use super::reduce::reduce_dim;
@@ -21,7 +23,7 @@ pub(crate) fn linear(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>
     const OP: &str = "linear";
     let out = by_rows(OP, x, weight)?;
     match bias {
-        Some(bias) => binary(OP, "Add", out, bias),
+        Some(bias) => binary(OP, Functor::Add, out, bias),
         None => Ok(out),
     }
 }
@@ -68,6 +70,6 @@ pub(crate) fn weight_backward(x: RocmTensor, grad: RocmTensor) -> hip::Result<Ro
 pub(crate) fn bias_backward(grad: RocmTensor) -> hip::Result<RocmTensor> {
     const OP: &str = "linear_bias_backward";
     let columns = grad.dims().last().copied().unwrap_or(1);
-    let sum = reduce_dim(OP, "Sum", as_rows(OP, grad)?, 0)?;
+    let sum = reduce_dim(OP, Functor::Sum, as_rows(OP, grad)?, 0)?;
     reshape(sum, &[columns])
 }

@@ -29,7 +29,7 @@ const WORTH_STORING: Duration = Duration::from_millis(5);
 /// ```no_run
 /// # fn main() -> hip::Result<()> {
 /// let compiler = hip::Compiler::load()?;
-/// let name = hip::KernelName::new("binary_contiguous").name("Add").ty(hip::DType::F32);
+/// let name = hip::Template::binary_contiguous.functor(hip::Functor::Add).ty(hip::DType::F32);
 /// let object = compiler.compile("gfx1030", &[name])?;
 /// println!("{} bytes, the kernel is {}", object.code.len(), object.symbols[0]);
 /// # Ok(())
@@ -122,7 +122,7 @@ impl Compiler {
 fn family_of(names: &[KernelName]) -> Result<&'static Family> {
     names
         .first()
-        .and_then(|name| hip_kernels::family_of(name.template()))
+        .map(|name| hip_kernels::family_of(name.template()))
         .filter(|family| names.iter().all(|name| family.contains(name)))
         .ok_or_else(|| Error::Compilation {
             kernel: names.iter().map(KernelName::expression).collect::<Vec<_>>().join("; "),
@@ -373,14 +373,14 @@ fn log_of(program: &RtcProgram) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hip_kernels::DType;
+    use hip_kernels::{DType, Functor, Template};
 
     #[test]
     fn only_kernels_of_one_family_go_together() {
-        let add = KernelName::new("binary_contiguous").name("Add").ty(DType::F32);
-        let sum = KernelName::new("reduce_rows").name("Sum").ty(DType::F32);
+        let add = Template::binary_contiguous.functor(Functor::Add).ty(DType::F32);
+        let sum = Template::reduce_rows.functor(Functor::Sum).ty(DType::F32);
         assert_eq!(family_of(&[add]).map(|family| family.name).ok(), Some("binary"));
-        for names in [&[][..], &[add, sum], &[KernelName::new("binary_contiguous").name("Add")]] {
+        for names in [&[][..], &[add, sum], &[Template::binary_contiguous.functor(Functor::Add)]] {
             assert!(matches!(family_of(names), Err(Error::Compilation { .. })), "{names:?}");
         }
     }

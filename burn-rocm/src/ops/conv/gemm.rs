@@ -3,7 +3,7 @@
 //! f16 and bf16 stay with the direct kernels, which round a sum once.
 
 use burn_std::DType;
-use hip::{ConvDesc, KernelName};
+use hip::{ConvDesc, Functor, Template};
 
 use super::direct::value;
 use crate::arg::Arg;
@@ -92,7 +92,7 @@ fn patches(
     }
     let out = RocmTensor::empty(x.hip_device(), shape.to_vec(), x.dtype_of())?;
     let dims = [Arg::U64((images * desc.x[1]) as u64), value(op, desc)?];
-    let name = KernelName::new("conv_patches").ty(raw_type(x.kernel_type()?));
+    let name = Template::conv_patches.ty(raw_type(x.kernel_type()?));
     let device = out.hip_device();
     rows(op, device, name, device.grid(out.len()), &dims, &[&x], &[], &[&out])?;
     Ok(out)
@@ -148,7 +148,7 @@ pub(super) fn x_backward(
         }
         let out = RocmTensor::empty(grad.hip_device(), shape, grad.dtype_of())?;
         let dims = [Arg::U64((images * desc.x[1]) as u64), sizes];
-        let name = KernelName::new("conv_unpatch").ty(grad.kernel_type()?);
+        let name = Template::conv_unpatch.ty(grad.kernel_type()?);
         let device = out.hip_device();
         rows(op, device, name, device.grid(out.len()), &dims, &[&patches], &[], &[&out])?;
         Ok(out)
@@ -166,9 +166,9 @@ pub(super) fn weight_backward(
     for (start, images) in Sizes::of(desc).parts(x.dtype_of()) {
         let patches = transpose(patches(op, desc, x, start, images)?)?;
         let each = matmul(op, gradients(desc, grad, start, images)?, patches)?;
-        let part = if images > 1 { reduce_dim(op, "Sum", each, 0)? } else { each };
+        let part = if images > 1 { reduce_dim(op, Functor::Sum, each, 0)? } else { each };
         sum = Some(match sum {
-            Some(sum) => binary(op, "Add", sum, part)?,
+            Some(sum) => binary(op, Functor::Add, sum, part)?,
             None => part,
         });
     }

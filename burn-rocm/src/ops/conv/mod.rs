@@ -8,7 +8,7 @@ pub(crate) mod direct;
 mod gemm;
 pub(crate) mod options;
 
-use hip::{Activation, ConvDesc, Dnn, Route, TensorArg, conv_route};
+use hip::{Activation, ConvDesc, Dnn, Functor, Route, TensorArg, conv_route};
 
 use options::Options;
 
@@ -128,7 +128,7 @@ fn add_bias(op: &'static str, out: RocmTensor, bias: Option<RocmTensor>) -> hip:
     }
     let mut dims = vec![1; out.dims().len()];
     dims[1] = bias.len();
-    binary(op, "Add", out, reshape(bias, &dims)?)
+    binary(op, Functor::Add, out, reshape(bias, &dims)?)
 }
 
 /// `x * weight + bias` over as many spatial axes as the options have.

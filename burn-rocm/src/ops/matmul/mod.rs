@@ -9,7 +9,7 @@ mod plan;
 use std::sync::Once;
 
 use burn_std::DType;
-use hip::{KernelName, MatrixView, Route, matmul_route};
+use hip::{MatrixView, Route, Template, matmul_route};
 
 use super::copy::assign;
 use super::create::full_on;
@@ -213,7 +213,7 @@ impl Product {
         let device = out.hip_device();
         let tiles = call.count * m.div_ceil(TILE) * n.div_ceil(TILE);
         let grid = device.grid_rows(tiles, TILE * TILE);
-        let kernel = KernelName::new("matmul").ty(out.kernel_type()?);
+        let kernel = Template::matmul.ty(out.kernel_type()?);
         views(self.op, device, kernel, grid, &dims, &[Some(&a), Some(&b)], &[], &out)
     }
 }
