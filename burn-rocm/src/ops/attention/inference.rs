@@ -12,7 +12,7 @@ use crate::ops::binary::{binary, dense_map, scalar};
 use crate::ops::copy::packed;
 use crate::ops::launch::{rows, views_to};
 use crate::ops::mask::{check_mask, mask_fill};
-use crate::ops::matmul::{matmul, scaled};
+use crate::ops::matmul::{Request, matmul, product};
 use crate::ops::unary::unary;
 use crate::ops::view::transpose;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
@@ -146,7 +146,8 @@ impl Call {
 
     /// By rocBLAS and a kernel a step, the scores in memory.
     fn composed(self) -> hip::Result<RocmTensor> {
-        let mut scores = scaled(OP, self.query, transpose(self.key)?, self.scale)?;
+        let request = Request::new(OP, self.scale);
+        let mut scores = product(request, self.query, transpose(self.key)?)?;
         if let Some(softcap) = self.softcap {
             // Before any masking: tanh would make a finite number of -inf.
             scores = scalar(OP, Functor::Div, scores, softcap.into())?;

@@ -14,7 +14,7 @@ use crate::error::invalid;
 use crate::ops::copy::{assign, contiguous, packed};
 use crate::ops::launch::{rows, views, views_to};
 use crate::ops::mask::check_mask;
-use crate::ops::matmul::{is_one_batch, matmul, scaled, scaled_to};
+use crate::ops::matmul::{Request, is_one_batch, product, product_to};
 use crate::ops::view::{permute, transpose};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
@@ -187,7 +187,8 @@ impl<'a> Call<'a> {
         {
             return joined.softmax(self.scale, self.options.quiet);
         }
-        let scores = scaled(self.op, operand(query)?, transpose(operand(key)?)?, self.scale)?;
+        let request = Request::new(self.op, self.scale);
+        let scores = product(request, operand(query)?, transpose(operand(key)?)?)?;
         if scores.is_empty() {
             return Ok(scores);
         }
@@ -252,11 +253,12 @@ impl<'a> Call<'a> {
         scores: RocmTensor,
         [by_query, by_key]: [Option<&RocmTensor>; 2],
     ) -> hip::Result<()> {
+        let request = Request::gradient(self.op, self.scale);
         if let Some(place) = by_query {
-            scaled_to(self.op, scores.clone(), operand(key)?, self.scale, place)?;
+            product_to(request, scores.clone(), operand(key)?, place)?;
         }
         if let Some(place) = by_key {
-            scaled_to(self.op, transpose(scores)?, operand(query)?, self.scale, place)?;
+            product_to(request, transpose(scores)?, operand(query)?, place)?;
         }
         Ok(())
     }
@@ -376,7 +378,7 @@ pub fn attention(
     let [batch, heads, queries, ..] = call.sizes;
     let out = in_order_of(&query, [batch, heads, queries, values])?;
     let weights = call.weights(query, key)?;
-    scaled_to(OP, weights.clone(), operand(value)?, 1.0, &out)?;
+    product_to(Request::new(OP, 1.0), weights.clone(), operand(value)?, &out)?;
     Ok(Attended { out, kept: vec![weights] })
 }
 
@@ -452,16 +454,16 @@ pub(super) fn gradients(
             call.check("weights", weights, &query, &[batch, heads, queries, keys])?;
             let places = places([&query, &key, &value], wanted, given)?;
             let [by_query, by_key, by_value] = places.each_ref().map(Option::as_ref);
-            let grad = operand(grad)?;
+            let (grad, gradient) = (operand(grad)?, Request::gradient(BACKWARD, 1.0));
             if let Some(place) = by_value {
-                scaled_to(BACKWARD, transpose(weights.clone())?, grad.clone(), 1.0, place)?;
+                product_to(gradient, transpose(weights.clone())?, grad.clone(), place)?;
             }
             if by_query.is_some() || by_key.is_some() {
                 let joined = if call.is_plain() { Joined::of(BACKWARD, &grad, &value)? } else { None };
                 let scores = match joined {
                     Some(joined) => joined.softmax_backward(weights)?,
                     None => {
-                        let by_weights = matmul(BACKWARD, grad, transpose(operand(value)?)?)?;
+                        let by_weights = product(gradient, grad, transpose(operand(value)?)?)?;
                         call.scores_backward(weights, by_weights)?
                     }
                 };

@@ -15,7 +15,7 @@ use crate::ops::cast::cast;
 use crate::ops::copy::{assign, packed};
 use crate::ops::create::full_on;
 use crate::ops::launch::rows;
-use crate::ops::matmul::matmul;
+use crate::ops::matmul::{Request, matmul, product};
 use crate::ops::view::{narrow, permute, reshape, swap_dims};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
@@ -371,15 +371,16 @@ fn backward_within(
     let grad = reshape(grad, &[sizes.batch, sizes.channels_out, sizes.positions()])?;
     let chunks = sizes.chunks(column_bytes / dtype.size());
     let mut weight_grad: Option<RocmTensor> = None;
+    let request = Request::gradient(op, 1.0);
     for chunk in &chunks {
         let grad = reshape(permute(chunk.part(&grad)?, &[1, 0, 2])?, &sizes.outputs(chunk))?;
-        let product = matmul(op, grad.clone(), swap_dims(prepared.columns(chunk)?, 1, 2)?)?;
-        let product = if chunks.len() > 1 { cast(product, wide)? } else { product };
+        let part = product(request, grad.clone(), swap_dims(prepared.columns(chunk)?, 1, 2)?)?;
+        let part = if chunks.len() > 1 { cast(part, wide)? } else { part };
         weight_grad = Some(match weight_grad {
-            Some(sum) => binary(op, Functor::Add, sum, product)?,
-            None => product,
+            Some(sum) => binary(op, Functor::Add, sum, part)?,
+            None => part,
         });
-        let columns = matmul(op, swap_dims(prepared.weight.clone(), 1, 2)?, grad)?;
+        let columns = product(request, swap_dims(prepared.weight.clone(), 1, 2)?, grad)?;
         let (x, offset) = (chunk.images(&prepared.x)?, chunk.images(&prepared.offset)?);
         let items = prepared.items(chunk);
 

@@ -11,7 +11,7 @@ use crate::dtype::raw_type;
 use crate::ops::binary::binary;
 use crate::ops::cat::cat;
 use crate::ops::launch::rows;
-use crate::ops::matmul::matmul;
+use crate::ops::matmul::{Request, product};
 use crate::ops::reduce::reduce_dim;
 use crate::ops::view::{narrow, reshape, transpose};
 use crate::tensor::RocmTensor;
@@ -111,6 +111,11 @@ fn gradients(desc: &ConvDesc, grad: &RocmTensor, start: usize, images: usize) ->
     reshape(grad, &[images, sizes.groups, sizes.rows, sizes.columns])
 }
 
+/// What a product for this convolution is asked for.
+fn request(op: &'static str, desc: &ConvDesc) -> Request {
+    if desc.gradient { Request::gradient(op, 1.0) } else { Request::new(op, 1.0) }
+}
+
 /// What was computed in parts of the batch, together.
 fn together(mut parts: Vec<RocmTensor>) -> hip::Result<RocmTensor> {
     match parts.len() {
@@ -125,8 +130,8 @@ pub(super) fn forward(
     desc: &ConvDesc,
     [x, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
-    let weight = matrices(desc, weight)?;
-    let part = |(start, images)| matmul(op, weight.clone(), patches(op, desc, x, start, images)?);
+    let (weight, request) = (matrices(desc, weight)?, request(op, desc));
+    let part = |(start, images)| product(request, weight.clone(), patches(op, desc, x, start, images)?);
     let parts = Sizes::of(desc).parts(x.dtype_of()).map(part).collect::<hip::Result<_>>()?;
     reshape(together(parts)?, &desc.y)
 }
@@ -138,9 +143,9 @@ pub(super) fn x_backward(
     [grad, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let weight = transpose(matrices(desc, weight)?)?;
-    let sizes = value(op, desc)?;
+    let (sizes, request) = (value(op, desc)?, request(op, desc));
     let part = |(start, images)| {
-        let patches = matmul(op, weight.clone(), gradients(desc, grad, start, images)?)?;
+        let patches = product(request, weight.clone(), gradients(desc, grad, start, images)?)?;
         let mut shape = desc.x.clone();
         shape[0] = images;
         if pointwise(desc) {
@@ -165,7 +170,7 @@ pub(super) fn weight_backward(
     let mut sum: Option<RocmTensor> = None;
     for (start, images) in Sizes::of(desc).parts(x.dtype_of()) {
         let patches = transpose(patches(op, desc, x, start, images)?)?;
-        let each = matmul(op, gradients(desc, grad, start, images)?, patches)?;
+        let each = product(request(op, desc), gradients(desc, grad, start, images)?, patches)?;
         let part = if images > 1 { reduce_dim(op, Functor::Sum, each, 0)? } else { each };
         sum = Some(match sum {
             Some(sum) => binary(op, Functor::Add, sum, part)?,
