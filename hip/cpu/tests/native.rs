@@ -26,7 +26,7 @@ fn binary(names: &[&str]) -> Vec<u8> {
 #[test]
 fn built_in_kernels_run_for_any_grid() {
     start();
-    let name = Template::binary_contiguous.functor(Functor::Add).ty(DType::F32).expression();
+    let name = Template::binary_contiguous.functor(Functor::Add).ty(DType::F32).to_string();
     let code = binary(&[&name]);
     assert!(code.len() < 1000, "served from the table, not compiled");
     let function = function(load(&code).unwrap(), &name).unwrap();

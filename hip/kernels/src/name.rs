@@ -45,7 +45,6 @@ pub struct KernelName {
 
 impl Template {
     /// The name, whose arguments are still to come; none has to.
-    #[inline]
     pub const fn name(self) -> KernelName {
         KernelName { template: self, args: [None; MAX_ARGS] }
     }
@@ -115,11 +114,6 @@ impl KernelName {
     pub fn args(&self) -> impl Iterator<Item = Arg> + '_ {
         self.args.iter().copied().flatten()
     }
-
-    /// The C++ name expression, as hipRTC takes it.
-    pub fn expression(&self) -> String {
-        self.to_string()
-    }
 }
 
 /// One word an argument, which costs half of what the derived one does: a name is looked up at every launch.
@@ -136,6 +130,7 @@ impl Hash for KernelName {
     }
 }
 
+/// The C++ name expression, as hipRTC takes it.
 impl fmt::Display for KernelName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.template.fmt(f)?;

@@ -86,7 +86,7 @@ impl Compiler {
     /// `Compilation` where the compiler refuses, or where `names` are not of one family or none.
     pub fn compile(&self, architecture: &str, names: &[KernelName]) -> Result<CompiledKernels> {
         let family = family_of(names)?;
-        let expressions: Vec<String> = names.iter().map(KernelName::expression).collect();
+        let expressions: Vec<String> = names.iter().map(KernelName::to_string).collect();
         let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
         let (file, architecture) = (file_of(family), architecture_option(architecture));
         let program = program_of(family, &file);
@@ -106,7 +106,7 @@ impl Compiler {
         let family = family_of(&[name])?;
         let (file, architecture) = (file_of(family), architecture_option(architecture));
         let program = program_of(family, &file);
-        let (options, expression) = (options(&architecture, &program), name.expression());
+        let (options, expression) = (options(&architecture, &program), name.to_string());
         let versions = || Versions { runtime: hip_version(), driver: 0, hiprtc: self.version };
         let toolchain = self.toolchain.get(|| toolchain(&self.rtc, ProviderKind::Rocm, versions()))?;
         let key = key(toolchain, source_hash(family), &expression, &options);
@@ -125,7 +125,7 @@ fn family_of(names: &[KernelName]) -> Result<&'static Family> {
         .map(|name| hip_kernels::family_of(name.template()))
         .filter(|family| names.iter().all(|name| family.contains(name)))
         .ok_or_else(|| Error::Compilation {
-            kernel: names.iter().map(KernelName::expression).collect::<Vec<_>>().join("; "),
+            kernel: names.iter().map(KernelName::to_string).collect::<Vec<_>>().join("; "),
             options: Vec::new(),
             log: "no family of the table lists them".into(),
         })

@@ -83,14 +83,14 @@ impl Kernels {
         let family = hip_kernels::family_of(name.template());
         if !family.contains(&name) {
             return Err(Error::Compilation {
-                kernel: name.expression(),
+                kernel: name.to_string(),
                 options: Vec::new(),
                 log: "the table of kernels does not list it".into(),
             });
         }
         let file = rtc::file_of(family);
         let kernel =
-            self.load(&rtc::program_of(family, &file), rtc::source_hash(family), &name.expression())?;
+            self.load(&rtc::program_of(family, &file), rtc::source_hash(family), &name.to_string())?;
         // What is found by its name is counted in `loaded`: another thread may have unloaded it since.
         let loaded = self.loaded();
         if loaded.kernels.values().any(|other| Arc::ptr_eq(other, &kernel)) {

@@ -57,7 +57,7 @@ pub(crate) fn violations(architecture: &Architecture, compiled: &Compiled) -> Ve
         let name = hip_kernels::families()
             .iter()
             .flat_map(|family| family.instantiations())
-            .find(|name| name.expression() == compiled.kernel);
+            .find(|name| name.to_string() == compiled.kernel);
         if let Some((loads, stores)) = name.and_then(|name| wide(&name))
             && (loads && accesses.wide_loads == 0 || stores && accesses.wide_stores == 0)
         {

@@ -244,7 +244,7 @@ fn dynamic_shared_memory_and_many_blocks() {
 fn built_in_kernels_and_block_shapes() {
     let _alone = start();
     let family = hip_kernels::family_of(Template::binary_contiguous);
-    let name = Template::binary_contiguous.functor(Functor::Add).ty(DType::I32).expression();
+    let name = Template::binary_contiguous.functor(Functor::Add).ty(DType::I32).to_string();
     let code = compile(family.source, hip_kernels::HEADERS, &[&name], &[]).unwrap();
     assert!(code.len() < 1000, "served from the table");
     let add = function(load(&code).unwrap(), &name).unwrap();
