@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use hip::{DType, Device, KernelName, ProviderKind};
+use hip::{DType, Device, Functor, ProviderKind, Template};
 
 const CALLS: u32 = 200_000;
 
@@ -41,7 +41,7 @@ fn main() -> hip::Result<()> {
     });
     println!("{}: hipGetDevice {get:.1} ns, hipSetDevice {set:.1} ns", device.info().name);
     let x = device.upload(&[0; 16])?;
-    let add = KernelName::new("binary_contiguous").name("Add").ty(DType::F32);
+    let add = Template::binary_contiguous.functor(Functor::Add).ty(DType::F32);
     let mut failed = Ok(());
     let launch = nanoseconds(|| {
         let launch = device.launch(add).map(|launch| {

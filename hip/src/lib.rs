@@ -42,7 +42,7 @@ pub use dnn::{
     Reduction, SoftmaxDesc, TensorArg,
 };
 pub use error::{Error, Result};
-pub use hip_kernels::{DType, KernelName};
+pub use hip_kernels::{DType, Functor, KernelName, Template};
 pub use launch::chain::{ElementWise, Elements, Operands};
 pub use launch::grid::Grid;
 pub use launch::kernel::Kernel;

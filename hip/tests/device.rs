@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hip::{Buffer, DType, Device, Error, KernelName, Program};
+use hip::{Buffer, DType, Device, Error, Functor, Program, Template};
 
 const SCALE: Program<'static> = Program {
     name: "scale.hip",
@@ -181,7 +181,7 @@ fn a_program_of_the_callers_own_runs() {
 #[test]
 fn built_in_kernels_run() {
     let device = device();
-    let name = KernelName::new("binary_contiguous").name("Add").ty(DType::F32);
+    let name = Template::binary_contiguous.functor(Functor::Add).ty(DType::F32);
     for n in [0usize, 1, 3, 4, 5, 1000, 100_003] {
         let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
         let x = device.upload(bytemuck::cast_slice(&a)).unwrap();
@@ -209,7 +209,7 @@ fn a_kernel_that_does_not_compile_gives_the_compilers_log() {
     }
     let missing = device.kernel(&SCALE, "no_such_kernel<float>").map(|_| ());
     assert!(matches!(missing, Err(Error::Compilation { .. })), "{missing:?}");
-    let unlisted = device.launch(KernelName::new("no_such_template")).map(|_| ());
+    let unlisted = device.launch(Template::binary_contiguous.name()).map(|_| ());
     assert!(
         matches!(&unlisted, Err(Error::Compilation { log, .. }) if log.contains("table")),
         "{unlisted:?}"
@@ -251,7 +251,7 @@ fn attention_takes_little_of_its_callers_stack() {
     let (queries, keys, width) = (3usize, 2usize, 4usize);
     for dtype in [DType::F64, DType::F32] {
         let element = dtype.size();
-        let kernel = KernelName::new("attention").ty(dtype).int(0);
+        let kernel = Template::attention.ty(dtype).int(0);
         // Equal keys have equal weights: the result is the mean of the values, whose rows are 1 and
         // 3.
         let values = match dtype {

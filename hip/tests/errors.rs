@@ -2,7 +2,7 @@
 //! all this belongs to the device that all tests of a process share.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use hip::{Buffer, DType, Device, Error, Fault, KernelName, Program};
+use hip::{Buffer, DType, Device, Error, Fault, Functor, Program, Template};
 use serial_test::serial;
 
 const PROGRAM: Program<'static> = Program {
@@ -93,7 +93,7 @@ fn kernels_that_come_and_go_are_unloaded_without_a_sync() {
     device.sync().unwrap();
     assert_eq!(device.retired_kernels(), 0);
     let x = device.upload(&[0; 64]).unwrap();
-    let add = KernelName::new("binary_contiguous").name("Add").ty(DType::F32);
+    let add = Template::binary_contiguous.functor(Functor::Add).ty(DType::F32);
     let mut out = [0; 64];
     for reads in [true, false] {
         for round in 0..40 {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hip::{Buffer, DType, Device, Grid, KernelName};
+use hip::{Buffer, DType, Device, Grid, Template};
 
 fn device() -> Arc<Device> {
     Device::get(0).expect("a provider with a device")
@@ -35,7 +35,7 @@ fn philox_gives_the_known_answers() {
     let counters = device.upload(bytemuck::cast_slice(&counters)).unwrap();
     let keys = device.upload(bytemuck::cast_slice(&keys)).unwrap();
     let out = device.alloc(want.len() * 4).unwrap();
-    let launch = device.launch(KernelName::new("philox_words")).unwrap();
+    let launch = device.launch(Template::philox_words.name()).unwrap();
     let launch = launch.value(KNOWN.len() as u64).buffer(&counters, 0).buffer(&keys, 0).buffer(&out, 0);
     // SAFETY: the parameters are the count, so many counters of four words and keys of two, and room for as many
     // results.
@@ -44,12 +44,12 @@ fn philox_gives_the_known_answers() {
 }
 
 /// `random_uniform` or `random_normal`, seed 5, call 6.
-fn random(template: &'static str, dtype: DType, count: usize, a: f64, b: f64, grid: Grid) -> Vec<u8> {
+fn random(template: Template, dtype: DType, count: usize, a: f64, b: f64, grid: Grid) -> Vec<u8> {
     let device = device();
     // The CPU device's blocks have one thread.
     let grid = Grid { threads: grid.threads.min(device.info().max_threads_per_block), ..grid };
     let out = device.alloc(count * dtype.size()).unwrap();
-    let launch = device.launch(KernelName::new(template).ty(dtype)).unwrap();
+    let launch = device.launch(template.ty(dtype)).unwrap();
     let launch = launch.value(count as u64).value(5u64).value(6u64).value(a).value(b).buffer(&out, 0);
     // SAFETY: the parameters are the count, seed, call and two f64, and room for `count` elements.
     unsafe { launch.submit(grid, 0).unwrap() };
@@ -59,10 +59,12 @@ fn random(template: &'static str, dtype: DType, count: usize, a: f64, b: f64, gr
 #[test]
 fn values_do_not_depend_on_the_launch() {
     for dtype in [DType::F32, DType::F64, DType::F16, DType::I32, DType::U8, DType::I64] {
-        let first = random("random_uniform", dtype, 5003, -3.0, 5.0, Grid { blocks: 1, threads: 64 });
-        let again = random("random_uniform", dtype, 5003, -3.0, 5.0, Grid { blocks: 7, threads: 192 });
+        let first = random(Template::random_uniform, dtype, 5003, -3.0, 5.0, Grid { blocks: 1, threads: 64 });
+        let again =
+            random(Template::random_uniform, dtype, 5003, -3.0, 5.0, Grid { blocks: 7, threads: 192 });
         assert!(first == again, "{dtype}");
-        let shorter = random("random_uniform", dtype, 4001, -3.0, 5.0, Grid { blocks: 3, threads: 64 });
+        let shorter =
+            random(Template::random_uniform, dtype, 4001, -3.0, 5.0, Grid { blocks: 3, threads: 64 });
         assert!(first[..shorter.len()] == shorter, "{dtype}");
     }
 }
@@ -75,8 +77,8 @@ fn hash(state: u64, elements: impl Iterator<Item = u64>) -> u64 {
 #[test]
 fn normals_have_the_same_bits_on_every_provider() {
     let grid = device().grid(100_003);
-    let narrow = random("random_normal", DType::F32, 100_003, 0.5, 2.0, grid);
-    let wide = random("random_normal", DType::F64, 100_003, 0.5, 2.0, grid);
+    let narrow = random(Template::random_normal, DType::F32, 100_003, 0.5, 2.0, grid);
+    let wide = random(Template::random_normal, DType::F64, 100_003, 0.5, 2.0, grid);
     let words = narrow.chunks_exact(4).map(|x| u64::from(u32::from_le_bytes(x.try_into().unwrap())));
     let state = hash(1_469_598_103_934_665_603, words);
     let state = hash(state, wide.chunks_exact(8).map(|x| u64::from_le_bytes(x.try_into().unwrap())));

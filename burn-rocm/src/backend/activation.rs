@@ -3,6 +3,7 @@
 use burn_backend::Scalar;
 use burn_backend::ops::ActivationOps;
 use burn_rocm_macros::traced;
+use hip::Functor;
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::OrRaise;
@@ -12,11 +13,11 @@ use crate::tensor::RocmTensor;
 #[traced]
 impl<F: FloatElement, I: IntElement, B: BoolElement> ActivationOps<Self> for Rocm<F, I, B> {
     fn leaky_relu(tensor: RocmTensor, negative_slope: Scalar) -> RocmTensor {
-        unary::unary2("leaky_relu", "LeakyRelu", tensor, negative_slope, 0.0.into()).or_raise()
+        unary::unary2("leaky_relu", Functor::LeakyRelu, tensor, negative_slope, 0.0.into()).or_raise()
     }
 
     fn relu(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("relu", "Relu", tensor).or_raise()
+        unary::unary("relu", Functor::Relu, tensor).or_raise()
     }
 
     fn relu_backward(output: RocmTensor, grad: RocmTensor) -> RocmTensor {
@@ -24,35 +25,35 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ActivationOps<Self> for Roc
     }
 
     fn gelu(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("gelu", "Gelu", tensor).or_raise()
+        unary::unary("gelu", Functor::Gelu, tensor).or_raise()
     }
 
     fn prelu(tensor: RocmTensor, alpha: RocmTensor) -> RocmTensor {
-        binary::binary("prelu", "Prelu", tensor, alpha).or_raise()
+        binary::binary("prelu", Functor::Prelu, tensor, alpha).or_raise()
     }
 
     fn gelu_backward(x: RocmTensor, grad: RocmTensor) -> RocmTensor {
-        binary::binary("gelu_backward", "GeluBackward", x, grad).or_raise()
+        binary::binary("gelu_backward", Functor::GeluBackward, x, grad).or_raise()
     }
 
     fn sigmoid(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("sigmoid", "Sigmoid", tensor).or_raise()
+        unary::unary("sigmoid", Functor::Sigmoid, tensor).or_raise()
     }
 
     fn sigmoid_backward(output: RocmTensor, grad: RocmTensor) -> RocmTensor {
-        binary::binary("sigmoid_backward", "SigmoidBackward", output, grad).or_raise()
+        binary::binary("sigmoid_backward", Functor::SigmoidBackward, output, grad).or_raise()
     }
 
     fn hard_sigmoid(tensor: RocmTensor, alpha: Scalar, beta: Scalar) -> RocmTensor {
-        unary::unary2("hard_sigmoid", "HardSigmoid", tensor, alpha, beta).or_raise()
+        unary::unary2("hard_sigmoid", Functor::HardSigmoid, tensor, alpha, beta).or_raise()
     }
 
     fn log_sigmoid(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("log_sigmoid", "LogSigmoid", tensor).or_raise()
+        unary::unary("log_sigmoid", Functor::LogSigmoid, tensor).or_raise()
     }
 
     fn log_sigmoid_backward(x: RocmTensor, grad: RocmTensor) -> RocmTensor {
-        binary::binary("log_sigmoid_backward", "LogSigmoidBackward", x, grad).or_raise()
+        binary::binary("log_sigmoid_backward", Functor::LogSigmoidBackward, x, grad).or_raise()
     }
 
     fn softmax(tensor: RocmTensor, dim: usize) -> RocmTensor {

@@ -4,6 +4,7 @@ use burn_backend::ops::BoolTensorOps;
 use burn_backend::{ExecutionError, Scalar, TensorData};
 use burn_rocm_macros::traced;
 use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
+use hip::Functor;
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::arg::truth;
@@ -143,19 +144,19 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Roc
     }
 
     fn bool_not(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("bool_not", "LogicNot", tensor).or_raise()
+        unary::unary("bool_not", Functor::LogicNot, tensor).or_raise()
     }
 
     fn bool_and(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::logic("bool_and", "LogicAnd", lhs, rhs).or_raise()
+        binary::logic("bool_and", Functor::LogicAnd, lhs, rhs).or_raise()
     }
 
     fn bool_or(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::logic("bool_or", "LogicOr", lhs, rhs).or_raise()
+        binary::logic("bool_or", Functor::LogicOr, lhs, rhs).or_raise()
     }
 
     fn bool_xor(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::logic("bool_xor", "LogicXor", lhs, rhs).or_raise()
+        binary::logic("bool_xor", Functor::LogicXor, lhs, rhs).or_raise()
     }
 
     async fn bool_argwhere(tensor: RocmTensor, out_dtype: IntDType) -> RocmTensor {
@@ -164,21 +165,21 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Roc
 
     fn bool_any(tensor: RocmTensor) -> RocmTensor {
         let store = tensor.dtype_of().into();
-        reduce::test("bool_any", "Any", tensor, store).or_raise()
+        reduce::test("bool_any", Functor::Any, tensor, store).or_raise()
     }
 
     fn bool_any_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
         let store = tensor.dtype_of().into();
-        reduce::test_dim("bool_any_dim", "Any", tensor, dim, store).or_raise()
+        reduce::test_dim("bool_any_dim", Functor::Any, tensor, dim, store).or_raise()
     }
 
     fn bool_all(tensor: RocmTensor) -> RocmTensor {
         let store = tensor.dtype_of().into();
-        reduce::test("bool_all", "All", tensor, store).or_raise()
+        reduce::test("bool_all", Functor::All, tensor, store).or_raise()
     }
 
     fn bool_all_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
         let store = tensor.dtype_of().into();
-        reduce::test_dim("bool_all_dim", "All", tensor, dim, store).or_raise()
+        reduce::test_dim("bool_all_dim", Functor::All, tensor, dim, store).or_raise()
     }
 }

@@ -5,6 +5,7 @@ use burn_backend::tensor::IndexingUpdateOp;
 use burn_backend::{Distribution, ExecutionError, Scalar, TensorData};
 use burn_rocm_macros::traced;
 use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
+use hip::Functor;
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
@@ -76,31 +77,31 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_add(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("float_add", "Add", lhs, rhs).or_raise()
+        binary::binary("float_add", Functor::Add, lhs, rhs).or_raise()
     }
 
     fn float_add_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("float_add_scalar", "Add", lhs, rhs).or_raise()
+        binary::scalar("float_add_scalar", Functor::Add, lhs, rhs).or_raise()
     }
 
     fn float_sub(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("float_sub", "Sub", lhs, rhs).or_raise()
+        binary::binary("float_sub", Functor::Sub, lhs, rhs).or_raise()
     }
 
     fn float_sub_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("float_sub_scalar", "Sub", lhs, rhs).or_raise()
+        binary::scalar("float_sub_scalar", Functor::Sub, lhs, rhs).or_raise()
     }
 
     fn float_mul(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("float_mul", "Mul", lhs, rhs).or_raise()
+        binary::binary("float_mul", Functor::Mul, lhs, rhs).or_raise()
     }
 
     fn float_mul_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("float_mul_scalar", "Mul", lhs, rhs).or_raise()
+        binary::scalar("float_mul_scalar", Functor::Mul, lhs, rhs).or_raise()
     }
 
     fn float_div(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("float_div", "Div", lhs, rhs).or_raise()
+        binary::binary("float_div", Functor::Div, lhs, rhs).or_raise()
     }
 
     fn float_div_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
@@ -108,11 +109,11 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_remainder(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("float_remainder", "Rem", lhs, rhs).or_raise()
+        binary::binary("float_remainder", Functor::Rem, lhs, rhs).or_raise()
     }
 
     fn float_remainder_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("float_remainder_scalar", "Rem", lhs, rhs).or_raise()
+        binary::scalar("float_remainder_scalar", Functor::Rem, lhs, rhs).or_raise()
     }
 
     fn float_clamp_min(tensor: RocmTensor, min: Scalar) -> RocmTensor {
@@ -223,115 +224,115 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("float_equal", "Equal", lhs, rhs, out_dtype).or_raise()
+        compare::compare("float_equal", Functor::Equal, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("float_equal_elem", "Equal", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("float_equal_elem", Functor::Equal, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_not_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("float_not_equal", "NotEqual", lhs, rhs, out_dtype).or_raise()
+        compare::compare("float_not_equal", Functor::NotEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_not_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("float_not_equal_elem", "NotEqual", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("float_not_equal_elem", Functor::NotEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_greater(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("float_greater", "Greater", lhs, rhs, out_dtype).or_raise()
+        compare::compare("float_greater", Functor::Greater, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_greater_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("float_greater_elem", "Greater", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("float_greater_elem", Functor::Greater, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_greater_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("float_greater_equal", "GreaterEqual", lhs, rhs, out_dtype).or_raise()
+        compare::compare("float_greater_equal", Functor::GreaterEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_greater_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("float_greater_equal_elem", "GreaterEqual", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("float_greater_equal_elem", Functor::GreaterEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_lower(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("float_lower", "Less", lhs, rhs, out_dtype).or_raise()
+        compare::compare("float_lower", Functor::Less, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_lower_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("float_lower_elem", "Less", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("float_lower_elem", Functor::Less, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_lower_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("float_lower_equal", "LessEqual", lhs, rhs, out_dtype).or_raise()
+        compare::compare("float_lower_equal", Functor::LessEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_lower_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("float_lower_equal_elem", "LessEqual", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("float_lower_equal_elem", Functor::LessEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn float_sum(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("float_sum", "Sum", tensor).or_raise()
+        reduce::reduce("float_sum", Functor::Sum, tensor).or_raise()
     }
 
     fn float_sum_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("float_sum_dim", "Sum", tensor, dim).or_raise()
+        reduce::reduce_dim("float_sum_dim", Functor::Sum, tensor, dim).or_raise()
     }
 
     fn float_prod(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("float_prod", "Prod", tensor).or_raise()
+        reduce::reduce("float_prod", Functor::Prod, tensor).or_raise()
     }
 
     fn float_prod_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("float_prod_dim", "Prod", tensor, dim).or_raise()
+        reduce::reduce_dim("float_prod_dim", Functor::Prod, tensor, dim).or_raise()
     }
 
     fn float_mean(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("float_mean", "Mean", tensor).or_raise()
+        reduce::reduce("float_mean", Functor::Mean, tensor).or_raise()
     }
 
     fn float_mean_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("float_mean_dim", "Mean", tensor, dim).or_raise()
+        reduce::reduce_dim("float_mean_dim", Functor::Mean, tensor, dim).or_raise()
     }
 
     fn float_max(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("float_max", "Max", tensor).or_raise()
+        reduce::reduce("float_max", Functor::Max, tensor).or_raise()
     }
 
     fn float_max_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("float_max_dim", "Max", tensor, dim).or_raise()
+        reduce::reduce_dim("float_max_dim", Functor::Max, tensor, dim).or_raise()
     }
 
     fn float_min(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("float_min", "Min", tensor).or_raise()
+        reduce::reduce("float_min", Functor::Min, tensor).or_raise()
     }
 
     fn float_min_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("float_min_dim", "Min", tensor, dim).or_raise()
+        reduce::reduce_dim("float_min_dim", Functor::Min, tensor, dim).or_raise()
     }
 
     fn float_max_abs(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("float_max_abs", "MaxAbs", tensor).or_raise()
+        reduce::reduce("float_max_abs", Functor::MaxAbs, tensor).or_raise()
     }
 
     fn float_max_abs_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("float_max_abs_dim", "MaxAbs", tensor, dim).or_raise()
+        reduce::reduce_dim("float_max_abs_dim", Functor::MaxAbs, tensor, dim).or_raise()
     }
 
     fn float_cumsum(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        scan::scan("float_cumsum", "CumSum", tensor, dim).or_raise()
+        scan::scan("float_cumsum", Functor::CumSum, tensor, dim).or_raise()
     }
 
     fn float_cumprod(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        scan::scan("float_cumprod", "CumProd", tensor, dim).or_raise()
+        scan::scan("float_cumprod", Functor::CumProd, tensor, dim).or_raise()
     }
 
     fn float_cummin(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        scan::scan("float_cummin", "CumMin", tensor, dim).or_raise()
+        scan::scan("float_cummin", Functor::CumMin, tensor, dim).or_raise()
     }
 
     fn float_cummax(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        scan::scan("float_cummax", "CumMax", tensor, dim).or_raise()
+        scan::scan("float_cummax", Functor::CumMax, tensor, dim).or_raise()
     }
 
     fn float_cast(tensor: RocmTensor, dtype: FloatDType) -> RocmTensor {
@@ -339,112 +340,112 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_neg(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_neg", "Neg", tensor).or_raise()
+        unary::unary("float_neg", Functor::Neg, tensor).or_raise()
     }
 
     fn float_recip(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_recip", "Recip", tensor).or_raise()
+        unary::unary("float_recip", Functor::Recip, tensor).or_raise()
     }
 
     fn float_exp(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_exp", "Exp", tensor).or_raise()
+        unary::unary("float_exp", Functor::Exp, tensor).or_raise()
     }
 
     fn float_log(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_log", "Log", tensor).or_raise()
+        unary::unary("float_log", Functor::Log, tensor).or_raise()
     }
 
     fn float_log1p(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_log1p", "Log1p", tensor).or_raise()
+        unary::unary("float_log1p", Functor::Log1p, tensor).or_raise()
     }
 
     fn float_sqrt(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_sqrt", "Sqrt", tensor).or_raise()
+        unary::unary("float_sqrt", Functor::Sqrt, tensor).or_raise()
     }
 
     fn float_abs(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_abs", "Abs", tensor).or_raise()
+        unary::unary("float_abs", Functor::Abs, tensor).or_raise()
     }
 
     fn float_cos(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_cos", "Cos", tensor).or_raise()
+        unary::unary("float_cos", Functor::Cos, tensor).or_raise()
     }
 
     fn float_sin(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_sin", "Sin", tensor).or_raise()
+        unary::unary("float_sin", Functor::Sin, tensor).or_raise()
     }
 
     fn float_tan(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_tan", "Tan", tensor).or_raise()
+        unary::unary("float_tan", Functor::Tan, tensor).or_raise()
     }
 
     fn float_cosh(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_cosh", "Cosh", tensor).or_raise()
+        unary::unary("float_cosh", Functor::Cosh, tensor).or_raise()
     }
 
     fn float_sinh(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_sinh", "Sinh", tensor).or_raise()
+        unary::unary("float_sinh", Functor::Sinh, tensor).or_raise()
     }
 
     fn float_tanh(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_tanh", "Tanh", tensor).or_raise()
+        unary::unary("float_tanh", Functor::Tanh, tensor).or_raise()
     }
 
     fn float_acos(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_acos", "Acos", tensor).or_raise()
+        unary::unary("float_acos", Functor::Acos, tensor).or_raise()
     }
 
     fn float_acosh(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_acosh", "Acosh", tensor).or_raise()
+        unary::unary("float_acosh", Functor::Acosh, tensor).or_raise()
     }
 
     fn float_asin(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_asin", "Asin", tensor).or_raise()
+        unary::unary("float_asin", Functor::Asin, tensor).or_raise()
     }
 
     fn float_asinh(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_asinh", "Asinh", tensor).or_raise()
+        unary::unary("float_asinh", Functor::Asinh, tensor).or_raise()
     }
 
     fn float_atan(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_atan", "Atan", tensor).or_raise()
+        unary::unary("float_atan", Functor::Atan, tensor).or_raise()
     }
 
     fn float_atanh(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_atanh", "Atanh", tensor).or_raise()
+        unary::unary("float_atanh", Functor::Atanh, tensor).or_raise()
     }
 
     fn float_round(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_round", "Round", tensor).or_raise()
+        unary::unary("float_round", Functor::Round, tensor).or_raise()
     }
 
     fn float_floor(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_floor", "Floor", tensor).or_raise()
+        unary::unary("float_floor", Functor::Floor, tensor).or_raise()
     }
 
     fn float_ceil(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_ceil", "Ceil", tensor).or_raise()
+        unary::unary("float_ceil", Functor::Ceil, tensor).or_raise()
     }
 
     fn float_trunc(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_trunc", "Trunc", tensor).or_raise()
+        unary::unary("float_trunc", Functor::Trunc, tensor).or_raise()
     }
 
     fn float_erf(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_erf", "Erf", tensor).or_raise()
+        unary::unary("float_erf", Functor::Erf, tensor).or_raise()
     }
 
     fn float_sign(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_sign", "Sign", tensor).or_raise()
+        unary::unary("float_sign", Functor::Sign, tensor).or_raise()
     }
 
     fn float_powf(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("float_powf", "Pow", lhs, rhs).or_raise()
+        binary::binary("float_powf", Functor::Pow, lhs, rhs).or_raise()
     }
 
     fn float_powi(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
         let rhs = cast::cast(rhs, lhs.dtype_of()).or_raise();
-        binary::binary("float_powi", "Pow", lhs, rhs).or_raise()
+        binary::binary("float_powi", Functor::Pow, lhs, rhs).or_raise()
     }
 
     fn float_powi_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
@@ -466,19 +467,19 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_powf_scalar_impl(tensor: RocmTensor, value: Scalar) -> RocmTensor {
-        binary::scalar("float_powf_scalar", "Pow", tensor, value).or_raise()
+        binary::scalar("float_powf_scalar", Functor::Pow, tensor, value).or_raise()
     }
 
     fn float_atan2(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("float_atan2", "Atan2", lhs, rhs).or_raise()
+        binary::binary("float_atan2", Functor::Atan2, lhs, rhs).or_raise()
     }
 
     fn float_argmax(tensor: RocmTensor, dim: usize, out_dtype: IntDType) -> RocmTensor {
-        reduce::extreme_with_index("float_argmax", "ArgMax", tensor, dim, out_dtype).or_raise().1
+        reduce::extreme_with_index("float_argmax", Functor::ArgMax, tensor, dim, out_dtype).or_raise().1
     }
 
     fn float_argmin(tensor: RocmTensor, dim: usize, out_dtype: IntDType) -> RocmTensor {
-        reduce::extreme_with_index("float_argmin", "ArgMin", tensor, dim, out_dtype).or_raise().1
+        reduce::extreme_with_index("float_argmin", Functor::ArgMin, tensor, dim, out_dtype).or_raise().1
     }
 
     fn float_max_dim_with_indices(
@@ -486,7 +487,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         dim: usize,
         indices_dtype: IntDType,
     ) -> (RocmTensor, RocmTensor) {
-        reduce::extreme_with_index("float_max_dim_with_indices", "ArgMax", tensor, dim, indices_dtype)
+        reduce::extreme_with_index("float_max_dim_with_indices", Functor::ArgMax, tensor, dim, indices_dtype)
             .or_raise()
     }
 
@@ -495,24 +496,24 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         dim: usize,
         indices_dtype: IntDType,
     ) -> (RocmTensor, RocmTensor) {
-        reduce::extreme_with_index("float_min_dim_with_indices", "ArgMin", tensor, dim, indices_dtype)
+        reduce::extreme_with_index("float_min_dim_with_indices", Functor::ArgMin, tensor, dim, indices_dtype)
             .or_raise()
     }
 
     fn float_any(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        reduce::test("float_any", "Any", tensor, out_dtype).or_raise()
+        reduce::test("float_any", Functor::Any, tensor, out_dtype).or_raise()
     }
 
     fn float_any_dim(tensor: RocmTensor, dim: usize, out_dtype: BoolDType) -> RocmTensor {
-        reduce::test_dim("float_any_dim", "Any", tensor, dim, out_dtype).or_raise()
+        reduce::test_dim("float_any_dim", Functor::Any, tensor, dim, out_dtype).or_raise()
     }
 
     fn float_all(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        reduce::test("float_all", "All", tensor, out_dtype).or_raise()
+        reduce::test("float_all", Functor::All, tensor, out_dtype).or_raise()
     }
 
     fn float_all_dim(tensor: RocmTensor, dim: usize, out_dtype: BoolDType) -> RocmTensor {
-        reduce::test_dim("float_all_dim", "All", tensor, dim, out_dtype).or_raise()
+        reduce::test_dim("float_all_dim", Functor::All, tensor, dim, out_dtype).or_raise()
     }
 
     fn float_argtopk(tensor: RocmTensor, dim: usize, k: usize, out_dtype: IntDType) -> RocmTensor {
@@ -552,10 +553,10 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_is_nan(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::predicate("float_is_nan", "IsNan", tensor, out_dtype).or_raise()
+        compare::predicate("float_is_nan", Functor::IsNan, tensor, out_dtype).or_raise()
     }
 
     fn float_is_inf(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::predicate("float_is_inf", "IsInf", tensor, out_dtype).or_raise()
+        compare::predicate("float_is_inf", Functor::IsInf, tensor, out_dtype).or_raise()
     }
 }

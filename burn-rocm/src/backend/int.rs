@@ -7,6 +7,7 @@ use burn_backend::tensor::IndexingUpdateOp;
 use burn_backend::{Distribution, ExecutionError, Scalar, TensorData};
 use burn_rocm_macros::traced;
 use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
+use hip::Functor;
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
@@ -133,95 +134,95 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn int_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("int_equal", "Equal", lhs, rhs, out_dtype).or_raise()
+        compare::compare("int_equal", Functor::Equal, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("int_equal_elem", "Equal", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("int_equal_elem", Functor::Equal, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_not_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("int_not_equal", "NotEqual", lhs, rhs, out_dtype).or_raise()
+        compare::compare("int_not_equal", Functor::NotEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_not_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("int_not_equal_elem", "NotEqual", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("int_not_equal_elem", Functor::NotEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_greater(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("int_greater", "Greater", lhs, rhs, out_dtype).or_raise()
+        compare::compare("int_greater", Functor::Greater, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_greater_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("int_greater_elem", "Greater", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("int_greater_elem", Functor::Greater, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_greater_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("int_greater_equal", "GreaterEqual", lhs, rhs, out_dtype).or_raise()
+        compare::compare("int_greater_equal", Functor::GreaterEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_greater_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("int_greater_equal_elem", "GreaterEqual", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("int_greater_equal_elem", Functor::GreaterEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_lower(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("int_lower", "Less", lhs, rhs, out_dtype).or_raise()
+        compare::compare("int_lower", Functor::Less, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_lower_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("int_lower_elem", "Less", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("int_lower_elem", Functor::Less, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_lower_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        compare::compare("int_lower_equal", "LessEqual", lhs, rhs, out_dtype).or_raise()
+        compare::compare("int_lower_equal", Functor::LessEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_lower_equal_elem(lhs: RocmTensor, rhs: Scalar, out_dtype: BoolDType) -> RocmTensor {
-        compare::scalar("int_lower_equal_elem", "LessEqual", lhs, rhs, out_dtype).or_raise()
+        compare::scalar("int_lower_equal_elem", Functor::LessEqual, lhs, rhs, out_dtype).or_raise()
     }
 
     fn int_add(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("int_add", "Add", lhs, rhs).or_raise()
+        binary::binary("int_add", Functor::Add, lhs, rhs).or_raise()
     }
 
     fn int_add_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("int_add_scalar", "Add", lhs, rhs).or_raise()
+        binary::scalar("int_add_scalar", Functor::Add, lhs, rhs).or_raise()
     }
 
     fn int_sub(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("int_sub", "Sub", lhs, rhs).or_raise()
+        binary::binary("int_sub", Functor::Sub, lhs, rhs).or_raise()
     }
 
     fn int_sub_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("int_sub_scalar", "Sub", lhs, rhs).or_raise()
+        binary::scalar("int_sub_scalar", Functor::Sub, lhs, rhs).or_raise()
     }
 
     fn int_mul(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("int_mul", "Mul", lhs, rhs).or_raise()
+        binary::binary("int_mul", Functor::Mul, lhs, rhs).or_raise()
     }
 
     fn int_mul_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("int_mul_scalar", "Mul", lhs, rhs).or_raise()
+        binary::scalar("int_mul_scalar", Functor::Mul, lhs, rhs).or_raise()
     }
 
     fn int_div(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("int_div", "Div", lhs, rhs).or_raise()
+        binary::binary("int_div", Functor::Div, lhs, rhs).or_raise()
     }
 
     fn int_div_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::divide("int_div_scalar", "Div", lhs, rhs).or_raise()
+        binary::divide("int_div_scalar", Functor::Div, lhs, rhs).or_raise()
     }
 
     fn int_remainder(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("int_remainder", "Rem", lhs, rhs).or_raise()
+        binary::binary("int_remainder", Functor::Rem, lhs, rhs).or_raise()
     }
 
     fn int_remainder_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::divide("int_remainder_scalar", "Rem", lhs, rhs).or_raise()
+        binary::divide("int_remainder_scalar", Functor::Rem, lhs, rhs).or_raise()
     }
 
     fn int_powi(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("int_powi", "Pow", lhs, rhs).or_raise()
+        binary::binary("int_powi", Functor::Pow, lhs, rhs).or_raise()
     }
 
     fn int_powi_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
@@ -245,15 +246,15 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn int_neg(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("int_neg", "Neg", tensor).or_raise()
+        unary::unary("int_neg", Functor::Neg, tensor).or_raise()
     }
 
     fn int_abs(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("int_abs", "Abs", tensor).or_raise()
+        unary::unary("int_abs", Functor::Abs, tensor).or_raise()
     }
 
     fn int_sign(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("int_sign", "Sign", tensor).or_raise()
+        unary::unary("int_sign", Functor::Sign, tensor).or_raise()
     }
 
     fn int_zeros(shape: Shape, device: &RocmDevice, dtype: IntDType) -> RocmTensor {
@@ -272,99 +273,99 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn int_sum(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("int_sum", "Sum", tensor).or_raise()
+        reduce::reduce("int_sum", Functor::Sum, tensor).or_raise()
     }
 
     fn int_sum_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("int_sum_dim", "Sum", tensor, dim).or_raise()
+        reduce::reduce_dim("int_sum_dim", Functor::Sum, tensor, dim).or_raise()
     }
 
     fn int_prod(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("int_prod", "Prod", tensor).or_raise()
+        reduce::reduce("int_prod", Functor::Prod, tensor).or_raise()
     }
 
     fn int_prod_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("int_prod_dim", "Prod", tensor, dim).or_raise()
+        reduce::reduce_dim("int_prod_dim", Functor::Prod, tensor, dim).or_raise()
     }
 
     fn int_mean(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("int_mean", "Mean", tensor).or_raise()
+        reduce::reduce("int_mean", Functor::Mean, tensor).or_raise()
     }
 
     fn int_mean_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("int_mean_dim", "Mean", tensor, dim).or_raise()
+        reduce::reduce_dim("int_mean_dim", Functor::Mean, tensor, dim).or_raise()
     }
 
     fn int_max(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("int_max", "Max", tensor).or_raise()
+        reduce::reduce("int_max", Functor::Max, tensor).or_raise()
     }
 
     fn int_max_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("int_max_dim", "Max", tensor, dim).or_raise()
+        reduce::reduce_dim("int_max_dim", Functor::Max, tensor, dim).or_raise()
     }
 
     fn int_min(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("int_min", "Min", tensor).or_raise()
+        reduce::reduce("int_min", Functor::Min, tensor).or_raise()
     }
 
     fn int_min_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("int_min_dim", "Min", tensor, dim).or_raise()
+        reduce::reduce_dim("int_min_dim", Functor::Min, tensor, dim).or_raise()
     }
 
     fn int_max_abs(tensor: RocmTensor) -> RocmTensor {
-        reduce::reduce("int_max_abs", "MaxAbs", tensor).or_raise()
+        reduce::reduce("int_max_abs", Functor::MaxAbs, tensor).or_raise()
     }
 
     fn int_max_abs_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("int_max_abs_dim", "MaxAbs", tensor, dim).or_raise()
+        reduce::reduce_dim("int_max_abs_dim", Functor::MaxAbs, tensor, dim).or_raise()
     }
 
     fn int_cumsum(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        scan::scan("int_cumsum", "CumSum", tensor, dim).or_raise()
+        scan::scan("int_cumsum", Functor::CumSum, tensor, dim).or_raise()
     }
 
     fn int_cumprod(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        scan::scan("int_cumprod", "CumProd", tensor, dim).or_raise()
+        scan::scan("int_cumprod", Functor::CumProd, tensor, dim).or_raise()
     }
 
     fn int_cummin(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        scan::scan("int_cummin", "CumMin", tensor, dim).or_raise()
+        scan::scan("int_cummin", Functor::CumMin, tensor, dim).or_raise()
     }
 
     fn int_cummax(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        scan::scan("int_cummax", "CumMax", tensor, dim).or_raise()
+        scan::scan("int_cummax", Functor::CumMax, tensor, dim).or_raise()
     }
 
     fn int_argmax(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::int_extreme("int_argmax", "ArgMax", tensor, dim).or_raise().1
+        reduce::int_extreme("int_argmax", Functor::ArgMax, tensor, dim).or_raise().1
     }
 
     fn int_argmin(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::int_extreme("int_argmin", "ArgMin", tensor, dim).or_raise().1
+        reduce::int_extreme("int_argmin", Functor::ArgMin, tensor, dim).or_raise().1
     }
 
     fn int_max_dim_with_indices(tensor: RocmTensor, dim: usize) -> (RocmTensor, RocmTensor) {
-        reduce::int_extreme("int_max_dim_with_indices", "ArgMax", tensor, dim).or_raise()
+        reduce::int_extreme("int_max_dim_with_indices", Functor::ArgMax, tensor, dim).or_raise()
     }
 
     fn int_min_dim_with_indices(tensor: RocmTensor, dim: usize) -> (RocmTensor, RocmTensor) {
-        reduce::int_extreme("int_min_dim_with_indices", "ArgMin", tensor, dim).or_raise()
+        reduce::int_extreme("int_min_dim_with_indices", Functor::ArgMin, tensor, dim).or_raise()
     }
 
     fn int_any(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        reduce::test("int_any", "Any", tensor, out_dtype).or_raise()
+        reduce::test("int_any", Functor::Any, tensor, out_dtype).or_raise()
     }
 
     fn int_any_dim(tensor: RocmTensor, dim: usize, out_dtype: BoolDType) -> RocmTensor {
-        reduce::test_dim("int_any_dim", "Any", tensor, dim, out_dtype).or_raise()
+        reduce::test_dim("int_any_dim", Functor::Any, tensor, dim, out_dtype).or_raise()
     }
 
     fn int_all(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
-        reduce::test("int_all", "All", tensor, out_dtype).or_raise()
+        reduce::test("int_all", Functor::All, tensor, out_dtype).or_raise()
     }
 
     fn int_all_dim(tensor: RocmTensor, dim: usize, out_dtype: BoolDType) -> RocmTensor {
-        reduce::test_dim("int_all_dim", "All", tensor, dim, out_dtype).or_raise()
+        reduce::test_dim("int_all_dim", Functor::All, tensor, dim, out_dtype).or_raise()
     }
 
     fn int_argtopk(tensor: RocmTensor, dim: usize, k: usize) -> RocmTensor {
@@ -406,46 +407,46 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn bitwise_and(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("bitwise_and", "BitAnd", lhs, rhs).or_raise()
+        binary::binary("bitwise_and", Functor::BitAnd, lhs, rhs).or_raise()
     }
 
     fn bitwise_and_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("bitwise_and_scalar", "BitAnd", lhs, rhs).or_raise()
+        binary::scalar("bitwise_and_scalar", Functor::BitAnd, lhs, rhs).or_raise()
     }
 
     fn bitwise_or(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("bitwise_or", "BitOr", lhs, rhs).or_raise()
+        binary::binary("bitwise_or", Functor::BitOr, lhs, rhs).or_raise()
     }
 
     fn bitwise_or_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("bitwise_or_scalar", "BitOr", lhs, rhs).or_raise()
+        binary::scalar("bitwise_or_scalar", Functor::BitOr, lhs, rhs).or_raise()
     }
 
     fn bitwise_xor(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("bitwise_xor", "BitXor", lhs, rhs).or_raise()
+        binary::binary("bitwise_xor", Functor::BitXor, lhs, rhs).or_raise()
     }
 
     fn bitwise_xor_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("bitwise_xor_scalar", "BitXor", lhs, rhs).or_raise()
+        binary::scalar("bitwise_xor_scalar", Functor::BitXor, lhs, rhs).or_raise()
     }
 
     fn bitwise_left_shift(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("bitwise_left_shift", "Shl", lhs, rhs).or_raise()
+        binary::binary("bitwise_left_shift", Functor::Shl, lhs, rhs).or_raise()
     }
 
     fn bitwise_left_shift_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("bitwise_left_shift_scalar", "Shl", lhs, rhs).or_raise()
+        binary::scalar("bitwise_left_shift_scalar", Functor::Shl, lhs, rhs).or_raise()
     }
 
     fn bitwise_right_shift(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("bitwise_right_shift", "Shr", lhs, rhs).or_raise()
+        binary::binary("bitwise_right_shift", Functor::Shr, lhs, rhs).or_raise()
     }
 
     fn bitwise_right_shift_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("bitwise_right_shift_scalar", "Shr", lhs, rhs).or_raise()
+        binary::scalar("bitwise_right_shift_scalar", Functor::Shr, lhs, rhs).or_raise()
     }
 
     fn bitwise_not(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("bitwise_not", "BitNot", tensor).or_raise()
+        unary::unary("bitwise_not", Functor::BitNot, tensor).or_raise()
     }
 }

@@ -26,6 +26,7 @@ fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
         padding: options.padding.to_vec(),
         dilation: options.dilation.to_vec(),
         groups: options.groups,
+        transposed: false,
         padding_out: vec![0; N],
     }
 }
@@ -37,6 +38,7 @@ fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::options
         padding: options.padding.to_vec(),
         dilation: options.dilation.to_vec(),
         groups: options.groups,
+        transposed: true,
         padding_out: options.padding_out.to_vec(),
     }
 }

@@ -1,6 +1,6 @@
 //! Activations that Burn composes, and those that are joined to the op before them: a bias, a sum, a product.
 
-use hip::{Device, Error as RocmError, Grid, KernelName};
+use hip::{Device, Error as RocmError, Functor, Grid, KernelName, Template};
 
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
@@ -28,11 +28,11 @@ pub enum Act {
 }
 
 impl Act {
-    fn functor(self) -> &'static str {
+    fn functor(self) -> Functor {
         match self {
-            Self::Relu => "Relu",
-            Self::Gelu => "Gelu",
-            Self::Silu => "Silu",
+            Self::Relu => Functor::Relu,
+            Self::Gelu => Functor::Gelu,
+            Self::Silu => Functor::Silu,
         }
     }
 }
@@ -116,7 +116,7 @@ pub fn bias_act(
     if out.is_empty() {
         return Ok(out);
     }
-    let kernel = KernelName::new("bias_act").name(act.functor()).ty(biased.ty);
+    let kernel = Template::bias_act.functor(act.functor()).ty(biased.ty);
     let inputs = [Some(&biased.x), biased.bias.as_ref()];
     let device = out.hip_device();
     views(OP, device, kernel, device.grid(out.len()), &biased.dims(None), &inputs, &[], &out)?;
@@ -150,15 +150,15 @@ pub fn bias_act_backward(
     let (template, parts, grid) = match biased.inner {
         1 => {
             let (parts, grid) = columns(device, biased.outer, len, biased.ty);
-            ("bias_act_columns_backward", parts, grid)
+            (Template::bias_act_columns_backward, parts, grid)
         }
         inner => {
             let parts = (4 * units).div_ceil(len).min(biased.outer);
-            ("bias_act_planes_backward", parts, device.grid_rows(parts * len, inner))
+            (Template::bias_act_planes_backward, parts, device.grid_rows(parts * len, inner))
         }
     };
     let partial = RocmTensor::empty(device, [parts, len], compute_dtype(dtype))?;
-    let kernel = KernelName::new(template).name(act.functor()).ty(biased.ty);
+    let kernel = template.functor(act.functor()).ty(biased.ty);
     let inputs = [Some(&biased.x), biased.bias.as_ref(), Some(&grad), Some(&partial)];
     views(OP, device, kernel, grid, &biased.dims(Some(parts)), &inputs, &[], &out)?;
     hip::carry_faults([out.buffer()], [partial.buffer()]); // written too
@@ -211,7 +211,7 @@ pub fn bias_add(residual: RocmTensor, x: RocmTensor, bias: RocmTensor) -> Result
     if out.is_empty() {
         return Ok(out);
     }
-    let kernel = KernelName::new("bias_add").ty(ty);
+    let kernel = Template::bias_add.ty(ty);
     let dims = [biased.outer, biased.len].map(|n| Arg::U64(n as u64));
     let inputs = [Some(&residual), Some(&biased.x), biased.bias.as_ref()];
     let device = out.hip_device();
@@ -235,7 +235,7 @@ pub fn bias_add_backward(grad: RocmTensor) -> Result<RocmTensor, RocmError> {
 pub fn add_act(act: Act, a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "add_act";
     let ([a, b], ty) = alike(OP, [a, b])?;
-    map(OP, KernelName::new("add_act").name(act.functor()).ty(ty), &[&a, &b])
+    map(OP, Template::add_act.functor(act.functor()).ty(ty), &[&a, &b])
 }
 
 /// The gradient of [`add_act`], the same by `a` and by `b`.
@@ -250,7 +250,7 @@ pub fn add_act_backward(
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "add_act_backward";
     let ([a, b, grad], ty) = alike(OP, [a, b, grad])?;
-    map(OP, KernelName::new("add_act_backward").name(act.functor()).ty(ty), &[&a, &b, &grad])
+    map(OP, Template::add_act_backward.functor(act.functor()).ty(ty), &[&a, &b, &grad])
 }
 
 /// `x * sigmoid(x)` of each element.
@@ -258,7 +258,7 @@ pub fn add_act_backward(
 /// # Errors
 /// `Unsupported` for integers; the device's own.
 pub fn silu(x: RocmTensor) -> Result<RocmTensor, RocmError> {
-    unary("silu", "Silu", x)
+    unary("silu", Functor::Silu, x)
 }
 
 /// The gradient of [`silu`] by `x`: `grad * s * (1 + x * (1 - s))` with `s = sigmoid(x)`, shapes broadcast.
@@ -266,7 +266,7 @@ pub fn silu(x: RocmTensor) -> Result<RocmTensor, RocmError> {
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices differ; `Unsupported` for integers; the device's own.
 pub fn silu_backward(x: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
-    binary("silu_backward", "SiluBackward", x, grad)
+    binary("silu_backward", Functor::SiluBackward, x, grad)
 }
 
 /// The gradient of a ReLU from its output.
@@ -274,7 +274,7 @@ pub fn silu_backward(x: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, Rocm
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices differ; the device's own.
 pub fn relu_backward(output: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
-    binary("relu_backward", "ReluBackward", output, grad)
+    binary("relu_backward", Functor::ReluBackward, output, grad)
 }
 
 /// `a * b + c` of three tensors of one shape.
@@ -284,7 +284,7 @@ pub fn relu_backward(output: RocmTensor, grad: RocmTensor) -> Result<RocmTensor,
 pub fn mul_add(a: RocmTensor, b: RocmTensor, c: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "mul_add";
     let ([a, b, c], ty) = alike(OP, [a, b, c])?;
-    map(OP, KernelName::new("mul_add").ty(ty), &[&a, &b, &c])
+    map(OP, Template::mul_add.ty(ty), &[&a, &b, &c])
 }
 
 /// The gradients of [`mul_add`] by `a` and by `b`; that by `c` is `grad`.
@@ -296,7 +296,7 @@ pub fn mul_add_backward(
     b: RocmTensor,
     grad: RocmTensor,
 ) -> Result<(RocmTensor, RocmTensor), RocmError> {
-    mul_backward("mul_add_backward", "Plain", a, b, grad)
+    mul_backward("mul_add_backward", Functor::Plain, a, b, grad)
 }
 
 /// `silu(a) * b` of two tensors of one shape.
@@ -306,7 +306,7 @@ pub fn mul_add_backward(
 pub fn silu_mul(a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "silu_mul";
     let ([a, b], ty) = alike(OP, [a, b])?;
-    map(OP, KernelName::new("silu_mul").ty(ty), &[&a, &b])
+    map(OP, Template::silu_mul.ty(ty), &[&a, &b])
 }
 
 /// The gradients of [`silu_mul`] by `a` and by `b`.
@@ -318,7 +318,7 @@ pub fn silu_mul_backward(
     b: RocmTensor,
     grad: RocmTensor,
 ) -> Result<(RocmTensor, RocmTensor), RocmError> {
-    mul_backward("silu_mul_backward", "Silu", a, b, grad)
+    mul_backward("silu_mul_backward", Functor::Silu, a, b, grad)
 }
 
 /// A new tensor of what a kernel makes of packed ones.
@@ -332,7 +332,7 @@ fn map(op: &'static str, kernel: KernelName, inputs: &[&RocmTensor]) -> hip::Res
 
 fn mul_backward(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     a: RocmTensor,
     b: RocmTensor,
     grad: RocmTensor,
@@ -341,7 +341,7 @@ fn mul_backward(
     let (by_a, by_b) = (a.empty_like()?, b.empty_like()?);
     if !a.is_empty() {
         let device = a.hip_device();
-        let kernel = KernelName::new("mul_backward").name(functor).ty(ty);
+        let kernel = Template::mul_backward.functor(functor).ty(ty);
         let dims = [Arg::U64(a.len() as u64)];
         rows(op, device, kernel, device.grid(a.len()), &dims, &[&a, &b, &grad], &[], &[&by_a, &by_b])?;
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn_std::{DType, Shape};
-use hip::{Error as RocmError, KernelName};
+use hip::{Error as RocmError, Template};
 
 use crate::arg::Arg;
 use crate::dtype::kernel_type;
@@ -41,7 +41,7 @@ pub fn cast_all(tensors: Vec<RocmTensor>, dtype: DType) -> Result<Vec<RocmTensor
         let tensor = packed(tensor)?;
         let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), dtype)?;
         let device = tensor.hip_device().clone();
-        let kernel = KernelName::new("optim_cast").ty(from).ty(to);
+        let kernel = Template::optim_cast.ty(from).ty(to);
         group(&mut groups, &device, kernel).rows.push(vec![tensor, out.clone()]);
         all.push(out);
     }
@@ -81,7 +81,7 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
         };
         if !out.is_empty() {
             let device = out.hip_device().clone();
-            let kernel = KernelName::new("optim_unscale").ty(from).ty(to);
+            let kernel = Template::optim_unscale.ty(from).ty(to);
             group(&mut groups, &device, kernel).rows.push(vec![grad, out.clone()]);
         }
         all.push(out);

@@ -1,7 +1,7 @@
 //! Where bools are true. The one op whose result's size is data: the count is read, and nothing else.
 
 use burn_std::{DType, IntDType};
-use hip::KernelName;
+use hip::{Functor, Template};
 
 use super::cast::cast;
 use super::copy::packed;
@@ -38,9 +38,9 @@ pub(crate) fn argwhere(tensor: RocmTensor, dtype: IntDType) -> hip::Result<RocmT
     let counts = RocmTensor::empty(&device, [chunks], DType::I64)?;
     let head = [n, chunk].map(|v| Arg::U64(v as u64));
     let grid = device.grid(n);
-    let kernel = KernelName::new("argwhere_count").ty(ty);
+    let kernel = Template::argwhere_count.ty(ty);
     rows(OP, &device, kernel, grid, &head, &[&tensor], &[], &[&counts])?;
-    let ends = packed(scan(OP, "CumSum", counts, 0)?)?;
+    let ends = packed(scan(OP, Functor::CumSum, counts, 0)?)?;
     let mut last = [0; size_of::<i64>()];
     device.read(ends.buffer(), ends.byte_offset() + (chunks - 1) * last.len(), &mut last)?;
     let found = i64::from_ne_bytes(last) as usize;
@@ -50,9 +50,9 @@ pub(crate) fn argwhere(tensor: RocmTensor, dtype: IntDType) -> hip::Result<RocmT
     }
     let places = RocmTensor::empty(&device, [found], DType::I64)?;
     let head = [n, chunk, found].map(|v| Arg::U64(v as u64));
-    let kernel = KernelName::new("argwhere_places").ty(ty);
+    let kernel = Template::argwhere_places.ty(ty);
     rows(OP, &device, kernel, grid, &head, &[&tensor, &ends], &[], &[&places])?;
-    let kernel = KernelName::new("place_coordinates").ty(out.kernel_type()?);
+    let kernel = Template::place_coordinates.ty(out.kernel_type()?);
     for (part, sizes) in dims.chunks(DIMS).enumerate() {
         let mut padded = [1; DIMS];
         for (to, &from) in padded.iter_mut().zip(sizes) {

@@ -2,7 +2,7 @@
 
 use burn_backend::Scalar;
 use burn_std::DType;
-use hip::{Fault, KernelName};
+use hip::{Fault, Functor, Template};
 
 use super::copy::packed;
 use super::launch::{Operand, Output, Walk, element_wise, is_packed};
@@ -14,7 +14,7 @@ use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 /// The functor's result of two tensors, broadcast to one shape. Written over an operand that has no other owner.
 pub(crate) fn binary(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     mut lhs: RocmTensor,
     mut rhs: RocmTensor,
 ) -> hip::Result<RocmTensor> {
@@ -44,27 +44,21 @@ pub(crate) fn binary(
     }
     // Integers are divided by kernels that raise the op's flag at a zero.
     let flag = [Arg::Flag(op, Fault::Division)];
-    let divides = matches!(functor, "Div" | "Rem") && !ty.is_float();
+    let divides = matches!(functor, Functor::Div | Functor::Rem) && !ty.is_float();
     let [contiguous, strided] = match divides {
-        true => ["divide_contiguous", "divide_strided"],
-        false => ["binary_contiguous", "binary_strided"],
+        true => [Template::divide_contiguous, Template::divide_strided],
+        false => [Template::binary_contiguous, Template::binary_strided],
     };
     let scalars: &[Arg] = if divides { &flag } else { &[] };
     if same && is_packed(&lhs) && is_packed(&rhs) {
-        let kernel = KernelName::new(contiguous).name(functor).ty(ty);
+        let kernel = contiguous.functor(functor).ty(ty);
         element_wise(op, kernel, functor, &[&lhs, &rhs], scalars, &out)?;
         return Ok(out);
     }
     let (l, r) = (lhs.layout().expand(op, shape.as_slice())?, rhs.layout().expand(op, shape.as_slice())?);
     let operands = [Operand::new(&lhs, l.strides()), Operand::new(&rhs, r.strides())];
-    let walk = Walk::new(
-        op,
-        KernelName::new(strided).name(functor).ty(ty),
-        shape.as_slice(),
-        &operands,
-        Output::Row(&out),
-    )
-    .scalars(scalars);
+    let walk = Walk::new(op, strided.functor(functor).ty(ty), shape.as_slice(), &operands, Output::Row(&out))
+        .scalars(scalars);
     if divides {
         walk.launch()?
     } else {
@@ -76,16 +70,16 @@ pub(crate) fn binary(
 /// The functor's result of a tensor and a scalar.
 pub(crate) fn scalar(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     value: Scalar,
 ) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
     // Near a multiple of the divisor, the divisor's rounding decides whether the remainder is 0 or
     // almost the divisor.
-    let value = if functor == "Rem" { element(value, ty) } else { compute(value, ty) };
+    let value = if functor == Functor::Rem { element(value, ty) } else { compute(value, ty) };
     dense_map(op, tensor, |tensor, out| {
-        let kernel = KernelName::new("binary_scalar").name(functor).ty(ty);
+        let kernel = Template::binary_scalar.functor(functor).ty(ty);
         element_wise(op, kernel, functor, &[tensor], &[value], out)
     })
 }
@@ -100,7 +94,7 @@ pub(crate) fn divide_by_scalar(
     if value.elem::<f64>() == 1.0 && tensor.kernel_type()?.is_float() {
         return Ok(tensor);
     }
-    scalar(op, "Div", tensor, value)
+    scalar(op, Functor::Div, tensor, value)
 }
 
 /// An element-wise map over packed elements, in place where it can be. A transposed view is worked on in the order
@@ -134,7 +128,7 @@ pub(crate) fn dense_map(
 /// `Invalid` for a divisor that is zero in the tensor's dtype.
 pub(crate) fn divide(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     divisor: Scalar,
 ) -> hip::Result<RocmTensor> {
@@ -158,7 +152,7 @@ pub(crate) fn divide(
 /// A logical op of two bool tensors of one store.
 pub(crate) fn logic(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     lhs: RocmTensor,
     rhs: RocmTensor,
 ) -> hip::Result<RocmTensor> {
@@ -195,7 +189,7 @@ pub(crate) fn cross(lhs: RocmTensor, rhs: RocmTensor, axis: usize) -> hip::Resul
             strides
         })
         .collect();
-    let kernel = KernelName::new("cross").ty(out.kernel_type()?);
+    let kernel = Template::cross.ty(out.kernel_type()?);
     let inputs = [Operand::new(&lhs, &strides[0]), Operand::new(&rhs, &strides[1])];
     Walk::new(OP, kernel, &dims, &inputs, Output::Last(Operand::new(&out, &strides[2])))
         .scalars(&steps.map(|step| Arg::I64(step as i64)))

@@ -1,7 +1,7 @@
 //! Conversions between dtypes.
 
 use burn_std::{BoolStore, DType};
-use hip::KernelName;
+use hip::Template;
 
 use super::copy::packed;
 use super::launch::flat;
@@ -32,8 +32,8 @@ pub(crate) fn cast(tensor: RocmTensor, dtype: DType) -> hip::Result<RocmTensor> 
     let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), dtype)?;
     if !out.is_empty() {
         let kernel = match four_byte_bool(dtype) {
-            true => KernelName::new("cast_bool").ty(source),
-            false => KernelName::new("cast_contiguous").ty(source).ty(target),
+            true => Template::cast_bool.ty(source),
+            false => Template::cast_contiguous.ty(source).ty(target),
         };
         flat(OP, kernel, out.len(), &[&tensor], &[], &[&out])?;
     }

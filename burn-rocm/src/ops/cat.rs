@@ -1,7 +1,7 @@
 //! Concatenation: one launch for all inputs, whose places go to the kernel by value, as a table
 //! (`Parts` in `copy.hip`).
 
-use hip::KernelName;
+use hip::Template;
 
 use super::copy::assign;
 use super::launch::{max_reach, submit};
@@ -170,9 +170,9 @@ fn launch(copies: &[Copy<'_>], out: &RocmTensor) -> hip::Result<()> {
     // A CPU core copies a run by elements as fast.
     let units = device.block_threads() > 1 && copies.iter().all(|copy| copy.is_of_units(per_unit));
     let (per, kernel) = if units {
-        (per_unit, KernelName::new("cat_units").int(UNIT as i32))
+        (per_unit, Template::cat_units.int(UNIT as i32))
     } else {
-        (1, KernelName::new("cat").ty(raw_type(out.kernel_type()?)))
+        (1, Template::cat.ty(raw_type(out.kernel_type()?)))
     };
     for copies in copies.chunks(ROWS[0] * ROWS[1]) {
         let mut table = Parts { rows: copies.len() as u32, pieces: 0, row: Default::default() };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn_backend::Scalar;
 use burn_std::{BoolDType, BoolStore, DType, Shape};
-use hip::{Device, KernelName};
+use hip::{Device, Functor, Template};
 
 use super::cast::cast;
 use super::copy::packed;
@@ -20,7 +20,7 @@ fn answer(device: &Arc<Device>, shape: Shape) -> hip::Result<RocmTensor> {
 /// The functor's answer for two tensors, broadcast to one shape.
 pub(crate) fn compare(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     lhs: RocmTensor,
     rhs: RocmTensor,
     store: BoolDType,
@@ -29,22 +29,23 @@ pub(crate) fn compare(
     one_dtype(op, &[&lhs, &rhs])?;
     // Greater is less with the sides exchanged, whatever NaN is among them.
     let (functor, lhs, rhs) = match functor {
-        "Greater" => ("Less", rhs, lhs),
-        "GreaterEqual" => ("LessEqual", rhs, lhs),
+        Functor::Greater => (Functor::Less, rhs, lhs),
+        Functor::GreaterEqual => (Functor::LessEqual, rhs, lhs),
         _ => (functor, lhs, rhs),
     };
     let shape = one_shape(op, &[&lhs, &rhs])?;
     let ty = lhs.kernel_type()?;
     let out = answer(lhs.hip_device(), shape.clone())?;
-    let kernel = |template| KernelName::new(template).name(functor).ty(ty);
+    let kernel = |template: Template| template.functor(functor).ty(ty);
     if lhs.dims() == rhs.dims() && is_packed(&lhs) && is_packed(&rhs) {
         if !out.is_empty() {
-            flat(op, kernel("compare_contiguous"), out.len(), &[&lhs, &rhs], &[], &[&out])?;
+            flat(op, kernel(Template::compare_contiguous), out.len(), &[&lhs, &rhs], &[], &[&out])?;
         }
     } else {
         let (l, r) = (lhs.layout().expand(op, shape.as_slice())?, rhs.layout().expand(op, shape.as_slice())?);
         let inputs = [Operand::new(&lhs, l.strides()), Operand::new(&rhs, r.strides())];
-        Walk::new(op, kernel("compare_strided"), shape.as_slice(), &inputs, Output::Row(&out)).launch()?;
+        Walk::new(op, kernel(Template::compare_strided), shape.as_slice(), &inputs, Output::Row(&out))
+            .launch()?;
     }
     cast(out, store.into())
 }
@@ -53,7 +54,7 @@ pub(crate) fn compare(
 /// tensor's dtype.
 pub(crate) fn scalar(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     value: Scalar,
     store: BoolDType,
@@ -62,7 +63,7 @@ pub(crate) fn scalar(
     let tensor = packed(tensor)?;
     let out = answer(tensor.hip_device(), tensor.layout().shape().clone())?;
     if !out.is_empty() {
-        let kernel = KernelName::new("compare_scalar").name(functor).ty(ty);
+        let kernel = Template::compare_scalar.functor(functor).ty(ty);
         flat(op, kernel, out.len(), &[&tensor], &[element(value, ty)], &[&out])?;
     }
     cast(out, store.into())
@@ -71,7 +72,7 @@ pub(crate) fn scalar(
 /// Whether each element is NaN, or infinite.
 pub(crate) fn predicate(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     store: BoolDType,
 ) -> hip::Result<RocmTensor> {
@@ -79,7 +80,7 @@ pub(crate) fn predicate(
     let tensor = packed(tensor)?;
     let out = answer(tensor.hip_device(), tensor.layout().shape().clone())?;
     if !out.is_empty() {
-        let kernel = KernelName::new("predicate_contiguous").name(functor).ty(ty);
+        let kernel = Template::predicate_contiguous.functor(functor).ty(ty);
         flat(op, kernel, out.len(), &[&tensor], &[], &[&out])?;
     }
     cast(out, store.into())
@@ -92,11 +93,11 @@ pub(crate) fn bools(
     rhs: RocmTensor,
     not: bool,
 ) -> hip::Result<RocmTensor> {
-    let differ = super::binary::logic(op, "LogicXor", lhs, rhs)?;
-    if not { Ok(differ) } else { super::unary::unary(op, "LogicNot", differ) }
+    let differ = super::binary::logic(op, Functor::LogicXor, lhs, rhs)?;
+    if not { Ok(differ) } else { super::unary::unary(op, Functor::LogicNot, differ) }
 }
 
 /// Where a bool tensor is `value`: itself or its negation.
 pub(crate) fn bool_scalar(op: &'static str, tensor: RocmTensor, value: bool) -> hip::Result<RocmTensor> {
-    if value { Ok(tensor) } else { super::unary::unary(op, "LogicNot", tensor) }
+    if value { Ok(tensor) } else { super::unary::unary(op, Functor::LogicNot, tensor) }
 }

@@ -1,6 +1,6 @@
 //! Copies on a device: of a tensor in row-major order, where its own order will not do, and over a part of another.
 
-use hip::KernelName;
+use hip::{KernelName, Template};
 
 use super::launch::{Operand, Output, Walk, is_packed, views};
 use crate::arg::Arg;
@@ -31,10 +31,10 @@ pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
     }
     let raw = raw_type(tensor.kernel_type()?);
     if let Some(plane) = Transposed::of(tensor) {
-        plane.copy(tensor, &out, KernelName::new("copy_transposed").ty(raw))?;
+        plane.copy(tensor, &out, Template::copy_transposed.ty(raw))?;
         return Ok(out);
     }
-    let kernel = KernelName::new("copy_strided").ty(raw);
+    let kernel = Template::copy_strided.ty(raw);
     if !in_units(tensor, &out)? {
         Walk::new("copy", kernel, tensor.dims(), &[Operand::whole(tensor)], Output::Row(&out)).launch()?;
     }
@@ -65,7 +65,7 @@ fn in_units(tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
     for stride in &mut strides[..outer] {
         *stride /= per_unit as isize;
     }
-    let kernel = KernelName::new("copy_strided_units").int(BYTES as i32);
+    let kernel = Template::copy_strided_units.int(BYTES as i32);
     let from = Operand::units(tensor, &strides, BYTES);
     Walk::new("copy", kernel, &shape, &[from], Output::Row(out)).units(BYTES).launch()?;
     Ok(true)
@@ -89,7 +89,7 @@ pub(crate) fn assign(op: &'static str, region: &RocmTensor, value: &RocmTensor) 
         let (from, to) = (value.byte_offset(), region.byte_offset());
         return region.hip_device().copy(value.buffer(), from, region.buffer(), to, bytes);
     }
-    let kernel = KernelName::new("copy_to_strided").ty(raw_type(region.kernel_type()?));
+    let kernel = Template::copy_to_strided.ty(raw_type(region.kernel_type()?));
     Walk::new(op, kernel, region.dims(), &[Operand::whole(value)], Output::Last(Operand::whole(region)))
         .launch()
 }

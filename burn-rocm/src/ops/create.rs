@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn_backend::Scalar;
 use burn_std::{DType, Shape, bf16, f16};
-use hip::{Device, KernelName, Operands};
+use hip::{Device, Functor, Operands, Template};
 
 use super::launch::{flat, put_off};
 use crate::arg::{Arg, bits};
@@ -53,7 +53,7 @@ fn fill(out: &RocmTensor, value: Scalar) -> hip::Result<()> {
         _ => None,
     };
     if let Some(value) = value
-        && put_off("full", "Fill", Operands::Value(value), out)?
+        && put_off("full", Functor::Fill, Operands::Value(value), out)?
     {
         return Ok(());
     }
@@ -61,7 +61,7 @@ fn fill(out: &RocmTensor, value: Scalar) -> hip::Result<()> {
         let bytes = out.len() * out.dtype_size();
         return out.hip_device().fill_bytes(out.buffer(), out.byte_offset(), 0, bytes);
     }
-    let kernel = KernelName::new("fill").ty(raw_type(out.kernel_type()?));
+    let kernel = Template::fill.ty(raw_type(out.kernel_type()?));
     flat("full", kernel, out.len(), &[], &[raw], &[out])
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn arange(
     let span = range.end.checked_sub(range.start).unwrap_or(i64::MAX).max(0) as usize;
     let out = empty(device, Shape::new([span.div_ceil(step)]), dtype)?;
     if !out.is_empty() {
-        let kernel = KernelName::new("arange").ty(out.kernel_type()?);
+        let kernel = Template::arange.ty(out.kernel_type()?);
         let scalars = [Arg::I64(range.start), Arg::I64(step as i64)];
         flat("int_arange_step", kernel, out.len(), &[], &scalars, &[&out])?;
     }

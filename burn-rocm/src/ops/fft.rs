@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn_backend::DType;
-use hip::{Device, KernelName};
+use hip::{Device, KernelName, Template};
 
 use super::copy::packed;
 use super::launch::rows;
@@ -107,8 +107,8 @@ impl Lines {
     }
 
     /// The kernel in the computed type.
-    fn kernel(&self, name: &'static str) -> hip::Result<KernelName> {
-        Ok(KernelName::new(name).ty(crate::dtype::kernel_type(self.dtype)?))
+    fn kernel(&self, name: Template) -> hip::Result<KernelName> {
+        Ok(name.ty(crate::dtype::kernel_type(self.dtype)?))
     }
 
     /// `exp(-2 pi i k / n)`, kept for the next transform.
@@ -122,7 +122,7 @@ impl Lines {
             return Ok(entries);
         }
         let entries = self.complex(n)?;
-        self.launch(self.kernel("fft_twiddles")?, n, &[n], &[], &[], &[&entries.re, &entries.im])?;
+        self.launch(self.kernel(Template::fft_twiddles)?, n, &[n], &[], &[], &[&entries.re, &entries.im])?;
         tables.push_front(Table { device, dtype: self.dtype, len: n, entries: entries.clone() });
         let mut total = 0;
         tables.retain(|table| {
@@ -159,11 +159,11 @@ impl Lines {
             let outputs = [&out.re, &out.im];
             let ty = crate::dtype::kernel_type(self.dtype)?;
             if radix <= 5 {
-                let kernel = KernelName::new("fft_stage").int(radix as i32).ty(ty);
+                let kernel = Template::fft_stage.int(radix as i32).ty(ty);
                 let items = self.outer * m * stride;
                 self.launch(kernel, items, &[self.outer, m, stride, done * finer], &inputs, &[], &outputs)?;
             } else {
-                let kernel = KernelName::new("fft_stage_any").ty(ty);
+                let kernel = Template::fft_stage_any.ty(ty);
                 let items = self.outer * self.len * self.inner;
                 self.launch(
                     kernel,
@@ -190,7 +190,7 @@ impl Lines {
 
         let one = padded.one();
         let filter = one.whole()?;
-        let kernel = self.kernel("fft_chirp_filter")?;
+        let kernel = self.kernel(Template::fft_chirp_filter)?;
         one.launch(kernel, size, &[len, size], &[&chirp.re, &chirp.im], &[], &[&filter.re, &filter.im])?;
         let filter = one.passes(filter, &radices, &table)?;
 
@@ -198,17 +198,18 @@ impl Lines {
         let wide = padded.whole()?;
         let inputs = [&chirp.re, &chirp.im, &x.re, &x.im];
         let dims = [outer, len, size, inner];
-        self.launch(self.kernel("fft_chirp")?, items, &dims, &inputs, &[], &[&wide.re, &wide.im])?;
+        self.launch(self.kernel(Template::fft_chirp)?, items, &dims, &inputs, &[], &[&wide.re, &wide.im])?;
         let wide = padded.passes(wide, &radices, &table)?;
         let product = padded.whole()?;
         let inputs = [&filter.re, &filter.im, &wide.re, &wide.im];
         let outputs = [&product.re, &product.im];
-        self.launch(self.kernel("fft_filter")?, items, &[outer, size, inner], &inputs, &[], &outputs)?;
+        let kernel = self.kernel(Template::fft_filter)?;
+        self.launch(kernel, items, &[outer, size, inner], &inputs, &[], &outputs)?;
         let product = padded.passes(product, &radices, &table)?;
 
         let inputs = [&chirp.re, &chirp.im, &product.re, &product.im];
         let outputs = [&x.re, &x.im];
-        self.launch(self.kernel("fft_unchirp")?, outer * len * inner, &dims, &inputs, &[], &outputs)?;
+        self.launch(self.kernel(Template::fft_unchirp)?, outer * len * inner, &dims, &inputs, &[], &outputs)?;
         Ok(x)
     }
 
@@ -222,7 +223,7 @@ impl Lines {
         dtype: DType,
     ) -> hip::Result<RocmTensor> {
         let out = RocmTensor::empty(&self.device, shape.to_vec(), dtype)?;
-        let kernel = KernelName::new("fft_store").ty(out.kernel_type()?);
+        let kernel = Template::fft_store.ty(out.kernel_type()?);
         let dims = [self.outer, self.len, self.inner, count];
         self.launch(kernel, out.len(), &dims, &[x], &[Arg::F64(scale)], &[&out])?;
         Ok(out)
@@ -276,7 +277,7 @@ pub(crate) fn rfft(x: RocmTensor, axis: usize, n: Option<usize>) -> hip::Result<
         let (pairs, table) = (lines.with_len(len / 2), lines.table(len)?);
         let signal = pairs.whole()?;
         let dims = [lines.outer, pairs.len, lines.inner, stored, have];
-        let kernel = KernelName::new("fft_load_pairs").ty(ty);
+        let kernel = Template::fft_load_pairs.ty(ty);
         pairs.launch(kernel, signal.re.len(), &dims, &[&x], &[], &[&signal.re, &signal.im])?;
         let spectrum = pairs.transform(signal, Some(&table))?;
         let (re, im) = (
@@ -285,13 +286,13 @@ pub(crate) fn rfft(x: RocmTensor, axis: usize, n: Option<usize>) -> hip::Result<
         );
         let inputs = [&table.re, &table.im, &spectrum.re, &spectrum.im];
         let dims = [lines.outer, pairs.len, lines.inner];
-        let kernel = KernelName::new("fft_unpack").ty(ty);
+        let kernel = Template::fft_unpack.ty(ty);
         pairs.launch(kernel, re.len(), &dims, &inputs, &[], &[&re, &im])?;
         return Ok((re, im));
     }
     let signal = lines.whole()?;
     let dims = [lines.outer, len, lines.inner, stored, have];
-    let kernel = KernelName::new("fft_load").ty(ty);
+    let kernel = Template::fft_load.ty(ty);
     lines.launch(kernel, signal.re.len(), &dims, &[&x], &[], &[&signal.re, &signal.im])?;
     let spectrum = lines.transform(signal, None)?;
     let part = |part| lines.store(part, &shape, bins, 1.0, dtype);
@@ -335,11 +336,11 @@ pub(crate) fn irfft(
         let spectrum = pairs.whole()?;
         let dims = [lines.outer, pairs.len, lines.inner, stored, have];
         let inputs = [&table.re, &table.im, &re, &im];
-        let kernel = KernelName::new("fft_pack").ty(ty);
+        let kernel = Template::fft_pack.ty(ty);
         pairs.launch(kernel, spectrum.re.len(), &dims, &inputs, &[], &[&spectrum.re, &spectrum.im])?;
         let signal = pairs.transform(spectrum, Some(&table))?;
         let out = RocmTensor::empty(&lines.device, shape, dtype)?;
-        let kernel = KernelName::new("fft_store_pairs").ty(ty);
+        let kernel = Template::fft_store_pairs.ty(ty);
         let scale = [Arg::F64(1.0 / pairs.len as f64)];
         let dims = [lines.outer, pairs.len, lines.inner];
         pairs.launch(kernel, signal.re.len(), &dims, &[&signal.re, &signal.im], &scale, &[&out])?;
@@ -347,7 +348,7 @@ pub(crate) fn irfft(
     }
     let spectrum = lines.whole()?;
     let dims = [lines.outer, len, lines.inner, stored, have];
-    let kernel = KernelName::new("fft_load_half").ty(ty);
+    let kernel = Template::fft_load_half.ty(ty);
     lines.launch(kernel, spectrum.re.len(), &dims, &[&re, &im], &[], &[&spectrum.re, &spectrum.im])?;
     let signal = lines.transform(spectrum, None)?;
     lines.store(&signal.re, &shape, len, 1.0 / len as f64, dtype)

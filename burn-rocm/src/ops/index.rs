@@ -1,7 +1,7 @@
 //! Ops that read or write where an int tensor says.
 
 use burn_std::DType;
-use hip::{Fault, KernelName};
+use hip::{Fault, Functor, KernelName, Template};
 
 use super::cast::cast;
 use super::copy::writable;
@@ -76,7 +76,7 @@ fn pick(
     let (strides, [step, size]) = without_axis(tensor, axis);
     Walk::new(
         op,
-        KernelName::new("gather").ty(raw_type(tensor.kernel_type()?)).ty(indices.kernel_type()?),
+        Template::gather.ty(raw_type(tensor.kernel_type()?)).ty(indices.kernel_type()?),
         shape,
         &[Operand::new(tensor, &strides), Operand::new(indices, index_strides)],
         Output::Row(&out),
@@ -176,7 +176,7 @@ fn select_rows(
     rows(
         op,
         device,
-        KernelName::new("select_rows").ty(indices.kernel_type()?),
+        Template::select_rows.ty(indices.kernel_type()?),
         device.grid_rows(indices.len(), bytes.div_ceil(16)),
         &[Arg::U64(indices.len() as u64), Arg::U64(bytes as u64)],
         &[tensor, indices],
@@ -293,19 +293,19 @@ fn put(
     let (out_strides, [step, size]) = without_axis(out, axis);
     let along_axis = [step, size, flag];
     let functor = match join {
-        Join::Add => "Add",
-        Join::Or => "Or",
-        Join::Assign => "Assign",
+        Join::Add => Functor::Add,
+        Join::Or => Functor::Or,
+        Join::Assign => Functor::Assign,
     };
-    let name = |template| -> hip::Result<KernelName> {
-        Ok(KernelName::new(template).name(functor).ty(ty).ty(indices.kernel_type()?))
+    let name = |template: Template| -> hip::Result<KernelName> {
+        Ok(template.functor(functor).ty(ty).ty(indices.kernel_type()?))
     };
     // Where a block has one thread, adding in order costs less than adding atomically.
     let in_order = join == Join::Add && out.hip_device().info().max_threads_per_block == 1;
     if join.any_order(ty) && !in_order {
         return Walk::new(
             op,
-            name("scatter")?,
+            name(Template::scatter)?,
             value.dims(),
             &[Operand::new(indices, index_strides), Operand::whole(value)],
             Output::First(Operand::new(out, &out_strides)),
@@ -329,7 +329,8 @@ fn put(
         let [outer, len, inner, size] =
             [outer, dims[axis], inner, out.dims()[axis]].map(|v| Arg::U64(v as u64));
         let dims = [outer, len, inner, size, Arg::U32(shared.into())];
-        return rows(op, device, name("scatter_columns")?, grid, &dims, &[indices, value], &[flag], &[out]);
+        let kernel = name(Template::scatter_columns)?;
+        return rows(op, device, kernel, grid, &dims, &[indices, value], &[flag], &[out]);
     }
     let drop_axis = |strides: &[isize]| -> Vec<isize> {
         strides.iter().enumerate().filter(|&(d, _)| d != axis).map(|(_, &stride)| stride).collect()
@@ -340,7 +341,7 @@ fn put(
     // One thread a line adds its elements in order.
     let steps = [index_strides[axis], value.layout().strides()[axis]].map(|step| Arg::I64(step as i64));
     let inputs = [Operand::new(indices, &i), Operand::new(value, &v)];
-    Walk::new(op, name("scatter_ordered")?, &lines, &inputs, Output::First(Operand::new(out, &o)))
+    Walk::new(op, name(Template::scatter_ordered)?, &lines, &inputs, Output::First(Operand::new(out, &o)))
         .around_metadata(&[Arg::U64(value.dims()[axis] as u64)], &steps)
         .work(value.dims()[axis])
         .scalars(&along_axis)

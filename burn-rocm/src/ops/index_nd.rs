@@ -2,7 +2,7 @@
 
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_std::DType;
-use hip::{Fault, KernelName};
+use hip::{Fault, Functor, Template};
 
 use super::cast::cast;
 use super::copy::{contiguous, packed, writable};
@@ -82,7 +82,7 @@ impl Slices {
             check_size(op, self.slices)?;
         }
         let indices = contiguous(index(op, indices)?)?;
-        let kernel = KernelName::new("tuple_places").ty(indices.kernel_type()?).ty(out.kernel_type()?);
+        let kernel = Template::tuple_places.ty(indices.kernel_type()?).ty(out.kernel_type()?);
         for (part, sizes) in tensor.dims()[..self.length].chunks(DIMS).enumerate() {
             let mut dims = [1; DIMS];
             for (to, &from) in dims.iter_mut().zip(sizes) {
@@ -153,13 +153,13 @@ pub(crate) fn scatter(
     let (places, order) = sort_with_indices(op, places, 0, false, DType::I32)?;
     let places = cast(places, DType::I64)?;
     let value = packed(value)?;
-    let kernel = KernelName::new("scatter_sorted");
+    let kernel = Template::scatter_sorted.name();
     let kernel = match update {
-        IndexingUpdateOp::Assign => kernel.name("Assign").ty(raw_type(ty)),
-        IndexingUpdateOp::Add => kernel.name("Add").ty(ty),
-        IndexingUpdateOp::Mul => kernel.name("Mul").ty(ty),
-        IndexingUpdateOp::Min => kernel.name("Min").ty(ty),
-        IndexingUpdateOp::Max => kernel.name("Max").ty(ty),
+        IndexingUpdateOp::Assign => kernel.functor(Functor::Assign).ty(raw_type(ty)),
+        IndexingUpdateOp::Add => kernel.functor(Functor::Add).ty(ty),
+        IndexingUpdateOp::Mul => kernel.functor(Functor::Mul).ty(ty),
+        IndexingUpdateOp::Min => kernel.functor(Functor::Min).ty(ty),
+        IndexingUpdateOp::Max => kernel.functor(Functor::Max).ty(ty),
     };
     let device = out.hip_device();
     let head = [count, slice].map(|v| Arg::U64(v as u64));

@@ -1,7 +1,7 @@
 //! Resizing of images, its gradient, and sampling at given points.
 
 use burn_std::DType;
-use hip::KernelName;
+use hip::Template;
 
 use super::copy::packed;
 use super::create::full_on;
@@ -79,7 +79,7 @@ fn tables(
     let [y, x] = [0, 1].map(|axis| Arg::F64(ratio(mode, from[axis], to[axis], align_corners)));
     let sizes = [u(from[0]), u(from[1]), u(to[0]), u(to[1])];
     let options = [Arg::I32(mode as i32), Arg::I32(align_corners as i32), y, x];
-    let name = KernelName::new("interpolate_table").ty(weights.kernel_type()?);
+    let name = Template::interpolate_table.ty(weights.kernel_type()?);
     rows(op, device, name, device.grid(count), &[sizes, options].concat(), &[], &[], &[&weights, &spans])?;
     Ok((weights, spans))
 }
@@ -102,7 +102,7 @@ pub(crate) fn interpolate(
     }
     let (weights, spans) = tables(op, &x, [height, width], size, mode, align_corners)?;
     let dims = [Arg::U64((batch * channels) as u64), u(height), u(width), u(size[0]), u(size[1])];
-    let name = KernelName::new(op).ty(x.kernel_type()?);
+    let name = Template::interpolate.ty(x.kernel_type()?);
     rows(op, device, name, device.grid(out.len()), &dims, &[&x, &weights, &spans], &[], &[&out])?;
     Ok(out)
 }
@@ -134,10 +134,10 @@ pub(crate) fn interpolate_backward(
     let (weights, spans) = tables(op, &grad, [height, width], size, mode, align_corners)?;
     let reach = RocmTensor::empty(device, vec![height + width, 2], DType::I32)?;
     let sizes = [u(height), u(width), u(size[0]), u(size[1])];
-    let name = KernelName::new("interpolate_reach");
+    let name = Template::interpolate_reach.name();
     rows(op, device, name, device.grid(height + width), &sizes, &[&spans], &[], &[&reach])?;
     let dims = [&[Arg::U64((batch * channels) as u64)], &sizes[..]].concat();
-    let name = KernelName::new(op).ty(grad.kernel_type()?);
+    let name = Template::interpolate_backward.ty(grad.kernel_type()?);
     let inputs = [&grad, &weights, &spans, &reach];
     rows(op, device, name, device.grid(out.len()), &dims, &inputs, &[], &[&out])?;
     Ok(out)
@@ -187,7 +187,7 @@ pub(crate) fn grid_sample(
         Mode::Bicubic => 4,
         Mode::Lanczos3 => 6,
     };
-    let name = KernelName::new(op).ty(x.kernel_type()?).int(taps);
+    let name = Template::grid_sample_2d.ty(x.kernel_type()?).int(taps);
     let launch = device.grid(batch * groups * points);
     rows(op, device, name, launch, &dims, &[&x, &grid], &[], &[&out])?;
     Ok(out)

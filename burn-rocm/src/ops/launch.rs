@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use hip::{Buffer, Device, ElementWise, Elements, Grid, KernelName, Launch, Operands};
+use hip::{Buffer, Device, ElementWise, Elements, Functor, Grid, KernelName, Launch, Operands};
 
 use crate::arg::Arg;
 use crate::error::invalid;
@@ -64,7 +64,7 @@ fn elements(tensor: &RocmTensor) -> Elements<'_> {
 pub(crate) fn element_wise(
     op: &'static str,
     kernel: KernelName,
-    functor: &'static str,
+    functor: Functor,
     inputs: &[&RocmTensor],
     scalars: &[Arg],
     out: &RocmTensor,
@@ -85,7 +85,7 @@ pub(crate) fn element_wise(
 /// Whether the op on packed elements is one that the device puts off, to launch it together with the next ones.
 pub(crate) fn put_off(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     operands: Operands<'_>,
     out: &RocmTensor,
 ) -> hip::Result<bool> {

@@ -1,7 +1,7 @@
 //! Choosing by a bool tensor.
 
 use burn_backend::Scalar;
-use hip::KernelName;
+use hip::{KernelName, Template};
 
 use super::launch::{Operand, Output, Walk, flat, is_packed};
 use crate::arg::bits;
@@ -38,12 +38,12 @@ pub(crate) fn mask_where(
     let shape = one_shape(op, &[&tensor, &mask, &value])?;
     let shape = shape.as_slice();
     let out = target(&mut tensor, shape)?;
-    let ty = |template| -> hip::Result<KernelName> {
-        Ok(KernelName::new(template).ty(raw_type(tensor.kernel_type()?)).ty(mask.kernel_type()?))
+    let ty = |template: Template| -> hip::Result<KernelName> {
+        Ok(template.ty(raw_type(tensor.kernel_type()?)).ty(mask.kernel_type()?))
     };
     let operands = [&tensor, &mask, &value];
     if !out.is_empty() && operands.iter().all(|t| t.dims() == shape && is_packed(t)) {
-        flat(op, ty("mask_where_contiguous")?, out.len(), &operands, &[], &[&out])?;
+        flat(op, ty(Template::mask_where_contiguous)?, out.len(), &operands, &[], &[&out])?;
         return Ok(out);
     }
     let (x, m, v) = (
@@ -56,7 +56,7 @@ pub(crate) fn mask_where(
         Operand::new(&mask, m.strides()),
         Operand::new(&value, v.strides()),
     ];
-    Walk::new(op, ty("mask_where")?, shape, &inputs, Output::Row(&out)).launch()?;
+    Walk::new(op, ty(Template::mask_where)?, shape, &inputs, Output::Row(&out)).launch()?;
     Ok(out)
 }
 
@@ -73,16 +73,16 @@ pub(crate) fn mask_fill(
     let shape = shape.as_slice();
     let value = bits(value, tensor.dtype_of())?;
     let out = target(&mut tensor, shape)?;
-    let ty = |template| -> hip::Result<KernelName> {
-        Ok(KernelName::new(template).ty(raw_type(tensor.kernel_type()?)).ty(mask.kernel_type()?))
+    let ty = |template: Template| -> hip::Result<KernelName> {
+        Ok(template.ty(raw_type(tensor.kernel_type()?)).ty(mask.kernel_type()?))
     };
     let operands = [&tensor, &mask];
     if !out.is_empty() && operands.iter().all(|t| t.dims() == shape && is_packed(t)) {
-        flat(op, ty("mask_fill_contiguous")?, out.len(), &operands, &[value], &[&out])?;
+        flat(op, ty(Template::mask_fill_contiguous)?, out.len(), &operands, &[value], &[&out])?;
         return Ok(out);
     }
     let (x, m) = (tensor.layout().expand(op, shape)?, mask.layout().expand(op, shape)?);
     let inputs = [Operand::new(&tensor, x.strides()), Operand::new(&mask, m.strides())];
-    Walk::new(op, ty("mask_fill")?, shape, &inputs, Output::Row(&out)).scalars(&[value]).launch()?;
+    Walk::new(op, ty(Template::mask_fill)?, shape, &inputs, Output::Row(&out)).scalars(&[value]).launch()?;
     Ok(out)
 }

@@ -38,9 +38,3 @@ pub(crate) mod sort;
 pub(crate) mod transfer;
 pub(crate) mod unary;
 pub(crate) mod view;
-
-/// Whether an op computes a gradient: Burn's methods and the fused functions that do are named so. (A product that
-/// Burn's autodiff asks of `float_matmul` is not told apart.)
-fn is_gradient(op: &str) -> bool {
-    op.ends_with("_backward")
-}

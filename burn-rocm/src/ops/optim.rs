@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn_std::{DType, Shape};
-use hip::{Device, Error as RocmError, KernelName};
+use hip::{Device, Error as RocmError, Template};
 
 use super::amp::cast_all;
 use crate::arg::Arg;
@@ -236,8 +236,8 @@ impl Step {
         }
         for Group { device, key: Kind { dtype, time, old }, rows } in &self.groups {
             let name = match self.rule {
-                Rule::Adam(_) => KernelName::new("optim_adam"),
-                Rule::Sgd(_) => KernelName::new("optim_sgd"),
+                Rule::Adam(_) => Template::optim_adam.name(),
+                Rule::Sgd(_) => Template::optim_sgd.name(),
             };
             let kernel = name.ty(*dtype).int(self.states() as i32).int(*old as i32);
             let scalars = scalars(&self.numbers(*time), *dtype);
@@ -344,8 +344,8 @@ fn norm_factors(
     for (table, _) in tables(op, device, &grads)? {
         let sums = RocmTensor::empty(device, Shape::from([table.pieces]), dtype)?;
         let writes = Writes { of_row: 0, buffers: 1 };
-        table.launch(op, KernelName::new("optim_squares").ty(ty), &[], &[Some(&sums)], writes)?;
-        let norms = KernelName::new("optim_norms").ty(compute);
+        table.launch(op, Template::optim_squares.ty(ty), &[], &[Some(&sums)], writes)?;
+        let norms = Template::optim_norms.ty(compute);
         table.launch(op, norms, &[most], &[Some(&sums), Some(&factors)], writes)?;
     }
     Ok(factors)

@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use burn_backend::Distribution;
 use burn_std::{DType, Shape, bf16, f16};
-use hip::KernelName;
+use hip::Template;
 
 use super::cast::cast;
 use super::create::empty;
@@ -70,22 +70,22 @@ pub(crate) fn random(
     dtype: DType,
 ) -> hip::Result<RocmTensor> {
     let float = dtype.is_float();
-    let (kernel, parameters): (&str, &[f64]) = match &distribution {
-        Distribution::Default if float => ("random_uniform", &[0.0, 1.0]),
-        Distribution::Default => ("random_uniform", &[0.0, 255.0]),
+    let (kernel, parameters): (Template, &[f64]) = match &distribution {
+        Distribution::Default if float => (Template::random_uniform, &[0.0, 1.0]),
+        Distribution::Default => (Template::random_uniform, &[0.0, 255.0]),
         Distribution::Uniform(low, high) => {
             if !(low.is_finite() && high.is_finite()) {
                 return invalid("random", "finite bounds", format!("{low}..{high}"));
             }
             // The integer kernel computes the bounds' difference in f64.
             let most = if float { greatest(dtype) } else { f64::MAX / 2.0 };
-            ("random_uniform", &[low.clamp(-most, most), high.clamp(-most, most)])
+            (Template::random_uniform, &[low.clamp(-most, most), high.clamp(-most, most)])
         }
-        Distribution::Bernoulli(p) => ("random_bernoulli", &[*p]),
+        Distribution::Bernoulli(p) => (Template::random_bernoulli, &[*p]),
         Distribution::Normal(..) if !float => {
             return cast(random(device, shape, distribution, DType::F32)?, dtype);
         }
-        Distribution::Normal(mean, deviation) => ("random_normal", &[*mean, *deviation]),
+        Distribution::Normal(mean, deviation) => (Template::random_normal, &[*mean, *deviation]),
     };
     let out = empty(device, shape, dtype)?;
     if out.is_empty() {
@@ -93,6 +93,6 @@ pub(crate) fn random(
     }
     let mut scalars = next(device).map(Arg::U64).to_vec();
     scalars.extend(parameters.iter().map(|&value| Arg::F64(value)));
-    flat("random", KernelName::new(kernel).ty(out.kernel_type()?), out.len(), &[], &scalars, &[&out])?;
+    flat("random", kernel.ty(out.kernel_type()?), out.len(), &[], &scalars, &[&out])?;
     Ok(out)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn_backend::Scalar;
 use burn_std::{BoolDType, BoolStore, DType, IntDType, SmallVec};
-use hip::{Device, Grid, KernelName};
+use hip::{Device, Functor, Grid, KernelName, Template};
 
 use super::cast::cast;
 use super::cat::cat;
@@ -139,7 +139,7 @@ impl Lines {
     fn pass(
         &self,
         op: &'static str,
-        functor: &'static str,
+        functor: Functor,
         parts: usize,
         count: usize,
         dtype: DType,
@@ -147,12 +147,14 @@ impl Lines {
         let (from, to) = (self.tensor.kernel_type()?, crate::dtype::kernel_type(dtype)?);
         let shape = [self.outer, parts, self.inner];
         let out = RocmTensor::empty(self.tensor.hip_device(), shape, dtype)?;
-        let name = |same, between| match from == to {
-            true => KernelName::new(same).name(functor).ty(from),
-            false => KernelName::new(between).name(functor).ty(from).ty(to),
+        let name = |same: Template, between: Template| match from == to {
+            true => same.functor(functor).ty(from),
+            false => between.functor(functor).ty(from).ty(to),
         };
-        let names =
-            [name("reduce_rows", "reduce_rows_between"), name("reduce_columns", "reduce_columns_between")];
+        let names = [
+            name(Template::reduce_rows, Template::reduce_rows_between),
+            name(Template::reduce_columns, Template::reduce_columns_between),
+        ];
         let values = [Arg::U64(parts as u64), Arg::U64(count as u64)];
         self.launch(op, names, self.row_grid(parts), parts, &values, &[&out])?;
         Ok(out)
@@ -160,7 +162,7 @@ impl Lines {
 
     /// The whole reduction, in one pass or two; `to` another type than the tensor's only between f32 and narrower
     /// floats.
-    fn reduce(&self, op: &'static str, functor: &'static str, to: DType) -> hip::Result<RocmTensor> {
+    fn reduce(&self, op: &'static str, functor: Functor, to: DType) -> hip::Result<RocmTensor> {
         let dtype = self.tensor.dtype_of();
         let parts = self.parts();
         if parts == 1 {
@@ -168,8 +170,8 @@ impl Lines {
         }
         let half = is_half(dtype) || is_half(to);
         let (first, between) = match functor {
-            "Mean" => ("Sum", if half { DType::F32 } else { dtype }),
-            "Sum" | "Prod" if half => (functor, DType::F32),
+            Functor::Mean => (Functor::Sum, if half { DType::F32 } else { dtype }),
+            Functor::Sum | Functor::Prod if half => (functor, DType::F32),
             _ => (functor, dtype),
         };
         let partial = self.pass(op, first, parts, self.len, between)?;
@@ -219,10 +221,10 @@ fn column_grid(device: &Arc<Device>, columns: usize, len: usize) -> Grid {
 
 /// The result of a reduction along an empty axis. A mean is refused like an extreme, as in Burn's
 /// CPU backends: Burn would compute a variance of 0 from it.
-fn identity(op: &'static str, functor: &'static str) -> hip::Result<Scalar> {
+fn identity(op: &'static str, functor: Functor) -> hip::Result<Scalar> {
     match functor {
-        "Sum" => Ok(0i64.into()),
-        "Prod" => Ok(1i64.into()),
+        Functor::Sum => Ok(0i64.into()),
+        Functor::Prod => Ok(1i64.into()),
         _ => invalid(op, "at least one element along the axis", "none"),
     }
 }
@@ -230,7 +232,7 @@ fn identity(op: &'static str, functor: &'static str) -> hip::Result<Scalar> {
 /// The functor's result along an axis, which stays with size 1.
 pub(crate) fn reduce_dim(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     axis: usize,
 ) -> hip::Result<RocmTensor> {
@@ -240,7 +242,7 @@ pub(crate) fn reduce_dim(
         let value = identity(op, functor)?;
         return lines.restore(full_on(lines.tensor.hip_device(), lines.dims.clone(), value, dtype)?);
     }
-    if lines.len == 1 && functor != "MaxAbs" {
+    if lines.len == 1 && functor != Functor::MaxAbs {
         return lines.restore(lines.tensor.clone());
     }
     lines.restore(lines.reduce(op, functor, dtype)?)
@@ -254,7 +256,7 @@ pub(crate) fn sum_dim_to(
     to: DType,
 ) -> hip::Result<RocmTensor> {
     let lines = Lines::new(op, tensor, axis)?;
-    lines.restore(lines.reduce(op, "Sum", to)?)
+    lines.restore(lines.reduce(op, Functor::Sum, to)?)
 }
 
 /// The sum along two axes, which stay with size 1: rounded once, also in types narrower than f32.
@@ -265,12 +267,12 @@ pub(crate) fn sum_two_dims(
 ) -> hip::Result<RocmTensor> {
     let dtype = tensor.dtype_of();
     if !is_half(dtype) || tensor.is_empty() {
-        return reduce_dim(op, "Sum", reduce_dim(op, "Sum", tensor, first)?, second);
+        return reduce_dim(op, Functor::Sum, reduce_dim(op, Functor::Sum, tensor, first)?, second);
     }
     let lines = Lines::new(op, tensor, first)?;
-    let sums = lines.restore(lines.reduce(op, "Sum", DType::F32)?)?;
+    let sums = lines.restore(lines.reduce(op, Functor::Sum, DType::F32)?)?;
     let lines = Lines::new(op, sums, second)?;
-    lines.restore(lines.reduce(op, "Sum", dtype)?)
+    lines.restore(lines.reduce(op, Functor::Sum, dtype)?)
 }
 
 /// All elements as one row, whatever the order.
@@ -285,15 +287,15 @@ fn one_row(tensor: RocmTensor) -> hip::Result<RocmTensor> {
 }
 
 /// The functor's result over all elements, of shape `[1]`.
-pub(crate) fn reduce(op: &'static str, functor: &'static str, tensor: RocmTensor) -> hip::Result<RocmTensor> {
+pub(crate) fn reduce(op: &'static str, functor: Functor, tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if tensor.is_empty() {
         // The results for no elements are burn-flex's. Along an axis burn-flex refuses too, and
         // integers have no infinities.
         let value = match (functor, tensor.kernel_type()?.is_float()) {
-            ("Max" | "MaxAbs", true) => Some(f64::NEG_INFINITY),
-            ("Min", true) => Some(f64::INFINITY),
-            ("Mean", true) => Some(f64::NAN),
-            ("Mean", false) => Some(0.0),
+            (Functor::Max | Functor::MaxAbs, true) => Some(f64::NEG_INFINITY),
+            (Functor::Min, true) => Some(f64::INFINITY),
+            (Functor::Mean, true) => Some(f64::NAN),
+            (Functor::Mean, false) => Some(0.0),
             _ => None,
         };
         if let Some(value) = value {
@@ -306,18 +308,18 @@ pub(crate) fn reduce(op: &'static str, functor: &'static str, tensor: RocmTensor
 /// Whether any, or every, element along an axis is true or not zero.
 pub(crate) fn test_dim(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     axis: usize,
     store: BoolDType,
 ) -> hip::Result<RocmTensor> {
     let tensor = match tensor.dtype_of() {
         DType::Bool(_) => tensor,
-        _ => super::compare::scalar(op, "NotEqual", tensor, 0i64.into(), BoolStore::Native)?,
+        _ => super::compare::scalar(op, Functor::NotEqual, tensor, 0i64.into(), BoolStore::Native)?,
     };
     let lines = Lines::new(op, tensor, axis)?;
     if lines.len == 0 {
-        let value: Scalar = (functor == "All").into();
+        let value: Scalar = (functor == Functor::All).into();
         let device = lines.tensor.hip_device();
         return lines.restore(full_on(device, lines.dims.clone(), value, store.into())?);
     }
@@ -328,7 +330,7 @@ pub(crate) fn test_dim(
 /// Whether any, or every, element is true or not zero, of shape `[1]`.
 pub(crate) fn test(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     store: BoolDType,
 ) -> hip::Result<RocmTensor> {
@@ -338,7 +340,7 @@ pub(crate) fn test(
 /// The extreme along an axis and its first index, which has the dtype asked for.
 pub(crate) fn extreme_with_index(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     axis: usize,
     index: IntDType,
@@ -358,8 +360,8 @@ pub(crate) fn extreme_with_index(
         return Ok((lines.restore(values)?, lines.restore(cast(at, index)?)?));
     }
     let (values, indices) = (lines.output(dtype)?, lines.output(DType::I32)?);
-    let name = |template| KernelName::new(template).name(functor).ty(ty);
-    let names = [name("arg_rows"), name("arg_columns")];
+    let name = |template: Template| template.functor(functor).ty(ty);
+    let names = [name(Template::arg_rows), name(Template::arg_columns)];
     lines.launch(op, names, lines.row_grid(1), 1, &[Arg::U64(1)], &[&values, &indices])?;
     Ok((lines.restore(values)?, lines.restore(cast(indices, index)?)?))
 }
@@ -368,7 +370,7 @@ pub(crate) fn extreme_with_index(
 /// those. The first of equals is in the first of equal parts.
 fn extreme_in_parts(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     lines: &Lines,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     let whole = reshape(lines.tensor.clone(), &[lines.outer, lines.len, lines.inner])?;
@@ -378,7 +380,7 @@ fn extreme_in_parts(
         let part = narrow(whole.clone(), 1, start, most.min(lines.len - start))?;
         let (value, at) = extreme_with_index(op, functor, part, 1, IntDType::I64)?;
         values.push(value);
-        places.push(super::binary::scalar(op, "Add", at, (start as i64).into())?);
+        places.push(super::binary::scalar(op, Functor::Add, at, (start as i64).into())?);
     }
     let (values, places) = (cat(values, 1)?, cat(places, 1)?);
     let (value, part) = extreme_with_index(op, functor, values, 1, IntDType::I64)?;
@@ -389,7 +391,7 @@ fn extreme_in_parts(
 /// [`extreme_with_index`] of an int tensor, whose indices have the type that its sorts give them.
 pub(crate) fn int_extreme(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     axis: usize,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {

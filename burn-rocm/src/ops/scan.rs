@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn_std::DType;
-use hip::{Device, Grid, KernelName};
+use hip::{Device, Functor, Grid, Template};
 
 use super::launch::rows;
 use super::reduce::Lines;
@@ -13,7 +13,7 @@ use crate::tensor::RocmTensor;
 /// The functor's running result along an axis.
 pub(crate) fn scan(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     axis: usize,
 ) -> hip::Result<RocmTensor> {
@@ -25,11 +25,11 @@ pub(crate) fn scan(
     if let Some(tiles) = Tiles::of(&lines, ty.size()) {
         let state = tiles.state(device)?;
         let dims = [lines.outer, lines.len].map(|v| Arg::U64(v as u64));
-        let kernel = KernelName::new("scan_tiles").name(functor).ty(ty);
+        let kernel = Template::scan_tiles.functor(functor).ty(ty);
         rows(op, device, kernel, tiles.grid, &dims, &[input], &[], &[&state, &out])?;
     } else if !out.is_empty() {
         let dims = [lines.outer, lines.len, lines.inner].map(|v| Arg::U64(v as u64));
-        let kernel = KernelName::new("scan").name(functor).ty(ty);
+        let kernel = Template::scan.functor(functor).ty(ty);
         let grid = device.grid_rows(lines.outer * lines.inner, lines.len);
         rows(op, device, kernel, grid, &dims, &[input], &[], &[&out])?;
     }

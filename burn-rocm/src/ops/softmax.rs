@@ -1,6 +1,6 @@
 //! Softmax and its logarithm along an axis, with their gradients.
 
-use hip::{Error as RocmError, KernelName};
+use hip::{Error as RocmError, Template};
 
 use super::copy::packed;
 use super::reduce::Lines;
@@ -9,7 +9,7 @@ use crate::tensor::{RocmTensor, check_gradient};
 /// The gradient by the input, from the output and its gradient.
 fn backward(
     op: &'static str,
-    names: [&'static str; 2],
+    names: [Template; 2],
     output: RocmTensor,
     grad: RocmTensor,
     axis: usize,
@@ -20,25 +20,20 @@ fn backward(
     let grad = packed(grad)?;
     let out = grad.empty_like()?;
     if !out.is_empty() {
-        let names = names.map(|name| KernelName::new(name).ty(ty));
+        let names = names.map(|name| name.ty(ty));
         lines.launch(op, names, lines.kept_row_grid(), 1, &[], &[&grad, &out])?;
     }
     Ok(out)
 }
 
 /// `row` and `column` kernels along the axis.
-fn along(
-    op: &'static str,
-    names: [&'static str; 2],
-    tensor: RocmTensor,
-    axis: usize,
-) -> hip::Result<RocmTensor> {
+fn along(op: &'static str, names: [Template; 2], tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
     let lines = Lines::new(op, tensor, axis)?;
     let input = &lines.tensor;
     let out = input.empty_like()?;
     if !out.is_empty() {
-        let names = names.map(|name| KernelName::new(name).ty(ty));
+        let names = names.map(|name| name.ty(ty));
         lines.launch(op, names, lines.kept_row_grid(), 1, &[], &[&out])?;
     }
     lines.restore(out)
@@ -49,7 +44,7 @@ fn along(
 /// # Errors
 /// `Invalid` for an axis that `x` has not; the device's own.
 pub fn softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
-    along("softmax", ["softmax_rows", "softmax_columns"], x, axis)
+    along("softmax", [Template::softmax_rows, Template::softmax_columns], x, axis)
 }
 
 /// The gradient of [`softmax`], from its output `y`: `y (grad - sum(grad y))`.
@@ -57,12 +52,13 @@ pub fn softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices differ, or for an axis that there is not; the device's own.
 pub fn softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
-    backward("softmax_backward", ["softmax_rows_backward", "softmax_columns_backward"], y, grad, axis)
+    let names = [Template::softmax_rows_backward, Template::softmax_columns_backward];
+    backward("softmax_backward", names, y, grad, axis)
 }
 
 /// The softmax of `-x`.
 pub(crate) fn softmin(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
-    along("softmin", ["softmin_rows", "softmin_columns"], tensor, axis)
+    along("softmin", [Template::softmin_rows, Template::softmin_columns], tensor, axis)
 }
 
 /// `x - max - log(sum(exp(x - max)))` along an axis.
@@ -70,7 +66,7 @@ pub(crate) fn softmin(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor
 /// # Errors
 /// `Invalid` for an axis that `x` has not; the device's own.
 pub fn log_softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
-    along("log_softmax", ["log_softmax_rows", "log_softmax_columns"], x, axis)
+    along("log_softmax", [Template::log_softmax_rows, Template::log_softmax_columns], x, axis)
 }
 
 /// The gradient of [`log_softmax`], from its output `y`: `grad - exp(y) sum(grad)`.
@@ -78,6 +74,6 @@ pub fn log_softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> 
 /// # Errors
 /// `Invalid` where shapes, dtypes or devices differ, or for an axis that there is not; the device's own.
 pub fn log_softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
-    const NAMES: [&str; 2] = ["log_softmax_rows_backward", "log_softmax_columns_backward"];
-    backward("log_softmax_backward", NAMES, y, grad, axis)
+    let names = [Template::log_softmax_rows_backward, Template::log_softmax_columns_backward];
+    backward("log_softmax_backward", names, y, grad, axis)
 }

@@ -1,7 +1,7 @@
 //! Sorts along an axis: stable, floats in IEEE's total order as Burn has it (a NaN without a sign comes last).
 
 use burn_std::DType;
-use hip::KernelName;
+use hip::Template;
 
 use super::cast::cast;
 use super::copy::packed;
@@ -71,12 +71,12 @@ fn sorted(
     if !x.is_empty() {
         let lines = x.len() / len;
         let ty = raw_type(x.kernel_type()?);
-        let kernel = |name| KernelName::new(name).ty(ty);
+        let kernel = |name: Template| name.ty(ty);
         let n = |v: usize| Arg::U64(v as u64);
         if len <= TILE {
             let grid = device.grid_rows(lines, len);
             let dims = [n(lines), n(len), flags];
-            rows(op, device, kernel("sort_rows"), grid, &dims, &[&x], &[], &[&index, &out])?;
+            rows(op, device, kernel(Template::sort_rows), grid, &dims, &[&x], &[], &[&index, &out])?;
         } else {
             let serial = device.block_threads() == 1;
             let tile = if serial { SERIAL_TILE } else { TILE };
@@ -86,18 +86,18 @@ fn sorted(
             let (mut from, mut to) = (pairs()?, pairs()?);
             let grid = device.grid_rows(lines * len.div_ceil(tile), tile);
             let dims = [n(lines), n(len), n(tile), flags];
-            rows(op, device, kernel("sort_tiles"), grid, &dims, &[&x], &[], &[&to, &from])?;
+            rows(op, device, kernel(Template::sort_tiles), grid, &dims, &[&x], &[], &[&to, &from])?;
             let mut run = tile;
             while run < len {
                 let grid = device.grid(lines * len.div_ceil(SHARE));
                 let dims = [n(lines), n(len), n(run)];
-                rows(op, device, kernel("sort_merge"), grid, &dims, &[&from], &[], &[&to])?;
+                rows(op, device, kernel(Template::sort_merge), grid, &dims, &[&from], &[], &[&to])?;
                 core::mem::swap(&mut from, &mut to);
                 run *= 2;
             }
             let dims = [n(x.len()), flags];
             let grid = device.grid(x.len());
-            rows(op, device, kernel("sort_finish"), grid, &dims, &[&from], &[], &[&index, &out])?;
+            rows(op, device, kernel(Template::sort_finish), grid, &dims, &[&from], &[], &[&index, &out])?;
         }
     }
     Ok((permute(out, &back)?, permute(index, &back)?))

@@ -1,7 +1,7 @@
 //! Element-wise ops of one tensor, with up to two scalars.
 
 use burn_backend::Scalar;
-use hip::KernelName;
+use hip::{Functor, Template};
 
 use super::binary::dense_map;
 use super::launch::{Operand, Output, Walk, element_wise, flat};
@@ -9,13 +9,13 @@ use crate::arg::{Arg, compute, saturated};
 use crate::tensor::RocmTensor;
 
 /// The functor's result of each element.
-pub(crate) fn unary(op: &'static str, functor: &'static str, tensor: RocmTensor) -> hip::Result<RocmTensor> {
+pub(crate) fn unary(op: &'static str, functor: Functor, tensor: RocmTensor) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
     if tensor.layout().dense_order().is_none() {
         let out = tensor.empty_like()?;
         Walk::new(
             op,
-            KernelName::new("unary_strided").name(functor).ty(ty),
+            Template::unary_strided.functor(functor).ty(ty),
             tensor.dims(),
             &[Operand::whole(&tensor)],
             Output::Row(&out),
@@ -24,7 +24,7 @@ pub(crate) fn unary(op: &'static str, functor: &'static str, tensor: RocmTensor)
         return Ok(out);
     }
     dense_map(op, tensor, |tensor, out| {
-        let kernel = KernelName::new("unary_contiguous").name(functor).ty(ty);
+        let kernel = Template::unary_contiguous.functor(functor).ty(ty);
         element_wise(op, kernel, functor, &[tensor], &[], out)
     })
 }
@@ -32,7 +32,7 @@ pub(crate) fn unary(op: &'static str, functor: &'static str, tensor: RocmTensor)
 /// The functor's result of each element and two scalars.
 pub(crate) fn unary2(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     p: Scalar,
     q: Scalar,
@@ -44,7 +44,7 @@ pub(crate) fn unary2(
 
 fn map2(
     op: &'static str,
-    functor: &'static str,
+    functor: Functor,
     tensor: RocmTensor,
     ty: hip::DType,
     scalars: [Arg; 2],
@@ -53,7 +53,7 @@ fn map2(
         let out = tensor.empty_like()?;
         Walk::new(
             op,
-            KernelName::new("unary2_strided").name(functor).ty(ty),
+            Template::unary2_strided.functor(functor).ty(ty),
             tensor.dims(),
             &[Operand::whole(&tensor)],
             Output::Row(&out),
@@ -63,7 +63,7 @@ fn map2(
         return Ok(out);
     }
     dense_map(op, tensor, |tensor, out| {
-        let kernel = KernelName::new("unary2_contiguous").name(functor).ty(ty);
+        let kernel = Template::unary2_contiguous.functor(functor).ty(ty);
         flat(op, kernel, out.len(), &[tensor], &scalars, &[out])
     })
 }
@@ -82,7 +82,7 @@ pub(crate) fn clamp(
         saturated(min.unwrap_or(Scalar::Float(f64::NEG_INFINITY)), ty),
         saturated(max.unwrap_or(Scalar::Float(f64::INFINITY)), ty),
     ];
-    map2(op, "Clamp", tensor, ty, scalars)
+    map2(op, Functor::Clamp, tensor, ty, scalars)
 }
 
 /// `x` to an integer power, by products where that is fewer roundings than a power function; one kernel each.
@@ -97,9 +97,9 @@ pub(crate) fn powi_scalar(op: &'static str, tensor: RocmTensor, exponent: Scalar
             tensor.dtype_of(),
         ),
         1 => Ok(tensor),
-        2 => binary(op, "Mul", tensor.clone(), tensor),
-        -1 if float => unary(op, "Recip", tensor),
-        3 | -2 if float => unary2(op, "Powi", tensor, exponent, 0i64.into()),
-        _ => scalar(op, "Pow", tensor, exponent),
+        2 => binary(op, Functor::Mul, tensor.clone(), tensor),
+        -1 if float => unary(op, Functor::Recip, tensor),
+        3 | -2 if float => unary2(op, Functor::Powi, tensor, exponent, 0i64.into()),
+        _ => scalar(op, Functor::Pow, tensor, exponent),
     }
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use hip_kernels::{DType, KernelName, families};
+use hip_kernels::{DType, Functor, Template, families};
 use hip_sys::*;
 use std::{
     ffi::{CStr, c_void},
@@ -26,7 +26,7 @@ fn binary(names: &[&str]) -> Vec<u8> {
 #[test]
 fn built_in_kernels_run_for_any_grid() {
     start();
-    let name = KernelName::new("binary_contiguous").name("Add").ty(DType::F32).expression();
+    let name = Template::binary_contiguous.functor(Functor::Add).ty(DType::F32).to_string();
     let code = binary(&[&name]);
     assert!(code.len() < 1000, "served from the table, not compiled");
     let function = function(load(&code).unwrap(), &name).unwrap();

@@ -1,5 +1,7 @@
 //! Element types.
 
+use DType::*;
+
 /// The element type of a tensor in device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[repr(u8)]
@@ -79,21 +81,7 @@ impl core::fmt::Display for DType {
 }
 
 /// Every type: the floats, then the integers, then bool.
-pub const ALL: &[DType] = &[
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::BF16,
-    DType::I64,
-    DType::I32,
-    DType::I16,
-    DType::I8,
-    DType::U64,
-    DType::U32,
-    DType::U16,
-    DType::U8,
-    DType::Bool,
-];
+pub const ALL: &[DType] = &[F32, F64, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, Bool];
 /// Floats and integers.
 pub const NUMBERS: &[DType] = ALL.split_at(12).0;
 /// The floating-point types.
@@ -109,6 +97,6 @@ mod tests {
     fn the_lists_are_what_their_names_say() {
         assert!(FLOATS.len() == 4 && FLOATS.iter().all(|dtype| dtype.is_float()));
         assert!(INTS.len() == 8 && INTS.iter().all(|dtype| dtype.is_int()));
-        assert_eq!(ALL.split_last(), Some((&DType::Bool, NUMBERS)));
+        assert_eq!(ALL.split_last(), Some((&Bool, NUMBERS)));
     }
 }

@@ -10,7 +10,7 @@ mod table;
 
 pub use dtype::*;
 pub use name::{Arg, KernelName, MAX_ARGS};
-pub use table::{CHAIN, Family, Param, Rule, families, family_of};
+pub use table::{Family, Functor, Param, Rule, Template, families, family_of};
 
 /// What the kernel sources include: the file names and texts of the headers.
 pub const HEADERS: &[(&str, &str)] = &[
@@ -34,5 +34,5 @@ pub const MAX_DIMS: usize = 8;
 
 /// Whether the table lists this instantiation.
 pub fn contains(name: &KernelName) -> bool {
-    family_of(name.template()).is_some_and(|family| family.contains(name))
+    family_of(name.template()).contains(name)
 }

@@ -29,7 +29,7 @@ const WORTH_STORING: Duration = Duration::from_millis(5);
 /// ```no_run
 /// # fn main() -> hip::Result<()> {
 /// let compiler = hip::Compiler::load()?;
-/// let name = hip::KernelName::new("binary_contiguous").name("Add").ty(hip::DType::F32);
+/// let name = hip::Template::binary_contiguous.functor(hip::Functor::Add).ty(hip::DType::F32);
 /// let object = compiler.compile("gfx1030", &[name])?;
 /// println!("{} bytes, the kernel is {}", object.code.len(), object.symbols[0]);
 /// # Ok(())
@@ -86,7 +86,7 @@ impl Compiler {
     /// `Compilation` where the compiler refuses, or where `names` are not of one family or none.
     pub fn compile(&self, architecture: &str, names: &[KernelName]) -> Result<CompiledKernels> {
         let family = family_of(names)?;
-        let expressions: Vec<String> = names.iter().map(KernelName::expression).collect();
+        let expressions: Vec<String> = names.iter().map(KernelName::to_string).collect();
         let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
         let (file, architecture) = (file_of(family), architecture_option(architecture));
         let program = program_of(family, &file);
@@ -106,7 +106,7 @@ impl Compiler {
         let family = family_of(&[name])?;
         let (file, architecture) = (file_of(family), architecture_option(architecture));
         let program = program_of(family, &file);
-        let (options, expression) = (options(&architecture, &program), name.expression());
+        let (options, expression) = (options(&architecture, &program), name.to_string());
         let versions = || Versions { runtime: hip_version(), driver: 0, hiprtc: self.version };
         let toolchain = self.toolchain.get(|| toolchain(&self.rtc, ProviderKind::Rocm, versions()))?;
         let key = key(toolchain, source_hash(family), &expression, &options);
@@ -122,10 +122,10 @@ impl Compiler {
 fn family_of(names: &[KernelName]) -> Result<&'static Family> {
     names
         .first()
-        .and_then(|name| hip_kernels::family_of(name.template()))
+        .map(|name| hip_kernels::family_of(name.template()))
         .filter(|family| names.iter().all(|name| family.contains(name)))
         .ok_or_else(|| Error::Compilation {
-            kernel: names.iter().map(KernelName::expression).collect::<Vec<_>>().join("; "),
+            kernel: names.iter().map(KernelName::to_string).collect::<Vec<_>>().join("; "),
             options: Vec::new(),
             log: "no family of the table lists them".into(),
         })
@@ -373,14 +373,14 @@ fn log_of(program: &RtcProgram) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hip_kernels::DType;
+    use hip_kernels::{DType, Functor, Template};
 
     #[test]
     fn only_kernels_of_one_family_go_together() {
-        let add = KernelName::new("binary_contiguous").name("Add").ty(DType::F32);
-        let sum = KernelName::new("reduce_rows").name("Sum").ty(DType::F32);
+        let add = Template::binary_contiguous.functor(Functor::Add).ty(DType::F32);
+        let sum = Template::reduce_rows.functor(Functor::Sum).ty(DType::F32);
         assert_eq!(family_of(&[add]).map(|family| family.name).ok(), Some("binary"));
-        for names in [&[][..], &[add, sum], &[KernelName::new("binary_contiguous").name("Add")]] {
+        for names in [&[][..], &[add, sum], &[Template::binary_contiguous.functor(Functor::Add)]] {
             assert!(matches!(family_of(names), Err(Error::Compilation { .. })), "{names:?}");
         }
     }

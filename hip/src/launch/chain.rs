@@ -8,7 +8,7 @@
 
 use std::sync::atomic::Ordering;
 
-use hip_kernels::{CHAIN, DType, KernelName};
+use hip_kernels::{DType, Functor, Template};
 
 use crate::device::Device;
 use crate::error::Result;
@@ -47,8 +47,8 @@ pub enum Operands<'a> {
 /// An element-wise op that may be put off: `out[i] = functor(a[i], b[i])`. `out` may be an operand.
 #[derive(Debug, Clone, Copy)]
 pub struct ElementWise<'a> {
-    /// A functor's name, as in `KernelName`.
-    pub functor: &'static str,
+    /// What is computed.
+    pub functor: Functor,
     /// Of all tensors.
     pub dtype: DType,
     /// Elements of each.
@@ -80,8 +80,8 @@ impl Device {
         if !matches!(step.dtype, DType::F32 | DType::F16 | DType::BF16) {
             return Ok(false);
         }
-        let Some(functor) = CHAIN.iter().position(|&name| name == step.functor) else { return Ok(false) };
-        let kernel = KernelName::new("chain").ty(step.dtype);
+        let Some(functor) = step.functor.in_chain() else { return Ok(false) };
+        let kernel = Template::chain.ty(step.dtype);
         let (a, b, value) = match step.operands {
             Operands::Value(value) => (None, None, value),
             Operands::One(a) => (Some(a), None, 0.0),
@@ -96,7 +96,7 @@ impl Device {
         };
         let ((source_a, a), (source_b, b)) = (place(a)?, place(b)?);
         let out = self.address(op, step.out, bytes)?;
-        let next = Step { a, b, out, functor: functor as u32, source_a, source_b, stored: 1, unused: 0 };
+        let next = Step { a, b, out, functor, source_a, source_b, stored: 1, unused: 0 };
         if next.tensors().any(|address| !address.is_multiple_of(ALIGNMENT as u64)) {
             return Ok(false);
         }

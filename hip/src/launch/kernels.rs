@@ -1,11 +1,10 @@
 //! The kernels that are loaded onto a device.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use hip_kernels::{Arg, KernelName};
+use hip_kernels::KernelName;
 
 use foldhash::fast::FixedState;
 
@@ -27,42 +26,12 @@ const MOST_LOADED: usize = 256 << 20;
 /// Retired modules and an event behind their last launches, oldest first.
 type Passing = VecDeque<(Vec<RetiredModule>, Event)>;
 
-/// A name by where its texts lie: no text is read at a launch. One that lies in two places is looked up once more
-/// by what it says.
-#[derive(Clone, Copy)]
-struct ByAddress(KernelName);
-
-impl PartialEq for ByAddress {
-    fn eq(&self, other: &Self) -> bool {
-        let same = |(a, b): (Arg, Arg)| match (a, b) {
-            (Arg::Name(a), Arg::Name(b)) => std::ptr::eq(a, b),
-            (a, b) => a == b,
-        };
-        std::ptr::eq(self.0.template(), other.0.template()) && self.0.args().zip(other.0.args()).all(same)
-    }
-}
-
-impl Eq for ByAddress {}
-
-impl Hash for ByAddress {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_usize(self.0.template().as_ptr().addr());
-        for arg in self.0.args() {
-            state.write_usize(match arg {
-                Arg::Type(dtype) => dtype as usize,
-                Arg::Name(name) => name.as_ptr().addr(),
-                Arg::Int(value) => value as usize,
-            });
-        }
-    }
-}
-
 /// The kernels that are loaded onto one device.
 pub(crate) struct Kernels {
     context: Arc<Context>,
     architecture: String,
     toolchain: Once<Toolchain>,
-    by_name: RwLock<HashMap<ByAddress, Arc<Kernel>, FixedState>>,
+    by_name: RwLock<HashMap<KernelName, Arc<Kernel>, FixedState>>,
     loaded: Mutex<Loaded>,
     retired: Arc<Retired>,
     passing: Mutex<Passing>,
@@ -99,8 +68,7 @@ impl Kernels {
     /// A built-in kernel, compiled when it is first asked for.
     #[inline]
     pub(crate) fn built_in(&self, name: KernelName) -> Result<Arc<Kernel>> {
-        let known =
-            self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(&ByAddress(name)).cloned();
+        let known = self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
         match known {
             Some(kernel) => {
                 self.touch(&kernel);
@@ -112,22 +80,22 @@ impl Kernels {
 
     #[cold]
     fn new_built_in(&self, name: KernelName) -> Result<Arc<Kernel>> {
-        let Some(family) = hip_kernels::family_of(name.template()).filter(|family| family.contains(&name))
-        else {
+        let family = hip_kernels::family_of(name.template());
+        if !family.contains(&name) {
             return Err(Error::Compilation {
-                kernel: name.expression(),
+                kernel: name.to_string(),
                 options: Vec::new(),
                 log: "the table of kernels does not list it".into(),
             });
-        };
+        }
         let file = rtc::file_of(family);
         let kernel =
-            self.load(&rtc::program_of(family, &file), rtc::source_hash(family), &name.expression())?;
+            self.load(&rtc::program_of(family, &file), rtc::source_hash(family), &name.to_string())?;
         // What is found by its name is counted in `loaded`: another thread may have unloaded it since.
         let loaded = self.loaded();
         if loaded.kernels.values().any(|other| Arc::ptr_eq(other, &kernel)) {
             let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
-            by_name.insert(ByAddress(name), kernel.clone());
+            by_name.insert(name, kernel.clone());
         }
         drop(loaded);
         Ok(kernel)

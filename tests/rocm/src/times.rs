@@ -22,7 +22,7 @@ pub(crate) fn check(architecture: &str, compiled: &[Compiled], needed: &str) -> 
     let names: HashMap<String, KernelName> = hip_kernels::families()
         .iter()
         .flat_map(|family| family.instantiations())
-        .map(|name| (name.expression(), name))
+        .map(|name| (name.to_string(), name))
         .collect();
     let compiler = Compiler::load().map_err(|error| error.to_string())?;
     let mut problems = Vec::new();

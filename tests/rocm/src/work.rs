@@ -106,7 +106,7 @@ pub(crate) fn compile_all(
         known.iter().map(|one| (one.architecture.as_str(), one.kernel.as_str())).collect();
     let mut jobs = Vec::new();
     for family in families {
-        let names: Vec<String> = family.instantiations().map(|name| name.expression()).collect();
+        let names: Vec<String> = family.instantiations().map(|name| name.to_string()).collect();
         for (chunk, names) in names.chunks(TOGETHER).enumerate() {
             for &architecture in architectures {
                 if !names.iter().all(|name| known.contains(&(architecture, name))) {
@@ -229,7 +229,7 @@ pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) 
             architecture: architecture.to_owned(),
             family: family.name.to_owned(),
             sources,
-            kernel: name.expression(),
+            kernel: name.to_string(),
             notes,
             accesses,
         };

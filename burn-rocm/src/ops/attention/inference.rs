@@ -2,7 +2,7 @@
 //! and a product for heads that the kernel's tiles do not hold.
 
 use burn_backend::ops::AttentionModuleOptions;
-use hip::KernelName;
+use hip::{Functor, Template};
 
 use super::{LEAST_QUERIES, OP, TILE, expand, strides};
 use crate::arg::{Arg, compute};
@@ -12,7 +12,7 @@ use crate::ops::binary::{binary, dense_map, scalar};
 use crate::ops::copy::packed;
 use crate::ops::launch::{rows, views_to};
 use crate::ops::mask::{check_mask, mask_fill};
-use crate::ops::matmul::{matmul, scaled};
+use crate::ops::matmul::{Request, matmul, product};
 use crate::ops::unary::unary;
 use crate::ops::view::transpose;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
@@ -135,7 +135,7 @@ impl Call {
         ];
         let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
         let masked = self.mask.is_some() || self.bias.is_some();
-        let kernel = KernelName::new("attention").ty(ty).int(masked.into());
+        let kernel = Template::attention.ty(ty).int(masked.into());
         // What only the kernel for training reads: fill, quiet, seed, call, dropping, last, factor.
         let zero = compute(0.0.into(), ty);
         let unread = [zero, Arg::U32(0), Arg::U64(0), Arg::U64(0), Arg::U32(0), Arg::U32(0), zero];
@@ -146,11 +146,12 @@ impl Call {
 
     /// By rocBLAS and a kernel a step, the scores in memory.
     fn composed(self) -> hip::Result<RocmTensor> {
-        let mut scores = scaled(OP, self.query, transpose(self.key)?, self.scale)?;
+        let request = Request::new(OP, self.scale);
+        let mut scores = product(request, self.query, transpose(self.key)?)?;
         if let Some(softcap) = self.softcap {
             // Before any masking: tanh would make a finite number of -inf.
-            scores = scalar(OP, "Div", scores, softcap.into())?;
-            scores = scalar(OP, "Mul", unary(OP, "Tanh", scores)?, softcap.into())?;
+            scores = scalar(OP, Functor::Div, scores, softcap.into())?;
+            scores = scalar(OP, Functor::Mul, unary(OP, Functor::Tanh, scores)?, softcap.into())?;
         }
         if let Some(mask) = self.mask {
             scores = mask_fill(OP, scores, mask, f64::NEG_INFINITY.into())?;
@@ -159,7 +160,7 @@ impl Call {
             scores = causal(scores)?;
         }
         if let Some(bias) = self.bias {
-            scores = binary(OP, "Add", scores, bias)?;
+            scores = binary(OP, Functor::Add, scores, bias)?;
         }
         matmul(OP, masked_softmax(scores)?, self.value)
     }
@@ -167,7 +168,7 @@ impl Call {
 
 /// The last axis' softmax in which a row of nothing but -inf is zeros.
 fn masked_softmax(scores: RocmTensor) -> hip::Result<RocmTensor> {
-    let kernel = KernelName::new("masked_softmax_rows").ty(scores.kernel_type()?);
+    let kernel = Template::masked_softmax_rows.ty(scores.kernel_type()?);
     let scores = packed(scores)?;
     let out = scores.empty_like()?;
     if !out.is_empty() {
@@ -182,7 +183,7 @@ fn masked_softmax(scores: RocmTensor) -> hip::Result<RocmTensor> {
 
 /// -inf where a key is later than its query; the last query sees every key.
 fn causal(scores: RocmTensor) -> hip::Result<RocmTensor> {
-    let kernel = KernelName::new("causal_mask").ty(scores.kernel_type()?);
+    let kernel = Template::causal_mask.ty(scores.kernel_type()?);
     dense_map(OP, packed(scores)?, |scores, out| {
         let (queries, keys) = (scores.dims()[2], scores.dims()[3]);
         let lines = scores.len() / keys;

@@ -1,7 +1,7 @@
 //! Self-attention with one projection: packed weights make queries, keys and values in one product, and one product
 //! each makes their gradients.
 
-use hip::{Error as RocmError, KernelName};
+use hip::{Error as RocmError, Template};
 
 use super::options::AttentionOptions;
 use super::trained;
@@ -113,7 +113,7 @@ impl Sizes {
             );
         }
         let dims = [Arg::U64(d_model as u64), Arg::U32(heads as u32), Arg::U32((d_k * size / bytes) as u32)];
-        let kernel = KernelName::new("pack_heads").int(bytes as i32);
+        let kernel = Template::pack_heads.int(bytes as i32);
         let device = out.hip_device();
         rows(
             OP,

@@ -1,7 +1,7 @@
 //! The softmax of attention's scores, and its gradient, in one kernel each with the product ahead of it
 //! (`attention_softmax.hip`), where that is the faster way.
 
-use hip::{DType, Grid, KernelName, Route, matmul_route};
+use hip::{DType, Grid, Route, Template, matmul_route};
 
 use super::strides;
 use crate::arg::Arg;
@@ -73,7 +73,7 @@ impl<'a> Joined<'a> {
     pub(super) fn softmax(&self, scale: f64, quiet: bool) -> hip::Result<RocmTensor> {
         let out = self.out()?;
         let scalars = [Arg::F32(scale as f32), Arg::U32(quiet as u32)];
-        self.launch("attention_softmax", &[Some(self.left), Some(self.right)], &scalars, &out)?;
+        self.launch(Template::attention_softmax, &[Some(self.left), Some(self.right)], &scalars, &out)?;
         Ok(out)
     }
 
@@ -81,7 +81,7 @@ impl<'a> Joined<'a> {
     pub(super) fn softmax_backward(&self, weights: &RocmTensor) -> hip::Result<RocmTensor> {
         let out = self.out()?;
         let inputs = [Some(self.left), Some(self.right), Some(weights)];
-        self.launch("attention_softmax_backward", &inputs, &[], &out)?;
+        self.launch(Template::attention_softmax_backward, &inputs, &[], &out)?;
         Ok(out)
     }
 
@@ -93,14 +93,14 @@ impl<'a> Joined<'a> {
 
     fn launch(
         &self,
-        template: &'static str,
+        template: Template,
         inputs: &[Option<&RocmTensor>],
         scalars: &[Arg],
         out: &RocmTensor,
     ) -> hip::Result<()> {
         let shape = Arg::I64x6(self.shape.map(|n| n as i64));
         let dims = [shape, strides(Some(self.left)), strides(Some(self.right))];
-        let kernel = KernelName::new(template).ty(DType::F32).int(self.parts as i32);
+        let kernel = template.ty(DType::F32).int(self.parts as i32);
         views(self.op, self.left.hip_device(), kernel, self.grid, &dims, inputs, scalars, out)
     }
 }

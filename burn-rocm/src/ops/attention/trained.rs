@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use hip::{Error as RocmError, KernelName};
+use hip::{Error as RocmError, Template};
 
 use super::options::{Attended, AttentionOptions, AttentionPath};
 use super::softmax::Joined;
@@ -14,7 +14,7 @@ use crate::error::invalid;
 use crate::ops::copy::{assign, contiguous, packed};
 use crate::ops::launch::{rows, views, views_to};
 use crate::ops::mask::check_mask;
-use crate::ops::matmul::{is_one_batch, matmul, scaled, scaled_to};
+use crate::ops::matmul::{Request, is_one_batch, product, product_to};
 use crate::ops::view::{permute, transpose};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
@@ -187,12 +187,13 @@ impl<'a> Call<'a> {
         {
             return joined.softmax(self.scale, self.options.quiet);
         }
-        let scores = scaled(self.op, operand(query)?, transpose(operand(key)?)?, self.scale)?;
+        let request = Request::new(self.op, self.scale);
+        let scores = product(request, operand(query)?, transpose(operand(key)?)?)?;
         if scores.is_empty() {
             return Ok(scores);
         }
         if self.is_plain() && !self.options.quiet {
-            self.by_rows("masked_softmax_rows", &[&scores], &scores)?;
+            self.by_rows(Template::masked_softmax_rows, &[&scores], &scores)?;
             return Ok(scores);
         }
         let mut scalars = vec![
@@ -202,7 +203,7 @@ impl<'a> Call<'a> {
             Arg::U32(self.options.quiet as u32),
         ];
         scalars.extend(self.dropout());
-        let kernel = KernelName::new("attention_weights").ty(self.ty);
+        let kernel = Template::attention_weights.ty(self.ty);
         let device = scores.hip_device();
         let grid = device.grid_kept_rows(batch * heads * queries, keys);
         let dims = [self.shape(), strides(self.mask.as_ref())];
@@ -211,11 +212,11 @@ impl<'a> Call<'a> {
     }
 
     /// A kernel over the rows of tensors shaped like the scores.
-    fn by_rows(&self, kernel: &'static str, inputs: &[&RocmTensor], out: &RocmTensor) -> hip::Result<()> {
+    fn by_rows(&self, kernel: Template, inputs: &[&RocmTensor], out: &RocmTensor) -> hip::Result<()> {
         let [batch, heads, queries, keys, _] = self.sizes;
         let (device, lines) = (out.hip_device(), batch * heads * queries);
         let dims = [Arg::U64(lines as u64), Arg::U64(keys as u64)];
-        let kernel = KernelName::new(kernel).ty(self.ty);
+        let kernel = kernel.ty(self.ty);
         rows(self.op, device, kernel, device.grid_kept_rows(lines, keys), &dims, inputs, &[], &[out])
     }
 
@@ -231,13 +232,13 @@ impl<'a> Call<'a> {
             return Ok(out);
         }
         if self.is_plain() {
-            self.by_rows("softmax_rows_backward", &[weights, &grad], &out)?;
+            self.by_rows(Template::softmax_rows_backward, &[weights, &grad], &out)?;
             return Ok(out);
         }
         let device = grad.hip_device();
         let mut scalars = vec![self.mask_size()];
         scalars.extend(self.dropout());
-        let kernel = KernelName::new("attention_weights_backward").ty(self.ty);
+        let kernel = Template::attention_weights_backward.ty(self.ty);
         let grid = device.grid_kept_rows(batch * heads * queries, keys);
         let dims = [self.shape(), strides(self.mask.as_ref())];
         let inputs = [Some(weights), Some(&grad), self.mask.as_ref()];
@@ -252,11 +253,12 @@ impl<'a> Call<'a> {
         scores: RocmTensor,
         [by_query, by_key]: [Option<&RocmTensor>; 2],
     ) -> hip::Result<()> {
+        let request = Request::gradient(self.op, self.scale);
         if let Some(place) = by_query {
-            scaled_to(self.op, scores.clone(), operand(key)?, self.scale, place)?;
+            product_to(request, scores.clone(), operand(key)?, place)?;
         }
         if let Some(place) = by_key {
-            scaled_to(self.op, transpose(scores)?, operand(query)?, self.scale, place)?;
+            product_to(request, transpose(scores)?, operand(query)?, place)?;
         }
         Ok(())
     }
@@ -285,7 +287,7 @@ impl<'a> Call<'a> {
         ];
         scalars.extend(self.dropout());
         let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
-        let kernel = KernelName::new("attention").ty(self.ty).int(2);
+        let kernel = Template::attention.ty(self.ty).int(2);
         let dims = self.tile_dims(values, &inputs);
         views_to(self.op, device, kernel, grid, &dims, &inputs, &scalars, &[Some(&out), Some(&sums)])?;
         Ok(Attended { out: out.clone(), kept: vec![out, sums] })
@@ -303,7 +305,7 @@ impl<'a> Call<'a> {
         let dots = RocmTensor::empty(device, [batch, heads, queries], compute_dtype(query.dtype_of()))?;
         let dims = [pairs * queries, heads, queries, values].map(|n| Arg::I64(n as i64));
         let dims: Vec<Arg> = dims.into_iter().chain([strides(Some(grad))]).collect();
-        let kernel = KernelName::new("attention_dots").ty(self.ty);
+        let kernel = Template::attention_dots.ty(self.ty);
         let grid = device.grid_rows(pairs * queries, values);
         views(self.op, device, kernel, grid, &dims, &[Some(out), Some(grad)], &[], &dots)?;
         let operands = [Some(query), Some(key), Some(value), Some(grad), self.mask.as_ref()];
@@ -317,21 +319,21 @@ impl<'a> Call<'a> {
             self.mask_size(),
         ];
         scalars.extend(self.dropout());
-        let launch = |template, length: usize, outputs: &[Option<&RocmTensor>]| {
+        let launch = |template: Template, length: usize, outputs: &[Option<&RocmTensor>]| {
             let grid = device.grid_rows(pairs * length.div_ceil(TILE), usize::MAX);
-            let kernel = KernelName::new(template).ty(self.ty);
+            let kernel = template.ty(self.ty);
             views_to(self.op, device, kernel, grid, &dims, &inputs, &scalars, outputs)
         };
         let like =
             |length, features| RocmTensor::empty(device, [batch, heads, length, features], query.dtype_of());
         let by_query = wanted[0].then(|| like(queries, width)).transpose()?;
         if let Some(by_query) = &by_query {
-            launch("attention_backward_queries", queries, &[Some(by_query)])?;
+            launch(Template::attention_backward_queries, queries, &[Some(by_query)])?;
         }
         let (mut by_key, mut by_value) = (None, None);
         if wanted[1] || wanted[2] {
             let (k, v) = (like(keys, width)?, like(keys, values)?);
-            launch("attention_backward_keys", keys, &[Some(&k), Some(&v)])?;
+            launch(Template::attention_backward_keys, keys, &[Some(&k), Some(&v)])?;
             by_key = wanted[1].then_some(k);
             by_value = wanted[2].then_some(v);
         }
@@ -376,7 +378,7 @@ pub fn attention(
     let [batch, heads, queries, ..] = call.sizes;
     let out = in_order_of(&query, [batch, heads, queries, values])?;
     let weights = call.weights(query, key)?;
-    scaled_to(OP, weights.clone(), operand(value)?, 1.0, &out)?;
+    product_to(Request::new(OP, 1.0), weights.clone(), operand(value)?, &out)?;
     Ok(Attended { out, kept: vec![weights] })
 }
 
@@ -452,16 +454,16 @@ pub(super) fn gradients(
             call.check("weights", weights, &query, &[batch, heads, queries, keys])?;
             let places = places([&query, &key, &value], wanted, given)?;
             let [by_query, by_key, by_value] = places.each_ref().map(Option::as_ref);
-            let grad = operand(grad)?;
+            let (grad, gradient) = (operand(grad)?, Request::gradient(BACKWARD, 1.0));
             if let Some(place) = by_value {
-                scaled_to(BACKWARD, transpose(weights.clone())?, grad.clone(), 1.0, place)?;
+                product_to(gradient, transpose(weights.clone())?, grad.clone(), place)?;
             }
             if by_query.is_some() || by_key.is_some() {
                 let joined = if call.is_plain() { Joined::of(BACKWARD, &grad, &value)? } else { None };
                 let scores = match joined {
                     Some(joined) => joined.softmax_backward(weights)?,
                     None => {
-                        let by_weights = matmul(BACKWARD, grad, transpose(operand(value)?)?)?;
+                        let by_weights = product(gradient, grad, transpose(operand(value)?)?)?;
                         call.scores_backward(weights, by_weights)?
                     }
                 };

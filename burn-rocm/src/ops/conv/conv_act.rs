@@ -29,6 +29,7 @@ impl Conv2dOptions {
             padding: self.padding.to_vec(),
             dilation: self.dilation.to_vec(),
             groups: self.groups,
+            transposed: false,
             padding_out: vec![0; 2],
         }
     }

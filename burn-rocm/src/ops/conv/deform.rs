@@ -5,7 +5,7 @@
 //! images of a chunk, and the sum over images of the weight's gradient is the product's own.
 
 use burn_std::DType;
-use hip::KernelName;
+use hip::{Functor, Template};
 
 use super::bias_backward;
 use crate::arg::Arg;
@@ -15,7 +15,7 @@ use crate::ops::cast::cast;
 use crate::ops::copy::{assign, packed};
 use crate::ops::create::full_on;
 use crate::ops::launch::rows;
-use crate::ops::matmul::matmul;
+use crate::ops::matmul::{Request, matmul, product};
 use crate::ops::view::{narrow, permute, reshape, swap_dims};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
@@ -232,7 +232,7 @@ impl Prepared {
     /// `kernel(batch, channels, groups, (parts,) first, count, window, inputs.., mask, more.., out)`.
     fn launch(
         &self,
-        kernel: &'static str,
+        kernel: Template,
         chunk: &Chunk,
         (items, parts): (usize, Option<usize>),
         inputs: &[&RocmTensor],
@@ -246,12 +246,13 @@ impl Prepared {
         let mask = self.mask.as_ref().map(|mask| chunk.images(mask)).transpose()?;
         let inputs: Vec<&RocmTensor> = inputs.iter().copied().chain(&mask).collect();
         // Pointers to no mask, and to no gradient of it where the kernel gives one.
-        let absent = if mask.is_some() { 0 } else { 1 + usize::from(kernel == "deform_offset_backward") };
+        let absent =
+            if mask.is_some() { 0 } else { 1 + usize::from(kernel == Template::deform_offset_backward) };
         let device = self.x.hip_device();
-        let name = KernelName::new(kernel).ty(self.x.kernel_type()?);
+        let name = kernel.ty(self.x.kernel_type()?);
         let scalars = &[Arg::U64(0); 2][..absent];
         let grid = match kernel {
-            "deform_x_backward_ordered" => device.grid_rows(items, 1), // few items, each a long one
+            Template::deform_x_backward_ordered => device.grid_rows(items, 1), // few items, each a long one
             _ => device.grid(items * parts.unwrap_or(1)),
         };
         rows(self.op, device, name, grid, &dims, &inputs, scalars, outputs)
@@ -264,7 +265,7 @@ impl Prepared {
         let items = self.items(chunk);
         let (x, offset) = (chunk.images(&self.x)?, chunk.images(&self.offset)?);
         let work = (items, Some(self.sizes.parts(items)));
-        self.launch("deform_columns", chunk, work, &[&x, &offset], &[&out])?;
+        self.launch(Template::deform_columns, chunk, work, &[&x, &offset], &[&out])?;
         Ok(out)
     }
 
@@ -316,7 +317,7 @@ fn forward_within(
         }
     };
     match &operands.bias {
-        Some(bias) => binary(op, "Add", out, reshape(bias.clone(), &[1, sizes.channels_out, 1, 1])?),
+        Some(bias) => binary(op, Functor::Add, out, reshape(bias.clone(), &[1, sizes.channels_out, 1, 1])?),
         None => Ok(out),
     }
 }
@@ -370,15 +371,16 @@ fn backward_within(
     let grad = reshape(grad, &[sizes.batch, sizes.channels_out, sizes.positions()])?;
     let chunks = sizes.chunks(column_bytes / dtype.size());
     let mut weight_grad: Option<RocmTensor> = None;
+    let request = Request::gradient(op, 1.0);
     for chunk in &chunks {
         let grad = reshape(permute(chunk.part(&grad)?, &[1, 0, 2])?, &sizes.outputs(chunk))?;
-        let product = matmul(op, grad.clone(), swap_dims(prepared.columns(chunk)?, 1, 2)?)?;
-        let product = if chunks.len() > 1 { cast(product, wide)? } else { product };
+        let part = product(request, grad.clone(), swap_dims(prepared.columns(chunk)?, 1, 2)?)?;
+        let part = if chunks.len() > 1 { cast(part, wide)? } else { part };
         weight_grad = Some(match weight_grad {
-            Some(sum) => binary(op, "Add", sum, product)?,
-            None => product,
+            Some(sum) => binary(op, Functor::Add, sum, part)?,
+            None => part,
         });
-        let columns = matmul(op, swap_dims(prepared.weight.clone(), 1, 2)?, grad)?;
+        let columns = product(request, swap_dims(prepared.weight.clone(), 1, 2)?, grad)?;
         let (x, offset) = (chunk.images(&prepared.x)?, chunk.images(&prepared.offset)?);
         let items = prepared.items(chunk);
 
@@ -386,7 +388,7 @@ fn backward_within(
         let into_offset = chunk.images(&offset_grad)?;
         let outputs: Vec<&RocmTensor> = into_mask.iter().chain([&into_offset]).collect();
         prepared.launch(
-            "deform_offset_backward",
+            Template::deform_offset_backward,
             chunk,
             (items, None),
             &[&x, &offset, &columns],
@@ -395,8 +397,8 @@ fn backward_within(
 
         let into_x = chunk.images(&x_grad)?;
         let (kernel, work) = match ordered {
-            true => ("deform_x_backward_ordered", (chunk.images * sizes.channels, None)),
-            false => ("deform_x_backward", (items, Some(sizes.parts(items)))),
+            true => (Template::deform_x_backward_ordered, (chunk.images * sizes.channels, None)),
+            false => (Template::deform_x_backward, (items, Some(sizes.parts(items)))),
         };
         prepared.launch(kernel, chunk, work, &[&offset, &columns], &[&into_x])?;
     }

@@ -1,7 +1,7 @@
 //! Convolutions and patches of images on kernels of this crate: what MIOpen does not take.
 
 use burn_std::DType;
-use hip::{ConvDesc, KernelName};
+use hip::{ConvDesc, Functor, Template};
 
 use super::options::Options;
 use crate::arg::Arg;
@@ -60,7 +60,7 @@ pub(super) fn forward(
 ) -> hip::Result<RocmTensor> {
     let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
     let dims = [Arg::U64(desc.x[0] as u64), value(op, desc)?];
-    let name = KernelName::new("conv_forward").ty(x.kernel_type()?);
+    let name = Template::conv_forward.ty(x.kernel_type()?);
     let device = out.hip_device();
     rows(op, device, name, device.grid(out.len()), &dims, &[x, weight], &[], &[&out])?;
     Ok(out)
@@ -74,7 +74,7 @@ pub(super) fn x_backward(
 ) -> hip::Result<RocmTensor> {
     let out = RocmTensor::empty(grad.hip_device(), desc.x.clone(), grad.dtype_of())?;
     let dims = [Arg::U64(desc.x[0] as u64), value(op, desc)?];
-    let name = KernelName::new("conv_backward_data").ty(grad.kernel_type()?);
+    let name = Template::conv_backward_data.ty(grad.kernel_type()?);
     let device = out.hip_device();
     rows(op, device, name, device.grid(out.len()), &dims, &[grad, weight], &[], &[&out])?;
     Ok(out)
@@ -102,10 +102,10 @@ pub(super) fn weight_backward(
     shape.extend(&desc.w);
     let sums = RocmTensor::empty(device, shape, summed)?;
     let dims = [Arg::U64(desc.y[0] as u64), Arg::U32(parts as u32), sizes];
-    let name = KernelName::new("conv_backward_weights").ty(grad.kernel_type()?);
+    let name = Template::conv_backward_weights.ty(grad.kernel_type()?);
     let grid = device.grid_rows(blocks * parts, (lines / parts) * width);
     rows(op, device, name, grid, &dims, &[grad, x], &[], &[&sums])?;
-    let sum = if parts > 1 { reduce_dim(op, "Sum", sums, 0)? } else { sums };
+    let sum = if parts > 1 { reduce_dim(op, Functor::Sum, sums, 0)? } else { sums };
     cast(reshape(sum, &desc.w)?, grad.dtype_of())
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn unfold4d(x: RocmTensor, window: [usize; 2], options: &Options) -> 
     let out = RocmTensor::empty(device, shape, x.dtype_of())?;
     if !out.is_empty() {
         let dims = [Arg::U64((batch * channels) as u64), value(op, &desc)?];
-        let name = KernelName::new("conv_patches").ty(raw_type(x.kernel_type()?));
+        let name = Template::conv_patches.ty(raw_type(x.kernel_type()?));
         rows(op, device, name, device.grid(out.len()), &dims, &[&x], &[], &[&out])?;
     }
     Ok(out)

@@ -3,7 +3,7 @@
 //! f16 and bf16 stay with the direct kernels, which round a sum once.
 
 use burn_std::DType;
-use hip::{ConvDesc, KernelName};
+use hip::{ConvDesc, Functor, Template};
 
 use super::direct::value;
 use crate::arg::Arg;
@@ -11,7 +11,7 @@ use crate::dtype::raw_type;
 use crate::ops::binary::binary;
 use crate::ops::cat::cat;
 use crate::ops::launch::rows;
-use crate::ops::matmul::matmul;
+use crate::ops::matmul::{Request, product};
 use crate::ops::reduce::reduce_dim;
 use crate::ops::view::{narrow, reshape, transpose};
 use crate::tensor::RocmTensor;
@@ -92,7 +92,7 @@ fn patches(
     }
     let out = RocmTensor::empty(x.hip_device(), shape.to_vec(), x.dtype_of())?;
     let dims = [Arg::U64((images * desc.x[1]) as u64), value(op, desc)?];
-    let name = KernelName::new("conv_patches").ty(raw_type(x.kernel_type()?));
+    let name = Template::conv_patches.ty(raw_type(x.kernel_type()?));
     let device = out.hip_device();
     rows(op, device, name, device.grid(out.len()), &dims, &[&x], &[], &[&out])?;
     Ok(out)
@@ -111,6 +111,11 @@ fn gradients(desc: &ConvDesc, grad: &RocmTensor, start: usize, images: usize) ->
     reshape(grad, &[images, sizes.groups, sizes.rows, sizes.columns])
 }
 
+/// What a product for this convolution is asked for.
+fn request(op: &'static str, desc: &ConvDesc) -> Request {
+    if desc.gradient { Request::gradient(op, 1.0) } else { Request::new(op, 1.0) }
+}
+
 /// What was computed in parts of the batch, together.
 fn together(mut parts: Vec<RocmTensor>) -> hip::Result<RocmTensor> {
     match parts.len() {
@@ -125,8 +130,8 @@ pub(super) fn forward(
     desc: &ConvDesc,
     [x, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
-    let weight = matrices(desc, weight)?;
-    let part = |(start, images)| matmul(op, weight.clone(), patches(op, desc, x, start, images)?);
+    let (weight, request) = (matrices(desc, weight)?, request(op, desc));
+    let part = |(start, images)| product(request, weight.clone(), patches(op, desc, x, start, images)?);
     let parts = Sizes::of(desc).parts(x.dtype_of()).map(part).collect::<hip::Result<_>>()?;
     reshape(together(parts)?, &desc.y)
 }
@@ -138,9 +143,9 @@ pub(super) fn x_backward(
     [grad, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let weight = transpose(matrices(desc, weight)?)?;
-    let sizes = value(op, desc)?;
+    let (sizes, request) = (value(op, desc)?, request(op, desc));
     let part = |(start, images)| {
-        let patches = matmul(op, weight.clone(), gradients(desc, grad, start, images)?)?;
+        let patches = product(request, weight.clone(), gradients(desc, grad, start, images)?)?;
         let mut shape = desc.x.clone();
         shape[0] = images;
         if pointwise(desc) {
@@ -148,7 +153,7 @@ pub(super) fn x_backward(
         }
         let out = RocmTensor::empty(grad.hip_device(), shape, grad.dtype_of())?;
         let dims = [Arg::U64((images * desc.x[1]) as u64), sizes];
-        let name = KernelName::new("conv_unpatch").ty(grad.kernel_type()?);
+        let name = Template::conv_unpatch.ty(grad.kernel_type()?);
         let device = out.hip_device();
         rows(op, device, name, device.grid(out.len()), &dims, &[&patches], &[], &[&out])?;
         Ok(out)
@@ -165,10 +170,10 @@ pub(super) fn weight_backward(
     let mut sum: Option<RocmTensor> = None;
     for (start, images) in Sizes::of(desc).parts(x.dtype_of()) {
         let patches = transpose(patches(op, desc, x, start, images)?)?;
-        let each = matmul(op, gradients(desc, grad, start, images)?, patches)?;
-        let part = if images > 1 { reduce_dim(op, "Sum", each, 0)? } else { each };
+        let each = product(request(op, desc), gradients(desc, grad, start, images)?, patches)?;
+        let part = if images > 1 { reduce_dim(op, Functor::Sum, each, 0)? } else { each };
         sum = Some(match sum {
-            Some(sum) => binary(op, "Add", sum, part)?,
+            Some(sum) => binary(op, Functor::Add, sum, part)?,
             None => part,
         });
     }

@@ -8,7 +8,7 @@ pub(crate) mod direct;
 mod gemm;
 pub(crate) mod options;
 
-use hip::{Activation, ConvDesc, Dnn, Route, TensorArg, conv_route};
+use hip::{Activation, ConvDesc, Dnn, Functor, Route, TensorArg, conv_route};
 
 use options::Options;
 
@@ -16,7 +16,6 @@ use crate::error::{invalid, unsupported};
 use crate::ops::binary::binary;
 use crate::ops::copy::{assign, packed};
 use crate::ops::create::full_on;
-use crate::ops::is_gradient;
 use crate::ops::launch::MAX_REACH;
 use crate::ops::miopen::{whole, without_library};
 use crate::ops::reduce::sum_two_dims;
@@ -42,6 +41,7 @@ fn describe(
     w: &[usize],
     options: &Options,
     dtype: hip::DType,
+    gradient: bool,
 ) -> hip::Result<ConvDesc> {
     let groups = options.groups;
     if w[1] * groups != x[1] || !w[0].is_multiple_of(groups) {
@@ -49,7 +49,7 @@ fn describe(
         return invalid(op, expected, format!("weights {w:?} in {groups} groups"));
     }
     let desc = ConvDesc::new(dtype, x, w, &options.stride, &options.padding, &options.dilation, groups);
-    desc.map(|desc| ConvDesc { gradient: is_gradient(op), ..desc }).map_err(|error| match error {
+    desc.map(|desc| ConvDesc { gradient, ..desc }).map_err(|error| match error {
         // In the op's own terms: it was given an input, weights and options.
         hip::Error::Invalid { expected, .. } => {
             hip::Error::Invalid { op, expected, found: format!("input {x:?}, weights {w:?}, {options:?}") }
@@ -128,7 +128,7 @@ fn add_bias(op: &'static str, out: RocmTensor, bias: Option<RocmTensor>) -> hip:
     }
     let mut dims = vec![1; out.dims().len()];
     dims[1] = bias.len();
-    binary(op, "Add", out, reshape(bias, &dims)?)
+    binary(op, Functor::Add, out, reshape(bias, &dims)?)
 }
 
 /// `x * weight + bias` over as many spatial axes as the options have.
@@ -143,7 +143,7 @@ pub(crate) fn forward(
     if options.stride.len() == 1 {
         return lower(forward(op, lift(x)?, lift(weight)?, bias, &options.lifted())?);
     }
-    let desc = describe(op, x.dims(), weight.dims(), options, x.kernel_type()?)?;
+    let desc = describe(op, x.dims(), weight.dims(), options, x.kernel_type()?, options.transposed)?;
     let ways = Ways { miopen: Dnn::conv_forward, products: gemm::forward, sums: direct::forward };
     add_bias(op, compute(op, &desc, &desc.y, [x, weight], ways)?, bias)
 }
@@ -162,7 +162,7 @@ pub(crate) fn by_plan(
     check_rank(op, &all[..2], options.stride.len() + 2)?;
     one_device(op, &all)?;
     one_dtype(op, &all)?;
-    let desc = describe(op, x.dims(), weight.dims(), options, x.kernel_type()?)?;
+    let desc = describe(op, x.dims(), weight.dims(), options, x.kernel_type()?, false)?;
     if let Some(bias) = bias.filter(|bias| bias.dims() != [desc.y[1]]) {
         return invalid(op, format!("a bias of shape [{}]", desc.y[1]), format!("{:?}", bias.dims()));
     }
@@ -198,7 +198,7 @@ pub(crate) fn x_backward(
         x.insert(2, 1);
         return lower(x_backward(op, &x, lift(weight)?, lift(grad)?, &options.lifted())?);
     }
-    let desc = describe(op, x, weight.dims(), options, grad.kernel_type()?)?;
+    let desc = describe(op, x, weight.dims(), options, grad.kernel_type()?, !options.transposed)?;
     if desc.y != grad.dims() {
         return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
     }
@@ -221,7 +221,7 @@ pub(crate) fn weight_backward(
         weight.insert(2, 1);
         return lower(weight_backward(op, lift(x)?, &weight, lift(grad)?, &options.lifted())?);
     }
-    let desc = describe(op, x.dims(), weight, options, grad.kernel_type()?)?;
+    let desc = describe(op, x.dims(), weight, options, grad.kernel_type()?, true)?;
     if desc.y != grad.dims() {
         return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
     }
@@ -283,11 +283,11 @@ pub(crate) fn transposed(
     let lifted = options.stride.len() == 1;
     // Where the output's extra padding passes a step, the plain convolution of it gives more than `x`: zeros.
     let whole = match lifted {
-        false => describe(op, &dims, weight.dims(), options, x.kernel_type()?)?.y,
+        false => describe(op, &dims, weight.dims(), options, x.kernel_type()?, false)?.y,
         true => {
             let lift = |dims: &[usize]| [dims[0], dims[1], 1, dims[2]];
             let (dims, weight) = (lift(&dims), lift(weight.dims()));
-            let mut y = describe(op, &dims, &weight, &options.lifted(), x.kernel_type()?)?.y;
+            let mut y = describe(op, &dims, &weight, &options.lifted(), x.kernel_type()?, false)?.y;
             y.remove(2);
             y
         }

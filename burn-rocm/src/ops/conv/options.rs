@@ -7,6 +7,9 @@ pub(crate) struct Options {
     pub padding: Vec<usize>,
     pub dilation: Vec<usize>,
     pub groups: usize,
+    /// Whether they are a transposed convolution's: it computes what a plain one has as the input's gradient, and its
+    /// own input's gradient is a plain convolution.
+    pub transposed: bool,
     /// What a transposed convolution's output has beyond the least it could have.
     pub padding_out: Vec<usize>,
 }
@@ -20,6 +23,7 @@ impl Options {
             padding: front(&self.padding, 0),
             dilation: front(&self.dilation, 1),
             groups: self.groups,
+            transposed: self.transposed,
             padding_out: front(&self.padding_out, 0),
         }
     }

@@ -1,6 +1,6 @@
 //! Cross entropy of class scores, and its gradient.
 
-use hip::{Device, Error as RocmError, Fault, Grid, KernelName};
+use hip::{Device, Error as RocmError, Fault, Functor, Grid, KernelName, Template};
 
 use super::{items_grid, one_gradient, room, total};
 use crate::arg::{Arg, compute};
@@ -111,22 +111,23 @@ impl Rows {
             }
         };
         let kind = match of.scores {
-            ClassScores::Logits => "Logits",
-            ClassScores::Probabilities => "Probabilities",
-            ClassScores::LogProbabilities => "LogProbabilities",
+            ClassScores::Logits => Functor::Logits,
+            ClassScores::Probabilities => Functor::Probabilities,
+            ClassScores::LogProbabilities => Functor::LogProbabilities,
         };
         let of_index = targets.kernel_type()?;
         let short = len <= SHORT;
         let forward = match of.scores {
-            ClassScores::Logits if short => KernelName::new("cross_entropy_short"),
+            ClassScores::Logits if short => Template::cross_entropy_short.name(),
             ClassScores::Logits if by_warps(x.hip_device(), rows, len) => {
-                KernelName::new("cross_entropy_warps")
+                Template::cross_entropy_warps.name()
             }
-            ClassScores::Logits => KernelName::new("cross_entropy"),
-            _ => KernelName::new("nll_loss").name(kind),
+            ClassScores::Logits => Template::cross_entropy.name(),
+            _ => Template::nll_loss.functor(kind),
         };
-        let backward = if short { "cross_entropy_short_backward" } else { "cross_entropy_backward" };
-        let kernel = [forward, KernelName::new(backward).name(kind)].map(|name| name.ty(ty).ty(of_index));
+        let backward =
+            if short { Template::cross_entropy_short_backward } else { Template::cross_entropy_backward };
+        let kernel = [forward, backward.functor(kind)].map(|name| name.ty(ty).ty(of_index));
         let divisor = if weights.is_some() { 0.0 } else { rows as f64 };
         let kept = if of.scores == ClassScores::Logits { 2 * rows + 1 } else { 1 };
         let least = x.dtype_of().finfo().map_or(0.0, |info| info.min_positive.sqrt());

@@ -2,7 +2,7 @@
 //! "Connectionist Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent Neural Networks").
 
 use burn_std::DType;
-use hip::{Fault, Grid, KernelName};
+use hip::{Fault, Grid, Template};
 
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
@@ -91,7 +91,7 @@ impl Prepared {
     fn launch(
         &self,
         op: &'static str,
-        (kernel, grid): (&'static str, Grid),
+        (kernel, grid): (Template, Grid),
         more: Option<usize>,
         [first, last]: [&[&RocmTensor]; 2],
         fault: &[Arg],
@@ -103,7 +103,7 @@ impl Prepared {
         dims.extend(more.map(u));
         let inputs: Vec<&RocmTensor> =
             first.iter().copied().chain(&self.integers).chain(last.iter().copied()).collect();
-        let name = KernelName::new(kernel).ty(self.log_probs.kernel_type()?);
+        let name = kernel.ty(self.log_probs.kernel_type()?);
         rows(op, self.log_probs.hip_device(), name, grid, &dims, &inputs, fault, outputs)
     }
 
@@ -118,7 +118,7 @@ impl Prepared {
         let alpha =
             self.empty(&[self.batch, kept, self.states()], compute_dtype(self.log_probs.dtype_of()))?;
         let loss = self.empty(&[self.batch], self.log_probs.dtype_of())?;
-        let kernel = ("ctc_alpha", self.grid());
+        let kernel = (Template::ctc_alpha, self.grid());
         let fault = [Arg::Flag(op, Fault::Index)];
         self.launch(op, kernel, Some(kept), [&[&self.log_probs], &[]], &fault, &[&alpha, &loss])?;
         Ok((loss, alpha))
@@ -167,12 +167,12 @@ pub(crate) fn backward(op: &'static str, sequences: Sequences, grad: RocmTensor)
     let working = prepared.empty(&[batch, 2, prepared.states()], compute_dtype(dtype))?;
     let likelihood = prepared.empty(&[batch], compute_dtype(dtype))?;
     let links = prepared.empty(&[batch, labels], DType::U32)?;
-    let kernel = ("ctc_posterior", prepared.grid());
+    let kernel = (Template::ctc_posterior, prepared.grid());
     let outputs = [&working, &alpha, &likelihood, &links];
     prepared.launch(op, kernel, None, [&[&prepared.log_probs], &[]], &[], &outputs)?;
     let out = prepared.empty(&[steps, batch, classes], dtype)?;
     let row = prepared.states().max(classes);
-    let kernel = ("ctc_gradient", out.hip_device().grid_rows(steps * batch, row));
+    let kernel = (Template::ctc_gradient, out.hip_device().grid_rows(steps * batch, row));
     prepared.launch(op, kernel, None, [&[&alpha, &likelihood], &[&links, &grad]], &[], &[&out])?;
     Ok(out)
 }

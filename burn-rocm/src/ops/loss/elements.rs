@@ -1,6 +1,6 @@
 //! Losses of elements: squared error, Huber's, binary cross entropy; and their gradients.
 
-use hip::{Error as RocmError, Fault, KernelName};
+use hip::{Error as RocmError, Fault, Functor, KernelName, Template};
 
 use super::{items_grid, one_gradient, room, total};
 use crate::arg::{Arg, compute};
@@ -29,10 +29,10 @@ pub enum Residual {
 }
 
 impl Residual {
-    fn functor(self) -> &'static str {
+    fn functor(self) -> Functor {
         match self {
-            Self::Squared => "Squared",
-            Self::Huber { .. } => "Huber",
+            Self::Squared => Functor::Squared,
+            Self::Huber { .. } => Functor::Huber,
         }
     }
 
@@ -101,7 +101,7 @@ pub fn residual_loss(
     let divisor = reduce.divisor(n);
     let inputs = [Some(&a), Some(&b), partial.as_ref()];
     let (dims, scalars) = ([Arg::U64(n as u64)], [p, q, Arg::F64(divisor)]);
-    let kernel = KernelName::new("residual_loss_sum").name(kind.functor()).ty(ty);
+    let kernel = Template::residual_loss_sum.functor(kind.functor()).ty(ty);
     views(OP, device, kernel, grid, &dims, &inputs, &scalars, &out)?;
     total(OP, partial.as_ref(), None, divisor, &out)?;
     Ok(out)
@@ -112,7 +112,7 @@ fn each(op: &'static str, kind: Residual, a: &RocmTensor, b: Option<&RocmTensor>
     let ty = a.kernel_type()?;
     let out = a.empty_like()?;
     if !out.is_empty() {
-        let kernel = KernelName::new("residual_loss").name(kind.functor()).ty(ty);
+        let kernel = Template::residual_loss.functor(kind.functor()).ty(ty);
         let (dims, device) = ([Arg::U64(out.len() as u64)], out.hip_device());
         let scalars = kind.parameters(ty);
         views(op, device, kernel, device.grid(out.len()), &dims, &[Some(a), b], &scalars, &out)?;
@@ -137,13 +137,13 @@ pub fn residual_loss_backward(
     let (a, b, ty) = pair(OP, a, b)?;
     let [p, _] = kind.parameters(ty);
     let (name, grad, scalars) = match reduce {
-        Total::Each => ("residual_loss_backward", pair(OP, a.clone(), grad)?.1, vec![p]),
+        Total::Each => (Template::residual_loss_backward, pair(OP, a.clone(), grad)?.1, vec![p]),
         Total::Sum | Total::Mean => {
             let divisor = Arg::F64(reduce.divisor(a.len()));
-            ("residual_loss_sum_backward", one_gradient(OP, &a, grad)?, vec![p, divisor])
+            (Template::residual_loss_sum_backward, one_gradient(OP, &a, grad)?, vec![p, divisor])
         }
     };
-    gradients(OP, KernelName::new(name).name(kind.functor()).ty(ty), &a, Some(&b), &grad, &scalars, both)
+    gradients(OP, name.functor(kind.functor()).ty(ty), &a, Some(&b), &grad, &scalars, both)
 }
 
 /// The gradients by `a` and, where `both` are asked for, by `b`, in one launch.
@@ -187,7 +187,7 @@ pub fn loss_of_residuals_backward(
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "residual_loss_backward";
     let (residuals, grad, ty) = pair(OP, residuals, grad)?;
-    let kernel = KernelName::new("residual_loss_backward").name(kind.functor()).ty(ty);
+    let kernel = Template::residual_loss_backward.functor(kind.functor()).ty(ty);
     let [p, _] = kind.parameters(ty);
     Ok(gradients(OP, kernel, &residuals, None, &grad, &[p], false)?.0)
 }
@@ -249,10 +249,10 @@ impl Binary {
             }
         };
         let targets = packed(index(op, of.targets.clone())?)?;
-        let kind = if of.logits { "BinaryLogits" } else { "BinaryProbabilities" };
+        let kind = if of.logits { Functor::BinaryLogits } else { Functor::BinaryProbabilities };
         let of_index = targets.kernel_type()?;
-        let kernel = ["binary_cross_entropy", "binary_cross_entropy_backward"]
-            .map(|name| KernelName::new(name).name(kind).ty(ty).ty(of_index));
+        let kernel = [Template::binary_cross_entropy, Template::binary_cross_entropy_backward]
+            .map(|name| name.functor(kind).ty(ty).ty(of_index));
         let dims = [x.len(), columns, count].map(|n| Arg::U64(n as u64));
         let smoothing = of.smoothing.map_or(-1.0, f64::from);
         let [smoothing, classes, divisor] = [smoothing, classes as f64, x.len() as f64].map(Arg::F64);

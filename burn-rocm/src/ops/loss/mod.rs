@@ -4,7 +4,7 @@ pub(crate) mod classes;
 pub(crate) mod ctc;
 pub(crate) mod elements;
 
-use hip::{Device, Grid, KernelName};
+use hip::{Device, Grid, Template};
 
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
@@ -39,7 +39,7 @@ fn total(
 ) -> hip::Result<()> {
     let Some(partial) = partial else { return Ok(()) };
     let parts = partial.dims()[0];
-    let kernel = KernelName::new("loss_total").ty(out.kernel_type()?);
+    let kernel = Template::loss_total.ty(out.kernel_type()?);
     // One block, so a large one: eight parts a thread.
     let info = out.hip_device().info();
     let wanted = parts.div_ceil(8).next_power_of_two().min(info.max_threads_per_block as usize) as u32;

@@ -9,11 +9,10 @@ mod plan;
 use std::sync::Once;
 
 use burn_std::DType;
-use hip::{KernelName, MatrixView, Route, matmul_route};
+use hip::{MatrixView, Route, Template, matmul_route};
 
 use super::copy::assign;
 use super::create::full_on;
-use super::is_gradient;
 use super::launch::views;
 use super::view::{expand, narrow, reshape};
 use crate::arg::Arg;
@@ -26,20 +25,38 @@ use plan::{Call, Plan, Side};
 /// The output of one block of the kernel is so many rows and columns.
 const TILE: usize = 64;
 
+/// What is asked of a product beside its operands.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    /// The op that errors name.
+    pub(super) op: &'static str,
+    /// What the product is multiplied by.
+    alpha: f64,
+    /// Whether it is computed for a gradient, as [`hip::Blas::gemm`] takes it. A product that Burn's autodiff asks of
+    /// `float_matmul` is not told apart.
+    gradient: bool,
+}
+
+impl Request {
+    pub(crate) fn new(op: &'static str, alpha: f64) -> Self {
+        Self { op, alpha, gradient: false }
+    }
+
+    /// As [`new`](Self::new), for a gradient.
+    pub(crate) fn gradient(op: &'static str, alpha: f64) -> Self {
+        Self { op, alpha, gradient: true }
+    }
+}
+
 /// `lhs x rhs`, batches broadcast.
 pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
-    scaled(op, lhs, rhs, 1.0)
+    product(Request::new(op, 1.0), lhs, rhs)
 }
 
 /// `alpha * (lhs x rhs)`, batches broadcast.
-pub(crate) fn scaled(
-    op: &'static str,
-    lhs: RocmTensor,
-    rhs: RocmTensor,
-    alpha: f64,
-) -> hip::Result<RocmTensor> {
-    let dtype = one_dtype(op, &[&lhs, &rhs])?;
-    Product::new(op, lhs, rhs, alpha, dtype)?.make(dtype)
+pub(crate) fn product(request: Request, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
+    let dtype = one_dtype(request.op, &[&lhs, &rhs])?;
+    Product::new(request, lhs, rhs, dtype)?.make(dtype)
 }
 
 /// `lhs x rhs` of 8-bit integers by rocBLAS, as 32-bit ones.
@@ -51,21 +68,21 @@ pub(crate) fn bytes(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::
         let reason = "BURN_ROCM_MATMUL=own forbids rocBLAS".into();
         return Err(hip::Error::NotAvailable { reason, searched: Vec::new() });
     }
-    Product::new(op, lhs, rhs, 1.0, DType::I32)?.make(DType::I32)
+    Product::new(Request::new(op, 1.0), lhs, rhs, DType::I32)?.make(DType::I32)
 }
 
 /// `alpha * (lhs x rhs)` into `out`, a view of the product's shape whose elements lie anywhere; the product's
 /// batches broadcast. No copy where [`is_one_batch`] says so of `out`.
-pub(crate) fn scaled_to(
-    op: &'static str,
+pub(crate) fn product_to(
+    request: Request,
     lhs: RocmTensor,
     rhs: RocmTensor,
-    alpha: f64,
     out: &RocmTensor,
 ) -> hip::Result<()> {
+    let op = request.op;
     let dtype = one_dtype(op, &[&lhs, &rhs, out])?;
     one_device(op, &[&lhs, out])?;
-    let product = Product::new(op, lhs, rhs, alpha, dtype)?;
+    let product = Product::new(request, lhs, rhs, dtype)?;
     if out.dims() != product.dims {
         return invalid(op, format!("a place of shape {:?}", product.dims), format!("{:?}", out.dims()));
     }
@@ -79,19 +96,16 @@ pub(crate) fn scaled_to(
 struct Product {
     op: &'static str,
     alpha: f64,
+    gradient: bool,
     lhs: RocmTensor,
     rhs: RocmTensor,
     dims: Vec<usize>,
 }
 
 impl Product {
-    fn new(
-        op: &'static str,
-        lhs: RocmTensor,
-        rhs: RocmTensor,
-        alpha: f64,
-        dtype: DType,
-    ) -> hip::Result<Self> {
+    /// `dtype` is the result's: that of the operands, or i32 for i8.
+    fn new(request: Request, lhs: RocmTensor, rhs: RocmTensor, dtype: DType) -> hip::Result<Self> {
+        let op = request.op;
         one_device(op, &[&lhs, &rhs])?;
         let (l, r) = (lhs.dims(), rhs.dims());
         let found = || format!("{l:?} and {r:?} of {}", dtype.name());
@@ -111,7 +125,8 @@ impl Product {
         };
         let dims = batch.as_slice().iter().copied().chain([m, n]).collect();
         let (lhs, rhs) = (whole(lhs, m, k)?, whole(rhs, k, n)?);
-        Ok(Self { op, alpha, lhs, rhs, dims })
+        let Request { alpha, gradient, .. } = request;
+        Ok(Self { op, alpha, gradient, lhs, rhs, dims })
     }
 
     /// Whether it has no elements, or is a sum of none.
@@ -186,9 +201,8 @@ impl Product {
                 batch_stride: call.stride[i] as usize,
             }
         });
-        let (input, gradient) = (self.lhs.kernel_type()?, is_gradient(self.op));
         let blas = self.lhs.hip_device().blas()?;
-        blas.gemm(input, call.count, a, b, c, self.alpha, 0.0, gradient)
+        blas.gemm(self.lhs.kernel_type()?, call.count, a, b, c, self.alpha, 0.0, self.gradient)
     }
 
     /// One launch of the kernel, which writes a packed output.
@@ -213,7 +227,7 @@ impl Product {
         let device = out.hip_device();
         let tiles = call.count * m.div_ceil(TILE) * n.div_ceil(TILE);
         let grid = device.grid_rows(tiles, TILE * TILE);
-        let kernel = KernelName::new("matmul").ty(out.kernel_type()?);
+        let kernel = Template::matmul.ty(out.kernel_type()?);
         views(self.op, device, kernel, grid, &dims, &[Some(&a), Some(&b)], &[], &out)
     }
 }

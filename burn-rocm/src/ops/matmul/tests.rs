@@ -63,11 +63,11 @@ fn both_ways(what: &str, [lhs, rhs]: [&RocmTensor; 2], expected: &[f32], make: i
     for kernel in [false, true] {
         let [whole, view] = make();
         if kernel && is_one_batch(&view) {
-            let product =
-                Product::new("matmul", lhs.clone(), rhs.clone(), 0.5, DType::F32).expect("a product");
+            let product = Product::new(Request::new("matmul", 0.5), lhs.clone(), rhs.clone(), DType::F32)
+                .expect("a product");
             product.by_kernel(&view).expect(what);
         } else {
-            scaled_to("matmul", lhs.clone(), rhs.clone(), 0.5, &view).expect(what);
+            product_to(Request::new("matmul", 0.5), lhs.clone(), rhs.clone(), &view).expect(what);
         }
         assert_eq!(values(view), expected, "{what}, kernel {kernel}");
         let outside = values(whole.clone()).into_iter().filter(|&value| value == AROUND).count();
@@ -127,7 +127,7 @@ fn nothing_and_misfits() {
     both_ways("no terms", [&lhs, &rhs], &[0.0; 24], || place(&[3, 2, 4], |t| swap_dims(t, 0, 1)));
     let ((lhs, _), (rhs, _)) = (draw.tensor(&[2, 3, 5]), draw.tensor(&[2, 5, 4]));
     let [_, view] = place(&[2, 4, 3], Ok);
-    let refused = scaled_to("matmul", lhs, rhs, 1.0, &view);
+    let refused = product_to(Request::new("matmul", 1.0), lhs, rhs, &view);
     assert!(matches!(refused, Err(hip::Error::Invalid { op: "matmul", .. })), "{refused:?}");
 }
 
@@ -141,7 +141,7 @@ fn asked(what: &str, lhs: RocmTensor, rhs: RocmTensor) -> hip::trace::Counts {
     let with = |rows, cols| batch.iter().copied().chain([rows, cols]).collect::<Vec<_>>();
     let a = values(expand(lhs.clone(), &with(m, k)).expect("a view"));
     let b = values(expand(rhs.clone(), &with(k, n)).expect("a view"));
-    let (out, counts) = hip::trace::counting(|| scaled("matmul", lhs, rhs, 0.5));
+    let (out, counts) = hip::trace::counting(|| product(Request::new("matmul", 0.5), lhs, rhs));
     let expected = expected([count, m, k, n], &a, |at, i, j| b[(at * k + i) * n + j]);
     assert_eq!(values(out.expect(what)), expected, "{what}");
     counts

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hip::{BatchNormDesc, Device, Error as RocmError, Grid, KernelName};
+use hip::{BatchNormDesc, Device, Error as RocmError, Grid, Template};
 
 use super::{by_miopen, fits, floats, for_miopen, row};
 use crate::arg::Arg;
@@ -237,18 +237,18 @@ pub fn batch_norm_train(
         })?;
     if library {
         let Plan { dims, grid, .. } = shape.planned(device, 1, parts);
-        let kernel = KernelName::new("batch_norm_finish").ty(ty);
+        let kernel = Template::batch_norm_finish.ty(ty);
         let inputs = [&x, &gamma, &beta, &before_mean, &before_var];
         rows(OP, device, kernel, grid, &dims, &inputs, &options, &[&output, &statistics, &after])?;
         return done(output);
     }
     let Plan { dims, parts, grid } = shape.plan(device);
     let partial = RocmTensor::empty(device, [2, parts, shape.channels], compute_dtype(dtype))?;
-    let kernel = |name| KernelName::new(name).ty(ty);
-    rows(OP, device, kernel("batch_norm_moments"), grid, &dims, &[&x], &[], &[&partial])?;
+    let kernel = |name: Template| name.ty(ty);
+    rows(OP, device, kernel(Template::batch_norm_moments), grid, &dims, &[&x], &[], &[&partial])?;
     let inputs = [&x, &gamma, &beta, &before_mean, &before_var, &partial];
     let outputs = [&output, &statistics, &after];
-    rows(OP, device, kernel("batch_norm_apply"), grid, &dims, &inputs, &options, &outputs)?;
+    rows(OP, device, kernel(Template::batch_norm_apply), grid, &dims, &inputs, &options, &outputs)?;
     done(output)
 }
 
@@ -290,7 +290,7 @@ pub fn batch_norm_infer(
         let Plan { dims, grid, .. } = shape.plan(device);
         let [gamma, beta, mean, variance] = &params;
         let inputs = [&x, gamma, beta, mean, variance];
-        let kernel = KernelName::new("batch_norm_infer").ty(ty);
+        let kernel = Template::batch_norm_infer.ty(ty);
         rows(OP, device, kernel, grid, &dims, &inputs, &[Arg::F64(epsilon)], &[&output])?;
     }
     Ok(output)
@@ -352,7 +352,7 @@ pub fn batch_norm_backward(
     if !library {
         let partial = channel_sums(OP, &x, &grad, &statistics, [0, 1])?;
         let Plan { dims, grid, .. } = shape.plan(device);
-        let kernel = KernelName::new("batch_norm_backward").ty(ty);
+        let kernel = Template::batch_norm_backward.ty(ty);
         let inputs = [&x, &grad, &gamma, &statistics, &partial];
         rows(OP, device, kernel, grid, &dims, &inputs, &[], &[&dx, &sums])?;
     }
@@ -383,7 +383,7 @@ pub(super) fn channel_sums(
     let partial = RocmTensor::empty(device, [2, parts, shape.channels], statistics.dtype_of())?;
     let more = [step, share, statistics.dims()[1]].map(|value| Arg::U64(value as u64));
     let dims: Vec<Arg> = dims.into_iter().chain(more).collect();
-    let kernel = KernelName::new("channel_sums").ty(x.kernel_type()?);
+    let kernel = Template::channel_sums.ty(x.kernel_type()?);
     rows(op, device, kernel, grid, &dims, &[x, grad, statistics], &[], &[&partial])?;
     Ok(partial)
 }

@@ -1,6 +1,6 @@
 //! Group norm, and with a group for each channel instance norm.
 
-use hip::{Error as RocmError, GroupNormDesc, KernelName, Route};
+use hip::{Error as RocmError, GroupNormDesc, Route, Template};
 
 use super::batch::channel_sums;
 use super::{by_miopen, fits, floats, for_miopen, gradient_grid, row, sum_partials};
@@ -97,8 +97,7 @@ pub fn group_norm(
     }
     let [gamma, beta] = params.as_ref().map_or([None; 2], |params| params.each_ref().map(Some));
     let device = x.hip_device();
-    let kernel =
-        KernelName::new("group_norm_rows").ty(x.kernel_type()?).ty(gamma.unwrap_or(&x).kernel_type()?);
+    let kernel = Template::group_norm_rows.ty(x.kernel_type()?).ty(gamma.unwrap_or(&x).kernel_type()?);
     let grid = device.grid_rows(shape.rows(), shape.len());
     let inputs = [Some(&x), gamma, beta];
     views_to(OP, device, kernel, grid, &shape.dims(), &inputs, &[Arg::F64(epsilon)], &[Some(&out)])?;
@@ -130,7 +129,7 @@ fn library(
     let [mean, rstd] = [row(&statistics, 0)?, row(&statistics, 1)?];
     let [px, pg, pb, po, pm, pr] = [x, &gamma, &beta, out, &mean, &rstd].map(whole);
     dnn.group_norm_forward(&desc, px, pg, pb, epsilon as f32, po, pm, pr)?;
-    let kernel = KernelName::new("group_norm_repair").ty(x.kernel_type()?);
+    let kernel = Template::group_norm_repair.ty(x.kernel_type()?);
     let hip::Grid { threads, .. } = device.grid_rows(shape.rows(), shape.len());
     let grid = hip::Grid { threads, ..device.grid(shape.rows() * threads as usize) };
     let inputs = [Some(x), Some(&gamma), Some(&beta), Some(&mean), Some(&rstd)];
@@ -167,7 +166,7 @@ pub fn group_norm_backward(
     views_to(
         OP,
         device,
-        KernelName::new("group_norm_rows_backward")
+        Template::group_norm_rows_backward
             .ty(x.kernel_type()?)
             .ty(gamma.as_ref().unwrap_or(&x).kernel_type()?),
         grid,

@@ -1,6 +1,6 @@
 //! Layer norm over the last axis.
 
-use hip::{Error as RocmError, Grid, KernelName, LayerNormDesc};
+use hip::{Error as RocmError, Grid, KernelName, LayerNormDesc, Template};
 
 use super::{by_miopen, fits, for_miopen, row, rows_backward};
 use crate::arg::Arg;
@@ -48,7 +48,7 @@ pub fn layer_norm(
     }
     if !by_miopen(x.hip_device().norm_route()?, || library(&x, &gamma, beta.as_ref(), epsilon, &out))? {
         let grid = out.hip_device().grid_kept_rows(out.len() / len, len);
-        let kernel = KernelName::new("layer_norm_rows").ty(x.kernel_type()?).ty(gamma.kernel_type()?);
+        let kernel = Template::layer_norm_rows.ty(x.kernel_type()?).ty(gamma.kernel_type()?);
         launch(kernel, grid, &[Some(&x), Some(&gamma), beta.as_ref()], epsilon, &out)?;
     }
     Ok(out)
@@ -96,7 +96,7 @@ fn library(
     // A block for as many rows as its threads look at within a few steps.
     let Grid { threads, .. } = device.grid_kept_rows(desc.rows, len);
     let grid = Grid { threads, ..device.grid(desc.rows * threads as usize) };
-    launch(KernelName::new("layer_norm_repair").ty(desc.dtype), grid, &inputs, epsilon, out)
+    launch(Template::layer_norm_repair.ty(desc.dtype), grid, &inputs, epsilon, out)
 }
 
 /// The gradients of [`layer_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of
@@ -113,15 +113,9 @@ pub fn layer_norm_backward(
     epsilon: f64,
     params: bool,
 ) -> Result<(RocmTensor, Option<[RocmTensor; 2]>), RocmError> {
-    let (dx, sums) = rows_backward(
-        "layer_norm_backward",
-        "layer_norm_rows_backward",
-        2,
-        [x, gamma, grad],
-        onto,
-        epsilon,
-        params,
-    )?;
+    let kernel = Template::layer_norm_rows_backward;
+    let (dx, sums) =
+        rows_backward("layer_norm_backward", kernel, 2, [x, gamma, grad], onto, epsilon, params)?;
     let Some(sums) = sums else { return Ok((dx, None)) };
     Ok((dx, Some([row(&sums, 0)?, row(&sums, 1)?])))
 }

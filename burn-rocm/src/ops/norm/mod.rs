@@ -8,7 +8,7 @@ pub(crate) mod rms;
 use std::sync::Arc;
 
 use burn_std::DType;
-use hip::{Device, Grid, KernelName, Route};
+use hip::{Device, Functor, Grid, Route, Template};
 
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
@@ -107,7 +107,7 @@ fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Re
     if out.is_empty() {
         return Ok(out);
     }
-    let kernel = KernelName::new("sum_partials").ty(out.kernel_type()?);
+    let kernel = Template::sum_partials.ty(out.kernel_type()?);
     // The kernel gives 16 columns to a block: there are few, so each has all the threads it may, which share the
     // sums' loads.
     let grid = Grid {
@@ -137,7 +137,7 @@ fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) ->
 #[allow(clippy::too_many_arguments)] // The op's own, and which op it is.
 fn rows_backward(
     op: &'static str,
-    kernel: &'static str,
+    kernel: Template,
     sums: usize,
     [x, gamma, grad]: [RocmTensor; 3],
     onto: Option<RocmTensor>,
@@ -170,7 +170,7 @@ fn rows_backward(
     views_to(
         op,
         device,
-        KernelName::new(kernel).ty(x.kernel_type()?).ty(gamma.kernel_type()?),
+        kernel.ty(x.kernel_type()?).ty(gamma.kernel_type()?),
         grid,
         &dims,
         &[Some(&x), Some(&grad), Some(&gamma), by_kernel.as_ref()],
@@ -179,7 +179,7 @@ fn rows_backward(
     )?;
     let sums = partial.map(|partial| sum_partials(op, &partial, given)).transpose()?;
     let dx = match behind {
-        Some(onto) => binary(op, "Add", dx, onto)?,
+        Some(onto) => binary(op, Functor::Add, dx, onto)?,
         None => dx,
     };
     Ok((dx, sums))

@@ -1,6 +1,6 @@
 //! RMS norm over the last axis.
 
-use hip::{Error as RocmError, KernelName, LayerNormDesc};
+use hip::{Error as RocmError, LayerNormDesc, Template};
 
 use super::{by_miopen, check_rows, for_miopen, row, rows_backward};
 use crate::arg::Arg;
@@ -41,7 +41,7 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
         return Ok(out);
     }
     let (device, count) = (out.hip_device(), out.len() / len);
-    let kernel = KernelName::new("rms_norm_rows").ty(out.kernel_type()?).ty(gamma.kernel_type()?);
+    let kernel = Template::rms_norm_rows.ty(out.kernel_type()?).ty(gamma.kernel_type()?);
     let dims = [Arg::U64(count as u64), Arg::U64(len as u64)];
     rows(
         OP,
@@ -69,14 +69,7 @@ pub fn rms_norm_backward(
     epsilon: f64,
     params: bool,
 ) -> Result<(RocmTensor, Option<RocmTensor>), RocmError> {
-    let (dx, sums) = rows_backward(
-        "rms_norm_backward",
-        "rms_norm_rows_backward",
-        1,
-        [x, gamma, grad],
-        onto,
-        epsilon,
-        params,
-    )?;
+    let kernel = Template::rms_norm_rows_backward;
+    let (dx, sums) = rows_backward("rms_norm_backward", kernel, 1, [x, gamma, grad], onto, epsilon, params)?;
     Ok((dx, sums.map(|sums| row(&sums, 0)).transpose()?))
 }

@@ -9,7 +9,7 @@ pub(crate) mod pool1d;
 pub(crate) mod pool3d;
 
 use burn_std::DType;
-use hip::{Dnn, Fault, KernelName, PoolDesc, PoolMode};
+use hip::{Dnn, Fault, KernelName, PoolDesc, PoolMode, Template};
 
 use crate::arg::Arg;
 use crate::dtype::is_index;
@@ -111,8 +111,8 @@ impl<const D: usize> Window<D> {
     }
 
     /// The kernel for as many axes.
-    fn kernel(&self, [two, three]: [&'static str; 2]) -> KernelName {
-        KernelName::new(if D == 2 { two } else { three })
+    fn kernel(&self, [two, three]: [Template; 2]) -> Template {
+        if D == 2 { two } else { three }
     }
 }
 
@@ -202,7 +202,7 @@ fn maxima<const D: usize>(
     let shape = if index.is_some() { y.clone() } else { vec![0] };
     let indices = RocmTensor::empty(device, shape, index.unwrap_or(DType::I32))?;
     if !out.is_empty() {
-        let name = window.kernel(["max_pool2d", "max_pool3d"]).ty(x.kernel_type()?);
+        let name = window.kernel([Template::max_pool2d, Template::max_pool3d]).ty(x.kernel_type()?);
         let name = if D == 2 { name.ty(indices.kernel_type()?) } else { name };
         let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
         kernel(op, name, shapes, Some(index.is_some()), &[&x], &[], &[&out, &indices])?;
@@ -253,7 +253,7 @@ pub(crate) fn max_gradient<const D: usize>(
             return Ok(out);
         }
     }
-    let name = window.kernel(["max_pool2d_backward", "max_pool3d_backward"]).ty(ty);
+    let name = window.kernel([Template::max_pool2d_backward, Template::max_pool3d_backward]).ty(ty);
     let name = if D == 2 { name.ty(indices.kernel_type()?) } else { name };
     let shapes = (x, &y[..], window.value(x, &y));
     let fault = [Arg::Flag(op, Fault::Index)];
@@ -286,7 +286,7 @@ pub(crate) fn average<const D: usize>(
         }
     }
     let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
-    let name = window.kernel(["avg_pool2d", "avg_pool3d"]).ty(ty);
+    let name = window.kernel([Template::avg_pool2d, Template::avg_pool3d]).ty(ty);
     kernel(op, name, shapes, Some(count_include_pad), &[&x], &[], &[&out])?;
     Ok(out)
 }
@@ -329,7 +329,7 @@ pub(crate) fn average_gradient<const D: usize>(
         }
     }
     let shapes = (x, &y[..], window.value(x, &y));
-    let name = window.kernel(["avg_pool2d_backward", "avg_pool3d_backward"]).ty(ty);
+    let name = window.kernel([Template::avg_pool2d_backward, Template::avg_pool3d_backward]).ty(ty);
     kernel(op, name, shapes, Some(count_include_pad), &[&grad], &[], &[&out])?;
     Ok(out)
 }
@@ -365,7 +365,7 @@ pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: [usize; 2]) -> hip
     }
     let out = RocmTensor::empty(x.hip_device(), dims, x.dtype_of())?;
     if !out.is_empty() {
-        let name = KernelName::new("adaptive_avg_pool2d").ty(x.kernel_type()?);
+        let name = Template::adaptive_avg_pool2d.ty(x.kernel_type()?);
         let device = x.hip_device();
         let sizes = adaptive_dims(x.dims(), size);
         rows(op, device, name, device.grid(out.len()), &sizes, &[&x], &[], &[&out])?;
@@ -392,7 +392,7 @@ pub(crate) fn adaptive_backward(
     }
     let out = RocmTensor::empty(grad.hip_device(), x.clone(), grad.dtype_of())?;
     if !out.is_empty() {
-        let name = KernelName::new("adaptive_avg_pool2d_backward").ty(grad.kernel_type()?);
+        let name = Template::adaptive_avg_pool2d_backward.ty(grad.kernel_type()?);
         let device = grad.hip_device();
         let sizes = adaptive_dims(&x, [y[2], y[3]]);
         rows(op, device, name, device.grid(out.len()), &sizes, &[&grad], &[], &[&out])?;

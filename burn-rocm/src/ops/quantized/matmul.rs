@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use burn_std::{DType, FloatDType};
-use hip::{Error, KernelName};
+use hip::{Error, Template};
 
 use super::quantize::{dequantize, unpacked};
 use crate::arg::Arg;
@@ -143,8 +143,7 @@ fn tiles(lhs: &Side, rhs: &Side, [m, n, k]: [u32; 3], out: &RocmTensor) -> hip::
     let mut outer = collapse(&out.dims()[..rank], [a, b, out.layout()].map(|t| &t.strides()[..rank]));
     // The kernel steps through the innermost batches; the others are launches of their own.
     let (inner, step) = outer.pop().unwrap_or((1, [0; 3]));
-    let kernel =
-        KernelName::new("qmatmul").ty(lhs.kernel_type()?).ty(rhs.kernel_type()?).ty(out.kernel_type()?);
+    let kernel = Template::qmatmul.ty(lhs.kernel_type()?).ty(rhs.kernel_type()?).ty(out.kernel_type()?);
     let ([a_bits, a_block, a_shift], [b_bits, b_block, b_shift]) = (lhs.format(), rhs.format());
     let sizes = [m, n, k, a_bits, a_block, a_shift, b_bits, b_block, b_shift, 0, 0, 0];
     let last = |layout: &Layout, axis: usize| layout.strides()[rank + axis] as i64;
@@ -197,7 +196,7 @@ fn integers(
     };
     let out = RocmTensor::empty(device, sums.layout().shape().clone(), dtype.into())?;
     let n = out.len();
-    let kernel = KernelName::new("scale_product").ty(out.kernel_type()?);
+    let kernel = Template::scale_product.ty(out.kernel_type()?);
     debug_assert_eq!(sums.dtype_of(), DType::I32);
     let inputs = [&sums, a.scales(), b.scales()];
     rows(OP, device, kernel, device.grid(n), &[Arg::U64(n as u64)], &inputs, &[], &[&out])?;

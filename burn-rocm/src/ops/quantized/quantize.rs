@@ -4,7 +4,7 @@
 use burn_backend::TensorData;
 use burn_backend::quantization::QuantScheme;
 use burn_std::{Bytes, DType, FloatDType};
-use hip::KernelName;
+use hip::Template;
 
 use crate::arg::Arg;
 use crate::device::RocmDevice;
@@ -53,7 +53,7 @@ pub(crate) fn quantize(
         let [block, shift] = format.block_values();
         let (low, high) = format.range;
         let dims = [Arg::U64(n as u64), Arg::F32(low), Arg::F32(high), block, shift];
-        let kernel = KernelName::new("quantize").ty(ty).int(format.bits as i32);
+        let kernel = Template::quantize.ty(ty).int(format.bits as i32);
         rows(op, device, kernel, device.grid(n), &dims, &[&tensor, &scales], &[], &[&out])?;
     }
     RocmQTensor::new(op, out, scales, shape, *scheme)
@@ -77,7 +77,7 @@ fn given(
     let out = RocmTensor::empty(device, [count], DType::F32)?;
     if count > 0 {
         let dims = [Arg::U64(count as u64), Arg::U32(format.param)];
-        let kernel = KernelName::new("quantize_params");
+        let kernel = Template::quantize_params.name();
         rows(op, device, kernel, device.grid(count), &dims, &[&scales], &[], &[&out])?;
     }
     Ok(out)
@@ -95,7 +95,7 @@ fn measured(op: &'static str, tensor: &RocmTensor, count: usize, format: Format)
         let parts = (4 * device.info().compute_units as usize).clamp(1, n / SMALL);
         let extents = RocmTensor::empty(device, [parts], DType::F32)?;
         let dims = [Arg::U64(parts as u64), Arg::U64(n as u64)];
-        let kernel = KernelName::new("quantize_extent").ty(tensor.kernel_type()?);
+        let kernel = Template::quantize_extent.ty(tensor.kernel_type()?);
         rows(op, device, kernel, device.grid_rows(parts, n / parts), &dims, &[tensor], &[], &[&extents])?;
         scales_of(op, &extents, 1, parts, format, &out)?;
     } else {
@@ -115,7 +115,7 @@ fn scales_of(
     let device = tensor.hip_device();
     let (low, high) = format.range;
     let dims = [Arg::U64(count as u64), Arg::U64(len as u64), Arg::F32(high - low), Arg::U32(format.param)];
-    let kernel = KernelName::new("quantize_scales").ty(tensor.kernel_type()?);
+    let kernel = Template::quantize_scales.ty(tensor.kernel_type()?);
     rows(op, device, kernel, device.grid(count * len), &dims, &[tensor], &[], &[out])
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn dequantize(
     if layout.is_contiguous() {
         let n = out.len();
         let dims = [Arg::U64(n as u64), Arg::U64(layout.offset() as u64), block, shift];
-        let kernel = KernelName::new("dequantize").ty(ty).int(format.bits as i32);
+        let kernel = Template::dequantize.ty(ty).int(format.bits as i32);
         let inputs = [tensor.values(), tensor.scales()];
         rows(op, device, kernel, device.grid(n), &dims, &inputs, &[], &[&out])?;
         return Ok(out);
@@ -153,7 +153,7 @@ pub(crate) fn dequantize(
     let scalars = [Arg::U32(format.bits as u32), block, shift];
     Walk::new(
         op,
-        KernelName::new("dequantize_strided").ty(ty),
+        Template::dequantize_strided.ty(ty),
         layout.dims(),
         &[values, Operand::new(tensor.scales(), &still)],
         Output::Row(&out),
@@ -173,7 +173,7 @@ pub(super) fn unpacked(op: &'static str, tensor: &RocmQTensor) -> hip::Result<Ro
         let bits = tensor.format().bits;
         Walk::new(
             op,
-            KernelName::new("unpack_strided"),
+            Template::unpack_strided.name(),
             tensor.dims(),
             &[Operand::packed(tensor.values(), tensor.layout(), bits)],
             Output::Row(&out),
@@ -194,7 +194,7 @@ pub(super) fn pack(op: &'static str, values: RocmTensor, format: Format) -> hip:
     let device = values.hip_device();
     let out = RocmTensor::empty(device, [format.bytes(n)], DType::I8)?;
     if n > 0 {
-        let kernel = KernelName::new("pack").int(format.bits as i32);
+        let kernel = Template::pack.int(format.bits as i32);
         rows(op, device, kernel, device.grid(n), &[Arg::U64(n as u64)], &[&values], &[], &[&out])?;
     }
     Ok(out)

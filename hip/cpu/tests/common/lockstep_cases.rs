@@ -1,7 +1,7 @@
 // Included by lockstep.rs and lockstep64.rs: settings are read once a process.
 
 use common::*;
-use hip_kernels::{DType, KernelName};
+use hip_kernels::{DType, Functor, Template};
 use hip_sys::*;
 use std::{
     ffi::c_void,
@@ -248,8 +248,8 @@ fn dynamic_shared_memory_and_many_blocks() {
 #[test]
 fn built_in_kernels_and_block_shapes() {
     let _alone = start();
-    let family = hip_kernels::family_of("binary_contiguous").unwrap();
-    let name = KernelName::new("binary_contiguous").name("Add").ty(DType::I32).expression();
+    let family = hip_kernels::family_of(Template::binary_contiguous);
+    let name = Template::binary_contiguous.functor(Functor::Add).ty(DType::I32).to_string();
     let code = compile(family.source, hip_kernels::HEADERS, &[&name], &[]).unwrap();
     assert!(code.len() < 1000, "served from the table");
     let add = function(load(&code).unwrap(), &name).unwrap();
