@@ -3,10 +3,6 @@
 #include "prelude.h"
 #include "rows.h"
 
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-
 // An activation of z and its slope there.
 struct Relu { // NaN stays, and so does its gradient; of the output the slope is as of z
     template <class C> static DEVICE C apply(C z) { return z < (C)0 ? (C)0 : z; }
@@ -72,9 +68,7 @@ template <class Act, class T> __global__ ALL_WAVES(sizeof(T) == 2) void bias_act
             for_each(pieces, [=](u64 piece) {
                 u64 at = piece * WIDTH;
                 Vector<T, WIDTH> v = piece_of(x, (i64)at), b = piece_of(bias, (i64)channel_of(at, len, 1, narrow)), y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 j = 0; j < WIDTH; ++j) y.lane[j] = store<T>::from(Act::apply((C)load(v.lane[j]) + (C)load(b.lane[j])));
                 *reinterpret_cast<Vector<T, WIDTH> *>(out + at) = y;
             });
@@ -84,9 +78,7 @@ template <class Act, class T> __global__ ALL_WAVES(sizeof(T) == 2) void bias_act
             u64 at = piece * WIDTH, channel = channel_of(at, len, inner, narrow), rest = inner - at % inner;
             if (narrow) rest = (u32)inner - (u32)at % (u32)inner;
             Vector<T, WIDTH> v = piece_of(x, (i64)at), y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 j = 0; j < WIDTH; ++j) {
                 y.lane[j] = store<T>::from(Act::apply((C)load(v.lane[j]) + added(channel)));
                 if (--rest == 0) {
@@ -120,9 +112,7 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_add(u64 rows, u64 len, const T *r
         for_each(pieces, [=](u64 piece) {
             u64 at = piece * WIDTH, channel = channel_of(at, len, 1, narrow);
             Vector<T, WIDTH> v = piece_of(x, (i64)at), r = piece_of(residual, (i64)at), y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 j = 0; j < WIDTH; ++j) {
                 y.lane[j] = store<T>::from((C)load(r.lane[j]) + ((C)load(v.lane[j]) + (C)load(bias[channel])));
                 if (++channel == len) channel = 0;
@@ -155,18 +145,14 @@ DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *
         u64 index = item / pieces, first = (item - index * pieces) * WIDTH;
         Part part = part_of(index, rows, parts);
         C sum[WIDTH], add[WIDTH];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < WIDTH; ++k) {
             sum[k] = (C)0;
             add[k] = bias == nullptr ? (C)0 : (C)load(bias[first + k]);
         }
         auto row = [&](u64 at, Piece v, Piece d) {
             Piece y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 k = 0; k < WIDTH; ++k) {
                 C g = (C)load(d.lane[k]) * Act::slope((C)load(v.lane[k]) + add[k]);
                 y.lane[k] = store<T>::from(g);
@@ -176,24 +162,16 @@ DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *
         };
         auto piece = [](const T *from, u64 at) { return *reinterpret_cast<const Piece *>(from + at); };
         u64 at = part.begin * len + first, end = part.end * len;
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+        ROLLED
         for (; at + (ABREAST - 1) * len < end; at += ABREAST * len) {
             Piece v[ABREAST], d[ABREAST];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 r = 0; r < ABREAST; ++r) v[r] = piece(x, at + r * len), d[r] = piece(grad, at + r * len);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 r = 0; r < ABREAST; ++r) row(at + r * len, v[r], d[r]);
         }
         for (; at < end; at += len) row(at, piece(x, at), piece(grad, at));
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < WIDTH; ++k) partial[index * len + first + k] = sum[k];
     });
 }

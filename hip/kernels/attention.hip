@@ -3,6 +3,7 @@
 // and Gimelshein (2018, "Online normalizer calculation for softmax"). A block takes a tile of queries through all
 // keys, a tile at a time; the scores never reach memory. And the mask that the composed path needs.
 #include "attention_scores.h"
+#include "attention_stage.h"
 #include "block_product.h"
 #include "prelude.h"
 
@@ -195,30 +196,8 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 
 // ---------------------------------------------------------------- 256 threads a block
 
-// Sums stay in registers only where every index is known.
-#if COMPILER_HOST
-#define UNROLLED
-#define UNROLLED_BY_4
-#else
-#define UNROLLED _Pragma("unroll")
-#define UNROLLED_BY_4 _Pragma("unroll 4")
-#endif
-
-constexpr u32 THREADS = 256, SIDE = 16, MICRO = 4; // a thread has 4 rows, and 4 columns of each 64
+constexpr u32 SIDE = 16, MICRO = 4; // a thread has 4 rows, and 4 columns of each 64
 constexpr u32 ROWS = SIDE * MICRO, COLUMNS = SIDE * MICRO;
-
-// A part of an operand into shared memory: to[c * pitch + r] of rows x columns from (row, column), 0 outside.
-template <u32 TALL, u32 WIDE, class T, class C>
-DEVICE void stage(const T *from, const View &at, u32 row, u32 rows, u32 column, u32 columns, u32 row_step, u32 column_step, C *to) {
-    bool along = at.column == 1; // along the operand's own unit stride
-    UNROLLED_BY_4 // all 8 or 16 at once take 20 more registers: on RDNA 2, 5 waves and not the 6 that shared memory has room for
-    for (u32 i = threadIdx.x; i < TALL * WIDE; i += THREADS) {
-        u32 r = along ? i / WIDE : i % TALL, c = along ? i % WIDE : i / TALL;
-        C value = (C)0;
-        if (row + r < rows && column + c < columns) value = load(from[(i64)(row + r) * at.row + (i64)(column + c) * at.column]);
-        to[r * row_step + c * column_step] = value;
-    }
-}
 
 // op over the values of the 16 threads that share rows, in each of them: neighbours in a warp.
 template <class C, class Op> DEVICE C across(C value, Op op) {
@@ -246,7 +225,7 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
     u32 queries = (u32)given.s.queries, last = queries - row0 < ROWS ? queries - 1 : row0 + ROWS - 1;
     u32 seen = Inputs<T>(given, batch, head).seen(last);
     // Read anew for each tile: kept, the parameters do not fit into the scalar registers.
-    auto inputs = [&] { return Inputs<T>(parameters(given), batch, head); };
+    auto inputs = [&] { return Inputs<T>(reload_parameters(given), batch, head); };
     for (u32 key0 = 0; key0 < seen; key0 += KEYS) {
         u32 width = inputs().width, values = inputs().values;
         C score[MICRO][ACROSS] = {};
@@ -375,7 +354,7 @@ __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, 
     Given<T> given{s, q_at, k_at, v_at, mask_at, bias_at, q, k, v, mask, bias, scale, cap, causal, mask_size, fill, quiet, seed, call, dropping,
                    last, factor, out, sums};
     for_each_row((u64)s.pairs * ((s.queries + ROWS - 1) / ROWS), [=](u64 item) {
-        const Given<T> &g = parameters(given);
+        const Given<T> &g = reload_parameters(given);
         i64 tiles = (g.s.queries + ROWS - 1) / ROWS, pair = (i64)item / tiles, batch = pair / g.s.heads, head = pair - batch * g.s.heads;
         attend<KIND>(given, batch, head, (u32)((i64)item - pair * tiles) * ROWS, g.out + pair * g.s.queries * g.s.values);
     });

@@ -4,6 +4,7 @@
 // queries through all keys, for the queries'. Each computes the scores again, and the weights from them and from
 // the sums of their rows that the forward kernel left.
 #include "attention_scores.h"
+#include "attention_stage.h"
 #include "block_product.h"
 #include "prelude.h"
 
@@ -219,16 +220,7 @@ template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 q
 
 // ---------------------------------------------------------------- 256 threads a block
 
-// Sums stay in registers only where every index is known.
-#if COMPILER_HOST
-#define UNROLLED
-#define UNROLLED_BY_4
-#else
-#define UNROLLED _Pragma("unroll")
-#define UNROLLED_BY_4 _Pragma("unroll 4")
-#endif
-
-constexpr u32 THREADS = 256, SIDE = 16, COLUMNS = 64, ABREAST_COLUMNS = COLUMNS / SIDE, PARTS = WIDEST / COLUMNS;
+constexpr u32 SIDE = 16, COLUMNS = 64, ABREAST_COLUMNS = COLUMNS / SIDE, PARTS = WIDEST / COLUMNS;
 
 // A tile has as many queries as keys. 33 KB of shared memory, or 25 in f64.
 template <class C> struct Tile {
@@ -236,19 +228,6 @@ template <class C> struct Tile {
     static constexpr u32 PITCH = SIZE + 1; // writes down a column meet different banks
     static constexpr u32 STAGED = max_size(2 * DEPTH * PITCH, SIZE * COLUMNS);
 };
-
-// A part of an operand into shared memory: rows x columns from (row, column), 0 outside.
-template <u32 TALL, u32 WIDE, class T, class C>
-DEVICE void stage(const T *from, const View &at, u32 row, u32 rows, u32 column, u32 columns, u32 row_step, u32 column_step, C *to) {
-    bool along = at.column == 1; // along the operand's own unit stride
-    UNROLLED_BY_4
-    for (u32 i = threadIdx.x; i < TALL * WIDE; i += THREADS) {
-        u32 r = along ? i / WIDE : i % TALL, c = along ? i % WIDE : i / TALL;
-        C value = (C)0;
-        if (row + r < rows && column + c < columns) value = load(from[(i64)(row + r) * at.row + (i64)(column + c) * at.column]);
-        to[r * row_step + c * column_step] = value;
-    }
-}
 
 // sum[i][j] += the product of rows i * 16 + ty from row `left0` of one operand and j * 16 + tx from `right0` of the
 // other.
@@ -288,14 +267,14 @@ DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0
         for (u32 j = 0; j < M; ++j) weight[i][j] = grad[i][j] = (C)0;
     }
     {
-        const Inputs<T> p(parameters(given), pair);
+        const Inputs<T> p(reload_parameters(given), pair);
         tile_product(p.q, p.q_at, query0, p.queries, p.k, p.k_at, key0, p.keys, p.width, staged, weight);
     }
     {
-        const Inputs<T> p(parameters(given), pair);
+        const Inputs<T> p(reload_parameters(given), pair);
         tile_product(p.grad, p.grad_at, query0, p.queries, p.v, p.v_at, key0, p.keys, p.values, staged, grad);
     }
-    const Inputs<T> p(parameters(given), pair);
+    const Inputs<T> p(reload_parameters(given), pair);
     UNROLLED
     for (u32 i = 0; i < M; ++i) {
         u32 query = query0 + i * SIDE + ty, visible = query < p.queries ? p.seen(query) : 0;
@@ -384,14 +363,14 @@ template <class T> DEVICE void by_keys(const Given<T> &given, i64 pair, u32 key0
         tile_gradients(given, pair, query0, key0, staged, weight, grad);
         keep_tile<true>(weight, tile);
         {
-            const Inputs<T> p(parameters(given), pair);
+            const Inputs<T> p(reload_parameters(given), pair);
             add_product(tile, p.grad, p.grad_at, query0, p.queries, p.values, staged, value_sums);
         }
         keep_tile<true>(grad, tile);
-        const Inputs<T> p(parameters(given), pair);
+        const Inputs<T> p(reload_parameters(given), pair);
         add_product(tile, p.q, p.q_at, query0, p.queries, p.width, staged, key_sums);
     }
-    const Given<T> &g = parameters(given);
+    const Given<T> &g = reload_parameters(given);
     u32 keys = (u32)g.s.keys, width = (u32)g.s.width, values = (u32)g.s.values;
     write_rows(key_sums, key0, keys, width, g.out + pair * keys * width);
     write_rows(value_sums, key0, keys, values, g.other + pair * keys * values);
@@ -411,10 +390,10 @@ template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 q
         C weight[M][M], grad[M][M];
         tile_gradients(given, pair, query0, key0, staged, weight, grad);
         keep_tile<false>(grad, tile);
-        const Inputs<T> p(parameters(given), pair);
+        const Inputs<T> p(reload_parameters(given), pair);
         add_product(tile, p.k, p.k_at, key0, p.keys, p.width, staged, sums);
     }
-    const Given<T> &g = parameters(given);
+    const Given<T> &g = reload_parameters(given);
     write_rows(sums, query0, queries, (u32)g.s.width, g.out + pair * g.s.queries * g.s.width);
 }
 
@@ -434,7 +413,7 @@ __global__ __launch_bounds__(256) void attention_backward_keys(Shape s, View q_a
     Given<T> given{s, q_at, k_at, v_at, grad_at, mask_at, q, k, v, grad, mask, sums, dots, scale, fill, causal, mask_size, seed, call, dropping, last,
                    factor, by_k, by_v};
     for_each_row((u64)(s.pairs * ((s.keys + SIZE - 1) / SIZE)), [=](u64 item) {
-        i64 tiles = (parameters(given).s.keys + SIZE - 1) / SIZE, pair = (i64)item / tiles;
+        i64 tiles = (reload_parameters(given).s.keys + SIZE - 1) / SIZE, pair = (i64)item / tiles;
         by_keys(given, pair, (u32)(((i64)item - pair * tiles) * SIZE));
     });
 }
@@ -450,7 +429,7 @@ __global__ __launch_bounds__(256) void attention_backward_queries(Shape s, View 
     Given<T> given{s, q_at, k_at, v_at, grad_at, mask_at, q, k, v, grad, mask, sums, dots, scale, fill, causal, mask_size, seed, call, dropping, last,
                    factor, by_q, nullptr};
     for_each_row((u64)(s.pairs * ((s.queries + SIZE - 1) / SIZE)), [=](u64 item) {
-        i64 tiles = (parameters(given).s.queries + SIZE - 1) / SIZE, pair = (i64)item / tiles;
+        i64 tiles = (reload_parameters(given).s.queries + SIZE - 1) / SIZE, pair = (i64)item / tiles;
         by_queries(given, pair, (u32)(((i64)item - pair * tiles) * SIZE));
     });
 }

@@ -5,12 +5,6 @@
 #include "prelude.h"
 #include "rows.h"
 
-#if COMPILER_HOST
-#define UNROLLED
-#else
-#define UNROLLED _Pragma("unroll")
-#endif
-
 struct Rows {
     i64 rows, heads, queries, keys; // rows: batch * heads * queries
 };
@@ -104,7 +98,7 @@ __global__ void attention_weights(Rows s, View mask_at, const T *scores, const u
     for_each_row((u64)s.rows, [=](u64 row) {
         bool changed = dropping || mask != nullptr || causal;
         if (changed) {
-            const Forward<T> &g = parameters(given);
+            const Forward<T> &g = reload_parameters(given);
             const Row<C> p(g, g.causal != 0, row);
             const T *from = g.scores + row * g.s.keys;
             T *to = g.out + row * g.s.keys;
@@ -115,7 +109,7 @@ __global__ void attention_weights(Rows s, View mask_at, const T *scores, const u
             });
             if constexpr (!ONE_THREAD) sync_threads(); // others read what this thread has written
         }
-        const Forward<T> &g = parameters(given);
+        const Forward<T> &g = reload_parameters(given);
         u64 keys = (u64)g.s.keys;
         softmax_row(keys, g.quiet != 0, (changed ? g.out : g.scores) + row * keys, g.out + row * keys);
     });
@@ -129,11 +123,11 @@ __global__ void attention_weights_backward(Rows s, View mask_at, const T *weight
     using C = compute_t<T>;
     Backward<T> given{s, mask_at, weights, grad, mask, mask_size, seed, call, dropping, last, factor, out};
     for_each_row((u64)s.rows, [=](u64 row) {
-        const Backward<T> &b = parameters(given);
+        const Backward<T> &b = reload_parameters(given);
         const T *w = b.weights + row * b.s.keys, *g = b.grad + row * b.s.keys;
         C sum = block_reduce_range((u64)b.s.keys, (C)0, [=](u64 i) { return (C)load(w[i]) * (C)load(g[i]); }, Plus());
         if constexpr (!ONE_THREAD) sync_threads(); // `out` may be `grad`, which the others have read for the sum
-        const Backward<T> &again = parameters(given);
+        const Backward<T> &again = reload_parameters(given);
         const Row<C> p(again, false, row);
         T *to = again.out + row * again.s.keys;
         p.for_each_key([&](u32 key, C kept) {

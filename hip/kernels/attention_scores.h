@@ -11,14 +11,6 @@ struct View {
 
 template <class C> constexpr C LOWEST = (C)-__builtin_inff();
 
-// NaN may lose here: it comes back with the sum.
-struct Larger {
-    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
-};
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-
 // What exponents are taken relative to, `top` being the greatest score yet: 0 while every key is hidden, so that
 // exp(-inf) gives 0 and not NaN.
 template <class C> DEVICE C base_of(C top) { return top == LOWEST<C> ? (C)0 : top; }

@@ -8,12 +8,6 @@
 #include "attention_scores.h"
 #include "prelude.h"
 
-#if COMPILER_HOST
-#define UNROLLED
-#else
-#define UNROLLED _Pragma("unroll")
-#endif
-
 namespace math {
 MATH_FUNCTION(exp2, exp2f, exp2)
 MATH_FUNCTION2(fmax, fmaxf, fmax)
@@ -164,8 +158,8 @@ struct Part {
         return Part{first, row < (u32)s.rows ? (u32)s.rows - row : 0, column, (u32)s.columns};
     }
     // Made anew: AMD's compiler would keep a mask of lanes for each.
-    DEVICE bool has(u32 row, u32 part) const { return row < anew(rows) && has(part); }
-    DEVICE bool has(u32 part) const { return anew(column) + part * TEAM * WIDTH < columns; }
+    DEVICE bool has(u32 row, u32 part) const { return row < recompute_from(rows) && has(part); }
+    DEVICE bool has(u32 part) const { return recompute_from(column) + part * TEAM * WIDTH < columns; }
     DEVICE u32 at(u32 row, u32 part) const { return row * columns + part * TEAM * WIDTH; }
 };
 
@@ -187,7 +181,7 @@ template <u32 PARTS, bool EARLY, class Given, class Finish> DEVICE void for_each
         right_rows.read(from, depth, right_step);
     };
     auto begin = [&](const Place &at) {
-        const Given &g = parameters(given);
+        const Given &g = reload_parameters(given);
         left_rows.place(g.left, g.left_at, at.batch, at.head, at.row, (u32)g.s.rows);
         right_rows.place(g.right, g.right_at, at.batch, at.head, 0, (u32)g.s.columns);
         read(0);
@@ -205,12 +199,12 @@ template <u32 PARTS, bool EARLY, class Given, class Finish> DEVICE void for_each
             if (from + DEPTH < depth) {
                 read(from + DEPTH);
             } else {
-                at.advance<T::ROWS>(parameters(given).s);
+                at.advance<T::ROWS>(reload_parameters(given).s);
                 if (EARLY && item + 1 < end) begin(at);
             }
             multiply<PARTS>(left_room, right_room, tile);
         }
-        finish(parameters(given), here, tile);
+        finish(reload_parameters(given), here, tile);
         if (!EARLY && item + 1 < end) begin(at);
     }
 }

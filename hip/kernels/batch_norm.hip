@@ -2,6 +2,7 @@
 // each channel; f16 and bf16 compute in f32, in which parameters and running statistics are. A part of one tile of
 // `wide` channels is a block's work: one channel where its elements lie side by side, else several, so that
 // neighbouring threads read neighbouring channels. Sums have a fixed order: the same bits on every run of one grid.
+#include "far_from_mean.h"
 #include "prelude.h"
 #include "rows.h"
 
@@ -14,16 +15,16 @@
 #endif
 
 // A number that all threads of a block have, in scalar registers. CDNA has none of them left.
-DEVICE u64 of_block(u64 value) {
+DEVICE u64 block_uniform(u64 value) {
 #if __GFX9__
     return value;
 #else
-    return (u64)of_warp((u32)(value >> 32)) << 32 | of_warp((u32)value);
+    return (u64)warp_uniform((u32)(value >> 32)) << 32 | warp_uniform((u32)value);
 #endif
 }
 
 // What every kernel here is given first: its tensors' sizes and how it goes through them. Functions read it anew
-// where they need it (`parameters`): kept, it and what is divided of it do not fit into the scalar registers.
+// where they need it (`reload_parameters`): kept, it and what is divided of it do not fit into the scalar registers.
 struct Shape {
     u64 batch, channels, spatial;
     u32 wide, parts;
@@ -62,7 +63,7 @@ template <bool WIDE = true, class F> DEVICE void for_each_place(const Shape &giv
     bool alone = given.wide == 1;
     u32 lanes = given.wide < blockDim.x ? given.wide : blockDim.x;
     for_each_row(tiles * given.parts, [=](u64 index) {
-        const Shape s = parameters(given);
+        const Shape s = reload_parameters(given);
         u64 tile = divided_in_f64(index, s.parts);
         u32 part = (u32)(index - tile * s.parts);
         if (!ONE_THREAD && (alone || !WIDE)) return f(Place{tile, 0, part, 1, threadIdx.x, blockDim.x, true});
@@ -82,14 +83,14 @@ template <bool WIDE = true, class F> DEVICE void for_each_place(const Shape &giv
 template <u32 WIDTH, bool BOTH, bool WRITES, class F, class T>
 DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy, T *out) {
     using Piece = Vector<T, WIDTH>;
-    const Shape s = parameters(given);
+    const Shape s = reload_parameters(given);
     const Part part = part_of<T>(s, p.part);
     // Where a channel has 2^29 elements in one sample, every part lies within one sample, and 32 bits count bytes
     // only from the part's own first element on.
     bool far = s.spatial >> 29 != 0;
     u32 spatial = far ? ~0u : (u32)s.spatial / WIDTH, first = far ? 0 : (u32)part.first / WIDTH, at = first + p.strip, end = first + part.count / WIDTH;
     if (!p.inside || at >= end) return;
-    u64 base = of_block((part.sample * s.channels + p.tile) * s.spatial + (far ? part.first : 0));
+    u64 base = block_uniform((part.sample * s.channels + p.tile) * s.spatial + (far ? part.first : 0));
     x += base;
     if constexpr (BOTH) dy += base;
     if constexpr (WRITES) out += base;
@@ -109,22 +110,16 @@ DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy,
     for (; left >= ABREAST; left -= ABREAST) {
         u32 where[ABREAST], of[ABREAST];
         Piece a[ABREAST], g[BOTH ? ABREAST : 1];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < ABREAST; ++k, next()) {
             where[k] = offset, of[k] = n;
             a[k] = vector_at<WIDTH>(x, offset * WIDTH);
             if constexpr (BOTH) g[k] = vector_at<WIDTH>(dy, offset * WIDTH);
         }
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < ABREAST; ++k) take(where[k], of[k], a[k], g[BOTH ? k : 0]);
     }
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+    ROLLED
     for (; left > 0; --left, next()) {
         Piece g{};
         if constexpr (BOTH) g = vector_at<WIDTH>(dy, offset * WIDTH);
@@ -176,9 +171,7 @@ struct Join {
 
 template <class C> struct Pair {
     C a, b;
-};
-struct Plus {
-    template <class C> DEVICE Pair<C> operator()(Pair<C> x, Pair<C> y) const { return Pair<C>{x.a + y.a, x.b + y.b}; }
+    DEVICE Pair operator+(Pair other) const { return Pair{a + other.a, b + other.b}; }
 };
 
 // The moments of a part of a channel: spans of elements less the span's first, so that squares stay near the
@@ -206,7 +199,7 @@ template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place
         constexpr u32 WIDTH = sizeof(a) / sizeof(T);
         if (count == 0) first = load(a.lane[0]);
         for (u32 j = 0; j < WIDTH; ++j) {
-            if (j == 4) a = anew(a, sum[0]);
+            if (j == 4) a = recompute_after(sum[0], a);
             C d = (C)load(a.lane[j]) - first;
             sum[j % SUMS] += d;
             squares[j % SUMS] += d * d;
@@ -222,7 +215,7 @@ template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place
 // A channel's moments from its parts'.
 template <class T> DEVICE Moments<compute_t<T>> joined_moments(const Shape &given, Place p, const compute_t<T> *partial) {
     using C = compute_t<T>;
-    const Shape s = parameters(given);
+    const Shape s = reload_parameters(given);
     Moments<C> all{(C)0, (C)0, (C)0};
     if (p.inside) {
         for (u32 part = p.strip; part < s.parts; part += p.strips) {
@@ -262,7 +255,7 @@ DEVICE void apply(const Shape &s, Place p, const T *x, const compute_t<T> *gamma
         Vector<T, WIDTH> out;
         C last = (C)0;
         for (u32 j = 0; j < WIDTH; ++j) {
-            if (j == 4) a = anew(a, last);
+            if (j == 4) a = recompute_after(last, a);
             last = ((C)load(a.lane[j]) - mean) * scale + shift;
             out.lane[j] = store<T>::from(last);
         }
@@ -308,8 +301,7 @@ __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_apply(u64 bat
 
 // After MIOpen's forward pass, which wrote y and statistics[2, channels] in f32: the running statistics, and again
 // the channels whose variance it lost. It takes the mean of squares less the squared mean, which leaves mean^2 /
-// variance roundings of 2^-24: past a mean of 4 deviations, or where they are no numbers, the channel is computed
-// as above. wide = parts = 1; blocks of at most 256 threads.
+// variance roundings of 2^-24: where that is too many (`digits_lost`), the channel is computed as above. wide = parts = 1; blocks of at most 256 threads.
 template <class T> struct FinishGiven {
     Shape shape;
     const T *x;
@@ -325,20 +317,20 @@ __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_finish(u64 ba
                                                                     f64 momentum, f64 epsilon, T *y, f32 *statistics, f32 *running) {
     FinishGiven<T> all{{batch, channels, spatial, wide, parts}, x, gamma, beta, running_mean, running_var, momentum, epsilon, y, statistics, running};
     for_each_place<false>(all.shape, [=](Place p) {
-        const FinishGiven<T> given = parameters(all);
+        const FinishGiven<T> given = reload_parameters(all);
         f32 mean = given.statistics[p.channel()], rstd = given.statistics[given.shape.channels + p.channel()], ratio = mean * rstd;
         f32 variance = 1.0f / (rstd * rstd) - (f32)given.epsilon;
         if (variance < 0.0f) variance = 0.0f;
-        if (!(ratio * ratio <= 16.0f)) {
+        if (digits_lost(ratio)) {
             auto m = moments_of(given.shape, p, given.x);
-            const FinishGiven<T> again = parameters(all);
+            const FinishGiven<T> again = reload_parameters(all);
             auto to = spread(m, again.epsilon);
             mean = m.mean, variance = to.variance, rstd = to.rstd;
             apply(again.shape, p, again.x, again.gamma, again.beta, mean, rstd, again.y);
         }
         sync_threads(); // until all have read the statistics
         if (p.strip != 0) return;
-        const FinishGiven<T> to = parameters(all);
+        const FinishGiven<T> to = reload_parameters(all);
         to.statistics[p.channel()] = mean;
         to.statistics[to.shape.channels + p.channel()] = rstd;
         update_running(to.shape.channels, p.channel(), to.running_mean, to.running_var, to.momentum, mean, variance, to.running);
@@ -374,11 +366,11 @@ __global__ __launch_bounds__(256) RDNA_WAVES((!is_same<T, f64>::value)) void cha
     using C = compute_t<T>;
     SumsGiven<T> all{{batch, channels, spatial, wide, parts}, step, share, rows, x, dy, statistics, partial};
     for_each_place(all.shape, [=](Place p) {
-        const SumsGiven<T> given = parameters(all);
+        const SumsGiven<T> given = reload_parameters(all);
         // The first row of the tile. The thread's own is counted from it, in 32 bits.
-        u64 begin = of_block(divided_in_f64(p.tile, given.share));
+        u64 begin = block_uniform(divided_in_f64(p.tile, given.share));
         u32 row = p.inside ? (u32)divided_in_f64(p.tile - begin * given.share + p.k, given.share) : 0, each_step = (u32)given.step;
-        const C *mean_of = given.statistics + of_block(part_of<T>(given.shape, p.part).sample * given.step + begin), *rstd_of = mean_of + given.rows;
+        const C *mean_of = given.statistics + block_uniform(part_of<T>(given.shape, p.part).sample * given.step + begin), *rstd_of = mean_of + given.rows;
         // On a CPU, where a thread has all of a part: sums of each place in a piece, and of not too many elements.
         constexpr u32 PLACES = ONE_THREAD ? LANES<T> : 1, SPAN = 2048;
         Pair<C> sum{(C)0, (C)0}, near[PLACES] = {};
@@ -393,7 +385,7 @@ __global__ __launch_bounds__(256) RDNA_WAVES((!is_same<T, f64>::value)) void cha
             u32 of = n * each_step + row;
             C mean = vector_at<1>(mean_of, of).lane[0], rstd = vector_at<1>(rstd_of, of).lane[0];
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j % 4 == 0) a = anew(a, near[0].a), d = anew(d);
+                if (j % 4 == 0) a = recompute_after(near[0].a, a), d = recompute_from(d);
                 C g = load(d.lane[j]);
                 near[j % PLACES] = Plus()(near[j % PLACES], Pair<C>{g * (((C)load(a.lane[j]) - mean) * rstd), g});
             }
@@ -403,7 +395,7 @@ __global__ __launch_bounds__(256) RDNA_WAVES((!is_same<T, f64>::value)) void cha
         flush();
         sum = channel_reduce(p, sum, Plus());
         if (!p.inside || p.strip != 0) return;
-        const SumsGiven<T> to = parameters(all);
+        const SumsGiven<T> to = reload_parameters(all);
         u64 at = p.part * to.shape.channels + p.channel();
         to.partial[at] = sum.a;
         to.partial[to.shape.parts * to.shape.channels + at] = sum.b;
@@ -438,7 +430,7 @@ __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_backward(u64 
             Vector<T, WIDTH> out;
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j % 4 == 0) a = anew(a, last), d = anew(d);
+                if (j % 4 == 0) a = recompute_after(last, a), d = recompute_from(d);
                 C v = load(a.lane[j]), g = load(d.lane[j]);
                 last = scale * (g - shift) - slope * (v - mean);
                 out.lane[j] = store<T>::from(last);

@@ -13,9 +13,7 @@ __global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void b
 template <bool ONE, class T> DEVICE void read_piece(const T *from, Vector<T, LANES<T>> &piece) {
     if constexpr (ONE) {
         T value = *from;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 j = 0; j < LANES<T>; ++j) piece.lane[j] = value;
     } else {
         piece = piece_of(from, 0);
@@ -32,16 +30,14 @@ template <class T> struct StridedGiven {
 template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(const StridedGiven<T> &given) {
     constexpr u32 WIDTH = LANES<T>;
     for_each(given.n / WIDTH, [=](u64 index) {
-        const StridedGiven<T> p = parameters(given); // kept, they and what divides by the shape take too many scalar registers
+        const StridedGiven<T> p = reload_parameters(given); // kept, they and what divides by the shape take too many scalar registers
         Offsets<2> at = offsets_of(p.m, (u32)index * WIDTH);
         Vector<T, WIDTH> x, y;
         read_piece<ONE_A>(p.a + at.at[0], x);
         read_piece<ONE_B>(p.b + at.at[1], y);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) {
-            if (j != 0 && j % 4 == 0) x = anew(x), y = anew(y); // four after the other four: the registers of eight powers are not to be had
+            if (j != 0 && j % 4 == 0) x = recompute_from(x), y = recompute_from(y); // four after the other four: the registers of eight powers are not to be had
             x.lane[j] = store<T>::from(Op::apply(load(x.lane[j]), load(y.lane[j])));
         }
         reinterpret_cast<Vector<T, WIDTH> *>(p.out)[index] = x;

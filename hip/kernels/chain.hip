@@ -16,7 +16,7 @@ struct Fill { // with b
     template <class C> static DEVICE C apply(C, C b) { return b; }
 };
 
-// As `Step` in `hip/src/chain.rs`: two operands' addresses, the second's own bits where it is a scalar, and the
+// As `Step` in `hip/src/launch/steps.rs`: two operands' addresses, the second's own bits where it is a scalar, and the
 // result's; a first operand that is a scalar is none. All tensors begin at 16-byte boundaries; a result may take an
 // operand's place.
 struct Step {
@@ -97,7 +97,7 @@ template <class T> DEVICE void read_lanes(u64 tensor, u32 first, u32 n, Lanes<T>
         lanes = *reinterpret_cast<const Lanes<T> *>(from + first);
         return;
     }
-#pragma unroll
+    UNROLLED
     for (u32 j = 0; j < WIDTH<T>; ++j) {
         if (first + j < n) lanes.lane[j] = from[first + j];
     }
@@ -108,7 +108,7 @@ template <class T> DEVICE void write_lanes(u64 tensor, u32 first, u32 n, const L
         *reinterpret_cast<Lanes<T> *>(to + first) = lanes;
         return;
     }
-#pragma unroll
+    UNROLLED
     for (u32 j = 0; j < WIDTH<T>; ++j) {
         if (first + j < n) to[first + j] = lanes.lane[j];
     }
@@ -124,7 +124,7 @@ template <class T> __global__ void chain(Chain given) {
             u32 first = (u32)piece * WIDTH<T>;
             Lanes<T> last = {}, before_last = {};
             for (u32 s = 0; s < count; ++s) {
-                const Step &step = parameters(given).step[s];
+                const Step &step = reload_parameters(given).step[s];
                 Lanes<T> x = step.source_a == LAST ? last : before_last, y = step.source_b == LAST ? last : before_last;
                 if (step.source_a == IN_MEMORY) read_lanes(step.a, first, n, x);
                 if (step.source_b == IN_MEMORY) read_lanes(step.b, first, n, y);
@@ -132,7 +132,7 @@ template <class T> __global__ void chain(Chain given) {
                 C value = (C)bit_cast<f32>((u32)step.b);
                 before_last = last;
                 with_functor(step.functor, [&](auto op) {
-#pragma unroll
+                    UNROLLED
                     for (u32 j = 0; j < WIDTH<T>; ++j) {
                         C b = scalar ? value : (C)load(y.lane[j]);
                         last.lane[j] = store<T>::from(op.apply((C)load(x.lane[j]), b));

@@ -216,7 +216,7 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
     Given<T> given{batch, parts, p, grad, x, out};
     u64 blocks = (u64)parts * p.groups * ((p.oc + CHANNELS - 1) / CHANNELS) * p.ic * p.kd * p.kh * p.kw;
     for_each_row(blocks, [=](u64 row) {
-        const Given<T> &g = parameters(given);
+        const Given<T> &g = reload_parameters(given);
         const Convolution p = g.p;
         const T *grad = g.grad, *x = g.x;
         u32 tiles = (p.oc + CHANNELS - 1) / CHANNELS, window = p.kd * p.kh * p.kw;
@@ -283,7 +283,7 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
                 for (u32 k = 0; k < CHANNELS; ++k) sum[k] += value * load(l.grad[(k < held ? k : held - 1) * plane + (u32)o]);
             }
         }
-        for (u32 k = 0; k < CHANNELS; ++k) sum[k] = block_reduce(sum[k], [](C a, C b) { return a + b; });
+        for (u32 k = 0; k < CHANNELS; ++k) sum[k] = block_reduce(sum[k], Plus());
         if (threadIdx.x == 0) {
             u64 to = part * total + (((u64)group * p.oc + channel) * p.ic + c) * window + tap;
             for (u32 k = 0; k < held; ++k) g.out[to + (u64)k * p.ic * window] = sum[k];

@@ -38,28 +38,22 @@ template <class T> struct Squares {
             if (r >= height || c >= width) continue;
             Vector<T, V> x[V];
             u64 at = c * column_stride + r; // one place at a time, not the addresses of all
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 k = 0; k < V; ++k) {
                 x[k] = *reinterpret_cast<const Vector<T, V> *>(from + at);
-                at = anew(at + column_stride);
+                at = recompute_from(at + column_stride);
             }
             at = r * out_stride + c;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 k = 0; k < V; ++k) {
                 Vector<T, V> y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 j = 0; j < V; ++j) {
-                    x[j] = anew(x[j]); // nor all of what is written
+                    x[j] = recompute_from(x[j]); // nor all of what is written
                     y.lane[j] = x[j].lane[k];
                 }
                 *reinterpret_cast<Vector<T, V> *>(to + at) = y;
-                at = anew(at + out_stride);
+                at = recompute_from(at + out_stride);
             }
         }
     }
@@ -124,9 +118,7 @@ struct Parts {
 // Element i's offsets on both sides.
 DEVICE Offsets<2> offsets_in(const Part &part, u32 i) {
     Offsets<2> o = {};
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 d = PART_DIMS; d-- > 0;) {
         if (d < part.rank) {
             u32 quotient = d > 0 ? i / part.shape[d] : 0;

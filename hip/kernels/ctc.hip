@@ -152,7 +152,7 @@ __global__ void ctc_alpha(u64 batch, u32 steps, u32 classes, u32 labels, u32 bla
                           T *loss) {
     Given<T> given{batch, steps, classes, labels, blank, kept, log_probs, targets, input_lengths, target_lengths, flag, alpha, loss};
     for_each_row(batch, [=](u64 n) {
-        const Given<T> &g = parameters(given);
+        const Given<T> &g = reload_parameters(given);
         Sequence<T> q = sequence(g.batch, n, g.steps, g.classes, g.labels, g.blank, g.log_probs, g.targets, g.input_lengths, g.target_lengths);
         check(q, g.steps, g.labels, g.input_lengths, g.target_lengths, g.flag);
         u32 most = 2 * g.labels + 1;
@@ -228,9 +228,7 @@ __global__ void ctc_posterior(u64 batch, u32 steps, u32 classes, u32 labels, u32
 // Of a step, sums of states' probabilities relative to the greatest: of all, and of those that are blanks.
 template <class C> struct Passed {
     C all, blanks;
-};
-struct Together {
-    template <class C> DEVICE Passed<C> operator()(Passed<C> a, Passed<C> b) const { return Passed<C>{a.all + b.all, a.blanks + b.blanks}; }
+    DEVICE Passed operator+(Passed other) const { return Passed{all + other.all, blanks + other.blanks}; }
 };
 
 // The gradient of the log-probabilities [steps, batch, classes]: of each class, minus the probability that an
@@ -259,7 +257,7 @@ __global__ void ctc_gradient(u64 batch, u32 steps, u32 classes, u32 labels, u32 
             C share = p[s] = math::exp(p[s] - top);
             return Passed<C>{share, s % 2 == 0 || q.label((u32)s) == (i64)blank ? share : (C)0};
         };
-        Passed<C> sums = block_reduce_range(q.states, Passed<C>{(C)0, (C)0}, passed, Together());
+        Passed<C> sums = block_reduce_range(q.states, Passed<C>{(C)0, (C)0}, passed, Plus());
         sync_threads(); // a label's states are read by another thread
         C g = -load(loss_grad[n]) / sums.all;
         if (threadIdx.x == 0) to[blank] = store<T>::from(g * sums.blanks);

@@ -72,7 +72,7 @@ template <class T> struct Pixels {
 };
 template <class T> DEVICE Pixels<T> pixels(const T *plane, const i32 (&at)[4]) {
     Pixels<T> p;
-#pragma unroll
+    UNROLLED
     for (i32 c = 0; c < 4; ++c) p.value[c] = at[c] < 0 ? (compute_t<T>)0 : (compute_t<T>)load(plane[at[c]]);
     return p;
 }
@@ -177,7 +177,7 @@ __global__ void deform_x_backward(u64 batch, u32 channels, u32 groups, u32 parts
                 u64 channel = (u64)group * members + c;
                 C g = load(grad[channel * each + at]) * tap.mask;
                 C *to = x_grad + (place.image * channels + channel) * plane;
-#pragma unroll
+                UNROLLED
                 for (i32 corner = 0; corner < 4; ++corner) {
                     i32 pixel = tap.point.at[corner];
                     if (pixel >= 0) atomic_add(to + pixel, share(tap.point, corner) * g);

@@ -134,9 +134,6 @@ template <class T> __global__ void fft_store(u64 outer, u64 len, u64 inner, u64 
     });
 }
 
-// Loops of a known count: the host's compiler vectorises around them only where they are gone.
-#define UNROLLED _Pragma("GCC unroll 8")
-
 // The transform of R values; root[j] is exp(-2 pi i j / R).
 template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C (&root_re)[R], const C (&root_im)[R]) {
     if constexpr (R == 2) {
@@ -155,17 +152,17 @@ template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C 
         constexpr u32 H = R / 2;
         C sum_re[H], sum_im[H], difference_re[H], difference_im[H];
         C zero_re = re[0], zero_im = im[0];
-        UNROLLED
+        UNROLLED_EVERYWHERE
         for (u32 j = 1; j <= H; ++j) {
             sum_re[j - 1] = re[j] + re[R - j], sum_im[j - 1] = im[j] + im[R - j];
             difference_re[j - 1] = re[j] - re[R - j], difference_im[j - 1] = im[j] - im[R - j];
         }
-        UNROLLED
+        UNROLLED_EVERYWHERE
         for (u32 j = 0; j < H; ++j) re[0] += sum_re[j], im[0] += sum_im[j];
-        UNROLLED
+        UNROLLED_EVERYWHERE
         for (u32 k = 1; k <= H; ++k) {
             C a_re = zero_re, a_im = zero_im, b_re = (C)0, b_im = (C)0;
-            UNROLLED
+            UNROLLED_EVERYWHERE
             for (u32 j = 1; j <= H; ++j) {
                 a_re += sum_re[j - 1] * root_re[j * k % R], a_im += sum_im[j - 1] * root_re[j * k % R];
                 b_re += difference_im[j - 1] * root_im[j * k % R], b_im += difference_re[j - 1] * root_im[j * k % R];
@@ -181,11 +178,11 @@ template <u32 R, class C>
 DEVICE void stage_point(const C *in_re, const C *in_im, u64 hop, C *out_re, C *out_im, u64 stride, const C (&w_re)[R], const C (&w_im)[R],
                         const C (&root_re)[R], const C (&root_im)[R]) {
     C re[R], im[R];
-    UNROLLED
+    UNROLLED_EVERYWHERE
     for (u32 j = 0; j < R; ++j) re[j] = in_re[j * hop], im[j] = in_im[j * hop];
     butterfly<R>(re, im, root_re, root_im);
     out_re[0] = re[0], out_im[0] = im[0];
-    UNROLLED
+    UNROLLED_EVERYWHERE
     for (u32 k = 1; k < R; ++k) {
         out_re[k * stride] = re[k] * w_re[k] - im[k] * w_im[k];
         out_im[k * stride] = re[k] * w_im[k] + im[k] * w_re[k];
@@ -209,7 +206,7 @@ __global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table
                 INDEPENDENT
                 for (u32 c = 0; c < width; ++c) {
                     C w_re[R], w_im[R];
-                    UNROLLED
+                    UNROLLED_EVERYWHERE
                     for (u32 k = 1; k < R; ++k) w_re[k] = table_re[(first + c) * k * step], w_im[k] = table_im[(first + c) * k * step];
                     stage_point<R>(in_re + from + c * stride, in_im + from + c * stride, hop, out_re + to + c * R * stride, out_im + to + c * R * stride,
                                    stride, w_re, w_im, root_re, root_im);

@@ -82,9 +82,7 @@ __global__ __launch_bounds__(256) void interpolate_table(u32 ih, u32 iw, u32 oh,
         i32 before = taps_before(mode), count = 2 * (before + 1), first = index_of(base - (f64)before);
         i32 low = inside(first, size), high = inside(first + count - 1, size);
         // One weight after the other: a dozen sines in f64 side by side do not fit into the registers.
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+        ROLLED
         for (i32 k = 0; k < count; ++k) {
             // Lanczos leaves out what is past the ends; the others repeat the border.
             bool counts = mode <= BICUBIC || (first + k >= 0 && first + k < size);
@@ -202,14 +200,10 @@ template <class C, i32 N> DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, 
     }
     if constexpr (N == 6) {
         sum = 0.0;
-#if !COMPILER_HOST
-#pragma unroll // with a known k the taps stay in registers
-#endif
+        UNROLLED // with a known k the taps stay in registers
         for (i32 k = 0; k < N; ++k) sum += weight[k];
     }
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (i32 k = 0; k < N; ++k) {
         f64 position = first + (f64)k;
         // Of the other modes the point itself was reflected.
@@ -250,15 +244,11 @@ __global__ __launch_bounds__(256) void grid_sample_2d(u64 batch, u32 channels, u
         for (u64 channel = rest - n * groups; channel < channels; channel += groups) {
             u64 plane = n * channels + channel;
             C sum = (C)0;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (i32 r = 0; r < N; ++r) {
                 if (r >= rows.count) break;
                 C part = (C)0;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (i32 c = 0; c < N; ++c) {
                     if (c >= columns.count) break;
                     bool zero = rows.index[r] < 0 || columns.index[c] < 0;

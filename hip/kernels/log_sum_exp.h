@@ -2,16 +2,6 @@
 #pragma once
 #include "rows.h"
 
-template <class C> constexpr C INFINITE = (C)__builtin_inff();
-
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-// NaN may lose here: it comes back with the sum.
-struct Larger {
-    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
-};
-
 // Whose work a row is: a thread's, a warp's or a block's. `reduce` gives all of them op over their values.
 struct Alone {
     static DEVICE u32 lane() { return 0; }
@@ -19,7 +9,7 @@ struct Alone {
     template <class F> static DEVICE void for_each_own(u64 rows, F f) { for_each(rows, f); }
 };
 struct OfWarp {
-    static DEVICE u32 first() { return of_warp(threadIdx.x / (u32)warpSize) * (u32)warpSize; }
+    static DEVICE u32 first() { return warp_uniform(threadIdx.x / (u32)warpSize) * (u32)warpSize; }
     static DEVICE u32 lane() { return threadIdx.x - first(); }
     static DEVICE u32 lanes() {
         u32 rest = blockDim.x - first();
@@ -27,7 +17,7 @@ struct OfWarp {
     }
     template <class C, class Op> static DEVICE C reduce(C value, Op op) { return warp_reduce(value, op); }
     template <class F> static DEVICE void for_each_own(u64 rows, F f) {
-        u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize, warp = of_warp(threadIdx.x / (u32)warpSize);
+        u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize, warp = warp_uniform(threadIdx.x / (u32)warpSize);
         for (u64 row = (u64)blockIdx.x * warps + warp; row < rows; row += (u64)gridDim.x * warps) f(row);
     }
 };
@@ -68,23 +58,17 @@ template <class C> struct Total {
 // Element k is one of the row's where first + k < len; others are -inf.
 template <class C, u32 N> DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summed, Total<C> &total) {
     C before = max;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 k = 0; k < N; ++k) max = Larger()(max, v[k]);
     if (summed) total.raise(before, max);
     sum *= math::exp(before - max);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 k = 0; k < N; ++k) {
         if (k % (16 / sizeof(C)) == 0) before = sum; // not more exponentials at a time, for the registers' sake
-        sum += math::exp(anew(v[k], before) - max);
+        sum += math::exp(recompute_after(before, v[k]) - max);
     }
     if (!summed) return;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 k = 0; k < N; ++k) {
         if (first + k >= len) continue;
         total.sum += v[k] - max;
@@ -125,41 +109,29 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
         C max = e.max, sum = (C)0;
         Total<C> total{(C)0, 0};
         if (skip == 0) {
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+            ROLLED
             for (; base + PIECES * step <= end; base += PIECES * step) {
                 C v[PIECES * WIDTH];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 p = 0; p < PIECES; ++p) {
                     Vector<T, WIDTH> piece = piece_of(x, (i64)(base + at + p * step));
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                    UNROLLED
                     for (u32 j = 0; j < WIDTH; ++j) v[p * WIDTH + j] = (C)load(piece.lane[j]);
                 }
                 enter(v, 0, PIECES * WIDTH, max, sum, summed, total);
             }
         }
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+        ROLLED
         for (; base < end; base += step) {
             C v[WIDTH];
             u64 first = base + at - skip; // before the row: past every length
             bool whole = first < len && first + WIDTH <= len;
             if (whole) {
                 Vector<T, WIDTH> piece = piece_of(x, (i64)first);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 j = 0; j < WIDTH; ++j) v[j] = (C)load(piece.lane[j]);
             } else {
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 j = 0; j < WIDTH; ++j) v[j] = first + j < len ? (C)load(x[first + j]) : -INFINITE<C>;
             }
             enter(v, first, len, max, sum, summed, total);
@@ -179,9 +151,7 @@ template <class Scope, class C, class F> DEVICE C own_sum(u64 n, C zero, F f) {
     if constexpr (ONE_THREAD) {
         sum = block_reduce_range(n, zero, f, Plus());
     } else {
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+        ROLLED
         for (u64 i = Scope::lane(); i < n; i += Scope::lanes()) sum += f(i);
     }
     return sum;

@@ -12,9 +12,7 @@
 // Losses, and what they are divided by where the host does not know it.
 template <class C> struct Sums {
     C loss, weight;
-};
-struct Join {
-    template <class C> DEVICE Sums<C> operator()(Sums<C> a, Sums<C> b) const { return Sums<C>{a.loss + b.loss, a.weight + b.weight}; }
+    DEVICE Sums operator+(Sums other) const { return Sums{loss + other.loss, weight + other.weight}; }
 };
 
 // What a thread adds up rows in. On a CPU, where a thread may have millions of them, f32 would lose them.
@@ -34,7 +32,7 @@ template <class T, class S, class C> DEVICE void conclude(Sums<S> all, f64 divis
 
 // From each thread's sums. All threads of the launch call it once.
 template <class T, class S, class C> DEVICE void finish(Sums<S> mine, f64 divisor, C *partial, C *weight, T *out) {
-    Sums<S> block = block_reduce(mine, Join());
+    Sums<S> block = block_reduce(mine, Plus());
     if (threadIdx.x != 0) return;
     if (gridDim.x == 1) {
         conclude(block, divisor, weight, out);
@@ -48,7 +46,7 @@ template <class T, class S, class C> DEVICE void finish(Sums<S> mine, f64 diviso
 template <class T> __global__ void loss_total(u64 parts, const compute_t<T> *partial, compute_t<T> *weight, f64 divisor, T *out) {
     using C = compute_t<T>;
     auto part = [=](u64 i) { return Sums<C>{partial[2 * i], partial[2 * i + 1]}; };
-    Sums<C> all = block_reduce_range(parts, Sums<C>{(C)0, (C)0}, part, Join());
+    Sums<C> all = block_reduce_range(parts, Sums<C>{(C)0, (C)0}, part, Plus());
     if (threadIdx.x == 0) conclude(all, divisor, weight, out);
 }
 
@@ -100,9 +98,9 @@ template <class C, class I> DEVICE Label<C> label_of(I target, u64 len, const C 
     // All of them by constant places: where a place is computed, each thread has its copy in memory. AMD's compiler
     // reads the kernel's own by any place, and unrolled they fill its scalar registers.
 #if COMPILER_NVIDIA
-#pragma unroll
-#elif COMPILER_AMD
-#pragma unroll 1
+    UNROLLED
+#else
+    ROLLED
 #endif
     for (u32 k = 0; k < MAX_PADS; ++k) padded = padded || (k < pads && (u64)(i64)target == pad.token[k]);
     if (!valid && !padded) raise_index(flag, target, len);
@@ -144,21 +142,21 @@ template <class Scope, class T, class I> DEVICE void logits_loss(const Scored<T,
     using C = compute_t<T>;
     RowSums<C> mine{};
     for_each_row_of<Scope>(given.rows, [&](u64 row) {
-        const Scored<T, I> &g = parameters(given);
+        const Scored<T, I> &g = reload_parameters(given);
         u64 len = g.len;
         const T *from = g.x + row * len;
         Label<C> label = label_of(g.targets[row], len, g.weights, g.pads, pad, g.flag);
         C target = (C)load(from[label.at]), spread = (C)0;
         bool leads = Scope::lane() == 0, summed = g.smoothing >= (C)0 && g.weights == nullptr;
         Norm<C> e = norm_of<Scope>(len, from, summed);
-        const Scored<T, I> &again = parameters(given);
+        const Scored<T, I> &again = reload_parameters(given);
         const C *weights = again.weights;
         if (leads) reinterpret_cast<Softmax<C> *>(again.saved)[row] = Softmax<C>{e.max, (C)1 / e.sum};
         if (summed) spread = leads ? e.own_total - (C)len * e.log_sum : e.own_total;
         else if (again.smoothing >= (C)0) spread = own_sum<Scope>(len, (C)0, [=](u64 i) { return e.log_p((C)load(from[i])) * weights[i]; });
         add_row(mine, leads, len, label, again.smoothing, e.log_p(target), spread);
     });
-    const Scored<T, I> &g = parameters(given);
+    const Scored<T, I> &g = reload_parameters(given);
     finish(mine, g.divisor, g.partial, g.saved + 2 * g.rows, g.out);
 }
 
@@ -326,9 +324,7 @@ template <class T, class F, class... In> DEVICE void map_both_ways(u64 n, T *by_
     for_each(vectors, [=](u64 v) {
         auto each = [&](Vector<In, WIDTH>... x) {
             Vector<T, WIDTH> to_a, to_b;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 k = 0; k < WIDTH; ++k) {
                 compute_t<T> value = f(load(x.lane[k])...);
                 to_a.lane[k] = store<T>::from(value);

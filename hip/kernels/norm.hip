@@ -11,10 +11,6 @@
 #define WAVES
 #endif
 
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-
 // Sums over a row of d = x - first and of d^2. `first` is the row's first element, mostly near the mean: a large mean
 // costs no precision, and one reduction gives both. If it proves far from the mean, a second pass takes the mean as
 // `first`.
@@ -87,7 +83,7 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         for (bool again = false;; again = true) {
             Shifted<C> mine{(C)0, (C)0};
             C first = mean;
-            for_each_of_row(Team{anew(threadIdx.x), blockDim.x}, len, [&](u64, T x) { mine.take((C)load(x) - first); }, from);
+            for_each_of_row(Team{recompute_from(threadIdx.x), blockDim.x}, len, [&](u64, T x) { mine.take((C)load(x) - first); }, from);
             Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
             mean = first + of.off, scale = of.rstd;
             if (!CENTRED || again || !far_from_mean(of.off, of.rstd)) break;
@@ -133,7 +129,7 @@ template <class T, class P>
 __global__ WAVES void layer_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, const P *beta, f64 epsilon, T *out) {
     LayerNorm<T, P> given{rows, len, x, gamma, beta, epsilon, out};
     for_each_row(rows, [=](u64 row) {
-        const LayerNorm<T, P> p = parameters(given);
+        const LayerNorm<T, P> p = reload_parameters(given);
         layer_norm_row<true>(p.len, p.x + row * p.len, p.gamma, p.beta, p.epsilon, p.out + row * p.len);
     });
 }
@@ -187,7 +183,7 @@ __global__ WAVES void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial
                                       T *out) {
     GroupNorm<T, P> given{rows, len, groups, spatial, x, gamma, beta, epsilon, out};
     for_each_row(rows, [=](u64 row) {
-        const GroupNorm<T, P> p = parameters(given);
+        const GroupNorm<T, P> p = reload_parameters(given);
         group_norm_row<true>(row, p.len, p.groups, p.spatial, p.x, p.gamma, p.beta, p.epsilon, p.out);
     });
 }
@@ -203,7 +199,7 @@ __global__ void group_norm_repair(u64 rows, u64 len, u64 groups, u64 spatial, co
                                   const T *rstd, f64 epsilon, T *out) {
     GroupNormRepair<T> given{rows, len, groups, spatial, x, gamma, beta, mean, rstd, epsilon, out};
     repair(rows, mean, rstd, [=](u64 row) {
-        const GroupNormRepair<T> p = parameters(given);
+        const GroupNormRepair<T> p = reload_parameters(given);
         group_norm_row<false>(row, p.len, p.groups, p.spatial, p.x, p.gamma, p.beta, p.epsilon, p.out);
     });
 }

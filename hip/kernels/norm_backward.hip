@@ -11,10 +11,6 @@
 #include "prelude.h"
 #include "rows.h"
 
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-
 // gamma of element i. Each element has its own (PerElement), or `spatial` neighbours share one (PerChannel); where
 // there is no gamma it is 1. `piece` is gamma of WIDTH neighbours. A kernel that goes through a piece of a row asks
 // for AT_ONCE of them at a time: 16 bytes, since more leave too few registers.
@@ -57,8 +53,8 @@ template <class P> struct PerChannel {
 template <u32 N, class C> DEVICE void block_sums(C (&value)[N], u32 turn) {
     SHARED(C, partial, 2 * 32 * N); // a block has at most 1024 threads, a warp at least 32
     C *of_turn = partial + turn % 2 * 32 * N;
-    u32 lane = anew(threadIdx.x) % (u32)warpSize, warps = blockDim.x / (u32)warpSize;
-    auto exchange = [=](C kept, C given, u32 distance) { return kept + shuffle(given, (i32)(anew(lane) ^ distance)); };
+    u32 lane = recompute_from(threadIdx.x) % (u32)warpSize, warps = blockDim.x / (u32)warpSize;
+    auto exchange = [=](C kept, C given, u32 distance) { return kept + shuffle(given, (i32)(recompute_from(lane) ^ distance)); };
     auto lanes_alike = [=](C sum) { // over the lanes that have the same remainder by N
         for (u32 distance = N; distance < (u32)warpSize; distance *= 2) sum = exchange(sum, sum, distance);
         return sum;
@@ -92,21 +88,17 @@ template <class C> struct Statistics {
 // sums are some 32 registers.
 template <class T> constexpr u32 KEPT = 32 / (LANES<T> * sizeof(compute_t<T>));
 
-// Whether a row's x and dy stay in registers until its sums are known. On RDNA 1, whose 20 waves leave 48 registers
-// each, they don't fit beside the sums of columns where rows are CENTRED or gamma's elements are WIDER: they are read
-// again, from cache.
-#if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
+// Whether a row's x and dy stay in registers until its sums are known, and whether a second pass over rows fits the
+// registers that all of a SIMD's waves leave. On RDNA 1 x and dy don't fit beside the sums of columns where rows are
+// CENTRED or gamma's elements are WIDER: they are read again, from cache.
+#if MOST_WAVES == 20
 template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = !(SUMS && (CENTRED || WIDER));
-#else
-template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = true;
-#endif
-
-// Whether a second pass over rows fits the registers that all of a SIMD's waves leave.
-#if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
 template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) == 4;
 #elif __gfx1102__
+template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = true;
 template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4 && sizeof(P) <= sizeof(T);
 #else
+template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = true;
 template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4;
 #endif
 
@@ -163,10 +155,8 @@ template <class I, class T, class Gamma, class C>
 DEVICE Slope<C> sums_again(u32 turn, C mean, I len, const T *x, const T *dy, Gamma gamma, C epsilon) {
     RowSums<true, C> of_row;
     of_row.start = mean;
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
-    for (I i = anew(threadIdx.x); i < len; i += blockDim.x) {
+    ROLLED
+    for (I i = recompute_from(threadIdx.x); i < len; i += blockDim.x) {
         of_row.add(load(x[i]), (C)load(dy[i]) * (C)load(gamma.template piece<1>(i).lane[0]));
     }
     return of_row.over_block(turn, (C)1 / (C)len, epsilon);
@@ -182,11 +172,9 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
     Vector<T, WIDTH> kept[PIECES], kept_grad[PIECES];
     C dgamma[HELD] = {}, dbeta[HELD] = {}, part = (C)1 / (C)len;
     auto for_each_piece = [=](auto f) {
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 p = 0; p < PIECES; ++p) {
-            u32 first = (p * blockDim.x + anew(threadIdx.x)) * WIDTH;
+            u32 first = (p * blockDim.x + recompute_from(threadIdx.x)) * WIDTH;
             if (first < len) f(p, first);
         }
     };
@@ -211,26 +199,26 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
                 auto a = kept[p], b = kept_grad[p];
                 auto factor = scale.template piece<AT_ONCE>(first);
                 for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, of_row.last()), b = anew(b), factor = anew(factor);
-                    if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, of_row.last()));
+                    if (j != 0 && j % TOGETHER<SUMS> == 0) a = recompute_after(of_row.last(), a), b = recompute_from(b), factor = recompute_from(factor);
+                    if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(recompute_after(of_row.last(), first + j));
                     of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j % AT_ONCE]));
                 }
             });
             slope = of_row.over_block(turn, part, epsilon);
-            if (last || !of_warp(far_from_mean(slope.mean - start, slope.rstd))) break; // all of the block or none
+            if (last || !warp_uniform(far_from_mean(slope.mean - start, slope.rstd))) break; // all of the block or none
             start = slope.mean;
             ++turn;
         }
         for_each_piece([&](u32 p, u32 first) {
             if constexpr (!KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
-            auto a = anew(kept[p]), b = anew(kept_grad[p]);
+            auto a = recompute_from(kept[p]), b = recompute_from(kept_grad[p]);
             auto factor = scale.template piece<AT_ONCE>(first);
             Vector<T, WIDTH> out, more = {};
             if (ONTO<T> && onto != nullptr) more = vector_at<WIDTH>(onto + row * len, first);
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
-                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, last));
+                if (j != 0 && j % TOGETHER<SUMS> == 0) a = recompute_after(last, a), b = recompute_from(b), factor = recompute_from(factor);
+                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(recompute_after(last, first + j));
                 C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
                 if constexpr (SUMS) dgamma[p * WIDTH + j] += d * normal, dbeta[p * WIDTH + j] += d;
                 last = slope(normal, d, load(factor.lane[j % AT_ONCE]));
@@ -260,9 +248,7 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
     constexpr u32 AT_ONCE = Gamma::template AT_ONCE<WIDTH>;
     C part = (C)1 / (C)len;
     auto for_each_piece = [=](auto f) {
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+        ROLLED
         for (I first = threadIdx.x * WIDTH; first < len; first += blockDim.x * WIDTH) f(first);
     };
     if constexpr (SUMS) {
@@ -284,13 +270,13 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
             auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first);
             auto factor = scale.template piece<AT_ONCE>(first);
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, of_row.last()), b = anew(b), factor = anew(factor);
-                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, of_row.last()));
+                if (j != 0 && j % TOGETHER<SUMS> == 0) a = recompute_after(of_row.last(), a), b = recompute_from(b), factor = recompute_from(factor);
+                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(recompute_after(of_row.last(), first + j));
                 of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j % AT_ONCE]));
             }
         });
         auto slope = of_row.over_block(turn, part, epsilon);
-        if (CENTRED && of_warp(far_from_mean(slope.mean - of_row.start, slope.rstd))) { // all of the block or none
+        if (CENTRED && warp_uniform(far_from_mean(slope.mean - of_row.start, slope.rstd))) { // all of the block or none
             slope = sums_again(++turn, slope.mean, len, from, grad, scale, epsilon);
         }
         for_each_piece([&](I first) {
@@ -300,8 +286,8 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
             if (ONTO<T> && onto != nullptr) more = vector_at<WIDTH>(onto + row * len, first);
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
-                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, last));
+                if (j != 0 && j % TOGETHER<SUMS> == 0) a = recompute_after(last, a), b = recompute_from(b), factor = recompute_from(factor);
+                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(recompute_after(last, first + j));
                 C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
                 if constexpr (SUMS) {
                     if (sums.dgamma != nullptr) sums.dgamma[first + j] += d * normal;
@@ -463,9 +449,7 @@ template <class T> __global__ void sum_partials(u64 outer, u64 count, u64 len, c
                 u32 k = first + threadIdx.x % abreast;
                 C sum = (C)0;
                 if (strip < strips && k < width) {
-#if !COMPILER_HOST
-#pragma unroll 8 // as many loads on their way
-#endif
+                    UNROLLED_BY(8) // as many loads on their way
                     for (u64 r = strip; r < count; r += strips) sum += from[r * len + k];
                 }
                 sync_threads(); // the last tile's sums may still be read

@@ -63,33 +63,33 @@ DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count
 #else
     constexpr u32 WIDTH = vector_width(16 / max_size(sizeof(In), sizeof(Out)), (READ + WRITTEN) * max_size(sizeof(compute_t<In>), sizeof(compute_t<Out>)));
     u32 vectors = count / WIDTH;
-#pragma unroll 1
+    ROLLED
     for (u32 v = threadIdx.x; v < vectors; v += blockDim.x) {
         Vector<In, WIDTH> x[READ];
         Vector<Out, WIDTH> y[WRITTEN];
-#pragma unroll
+        UNROLLED
         for (u32 k = 0; k < READ; ++k) x[k] = vector_at<WIDTH>(in[k], v * WIDTH);
-#pragma unroll
+        UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) {
             compute_t<In> from[READ];
             compute_t<Out> to[WRITTEN];
-#pragma unroll
+            UNROLLED
             for (u32 k = 0; k < READ; ++k) from[k] = load(x[k].lane[j]);
             f(from, to);
-#pragma unroll
+            UNROLLED
             for (u32 k = 0; k < WRITTEN; ++k) y[k].lane[j] = store<Out>::from(to[k]);
         }
-#pragma unroll
+        UNROLLED
         for (u32 k = 0; k < WRITTEN; ++k) vector_at<WIDTH>(out[k], v * WIDTH) = y[k];
     }
-#pragma unroll 1
+    ROLLED
     for (u32 i = vectors * WIDTH + threadIdx.x; i < count; i += blockDim.x) {
         compute_t<In> from[READ];
         compute_t<Out> to[WRITTEN];
-#pragma unroll
+        UNROLLED
         for (u32 k = 0; k < READ; ++k) from[k] = load(in[k][i]);
         f(from, to);
-#pragma unroll
+        UNROLLED
         for (u32 k = 0; k < WRITTEN; ++k) out[k][i] = store<Out>::from(to[k]);
     }
 #endif
@@ -147,13 +147,9 @@ template <class T, u32 A, u32 READ, u32 WRITTEN, class Make>
 DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make make) {
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
         u64 address[READ + WRITTEN];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < READ; ++k) address[k] = table.row[at].address[k];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < WRITTEN; ++k) address[READ + k] = table.row[at].address[A - WRITTEN + k];
         compute_t<T> factor = factors == nullptr ? (compute_t<T>)1 : factors[at];
         map_piece<T, T, READ, WRITTEN>(address, begin, count, make(factor));
@@ -217,7 +213,7 @@ template <class T> __global__ void optim_squares(Table<1> table, compute_t<T> *s
                 C value = load(x[i]);
                 return value * value;
             },
-            [](C a, C b) { return a + b; });
+            Plus());
         if (threadIdx.x == 0) sums[piece] = sum;
     });
 }
@@ -226,7 +222,7 @@ template <class T> __global__ void optim_squares(Table<1> table, compute_t<T> *s
 template <class C> __global__ void optim_norms(Table<1> table, C most, const C *sums, C *factors) {
     for_each_row(table.rows, [&](u64 at) {
         u32 first = table.row[(u32)at].first;
-        C sum = block_reduce_range((u64)(table.end((u32)at) - first), (C)0, [=](u64 i) { return sums[first + i]; }, [](C a, C b) { return a + b; });
+        C sum = block_reduce_range((u64)(table.end((u32)at) - first), (C)0, [=](u64 i) { return sums[first + i]; }, Plus());
         C norm = math::sqrt(sum);
         if (threadIdx.x == 0) factors[at] = norm <= most ? (C)1 : most / norm; // NaN stays
     });

@@ -1,6 +1,7 @@
 // On the CPU device, rows of f16 converted by the CPU's own instruction (F16C) ahead of the loops that compute with
 // them: gcc before 14 does not vectorise it, and on integers a conversion takes longer than what most loops compute.
 #pragma once
+#include "prelude_types.h"
 
 // Whether rows of T are converted ahead.
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP && __F16C__

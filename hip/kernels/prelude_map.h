@@ -1,5 +1,7 @@
 // Element by element over contiguous and over strided operands.
 #pragma once
+#include "prelude_convert.h"
+#include "prelude_ranges.h"
 
 // out[i] = f(in[i]...) over contiguous arrays that begin at 16-byte boundaries: 16 bytes a thread and access for
 // the widest type. `f` takes the stored types' compute types and its result is stored as Out. `out` may be one of
@@ -19,9 +21,7 @@ template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out
         // By value, so that all is loaded before any of it is computed: across branches loads are not joined.
         auto each = [&](Vector<In, width>... x) {
             Vector<Out, width> y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 k = 0; k < width; ++k) y.lane[k] = store<Out>::from(f(load(x.lane[k])...));
             reinterpret_cast<Vector<Out, width> *>(out)[v] = y;
         };
@@ -90,9 +90,7 @@ template <u32 N, class F> DEVICE void strided_row(u64 first, i32 count, Offsets<
 // Each operand's offset of element i, in row-major order of m.shape.
 template <u32 N> DEVICE Offsets<N> offsets_of(const Strided<N> &m, u32 i) {
     Offsets<N> o = {};
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 d = MAX_DIMS; d-- > 0;) {
         if (d < m.rank) {
             u32 quotient = i / m.shape[d];
@@ -148,29 +146,30 @@ template <u32 N, class F> DEVICE void for_each_strided(const Strided<N> &m, u32 
 #endif
 }
 
-// 0, 1, .., the places of N operands.
-template <u32... K> struct Places {};
-template <u32 N> struct places;
-template <> struct places<1> {
-    using type = Places<0>;
-};
-template <> struct places<2> {
-    using type = Places<0, 1>;
-};
-template <u32 N, u32... K, class Out, class F, class... In>
-DEVICE void map_strided_at(Places<K...>, const Strided<N> &m, u32 n, Out *out, F f, const In *...in) {
+// out[i] = f(in[..]...): `out` contiguous, the rows of m those of the inputs, one or two. `f` takes compute types, and
+// its result is stored as Out. `out` may be an input where every element is its own.
+template <class Out, class F, class A> DEVICE void map_strided(const Strided<1> &m, u32 n, Out *out, F f, const A *a) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-    if constexpr (CONVERTED<Out> || (CONVERTED<In> || ...)) {
-        for_each_strided_row(m, n, [=](u32 first, u32 count, Offsets<N> base, Offsets<N> step) {
-            map_converted(count, out + first, f, Operand<In>{in + base.at[K], step.at[K]}...);
+    if constexpr (CONVERTED<Out> || CONVERTED<A>) {
+        for_each_strided_row(m, n, [=](u32 first, u32 count, Offsets<1> base, Offsets<1> step) {
+            map_converted(count, out + first, f, Operand<A>{a + base.at[0], step.at[0]});
         });
         return;
     }
 #endif
-    for_each_strided<N>(m, n, [=](u64 i, Offsets<N> at) { out[i] = store<Out>::from(f(load(in[at.at[K]])...)); });
+    for_each_strided(m, n, [=](u64 i, Offsets<1> at) { out[i] = store<Out>::from(f(load(a[at.at[0]]))); });
 }
-// out[i] = f(in[..]...): `out` contiguous, the rows of m those of the inputs. `f` takes compute types, and its result
-// is stored as Out. `out` may be an input where every element is its own.
-template <u32 N, class Out, class F, class... In> DEVICE void map_strided(const Strided<N> &m, u32 n, Out *out, F f, const In *...in) {
-    map_strided_at(typename places<N>::type(), m, n, out, f, in...);
+template <class Out, class F, class A, class B>
+DEVICE void map_strided(const Strided<2> &m, u32 n, Out *out, F f, const A *a, const B *b) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    if constexpr (CONVERTED<Out> || CONVERTED<A> || CONVERTED<B>) {
+        for_each_strided_row(m, n, [=](u32 first, u32 count, Offsets<2> base, Offsets<2> step) {
+            map_converted(count, out + first, f, Operand<A>{a + base.at[0], step.at[0]}, Operand<B>{b + base.at[1], step.at[1]});
+        });
+        return;
+    }
+#endif
+    for_each_strided(m, n, [=](u64 i, Offsets<2> at) {
+        out[i] = store<Out>::from(f(load(a[at.at[0]]), load(b[at.at[1]])));
+    });
 }

@@ -3,6 +3,25 @@
 // their polynomials are Chebyshev-Lawson fits in relative error (weights iterated on 2000 Chebyshev nodes, computed
 // with 50 digits), the error of each is given beside it. The others call the C library.
 #pragma once
+#include "prelude_types.h"
+
+// a / b, in 32 bits where both fit, as they mostly do. AMD GPUs have no instruction for either: a division of 32
+// bits takes them some 20 instructions, one of 64 bits over 100. An x86-64 core has both instructions, and a loop
+// without the branch vectorises.
+DEVICE u64 divided(u64 a, u64 b) {
+#if COMPILER_HOST
+    return a / b;
+#else
+    return (a | b) >> 32 == 0 ? (u32)a / (u32)b : a / b;
+#endif
+}
+
+// a / b of less than 2^53, where the quotient of f64 is right or one too great: for kernels whose scalar registers
+// a division of 64-bit integers would fill on AMD GPUs.
+DEVICE u64 divided_in_f64(u64 a, u64 b) {
+    u64 q = (u64)((f64)a / (f64)b);
+    return q * b > a ? q - 1 : q;
+}
 
 namespace math {
 

@@ -1,15 +1,26 @@
 // Reductions within a warp and within a block.
 #pragma once
+#include "prelude_device.h"
+#include "prelude_registers.h"
+
+// What reductions do with two values.
+struct Plus {
+    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
+};
+// A NaN may lose here. For sums of exponentials relative to the greatest value: in such a sum it comes back.
+struct Larger {
+    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
+};
 
 // op over the values of this warp's threads, in every one of them. Fixed order: the same bits on every run. Blocks
 // are whole warps.
 template <class T, class Op> DEVICE T warp_reduce(T value, Op op) {
-    u32 lane = anew(threadIdx.x);
+    u32 lane = recompute_from(threadIdx.x);
     // A lane that has no other `distance` above it takes one from the warp's start: what it makes of it is not
     // read. Places are made anew: AMD's compiler would keep all of them through a kernel's loops.
-#pragma unroll
+    UNROLLED
     for (u32 distance = 32; distance > 0; distance /= 2) {
-        if (distance < (u32)warpSize) value = op(value, shuffle(value, (i32)((anew(lane) + distance) % (u32)warpSize)));
+        if (distance < (u32)warpSize) value = op(value, shuffle(value, (i32)((recompute_from(lane) + distance) % (u32)warpSize)));
     }
     return shuffle(value, 0);
 }

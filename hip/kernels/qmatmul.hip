@@ -82,18 +82,18 @@ ONCE void micro(u32 depth, const f32 *left, const f32 *right, f32 *sum) {
     Lanes total[MICRO_ROWS][ACROSS] = {};
     for (u32 d = 0; d < depth; ++d) {
         Lanes y[ACROSS];
-#pragma GCC unroll 8
+        UNROLLED_EVERYWHERE
         for (u32 j = 0; j < ACROSS; ++j) __builtin_memcpy(&y[j], right + d * MICRO_COLUMNS + j * LANES, sizeof(Lanes));
-#pragma GCC unroll 8
+        UNROLLED_EVERYWHERE
         for (u32 i = 0; i < MICRO_ROWS; ++i) {
             Lanes x = left[d * MICRO_ROWS + i] - Lanes{}; // in every lane
-#pragma GCC unroll 8
+            UNROLLED_EVERYWHERE
             for (u32 j = 0; j < ACROSS; ++j) total[i][j] = multiply_add(x, y[j], total[i][j]);
         }
     }
-#pragma GCC unroll 8
+    UNROLLED_EVERYWHERE
     for (u32 i = 0; i < MICRO_ROWS; ++i) {
-#pragma GCC unroll 8
+        UNROLLED_EVERYWHERE
         for (u32 j = 0; j < ACROSS; ++j) {
             f32 *to = sum + i * TILE + j * LANES;
             Lanes before;
@@ -237,12 +237,12 @@ template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Ou
         // Interleaved, so that neighbouring threads read neighbouring words of shared memory.
         u32 ty = active ? part / SIDE : 0, tx = active ? part % SIDE : 0;
         f32 sum[MICRO][MICRO] = {};
-        for (u32 k0 = 0, k = parameters(given).z.k; k0 < k; k0 += DEPTH) {
+        for (u32 k0 = 0, k = reload_parameters(given).z.k; k0 < k; k0 += DEPTH) {
             sync_threads(); // the tiles of the step before may still be read
             // The parameters anew each time: both sides' do not fit into the scalar registers.
-            const Given<A, B, Out> &l = parameters(given);
+            const Given<A, B, Out> &l = reload_parameters(given);
             fetch(left_of(l, at), l.a, l.a_scales, row0, k0, k, x);
-            const Given<A, B, Out> &r = parameters(given);
+            const Given<A, B, Out> &r = reload_parameters(given);
             fetch(right_of(r, at), r.b, r.b_scales, col0, k0, k, y);
             sync_threads();
             for (u32 d = 0; d < DEPTH; ++d) {
@@ -254,7 +254,7 @@ template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Ou
                 }
             }
         }
-        const Given<A, B, Out> &g = parameters(given);
+        const Given<A, B, Out> &g = reload_parameters(given);
         Out *out = g.out + at * g.z.m * g.z.n;
         for (u32 i = 0; i < MICRO; ++i) {
             for (u32 j = 0; j < MICRO; ++j) {

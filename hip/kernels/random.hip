@@ -173,9 +173,7 @@ template <class C> DEVICE void turn(C s, C c, i32 q, C &sine, C &cosine) {
 // The powers by Horner, every step rounded.
 template <class C, u32 N> DEVICE C polynomial(const C (&coefficient)[N], C x) {
     C p = coefficient[0];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 k = 1; k < N; ++k) p = product(p, x) + coefficient[k];
     return p;
 }

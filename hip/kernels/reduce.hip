@@ -112,7 +112,7 @@ template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u6
             out[index] = store<To>::from(Op::leave(result, count));
         });
     } else {
-        u32 width = (u32)warpSize, warps = (blockDim.x + width - 1) / width, warp = of_warp(threadIdx.x / width);
+        u32 width = (u32)warpSize, warps = (blockDim.x + width - 1) / width, warp = warp_uniform(threadIdx.x / width);
         bool alone = rows * parts >= (u64)gridDim.x * warps; // enough for a warp each, which no barrier holds up
         u32 lanes = blockDim.x - warp * width < width ? blockDim.x - warp * width : width;
         Team team = alone ? Team{threadIdx.x % width, lanes} : whole_block();
@@ -186,9 +186,7 @@ DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, co
         Part part = part_of(index, len, parts);
         bool mine = group < down && vector < wide;
         A total[WIDTH];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < WIDTH; ++k) total[k] = Op::template identity<A>();
         if (mine) {
             const Vector<From, WIDTH> *from = reinterpret_cast<const Vector<From, WIDTH> *>(x + part.outer * len * inner) + vector;
@@ -196,16 +194,12 @@ DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, co
             u64 i = part.begin + group;
             while (i < part.end) {
                 A sum[WIDTH];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 k = 0; k < WIDTH; ++k) sum[k] = Op::template identity<A>();
                 u32 n = 0;
                 for (; n < SPAN && i + 3 * down < part.end; n += 4, i += 4 * down) {
                     Vector<From, WIDTH> a = from[i * wide], b = from[(i + down) * wide], c = from[(i + 2 * down) * wide], d = from[(i + 3 * down) * wide];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                    UNROLLED
                     for (u32 k = 0; k < WIDTH; ++k) {
                         A four = Op::join(Op::join(enter(a.lane[k]), enter(b.lane[k])), Op::join(enter(c.lane[k]), enter(d.lane[k])));
                         sum[k] = Op::join(sum[k], four);
@@ -213,20 +207,14 @@ DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, co
                 }
                 for (; n < SPAN && i < part.end; ++n, i += down) {
                     Vector<From, WIDTH> a = from[i * wide];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                    UNROLLED
                     for (u32 k = 0; k < WIDTH; ++k) sum[k] = Op::join(sum[k], enter(a.lane[k]));
                 }
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 k = 0; k < WIDTH; ++k) total[k] = Op::join(total[k], sum[k]);
             }
         }
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < WIDTH; ++k) {
             if (down > 1) {
                 sync_threads(); // what was there may still be read

@@ -28,24 +28,14 @@ template <u32 WIDTH, class T> DEVICE const Neighbours<T, WIDTH> &lanes_of(const 
     return *reinterpret_cast<const Neighbours<T, WIDTH> *>(row + first);
 }
 
-// A value that all threads of a warp have: AMD's compiler then keeps it, and what is computed of it, once for all
-// of them.
-DEVICE u32 of_warp(u32 value) {
-#if COMPILER_AMD
-    return (u32)__builtin_amdgcn_readfirstlane((i32)value);
-#else
-    return value;
-#endif
-}
-
 // The WIDTH elements from `first` on of a row that is aligned to as many. Where I has 32 bits the row has fewer
 // than 2^32 bytes: an address is then one register beside the row's own, which all threads share.
 template <u32 WIDTH, class I, class T> DEVICE const Vector<T, WIDTH> &vector_at(const T *row, I first) {
-    I offset = anew((I)(first * (I)sizeof(T)));
+    I offset = recompute_from((I)(first * (I)sizeof(T)));
     return *reinterpret_cast<const Vector<T, WIDTH> *>(reinterpret_cast<const u8 *>(row) + offset);
 }
 template <u32 WIDTH, class I, class T> DEVICE Vector<T, WIDTH> &vector_at(T *row, I first) {
-    I offset = anew((I)(first * (I)sizeof(T)));
+    I offset = recompute_from((I)(first * (I)sizeof(T)));
     return *reinterpret_cast<Vector<T, WIDTH> *>(reinterpret_cast<u8 *>(row) + offset);
 }
 // The threads that share a row: this one is `at` of `count`.
@@ -65,9 +55,7 @@ DEVICE void for_each_of_row(Team team, u64 len, F f, const T *row, const More *.
     u64 step = (u64)team.count * WIDTH, i = head + (u64)team.at * WIDTH;
     // By value, so that all is loaded before any of it is used.
     auto one = [&](u64 at, Vector<T, WIDTH> x, Vector<More, WIDTH>... y) {
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) f(at + j, x.lane[j], y.lane[j]...);
     };
     if constexpr (AHEAD) {
@@ -84,14 +72,10 @@ DEVICE void for_each_of_row(Team team, u64 len, F f, const T *row, const More *.
                  piece_of(row, d), piece_of(more, d)...);
         }
     }
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+    ROLLED
     for (; i < tail; i += step) one(i, piece_of(row, (i64)i), piece_of(more, (i64)i)...);
     // What lies before the first boundary and past the last.
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+    ROLLED
     for (u64 j = team.at; j < head + (len - tail); j += team.count) {
         u64 at = j < head ? j : tail + (j - head);
         f(at, row[at], more[at]...);
@@ -103,20 +87,16 @@ template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F 
     constexpr u32 WIDTH = LANES<T>;
     u32 skip = past_boundary(out);
     bool together = cut_alike(out, in...);
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+    ROLLED
     for (u64 at = (u64)threadIdx.x * WIDTH; at < len + skip; at += (u64)blockDim.x * WIDTH) {
-        i64 first = anew((i64)at - (i64)skip); // one counter, from which each row's address comes, not one for each row
+        i64 first = recompute_from((i64)at - (i64)skip); // one counter, from which each row's address comes, not one for each row
         if (together && first >= 0 && (u64)first + WIDTH <= len) {
             auto each = [&](Neighbours<In, WIDTH>... x) {
                 Vector<T, WIDTH> y;
                 compute_t<T> last = (compute_t<T>)0;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j == 4) ((x = anew(x, last)), ...);
+                    if (j == 4) ((x = recompute_after(last, x)), ...);
                     last = f((u64)first + j, load(x.lane[j])...);
                     y.lane[j] = store<T>::from(last);
                 }
@@ -124,9 +104,7 @@ template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F 
             };
             each(lanes_of<WIDTH>(in, first)...);
         } else {
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+            ROLLED
             for (u32 j = 0; j < WIDTH; ++j) {
                 u64 i = (u64)(first + (i64)j);
                 if (i < len) out[i] = store<T>::from(f(i, load(in[i])...));
@@ -176,7 +154,7 @@ template <class T> struct KeptRow {
                     Vector<T, WIDTH> y;
                     C last = (C)0;
                     for_each_lane([&](u32 j) {
-                        if (j == 4) ((m = anew(m, last)), ...);
+                        if (j == 4) ((m = recompute_after(last, m)), ...);
                         last = f((u64)first + j, value[p * WIDTH + j], (C)load(m.lane[j])...);
                         y.lane[j] = store<T>::from(last);
                     });
@@ -197,18 +175,14 @@ template <class T> struct KeptRow {
     DEVICE bool inside(i32 first, u32 j) const { return (u32)(first + (i32)j) < len; }
 
     template <class F> DEVICE void for_each_piece(F f) {
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 p = 0; p < PIECES; ++p) {
             if (p * blockDim.x * WIDTH >= len + skip) break; // for all threads alike
             f(p, (i32)((p * blockDim.x + threadIdx.x) * WIDTH) - (i32)skip);
         }
     }
     template <class F> static DEVICE void for_each_lane(F f) {
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) f(j);
     }
 };

@@ -28,10 +28,10 @@ struct CumMax {
 // The scan of `value` over the threads of this warp up to and including this one. Blocks are whole warps.
 template <class Op, class C> DEVICE C warp_scan(C value) {
     u32 lane = threadIdx.x % (u32)warpSize;
-#pragma unroll
+    UNROLLED
     for (u32 distance = 1; distance < 64; distance *= 2) {
         if (distance < (u32)warpSize) {
-            u32 place = anew(lane); // AMD's compiler would keep the comparisons' masks through a kernel's loops
+            u32 place = recompute_from(lane); // AMD's compiler would keep the comparisons' masks through a kernel's loops
             C other = shuffle(value, (i32)((place - distance) % (u32)warpSize));
             if (place >= distance) value = Op::apply(other, value);
         }
@@ -252,12 +252,12 @@ template <class Op, class T> struct Tiles {
     DEVICE void read(const Place &p, Piece (&pieces)[STEPS]) const {
         const T *from = x + p.first;
         bool whole = p.left == size && past_boundary(from) == 0;
-#pragma unroll
+        UNROLLED
         for (u32 s = 0; s < STEPS; ++s) {
             if (whole) {
                 pieces[s] = vector_at<WIDTH>(from, at(s));
             } else {
-#pragma unroll
+                UNROLLED
                 for (u32 k = 0; k < WIDTH; ++k) {
                     u32 i = at(s) + k;
                     pieces[s].lane[k] = i < p.left ? from[i] : store<T>::from(Op::template identity<C>());
@@ -269,17 +269,17 @@ template <class Op, class T> struct Tiles {
     DEVICE void write(const Place &p, C ahead, const Sums *held) const {
         T *to = out + p.first;
         if (p.left == size && past_boundary(to) == 0) {
-#pragma unroll
+            UNROLLED
             for (u32 s = 0; s < STEPS; ++s) {
                 Sums own = held[s * BLOCK + threadIdx.x];
                 Piece piece;
-#pragma unroll
+                UNROLLED
                 for (u32 k = 0; k < WIDTH; ++k) piece.lane[k] = store<T>::from(Op::apply(ahead, own.lane[k]));
                 vector_at<WIDTH>(to, at(s)) = piece;
             }
         } else {
             for (u32 s = 0; s < STEPS; ++s) {
-#pragma unroll 1
+                ROLLED
                 for (u32 k = 0; k < WIDTH; ++k) {
                     u32 i = at(s) + k;
                     if (i < p.left) to[i] = store<T>::from(Op::apply(ahead, held[s * BLOCK + threadIdx.x].lane[k]));
@@ -292,14 +292,14 @@ template <class Op, class T> struct Tiles {
         SHARED(C, totals, BLOCK / 32);
         u32 warp = threadIdx.x / (u32)warpSize, lane = threadIdx.x % (u32)warpSize, warps = blockDim.x / (u32)warpSize;
         C scanned[STEPS], running = Op::template identity<C>(), before[STEPS];
-#pragma unroll
+        UNROLLED
         for (u32 s = 0; s < STEPS; ++s) {
             sums[s].lane[0] = load(pieces[s].lane[0]);
-#pragma unroll
+            UNROLLED
             for (u32 k = 1; k < WIDTH; ++k) sums[s].lane[k] = Op::apply(sums[s].lane[k - 1], (C)load(pieces[s].lane[k]));
             scanned[s] = warp_scan<Op>(sums[s].lane[WIDTH - 1]);
         }
-#pragma unroll
+        UNROLLED
         for (u32 s = 0; s < STEPS; ++s) {
             C previous = shuffle(scanned[s], (i32)((lane - 1) % (u32)warpSize));
             before[s] = lane == 0 ? running : Op::apply(running, previous);
@@ -312,10 +312,10 @@ template <class Op, class T> struct Tiles {
             if (w == warp) ahead = total;
             total = Op::apply(total, totals[w]);
         }
-#pragma unroll
+        UNROLLED
         for (u32 s = 0; s < STEPS; ++s) {
             before[s] = Op::apply(ahead, before[s]);
-#pragma unroll
+            UNROLLED
             for (u32 k = 0; k < WIDTH; ++k) sums[s].lane[k] = Op::apply(before[s], sums[s].lane[k]);
         }
         return total;
@@ -380,7 +380,7 @@ __global__ __launch_bounds__(BLOCK, 2) void scan_tiles(u64 outer, u64 len, const
             }
             tiles.publish_group(now, total);
             if (holds) tiles.write(before, tiles.ahead(before), held);
-#pragma unroll
+            UNROLLED
             for (u32 s = 0; s < Scan::STEPS; ++s) held[s * BLOCK + threadIdx.x] = sums[s];
             before = now;
             if (ticket >= all) break;

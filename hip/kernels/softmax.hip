@@ -4,8 +4,6 @@
 #include "prelude.h"
 #include "rows.h"
 
-template <class C> constexpr C INFINITE = (C)__builtin_inff();
-
 // The sum of exp(x - max) over the elements seen so far, and max.
 template <class C> struct Sum {
     C max, sum;
@@ -19,14 +17,6 @@ struct Combine {
         return Sum<C>{top, left + right};
     }
 };
-// NaN may lose here: it comes back with the sum.
-struct Larger {
-    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
-};
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-
 // What is written, from x - max and the sum of exp(x - max); x is what `read` makes of an element.
 struct Normal {
     template <class C> static DEVICE C read(C x) { return x; }

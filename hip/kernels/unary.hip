@@ -11,11 +11,9 @@ template <class Op, class T> DEVICE void map_by_twos(u64 n, const T *x, T *out) 
     for_each(vectors, [=](u64 v) {
         Vector<T, WIDTH> from = reinterpret_cast<const Vector<T, WIDTH> *>(x)[v], to;
         compute_t<T> last{};
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) {
-            if (j != 0 && j % 2 == 0) from = anew(from, last);
+            if (j != 0 && j % 2 == 0) from = recompute_after(last, from);
             last = Op::apply(load(from.lane[j]));
             to.lane[j] = store<T>::from(last);
         }
