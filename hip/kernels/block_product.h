@@ -19,8 +19,10 @@ constexpr u32 ABREAST = 2; // vectors of columns
 
 constexpr u32 round_up(u32 n, u32 to) { return (n + to - 1) / to * to; }
 
-// out[r][c] += a[r * ROW + k * STEP] * b[k][c] over `depth` k, for GROUP rows and ABREAST vectors of columns.
-template <u32 ROW, u32 STEP, class C> DEVICE void block_product(u64 depth, const C *a, const C *b, i64 b_pitch, C *out, u32 out_pitch) {
+// out[r][c] += a[r * ROW + k * STEP] * b[k][c] over `depth` k, for GROUP rows and ABREAST vectors
+// of columns.
+template <u32 ROW, u32 STEP, class C>
+DEVICE void block_product(u64 depth, const C *a, const C *b, i64 b_pitch, C *out, u32 out_pitch) {
     using V = typename lanes<C>::type;
     constexpr u32 L = lanes<C>::count;
     V sum[GROUP][ABREAST];

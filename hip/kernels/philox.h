@@ -26,6 +26,7 @@ DEVICE Words philox(Words counter, u32 key0, u32 key1) {
 struct Stream {
     u64 seed, call;
     DEVICE Words at(u64 group) const {
-        return philox(Words{{(u32)group, (u32)(group >> 32), (u32)call, (u32)(call >> 32)}}, (u32)seed, (u32)(seed >> 32));
+        return philox(Words{{(u32)group, (u32)(group >> 32), (u32)call, (u32)(call >> 32)}}, (u32)seed,
+                      (u32)(seed >> 32));
     }
 };

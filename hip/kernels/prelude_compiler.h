@@ -26,7 +26,8 @@ using f64 = double;
 #define DEVICE __device__ __forceinline__
 #endif
 
-// Loops whose iterations touch different elements, or the same one they read: in-place ops may alias exactly.
+// Loops whose iterations touch different elements, or the same one they read: in-place ops may
+// alias exactly.
 #if COMPILER_HOST && defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #elif COMPILER_HOST
@@ -35,9 +36,9 @@ using f64 = double;
 #define INDEPENDENT
 #endif
 
-// Before a loop of a known count. On GPUs its iterations are written out (all of them, or `count` at a time), or it
-// stays a loop: arrays stay in registers only where every index is known, and each copy of a body takes registers. The
-// host's compiler decides for itself.
+// Before a loop of a known count. On GPUs its iterations are written out (all of them, or `count`
+// at a time), or it stays a loop: arrays stay in registers only where every index is known, and
+// each copy of a body takes registers. The host's compiler decides for itself.
 #if COMPILER_HOST
 #define UNROLLED
 #define UNROLLED_BY(count)
@@ -47,10 +48,12 @@ using f64 = double;
 #define UNROLLED_BY(count) AS_PRAGMA(unroll count)
 #endif
 #define ROLLED UNROLLED_BY(1)
-// By the host's compiler too, up to 8 times: it vectorises around such loops only where they are gone.
+// By the host's compiler too, up to 8 times: it vectorises around such loops only where they are
+// gone.
 #define UNROLLED_EVERYWHERE _Pragma("GCC unroll 8")
 
-// Whether a block is one thread, known when compiling: loops then run along memory, in one thread, to be vectorised.
+// Whether a block is one thread, known when compiling: loops then run along memory, in one thread,
+// to be vectorised.
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 constexpr bool ONE_THREAD = true;
 #else
@@ -64,8 +67,8 @@ template <class To, class From> DEVICE To bit_cast(From from) {
     return to;
 }
 
-// c ? a : b. The host compiler makes branches of the plain form where it sees that a later condition follows from this
-// one, and then can't vectorise the loop: it gets a mask instead.
+// c ? a : b. The host compiler makes branches of the plain form where it sees that a later
+// condition follows from this one, and then can't vectorise the loop: it gets a mask instead.
 template <class T> DEVICE T select(bool c, T a, T b) { return c ? a : b; }
 #if COMPILER_HOST
 template <> DEVICE u32 select<u32>(bool c, u32 a, u32 b) {
@@ -80,4 +83,3 @@ template <> DEVICE f64 select<f64>(bool c, f64 a, f64 b) {
     return bit_cast<f64>((bit_cast<u64>(a) & mask) | (bit_cast<u64>(b) & ~mask));
 }
 #endif
-

@@ -47,10 +47,11 @@ DEVICE f16 f32_to_f16(f32 f) {
     u32 magnitude = bits & 0x7fffffffu;
     u32 exponent = magnitude & 0x7f800000u;
     exponent = exponent > (113u << 23) ? exponent : 113u << 23; // f16's least, which subnormals have too
-    // Of a sum with 2^13 times the exponent's power of two, the last bit is the result's last bit: the addition
-    // rounds to nearest even.
+    // Of a sum with 2^13 times the exponent's power of two, the last bit is the result's last bit:
+    // the addition rounds to nearest even.
     u32 scale = exponent + (13u << 23);
-    u32 half = bit_cast<u32>(bit_cast<f32>(magnitude) + bit_cast<f32>(scale)) - scale + ((exponent - (113u << 23)) >> 13);
+    u32 half =
+        bit_cast<u32>(bit_cast<f32>(magnitude) + bit_cast<f32>(scale)) - scale + ((exponent - (113u << 23)) >> 13);
     half = half < 0x7c00u ? half : 0x7c00u;
     half = select(magnitude > 0x7f800000u, 0x7e00u, half);
     return f16{(u16)(half | (bits >> 16 & 0x8000u))};
@@ -95,14 +96,15 @@ template <class A> struct is_same<A, A> {
     static constexpr bool value = true;
 };
 template <class T> struct is_float {
-    static constexpr bool value = is_same<T, f32>::value || is_same<T, f64>::value || is_same<T, f16>::value || is_same<T, bf16>::value;
+    static constexpr bool value =
+        is_same<T, f32>::value || is_same<T, f64>::value || is_same<T, f16>::value || is_same<T, bf16>::value;
 };
 template <class T> struct is_signed {
     static constexpr bool value = (T)-1 < (T)0;
 };
 
-// The unsigned type in which an integer's arithmetic wraps: at least as wide as int, so that nothing is promoted to a
-// signed type, whose overflow is undefined.
+// The unsigned type in which an integer's arithmetic wraps: at least as wide as int, so that
+// nothing is promoted to a signed type, whose overflow is undefined.
 template <u64 SIZE> struct wrapping {
     using type = u32;
 };
@@ -118,7 +120,7 @@ template <class T> DEVICE T greatest() {
 }
 template <class T> DEVICE T least() {
     if constexpr (is_float<T>::value) return (T)-__builtin_inff();
-    else return (T)~(wrapping_t<T>)greatest<T>();
+    else return (T)(~(wrapping_t<T>)greatest<T>());
 }
 
 template <class C> constexpr C INFINITE = (C)__builtin_inff();
