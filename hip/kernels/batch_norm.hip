@@ -339,8 +339,17 @@ __global__ __launch_bounds__(256)
                                                    const T *x, const f32 *gamma, const f32 *beta,
                                                    const f32 *running_mean, const f32 *running_var, f64 momentum,
                                                    f64 epsilon, T *y, f32 *statistics, f32 *running) {
-    const Shape s{batch, channels, spatial, wide, parts};
-    FinishGiven<T> all{s, x, gamma, beta, running_mean, running_var, momentum, epsilon, y, statistics, running};
+    FinishGiven<T> all{{batch, channels, spatial, wide, parts},
+                       x,
+                       gamma,
+                       beta,
+                       running_mean,
+                       running_var,
+                       momentum,
+                       epsilon,
+                       y,
+                       statistics,
+                       running};
     for_each_place<false>(all.shape, [=](Place p) {
         const FinishGiven<T> given = reload_parameters(all);
         f32 mean = given.statistics[p.channel()], rstd = given.statistics[given.shape.channels + p.channel()],
