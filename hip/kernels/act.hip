@@ -1,11 +1,7 @@
-// Activations joined to what comes before them, a bias, a sum or a product, and their gradients. f16 and bf16 are
-// computed in f32; `out` may be an input.
+// Activations joined to what comes before them, a bias, a sum or a product, and their gradients.
+// f16 and bf16 are computed in f32; `out` may be an input.
 #include "prelude.h"
 #include "rows.h"
-
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
 
 // An activation of z and its slope there.
 struct Relu { // NaN stays, and so does its gradient; of the output the slope is as of z
@@ -13,7 +9,9 @@ struct Relu { // NaN stays, and so does its gradient; of the output the slope is
     template <class C> static DEVICE C slope(C z) { return z <= (C)0 ? (C)0 : (C)1; }
 };
 struct Gelu { // z Phi(z), the exact form
-    template <class C> static DEVICE C apply(C z) { return (C)0.5 * z * ((C)1 + math::erf(z * (C)0.70710678118654752440)); }
+    template <class C> static DEVICE C apply(C z) {
+        return (C)0.5 * z * ((C)1 + math::erf(z * (C)0.70710678118654752440));
+    }
     template <class C> static DEVICE C slope(C z) {
         C cdf = (C)0.5 * ((C)1 + math::erf(z * (C)0.70710678118654752440));
         return cdf + z * math::exp((C)-0.5 * z * z) * (C)0.39894228040143267794;
@@ -42,8 +40,10 @@ DEVICE u64 channel_of(u64 at, u64 len, u64 inner, bool narrow) {
     return at / inner % len;
 }
 
-// out = act(x + bias) over [outer, len, inner], the bias along the middle dim; packed. Without a bias act(x).
-template <class Act, class T> __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner, const T *x, const T *bias, T *out) {
+// out = act(x + bias) over [outer, len, inner], the bias along the middle dim; packed. Without a
+// bias act(x).
+template <class Act, class T>
+__global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner, const T *x, const T *bias, T *out) {
     using C = compute_t<T>;
     u64 n = outer * len * inner;
     auto added = [=](u64 channel) { return bias == nullptr ? (C)0 : (C)load(bias[channel]); };
@@ -52,8 +52,11 @@ template <class Act, class T> __global__ ALL_WAVES(sizeof(T) == 2) void bias_act
             for_each_row(outer, [=](u64 row) {
                 const T *from = x + row * len;
                 T *to = out + row * len;
-                if (bias == nullptr) for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Act::apply((C)load(from[i]))); });
-                else for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Act::apply((C)load(from[i]) + (C)load(bias[i]))); });
+                if (bias == nullptr)
+                    for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Act::apply((C)load(from[i]))); });
+                else
+                    for_each_in_block(
+                        len, [=](u64 i) { to[i] = store<T>::from(Act::apply((C)load(from[i]) + (C)load(bias[i]))); });
             });
         } else {
             for_each_row(outer * len, [=](u64 row) {
@@ -72,10 +75,9 @@ template <class Act, class T> __global__ ALL_WAVES(sizeof(T) == 2) void bias_act
             for_each(pieces, [=](u64 piece) {
                 u64 at = piece * WIDTH;
                 Vector<T, WIDTH> v = piece_of(x, (i64)at), b = piece_of(bias, (i64)channel_of(at, len, 1, narrow)), y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
-                for (u32 j = 0; j < WIDTH; ++j) y.lane[j] = store<T>::from(Act::apply((C)load(v.lane[j]) + (C)load(b.lane[j])));
+                UNROLLED
+                for (u32 j = 0; j < WIDTH; ++j)
+                    y.lane[j] = store<T>::from(Act::apply((C)load(v.lane[j]) + (C)load(b.lane[j])));
                 *reinterpret_cast<Vector<T, WIDTH> *>(out + at) = y;
             });
             return; // n is a multiple of len
@@ -84,9 +86,7 @@ template <class Act, class T> __global__ ALL_WAVES(sizeof(T) == 2) void bias_act
             u64 at = piece * WIDTH, channel = channel_of(at, len, inner, narrow), rest = inner - at % inner;
             if (narrow) rest = (u32)inner - (u32)at % (u32)inner;
             Vector<T, WIDTH> v = piece_of(x, (i64)at), y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 j = 0; j < WIDTH; ++j) {
                 y.lane[j] = store<T>::from(Act::apply((C)load(v.lane[j]) + added(channel)));
                 if (--rest == 0) {
@@ -105,13 +105,15 @@ template <class Act, class T> __global__ ALL_WAVES(sizeof(T) == 2) void bias_act
 
 // out = residual + (x + bias) over [rows, len], the bias along a row; packed.
 template <class T>
-__global__ ALL_WAVES(sizeof(T) == 2) void bias_add(u64 rows, u64 len, const T *residual, const T *x, const T *bias, T *out) {
+__global__ ALL_WAVES(sizeof(T) == 2) void bias_add(u64 rows, u64 len, const T *residual, const T *x, const T *bias,
+                                                   T *out) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) {
         for_each_row(rows, [=](u64 row) {
             const T *from = x + row * len, *more = residual + row * len;
             T *to = out + row * len;
-            for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from((C)load(more[i]) + ((C)load(from[i]) + (C)load(bias[i]))); });
+            for_each_in_block(
+                len, [=](u64 i) { to[i] = store<T>::from((C)load(more[i]) + ((C)load(from[i]) + (C)load(bias[i]))); });
         });
     } else {
         constexpr u32 WIDTH = LANES<T>;
@@ -120,9 +122,7 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_add(u64 rows, u64 len, const T *r
         for_each(pieces, [=](u64 piece) {
             u64 at = piece * WIDTH, channel = channel_of(at, len, 1, narrow);
             Vector<T, WIDTH> v = piece_of(x, (i64)at), r = piece_of(residual, (i64)at), y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 j = 0; j < WIDTH; ++j) {
                 y.lane[j] = store<T>::from((C)load(r.lane[j]) + ((C)load(v.lane[j]) + (C)load(bias[channel])));
                 if (++channel == len) channel = 0;
@@ -143,10 +143,11 @@ struct Part {
 };
 DEVICE Part part_of(u64 part, u64 count, u64 parts) { return {count * part / parts, count * (part + 1) / parts}; }
 
-// The work of bias_act_columns_backward by pieces of WIDTH neighbouring columns, of which a thread takes a part's
-// rows, ABREAST at a time.
+// The work of bias_act_columns_backward by pieces of WIDTH neighbouring columns, of which a thread
+// takes a part's rows, ABREAST at a time.
 template <u32 WIDTH, class Act, class T>
-DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *bias, const T *grad, compute_t<T> *partial, T *out) {
+DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *bias, const T *grad,
+                             compute_t<T> *partial, T *out) {
     using C = compute_t<T>;
     using Piece = Vector<T, WIDTH>;
     constexpr u32 ABREAST = 2;
@@ -155,18 +156,14 @@ DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *
         u64 index = item / pieces, first = (item - index * pieces) * WIDTH;
         Part part = part_of(index, rows, parts);
         C sum[WIDTH], add[WIDTH];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < WIDTH; ++k) {
             sum[k] = (C)0;
             add[k] = bias == nullptr ? (C)0 : (C)load(bias[first + k]);
         }
         auto row = [&](u64 at, Piece v, Piece d) {
             Piece y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 k = 0; k < WIDTH; ++k) {
                 C g = (C)load(d.lane[k]) * Act::slope((C)load(v.lane[k]) + add[k]);
                 y.lane[k] = store<T>::from(g);
@@ -176,33 +173,26 @@ DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *
         };
         auto piece = [](const T *from, u64 at) { return *reinterpret_cast<const Piece *>(from + at); };
         u64 at = part.begin * len + first, end = part.end * len;
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+        ROLLED
         for (; at + (ABREAST - 1) * len < end; at += ABREAST * len) {
             Piece v[ABREAST], d[ABREAST];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 r = 0; r < ABREAST; ++r) v[r] = piece(x, at + r * len), d[r] = piece(grad, at + r * len);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 r = 0; r < ABREAST; ++r) row(at + r * len, v[r], d[r]);
         }
         for (; at < end; at += len) row(at, piece(x, at), piece(grad, at));
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < WIDTH; ++k) partial[index * len + first + k] = sum[k];
     });
 }
 
-// out = grad * slope(x + bias) over [rows, len], and the columns' sums of it over `parts` of the rows: partial
-// [parts, len].
+// out = grad * slope(x + bias) over [rows, len], and the columns' sums of it over `parts` of the
+// rows: partial [parts, len].
 template <class Act, class T>
-__global__ ALL_WAVES(sizeof(T) == 2) void bias_act_columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *bias, const T *grad,
-                                                                    compute_t<T> *partial, T *out) {
+__global__ ALL_WAVES(sizeof(T) == 2) void bias_act_columns_backward(u64 rows, u64 len, u64 parts, const T *x,
+                                                                    const T *bias, const T *grad, compute_t<T> *partial,
+                                                                    T *out) {
     using C = compute_t<T>;
     if constexpr (!ONE_THREAD) {
         constexpr u32 WIDTH = LANES<T> / 2; // with 16 bytes an access registers are short
@@ -231,8 +221,8 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act_columns_backward(u64 rows, u6
 
 // The same over [outer, len, inner], with the sums of each channel over `parts` of the outer dim.
 template <class Act, class T>
-__global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 parts, const T *x, const T *bias, const T *grad,
-                                         compute_t<T> *partial, T *out) {
+__global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 parts, const T *x, const T *bias,
+                                         const T *grad, compute_t<T> *partial, T *out) {
     using C = compute_t<T>;
     for_each_row(parts * len, [=](u64 index) {
         u64 channel = index % len;

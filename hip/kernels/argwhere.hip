@@ -1,4 +1,5 @@
-// Where bools are true: counted by chunks, the counts summed up in between, then each chunk writes its own.
+// Where bools are true: counted by chunks, the counts summed up in between, then each chunk writes
+// its own.
 #include "prelude.h"
 
 // counts[c] = how many of chunk c's elements are true.
@@ -11,9 +12,10 @@ template <class B> __global__ void argwhere_count(u64 n, u64 chunk, const B *x, 
     });
 }
 
-// places: the indices of the true elements, ascending; ends[c] = how many there are up to the end of chunk c, at
-// most `found`.
-template <class B> __global__ void argwhere_places(u64 n, u64 chunk, u64 found, const B *x, const i64 *ends, i64 *places) {
+// places: the indices of the true elements, ascending; ends[c] = how many there are up to the end
+// of chunk c, at most `found`.
+template <class B>
+__global__ void argwhere_places(u64 n, u64 chunk, u64 found, const B *x, const i64 *ends, i64 *places) {
     for_each((n + chunk - 1) / chunk, [=](u64 c) {
         u64 begin = c * chunk, end = begin + chunk < n ? begin + chunk : n;
         u64 at = c == 0 ? 0 : (u64)ends[c - 1];
@@ -27,10 +29,11 @@ struct Sizes {
     u64 dim[8];
 };
 
-// The coordinates of places in a shape: out[p][first + d] for `count` dims of `sizes`, the dims behind which hold
-// `inner` elements; out has rows of `rank`.
+// The coordinates of places in a shape: out[p][first + d] for `count` dims of `sizes`, the dims
+// behind which hold `inner` elements; out has rows of `rank`.
 template <class I>
-__global__ void place_coordinates(u64 n, u32 rank, u32 first, u32 count, u64 inner, Sizes sizes, const i64 *places, I *out) {
+__global__ void place_coordinates(u64 n, u32 rank, u32 first, u32 count, u64 inner, Sizes sizes, const i64 *places,
+                                  I *out) {
     // The sizes by reference: a copy that is indexed would lie in memory of each thread's own.
     for_each(n, [=, &sizes](u64 p) {
         u64 rest = (u64)places[p] / inner;

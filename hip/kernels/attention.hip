@@ -1,8 +1,10 @@
-// Scaled dot-product attention, softmax(q k^T) v, in one kernel: FlashAttention-2 (Dao 2023, "FlashAttention-2:
-// Faster Attention with Better Parallelism and Work Partitioning", algorithm 1) with the online softmax of Milakov
-// and Gimelshein (2018, "Online normalizer calculation for softmax"). A block takes a tile of queries through all
-// keys, a tile at a time; the scores never reach memory. And the mask that the composed path needs.
+// Scaled dot-product attention, softmax(q k^T) v, in one kernel: FlashAttention-2 (Dao 2023,
+// "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 1)
+// with the online softmax of Milakov and Gimelshein (2018, "Online normalizer calculation for
+// softmax"). A block takes a tile of queries through all keys, a tile at a time; the scores never
+// reach memory. And the mask that the composed path needs.
 #include "attention_scores.h"
+#include "attention_stage.h"
 #include "block_product.h"
 #include "prelude.h"
 
@@ -15,8 +17,8 @@ template <class T> struct Given {
     Shape s;
     View q_at, k_at, v_at, mask_at, bias_at;
     const T *q, *k, *v;
-    const u8 *mask; // or null: true hides a key
-    const T *bias;  // or null
+    const u8 *mask;          // or null: true hides a key
+    const T *bias;           // or null
     compute_t<T> scale, cap; // cap 0: none
     u32 causal, mask_size;   // mask_size: bytes of a bool
     // Of TRAINED alone:
@@ -29,8 +31,9 @@ template <class T> struct Given {
     RowSum<compute_t<T>> *sums; // or null
 };
 
-// What a kernel is compiled for: neither mask nor bias, whose strides leave the scalar registers to the rest; both;
-// or a mask, dropout, a quiet softmax and the rows' sums, from which the gradients are computed.
+// What a kernel is compiled for: neither mask nor bias, whose strides leave the scalar registers to
+// the rest; both; or a mask, dropout, a quiet softmax and the rows' sums, from which the gradients
+// are computed.
 constexpr i32 PLAIN = 0, MASKED = 1, TRAINED = 2;
 
 // What a tile needs of them.
@@ -49,12 +52,14 @@ template <class T> struct Inputs {
     u64 first_row;
 
     DEVICE Inputs(const Given<T> &g, i64 batch, i64 head)
-        : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at), k_at(g.k_at), v_at(g.v_at),
-          mask_at(g.mask_at), bias_at(g.bias_at), q(g.q + first(q_at, batch, head)), k(g.k + first(k_at, batch, head)),
-          v(g.v + first(v_at, batch, head)), mask(g.mask == nullptr ? g.mask : g.mask + first(mask_at, batch, head) * g.mask_size),
-          bias(g.bias == nullptr ? g.bias : g.bias + first(bias_at, batch, head)), mask_size(g.mask_size), scale(g.scale), cap(g.cap),
-          fill(g.fill), causal(g.causal != 0), quiet(g.quiet != 0), dropout{g.seed, g.call, g.dropping, g.last, g.factor},
-          sums(g.sums), first_row((u64)((batch * g.s.heads + head) * g.s.queries)) {}
+        : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at),
+          k_at(g.k_at), v_at(g.v_at), mask_at(g.mask_at), bias_at(g.bias_at), q(g.q + first(q_at, batch, head)),
+          k(g.k + first(k_at, batch, head)), v(g.v + first(v_at, batch, head)),
+          mask(g.mask == nullptr ? g.mask : g.mask + first(mask_at, batch, head) * g.mask_size),
+          bias(g.bias == nullptr ? g.bias : g.bias + first(bias_at, batch, head)), mask_size(g.mask_size),
+          scale(g.scale), cap(g.cap), fill(g.fill), causal(g.causal != 0), quiet(g.quiet != 0),
+          dropout{g.seed, g.call, g.dropping, g.last, g.factor}, sums(g.sums),
+          first_row((u64)((batch * g.s.heads + head) * g.s.queries)) {}
     static DEVICE i64 first(const View &at, i64 batch, i64 head) { return batch * at.batch + head * at.head; }
 
     // Keys below this are seen by the query.
@@ -63,12 +68,15 @@ template <class T> struct Inputs {
         i64 at = (i64)query * mask_at.row + (i64)key * mask_at.column;
         return mask_size == 1 ? mask[at] != 0 : reinterpret_cast<const u32 *>(mask)[at] != 0;
     }
-    DEVICE C added(u32 query, u32 key) const { return load(bias[(i64)query * bias_at.row + (i64)key * bias_at.column]); }
+    DEVICE C added(u32 query, u32 key) const {
+        return load(bias[(i64)query * bias_at.row + (i64)key * bias_at.column]);
+    }
     DEVICE C capped(C score) const {
         score *= scale;
         return cap > (C)0 ? cap * math::tanh(score / cap) : score;
     }
-    // The sum of a row's exponentials relative to `base`; what is left of the row for the gradients.
+    // The sum of a row's exponentials relative to `base`; what is left of the row for the
+    // gradients.
     DEVICE C total(C base, C sum) const { return quiet ? sum + math::exp(-base) : sum; }
     DEVICE void leave(u32 query, C base, C factor) const {
         if (sums != nullptr) sums[first_row + query] = RowSum<C>{base, factor};
@@ -83,9 +91,10 @@ constexpr u32 WIDEST = 256; // the widest head; the host takes the composed path
 
 constexpr u32 ROWS = 128, KEYS = 64; // queries and keys of a tile
 
-// The scores of one query and a tile of keys become weights; the row's greatest score and sum go on. Gives what earlier
-// weights are to be scaled by.
-template <i32 KIND, class T, class C = compute_t<T>> DEVICE C weigh(const Inputs<T> &p, u32 query, u32 key0, u32 count, C *x, C &top, C &sum) {
+// The scores of one query and a tile of keys become weights; the row's greatest score and sum go
+// on. Gives what earlier weights are to be scaled by.
+template <i32 KIND, class T, class C = compute_t<T>>
+DEVICE C weigh(const Inputs<T> &p, u32 query, u32 key0, u32 count, C *x, C &top, C &sum) {
     INDEPENDENT
     for (u32 j = 0; j < KEYS; ++j) x[j] *= p.scale;
     if (p.cap > (C)0) {
@@ -121,9 +130,11 @@ template <i32 KIND, class T, class C = compute_t<T>> DEVICE C weigh(const Inputs
     return fade;
 }
 
-// What a block keeps of its tile: up to 854 KB, too much for the stack of a thread that an application made.
+// What a block keeps of its tile: up to 854 KB, too much for the stack of a thread that an
+// application made.
 template <class C> struct Tile {
-    C q[ROWS * WIDEST], k[WIDEST * KEYS], v[KEYS * WIDEST], scores[ROWS * KEYS], sums[ROWS * WIDEST], top[ROWS], sum[ROWS];
+    C q[ROWS * WIDEST], k[WIDEST * KEYS], v[KEYS * WIDEST], scores[ROWS * KEYS], sums[ROWS * WIDEST], top[ROWS],
+        sum[ROWS];
 };
 
 template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
@@ -132,10 +143,10 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     Tile<C> &tile = *(Tile<C> *)hip_cpu_scratch(sizeof(Tile<C>));
     // __restrict: no other pointer of this function points into the tile.
-    C *__restrict q = tile.q, *__restrict k = tile.k, *__restrict v = tile.v, *__restrict scores = tile.scores, *__restrict sums = tile.sums,
-                  *__restrict top = tile.top, *__restrict sum = tile.sum;
+    C *__restrict q = tile.q, *__restrict k = tile.k, *__restrict v = tile.v, *__restrict scores = tile.scores,
+                  *__restrict sums = tile.sums, *__restrict top = tile.top, *__restrict sum = tile.sum;
     u32 rows = p.queries - row0 < ROWS ? p.queries - row0 : ROWS, groups = (rows + GROUP - 1) / GROUP;
-    u32 pitch = round_up(p.values, PANEL); // of a row of values
+    u32 pitch = round_up(p.values, PANEL);     // of a row of values
     for (u32 r = 0; r < groups * GROUP; ++r) { // q: [group][column][row of the group]
         C *to = q + r / GROUP * GROUP * p.width + r % GROUP;
         const T *from = p.q + (i64)(row0 + r) * p.q_at.row;
@@ -161,13 +172,15 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
         } else {
             for (u32 j = 0; j < count; ++j) {
                 const T *from = p.v + (i64)(key0 + j) * p.v_at.row;
-                for (u32 c = 0; c < pitch; ++c) v[j * pitch + c] = c < p.values ? load(from[(i64)c * p.v_at.column]) : (C)0;
+                for (u32 c = 0; c < pitch; ++c)
+                    v[j * pitch + c] = c < p.values ? load(from[(i64)c * p.v_at.column]) : (C)0;
             }
         }
         for (u32 i = 0; i < groups * GROUP * KEYS; ++i) scores[i] = (C)0;
         for (u32 c = 0; c < KEYS; c += PANEL) {
             for (u32 g = 0; g < groups; ++g) {
-                block_product<1, GROUP>(p.width, q + g * GROUP * p.width, k + c, KEYS, scores + g * GROUP * KEYS + c, KEYS);
+                block_product<1, GROUP>(p.width, q + g * GROUP * p.width, k + c, KEYS, scores + g * GROUP * KEYS + c,
+                                        KEYS);
             }
         }
         for (u32 r = 0; r < rows; ++r) {
@@ -180,14 +193,16 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
         }
         for (u32 c = 0; c < pitch; c += PANEL) {
             for (u32 g = 0; g < groups; ++g) {
-                block_product<KEYS, 1>(count, scores + g * GROUP * KEYS, right + c, right_pitch, sums + g * GROUP * pitch + c, pitch);
+                block_product<KEYS, 1>(count, scores + g * GROUP * KEYS, right + c, right_pitch,
+                                       sums + g * GROUP * pitch + c, pitch);
             }
         }
     }
     for (u32 r = 0; r < rows; ++r) {
         C base = base_of(top[r]), total = KIND == TRAINED ? p.total(base, sum[r]) : sum[r], factor = share(total);
         if (KIND == TRAINED) p.leave(row0 + r, base, factor);
-        for (u32 c = 0; c < p.values; ++c) out[(u64)(row0 + r) * p.values + c] = store<T>::from(sums[r * pitch + c] * factor);
+        for (u32 c = 0; c < p.values; ++c)
+            out[(u64)(row0 + r) * p.values + c] = store<T>::from(sums[r * pitch + c] * factor);
     }
 }
 
@@ -195,30 +210,8 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 
 // ---------------------------------------------------------------- 256 threads a block
 
-// Sums stay in registers only where every index is known.
-#if COMPILER_HOST
-#define UNROLLED
-#define UNROLLED_BY_4
-#else
-#define UNROLLED _Pragma("unroll")
-#define UNROLLED_BY_4 _Pragma("unroll 4")
-#endif
-
-constexpr u32 THREADS = 256, SIDE = 16, MICRO = 4; // a thread has 4 rows, and 4 columns of each 64
+constexpr u32 SIDE = 16, MICRO = 4; // a thread has 4 rows, and 4 columns of each 64
 constexpr u32 ROWS = SIDE * MICRO, COLUMNS = SIDE * MICRO;
-
-// A part of an operand into shared memory: to[c * pitch + r] of rows x columns from (row, column), 0 outside.
-template <u32 TALL, u32 WIDE, class T, class C>
-DEVICE void stage(const T *from, const View &at, u32 row, u32 rows, u32 column, u32 columns, u32 row_step, u32 column_step, C *to) {
-    bool along = at.column == 1; // along the operand's own unit stride
-    UNROLLED_BY_4 // all 8 or 16 at once take 20 more registers: on RDNA 2, 5 waves and not the 6 that shared memory has room for
-    for (u32 i = threadIdx.x; i < TALL * WIDE; i += THREADS) {
-        u32 r = along ? i / WIDE : i % TALL, c = along ? i % WIDE : i / TALL;
-        C value = (C)0;
-        if (row + r < rows && column + c < columns) value = load(from[(i64)(row + r) * at.row + (i64)(column + c) * at.column]);
-        to[r * row_step + c * column_step] = value;
-    }
-}
 
 // op over the values of the 16 threads that share rows, in each of them: neighbours in a warp.
 template <class C, class Op> DEVICE C across(C value, Op op) {
@@ -229,8 +222,10 @@ template <class C, class Op> DEVICE C across(C value, Op op) {
 
 template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
     using C = compute_t<T>;
-    // 33 KB of shared memory either way. One more than ROWS apart, so that writes down a column meet different banks.
-    constexpr u32 KEYS = sizeof(C) == 8 ? 32 : 64, DEPTH = sizeof(C) == 8 ? 16 : 32, ACROSS = KEYS / SIDE, PITCH = ROWS + 1;
+    // 33 KB of shared memory either way. One more than ROWS apart, so that writes down a column
+    // meet different banks.
+    constexpr u32 KEYS = sizeof(C) == 8 ? 32 : 64, DEPTH = sizeof(C) == 8 ? 16 : 32, ACROSS = KEYS / SIDE,
+                  PITCH = ROWS + 1;
     constexpr u32 PARTS = WIDEST / COLUMNS;
     constexpr u32 LEFT = DEPTH * PITCH, STAGED = max_size(LEFT + DEPTH * (KEYS + 1), KEYS * COLUMNS);
     SHARED(C, staged_tile, STAGED);
@@ -245,8 +240,8 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
     }
     u32 queries = (u32)given.s.queries, last = queries - row0 < ROWS ? queries - 1 : row0 + ROWS - 1;
     u32 seen = Inputs<T>(given, batch, head).seen(last);
-    // Read anew for each tile: kept, the parameters do not fit into the scalar registers.
-    auto inputs = [&] { return Inputs<T>(parameters(given), batch, head); };
+    // Reloaded for each tile: kept, the parameters do not fit into the scalar registers.
+    auto inputs = [&] { return Inputs<T>(reload_parameters(given), batch, head); };
     for (u32 key0 = 0; key0 < seen; key0 += KEYS) {
         u32 width = inputs().width, values = inputs().values;
         C score[MICRO][ACROSS] = {};
@@ -354,7 +349,8 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
             UNROLLED
             for (u32 j = 0; j < MICRO; ++j) {
                 u32 column = c * COLUMNS + j * SIDE + tx;
-                if (query < queries && column < values) out[(u64)query * values + column] = store<T>::from(sums[i][c][j] * factor);
+                if (query < queries && column < values)
+                    out[(u64)query * values + column] = store<T>::from(sums[i][c][j] * factor);
             }
         }
     }
@@ -362,27 +358,32 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 
 #endif
 
-// out = softmax(mask(cap(scale q k^T)) + bias) v: out packed [pairs, queries, values], the others by their strides.
-// Launched with blocks of 256 threads (or one), min(pairs * ceil(queries / 64), cap) of them; any number of blocks
-// is right. Keys that no query of a tile sees are not read. As TRAINED: out = softmax(mask(dropout(scale q k^T)))
-// v, a hidden key's score being `fill` and not -inf; and sums[pair, query] = its row's.
+// out = softmax(mask(cap(scale q k^T)) + bias) v: out packed [pairs, queries, values], the others
+// by their strides. Launched with blocks of 256 threads (or one), min(pairs * ceil(queries / 64),
+// cap) of them; any number of blocks is right. Keys that no query of a tile sees are not read. As
+// TRAINED: out = softmax(mask(dropout(scale q k^T))) v, a hidden key's score being `fill` and not
+// -inf; and sums[pair, query] = its row's.
 template <class T, i32 KIND>
-__global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at, const T *q, const T *k,
-                                                 const T *v, const u8 *mask, const T *bias, compute_t<T> scale, compute_t<T> cap, u32 causal,
-                                                 u32 mask_size, compute_t<T> fill, u32 quiet, u64 seed, u64 call, u32 dropping, u32 last,
-                                                 compute_t<T> factor, T *out, RowSum<compute_t<T>> *sums) {
+__global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at,
+                                                 const T *q, const T *k, const T *v, const u8 *mask, const T *bias,
+                                                 compute_t<T> scale, compute_t<T> cap, u32 causal, u32 mask_size,
+                                                 compute_t<T> fill, u32 quiet, u64 seed, u64 call, u32 dropping,
+                                                 u32 last, compute_t<T> factor, T *out, RowSum<compute_t<T>> *sums) {
     if constexpr (KIND == PLAIN) mask = nullptr, bias = nullptr;
-    Given<T> given{s, q_at, k_at, v_at, mask_at, bias_at, q, k, v, mask, bias, scale, cap, causal, mask_size, fill, quiet, seed, call, dropping,
-                   last, factor, out, sums};
+    Given<T> given{s,   q_at,   k_at,      v_at, mask_at, bias_at, q,    k,        v,    mask,   bias, scale,
+                   cap, causal, mask_size, fill, quiet,   seed,    call, dropping, last, factor, out,  sums};
     for_each_row((u64)s.pairs * ((s.queries + ROWS - 1) / ROWS), [=](u64 item) {
-        const Given<T> &g = parameters(given);
-        i64 tiles = (g.s.queries + ROWS - 1) / ROWS, pair = (i64)item / tiles, batch = pair / g.s.heads, head = pair - batch * g.s.heads;
-        attend<KIND>(given, batch, head, (u32)((i64)item - pair * tiles) * ROWS, g.out + pair * g.s.queries * g.s.values);
+        const Given<T> &g = reload_parameters(given);
+        i64 tiles = (g.s.queries + ROWS - 1) / ROWS, pair = (i64)item / tiles, batch = pair / g.s.heads,
+            head = pair - batch * g.s.heads;
+        attend<KIND>(given, batch, head, (u32)((i64)item - pair * tiles) * ROWS,
+                     g.out + pair * g.s.queries * g.s.values);
     });
 }
 
-// out[row, col] = x[row, col], or -inf where a query would see a later key: col > q + keys - queries, q = row %
-// queries. `rows` = batch * heads * queries, rows of `keys` elements, contiguous; `out` may be x.
+// out[row, col] = x[row, col], or -inf where a query would see a later key: col > q + keys -
+// queries, q = row % queries. `rows` = batch * heads * queries, rows of `keys` elements,
+// contiguous; `out` may be x.
 template <class T> __global__ void causal_mask(u64 rows, u32 queries, u32 keys, const T *x, T *out) {
     T masked = store<T>::from(-__builtin_inff());
     for_each_row(rows, [=](u64 row) {

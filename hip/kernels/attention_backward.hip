@@ -1,9 +1,11 @@
-// The gradients of scaled dot-product attention, softmax(scale q k^T) v, without the scores in memory:
-// FlashAttention-2's backward pass (Dao 2023, algorithm 2) as two kernels, so that no sum depends on an order that
-// changes. One takes a tile of keys through all queries, for the gradients of keys and values, the other a tile of
-// queries through all keys, for the queries'. Each computes the scores again, and the weights from them and from
-// the sums of their rows that the forward kernel left.
+// The gradients of scaled dot-product attention, softmax(scale q k^T) v, without the scores in
+// memory: FlashAttention-2's backward pass (Dao 2023, algorithm 2) as two kernels, so that no sum
+// depends on an order that changes. One takes a tile of keys through all queries, for the gradients
+// of keys and values, the other a tile of queries through all keys, for the queries'. Each computes
+// the scores again, and the weights from them and from the sums of their rows that the forward
+// kernel left.
 #include "attention_scores.h"
+#include "attention_stage.h"
 #include "block_product.h"
 #include "prelude.h"
 
@@ -17,10 +19,10 @@ template <class T> struct Given {
     Shape s;
     View q_at, k_at, v_at, grad_at, mask_at;
     const T *q, *k, *v, *grad;
-    const u8 *mask;      // or null: true hides a key
+    const u8 *mask;        // or null: true hides a key
     const RowSum<C> *sums; // of each row
     const C *dots;         // of each row: the product of output and gradient
-    C scale, fill;       // fill: the score of a hidden key
+    C scale, fill;         // fill: the score of a hidden key
     u32 causal, mask_size;
     u64 seed, call;
     u32 dropping, last;
@@ -45,9 +47,9 @@ template <class T> struct Inputs {
     u64 row0; // of the batch and head
 
     DEVICE Inputs(const Given<T> &g, i64 pair)
-        : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at), k_at(g.k_at), v_at(g.v_at),
-          grad_at(g.grad_at), scale(g.scale), fill(g.fill), causal(g.causal != 0), dropout{g.seed, g.call, g.dropping, g.last, g.factor},
-          row0((u64)(pair * g.s.queries)) {
+        : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at),
+          k_at(g.k_at), v_at(g.v_at), grad_at(g.grad_at), scale(g.scale), fill(g.fill), causal(g.causal != 0),
+          dropout{g.seed, g.call, g.dropping, g.last, g.factor}, row0((u64)(pair * g.s.queries)) {
         i64 batch = pair / g.s.heads, head = pair - batch * g.s.heads;
         auto first = [=](const View &at) { return batch * at.batch + head * at.head; };
         q = g.q + first(q_at);
@@ -64,8 +66,8 @@ template <class T> struct Inputs {
         return !causal || first < 0 ? 0 : first < (i64)queries ? (u32)first : queries;
     }
     DEVICE u32 seen(u32 query) const { return causal_end(causal, query, queries, keys); }
-    // From a score's product and that of its value and the output's gradient: the weight, and the gradient by the
-    // product.
+    // From a score's product and that of its value and the output's gradient: the weight, and the
+    // gradient by the product.
     DEVICE void gradient(u32 query, u32 key, u32 word, C &product, C &by_weight) const {
         C kept = dropout.on ? dropout.kept(word) * scale : scale, score = product * kept;
         if (mask.from != nullptr && mask.hides(query, key)) {
@@ -85,9 +87,10 @@ template <class T> struct Inputs {
 constexpr u32 TILE = 64; // queries and keys of a tile
 template <class C> constexpr u32 TILE_OF = TILE;
 
-// Rows row0.. of an operand, 0 past its end: row by row, column by column, or in groups of GROUP rows, column by
-// column.
-template <class T, class C> DEVICE void pack_rows(const T *from, const View &at, u32 row0, u32 rows, u32 columns, u32 pitch, C *to) {
+// Rows row0.. of an operand, 0 past its end: row by row, column by column, or in groups of GROUP
+// rows, column by column.
+template <class T, class C>
+DEVICE void pack_rows(const T *from, const View &at, u32 row0, u32 rows, u32 columns, u32 pitch, C *to) {
     for (u32 r = 0; r < TILE; ++r) {
         const T *row = from + (i64)(row0 + r) * at.row;
         u32 inside = row0 + r < rows ? columns : 0;
@@ -113,14 +116,17 @@ template <class C> struct Side {
     C features[TILE * WIDEST], values[TILE * WIDEST];
 };
 
-// The tile's weights and the gradients by its products, 0 outside. `q` are groups and `k` columns of rows.
+// The tile's weights and the gradients by its products, 0 outside. `q` are groups and `k` columns
+// of rows.
 template <class T, class C = compute_t<T>>
-DEVICE void tile_gradients(const Inputs<T> &p, u32 query0, u32 key0, const Side<C> &q, const Side<C> &k, C *weights, C *grads) {
+DEVICE void tile_gradients(const Inputs<T> &p, u32 query0, u32 key0, const Side<C> &q, const Side<C> &k, C *weights,
+                           C *grads) {
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     for (u32 i = 0; i < TILE * TILE; ++i) weights[i] = grads[i] = (C)0;
     for (u32 c = 0; c < TILE; c += PANEL) {
         for (u32 g = 0; g < TILE; g += GROUP) {
-            block_product<1, GROUP>(p.width, q.features + g * p.width, k.features + c, TILE, weights + g * TILE + c, TILE);
+            block_product<1, GROUP>(p.width, q.features + g * p.width, k.features + c, TILE, weights + g * TILE + c,
+                                    TILE);
             block_product<1, GROUP>(p.values, q.values + g * p.values, k.values + c, TILE, grads + g * TILE + c, TILE);
         }
     }
@@ -151,13 +157,15 @@ DEVICE void tile_gradients(const Inputs<T> &p, u32 query0, u32 key0, const Side<
     }
 }
 
-// sums[row][column] += the tile's [query][key] times rows of the other side: BY_KEY sums over queries.
+// sums[row][column] += the tile's [query][key] times rows of the other side: BY_KEY sums over
+// queries.
 template <bool BY_KEY, class C> DEVICE void add_product(const C *tile, const C *rows, u32 pitch, C *sums) {
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     for (u32 c = 0; c < pitch; c += PANEL) {
         for (u32 g = 0; g < TILE; g += GROUP) {
             const C *from = tile + (BY_KEY ? g : g * TILE);
-            block_product<BY_KEY ? 1 : TILE, BY_KEY ? TILE : 1>(TILE, from, rows + c, pitch, sums + g * pitch + c, pitch);
+            block_product<BY_KEY ? 1 : TILE, BY_KEY ? TILE : 1>(TILE, from, rows + c, pitch, sums + g * pitch + c,
+                                                                pitch);
         }
     }
 }
@@ -219,42 +227,20 @@ template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 q
 
 // ---------------------------------------------------------------- 256 threads a block
 
-// Sums stay in registers only where every index is known.
-#if COMPILER_HOST
-#define UNROLLED
-#define UNROLLED_BY_4
-#else
-#define UNROLLED _Pragma("unroll")
-#define UNROLLED_BY_4 _Pragma("unroll 4")
-#endif
-
-constexpr u32 THREADS = 256, SIDE = 16, COLUMNS = 64, ABREAST_COLUMNS = COLUMNS / SIDE, PARTS = WIDEST / COLUMNS;
+constexpr u32 SIDE = 16, COLUMNS = 64, ABREAST_COLUMNS = COLUMNS / SIDE, PARTS = WIDEST / COLUMNS;
 
 // A tile has as many queries as keys. 33 KB of shared memory, or 25 in f64.
 template <class C> struct Tile {
     static constexpr u32 SIZE = sizeof(C) == 8 ? 32 : 64, DEPTH = sizeof(C) == 8 ? 16 : 32, MICRO = SIZE / SIDE;
     static constexpr u32 PITCH = SIZE + 1; // writes down a column meet different banks
-    static constexpr u32 STAGED = max_size(2 * DEPTH * PITCH, SIZE * COLUMNS);
+    static constexpr u32 STAGED = max_size(2 * DEPTH * PITCH, (SIZE * COLUMNS));
 };
 
-// A part of an operand into shared memory: rows x columns from (row, column), 0 outside.
-template <u32 TALL, u32 WIDE, class T, class C>
-DEVICE void stage(const T *from, const View &at, u32 row, u32 rows, u32 column, u32 columns, u32 row_step, u32 column_step, C *to) {
-    bool along = at.column == 1; // along the operand's own unit stride
-    UNROLLED_BY_4
-    for (u32 i = threadIdx.x; i < TALL * WIDE; i += THREADS) {
-        u32 r = along ? i / WIDE : i % TALL, c = along ? i % WIDE : i / TALL;
-        C value = (C)0;
-        if (row + r < rows && column + c < columns) value = load(from[(i64)(row + r) * at.row + (i64)(column + c) * at.column]);
-        to[r * row_step + c * column_step] = value;
-    }
-}
-
-// sum[i][j] += the product of rows i * 16 + ty from row `left0` of one operand and j * 16 + tx from `right0` of the
-// other.
+// sum[i][j] += the product of rows i * 16 + ty from row `left0` of one operand and j * 16 + tx from
+// `right0` of the other.
 template <u32 M, class T, class C>
-DEVICE void tile_product(const T *left, const View &left_at, u32 left0, u32 lefts, const T *right, const View &right_at, u32 right0, u32 rights,
-                         u32 width, C *staged, C (&sum)[M][M]) {
+DEVICE void tile_product(const T *left, const View &left_at, u32 left0, u32 lefts, const T *right, const View &right_at,
+                         u32 right0, u32 rights, u32 width, C *staged, C (&sum)[M][M]) {
     using S = Tile<C>;
     constexpr u32 SECOND = S::DEPTH * S::PITCH;
     u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
@@ -278,9 +264,11 @@ DEVICE void tile_product(const T *left, const View &left_at, u32 left0, u32 left
     }
 }
 
-// The weights of a tile and the gradients by its products, of queries i * 16 + ty and keys j * 16 + tx; 0 outside.
+// The weights of a tile and the gradients by its products, of queries i * 16 + ty and keys j * 16 +
+// tx; 0 outside.
 template <u32 M, class T, class C>
-DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0, C *staged, C (&weight)[M][M], C (&grad)[M][M]) {
+DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0, C *staged, C (&weight)[M][M],
+                           C (&grad)[M][M]) {
     u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
     UNROLLED
     for (u32 i = 0; i < M; ++i) {
@@ -288,14 +276,14 @@ DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0
         for (u32 j = 0; j < M; ++j) weight[i][j] = grad[i][j] = (C)0;
     }
     {
-        const Inputs<T> p(parameters(given), pair);
+        const Inputs<T> p(reload_parameters(given), pair);
         tile_product(p.q, p.q_at, query0, p.queries, p.k, p.k_at, key0, p.keys, p.width, staged, weight);
     }
     {
-        const Inputs<T> p(parameters(given), pair);
+        const Inputs<T> p(reload_parameters(given), pair);
         tile_product(p.grad, p.grad_at, query0, p.queries, p.v, p.v_at, key0, p.keys, p.values, staged, grad);
     }
-    const Inputs<T> p(parameters(given), pair);
+    const Inputs<T> p(reload_parameters(given), pair);
     UNROLLED
     for (u32 i = 0; i < M; ++i) {
         u32 query = query0 + i * SIDE + ty, visible = query < p.queries ? p.seen(query) : 0;
@@ -310,10 +298,11 @@ DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0
     }
 }
 
-// sum[i][c][j] += the product of column i * 16 + ty of `tile`, its rows `pitch` apart, and column 64 c + 16 j + tx
-// of rows row0.. of an operand.
+// sum[i][c][j] += the product of column i * 16 + ty of `tile`, its rows `pitch` apart, and column
+// 64 c + 16 j + tx of rows row0.. of an operand.
 template <u32 M, class T, class C>
-DEVICE void add_product(const C *tile, const T *from, const View &at, u32 row0, u32 rows, u32 columns, C *staged, C (&sum)[M][PARTS][ABREAST_COLUMNS]) {
+DEVICE void add_product(const C *tile, const T *from, const View &at, u32 row0, u32 rows, u32 columns, C *staged,
+                        C (&sum)[M][PARTS][ABREAST_COLUMNS]) {
     using S = Tile<C>;
     u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
     UNROLLED
@@ -384,14 +373,14 @@ template <class T> DEVICE void by_keys(const Given<T> &given, i64 pair, u32 key0
         tile_gradients(given, pair, query0, key0, staged, weight, grad);
         keep_tile<true>(weight, tile);
         {
-            const Inputs<T> p(parameters(given), pair);
+            const Inputs<T> p(reload_parameters(given), pair);
             add_product(tile, p.grad, p.grad_at, query0, p.queries, p.values, staged, value_sums);
         }
         keep_tile<true>(grad, tile);
-        const Inputs<T> p(parameters(given), pair);
+        const Inputs<T> p(reload_parameters(given), pair);
         add_product(tile, p.q, p.q_at, query0, p.queries, p.width, staged, key_sums);
     }
-    const Given<T> &g = parameters(given);
+    const Given<T> &g = reload_parameters(given);
     u32 keys = (u32)g.s.keys, width = (u32)g.s.width, values = (u32)g.s.values;
     write_rows(key_sums, key0, keys, width, g.out + pair * keys * width);
     write_rows(value_sums, key0, keys, values, g.other + pair * keys * values);
@@ -411,10 +400,10 @@ template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 q
         C weight[M][M], grad[M][M];
         tile_gradients(given, pair, query0, key0, staged, weight, grad);
         keep_tile<false>(grad, tile);
-        const Inputs<T> p(parameters(given), pair);
+        const Inputs<T> p(reload_parameters(given), pair);
         add_product(tile, p.k, p.k_at, key0, p.keys, p.width, staged, sums);
     }
-    const Given<T> &g = parameters(given);
+    const Given<T> &g = reload_parameters(given);
     write_rows(sums, query0, queries, (u32)g.s.width, g.out + pair * g.s.queries * g.s.width);
 }
 
@@ -422,48 +411,54 @@ template <class C> constexpr u32 TILE_OF = Tile<C>::SIZE;
 
 #endif
 
-// The gradients by keys [pairs, keys, width] and values [pairs, keys, values], packed; the other operands by their
-// strides. Launched with blocks of 256 threads (or one); any number of blocks is right.
+// The gradients by keys [pairs, keys, width] and values [pairs, keys, values], packed; the other
+// operands by their strides. Launched with blocks of 256 threads (or one); any number of blocks is
+// right.
 template <class T>
-__global__ __launch_bounds__(256) void attention_backward_keys(Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q,
-                                                               const T *k, const T *v, const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums,
-                                                               const compute_t<T> *dots, compute_t<T> scale, compute_t<T> fill, u32 causal,
-                                                               u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
-                                                               T *by_k, T *by_v) {
+__global__ __launch_bounds__(256) void attention_backward_keys(
+    Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q, const T *k, const T *v,
+    const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums, const compute_t<T> *dots, compute_t<T> scale,
+    compute_t<T> fill, u32 causal, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
+    T *by_k, T *by_v) {
     constexpr i64 SIZE = TILE_OF<compute_t<T>>;
-    Given<T> given{s, q_at, k_at, v_at, grad_at, mask_at, q, k, v, grad, mask, sums, dots, scale, fill, causal, mask_size, seed, call, dropping, last,
-                   factor, by_k, by_v};
+    Given<T> given{s,    q_at,  k_at, v_at,   grad_at,   mask_at, q,    k,        v,    grad,   mask, sums,
+                   dots, scale, fill, causal, mask_size, seed,    call, dropping, last, factor, by_k, by_v};
     for_each_row((u64)(s.pairs * ((s.keys + SIZE - 1) / SIZE)), [=](u64 item) {
-        i64 tiles = (parameters(given).s.keys + SIZE - 1) / SIZE, pair = (i64)item / tiles;
+        i64 tiles = (reload_parameters(given).s.keys + SIZE - 1) / SIZE, pair = (i64)item / tiles;
         by_keys(given, pair, (u32)(((i64)item - pair * tiles) * SIZE));
     });
 }
 
 // The gradient by queries [pairs, queries, width], packed.
 template <class T>
-__global__ __launch_bounds__(256) void attention_backward_queries(Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q,
-                                                                  const T *k, const T *v, const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums,
-                                                                  const compute_t<T> *dots, compute_t<T> scale, compute_t<T> fill, u32 causal,
-                                                                  u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
-                                                                  T *by_q) {
+__global__ __launch_bounds__(256) void attention_backward_queries(
+    Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q, const T *k, const T *v,
+    const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums, const compute_t<T> *dots, compute_t<T> scale,
+    compute_t<T> fill, u32 causal, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
+    T *by_q) {
     constexpr i64 SIZE = TILE_OF<compute_t<T>>;
-    Given<T> given{s, q_at, k_at, v_at, grad_at, mask_at, q, k, v, grad, mask, sums, dots, scale, fill, causal, mask_size, seed, call, dropping, last,
-                   factor, by_q, nullptr};
+    Given<T> given{s,    q_at,  k_at, v_at,   grad_at,   mask_at, q,    k,        v,    grad,   mask, sums,
+                   dots, scale, fill, causal, mask_size, seed,    call, dropping, last, factor, by_q, nullptr};
     for_each_row((u64)(s.pairs * ((s.queries + SIZE - 1) / SIZE)), [=](u64 item) {
-        i64 tiles = (parameters(given).s.queries + SIZE - 1) / SIZE, pair = (i64)item / tiles;
+        i64 tiles = (reload_parameters(given).s.queries + SIZE - 1) / SIZE, pair = (i64)item / tiles;
         by_queries(given, pair, (u32)(((i64)item - pair * tiles) * SIZE));
     });
 }
 
-// dots[row] = the product of the output [rows, values], packed, and its gradient, for each row of batch * heads *
-// queries.
-template <class T> __global__ void attention_dots(i64 rows, i64 heads, i64 queries, i64 values, View grad_at, const T *out, const T *grad, compute_t<T> *dots) {
+// dots[row] = the product of the output [rows, values], packed, and its gradient, for each row of
+// batch * heads * queries.
+template <class T>
+__global__ void attention_dots(i64 rows, i64 heads, i64 queries, i64 values, View grad_at, const T *out, const T *grad,
+                               compute_t<T> *dots) {
     using C = compute_t<T>;
     for_each_row((u64)rows, [=](u64 row) {
-        i64 pair = (i64)row / queries, query = (i64)row - pair * queries, batch = pair / heads, head = pair - batch * heads;
-        const T *g = grad + batch * grad_at.batch + head * grad_at.head + query * grad_at.row, *y = out + (i64)row * values;
+        i64 pair = (i64)row / queries, query = (i64)row - pair * queries, batch = pair / heads,
+            head = pair - batch * heads;
+        const T *g = grad + batch * grad_at.batch + head * grad_at.head + query * grad_at.row,
+                *y = out + (i64)row * values;
         i64 step = grad_at.column;
-        C dot = block_reduce_range((u64)values, (C)0, [=](u64 i) { return (C)load(y[i]) * (C)load(g[(i64)i * step]); }, Plus());
+        C dot = block_reduce_range((u64)values, (C)0, [=](u64 i) { return (C)load(y[i]) * (C)load(g[(i64)i * step]); },
+                                   Plus());
         if (threadIdx.x == 0) dots[row] = dot;
     });
 }

@@ -1,15 +1,9 @@
-// The rows of attention's scores [batch * heads, queries, keys] where a product has put them into memory: the
-// weights that they make, and the scores' gradient. `out` may be the scores, or the gradient that comes in.
-// Computed in f32 for f16 and bf16.
+// The rows of attention's scores [batch * heads, queries, keys] where a product has put them into
+// memory: the weights that they make, and the scores' gradient. `out` may be the scores, or the
+// gradient that comes in. Computed in f32 for f16 and bf16.
 #include "attention_scores.h"
 #include "prelude.h"
 #include "rows.h"
-
-#if COMPILER_HOST
-#define UNROLLED
-#else
-#define UNROLLED _Pragma("unroll")
-#endif
 
 struct Rows {
     i64 rows, heads, queries, keys; // rows: batch * heads * queries
@@ -49,7 +43,8 @@ template <class C> struct Row {
     Dropout<C> dropout;
 
     template <class Given>
-    DEVICE Row(const Given &g, bool causal, u64 row) : row(row), keys((u32)g.s.keys), dropout{g.seed, g.call, g.dropping, g.last, g.factor} {
+    DEVICE Row(const Given &g, bool causal, u64 row)
+        : row(row), keys((u32)g.s.keys), dropout{g.seed, g.call, g.dropping, g.last, g.factor} {
         i64 pair = (i64)row / g.s.queries, batch = pair / g.s.heads;
         query = (u32)((i64)row - pair * g.s.queries);
         visible = causal_end(causal, query, (u32)g.s.queries, keys);
@@ -57,8 +52,8 @@ template <class C> struct Row {
     }
     DEVICE bool hides(u32 key) const { return mask.from != nullptr && mask.hides(query, key); }
 
-    // f(key, factor) for each key, shared among the threads of a block: a thread takes the four keys that one
-    // Philox block serves.
+    // f(key, factor) for each key, shared among the threads of a block: a thread takes the four
+    // keys that one Philox block serves.
     template <class F> DEVICE void for_each_key(F f) const {
         for_each_in_block((u64)((keys + SPAN - 1) / SPAN) * BLOCKS, [&](u64 quad) {
             u32 first = (u32)quad / BLOCKS * SPAN + (u32)quad % BLOCKS;
@@ -73,13 +68,15 @@ template <class C> struct Row {
     }
 };
 
-// out = exp(x - max) over the sum of such, for a row; 0 where nothing is above -inf. `out` may be x.
+// out = exp(x - max) over the sum of such, for a row; 0 where nothing is above -inf. `out` may be
+// x.
 template <class T> DEVICE void softmax_row(u64 len, bool quiet, const T *x, T *out) {
     using C = compute_t<T>;
     auto total = [=](C base, C sum) { return share(quiet ? sum + math::exp(-base) : sum); };
     if (ONE_THREAD || !KeptRow<T>::fits(len, x)) {
         C base = base_of(block_reduce_range(len, LOWEST<C>, [=](u64 i) { return (C)load(x[i]); }, Larger()));
-        C factor = total(base, block_reduce_range(len, (C)0, [=](u64 i) { return math::exp((C)load(x[i]) - base); }, Plus()));
+        C factor =
+            total(base, block_reduce_range(len, (C)0, [=](u64 i) { return math::exp((C)load(x[i]) - base); }, Plus()));
         for_each_in_block(len, [=](u64 i) { out[i] = store<T>::from(math::exp((C)load(x[i]) - base) * factor); });
         return;
     }
@@ -93,18 +90,19 @@ template <class T> DEVICE void softmax_row(u64 len, bool quiet, const T *x, T *o
     row.write(out, [&](u32, C v) { return v * factor; });
 }
 
-// out = the softmax of each row of what its scores become: dropped, `fill` where the mask is true, -inf past a
-// causal query's place. A row of -inf alone is 0. `quiet`: over 1 + the sum of the exponentials (Miller 2023,
-// "Attention is off by one").
+// out = the softmax of each row of what its scores become: dropped, `fill` where the mask is true,
+// -inf past a causal query's place. A row of -inf alone is 0. `quiet`: over 1 + the sum of the
+// exponentials (Miller 2023, "Attention is off by one").
 template <class T>
-__global__ void attention_weights(Rows s, View mask_at, const T *scores, const u8 *mask, u32 mask_size, compute_t<T> fill, u32 causal, u32 quiet,
-                                  u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor, T *out) {
+__global__ void attention_weights(Rows s, View mask_at, const T *scores, const u8 *mask, u32 mask_size,
+                                  compute_t<T> fill, u32 causal, u32 quiet, u64 seed, u64 call, u32 dropping, u32 last,
+                                  compute_t<T> factor, T *out) {
     using C = compute_t<T>;
     Forward<T> given{s, mask_at, scores, mask, mask_size, fill, causal, quiet, seed, call, dropping, last, factor, out};
     for_each_row((u64)s.rows, [=](u64 row) {
         bool changed = dropping || mask != nullptr || causal;
         if (changed) {
-            const Forward<T> &g = parameters(given);
+            const Forward<T> &g = reload_parameters(given);
             const Row<C> p(g, g.causal != 0, row);
             const T *from = g.scores + row * g.s.keys;
             T *to = g.out + row * g.s.keys;
@@ -115,25 +113,26 @@ __global__ void attention_weights(Rows s, View mask_at, const T *scores, const u
             });
             if constexpr (!ONE_THREAD) sync_threads(); // others read what this thread has written
         }
-        const Forward<T> &g = parameters(given);
+        const Forward<T> &g = reload_parameters(given);
         u64 keys = (u64)g.s.keys;
         softmax_row(keys, g.quiet != 0, (changed ? g.out : g.scores) + row * keys, g.out + row * keys);
     });
 }
 
-// out = the gradient by the scores, from the weights w and their gradient g: w (g - sum(w g)) where the score was
-// neither masked nor dropped, times the dropout's factor.
+// out = the gradient by the scores, from the weights w and their gradient g: w (g - sum(w g)) where
+// the score was neither masked nor dropped, times the dropout's factor.
 template <class T>
-__global__ void attention_weights_backward(Rows s, View mask_at, const T *weights, const T *grad, const u8 *mask, u32 mask_size, u64 seed, u64 call,
-                                           u32 dropping, u32 last, compute_t<T> factor, T *out) {
+__global__ void attention_weights_backward(Rows s, View mask_at, const T *weights, const T *grad, const u8 *mask,
+                                           u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last,
+                                           compute_t<T> factor, T *out) {
     using C = compute_t<T>;
     Backward<T> given{s, mask_at, weights, grad, mask, mask_size, seed, call, dropping, last, factor, out};
     for_each_row((u64)s.rows, [=](u64 row) {
-        const Backward<T> &b = parameters(given);
+        const Backward<T> &b = reload_parameters(given);
         const T *w = b.weights + row * b.s.keys, *g = b.grad + row * b.s.keys;
         C sum = block_reduce_range((u64)b.s.keys, (C)0, [=](u64 i) { return (C)load(w[i]) * (C)load(g[i]); }, Plus());
         if constexpr (!ONE_THREAD) sync_threads(); // `out` may be `grad`, which the others have read for the sum
-        const Backward<T> &again = parameters(given);
+        const Backward<T> &again = reload_parameters(given);
         const Row<C> p(again, false, row);
         T *to = again.out + row * again.s.keys;
         p.for_each_key([&](u32 key, C kept) {

@@ -1,18 +1,14 @@
-// The two products of attention whose rows a softmax reads whole, joined with it, in f32: the weights softmax(scale
-// q k^T), and the scores' gradient w (g - sum(w g)) of g = dy v^T. Rows stay in registers until they are done: a
-// product of rocBLAS and a kernel over its rows write and read [batch * heads, queries, keys] elements once more.
+// The two products of attention whose rows a softmax reads whole, joined with it, in f32: the
+// weights softmax(scale q k^T), and the scores' gradient w (g - sum(w g)) of g = dy v^T. Rows stay
+// in registers until they are done: a product of rocBLAS and a kernel over its rows write and read
+// [batch * heads, queries, keys] elements once more.
 //
-// A block computes all columns of ROWS rows: a team of 32 threads HEIGHT of them, a thread PARTS times four
-// columns, 128 sums in all. Both operands come through shared memory, DEPTH of the summed axis at a time, while the
-// next are on their way into registers (the scheme of CUTLASS' "Efficient GEMM in CUDA").
+// A block computes all columns of ROWS rows: a team of 32 threads HEIGHT of them, a thread PARTS
+// times four columns, 128 sums in all. Both operands come through shared memory, DEPTH of the
+// summed axis at a time, while the next are on their way into registers (the scheme of CUTLASS'
+// "Efficient GEMM in CUDA").
 #include "attention_scores.h"
 #include "prelude.h"
-
-#if COMPILER_HOST
-#define UNROLLED
-#else
-#define UNROLLED _Pragma("unroll")
-#endif
 
 namespace math {
 MATH_FUNCTION(exp2, exp2f, exp2)
@@ -20,7 +16,8 @@ MATH_FUNCTION2(fmax, fmaxf, fmax)
 } // namespace math
 
 struct Shape {
-    i64 pairs, heads, rows, columns, depth, tiles; // pairs: batch * heads; of a pair, rows: of the left operand, columns: rows of the right one
+    i64 pairs, heads;                // pairs: batch * heads
+    i64 rows, columns, depth, tiles; // of a pair; rows: of the left operand, columns: rows of the right one
 };
 
 // The kernels' parameters, in their order.
@@ -42,8 +39,8 @@ struct Backward {
 constexpr u32 THREADS = 256, TEAM = 32, TEAMS = THREADS / TEAM, WIDTH = 4, DEPTH = 16, QUADS = DEPTH / WIDTH;
 using Quad = Vector<f32, WIDTH>;
 
-// Whether the next tile's first step is on its way while a tile's softmax is computed. AMD's compiler spills
-// registers then.
+// Whether the next tile's first step is on its way while a tile's softmax is computed. AMD's
+// compiler spills registers then.
 #if COMPILER_AMD
 constexpr bool AHEAD = false;
 #else
@@ -52,7 +49,8 @@ constexpr bool AHEAD = true;
 
 template <u32 PARTS> struct Tile {
     static constexpr u32 HEIGHT = 32 / PARTS, ROWS = TEAMS * HEIGHT, COLUMNS = PARTS * TEAM * WIDTH;
-    static constexpr u32 LEFT = ROWS * QUADS / THREADS, RIGHT = COLUMNS * QUADS / THREADS; // quads of a step that a thread brings
+    // Quads of a step that a thread brings.
+    static constexpr u32 LEFT = ROWS * QUADS / THREADS, RIGHT = COLUMNS * QUADS / THREADS;
     f32 sum[HEIGHT][PARTS][WIDTH];
 };
 
@@ -64,7 +62,8 @@ template <u32 N> struct Rows {
     const f32 *from;
     u32 offset[N];
 
-    // `first`: the tile's first row. Past the last row the last is read again: what comes of it is not kept.
+    // `first`: the tile's first row. Past the last row the last is read again: what comes of it is
+    // not kept.
     DEVICE void place(const f32 *operand, const View &at, i64 batch, i64 head, u32 first, u32 count) {
         from = operand + batch * at.batch + head * at.head;
         UNROLLED
@@ -83,8 +82,9 @@ template <u32 N> struct Rows {
     }
 };
 
-// Where element [depth][row] of a step is in shared memory, without the row: the rows of each quad are exchanged,
-// so that lanes meet no bank twice when a quad is written down a column, nor when four rows are read.
+// Where element [depth][row] of a step is in shared memory, without the row: the rows of each quad
+// are exchanged, so that lanes meet no bank twice when a quad is written down a column, nor when
+// four rows are read.
 DEVICE u32 turn(u32 quad) { return quad * (TEAM / QUADS); }
 
 template <u32 COUNT, u32 N> DEVICE void put(const Quad (&from)[N], f32 *to) {
@@ -104,9 +104,11 @@ template <u32 PARTS> DEVICE void multiply(const f32 *left, const f32 *right, Til
     for (u32 d = 0; d < DEPTH; ++d) {
         Quad x[T::HEIGHT / WIDTH], y[PARTS];
         UNROLLED
-        for (u32 i = 0; i < T::HEIGHT / WIDTH; ++i) x[i] = quad_at(left + d * T::ROWS + ((team * T::HEIGHT + i * WIDTH) ^ turn(d / WIDTH)));
+        for (u32 i = 0; i < T::HEIGHT / WIDTH; ++i)
+            x[i] = quad_at(left + d * T::ROWS + ((team * T::HEIGHT + i * WIDTH) ^ turn(d / WIDTH)));
         UNROLLED
-        for (u32 c = 0; c < PARTS; ++c) y[c] = quad_at(right + d * T::COLUMNS + c * TEAM * WIDTH + (lane * WIDTH ^ turn(d / WIDTH)));
+        for (u32 c = 0; c < PARTS; ++c)
+            y[c] = quad_at(right + d * T::COLUMNS + c * TEAM * WIDTH + (lane * WIDTH ^ turn(d / WIDTH)));
         UNROLLED
         for (u32 i = 0; i < T::HEIGHT; ++i) {
             UNROLLED
@@ -118,12 +120,14 @@ template <u32 PARTS> DEVICE void multiply(const f32 *left, const f32 *right, Til
     }
 }
 
-// One instruction, where a comparison and a choice are two. NaN loses here: it comes back with the sum.
+// One instruction, where a comparison and a choice are two. NaN loses here: it comes back with the
+// sum.
 struct Greater {
     DEVICE f32 operator()(f32 a, f32 b) const { return math::fmax(a, b); }
 };
 
-// op over the values of a team, neighbours in a warp, in each of its threads: of N rows side by side.
+// op over the values of a team, neighbours in a warp, in each of its threads: of N rows side by
+// side.
 template <u32 N, class Op> DEVICE void across(f32 (&value)[N], Op op) {
     i32 lane = (i32)(threadIdx.x % (u32)warpSize);
     UNROLLED
@@ -152,8 +156,8 @@ struct Place {
     }
 };
 
-// What a thread has of a tensor [pairs, rows, columns]: HEIGHT rows from `first` on, of which `rows` exist, from
-// `column` on.
+// What a thread has of a tensor [pairs, rows, columns]: HEIGHT rows from `first` on, of which
+// `rows` exist, from `column` on.
 struct Part {
     i64 first;
     u32 rows, column, columns;
@@ -163,15 +167,17 @@ struct Part {
         i64 first = ((at.batch * s.heads + at.head) * s.rows + row) * s.columns + column;
         return Part{first, row < (u32)s.rows ? (u32)s.rows - row : 0, column, (u32)s.columns};
     }
-    // Made anew: AMD's compiler would keep a mask of lanes for each.
-    DEVICE bool has(u32 row, u32 part) const { return row < anew(rows) && has(part); }
-    DEVICE bool has(u32 part) const { return anew(column) + part * TEAM * WIDTH < columns; }
+    // Compared again each time: AMD's compiler would keep a mask of lanes for each comparison.
+    DEVICE bool has(u32 row, u32 part) const { return row < recompute_from(rows) && has(part); }
+    DEVICE bool has(u32 part) const { return recompute_from(column) + part * TEAM * WIDTH < columns; }
     DEVICE u32 at(u32 row, u32 part) const { return row * columns + part * TEAM * WIDTH; }
 };
 
-// Calls finish(parameters, place, tile) for each tile of a block: neighbours, so that the right operand is in a
-// cache. EARLY: the next tile's first step is on its way meanwhile, for which `finish` must leave registers.
-template <u32 PARTS, bool EARLY, class Given, class Finish> DEVICE void for_each_tile(const Given &given, Finish finish) {
+// Calls finish(parameters, place, tile) for each tile of a block: neighbours, so that the right
+// operand is in a cache. EARLY: the next tile's first step is on its way meanwhile, for which
+// `finish` must leave registers.
+template <u32 PARTS, bool EARLY, class Given, class Finish>
+DEVICE void for_each_tile(const Given &given, Finish finish) {
     using T = Tile<PARTS>;
     SHARED(f32, left_room, DEPTH * T::ROWS);
     SHARED(f32, right_room, DEPTH * T::COLUMNS);
@@ -187,7 +193,7 @@ template <u32 PARTS, bool EARLY, class Given, class Finish> DEVICE void for_each
         right_rows.read(from, depth, right_step);
     };
     auto begin = [&](const Place &at) {
-        const Given &g = parameters(given);
+        const Given &g = reload_parameters(given);
         left_rows.place(g.left, g.left_at, at.batch, at.head, at.row, (u32)g.s.rows);
         right_rows.place(g.right, g.right_at, at.batch, at.head, 0, (u32)g.s.columns);
         read(0);
@@ -205,27 +211,29 @@ template <u32 PARTS, bool EARLY, class Given, class Finish> DEVICE void for_each
             if (from + DEPTH < depth) {
                 read(from + DEPTH);
             } else {
-                at.advance<T::ROWS>(parameters(given).s);
+                at.advance<T::ROWS>(reload_parameters(given).s);
                 if (EARLY && item + 1 < end) begin(at);
             }
             multiply<PARTS>(left_room, right_room, tile);
         }
-        finish(parameters(given), here, tile);
+        finish(reload_parameters(given), here, tile);
         if (!EARLY && item + 1 < end) begin(at);
     }
 }
 
-// out = softmax(scale left right^T), of rows [pairs, rows, columns]. A row of -inf alone is 0. `quiet`: over 1 +
-// the sum of the exponentials. Launched with blocks of 256 threads; any number of them is right. Operands' columns
-// lie side by side, all else of them and of rows at multiples of 16 bytes; depth a multiple of 4; columns at most
-// 128 PARTS and a multiple of 4; offsets within a pair below 2^32.
+// out = softmax(scale left right^T), of rows [pairs, rows, columns]. A row of -inf alone is 0.
+// `quiet`: over 1 + the sum of the exponentials. Launched with blocks of 256 threads; any number of
+// them is right. Operands' columns lie side by side, all else of them and of rows at multiples of
+// 16 bytes; depth a multiple of 4; columns at most 128 PARTS and a multiple of 4; offsets within a
+// pair below 2^32.
 template <class F, i32 PARTS>
-__global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, View right_at, const F *left, const F *right, F scale, u32 quiet,
-                                                         F *out) {
+__global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, View right_at, const F *left,
+                                                         const F *right, F scale, u32 quiet, F *out) {
     using T = Tile<PARTS>;
-    for_each_tile<PARTS, AHEAD>(Forward{s, left_at, right_at, left, right, scale, quiet, out}, [](const Forward &g, const Place &at, T &tile) {
+    for_each_tile<PARTS, AHEAD>(Forward{s, left_at, right_at, left, right, scale, quiet, out},
+                                [](const Forward &g, const Place &at, T &tile) {
         const Part part = Part::of<PARTS>(g.s, at);
-        constexpr u32 STEP = 8; // rows side by side: as many as there are registers for
+        constexpr u32 STEP = 8;          // rows side by side: as many as there are registers for
         f32 log2e = 1.4426950408889634f; // exp(x) = 2^(x log2(e))
         UNROLLED
         for (u32 row = 0; row < T::HEIGHT; row += STEP) {
@@ -273,13 +281,14 @@ __global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, 
     });
 }
 
-// out = w (g - sum(w g)) of rows of the weights w and of g = left right^T, [pairs, rows, columns]. As
-// `attention_softmax` otherwise.
+// out = w (g - sum(w g)) of rows of the weights w and of g = left right^T, [pairs, rows, columns].
+// As `attention_softmax` otherwise.
 template <class F, i32 PARTS>
-__global__ __launch_bounds__(256) void attention_softmax_backward(Shape s, View left_at, View right_at, const F *left, const F *right, const F *weights,
-                                                                  F *out) {
+__global__ __launch_bounds__(256) void attention_softmax_backward(Shape s, View left_at, View right_at, const F *left,
+                                                                  const F *right, const F *weights, F *out) {
     using T = Tile<PARTS>;
-    for_each_tile<PARTS, false>(Backward{s, left_at, right_at, left, right, weights, out}, [](const Backward &g, const Place &at, T &tile) {
+    for_each_tile<PARTS, false>(Backward{s, left_at, right_at, left, right, weights, out},
+                                [](const Backward &g, const Place &at, T &tile) {
         const Part part = Part::of<PARTS>(g.s, at);
         constexpr u32 STEP = 8 / PARTS; // rows side by side: as many as there are registers for
         UNROLLED
@@ -309,7 +318,8 @@ __global__ __launch_bounds__(256) void attention_softmax_backward(Shape s, View 
                 for (u32 c = 0; c < PARTS; ++c) {
                     Quad v;
                     UNROLLED
-                    for (u32 w = 0; w < WIDTH; ++w) v.lane[w] = weight[i][c].lane[w] * (tile.sum[row + i][c][w] - sum[i]);
+                    for (u32 w = 0; w < WIDTH; ++w)
+                        v.lane[w] = weight[i][c].lane[w] * (tile.sum[row + i][c][w] - sum[i]);
                     if (part.has(row + i, c)) quad_at(g.out + part.first + part.at(row + i, c)) = v;
                 }
             }

@@ -1,40 +1,48 @@
-// Batch normalisation of x seen as [batch, channels, spatial], contiguous: statistics over batch and spatial of
-// each channel; f16 and bf16 compute in f32, in which parameters and running statistics are. A part of one tile of
-// `wide` channels is a block's work: one channel where its elements lie side by side, else several, so that
-// neighbouring threads read neighbouring channels. Sums have a fixed order: the same bits on every run of one grid.
+// Batch normalisation of contiguous x, seen as [batch, channels, spatial]. Each channel has its
+// statistics, over batch and spatial. f16 and bf16 compute in f32; parameters and running
+// statistics are f32 then.
+//
+// A block computes one part of one tile of `wide` channels. A tile is one channel if the channel's
+// elements lie side by side. Else it has several, so that neighbouring threads read neighbouring
+// channels. Sums have a fixed order: every run of one grid gives the same bits.
+#include "far_from_mean.h"
 #include "prelude.h"
 #include "rows.h"
 
-// Blocks have 256 threads at most, which is said so that the compiler knows that all waves are possible. On CDNA it
-// would pay for them with scalar registers, which these kernels need, and has them without being asked.
+// Blocks have at most 256 threads: the kernels say so, or the compiler would not believe that all
+// waves are possible. On CDNA these kernels get all waves without asking; if they asked, the
+// compiler would give up scalar registers that they need.
 #if __GFX9__
-#define RDNA_WAVES(wanted)
+#define ALL_WAVES_ON_RDNA(wanted)
 #else
-#define RDNA_WAVES(wanted) ALL_WAVES(wanted)
+#define ALL_WAVES_ON_RDNA(wanted) ALL_WAVES(wanted)
 #endif
 
-// A number that all threads of a block have, in scalar registers. CDNA has none of them left.
-DEVICE u64 of_block(u64 value) {
+// A number that all threads of a block have. It goes to scalar registers, except on CDNA, which has
+// none left.
+DEVICE u64 block_uniform(u64 value) {
 #if __GFX9__
     return value;
 #else
-    return (u64)of_warp((u32)(value >> 32)) << 32 | of_warp((u32)value);
+    return (u64)warp_uniform((u32)(value >> 32)) << 32 | warp_uniform((u32)value);
 #endif
 }
 
-// What every kernel here is given first: its tensors' sizes and how it goes through them. Functions read it anew
-// where they need it (`parameters`): kept, it and what is divided of it do not fit into the scalar registers.
+// Every kernel's first parameters: its tensors' sizes, and how it goes through them. Functions
+// reload them where they need them (`reload_parameters`): kept, they and the quotients computed
+// from them don't fit into the scalar registers.
 struct Shape {
     u64 batch, channels, spatial;
     u32 wide, parts;
     DEVICE u64 count() const { return batch * spatial; } // elements of a channel
-    // Elements that lie side by side in every channel of every sample, where a channel is a block's: parts are made
-    // of such.
+    // Parts are made of units. A unit is this many elements, side by side in one channel of one
+    // sample.
     template <class T> DEVICE u32 unit() const { return wide == 1 && spatial % LANES<T> == 0 ? LANES<T> : 1; }
 };
 
-// Of one part of every channel: its first sample, the first element in that and how many there are. The host makes
-// parts so small that 32 bits count the bytes from the first sample's elements of a tile to the last's.
+// One part of every channel: its first sample, its first element in that sample, and how many
+// elements it has. The host makes parts so small that 32 bits count the bytes from a tile's
+// elements in the first sample to those in the last.
 struct Part {
     u64 sample, first;
     u32 count;
@@ -47,22 +55,22 @@ template <class T> DEVICE Part part_of(const Shape &s, u32 part) {
 
 // The channels' elements that a thread has: every `strips`-th of a channel.
 struct Place {
-    u64 tile;         // the tile's first channel
-    u32 k;            // the channel's place in the tile
+    u64 tile; // the tile's first channel
+    u32 k;    // the channel's place in the tile
     u32 part, lanes, strip, strips;
-    bool inside;      // else the thread only takes part in reductions
+    bool inside; // else the thread only takes part in reductions
     DEVICE u64 channel() const { return tile + k; }
 };
 
-// f(place) for each channel of each tile and part; all threads of a block come by together. Where a channel is a
-// block's, most of a place is the same for all threads: that has its own copy of f, the only one where WIDE is
-// false.
+// Calls f(place) for each channel of each tile and part, all threads of a block together. f is
+// compiled twice: for tiles of one channel most of a place is the same for all threads, which saves
+// registers. Without WIDE that is the only copy.
 template <bool WIDE = true, class F> DEVICE void for_each_place(const Shape &given, F f) {
     u64 tiles = given.wide == 1 ? given.channels : divided_in_f64(given.channels + given.wide - 1, given.wide);
     bool alone = given.wide == 1;
     u32 lanes = given.wide < blockDim.x ? given.wide : blockDim.x;
     for_each_row(tiles * given.parts, [=](u64 index) {
-        const Shape s = parameters(given);
+        const Shape s = reload_parameters(given);
         u64 tile = divided_in_f64(index, s.parts);
         u32 part = (u32)(index - tile * s.parts);
         if (!ONE_THREAD && (alone || !WIDE)) return f(Place{tile, 0, part, 1, threadIdx.x, blockDim.x, true});
@@ -76,25 +84,27 @@ template <bool WIDE = true, class F> DEVICE void for_each_place(const Shape &giv
     });
 }
 
-// f(n, x's piece, dy's piece) for each piece of WIDTH elements that this thread has, n being the sample's index
-// from the part's first on: several loads at a time. `dy` and `out` may be null: dy's pieces are not looked at
-// then; f's are written to `out`.
+// Calls f(n, x's piece, dy's piece) for each piece of WIDTH elements that this thread has, several
+// loads at a time. n counts samples from the part's first. BOTH: `dy` is read. WRITES: what f
+// returns is written to `out`.
 template <u32 WIDTH, bool BOTH, bool WRITES, class F, class T>
 DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy, T *out) {
     using Piece = Vector<T, WIDTH>;
-    const Shape s = parameters(given);
+    const Shape s = reload_parameters(given);
     const Part part = part_of<T>(s, p.part);
-    // Where a channel has 2^29 elements in one sample, every part lies within one sample, and 32 bits count bytes
-    // only from the part's own first element on.
+    // Where a channel has 2^29 elements in one sample, every part lies within one sample, and 32
+    // bits count bytes only from the part's own first element on.
     bool far = s.spatial >> 29 != 0;
-    u32 spatial = far ? ~0u : (u32)s.spatial / WIDTH, first = far ? 0 : (u32)part.first / WIDTH, at = first + p.strip, end = first + part.count / WIDTH;
+    u32 spatial = far ? ~0u : (u32)s.spatial / WIDTH, first = far ? 0 : (u32)part.first / WIDTH, at = first + p.strip,
+        end = first + part.count / WIDTH;
     if (!p.inside || at >= end) return;
-    u64 base = of_block((part.sample * s.channels + p.tile) * s.spatial + (far ? part.first : 0));
+    u64 base = block_uniform((part.sample * s.channels + p.tile) * s.spatial + (far ? part.first : 0));
     x += base;
     if constexpr (BOTH) dy += base;
     if constexpr (WRITES) out += base;
     u32 left = (end - at + p.strips - 1) / p.strips; // pieces
-    u32 n = at / spatial, i = at - n * spatial, sample = (u32)s.channels * spatial, offset = n * sample + p.k * spatial + i;
+    u32 n = at / spatial, i = at - n * spatial, sample = (u32)s.channels * spatial,
+        offset = n * sample + p.k * spatial + i;
     u32 step_n = p.strips / spatial, step_i = p.strips - step_n * spatial, step = step_n * sample + step_i;
     auto next = [&]() {
         offset += step, n += step_n, i += step_i;
@@ -104,27 +114,21 @@ DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy,
         if constexpr (WRITES) vector_at<WIDTH>(out, at * WIDTH) = f(n, a, g);
         else f(n, a, g);
     };
-    // Of two tensors in 16 bits, what unpacking takes leaves no registers for more than a piece of each.
+    // Unpacking two tensors of 16 bits an element leaves registers for one piece of each.
     constexpr u32 ABREAST = WIDTH == 1 && sizeof(T) < 8 ? 4 : BOTH && WIDTH == 8 ? 1 : 2;
     for (; left >= ABREAST; left -= ABREAST) {
         u32 where[ABREAST], of[ABREAST];
         Piece a[ABREAST], g[BOTH ? ABREAST : 1];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < ABREAST; ++k, next()) {
             where[k] = offset, of[k] = n;
             a[k] = vector_at<WIDTH>(x, offset * WIDTH);
             if constexpr (BOTH) g[k] = vector_at<WIDTH>(dy, offset * WIDTH);
         }
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < ABREAST; ++k) take(where[k], of[k], a[k], g[BOTH ? k : 0]);
     }
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+    ROLLED
     for (; left > 0; --left, next()) {
         Piece g{};
         if constexpr (BOTH) g = vector_at<WIDTH>(dy, offset * WIDTH);
@@ -132,14 +136,17 @@ DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy,
     }
 }
 
-// The same by pieces of 16 bytes where all tensors have them at 16-byte boundaries, else element by element.
-template <bool BOTH, bool WRITES, class F, class T> DEVICE void for_each_piece(const Shape &s, Place p, F f, const T *x, const T *dy, T *out) {
+// The same by pieces of 16 bytes where all tensors have them at 16-byte boundaries, else element by
+// element.
+template <bool BOTH, bool WRITES, class F, class T>
+DEVICE void for_each_piece(const Shape &s, Place p, F f, const T *x, const T *dy, T *out) {
     bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(out) == 0;
-    if (LANES<T> > 1 && p.lanes == 1 && s.unit<T>() == LANES<T> && aligned) pieces_by<LANES<T>, BOTH, WRITES>(s, p, f, x, dy, out);
+    if (LANES<T> > 1 && p.lanes == 1 && s.unit<T>() == LANES<T> && aligned)
+        pieces_by<LANES<T>, BOTH, WRITES>(s, p, f, x, dy, out);
     else pieces_by<1, BOTH, WRITES>(s, p, f, x, dy, out);
 }
 
-// op over the values of a channel's threads, in each of them.
+// op over the values of a channel's threads; each of them gets the result.
 template <class V, class Op> DEVICE V table_reduce(u32 lanes, V value, Op op) { // lanes divide 256, or are the block
     constexpr u32 TABLE = 256; // threads at a time, few enough to leave shared memory for other blocks
     SHARED(V, table, TABLE);
@@ -160,7 +167,8 @@ template <class V, class Op> DEVICE V channel_reduce(Place p, V value, Op op) {
     return table_reduce(p.lanes, value, op);
 }
 
-// Count, mean and the sum of squared deviations (Chan, Golub and LeVeque 1983): no cancellation, whatever the mean.
+// Count, mean and the sum of squared deviations (Chan, Golub and LeVeque 1983): no cancellation,
+// whatever the mean.
 template <class C> struct Moments {
     C count, mean, m2;
 };
@@ -176,18 +184,16 @@ struct Join {
 
 template <class C> struct Pair {
     C a, b;
-};
-struct Plus {
-    template <class C> DEVICE Pair<C> operator()(Pair<C> x, Pair<C> y) const { return Pair<C>{x.a + y.a, x.b + y.b}; }
+    DEVICE Pair operator+(Pair other) const { return Pair{a + other.a, b + other.b}; }
 };
 
-// The moments of a part of a channel: spans of elements less the span's first, so that squares stay near the
-// deviations'.
+// The moments of a part of a channel: spans of elements less the span's first, so that squares stay
+// near the deviations'.
 template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place p, const T *x) {
     using C = compute_t<T>;
     constexpr u32 SPAN = 256, SUMS = ONE_THREAD ? LANES<T> : 1;
     Moments<C> all{(C)0, (C)0, (C)0};
-    // On a CPU of each place in a piece, so that it adds a piece at a time.
+    // On a CPU one sum for each place in a piece, so that it adds a piece at a time.
     C first = (C)0, sum[SUMS] = {}, squares[SUMS] = {};
     u32 count = 0;
     auto flush = [&]() {
@@ -206,7 +212,7 @@ template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place
         constexpr u32 WIDTH = sizeof(a) / sizeof(T);
         if (count == 0) first = load(a.lane[0]);
         for (u32 j = 0; j < WIDTH; ++j) {
-            if (j == 4) a = anew(a, sum[0]);
+            if (j == 4) a = recompute_after(sum[0], a);
             C d = (C)load(a.lane[j]) - first;
             sum[j % SUMS] += d;
             squares[j % SUMS] += d * d;
@@ -220,9 +226,10 @@ template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place
 }
 
 // A channel's moments from its parts'.
-template <class T> DEVICE Moments<compute_t<T>> joined_moments(const Shape &given, Place p, const compute_t<T> *partial) {
+template <class T>
+DEVICE Moments<compute_t<T>> joined_moments(const Shape &given, Place p, const compute_t<T> *partial) {
     using C = compute_t<T>;
-    const Shape s = parameters(given);
+    const Shape s = reload_parameters(given);
     Moments<C> all{(C)0, (C)0, (C)0};
     if (p.inside) {
         for (u32 part = p.strip; part < s.parts; part += p.strips) {
@@ -244,7 +251,8 @@ template <class C> DEVICE Spread<C> spread(Moments<C> m, f64 epsilon) {
 }
 
 template <class C>
-DEVICE void update_running(u64 channels, u64 channel, const C *mean_before, const C *variance_before, f64 momentum, C mean, C variance, C *running) {
+DEVICE void update_running(u64 channels, u64 channel, const C *mean_before, const C *variance_before, f64 momentum,
+                           C mean, C variance, C *running) {
     C kept = (C)(1.0 - momentum), taken = (C)momentum;
     running[channel] = mean_before[channel] * kept + mean * taken;
     running[channels + channel] = variance_before[channel] * kept + variance * taken;
@@ -252,8 +260,8 @@ DEVICE void update_running(u64 channels, u64 channel, const C *mean_before, cons
 
 // y = (x - mean) * rstd * gamma + beta over a part of a channel.
 template <class T>
-DEVICE void apply(const Shape &s, Place p, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta, compute_t<T> mean, compute_t<T> rstd,
-                  T *y) {
+DEVICE void apply(const Shape &s, Place p, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
+                  compute_t<T> mean, compute_t<T> rstd, T *y) {
     using C = compute_t<T>;
     if (!p.inside) return;
     C scale = rstd * gamma[p.channel()], shift = beta[p.channel()];
@@ -262,7 +270,7 @@ DEVICE void apply(const Shape &s, Place p, const T *x, const compute_t<T> *gamma
         Vector<T, WIDTH> out;
         C last = (C)0;
         for (u32 j = 0; j < WIDTH; ++j) {
-            if (j == 4) a = anew(a, last);
+            if (j == 4) a = recompute_after(last, a);
             last = ((C)load(a.lane[j]) - mean) * scale + shift;
             out.lane[j] = store<T>::from(last);
         }
@@ -273,7 +281,9 @@ DEVICE void apply(const Shape &s, Place p, const T *x, const compute_t<T> *gamma
 
 // partial[2, parts, channels]: mean and summed squared deviations of each part.
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, compute_t<T> *partial) {
+__global__ __launch_bounds__(256)
+    ALL_WAVES_ON_RDNA(true) void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts,
+                                                    const T *x, compute_t<T> *partial) {
     Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         auto m = moments_of(s, p, x);
@@ -284,13 +294,16 @@ __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_moments(u64 b
     });
 }
 
-// The second step: y, statistics[2, channels] with mean and rstd, and running[2, channels] with the running mean
-// and (biased) variance after `momentum` of this batch's. The running statistics are read where they were and
-// written elsewhere.
+// The second step writes y, statistics[2, channels] with mean and rstd, and running[2, channels]
+// with the new running mean and (biased) variance, of which this batch's have the share `momentum`.
+// The old ones are another tensor.
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
-                                 const compute_t<T> *running_mean, const compute_t<T> *running_var, const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
-                                 compute_t<T> *statistics, compute_t<T> *running) {
+__global__ __launch_bounds__(256)
+    ALL_WAVES_ON_RDNA(true) void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
+                                                  const compute_t<T> *gamma, const compute_t<T> *beta,
+                                                  const compute_t<T> *running_mean, const compute_t<T> *running_var,
+                                                  const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
+                                                  compute_t<T> *statistics, compute_t<T> *running) {
     Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
         auto m = joined_moments<T>(s, p, partial);
@@ -306,10 +319,11 @@ __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_apply(u64 bat
     });
 }
 
-// After MIOpen's forward pass, which wrote y and statistics[2, channels] in f32: the running statistics, and again
-// the channels whose variance it lost. It takes the mean of squares less the squared mean, which leaves mean^2 /
-// variance roundings of 2^-24: past a mean of 4 deviations, or where they are no numbers, the channel is computed
-// as above. wide = parts = 1; blocks of at most 256 threads.
+// After MIOpen's forward pass, which wrote y and statistics[2, channels] in f32: the running
+// statistics, and again the channels whose variance it lost. It takes the mean of squares less the
+// squared mean, which leaves mean^2 / variance roundings of 2^-24: where that is too many
+// (`digits_lost`), the channel is computed as above. wide = parts = 1; blocks of at most 256
+// threads.
 template <class T> struct FinishGiven {
     Shape shape;
     const T *x;
@@ -320,35 +334,52 @@ template <class T> struct FinishGiven {
     f32 *running;
 };
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
-                                                                    const f32 *gamma, const f32 *beta, const f32 *running_mean, const f32 *running_var,
-                                                                    f64 momentum, f64 epsilon, T *y, f32 *statistics, f32 *running) {
-    FinishGiven<T> all{{batch, channels, spatial, wide, parts}, x, gamma, beta, running_mean, running_var, momentum, epsilon, y, statistics, running};
+__global__ __launch_bounds__(256)
+    ALL_WAVES_ON_RDNA(true) void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts,
+                                                   const T *x, const f32 *gamma, const f32 *beta,
+                                                   const f32 *running_mean, const f32 *running_var, f64 momentum,
+                                                   f64 epsilon, T *y, f32 *statistics, f32 *running) {
+    FinishGiven<T> all{{batch, channels, spatial, wide, parts},
+                       x,
+                       gamma,
+                       beta,
+                       running_mean,
+                       running_var,
+                       momentum,
+                       epsilon,
+                       y,
+                       statistics,
+                       running};
     for_each_place<false>(all.shape, [=](Place p) {
-        const FinishGiven<T> given = parameters(all);
-        f32 mean = given.statistics[p.channel()], rstd = given.statistics[given.shape.channels + p.channel()], ratio = mean * rstd;
+        const FinishGiven<T> given = reload_parameters(all);
+        f32 mean = given.statistics[p.channel()], rstd = given.statistics[given.shape.channels + p.channel()],
+            ratio = mean * rstd;
         f32 variance = 1.0f / (rstd * rstd) - (f32)given.epsilon;
         if (variance < 0.0f) variance = 0.0f;
-        if (!(ratio * ratio <= 16.0f)) {
+        if (digits_lost(ratio)) {
             auto m = moments_of(given.shape, p, given.x);
-            const FinishGiven<T> again = parameters(all);
+            const FinishGiven<T> again = reload_parameters(all);
             auto to = spread(m, again.epsilon);
             mean = m.mean, variance = to.variance, rstd = to.rstd;
             apply(again.shape, p, again.x, again.gamma, again.beta, mean, rstd, again.y);
         }
         sync_threads(); // until all have read the statistics
         if (p.strip != 0) return;
-        const FinishGiven<T> to = parameters(all);
+        const FinishGiven<T> to = reload_parameters(all);
         to.statistics[p.channel()] = mean;
         to.statistics[to.shape.channels + p.channel()] = rstd;
-        update_running(to.shape.channels, p.channel(), to.running_mean, to.running_var, to.momentum, mean, variance, to.running);
+        update_running(to.shape.channels, p.channel(), to.running_mean, to.running_var, to.momentum, mean, variance,
+                       to.running);
     });
 }
 
 // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta with given statistics.
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
-                                 const compute_t<T> *mean, const compute_t<T> *variance, f64 epsilon, T *y) {
+__global__ __launch_bounds__(256)
+    ALL_WAVES_ON_RDNA(true) void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
+                                                  const compute_t<T> *gamma, const compute_t<T> *beta,
+                                                  const compute_t<T> *mean, const compute_t<T> *variance, f64 epsilon,
+                                                  T *y) {
     using C = compute_t<T>;
     Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
@@ -358,9 +389,10 @@ __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_infer(u64 bat
     });
 }
 
-// partial[2, parts, channels]: the sums of dy * n and of dy over each part of a channel, n = (x - mean) * rstd.
-// statistics[2, rows] has mean and rstd of row (index in the batch) * step + channel / share: of a channel, or of a
-// group of channels of one sample.
+// partial[2, parts, channels]: the sums of dy * n and of dy over each part of a channel, n = (x -
+// mean) * rstd. statistics[2, rows] has mean and rstd. A channel's are in row (index in the batch)
+// * step + channel / share, so that a row may belong to a channel, or to a group of channels of one
+// sample.
 template <class T> struct SumsGiven {
     Shape shape;
     u64 step, share, rows;
@@ -369,17 +401,24 @@ template <class T> struct SumsGiven {
     compute_t<T> *partial;
 };
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES((!is_same<T, f64>::value)) void channel_sums(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, u64 step, u64 share, u64 rows, const T *x, const T *dy,
-                             const compute_t<T> *statistics, compute_t<T> *partial) {
+__global__ __launch_bounds__(256)
+    ALL_WAVES_ON_RDNA((!is_same<T, f64>::value)) void channel_sums(u64 batch, u64 channels, u64 spatial, u32 wide,
+                                                                   u32 parts, u64 step, u64 share, u64 rows, const T *x,
+                                                                   const T *dy, const compute_t<T> *statistics,
+                                                                   compute_t<T> *partial) {
     using C = compute_t<T>;
     SumsGiven<T> all{{batch, channels, spatial, wide, parts}, step, share, rows, x, dy, statistics, partial};
     for_each_place(all.shape, [=](Place p) {
-        const SumsGiven<T> given = parameters(all);
+        const SumsGiven<T> given = reload_parameters(all);
         // The first row of the tile. The thread's own is counted from it, in 32 bits.
-        u64 begin = of_block(divided_in_f64(p.tile, given.share));
-        u32 row = p.inside ? (u32)divided_in_f64(p.tile - begin * given.share + p.k, given.share) : 0, each_step = (u32)given.step;
-        const C *mean_of = given.statistics + of_block(part_of<T>(given.shape, p.part).sample * given.step + begin), *rstd_of = mean_of + given.rows;
-        // On a CPU, where a thread has all of a part: sums of each place in a piece, and of not too many elements.
+        u64 begin = block_uniform(divided_in_f64(p.tile, given.share));
+        u32 row = p.inside ? (u32)divided_in_f64(p.tile - begin * given.share + p.k, given.share) : 0,
+            each_step = (u32)given.step;
+        const C *mean_of =
+                    given.statistics + block_uniform(part_of<T>(given.shape, p.part).sample * given.step + begin),
+                *rstd_of = mean_of + given.rows;
+        // On a CPU a thread has all of a part. It has one sum for each place in a piece, over a
+        // bounded number of elements.
         constexpr u32 PLACES = ONE_THREAD ? LANES<T> : 1, SPAN = 2048;
         Pair<C> sum{(C)0, (C)0}, near[PLACES] = {};
         u32 since = 0;
@@ -393,7 +432,7 @@ __global__ __launch_bounds__(256) RDNA_WAVES((!is_same<T, f64>::value)) void cha
             u32 of = n * each_step + row;
             C mean = vector_at<1>(mean_of, of).lane[0], rstd = vector_at<1>(rstd_of, of).lane[0];
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j % 4 == 0) a = anew(a, near[0].a), d = anew(d);
+                if (j % 4 == 0) a = recompute_after(near[0].a, a), d = recompute_from(d);
                 C g = load(d.lane[j]);
                 near[j % PLACES] = Plus()(near[j % PLACES], Pair<C>{g * (((C)load(a.lane[j]) - mean) * rstd), g});
             }
@@ -403,18 +442,21 @@ __global__ __launch_bounds__(256) RDNA_WAVES((!is_same<T, f64>::value)) void cha
         flush();
         sum = channel_reduce(p, sum, Plus());
         if (!p.inside || p.strip != 0) return;
-        const SumsGiven<T> to = parameters(all);
+        const SumsGiven<T> to = reload_parameters(all);
         u64 at = p.part * to.shape.channels + p.channel();
         to.partial[at] = sum.a;
         to.partial[to.shape.parts * to.shape.channels + at] = sum.b;
     });
 }
 
-// The second step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)), and dparams[2, channels] with dgamma =
-// sum(dy * n) and dbeta = sum(dy) (Ioffe and Szegedy 2015).
+// The second step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)), and dparams[2, channels]
+// with dgamma = sum(dy * n) and dbeta = sum(dy) (Ioffe and Szegedy 2015).
 template <class T>
-__global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const compute_t<T> *gamma,
-                                    const compute_t<T> *statistics, const compute_t<T> *partial, T *dx, compute_t<T> *dparams) {
+__global__ __launch_bounds__(256)
+    ALL_WAVES_ON_RDNA(true) void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts,
+                                                     const T *x, const T *dy, const compute_t<T> *gamma,
+                                                     const compute_t<T> *statistics, const compute_t<T> *partial, T *dx,
+                                                     compute_t<T> *dparams) {
     using C = compute_t<T>;
     Shape s{batch, channels, spatial, wide, parts};
     for_each_place(s, [=](Place p) {
@@ -438,7 +480,7 @@ __global__ __launch_bounds__(256) RDNA_WAVES(true) void batch_norm_backward(u64 
             Vector<T, WIDTH> out;
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j % 4 == 0) a = anew(a, last), d = anew(d);
+                if (j % 4 == 0) a = recompute_after(last, a), d = recompute_from(d);
                 C v = load(a.lane[j]), g = load(d.lane[j]);
                 last = scale * (g - shift) - slope * (v - mean);
                 out.lane[j] = store<T>::from(last);

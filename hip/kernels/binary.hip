@@ -5,7 +5,8 @@
 
 // out = op(a, b): all three contiguous, beginning at 16-byte boundaries; `out` may be `a` or `b`.
 template <class Op, class T>
-__global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void binary_contiguous(u64 n, const T *a, const T *b, T *out) {
+__global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void binary_contiguous(u64 n, const T *a,
+                                                                                                 const T *b, T *out) {
     map_contiguous(n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
 }
 
@@ -13,9 +14,7 @@ __global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void b
 template <bool ONE, class T> DEVICE void read_piece(const T *from, Vector<T, LANES<T>> &piece) {
     if constexpr (ONE) {
         T value = *from;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 j = 0; j < LANES<T>; ++j) piece.lane[j] = value;
     } else {
         piece = piece_of(from, 0);
@@ -32,29 +31,31 @@ template <class T> struct StridedGiven {
 template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(const StridedGiven<T> &given) {
     constexpr u32 WIDTH = LANES<T>;
     for_each(given.n / WIDTH, [=](u64 index) {
-        const StridedGiven<T> p = parameters(given); // kept, they and what divides by the shape take too many scalar registers
+        // Kept, they and what divides by the shape would take too many scalar registers.
+        const StridedGiven<T> p = reload_parameters(given);
         Offsets<2> at = offsets_of(p.m, (u32)index * WIDTH);
         Vector<T, WIDTH> x, y;
         read_piece<ONE_A>(p.a + at.at[0], x);
         read_piece<ONE_B>(p.b + at.at[1], y);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) {
-            if (j != 0 && j % 4 == 0) x = anew(x), y = anew(y); // four after the other four: the registers of eight powers are not to be had
+            // Four after the other four: there are no registers for eight powers.
+            if (j != 0 && j % 4 == 0) x = recompute_from(x), y = recompute_from(y);
             x.lane[j] = store<T>::from(Op::apply(load(x.lane[j]), load(y.lane[j])));
         }
         reinterpret_cast<Vector<T, WIDTH> *>(p.out)[index] = x;
     });
 }
 
-// out[i] = op(a[..], b[..]): `out` contiguous. A grid of a thread for 16 bytes. `lies`, from the host: 0, or 1
-// where the last axis is of pieces of 16 bytes, of which every operand has all elements side by side; + 2 where a,
-// + 4 where b has one value along it instead.
-template <class Op, class T> __global__ void binary_strided(u32 n, Strided<2> m, u32 lies, const T *a, const T *b, T *out) {
+// out[i] = op(a[..], b[..]): `out` contiguous. A grid of a thread for 16 bytes. `lies`, from the
+// host: 0, or 1 where the last axis is of pieces of 16 bytes, of which every operand has all
+// elements side by side; + 2 where a, + 4 where b has one value along it instead.
+template <class Op, class T>
+__global__ void binary_strided(u32 n, Strided<2> m, u32 lies, const T *a, const T *b, T *out) {
     if constexpr (!ONE_THREAD) {
         StridedGiven<T> given{n, m, lies, a, b, out};
-        bool left = past_boundary(out) == 0 && past_boundary(a) == 0, right = past_boundary(out) == 0 && past_boundary(b) == 0;
+        bool left = past_boundary(out) == 0 && past_boundary(a) == 0,
+             right = past_boundary(out) == 0 && past_boundary(b) == 0;
         if (lies == 1 && left && right) return by_pieces<Op, false, false>(given);
         if (lies == 3 && right) return by_pieces<Op, true, false>(given);
         if (lies == 5 && left) return by_pieces<Op, false, true>(given);
@@ -70,17 +71,22 @@ template <class Op, class T> DEVICE T divided(T x, T y, u64 *flag) {
 template <class Op, class T> __global__ void divide_contiguous(u64 n, const T *a, const T *b, u64 *flag, T *out) {
     map_contiguous(n, out, [=](T x, T y) { return divided<Op>(x, y, flag); }, a, b);
 }
-template <class Op, class T> __global__ void divide_strided(u32 n, Strided<2> m, const T *a, const T *b, u64 *flag, T *out) {
+template <class Op, class T>
+__global__ void divide_strided(u32 n, Strided<2> m, const T *a, const T *b, u64 *flag, T *out) {
     map_strided(m, n, out, [=](T x, T y) { return divided<Op>(x, y, flag); }, a, b);
 }
 
-// out = op(a, scalar): contiguous; the scalar in the compute type, so that a low-precision tensor loses none of it.
+// out = op(a, scalar): contiguous; the scalar in the compute type, so that a low-precision tensor
+// loses none of it.
 template <class Op, class T>
-__global__ __launch_bounds__(256) ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void binary_scalar(u64 n, const T *a, compute_t<T> scalar, T *out) {
+__global__ __launch_bounds__(256)
+    ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void binary_scalar(u64 n, const T *a,
+                                                                                      compute_t<T> scalar, T *out) {
     map_contiguous(n, out, [=](compute_t<T> x) { return Op::apply(x, scalar); }, a);
 }
 
-// a b - c d, each product rounded: of equal products exactly 0, which a fused multiply-add would not give.
+// a b - c d, each product rounded: of equal products exactly 0, which a fused multiply-add would
+// not give.
 #if COMPILER_NVIDIA
 DEVICE f32 difference_of_products(f32 a, f32 b, f32 c, f32 d) { return __fmul_rn(a, b) - __fmul_rn(c, d); }
 DEVICE f64 difference_of_products(f64 a, f64 b, f64 c, f64 d) { return __dmul_rn(a, b) - __dmul_rn(c, d); }
@@ -94,7 +100,8 @@ template <class T> DEVICE T difference_of_products(T a, T b, T c, T d) {
 }
 #endif
 
-// The cross product of 3-vectors: the walk is over the shape without their axis, along which each operand has its step.
+// The cross product of 3-vectors: the walk is over the shape without their axis, along which each
+// operand has its step.
 template <class T>
 __global__ void cross(u32 n, Strided<3> m, const T *a, const T *b, i64 a_step, i64 b_step, i64 out_step, T *out) {
     using C = compute_t<T>;

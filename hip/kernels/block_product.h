@@ -19,30 +19,32 @@ constexpr u32 ABREAST = 2; // vectors of columns
 
 constexpr u32 round_up(u32 n, u32 to) { return (n + to - 1) / to * to; }
 
-// out[r][c] += a[r * ROW + k * STEP] * b[k][c] over `depth` k, for GROUP rows and ABREAST vectors of columns.
-template <u32 ROW, u32 STEP, class C> DEVICE void block_product(u64 depth, const C *a, const C *b, i64 b_pitch, C *out, u32 out_pitch) {
+// out[r][c] += a[r * ROW + k * STEP] * b[k][c] over `depth` k, for GROUP rows and ABREAST vectors
+// of columns.
+template <u32 ROW, u32 STEP, class C>
+DEVICE void block_product(u64 depth, const C *a, const C *b, i64 b_pitch, C *out, u32 out_pitch) {
     using V = typename lanes<C>::type;
     constexpr u32 L = lanes<C>::count;
     V sum[GROUP][ABREAST];
-#pragma GCC unroll 8
+    UNROLLED_EVERYWHERE
     for (u32 r = 0; r < GROUP; ++r) {
-#pragma GCC unroll 8
+        UNROLLED_EVERYWHERE
         for (u32 v = 0; v < ABREAST; ++v) __builtin_memcpy(&sum[r][v], out + r * out_pitch + v * L, VECTOR);
     }
     for (u64 k = 0; k < depth; ++k) {
         V right[ABREAST];
-#pragma GCC unroll 8
+        UNROLLED_EVERYWHERE
         for (u32 v = 0; v < ABREAST; ++v) __builtin_memcpy(&right[v], b + (i64)k * b_pitch + v * L, VECTOR);
-#pragma GCC unroll 8
+        UNROLLED_EVERYWHERE
         for (u32 r = 0; r < GROUP; ++r) {
             C left = a[r * ROW + k * STEP];
-#pragma GCC unroll 8
+            UNROLLED_EVERYWHERE
             for (u32 v = 0; v < ABREAST; ++v) sum[r][v] += left * right[v];
         }
     }
-#pragma GCC unroll 8
+    UNROLLED_EVERYWHERE
     for (u32 r = 0; r < GROUP; ++r) {
-#pragma GCC unroll 8
+        UNROLLED_EVERYWHERE
         for (u32 v = 0; v < ABREAST; ++v) __builtin_memcpy(out + r * out_pitch + v * L, &sum[r][v], VECTOR);
     }
 }

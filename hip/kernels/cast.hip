@@ -1,7 +1,8 @@
 // Conversion between element types.
 #include "prelude.h"
 
-// The number type `To` from a compute type: floats truncate and saturate, NaN becomes 0 (Rust's `as`); integers wrap.
+// The number type `To` from a compute type: floats truncate and saturate, NaN becomes 0 (Rust's
+// `as`); integers wrap.
 template <class To, class From, bool TRUNCATES = is_float<From>::value && !is_float<To>::value> struct convert {
     static DEVICE compute_t<To> from(From x) { return (compute_t<To>)x; }
 };
@@ -10,8 +11,8 @@ template <class To, class From> struct convert<To, From, true> {
         constexpr u32 bits = sizeof(To) * 8 - is_signed<To>::value;
         constexpr To greatest = (To)(~0ull >> (64 - bits)), least = is_signed<To>::value ? (To)(~(u64)greatest) : (To)0;
         constexpr From end = (From)(1ull << (bits - 1)) * 2, begin = (From)least; // powers of two: exact
-        // Only values in range are converted: the others' conversion would be undefined. Selects, so that it
-        // vectorises.
+        // Only values in range are converted: the others' conversion would be undefined. Selects,
+        // so that it vectorises.
         using Through = typename through<To, (sizeof(To) < sizeof(i32))>::type;
         To inside = (To)(Through)(x >= begin && x < end ? x : (From)0);
         To high = x >= end ? greatest : inside;
@@ -48,8 +49,8 @@ template <> struct convert<bf16, f64, false> {
     static DEVICE f32 from(f64 x) { return round_to_odd(x); }
 };
 
-// out = (To)x: contiguous, both beginning at 16-byte boundaries. `out` may be `x` if the types have one size. A cast to
-// bool8 is `x != 0`.
+// out = (To)x: contiguous, both beginning at 16-byte boundaries. `out` may be `x` if the types have
+// one size. A cast to bool8 is `x != 0`.
 template <class From, class To> __global__ void cast_contiguous(u64 n, const From *x, To *out) {
     map_contiguous(n, out, [=](compute_t<From> v) { return convert<To, compute_t<From>>::from(v); }, x);
 }

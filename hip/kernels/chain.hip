@@ -1,5 +1,5 @@
-// Element-wise chains: ops over tensors of one length that the host put off, done in their order by one launch. A
-// thread takes the same elements of all of them, so that none waits for another.
+// Element-wise chains: ops over tensors of one length that the host put off, done in their order by
+// one launch. A thread takes the same elements of all of them, so that none waits for another.
 #include "prelude.h"
 #include "functors.h"
 #include "rows.h"
@@ -8,17 +8,17 @@
 #define CHAIN_OF_TWO(X) X(Add) X(Sub) X(Mul) X(Div) X(Max) X(Min) X(ReluBackward) X(SigmoidBackward) X(Fill)
 #define CHAIN_OF_ONE(X) X(Neg) X(Abs) X(Sqrt) X(Recip) X(Exp) X(Log) X(Tanh) X(Relu) X(Sigmoid)
 
-// Where a step's operand is found: in memory, in the result of the step before or of the one before that, or in the
-// step itself.
+// Where a step's operand is found: in memory, in the result of the step before or of the one before
+// that, or in the step itself.
 enum Source : u32 { IN_MEMORY, LAST, BEFORE_LAST, SCALAR };
 
 struct Fill { // with b
     template <class C> static DEVICE C apply(C, C b) { return b; }
 };
 
-// As `Step` in `hip/src/chain.rs`: two operands' addresses, the second's own bits where it is a scalar, and the
-// result's; a first operand that is a scalar is none. All tensors begin at 16-byte boundaries; a result may take an
-// operand's place.
+// As `Step` in `hip/src/launch/steps.rs`: two operands' addresses, the second's own bits where it
+// is a scalar, and the result's; a first operand that is a scalar is none. All tensors begin at
+// 16-byte boundaries; a result may take an operand's place.
 struct Step {
     u64 a, b, out;
     u32 functor;
@@ -45,22 +45,23 @@ template <class F> DEVICE void with_functor(u32 functor, F f) {
 #undef NUMBER
     };
     switch (functor) {
-#define CASE(Name)             \
-    case NUMBER_OF_##Name:     \
-        f(Name());             \
+#define CASE(Name)         \
+    case NUMBER_OF_##Name: \
+        f(Name());         \
         break;
         CHAIN_OF_TWO(CASE)
 #undef CASE
-#define CASE(Name)             \
-    case NUMBER_OF_##Name:     \
-        f(OfOne<Name>());      \
+#define CASE(Name)         \
+    case NUMBER_OF_##Name: \
+        f(OfOne<Name>());  \
         break;
         CHAIN_OF_ONE(CASE)
 #undef CASE
     }
 }
 
-// One thread takes a stretch that its caches hold through all steps, each step a loop that vectorises.
+// One thread takes a stretch that its caches hold through all steps, each step a loop that
+// vectorises.
 template <class T> DEVICE void in_one_thread(const Chain &chain) {
     constexpr u32 STRETCH = 4096 / sizeof(T);
     using C = compute_t<T>;
@@ -86,7 +87,8 @@ template <class T> DEVICE void in_one_thread(const Chain &chain) {
     });
 }
 
-// Elements that a thread takes: 16 bytes of what they are computed in, since a step has three of them at once.
+// Elements that a thread takes: 16 bytes of what they are computed in, since a step has three of
+// them at once.
 template <class T> constexpr u32 WIDTH = LANES<compute_t<T>>;
 template <class T> using Lanes = Vector<T, WIDTH<T>>;
 
@@ -97,7 +99,7 @@ template <class T> DEVICE void read_lanes(u64 tensor, u32 first, u32 n, Lanes<T>
         lanes = *reinterpret_cast<const Lanes<T> *>(from + first);
         return;
     }
-#pragma unroll
+    UNROLLED
     for (u32 j = 0; j < WIDTH<T>; ++j) {
         if (first + j < n) lanes.lane[j] = from[first + j];
     }
@@ -108,7 +110,7 @@ template <class T> DEVICE void write_lanes(u64 tensor, u32 first, u32 n, const L
         *reinterpret_cast<Lanes<T> *>(to + first) = lanes;
         return;
     }
-#pragma unroll
+    UNROLLED
     for (u32 j = 0; j < WIDTH<T>; ++j) {
         if (first + j < n) to[first + j] = lanes.lane[j];
     }
@@ -124,7 +126,7 @@ template <class T> __global__ void chain(Chain given) {
             u32 first = (u32)piece * WIDTH<T>;
             Lanes<T> last = {}, before_last = {};
             for (u32 s = 0; s < count; ++s) {
-                const Step &step = parameters(given).step[s];
+                const Step &step = reload_parameters(given).step[s];
                 Lanes<T> x = step.source_a == LAST ? last : before_last, y = step.source_b == LAST ? last : before_last;
                 if (step.source_a == IN_MEMORY) read_lanes(step.a, first, n, x);
                 if (step.source_b == IN_MEMORY) read_lanes(step.b, first, n, y);
@@ -132,7 +134,7 @@ template <class T> __global__ void chain(Chain given) {
                 C value = (C)bit_cast<f32>((u32)step.b);
                 before_last = last;
                 with_functor(step.functor, [&](auto op) {
-#pragma unroll
+                    UNROLLED
                     for (u32 j = 0; j < WIDTH<T>; ++j) {
                         C b = scalar ? value : (C)load(y.lane[j]);
                         last.lane[j] = store<T>::from(op.apply((C)load(x.lane[j]), b));

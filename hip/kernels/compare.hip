@@ -1,5 +1,6 @@
-// Comparisons and predicates: results are bool8. A bool of four bytes is made of it by cast_contiguous<bool8, u32>.
-// IEEE: NaN compares false, and unequal to everything. `a > b` of two tensors is Less with the operands swapped.
+// Comparisons and predicates: results are bool8. A bool of four bytes is made of it by
+// cast_contiguous<bool8, u32>. IEEE: NaN compares false, and unequal to everything. `a > b` of two
+// tensors is Less with the operands swapped.
 #include "prelude.h"
 
 struct Equal {

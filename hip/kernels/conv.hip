@@ -1,11 +1,11 @@
-// Convolution in 3-D, forward and both gradients, and the patches of images both ways; a line and a plane are
-// volumes of which the outer axes have size 1. For what MIOpen does not take: f64, tensors of 2^31 elements. Every
-// kernel sums an output element from its inputs: no atomics, the same bits on every run. f16 and bf16 are summed in
-// f32.
+// Convolution in 3-D, forward and both gradients, and the patches of images both ways; a line and a
+// plane are volumes of which the outer axes have size 1. For what MIOpen does not take: f64,
+// tensors of 2^31 elements. Every kernel sums an output element from its inputs: no atomics, the
+// same bits on every run. f16 and bf16 are summed in f32.
 #include "prelude.h"
 
-// Groups of channels, inputs and outputs of each; size of input, output and window, stride, padding, dilation,
-// depth first.
+// Groups of channels, inputs and outputs of each; size of input, output and window, stride,
+// padding, dilation, depth first.
 struct Convolution {
     u32 groups, ic, oc, id, ih, iw, od, oh, ow, kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw;
 };
@@ -43,7 +43,8 @@ DEVICE i32 source(i32 at, i32 k, u32 outputs, u32 stride, u32 padding, u32 dilat
     return o * stride == (u32)from && o < outputs ? (i32)o : -1;
 }
 
-// Calls f(row, first, count) so that the pixels of rows lines of `width` are each in one piece [first, first + count).
+// Calls f(row, first, count) so that the pixels of rows lines of `width` are each in one piece
+// [first, first + count).
 template <class F> DEVICE void for_each_piece(u64 rows, u32 width, F f) {
     if constexpr (ONE_THREAD) {
         u32 pieces = (width + (u32)SPAN - 1) / (u32)SPAN;
@@ -60,8 +61,8 @@ template <class F> DEVICE void for_each_piece(u64 rows, u32 width, F f) {
     }
 }
 
-// to[channel][first + i * to_step] += from[i * from_step] * factor[channel], for i in 0..count; steps of 1 are
-// known to the compiler.
+// to[channel][first + i * to_step] += from[i * from_step] * factor[channel], for i in 0..count;
+// steps of 1 are known to the compiler.
 template <class T, class C>
 DEVICE void add_scaled(C (&to)[CHANNELS][SPAN], i32 first, u32 to_step, const T *from, u32 from_step, i32 count,
                        const C (&factor)[CHANNELS]) {
@@ -78,7 +79,8 @@ DEVICE void add_scaled(C (&to)[CHANNELS][SPAN], i32 first, u32 to_step, const T 
     }
 }
 
-// Where `row` is: which line of which plane of which CHANNELS channels of which group of which image.
+// Where `row` is: which line of which plane of which CHANNELS channels of which group of which
+// image.
 struct Place {
     u32 y, z, channel, group;
     u64 image;
@@ -127,9 +129,11 @@ __global__ __launch_bounds__(256) void conv_forward(u64 batch, Convolution p, co
                         i32 shift = kx * (i32)p.dw - (i32)p.pw;
                         if constexpr (ONE_THREAD) {
                             Range o = reaching(0, (i32)p.iw, shift, p.ow, p.sw);
-                            i32 begin = o.first > first ? o.first : first, end = o.last < first + count ? o.last : first + count;
+                            i32 begin = o.first > first ? o.first : first,
+                                end = o.last < first + count ? o.last : first + count;
                             if (begin >= end) continue;
-                            add_scaled(sum, begin - first, 1, line + (begin * (i32)p.sw + shift), p.sw, end - begin, factor);
+                            add_scaled(sum, begin - first, 1, line + (begin * (i32)p.sw + shift), p.sw, end - begin,
+                                       factor);
                         } else {
                             C value = load(line[first * (i32)p.sw + shift]);
                             for (u32 k = 0; k < CHANNELS; ++k) sum[k][0] += value * factor[k];
@@ -191,7 +195,8 @@ __global__ __launch_bounds__(256) void conv_backward_data(u64 batch, Convolution
             }
         }
         u64 volume = (u64)p.id * p.ih * p.iw;
-        T *to = out + ((at.image * p.groups + at.group) * p.ic + at.channel) * volume + ((u64)at.z * p.ih + at.y) * p.iw + (u32)first;
+        T *to = out + ((at.image * p.groups + at.group) * p.ic + at.channel) * volume +
+                ((u64)at.z * p.ih + at.y) * p.iw + (u32)first;
         for (u32 c = 0; c < held; ++c) {
             for (i32 i = 0; i < count; ++i) to[c * volume + (u32)i] = store<T>::from(sum[c][i]);
         }
@@ -207,16 +212,17 @@ template <class T> struct Given {
     compute_t<T> *out;
 };
 
-// The gradient of the weights, in `parts` sums of the lines of all outputs: out is [parts, oc, ic / groups,
-// window], to be added up. A block takes one element of the weights for CHANNELS output channels. A part has fewer
-// than 2^31 elements.
+// The gradient of the weights, in `parts` sums of the lines of all outputs: out is [parts, oc, ic /
+// groups, window], to be added up. A block takes one element of the weights for CHANNELS output
+// channels. A part has fewer than 2^31 elements.
 template <class T>
-__global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const T *grad, const T *x, compute_t<T> *out) {
+__global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const T *grad, const T *x,
+                                      compute_t<T> *out) {
     using C = compute_t<T>;
     Given<T> given{batch, parts, p, grad, x, out};
     u64 blocks = (u64)parts * p.groups * ((p.oc + CHANNELS - 1) / CHANNELS) * p.ic * p.kd * p.kh * p.kw;
     for_each_row(blocks, [=](u64 row) {
-        const Given<T> &g = parameters(given);
+        const Given<T> &g = reload_parameters(given);
         const Convolution p = g.p;
         const T *grad = g.grad, *x = g.x;
         u32 tiles = (p.oc + CHANNELS - 1) / CHANNELS, window = p.kd * p.kh * p.kw;
@@ -237,7 +243,8 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
         u64 plane = (u64)p.od * p.oh * p.ow;
         i32 shift = (i32)(kx * p.dw) - (i32)p.pw;
         Range inside = reaching(0, (i32)p.iw, shift, p.ow, p.sw);
-        // Of output line `line`: the gradient's, and the input's line under this tap, or null where that is padding.
+        // Of output line `line`: the gradient's, and the input's line under this tap, or null where
+        // that is padding.
         struct Lines {
             const T *grad, *x;
         };
@@ -248,7 +255,8 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
             bool within = z >= 0 && z < (i32)p.id && y >= 0 && y < (i32)p.ih;
             const T *from = grad + ((image * p.groups + group) * p.oc + channel) * plane + ((u64)oz * p.oh + oy) * p.ow;
             if (!within) return Lines{from, nullptr};
-            const T *under = x + (((image * p.groups + group) * p.ic + c) * p.id + (u32)z) * p.ih * p.iw + (u64)(u32)y * p.iw;
+            const T *under =
+                x + (((image * p.groups + group) * p.ic + c) * p.id + (u32)z) * p.ih * p.iw + (u64)(u32)y * p.iw;
             return Lines{from, under};
         };
         C sum[CHANNELS] = {};
@@ -273,17 +281,19 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
                 for (i32 i = 0; i < LANES; ++i) sum[k] += lane[k][i];
             }
         } else {
-            u32 wide = (u32)(inside.last > inside.first ? inside.last - inside.first : 0), count = (u32)(end - begin) * wide;
+            u32 wide = (u32)(inside.last > inside.first ? inside.last - inside.first : 0),
+                count = (u32)(end - begin) * wide;
             for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
                 u32 line = i / wide;
                 i32 o = inside.first + (i32)(i - line * wide);
                 Lines l = lines_of(begin + line);
                 if (l.x == nullptr) continue;
                 C value = load(l.x[o * (i32)p.sw + shift]);
-                for (u32 k = 0; k < CHANNELS; ++k) sum[k] += value * load(l.grad[(k < held ? k : held - 1) * plane + (u32)o]);
+                for (u32 k = 0; k < CHANNELS; ++k)
+                    sum[k] += value * load(l.grad[(k < held ? k : held - 1) * plane + (u32)o]);
             }
         }
-        for (u32 k = 0; k < CHANNELS; ++k) sum[k] = block_reduce(sum[k], [](C a, C b) { return a + b; });
+        for (u32 k = 0; k < CHANNELS; ++k) sum[k] = block_reduce(sum[k], Plus());
         if (threadIdx.x == 0) {
             u64 to = part * total + (((u64)group * p.oc + channel) * p.ic + c) * window + tap;
             for (u32 k = 0; k < held; ++k) g.out[to + (u64)k * p.ic * window] = sum[k];
@@ -291,8 +301,8 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
     });
 }
 
-// The patches of volumes under a moving window: out is [volumes, window, outputs], zeros where the window is on
-// padding. Of `p` the sizes count; `volumes` are batch * channels.
+// The patches of volumes under a moving window: out is [volumes, window, outputs], zeros where the
+// window is on padding. Of `p` the sizes count; `volumes` are batch * channels.
 template <class T> __global__ void conv_patches(u64 volumes, Convolution p, const T *x, T *out) {
     u64 rows = volumes * p.kd * p.kh * p.kw * p.od * p.oh;
     for_each_piece(rows, p.ow, [=](u64 row, i32 first, i32 count) {
@@ -317,7 +327,8 @@ template <class T> __global__ void conv_patches(u64 volumes, Convolution p, cons
     });
 }
 
-// The other way: each element of a volume sums those of the patches [volumes, window, outputs] that it was put into.
+// The other way: each element of a volume sums those of the patches [volumes, window, outputs] that
+// it was put into.
 template <class T> __global__ void conv_unpatch(u64 volumes, Convolution p, const T *patches, T *out) {
     u64 plane = (u64)p.od * p.oh * p.ow;
     for_each_piece(volumes * p.id * p.ih, p.iw, [=](u64 row, i32 first, i32 count) {
@@ -331,7 +342,8 @@ template <class T> __global__ void conv_unpatch(u64 volumes, Convolution p, cons
             for (i32 ky = 0; ky < (i32)p.kh; ++ky) {
                 i32 oy = source(y, ky, p.oh, p.sh, p.ph, p.dh);
                 if (oy < 0) continue;
-                const T *line = of + ((u32)kz * p.kh + (u32)ky) * (u64)p.kw * plane + ((u64)(u32)oz * p.oh + (u32)oy) * p.ow;
+                const T *line =
+                    of + ((u32)kz * p.kh + (u32)ky) * (u64)p.kw * plane + ((u64)(u32)oz * p.oh + (u32)oy) * p.ow;
                 for (i32 kx = 0; kx < (i32)p.kw; ++kx) {
                     if constexpr (ONE_THREAD) {
                         i32 shift = kx * (i32)p.dw - (i32)p.pw;
@@ -339,9 +351,11 @@ template <class T> __global__ void conv_unpatch(u64 volumes, Convolution p, cons
                         i32 at = o.first * (i32)p.sw + shift - first;
                         if (p.sw == 1) {
                             INDEPENDENT
-                            for (i32 i = 0; i < o.last - o.first; ++i) sum[at + i] += line[(u32)kx * plane + (u32)(o.first + i)];
+                            for (i32 i = 0; i < o.last - o.first; ++i)
+                                sum[at + i] += line[(u32)kx * plane + (u32)(o.first + i)];
                         } else {
-                            for (i32 i = o.first; i < o.last; ++i, at += (i32)p.sw) sum[at] += line[(u32)kx * plane + (u32)i];
+                            for (i32 i = o.first; i < o.last; ++i, at += (i32)p.sw)
+                                sum[at] += line[(u32)kx * plane + (u32)i];
                         }
                     } else {
                         i32 o = source(first, kx, p.ow, p.sw, p.pw, p.dw);

@@ -1,5 +1,5 @@
-// Copies between layouts, fills and ranges. `T` is the unsigned integer of the element's size: bits are moved, not
-// numbers.
+// Copies between layouts, fills and ranges. `T` is the unsigned integer of the element's size: bits
+// are moved, not numbers.
 #include "prelude.h"
 #include "rows.h"
 
@@ -8,8 +8,8 @@ template <class T> __global__ void copy_strided(u32 n, Strided<1> m, const T *x,
     for_each_strided<1>(m, n, [=](u64 i, Offsets<1> at) { out[i] = x[at.at[0]]; });
 }
 
-// The same by units of BYTES, which is more than any element has: strides and n count units, all begin at multiples
-// of BYTES.
+// The same by units of BYTES, which is more than any element has: strides and n count units, all
+// begin at multiples of BYTES.
 template <u32 BYTES> struct alignas(BYTES) Unit {
     u8 bytes[BYTES];
 };
@@ -19,15 +19,16 @@ template <i32 BYTES> __global__ void copy_strided_units(u32 n, Strided<1> m, con
     for_each_strided<1>(m, n, [=](u64 i, Offsets<1> at) { to[i] = from[at.at[0]]; });
 }
 
-// out[..] = x[..]: row 0 of `m` is x's, row 1 out's. No element of `out` may be addressed twice; `x` and `out` don't
-// overlap.
+// out[..] = x[..]: row 0 of `m` is x's, row 1 out's. No element of `out` may be addressed twice;
+// `x` and `out` don't overlap.
 template <class T> __global__ void copy_to_strided(u32 n, Strided<2> m, const T *x, T *out) {
     for_each_strided<2>(m, n, [=](u64, Offsets<2> at) { out[at.at[1]] = x[at.at[0]]; });
 }
 
-// Transposing in registers: a thread takes V x V elements, V accesses of 16 bytes (8 of single bytes) on each side,
-// all read before any is written. Of 32 threads 8 lie side by side along the rows that are read and 4 along those
-// that are written, so that either side has whole sectors; a block has 16 x 16 threads' worth.
+// Transposing in registers: a thread takes V x V elements, V accesses of 16 bytes (8 of single
+// bytes) on each side, all read before any is written. Of 32 threads 8 lie side by side along the
+// rows that are read and 4 along those that are written, so that either side has whole sectors; a
+// block has 16 x 16 threads' worth.
 template <class T> struct Squares {
     static constexpr u32 V = sizeof(T) == 1 ? 8 : 16 / sizeof(T), SIDE = 16, TILE = SIDE * V;
 
@@ -38,51 +39,50 @@ template <class T> struct Squares {
             if (r >= height || c >= width) continue;
             Vector<T, V> x[V];
             u64 at = c * column_stride + r; // one place at a time, not the addresses of all
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 k = 0; k < V; ++k) {
                 x[k] = *reinterpret_cast<const Vector<T, V> *>(from + at);
-                at = anew(at + column_stride);
+                at = recompute_from(at + column_stride);
             }
             at = r * out_stride + c;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 k = 0; k < V; ++k) {
                 Vector<T, V> y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 j = 0; j < V; ++j) {
-                    x[j] = anew(x[j]); // nor all of what is written
+                    x[j] = recompute_from(x[j]); // nor all of what is written
                     y.lane[j] = x[j].lane[k];
                 }
                 *reinterpret_cast<Vector<T, V> *>(to + at) = y;
-                at = anew(at + out_stride);
+                at = recompute_from(at + out_stride);
             }
         }
     }
 };
 
-// out[b][r][c] = x[b * batch_stride + c * column_stride + r] for `out` contiguous [batches, rows, columns]: the
-// copy of a transposed matrix. In registers where all sizes and distances are multiples of 16 bytes, else through a
-// tile so that both sides are read and written along memory. Any grid is right.
+// out[b][r][c] = x[b * batch_stride + c * column_stride + r] for `out` contiguous [batches, rows,
+// columns]: the copy of a transposed matrix. In registers where all sizes and distances are
+// multiples of 16 bytes, else through a tile so that both sides are read and written along memory.
+// Any grid is right.
 template <class T>
-__global__ void copy_transposed(u64 batches, u64 rows, u64 columns, u64 batch_stride, u64 column_stride, const T *x, T *out) {
+__global__ void copy_transposed(u64 batches, u64 rows, u64 columns, u64 batch_stride, u64 column_stride, const T *x,
+                                T *out) {
     using S = Squares<T>;
-    bool squares = !ONE_THREAD && (rows | columns | batch_stride | column_stride) % S::V == 0 && ((u64)x | (u64)out) % (S::V * sizeof(T)) == 0;
+    bool squares = !ONE_THREAD && (rows | columns | batch_stride | column_stride) % S::V == 0 &&
+                   ((u64)x | (u64)out) % (S::V * sizeof(T)) == 0;
     constexpr u32 TILE = 32;
     SHARED(T, tile, TILE * (TILE + 1)); // one more column, so that a column's elements lie in different banks
     u64 side = squares ? S::TILE : TILE;
     u64 down = (rows + side - 1) / side, across = (columns + side - 1) / side;
     for_each_row(batches * down * across, [&](u64 block) {
         u64 batch = block / (down * across), row = block / across % down * side, column = block % across * side;
-        u32 height = (u32)(rows - row < side ? rows - row : side), width = (u32)(columns - column < side ? columns - column : side);
+        u32 height = (u32)(rows - row < side ? rows - row : side),
+            width = (u32)(columns - column < side ? columns - column : side);
         const T *from = x + batch * batch_stride + column * column_stride + row;
         T *to = out + (batch * rows + row) * columns + column;
         if (squares) return S::copy(height, width, column_stride, columns, from, to);
-        for_each_in_tile<TILE>(width, height, [&](u32 c, u32 r) { tile[c * (TILE + 1) + r] = from[c * column_stride + r]; });
+        for_each_in_tile<TILE>(width, height,
+                               [&](u32 c, u32 r) { tile[c * (TILE + 1) + r] = from[c * column_stride + r]; });
         sync_threads();
         for_each_in_tile<TILE>(height, width, [&](u32 r, u32 c) { to[r * columns + c] = tile[c * (TILE + 1) + r]; });
         sync_threads();
@@ -104,9 +104,9 @@ template <class T> __global__ void arange(u64 n, i64 start, i64 step, T *out) {
     for_each(n, [=](u64 i) { out[i] = (T)((u64)start + i * (u64)step); });
 }
 
-// One of several tensors that are written into one: where its elements are, its first element's place in `out`, the
-// number of its first piece among all pieces, and the strides of both sides over their common shape. `PART_...` and
-// the structs stand in `ops/cat.rs` too.
+// One of several tensors that are written into one: where its elements are, its first element's
+// place in `out`, the number of its first piece among all pieces, and the strides of both sides
+// over their common shape. `PART_...` and the structs stand in `ops/cat.rs` too.
 constexpr u32 PART_DIMS = 4, PART_PIECE = 4096, PART_ROWS = 55;
 struct Part {
     u64 from, to;
@@ -124,9 +124,7 @@ struct Parts {
 // Element i's offsets on both sides.
 DEVICE Offsets<2> offsets_in(const Part &part, u32 i) {
     Offsets<2> o = {};
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 d = PART_DIMS; d-- > 0;) {
         if (d < part.rank) {
             u32 quotient = d > 0 ? i / part.shape[d] : 0;
@@ -148,7 +146,8 @@ template <class T> DEVICE void copy_part(const Part &part, u32 begin, u32 end, T
     for (u32 i = begin; i < end;) {
         u32 count = part.shape[last] - i % part.shape[last];
         if (count > end - i) count = end - i;
-        strided_row<2>(i, (i32)count, offsets_in(part, i), step, [=](u64, Offsets<2> at) { to[at.at[1]] = from[at.at[0]]; });
+        strided_row<2>(i, (i32)count, offsets_in(part, i), step,
+                       [=](u64, Offsets<2> at) { to[at.at[1]] = from[at.at[0]]; });
         i += count;
     }
 #else
@@ -174,6 +173,9 @@ template <class T> DEVICE void copy_parts(const Parts &parts, T *out) {
     });
 }
 
-// out[to + ..] = from[..] for each part. The parts' places in `out` don't overlap. A grid may have any size.
+// out[to + ..] = from[..] for each part. The parts' places in `out` don't overlap. A grid may have
+// any size.
 template <class T> __global__ void cat(Parts parts, T *out) { copy_parts(parts, out); }
-template <i32 BYTES> __global__ void cat_units(Parts parts, u8 *out) { copy_parts(parts, reinterpret_cast<Unit<BYTES> *>(out)); }
+template <i32 BYTES> __global__ void cat_units(Parts parts, u8 *out) {
+    copy_parts(parts, reinterpret_cast<Unit<BYTES> *>(out));
+}

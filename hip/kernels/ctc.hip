@@ -1,23 +1,24 @@
-// Connectionist temporal classification (Graves, Fernandez, Gomez, Schmidhuber 2006, "Connectionist Temporal
-// Classification: Labelling Unsegmented Sequence Data with Recurrent Neural Networks", section 4): the forward and
-// backward variables in log space, one block a sequence with the states across its threads and a barrier a time
-// step.
+// Connectionist temporal classification (Graves, Fernandez, Gomez, Schmidhuber 2006, "Connectionist
+// Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent Neural Networks",
+// section 4): the forward and backward variables in log space, one block a sequence with the states
+// across its threads and a barrier a time step.
 //
-// A sequence of `tl` labels has 2 tl + 1 states: a blank before, between and after the labels. log_probs [steps,
-// batch, classes], targets [batch, labels], lengths [batch]; contiguous. A length past its tensor gives NaN, as
-// does a label that is no class (among the first `tl`; what is behind them is not read), and raises the flag. With
-// no alignment the loss is infinite and the gradient zero.
+// A sequence of `tl` labels has 2 tl + 1 states: a blank before, between and after the labels.
+// log_probs [steps, batch, classes], targets [batch, labels], lengths [batch]; contiguous. A length
+// past its tensor gives NaN, as does a label that is no class (among the first `tl`; what is behind
+// them is not read), and raises the flag. With no alignment the loss is infinite and the gradient
+// zero.
 #include "prelude.h"
 
-// States whose variables of two time steps are kept in a block's shared memory; those of longer sequences are in
-// global memory.
+// States whose variables of two time steps are kept in a block's shared memory; those of longer
+// sequences are in global memory.
 constexpr u32 LOCAL_STATES = 1024;
 
-// The variables are logarithms of products over all steps: numbers in the thousands, which leave few digits behind
-// the point, while what counts is their differences. So every so many steps the greatest is subtracted from all. In
-// f32, with 1000 steps of 30 classes and 200 labels, a gradient is off by 1.1e-3 without this and without
-// `ctc_gradient`'s sum over states, and by 1.9e-5 with both. Subtracting at every step would halve that, for 16 times
-// the reductions.
+// The variables are logarithms of products over all steps: numbers in the thousands, which leave
+// few digits behind the point, while what counts is their differences. So every so many steps the
+// greatest is subtracted from all. In f32, with 1000 steps of 30 classes and 200 labels, a gradient
+// is off by 1.1e-3 without this and without `ctc_gradient`'s sum over states, and by 1.9e-5 with
+// both. Subtracting at every step would halve that, for 16 times the reductions.
 constexpr u32 STEPS_APART = 16;
 
 template <class C> constexpr C IMPOSSIBLE = (C)-__builtin_inff();
@@ -33,7 +34,8 @@ struct Greater { // NaN stays
     template <class C> DEVICE C operator()(C a, C b) const { return math::max(a, b); }
 };
 
-// The greatest of a sequence's variables, or 0 where all are impossible. All threads of the block call it.
+// The greatest of a sequence's variables, or 0 where all are impossible. All threads of the block
+// call it.
 template <class C> DEVICE C greatest(u32 states, const C *x) {
     C top = block_reduce_range(states, IMPOSSIBLE<C>, [=](u64 s) { return x[s]; }, Greater());
     return top == IMPOSSIBLE<C> ? (C)0 : top;
@@ -49,8 +51,8 @@ template <class T> struct Sequence {
     const i64 *targets;
 
     DEVICE i64 label(u32 s) const { return targets[s / 2]; }
-    // The class of a state, twice, and whether the state two before it may be skipped from: not from a label to its
-    // repetition. ~0 for a label that is no class.
+    // The class of a state, twice, and whether the state two before it may be skipped from: not
+    // from a label to its repetition. ~0 for a label that is no class.
     DEVICE u32 tag(u32 s) const {
         if (s % 2 == 0) return blank * 2;
         i64 own = label(s);
@@ -68,14 +70,23 @@ DEVICE Sequence<T> sequence(u64 batch, u64 n, u32 steps, u32 classes, u32 labels
                             const i64 *targets, const i64 *input_lengths, const i64 *target_lengths) {
     i64 length = input_lengths[n], target = target_lengths[n];
     bool valid = (u64)length <= steps && (u64)target <= labels;
-    return Sequence<T>{batch,          n,     classes,   blank, valid ? (u32)length : 0, valid ? 2 * (u32)target + 1 : 1,
-                       (u32)(valid ? target : 0), valid, log_probs, targets + n * labels};
+    return Sequence<T>{batch,
+                       n,
+                       classes,
+                       blank,
+                       valid ? (u32)length : 0,
+                       valid ? 2 * (u32)target + 1 : 1,
+                       (u32)(valid ? target : 0),
+                       valid,
+                       log_probs,
+                       targets + n * labels};
 }
 
-// Raises the flag for a length past its tensor (as an index past the number of lengths there may be) and for a
-// label that is no class.
+// Raises the flag for a length past its tensor (as an index past the number of lengths there may
+// be) and for a label that is no class.
 template <class T>
-DEVICE void check(const Sequence<T> &q, u32 steps, u32 labels, const i64 *input_lengths, const i64 *target_lengths, u64 *flag) {
+DEVICE void check(const Sequence<T> &q, u32 steps, u32 labels, const i64 *input_lengths, const i64 *target_lengths,
+                  u64 *flag) {
     if (threadIdx.x == 0 && !q.valid) {
         i64 length = input_lengths[q.n], target = target_lengths[q.n];
         if (!in_range(length, (u64)steps + 1)) raise_index(flag, length, (u64)steps + 1);
@@ -86,15 +97,17 @@ DEVICE void check(const Sequence<T> &q, u32 steps, u32 labels, const i64 *input_
     });
 }
 
-// log p(targets | log_probs), from the last step's variables and relative to what they are. Every thread gets it.
+// log p(targets | log_probs), from the last step's variables and relative to what they are. Every
+// thread gets it.
 template <class C> DEVICE C log_likelihood(bool valid, u32 steps, u32 states, const C *last) {
     if (!valid) return (C)__builtin_nanf("");
     if (steps == 0) return states == 1 ? (C)0 : IMPOSSIBLE<C>; // nothing is what an empty sequence says
     return log_sum(last[states - 1], states > 1 ? last[states - 2] : IMPOSSIBLE<C>, IMPOSSIBLE<C>);
 }
 
-// The forward variables of one sequence, each step's less a term that its states share. `alpha` [kept, states of the
-// longest sequence] has room for those of `kept` steps; if `keep`, it has all steps' in the end.
+// The forward variables of one sequence, each step's less a term that its states share. `alpha`
+// [kept, states of the longest sequence] has room for those of `kept` steps; if `keep`, it has all
+// steps' in the end.
 template <class T>
 DEVICE void alpha_of(const Sequence<T> &q, u32 kept, bool keep, u32 most_states, compute_t<T> *alpha, T *loss) {
     using C = compute_t<T>;
@@ -109,7 +122,8 @@ DEVICE void alpha_of(const Sequence<T> &q, u32 kept, bool keep, u32 most_states,
     for (u32 t = 0; t < q.steps; ++t) {
         C *history = alpha + (u64)(t % kept) * most_states;
         C *now = local ? window + t % 2 * LOCAL_STATES : history;
-        const C *before = local ? window + (t + 1) % 2 * LOCAL_STATES : alpha + (u64)((t + kept - 1) % kept) * most_states;
+        const C *before =
+            local ? window + (t + 1) % 2 * LOCAL_STATES : alpha + (u64)((t + kept - 1) % kept) * most_states;
         bool both = local && keep;
         sync_threads();
         C top = (C)0;
@@ -144,26 +158,30 @@ template <class T> struct Given {
     T *loss;
 };
 
-// The loss of each sequence; alpha [batch, kept, 2 labels + 1]: the forward variables of all steps (kept = steps)
-// or room for two (kept = 2).
+// The loss of each sequence; alpha [batch, kept, 2 labels + 1]: the forward variables of all steps
+// (kept = steps) or room for two (kept = 2).
 template <class T>
 __global__ void ctc_alpha(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, u32 kept, const T *log_probs,
-                          const i64 *targets, const i64 *input_lengths, const i64 *target_lengths, u64 *flag, compute_t<T> *alpha,
-                          T *loss) {
-    Given<T> given{batch, steps, classes, labels, blank, kept, log_probs, targets, input_lengths, target_lengths, flag, alpha, loss};
+                          const i64 *targets, const i64 *input_lengths, const i64 *target_lengths, u64 *flag,
+                          compute_t<T> *alpha, T *loss) {
+    Given<T> given{batch,   steps,         classes,        labels, blank, kept, log_probs,
+                   targets, input_lengths, target_lengths, flag,   alpha, loss};
     for_each_row(batch, [=](u64 n) {
-        const Given<T> &g = parameters(given);
-        Sequence<T> q = sequence(g.batch, n, g.steps, g.classes, g.labels, g.blank, g.log_probs, g.targets, g.input_lengths, g.target_lengths);
+        const Given<T> &g = reload_parameters(given);
+        Sequence<T> q = sequence(g.batch, n, g.steps, g.classes, g.labels, g.blank, g.log_probs, g.targets,
+                                 g.input_lengths, g.target_lengths);
         check(q, g.steps, g.labels, g.input_lengths, g.target_lengths, g.flag);
         u32 most = 2 * g.labels + 1;
         alpha_of(q, g.kept, g.kept == g.steps, most, g.alpha + n * g.kept * most, g.loss + n);
     });
 }
 
-// Makes of the forward variables [steps, states of the longest] the logarithms of the probabilities that an
-// alignment passes each state at each step, but for a step's common term. `rows` is room for two steps.
+// Makes of the forward variables [steps, states of the longest] the logarithms of the probabilities
+// that an alignment passes each state at each step, but for a step's common term. `rows` is room
+// for two steps.
 template <class T>
-DEVICE void posterior_of(const Sequence<T> &q, u32 most_states, compute_t<T> *rows, compute_t<T> *alpha, compute_t<T> *likelihood) {
+DEVICE void posterior_of(const Sequence<T> &q, u32 most_states, compute_t<T> *rows, compute_t<T> *alpha,
+                         compute_t<T> *likelihood) {
     using C = compute_t<T>;
     SHARED(C, window_room, 2 * LOCAL_STATES);
     SHARED(u32, tag_room, LOCAL_STATES);
@@ -210,43 +228,45 @@ template <class T> DEVICE void links_of(const Sequence<T> &q, u32 labels, u32 *l
     });
 }
 
-// From ctc_alpha's variables of all steps come three things. In their place, the states' log-probabilities less a term
-// that a step's states share. The sequences' log-likelihoods less a term of each: an impossible one's is still -inf.
-// And the links of equal labels [batch, labels]. rows [batch, 2, 2 labels + 1] is working room.
+// From ctc_alpha's variables of all steps come three things. In their place, the states'
+// log-probabilities less a term that a step's states share. The sequences' log-likelihoods less a
+// term of each: an impossible one's is still -inf. And the links of equal labels [batch, labels].
+// rows [batch, 2, 2 labels + 1] is working room.
 template <class T>
-__global__ void ctc_posterior(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, const T *log_probs, const i64 *targets,
-                              const i64 *input_lengths, const i64 *target_lengths, compute_t<T> *rows, compute_t<T> *alpha,
-                              compute_t<T> *likelihood, u32 *links) {
+__global__ void ctc_posterior(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, const T *log_probs,
+                              const i64 *targets, const i64 *input_lengths, const i64 *target_lengths,
+                              compute_t<T> *rows, compute_t<T> *alpha, compute_t<T> *likelihood, u32 *links) {
     u64 most = 2 * (u64)labels + 1;
     for_each_row(batch, [=](u64 n) {
-        Sequence<T> q = sequence(batch, n, steps, classes, labels, blank, log_probs, targets, input_lengths, target_lengths);
+        Sequence<T> q =
+            sequence(batch, n, steps, classes, labels, blank, log_probs, targets, input_lengths, target_lengths);
         links_of(q, labels, links + n * labels);
         posterior_of(q, (u32)most, rows + n * 2 * most, alpha + n * steps * most, likelihood + n);
     });
 }
 
-// Of a step, sums of states' probabilities relative to the greatest: of all, and of those that are blanks.
+// Of a step, sums of states' probabilities relative to the greatest: of all, and of those that are
+// blanks.
 template <class C> struct Passed {
     C all, blanks;
-};
-struct Together {
-    template <class C> DEVICE Passed<C> operator()(Passed<C> a, Passed<C> b) const { return Passed<C>{a.all + b.all, a.blanks + b.blanks}; }
+    DEVICE Passed operator+(Passed other) const { return Passed{all + other.all, blanks + other.blanks}; }
 };
 
-// The gradient of the log-probabilities [steps, batch, classes]: of each class, minus the probability that an
-// alignment gives it at that step, times the loss' gradient. Every alignment passes one state a step: the states'
-// probabilities are divided by their sum, which leaves out what is common to them; `posterior` is overwritten. A
-// block a step of a sequence; sums in a fixed order.
+// The gradient of the log-probabilities [steps, batch, classes]: of each class, minus the
+// probability that an alignment gives it at that step, times the loss' gradient. Every alignment
+// passes one state a step: the states' probabilities are divided by their sum, which leaves out
+// what is common to them; `posterior` is overwritten. A block a step of a sequence; sums in a fixed
+// order.
 template <class T>
 __global__ void ctc_gradient(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, compute_t<T> *posterior,
-                             const compute_t<T> *likelihood, const i64 *targets, const i64 *input_lengths, const i64 *target_lengths,
-                             const u32 *links, const T *loss_grad, T *out) {
+                             const compute_t<T> *likelihood, const i64 *targets, const i64 *input_lengths,
+                             const i64 *target_lengths, const u32 *links, const T *loss_grad, T *out) {
     using C = compute_t<T>;
     u64 most = 2 * (u64)labels + 1;
     for_each_row((u64)steps * batch, [=](u64 row) {
         u64 t = row / batch, n = row - t * batch;
-        Sequence<T> q =
-            sequence(batch, n, steps, classes, labels, blank, (const T *)nullptr, targets, input_lengths, target_lengths);
+        Sequence<T> q = sequence(batch, n, steps, classes, labels, blank, (const T *)nullptr, targets, input_lengths,
+                                 target_lengths);
         T *to = out + row * classes;
         T rest = store<T>::from(q.valid ? (C)0 : (C)__builtin_nanf(""));
         for_each_in_block(classes, [=](u64 c) { to[c] = rest; });
@@ -259,7 +279,7 @@ __global__ void ctc_gradient(u64 batch, u32 steps, u32 classes, u32 labels, u32 
             C share = p[s] = math::exp(p[s] - top);
             return Passed<C>{share, s % 2 == 0 || q.label((u32)s) == (i64)blank ? share : (C)0};
         };
-        Passed<C> sums = block_reduce_range(q.states, Passed<C>{(C)0, (C)0}, passed, Together());
+        Passed<C> sums = block_reduce_range(q.states, Passed<C>{(C)0, (C)0}, passed, Plus());
         sync_threads(); // a label's states are read by another thread
         C g = -load(loss_grad[n]) / sums.all;
         if (threadIdx.x == 0) to[blank] = store<T>::from(g * sums.blanks);

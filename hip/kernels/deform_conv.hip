@@ -1,15 +1,17 @@
-// Deformable convolution (Dai et al., "Deformable Convolutional Networks", 2017; the mask: Zhu et al., "Deformable
-// ConvNets v2", 2019): each tap of the window reads the input at a point moved by an offset, between pixels, zeros
-// past the ends. Sampled into columns [channels, taps, batch, count], the rest is a matrix product. `count` output
-// positions from `first` on of each image, so that the host bounds the columns' size. Contiguous tensors: x [batch,
-// channels, ih, iw], offset [batch, groups, taps, 2 (y, x), oh, ow], mask [batch, groups, taps, oh, ow] or null.
+// Deformable convolution (Dai et al., "Deformable Convolutional Networks", 2017; the mask: Zhu et
+// al., "Deformable ConvNets v2", 2019): each tap of the window reads the input at a point moved by
+// an offset, between pixels, zeros past the ends. Sampled into columns [channels, taps, batch,
+// count], the rest is a matrix product. `count` output positions from `first` on of each image, so
+// that the host bounds the columns' size. Contiguous tensors: x [batch, channels, ih, iw], offset
+// [batch, groups, taps, 2 (y, x), oh, ow], mask [batch, groups, taps, oh, ow] or null.
 #include "prelude.h"
 
 struct Window {
     u32 ih, iw, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw;
 };
 
-// The four pixels around a point (-1: past the ends, a zero), upper left first, and how far it is from the upper left.
+// The four pixels around a point (-1: past the ends, a zero), upper left first, and how far it is
+// from the upper left.
 template <class C> struct Point {
     i32 at[4];
     C y, x;
@@ -43,7 +45,8 @@ template <class T> struct Tap {
 };
 
 template <class T>
-DEVICE Tap<T> tap_at(const Window &w, u32 groups, u32 group, u64 image, u32 k, u32 position, const T *offset, const T *mask) {
+DEVICE Tap<T> tap_at(const Window &w, u32 groups, u32 group, u64 image, u32 k, u32 position, const T *offset,
+                     const T *mask) {
     using C = compute_t<T>;
     u64 plane = (u64)w.oh * w.ow;
     Tap<T> tap;
@@ -51,7 +54,8 @@ DEVICE Tap<T> tap_at(const Window &w, u32 groups, u32 group, u64 image, u32 k, u
     tap.offset_at = ((image * groups + group) * (w.kh * w.kw) + k) * 2 * plane + position;
     tap.mask = mask ? (C)load(mask[tap.mask_at]) : (C)1;
     u32 oy = position / w.ow, ky = k / w.kw;
-    i32 y = (i32)(oy * w.sh + ky * w.dh) - (i32)w.ph, x = (i32)((position - oy * w.ow) * w.sw + (k - ky * w.kw) * w.dw) - (i32)w.pw;
+    i32 y = (i32)(oy * w.sh + ky * w.dh) - (i32)w.ph,
+        x = (i32)((position - oy * w.ow) * w.sw + (k - ky * w.kw) * w.dw) - (i32)w.pw;
     tap.point = point_at<C>(w, (C)y + load(offset[tap.offset_at]), (C)x + load(offset[tap.offset_at + plane]));
     return tap;
 }
@@ -72,7 +76,7 @@ template <class T> struct Pixels {
 };
 template <class T> DEVICE Pixels<T> pixels(const T *plane, const i32 (&at)[4]) {
     Pixels<T> p;
-#pragma unroll
+    UNROLLED
     for (i32 c = 0; c < 4; ++c) p.value[c] = at[c] < 0 ? (compute_t<T>)0 : (compute_t<T>)load(plane[at[c]]);
     return p;
 }
@@ -83,8 +87,8 @@ template <class T, class C> DEVICE C between(const Pixels<T> &p, C y, C x) {
 
 // One item is a tap at a position, for each `parts`-th channel of one offset group.
 template <class T>
-__global__ void deform_columns(u64 batch, u32 channels, u32 groups, u32 parts, u32 first, u32 count, Window w, const T *x,
-                               const T *offset, const T *mask, T *columns) {
+__global__ void deform_columns(u64 batch, u32 channels, u32 groups, u32 parts, u32 first, u32 count, Window w,
+                               const T *x, const T *offset, const T *mask, T *columns) {
     using C = compute_t<T>;
     u64 each = (u64)(w.kh * w.kw) * batch * count, plane = (u64)w.ih * w.iw;
     u32 members = channels / groups;
@@ -102,8 +106,8 @@ __global__ void deform_columns(u64 batch, u32 channels, u32 groups, u32 parts, u
     });
 }
 
-// The gradients of offset and mask from the columns' gradient. One item is a tap at a position: the same bits on
-// every run.
+// The gradients of offset and mask from the columns' gradient. One item is a tap at a position: the
+// same bits on every run.
 template <class T>
 __global__ void deform_offset_backward(u64 batch, u32 channels, u32 groups, u32 first, u32 count, Window w, const T *x,
                                        const T *offset, const T *grad, const T *mask, T *mask_grad, T *offset_grad) {
@@ -137,8 +141,8 @@ template <class C> DEVICE C share(const Point<C> &p, i32 corner) {
 
 // Adds to the gradient of one channel of one image, all taps and positions in order.
 template <class T>
-DEVICE void plane_backward(u64 row, u64 batch, u32 channels, u32 groups, u32 first, u32 count, const Window &w, const T *offset,
-                           const T *grad, const T *mask, compute_t<T> *x_grad) {
+DEVICE void plane_backward(u64 row, u64 batch, u32 channels, u32 groups, u32 first, u32 count, const Window &w,
+                           const T *offset, const T *grad, const T *mask, compute_t<T> *x_grad) {
     using C = compute_t<T>;
     u32 taps = w.kh * w.kw;
     u64 image = row / channels, channel = row - image * channels;
@@ -156,10 +160,11 @@ DEVICE void plane_backward(u64 row, u64 batch, u32 channels, u32 groups, u32 fir
     }
 }
 
-// Adds to the input's gradient, which is kept in the compute type: atomically on GPUs, in any order.
+// Adds to the input's gradient, which is kept in the compute type: atomically on GPUs, in any
+// order.
 template <class T>
-__global__ void deform_x_backward(u64 batch, u32 channels, u32 groups, u32 parts, u32 first, u32 count, Window w, const T *offset,
-                                  const T *grad, const T *mask, compute_t<T> *x_grad) {
+__global__ void deform_x_backward(u64 batch, u32 channels, u32 groups, u32 parts, u32 first, u32 count, Window w,
+                                  const T *offset, const T *grad, const T *mask, compute_t<T> *x_grad) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) {
         for_each(batch * channels, [=](u64 row) {
@@ -177,7 +182,7 @@ __global__ void deform_x_backward(u64 batch, u32 channels, u32 groups, u32 parts
                 u64 channel = (u64)group * members + c;
                 C g = load(grad[channel * each + at]) * tap.mask;
                 C *to = x_grad + (place.image * channels + channel) * plane;
-#pragma unroll
+                UNROLLED
                 for (i32 corner = 0; corner < 4; ++corner) {
                     i32 pixel = tap.point.at[corner];
                     if (pixel >= 0) atomic_add(to + pixel, share(tap.point, corner) * g);
@@ -189,8 +194,8 @@ __global__ void deform_x_backward(u64 batch, u32 channels, u32 groups, u32 parts
 
 // The same, each plane by one thread: the same bits on every run.
 template <class T>
-__global__ void deform_x_backward_ordered(u64 batch, u32 channels, u32 groups, u32 first, u32 count, Window w, const T *offset,
-                                          const T *grad, const T *mask, compute_t<T> *x_grad) {
+__global__ void deform_x_backward_ordered(u64 batch, u32 channels, u32 groups, u32 first, u32 count, Window w,
+                                          const T *offset, const T *grad, const T *mask, compute_t<T> *x_grad) {
     for_each(batch * channels, [=](u64 row) {
         plane_backward(row, batch, channels, groups, first, count, w, offset, grad, mask, x_grad);
     });

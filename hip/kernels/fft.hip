@@ -1,11 +1,12 @@
-// Fourier transforms along the middle axis of [outer, len, inner], contiguous, real and imaginary parts apart. One
-// kernel is one pass over memory: Stockham's form, which needs no reordering, a radix a pass, and Bluestein's for
-// lengths with large prime factors. Every transform is forward; the inverse is the conjugate of the conjugate's.
-// f16 and bf16 are computed in f32.
+// Fourier transforms along the middle axis of [outer, len, inner], contiguous, real and imaginary
+// parts apart. One kernel is one pass over memory: Stockham's form, which needs no reordering, a
+// radix a pass, and Bluestein's for lengths with large prime factors. Every transform is forward;
+// the inverse is the conjugate of the conjugate's. f16 and bf16 are computed in f32.
 #include "prelude.h"
 
-// exp(-2 pi i k / n) for k in 0..n. The angle is brought into an eighth of the circle while it is an integer, and
-// its sine and cosine are taken in f64: each entry is right to half a unit in the last place of f32.
+// exp(-2 pi i k / n) for k in 0..n. The angle is brought into an eighth of the circle while it is
+// an integer, and its sine and cosine are taken in f64: each entry is right to half a unit in the
+// last place of f32.
 template <class C> __global__ void fft_twiddles(u64 n, C *re, C *im) {
     for_each(n, [=](u64 k) {
         u64 at = 8 * k, octant = at / n; // k / n of a turn
@@ -22,8 +23,8 @@ template <class C> __global__ void fft_twiddles(u64 n, C *re, C *im) {
     });
 }
 
-// Calls f(o, k, i) for each point of outer x len x inner: the innermost axis that there is in a loop that can
-// vectorise.
+// Calls f(o, k, i) for each point of outer x len x inner: the innermost axis that there is in a
+// loop that can vectorise.
 template <class F> DEVICE void for_each_point(u64 outer, u64 len, u64 inner, F f) {
     if (inner == 1) {
         for_each_column_group(outer, len, [=](u64 o, u64 first, u32 width) {
@@ -40,7 +41,9 @@ template <class F> DEVICE void for_each_point(u64 outer, u64 len, u64 inner, F f
 }
 
 // A real signal of which `have` elements (of `stored` along the axis) count; zeros follow.
-template <class T> __global__ void fft_load(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x, compute_t<T> *re, compute_t<T> *im) {
+template <class T>
+__global__ void fft_load(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x, compute_t<T> *re,
+                         compute_t<T> *im) {
     using C = compute_t<T>;
     for_each_point(outer, len, inner, [=](u64 o, u64 k, u64 i) {
         u64 to = (o * len + k) * inner + i;
@@ -49,9 +52,12 @@ template <class T> __global__ void fft_load(u64 outer, u64 len, u64 inner, u64 s
     });
 }
 
-// A signal of an even number of samples is transformed as half as many complex ones: its even samples are their
-// real parts, its odd ones their imaginary parts (Numerical Recipes, 12.3). `half` of them here.
-template <class T> __global__ void fft_load_pairs(u64 outer, u64 half, u64 inner, u64 stored, u64 have, const T *x, compute_t<T> *re, compute_t<T> *im) {
+// A signal of an even number of samples is transformed as half as many complex ones: its even
+// samples are their real parts, its odd ones their imaginary parts (Numerical Recipes, 12.3).
+// `half` of them here.
+template <class T>
+__global__ void fft_load_pairs(u64 outer, u64 half, u64 inner, u64 stored, u64 have, const T *x, compute_t<T> *re,
+                               compute_t<T> *im) {
     using C = compute_t<T>;
     for_each_point(outer, half, inner, [=](u64 o, u64 k, u64 i) {
         u64 to = (o * half + k) * inner + i, from = (o * stored + 2 * k) * inner + i;
@@ -62,8 +68,8 @@ template <class T> __global__ void fft_load_pairs(u64 outer, u64 half, u64 inner
 
 // The half + 1 bins of such a signal, from the transform of its pairs. The table is of 2 half.
 template <class T>
-__global__ void fft_unpack(u64 outer, u64 half, u64 inner, const compute_t<T> *table_re, const compute_t<T> *table_im, const compute_t<T> *re,
-                           const compute_t<T> *im, T *out_re, T *out_im) {
+__global__ void fft_unpack(u64 outer, u64 half, u64 inner, const compute_t<T> *table_re, const compute_t<T> *table_im,
+                           const compute_t<T> *re, const compute_t<T> *im, T *out_re, T *out_im) {
     using C = compute_t<T>;
     for_each_point(outer, half + 1, inner, [=](u64 o, u64 k, u64 i) {
         u64 here = k == half ? 0 : k, there = k == 0 ? 0 : half - k;
@@ -77,11 +83,12 @@ __global__ void fft_unpack(u64 outer, u64 half, u64 inner, const compute_t<T> *t
     });
 }
 
-// The conjugate of the pairs' spectrum, from the `have` bins (of `stored` along the axis) of a real signal of 2
-// half samples. What is imaginary in bins that a real signal has real does not count.
+// The conjugate of the pairs' spectrum, from the `have` bins (of `stored` along the axis) of a real
+// signal of 2 half samples. What is imaginary in bins that a real signal has real does not count.
 template <class T>
-__global__ void fft_pack(u64 outer, u64 half, u64 inner, u64 stored, u64 have, const compute_t<T> *table_re, const compute_t<T> *table_im, const T *x_re,
-                         const T *x_im, compute_t<T> *re, compute_t<T> *im) {
+__global__ void fft_pack(u64 outer, u64 half, u64 inner, u64 stored, u64 have, const compute_t<T> *table_re,
+                         const compute_t<T> *table_im, const T *x_re, const T *x_im, compute_t<T> *re,
+                         compute_t<T> *im) {
     using C = compute_t<T>;
     for_each_point(outer, half, inner, [=](u64 o, u64 k, u64 i) {
         u64 a = (o * stored + k) * inner + i, b = (o * stored + half - k) * inner + i;
@@ -100,7 +107,8 @@ __global__ void fft_pack(u64 outer, u64 half, u64 inner, u64 stored, u64 have, c
 
 // The samples of conjugate pairs, times `scale`.
 template <class T>
-__global__ void fft_store_pairs(u64 outer, u64 half, u64 inner, const compute_t<T> *re, const compute_t<T> *im, f64 scale, T *out) {
+__global__ void fft_store_pairs(u64 outer, u64 half, u64 inner, const compute_t<T> *re, const compute_t<T> *im,
+                                f64 scale, T *out) {
     using C = compute_t<T>;
     for_each_point(outer, half, inner, [=](u64 o, u64 k, u64 i) {
         u64 from = (o * half + k) * inner + i, to = (o * 2 * half + 2 * k) * inner + i;
@@ -109,11 +117,12 @@ __global__ void fft_store_pairs(u64 outer, u64 half, u64 inner, const compute_t<
     });
 }
 
-// The conjugate of the whole spectrum of a real signal of `len` samples, from the `have` bins (of `stored` along
-// the axis) of its first half; zeros for those that are missing. What is imaginary in bins that a real signal has
-// real does not count.
+// The conjugate of the whole spectrum of a real signal of `len` samples, from the `have` bins (of
+// `stored` along the axis) of its first half; zeros for those that are missing. What is imaginary
+// in bins that a real signal has real does not count.
 template <class T>
-__global__ void fft_load_half(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x_re, const T *x_im, compute_t<T> *re, compute_t<T> *im) {
+__global__ void fft_load_half(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x_re, const T *x_im,
+                              compute_t<T> *re, compute_t<T> *im) {
     using C = compute_t<T>;
     for_each_point(outer, len, inner, [=](u64 o, u64 k, u64 i) {
         bool mirrored = k > len / 2;
@@ -127,15 +136,13 @@ __global__ void fft_load_half(u64 outer, u64 len, u64 inner, u64 stored, u64 hav
 }
 
 // The first `count` elements of `len` along the axis, times `scale`.
-template <class T> __global__ void fft_store(u64 outer, u64 len, u64 inner, u64 count, const compute_t<T> *x, f64 scale, T *out) {
+template <class T>
+__global__ void fft_store(u64 outer, u64 len, u64 inner, u64 count, const compute_t<T> *x, f64 scale, T *out) {
     using C = compute_t<T>;
     for_each_point(outer, count, inner, [=](u64 o, u64 k, u64 i) {
         out[(o * count + k) * inner + i] = store<T>::from(x[(o * len + k) * inner + i] * (C)scale);
     });
 }
-
-// Loops of a known count: the host's compiler vectorises around them only where they are gone.
-#define UNROLLED _Pragma("GCC unroll 8")
 
 // The transform of R values; root[j] is exp(-2 pi i j / R).
 template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C (&root_re)[R], const C (&root_im)[R]) {
@@ -155,17 +162,17 @@ template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C 
         constexpr u32 H = R / 2;
         C sum_re[H], sum_im[H], difference_re[H], difference_im[H];
         C zero_re = re[0], zero_im = im[0];
-        UNROLLED
+        UNROLLED_EVERYWHERE
         for (u32 j = 1; j <= H; ++j) {
             sum_re[j - 1] = re[j] + re[R - j], sum_im[j - 1] = im[j] + im[R - j];
             difference_re[j - 1] = re[j] - re[R - j], difference_im[j - 1] = im[j] - im[R - j];
         }
-        UNROLLED
+        UNROLLED_EVERYWHERE
         for (u32 j = 0; j < H; ++j) re[0] += sum_re[j], im[0] += sum_im[j];
-        UNROLLED
+        UNROLLED_EVERYWHERE
         for (u32 k = 1; k <= H; ++k) {
             C a_re = zero_re, a_im = zero_im, b_re = (C)0, b_im = (C)0;
-            UNROLLED
+            UNROLLED_EVERYWHERE
             for (u32 j = 1; j <= H; ++j) {
                 a_re += sum_re[j - 1] * root_re[j * k % R], a_im += sum_im[j - 1] * root_re[j * k % R];
                 b_re += difference_im[j - 1] * root_im[j * k % R], b_im += difference_re[j - 1] * root_im[j * k % R];
@@ -176,27 +183,30 @@ template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C 
     }
 }
 
-// The R values of one butterfly, from places `hop` apart to places `stride` apart, times their twiddles.
+// The R values of one butterfly, from places `hop` apart to places `stride` apart, times their
+// twiddles.
 template <u32 R, class C>
-DEVICE void stage_point(const C *in_re, const C *in_im, u64 hop, C *out_re, C *out_im, u64 stride, const C (&w_re)[R], const C (&w_im)[R],
-                        const C (&root_re)[R], const C (&root_im)[R]) {
+DEVICE void stage_point(const C *in_re, const C *in_im, u64 hop, C *out_re, C *out_im, u64 stride, const C (&w_re)[R],
+                        const C (&w_im)[R], const C (&root_re)[R], const C (&root_im)[R]) {
     C re[R], im[R];
-    UNROLLED
+    UNROLLED_EVERYWHERE
     for (u32 j = 0; j < R; ++j) re[j] = in_re[j * hop], im[j] = in_im[j * hop];
     butterfly<R>(re, im, root_re, root_im);
     out_re[0] = re[0], out_im[0] = im[0];
-    UNROLLED
+    UNROLLED_EVERYWHERE
     for (u32 k = 1; k < R; ++k) {
         out_re[k * stride] = re[k] * w_re[k] - im[k] * w_im[k];
         out_im[k * stride] = re[k] * w_im[k] + im[k] * w_re[k];
     }
 }
 
-// One pass of radix R: outer x [R, m, stride] -> outer x [m, R, stride]. The table has `step` entries for each of
-// the R * m steps of this pass's circle. `stride` has the inner axes and the radices done. hipRTC 5 finds a kernel
-// only by its name as it demangles it, where an unsigned argument would be `4u`.
+// One pass of radix R: outer x [R, m, stride] -> outer x [m, R, stride]. The table has `step`
+// entries for each of the R * m steps of this pass's circle. `stride` has the inner axes and the
+// radices done. hipRTC 5 finds a kernel only by its name as it demangles it, where an unsigned
+// argument would be `4u`.
 template <i32 RADIX, class C>
-__global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+__global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re,
+                          const C *in_im, C *out_re, C *out_im) {
     constexpr u32 R = (u32)RADIX;
     u64 hop = m * stride;
     if (ONE_THREAD && stride < 8) {
@@ -209,10 +219,12 @@ __global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table
                 INDEPENDENT
                 for (u32 c = 0; c < width; ++c) {
                     C w_re[R], w_im[R];
-                    UNROLLED
-                    for (u32 k = 1; k < R; ++k) w_re[k] = table_re[(first + c) * k * step], w_im[k] = table_im[(first + c) * k * step];
-                    stage_point<R>(in_re + from + c * stride, in_im + from + c * stride, hop, out_re + to + c * R * stride, out_im + to + c * R * stride,
-                                   stride, w_re, w_im, root_re, root_im);
+                    UNROLLED_EVERYWHERE
+                    for (u32 k = 1; k < R; ++k)
+                        w_re[k] = table_re[(first + c) * k * step], w_im[k] = table_im[(first + c) * k * step];
+                    stage_point<R>(in_re + from + c * stride, in_im + from + c * stride, hop,
+                                   out_re + to + c * R * stride, out_im + to + c * R * stride, stride, w_re, w_im,
+                                   root_re, root_im);
                 }
             }
         });
@@ -227,13 +239,15 @@ __global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table
         }
         INDEPENDENT
         for (u32 c = 0; c < width; ++c)
-            stage_point<R>(in_re + from + c, in_im + from + c, hop, out_re + to + c, out_im + to + c, stride, w_re, w_im, root_re, root_im);
+            stage_point<R>(in_re + from + c, in_im + from + c, hop, out_re + to + c, out_im + to + c, stride, w_re,
+                           w_im, root_re, root_im);
     });
 }
 
 // The same of any radix, each result a sum of its own.
 template <class C>
-__global__ void fft_stage_any(u64 outer, u64 radix, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+__global__ void fft_stage_any(u64 outer, u64 radix, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im,
+                              const C *in_re, const C *in_im, C *out_re, C *out_im) {
     for_each_column_group(outer * m * radix, stride, [=](u64 row, u64 first, u32 width) {
         u64 k = row % radix, group = row / radix, p = group % m;
         u64 from = (group / m) * radix * m * stride + p * stride + first, to = row * stride + first;
@@ -255,12 +269,14 @@ __global__ void fft_stage_any(u64 outer, u64 radix, u64 m, u64 stride, u64 step,
     });
 }
 
-// Bluestein's form: jk = (j^2 + k^2 - (j - k)^2) / 2 makes the transform a convolution with the chirp exp(pi i k^2
-// / len), done by transforms of `padded` >= 2 len - 1 elements. The table is of 2 len.
+// Bluestein's form: jk = (j^2 + k^2 - (j - k)^2) / 2 makes the transform a convolution with the
+// chirp exp(pi i k^2 / len), done by transforms of `padded` >= 2 len - 1 elements. The table is of
+// 2 len.
 
 // The input times the conjugate chirp, then zeros.
 template <class C>
-__global__ void fft_chirp(u64 outer, u64 len, u64 padded, u64 inner, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+__global__ void fft_chirp(u64 outer, u64 len, u64 padded, u64 inner, const C *table_re, const C *table_im,
+                          const C *in_re, const C *in_im, C *out_re, C *out_im) {
     for_each_column_group(outer * padded, inner, [=](u64 row, u64 first, u32 width) {
         u64 k = row % padded, to = row * inner + first;
         bool inside = k < len;
@@ -276,7 +292,8 @@ __global__ void fft_chirp(u64 outer, u64 len, u64 padded, u64 inner, const C *ta
 }
 
 // The chirp itself, at k and at padded - k.
-template <class C> __global__ void fft_chirp_filter(u64 len, u64 padded, const C *table_re, const C *table_im, C *out_re, C *out_im) {
+template <class C>
+__global__ void fft_chirp_filter(u64 len, u64 padded, const C *table_re, const C *table_im, C *out_re, C *out_im) {
     for_each(padded, [=](u64 at) {
         u64 k = at < len ? at : padded - at;
         bool inside = k < len;
@@ -288,7 +305,8 @@ template <class C> __global__ void fft_chirp_filter(u64 len, u64 padded, const C
 
 // The conjugate of the product with the filter's transform.
 template <class C>
-__global__ void fft_filter(u64 outer, u64 padded, u64 inner, const C *filter_re, const C *filter_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+__global__ void fft_filter(u64 outer, u64 padded, u64 inner, const C *filter_re, const C *filter_im, const C *in_re,
+                           const C *in_im, C *out_re, C *out_im) {
     for_each_column_group(outer * padded, inner, [=](u64 row, u64 first, u32 width) {
         u64 k = row % padded, at = row * inner + first;
         C w_re = filter_re[k], w_im = filter_im[k];
@@ -301,9 +319,11 @@ __global__ void fft_filter(u64 outer, u64 padded, u64 inner, const C *filter_re,
     });
 }
 
-// The conjugate of the convolution's first `len` elements, over `padded`, times the conjugate chirp.
+// The conjugate of the convolution's first `len` elements, over `padded`, times the conjugate
+// chirp.
 template <class C>
-__global__ void fft_unchirp(u64 outer, u64 len, u64 padded, u64 inner, const C *table_re, const C *table_im, const C *in_re, const C *in_im, C *out_re, C *out_im) {
+__global__ void fft_unchirp(u64 outer, u64 len, u64 padded, u64 inner, const C *table_re, const C *table_im,
+                            const C *in_re, const C *in_im, C *out_re, C *out_im) {
     for_each_column_group(outer * len, inner, [=](u64 row, u64 first, u32 width) {
         u64 k = row % len, at = k * k % (2 * len), to = row * inner + first;
         u64 from = ((row / len) * padded + k) * inner + first;

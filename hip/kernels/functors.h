@@ -26,8 +26,8 @@ struct Mul {
     template <class T> static DEVICE T apply(T a, T b) { return ring<T>::product(a, b); }
 };
 
-// Integer division by zero gives 0 rather than a trap: the host refuses a scalar 0, and the kernels over tensors
-// raise a flag.
+// Integer division by zero gives 0 rather than a trap: the host refuses a scalar 0, and the kernels
+// over tensors raise a flag.
 template <class T, bool FLOAT = is_float<T>::value> struct division {
     static DEVICE T quotient(T a, T b) { return a / b; }
     // Python's sign: the remainder has the divisor's.
@@ -142,9 +142,9 @@ struct SiluBackward { // a: the input; d/dx x s(x) = s(x) (1 + x (1 - s(x)))
 
 // ---------------------------------------------------------------- of one tensor
 
-#define FROM_MATH(Name, function)                                                     \
-    struct Name {                                                                     \
-        template <class T> static DEVICE T apply(T x) { return math::function(x); }   \
+#define FROM_MATH(Name, function)                                                   \
+    struct Name {                                                                   \
+        template <class T> static DEVICE T apply(T x) { return math::function(x); } \
     };
 FROM_MATH(Exp, exp)
 FROM_MATH(Log, log)
@@ -176,7 +176,9 @@ struct Relu {
 };
 // x * Phi(x), the exact form.
 struct Gelu {
-    template <class T> static DEVICE T apply(T x) { return (T)0.5 * x * ((T)1 + math::erf(x * (T)0.70710678118654752440)); }
+    template <class T> static DEVICE T apply(T x) {
+        return (T)0.5 * x * ((T)1 + math::erf(x * (T)0.70710678118654752440));
+    }
 };
 // exp of a value that is never positive: right in relative terms at both ends.
 struct Sigmoid {
@@ -189,7 +191,9 @@ struct Silu { // x * sigmoid(x)
     template <class T> static DEVICE T apply(T x) { return x * Sigmoid::apply(x); }
 };
 struct LogSigmoid {
-    template <class T> static DEVICE T apply(T x) { return (x > (T)0 ? (T)0 : x) - math::log1p(math::exp(-math::abs(x))); }
+    template <class T> static DEVICE T apply(T x) {
+        return (x > (T)0 ? (T)0 : x) - math::log1p(math::exp(-math::abs(x)));
+    }
 };
 
 // The negative of the least integer is itself.

@@ -1,12 +1,13 @@
-// Elements chosen by index tensors: gather and scatter along a dim, selection of rows. An index out of range
-// touches no memory: a read gives 0, a write is dropped, and the op's flag is raised.
+// Elements chosen by index tensors: gather and scatter along a dim, selection of rows. An index out
+// of range touches no memory: a read gives 0, a write is dropped, and the op's flag is raised.
 #include "prelude.h"
 
-// out[i] = x[.. index ..]: over the output's shape, m.stride[0] are x's strides with the gathered dim's set to 0,
-// m.stride[1] the indices'. `dim_stride` and `dim_size` are x's along the gathered dim. select is this with index
-// strides 0 off the dim.
+// out[i] = x[.. index ..]: over the output's shape, m.stride[0] are x's strides with the gathered
+// dim's set to 0, m.stride[1] the indices'. `dim_stride` and `dim_size` are x's along the gathered
+// dim. select is this with index strides 0 off the dim.
 template <class T, class I>
-__global__ void gather(u32 n, Strided<2> m, const T *x, const I *indices, i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
+__global__ void gather(u32 n, Strided<2> m, const T *x, const I *indices, i64 dim_stride, u64 dim_size, u64 *flag,
+                       T *out) {
     for_each_strided<2>(m, n, [=](u64 i, Offsets<2> at) {
         I index = indices[at.at[1]];
         T value = {};
@@ -28,8 +29,9 @@ template <class Unit> DEVICE void copy_row(u64 bytes, bool inside, const u8 *fro
     else for_each_in_block(units, [=](u64 k) { target[k] = Unit{}; });
 }
 
-// Row r of out is row indices[r] of x: select on the first dim of contiguous tensors, embedding. `rows` indices; x has
-// `dim_size` rows of `row_bytes`. 16 bytes a thread where rows are so aligned. Launched as rows of row_bytes / 16.
+// Row r of out is row indices[r] of x: select on the first dim of contiguous tensors, embedding.
+// `rows` indices; x has `dim_size` rows of `row_bytes`. 16 bytes a thread where rows are so
+// aligned. Launched as rows of row_bytes / 16.
 template <class I>
 __global__ void select_rows(u64 rows, u64 row_bytes, const u8 *x, const I *indices, u64 dim_size, u64 *flag, u8 *out) {
     u64 alignment = row_bytes | (u64)x | (u64)out;
@@ -65,10 +67,11 @@ struct Assign {
     template <class T> static DEVICE void atomic(T *target, T value) { *target = value; }
 };
 
-// out[.. index ..] op= value, in any order (atomics): over the value's shape, m.stride[0] are out's strides with the
-// scattered dim's set to 0, [1] the indices', [2] the value's.
+// out[.. index ..] op= value, in any order (atomics): over the value's shape, m.stride[0] are out's
+// strides with the scattered dim's set to 0, [1] the indices', [2] the value's.
 template <class Op, class T, class I>
-__global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
+__global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i64 dim_stride, u64 dim_size, u64 *flag,
+                        T *out) {
     for_each_strided<3>(m, n, [=](u64, Offsets<3> at) {
         I index = indices[at.at[1]];
         if (in_range(index, dim_size)) Op::atomic(out + (at.at[0] + (i64)index * dim_stride), value[at.at[2]]);
@@ -76,26 +79,29 @@ __global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i
     });
 }
 
-// The same, each line along the dim by one thread from its first element to its last: the same bits on every run,
-// and for types without atomics. m is over the value's shape without the dim (its product is `lines`), `len` the
-// value's size along it, `index_step` and `value_step` the strides of indices and value along it. Lines of out must
-// not overlap.
+// The same, each line along the dim by one thread from its first element to its last: the same bits
+// on every run, and for types without atomics. m is over the value's shape without the dim (its
+// product is `lines`), `len` the value's size along it, `index_step` and `value_step` the strides
+// of indices and value along it. Lines of out must not overlap.
 template <class Op, class T, class I>
-__global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step, i64 value_step, const I *indices, const T *value,
-                                i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
+__global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step, i64 value_step, const I *indices,
+                                const T *value, i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
     for_each_strided<3>(m, lines, [=](u64, Offsets<3> at) {
         for (u64 k = 0; k < len; ++k) {
             I index = indices[at.at[1] + (i64)k * index_step];
-            if (in_range(index, dim_size)) Op::apply(out + (at.at[0] + (i64)index * dim_stride), value[at.at[2] + (i64)k * value_step]);
+            if (in_range(index, dim_size))
+                Op::apply(out + (at.at[0] + (i64)index * dim_stride), value[at.at[2] + (i64)k * value_step]);
             else raise_index(flag, index, dim_size);
         }
     });
 }
 
-// The same over contiguous out [outer, size, inner] and value [outer, len, inner], along memory: a thread takes
-// columns side by side. `shared`: one list of `len` indices for all columns; else they lie as value does.
+// The same over contiguous out [outer, size, inner] and value [outer, len, inner], along memory: a
+// thread takes columns side by side. `shared`: one list of `len` indices for all columns; else they
+// lie as value does.
 template <class Op, class T, class I>
-__global__ void scatter_columns(u64 outer, u64 len, u64 inner, u64 size, u32 shared, const I *indices, const T *value, u64 *flag, T *out) {
+__global__ void scatter_columns(u64 outer, u64 len, u64 inner, u64 size, u32 shared, const I *indices, const T *value,
+                                u64 *flag, T *out) {
     if (inner == 1) {
         for_each(outer, [=](u64 o) {
             const I *line = shared ? indices : indices + o * len;

@@ -1,4 +1,5 @@
-// Indices of several dims at once: tuples of them made into one place, and updates joined at the places they name.
+// Indices of several dims at once: tuples of them made into one place, and updates joined at the
+// places they name.
 #include "prelude.h"
 
 // Sizes of up to eight dims.
@@ -6,11 +7,12 @@ struct Sizes {
     u64 dim[8];
 };
 
-// places[t] = the row-major index that tuple t names, or -1 where one of its indices is out of range, which raises
-// the flag. A tuple is `length` indices long, of which `count` from `first` on are read here, for dims of `sizes`;
-// what earlier launches made of those ahead is in `places`.
+// places[t] = the row-major index that tuple t names, or -1 where one of its indices is out of
+// range, which raises the flag. A tuple is `length` indices long, of which `count` from `first` on
+// are read here, for dims of `sizes`; what earlier launches made of those ahead is in `places`.
 template <class I, class P>
-__global__ void tuple_places(u64 tuples, u32 length, u32 first, u32 count, Sizes sizes, const I *indices, u64 *flag, P *places) {
+__global__ void tuple_places(u64 tuples, u32 length, u32 first, u32 count, Sizes sizes, const I *indices, u64 *flag,
+                             P *places) {
     // The sizes by reference: a copy that is indexed would lie in memory of each thread's own.
     for_each(tuples, [=, &sizes](u64 t) {
         i64 place = first == 0 ? 0 : (i64)places[t];
@@ -50,9 +52,9 @@ struct Max {
     template <class C> static DEVICE C apply(C a, C b) { return b > a ? b : a; }
 };
 
-// out[places[u]] op= value[order[u]], slices of `slice` elements: `places` ascend and `order` says where each
-// stood, so that updates of one place lie side by side in the order they had, and the first of them does all. Place
-// -1 is dropped. The same bits on every run, for every type.
+// out[places[u]] op= value[order[u]], slices of `slice` elements: `places` ascend and `order` says
+// where each stood, so that updates of one place lie side by side in the order they had, and the
+// first of them does all. Place -1 is dropped. The same bits on every run, for every type.
 template <class Op, class T>
 __global__ void scatter_sorted(u64 updates, u64 slice, const i64 *places, const i32 *order, const T *value, T *out) {
     for_each_column_group(updates, slice, [=](u64 u, u64 first, u32 width) {
@@ -63,7 +65,8 @@ __global__ void scatter_sorted(u64 updates, u64 slice, const i64 *places, const 
         T *to = out + (u64)place * slice + first;
         for (u32 k = 0; k < width; ++k) {
             compute_t<T> joined = load(to[k]);
-            for (u64 at = u; at < end; ++at) joined = Op::apply(joined, (compute_t<T>)load(value[(u64)order[at] * slice + first + k]));
+            for (u64 at = u; at < end; ++at)
+                joined = Op::apply(joined, (compute_t<T>)load(value[(u64)order[at] * slice + first + k]));
             to[k] = store<T>::from(joined);
         }
     });

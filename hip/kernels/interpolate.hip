@@ -1,10 +1,10 @@
 // Resizing of planes ([planes, height, width], contiguous) and sampling of them at given points.
 //
-// Resizing is linear and separable: each output row and column has a span of input rows or columns and a weight for
-// each. The spans are tables, made once a call for both axes (rows first, then columns), so that the mode's
-// arithmetic, in f64, is done once a row and column and not once a pixel. Gradients read the same tables the other
-// way: an input element sums the outputs that read it, without atomics, the same bits on every run. f16 and bf16
-// are summed in f32.
+// Resizing is linear and separable: each output row and column has a span of input rows or columns
+// and a weight for each. The spans are tables, made once a call for both axes (rows first, then
+// columns), so that the mode's arithmetic, in f64, is done once a row and column and not once a
+// pixel. Gradients read the same tables the other way: an input element sums the outputs that read
+// it, without atomics, the same bits on every run. f16 and bf16 are summed in f32.
 #include "prelude.h"
 
 constexpr i32 NEAREST = 0, BILINEAR = 1, BICUBIC = 2, LANCZOS = 3;
@@ -33,8 +33,8 @@ DEVICE f64 lanczos(f64 t) {
     return math::sin(a) * math::sin(b) / (a * b);
 }
 
-// In a mode that weighs, the inputs before the one at or left of a point that it reads; it reads as many behind,
-// and that one.
+// In a mode that weighs, the inputs before the one at or left of a point that it reads; it reads as
+// many behind, and that one.
 DEVICE i32 taps_before(i32 mode) { return mode == BILINEAR ? 0 : mode == BICUBIC ? 1 : 2; }
 
 // The weight of the k-th of them, `part` being how far the point is past that one.
@@ -44,8 +44,8 @@ DEVICE f64 weight_of(i32 mode, f64 part, i32 k) {
     return mode == BICUBIC ? cubic(t) : lanczos(t);
 }
 
-// How many inputs the point `at` reads, without regard to the ends, and each one's weight; `first` is the first
-// one's position, in f64 since it may be anywhere.
+// How many inputs the point `at` reads, without regard to the ends, and each one's weight; `first`
+// is the first one's position, in f64 since it may be anywhere.
 DEVICE i32 weigh(i32 mode, f64 at, f64 &first, f64 *weights) {
     f64 base = math::floor(at);
     i32 before = taps_before(mode), count = 2 * (before + 1);
@@ -62,11 +62,11 @@ DEVICE i32 index_of(f64 at) {
 
 DEVICE i32 inside(i32 i, i32 size) { return i < 0 ? 0 : i < size ? i : size - 1; }
 
-// spans[o] and weights[o * TAPS ..] for each output row o and, after them, each output column. `y_ratio` and
-// `x_ratio` are input steps an output step.
+// spans[o] and weights[o * TAPS ..] for each output row o and, after them, each output column.
+// `y_ratio` and `x_ratio` are input steps an output step.
 template <class C>
-__global__ __launch_bounds__(256) void interpolate_table(u32 ih, u32 iw, u32 oh, u32 ow, i32 mode, i32 align_corners, f64 y_ratio, f64 x_ratio, C *weights,
-                                  Span *spans) {
+__global__ __launch_bounds__(256) void interpolate_table(u32 ih, u32 iw, u32 oh, u32 ow, i32 mode, i32 align_corners,
+                                                         f64 y_ratio, f64 x_ratio, C *weights, Span *spans) {
     for_each(oh + ow, [=](u64 at) {
         bool row = at < oh;
         i32 size = (i32)(row ? ih : iw);
@@ -81,10 +81,9 @@ __global__ __launch_bounds__(256) void interpolate_table(u32 ih, u32 iw, u32 oh,
         f64 base = math::floor(position), merged[TAPS] = {}, sum = 0.0;
         i32 before = taps_before(mode), count = 2 * (before + 1), first = index_of(base - (f64)before);
         i32 low = inside(first, size), high = inside(first + count - 1, size);
-        // One weight after the other: a dozen sines in f64 side by side do not fit into the registers.
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+        // One weight after the other: a dozen sines in f64 side by side do not fit into the
+        // registers.
+        ROLLED
         for (i32 k = 0; k < count; ++k) {
             // Lanczos leaves out what is past the ends; the others repeat the border.
             bool counts = mode <= BICUBIC || (first + k >= 0 && first + k < size);
@@ -127,8 +126,8 @@ __global__ void interpolate_reach(u32 ih, u32 iw, u32 oh, u32 ow, const Span *sp
 }
 
 template <class T>
-__global__ void interpolate(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T *x, const compute_t<T> *weights, const Span *spans,
-                            T *out) {
+__global__ void interpolate(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T *x, const compute_t<T> *weights,
+                            const Span *spans, T *out) {
     using C = compute_t<T>;
     for_each_pixel(planes, oh, ow, [=](u64 plane, i32 oy, i32 ox, u64 at) {
         Span rows = spans[oy], columns = spans[oh + (u32)ox];
@@ -145,8 +144,8 @@ __global__ void interpolate(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T 
 }
 
 template <class T>
-__global__ void interpolate_backward(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T *grad, const compute_t<T> *weights,
-                                     const Span *spans, const Span *reach, T *out) {
+__global__ void interpolate_backward(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T *grad,
+                                     const compute_t<T> *weights, const Span *spans, const Span *reach, T *out) {
     using C = compute_t<T>;
     for_each_pixel(planes, ih, iw, [=](u64 plane, i32 iy, i32 ix, u64 at) {
         Span rows = reach[iy], columns = reach[ih + (u32)ix];
@@ -202,14 +201,10 @@ template <class C, i32 N> DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, 
     }
     if constexpr (N == 6) {
         sum = 0.0;
-#if !COMPILER_HOST
-#pragma unroll // with a known k the taps stay in registers
-#endif
-        for (i32 k = 0; k < N; ++k) sum += weight[k];
+        UNROLLED // with a known k the taps stay in registers
+            for (i32 k = 0; k < N; ++k) sum += weight[k];
     }
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (i32 k = 0; k < N; ++k) {
         f64 position = first + (f64)k;
         // Of the other modes the point itself was reflected.
@@ -221,14 +216,16 @@ template <class C, i32 N> DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, 
     return taps;
 }
 
-// out[n, c, p] = plane [n, c] of x at the point grid[n, p] = (x, y), of which -1 and 1 are the plane's ends: the
-// centres of its outer pixels (align_corners) or their edges. Modes of up to two taps pad the point, the wider ones
-// each tap. One item of work is a point and each `groups`-th channel. Positions are f64: in f32 a point of a wide
-// plane is off by a visible part of a pixel. N: how many taps the mode has along an axis at most, 2 (nearest,
-// bilinear), 4 (bicubic) or 6 (Lanczos).
+// out[n, c, p] = plane [n, c] of x at the point grid[n, p] = (x, y), of which -1 and 1 are the
+// plane's ends: the centres of its outer pixels (align_corners) or their edges. Modes of up to two
+// taps pad the point, the wider ones each tap. One item of work is a point and each `groups`-th
+// channel. Positions are f64: in f32 a point of a wide plane is off by a visible part of a pixel.
+// N: how many taps the mode has along an axis at most, 2 (nearest, bilinear), 4 (bicubic) or 6
+// (Lanczos).
 template <class T, i32 N>
-__global__ __launch_bounds__(256) void grid_sample_2d(u64 batch, u32 channels, u32 groups, u32 ih, u32 iw, u64 points, i32 mode, i32 padding,
-                               i32 align_corners, const T *x, const T *grid, T *out) {
+__global__ __launch_bounds__(256) void grid_sample_2d(u64 batch, u32 channels, u32 groups, u32 ih, u32 iw, u64 points,
+                                                      i32 mode, i32 padding, i32 align_corners, const T *x,
+                                                      const T *grid, T *out) {
     using C = compute_t<T>;
     for_each(batch * groups * points, [=](u64 item) {
         u64 rest = item / points, point = item - rest * points, n = rest / groups;
@@ -250,15 +247,11 @@ __global__ __launch_bounds__(256) void grid_sample_2d(u64 batch, u32 channels, u
         for (u64 channel = rest - n * groups; channel < channels; channel += groups) {
             u64 plane = n * channels + channel;
             C sum = (C)0;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (i32 r = 0; r < N; ++r) {
                 if (r >= rows.count) break;
                 C part = (C)0;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (i32 c = 0; c < N; ++c) {
                     if (c >= columns.count) break;
                     bool zero = rows.index[r] < 0 || columns.index[c] < 0;

@@ -1,25 +1,17 @@
-// Of a row of logits: its greatest element, and the sum of exp(x - max), by a thread, a warp or a block.
+// The greatest element of a row of logits and the sum of exp(x - max), computed by a thread, a warp
+// or a block.
 #pragma once
 #include "rows.h"
 
-template <class C> constexpr C INFINITE = (C)__builtin_inff();
-
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-// NaN may lose here: it comes back with the sum.
-struct Larger {
-    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
-};
-
-// Whose work a row is: a thread's, a warp's or a block's. `reduce` gives all of them op over their values.
+// Who computes a row: a thread, a warp or a block. `reduce` is op over the values of all of its
+// threads.
 struct Alone {
     static DEVICE u32 lane() { return 0; }
     static DEVICE u32 lanes() { return 1; }
     template <class F> static DEVICE void for_each_own(u64 rows, F f) { for_each(rows, f); }
 };
 struct OfWarp {
-    static DEVICE u32 first() { return of_warp(threadIdx.x / (u32)warpSize) * (u32)warpSize; }
+    static DEVICE u32 first() { return warp_uniform(threadIdx.x / (u32)warpSize) * (u32)warpSize; }
     static DEVICE u32 lane() { return threadIdx.x - first(); }
     static DEVICE u32 lanes() {
         u32 rest = blockDim.x - first();
@@ -27,7 +19,7 @@ struct OfWarp {
     }
     template <class C, class Op> static DEVICE C reduce(C value, Op op) { return warp_reduce(value, op); }
     template <class F> static DEVICE void for_each_own(u64 rows, F f) {
-        u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize, warp = of_warp(threadIdx.x / (u32)warpSize);
+        u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize, warp = warp_uniform(threadIdx.x / (u32)warpSize);
         for (u64 row = (u64)blockIdx.x * warps + warp; row < rows; row += (u64)gridDim.x * warps) f(row);
     }
 };
@@ -43,48 +35,45 @@ template <class Scope, class F> DEVICE void for_each_row_of(u64 rows, F f) {
     else Scope::for_each_own(rows, f);
 }
 
-// A row's greatest element, the sum of exp(x - max), its logarithm, and this thread's sum of x - max where that is
-// asked for.
+// A row's greatest element, the sum of exp(x - max) and its logarithm; and, if asked for, this
+// thread's share of the sum of x - max.
 template <class C> struct Norm {
     C max, sum, log_sum, own_total;
     DEVICE C log_p(C x) const { return x - max - log_sum; }
 };
 
-// Below every finite number's place in a softmax: -inf less it is -inf, and not NaN.
+// Where a maximum starts. It is finite, because -inf - FLOOR is -inf, where -inf - (-inf) would be
+// NaN.
 template <class C> constexpr C FLOOR = (C)-3.40282347e38f;
 template <> constexpr f64 FLOOR<f64> = -1.7976931348623157e308;
 
-// A thread's sum of x - max over its elements yet, max being its greatest. No term is above 0: none cancels another.
+// A thread's sum of x - max over its elements so far, and their number. No term is above 0, so none
+// cancels another.
 template <class C> struct Total {
     C sum;
     u32 count;
-    // The greatest grows.
+    // The maximum grows.
     DEVICE void raise(C before, C max) {
-        if (count > 0) sum += (C)count * (before - max); // of no elements the difference may be infinite
+        if (count > 0) sum += (C)count * (before - max); // with no element yet the difference may be infinite
     }
 };
 
-// A thread's next elements, into its maximum, its sum of exp(x - maximum) and, where that is asked for, its total.
-// Element k is one of the row's where first + k < len; others are -inf.
-template <class C, u32 N> DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summed, Total<C> &total) {
+// Adds a thread's next elements to its maximum, its sum of exp(x - maximum) and, if `summed`, its
+// total. Element k is one of the row's if first + k < len; others are -inf.
+template <class C, u32 N>
+DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summed, Total<C> &total) {
     C before = max;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 k = 0; k < N; ++k) max = Larger()(max, v[k]);
     if (summed) total.raise(before, max);
     sum *= math::exp(before - max);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 k = 0; k < N; ++k) {
-        if (k % (16 / sizeof(C)) == 0) before = sum; // not more exponentials at a time, for the registers' sake
-        sum += math::exp(anew(v[k], before) - max);
+        if (k % (16 / sizeof(C)) == 0) before = sum; // more exponentials at a time would take too many registers
+        sum += math::exp(recompute_after(before, v[k]) - max);
     }
     if (!summed) return;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 k = 0; k < N; ++k) {
         if (first + k >= len) continue;
         total.sum += v[k] - max;
@@ -92,11 +81,11 @@ template <class C, u32 N> DEVICE void enter(const C (&v)[N], u64 first, u64 len,
     }
 }
 
-// Of one row, read once by those whose work it is.
+// The norm of one row, which its threads read once.
 template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const T *x, bool summed) {
     using C = compute_t<T>;
     Norm<C> e{FLOOR<C>, (C)0, (C)0, (C)0};
-    if constexpr (ONE_THREAD) { // exponentials and sums vectorise better apart
+    if constexpr (ONE_THREAD) { // exponentials and sums vectorise better in loops of their own
         constexpr u64 CHUNK = 512;
         C max = block_reduce_range(len, FLOOR<C>, [=](u64 i) { return (C)load(x[i]); }, Larger()), kept[CHUNK];
         if (summed) e.own_total = block_reduce_range(len, (C)0, [=](u64 i) { return (C)load(x[i]) - max; }, Plus());
@@ -117,49 +106,37 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
             e.own_total += v;
         }
     } else {
-        // Four pieces of 16 bytes a thread at a time (two of 16 or 64 bits an element), one where not all are
-        // whole; the sum is of exp(x - this thread's maximum).
+        // A thread takes four pieces of 16 bytes at a time (two if elements have 16 or 64 bits), or
+        // one if not all are whole. Its sum is of exp(x - its own maximum).
         constexpr u32 WIDTH = LANES<T>, PIECES = sizeof(T) == 4 ? 4 : 2;
         u32 skip = past_boundary(x);
         u64 end = len + skip, step = (u64)Scope::lanes() * WIDTH, at = (u64)Scope::lane() * WIDTH, base = 0;
         C max = e.max, sum = (C)0;
         Total<C> total{(C)0, 0};
         if (skip == 0) {
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+            ROLLED
             for (; base + PIECES * step <= end; base += PIECES * step) {
                 C v[PIECES * WIDTH];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 p = 0; p < PIECES; ++p) {
                     Vector<T, WIDTH> piece = piece_of(x, (i64)(base + at + p * step));
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                    UNROLLED
                     for (u32 j = 0; j < WIDTH; ++j) v[p * WIDTH + j] = (C)load(piece.lane[j]);
                 }
                 enter(v, 0, PIECES * WIDTH, max, sum, summed, total);
             }
         }
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+        ROLLED
         for (; base < end; base += step) {
             C v[WIDTH];
-            u64 first = base + at - skip; // before the row: past every length
+            u64 first = base + at - skip; // before the row's start it wraps, and is past every length
             bool whole = first < len && first + WIDTH <= len;
             if (whole) {
                 Vector<T, WIDTH> piece = piece_of(x, (i64)first);
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 j = 0; j < WIDTH; ++j) v[j] = (C)load(piece.lane[j]);
             } else {
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 j = 0; j < WIDTH; ++j) v[j] = first + j < len ? (C)load(x[first + j]) : -INFINITE<C>;
             }
             enter(v, first, len, max, sum, summed, total);
@@ -173,15 +150,13 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
     return e;
 }
 
-// The sum of f(i) over i in 0..n: this thread's share of it.
+// This thread's share of the sum of f(i) over i in 0..n.
 template <class Scope, class C, class F> DEVICE C own_sum(u64 n, C zero, F f) {
     C sum = zero;
     if constexpr (ONE_THREAD) {
         sum = block_reduce_range(n, zero, f, Plus());
     } else {
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+        ROLLED
         for (u64 i = Scope::lane(); i < n; i += Scope::lanes()) sum += f(i);
     }
     return sum;

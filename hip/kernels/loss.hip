@@ -1,9 +1,10 @@
-// Losses and their gradients. Of rows of class scores [rows, len] with one class each: cross entropy and negative
-// log-likelihood. Of elements: squared error, Huber's, binary cross entropy. Contiguous tensors; f16 and bf16 are
-// computed in f32.
+// Losses and their gradients. Of rows of class scores [rows, len] with one class each: cross
+// entropy and negative log-likelihood. Of elements: squared error, Huber's, binary cross entropy.
+// Contiguous tensors; f16 and bf16 are computed in f32.
 //
-// A loss is a quotient of sums over all rows or elements. A launch of one block writes it; of more, each block
-// leaves its sums in `partial` ([blocks, 2]) and `loss_total` joins them: the same bits on every run.
+// A loss is a quotient of sums over all rows or elements. A launch of one block writes it; of more,
+// each block leaves its sums in `partial` ([blocks, 2]) and `loss_total` joins them: the same bits
+// on every run.
 #include "prelude.h"
 #include "log_sum_exp.h"
 
@@ -12,12 +13,11 @@
 // Losses, and what they are divided by where the host does not know it.
 template <class C> struct Sums {
     C loss, weight;
-};
-struct Join {
-    template <class C> DEVICE Sums<C> operator()(Sums<C> a, Sums<C> b) const { return Sums<C>{a.loss + b.loss, a.weight + b.weight}; }
+    DEVICE Sums operator+(Sums other) const { return Sums{loss + other.loss, weight + other.weight}; }
 };
 
-// What a thread adds up rows in. On a CPU, where a thread may have millions of them, f32 would lose them.
+// What a thread adds up rows in. On a CPU, where a thread may have millions of them, f32 would lose
+// them.
 template <class C, bool MANY = ONE_THREAD> struct over_rows {
     using type = C;
 };
@@ -34,7 +34,7 @@ template <class T, class S, class C> DEVICE void conclude(Sums<S> all, f64 divis
 
 // From each thread's sums. All threads of the launch call it once.
 template <class T, class S, class C> DEVICE void finish(Sums<S> mine, f64 divisor, C *partial, C *weight, T *out) {
-    Sums<S> block = block_reduce(mine, Join());
+    Sums<S> block = block_reduce(mine, Plus());
     if (threadIdx.x != 0) return;
     if (gridDim.x == 1) {
         conclude(block, divisor, weight, out);
@@ -45,28 +45,32 @@ template <class T, class S, class C> DEVICE void finish(Sums<S> mine, f64 diviso
 }
 
 // In one block. `weight` may be null.
-template <class T> __global__ void loss_total(u64 parts, const compute_t<T> *partial, compute_t<T> *weight, f64 divisor, T *out) {
+template <class T>
+__global__ void loss_total(u64 parts, const compute_t<T> *partial, compute_t<T> *weight, f64 divisor, T *out) {
     using C = compute_t<T>;
     auto part = [=](u64 i) { return Sums<C>{partial[2 * i], partial[2 * i + 1]}; };
-    Sums<C> all = block_reduce_range(parts, Sums<C>{(C)0, (C)0}, part, Join());
+    Sums<C> all = block_reduce_range(parts, Sums<C>{(C)0, (C)0}, part, Plus());
     if (threadIdx.x == 0) conclude(all, divisor, weight, out);
 }
 
 // ---------------------------------------------------------------- rows of classes
 
-// What is kept of a row of logits: its greatest, and 1 over the sum of exp(x - max). They are kept apart, since the
-// gradient takes exp(x - max - log(sum)): max + log(sum) as one number has few digits behind the point where logits
-// are in the thousands.
+// What is kept of a row of logits: its greatest, and 1 over the sum of exp(x - max). They are kept
+// apart, since the gradient takes exp(x - max - log(sum)): max + log(sum) as one number has few
+// digits behind the point where logits are in the thousands.
 template <class C> struct alignas(2 * sizeof(C)) Softmax {
     C max, share;
 };
 
-// What a row's scores are. `read` gives a score's log-probability, `target` that of a target's score where there is no
-// smoothing. `gradient` is the loss's by a score: the loss has k times this class's negated log-probability, `all`
-// times those of all classes, and `row` is what `cross_entropy` saved.
+// What a row's scores are. `read` gives a score's log-probability, `target` that of a target's
+// score where there is no smoothing. `gradient` is the loss's by a score: the loss has k times this
+// class's negated log-probability, `all` times those of all classes, and `row` is what
+// `cross_entropy` saved.
 struct Logits {
     static constexpr bool SUMMED = true;
-    template <class C> static DEVICE C gradient(C x, C k, C all, Softmax<C> row, bool, C) { return math::exp(x - row.max) * (row.share * all) - k; }
+    template <class C> static DEVICE C gradient(C x, C k, C all, Softmax<C> row, bool, C) {
+        return math::exp(x - row.max) * (row.share * all) - k;
+    }
 };
 struct Probabilities { // a target's is kept from 0
     static constexpr bool SUMMED = false;
@@ -95,14 +99,16 @@ template <class C> struct Label {
     C weight;
     bool counts;
 };
-template <class C, class I> DEVICE Label<C> label_of(I target, u64 len, const C *weights, u32 pads, const Pads &pad, u64 *flag) {
+template <class C, class I>
+DEVICE Label<C> label_of(I target, u64 len, const C *weights, u32 pads, const Pads &pad, u64 *flag) {
     bool padded = false, valid = in_range(target, len);
-    // All of them by constant places: where a place is computed, each thread has its copy in memory. AMD's compiler
-    // reads the kernel's own by any place, and unrolled they fill its scalar registers.
+    // All of them by constant places: where a place is computed, each thread has its copy in
+    // memory. AMD's compiler reads the kernel's own by any place, and unrolled they fill its scalar
+    // registers.
 #if COMPILER_NVIDIA
-#pragma unroll
-#elif COMPILER_AMD
-#pragma unroll 1
+    UNROLLED
+#else
+    ROLLED
 #endif
     for (u32 k = 0; k < MAX_PADS; ++k) padded = padded || (k < pads && (u64)(i64)target == pad.token[k]);
     if (!valid && !padded) raise_index(flag, target, len);
@@ -110,16 +116,19 @@ template <class C, class I> DEVICE Label<C> label_of(I target, u64 len, const C 
     return Label<C>{valid ? (u64)(i64)target : 0, weight, valid && !padded};
 }
 
-// This thread's share of a row's loss, into its sums: -(1 - a) w[t] log p[t], that of the thread which `leads`, and
-// -a / len * sum(w log p), of which `spread` is its share; a is the smoothing (below 0: none).
-template <class C> DEVICE void add_row(RowSums<C> &mine, bool leads, u64 len, Label<C> label, C a, C log_target, C spread) {
+// This thread's share of a row's loss, into its sums: -(1 - a) w[t] log p[t], that of the thread
+// which `leads`, and -a / len * sum(w log p), of which `spread` is its share; a is the smoothing
+// (below 0: none).
+template <class C>
+DEVICE void add_row(RowSums<C> &mine, bool leads, u64 len, Label<C> label, C a, C log_target, C spread) {
     if (leads) mine.weight += label.weight;
     if (!label.counts) return;
     if (a >= (C)0) {
         mine.loss -= a / (C)len * spread;
         log_target *= (C)1 - a;
     }
-    if (leads && a != (C)1) mine.loss -= label.weight * log_target; // at 1 its share is 0, and 0 times -inf would be NaN
+    if (leads && a != (C)1)
+        mine.loss -= label.weight * log_target; // at 1 its share is 0, and 0 times -inf would be NaN
 }
 
 // The parameters of the kernels of logits.
@@ -136,60 +145,70 @@ template <class T, class I> struct Scored {
     T *out;
 };
 
-// The loss of logits: over all rows, sum / sum of the targets' weights, or sum / divisor. saved [2 rows + 1]: each
-// row's `Softmax`, then the sum of weights. A target that is no class raises the flag, and its row counts 0, as one
-// of a pad token does. `Scope`: whose work a row is. `pad` is the kernel's own: a copy that is indexed would lie in
-// memory.
+// The loss of logits: over all rows, sum / sum of the targets' weights, or sum / divisor. saved [2
+// rows + 1]: each row's `Softmax`, then the sum of weights. A target that is no class raises the
+// flag, and its row counts 0, as one of a pad token does. `Scope`: whose work a row is. `pad` is
+// the kernel's own: a copy that is indexed would lie in memory.
 template <class Scope, class T, class I> DEVICE void logits_loss(const Scored<T, I> &given, const Pads &pad) {
     using C = compute_t<T>;
     RowSums<C> mine{};
     for_each_row_of<Scope>(given.rows, [&](u64 row) {
-        const Scored<T, I> &g = parameters(given);
+        const Scored<T, I> &g = reload_parameters(given);
         u64 len = g.len;
         const T *from = g.x + row * len;
         Label<C> label = label_of(g.targets[row], len, g.weights, g.pads, pad, g.flag);
         C target = (C)load(from[label.at]), spread = (C)0;
         bool leads = Scope::lane() == 0, summed = g.smoothing >= (C)0 && g.weights == nullptr;
         Norm<C> e = norm_of<Scope>(len, from, summed);
-        const Scored<T, I> &again = parameters(given);
+        const Scored<T, I> &again = reload_parameters(given);
         const C *weights = again.weights;
         if (leads) reinterpret_cast<Softmax<C> *>(again.saved)[row] = Softmax<C>{e.max, (C)1 / e.sum};
         if (summed) spread = leads ? e.own_total - (C)len * e.log_sum : e.own_total;
-        else if (again.smoothing >= (C)0) spread = own_sum<Scope>(len, (C)0, [=](u64 i) { return e.log_p((C)load(from[i])) * weights[i]; });
+        else if (again.smoothing >= (C)0)
+            spread = own_sum<Scope>(len, (C)0, [=](u64 i) { return e.log_p((C)load(from[i])) * weights[i]; });
         add_row(mine, leads, len, label, again.smoothing, e.log_p(target), spread);
     });
-    const Scored<T, I> &g = parameters(given);
+    const Scored<T, I> &g = reload_parameters(given);
     finish(mine, g.divisor, g.partial, g.saved + 2 * g.rows, g.out);
 }
 
 // A row a block.
 template <class T, class I>
-__global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
-                                                        compute_t<T> *saved, compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least,
-                                                        f64 divisor, u32 pads, Pads pad, u64 *flag, T *out) {
-    logits_loss<OfBlock>(Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out}, pad);
+__global__ ALL_WAVES(sizeof(T) <=
+                     4) void cross_entropy(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
+                                           compute_t<T> *saved, compute_t<T> *partial, compute_t<T> smoothing,
+                                           compute_t<T> least, f64 divisor, u32 pads, Pads pad, u64 *flag, T *out) {
+    logits_loss<OfBlock>(
+        Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out},
+        pad);
 }
 // A row a warp: no barriers, and one short reduction.
 template <class T, class I>
-__global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_warps(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
-                                                              compute_t<T> *saved, compute_t<T> *partial, compute_t<T> smoothing,
-                                                              compute_t<T> least, f64 divisor, u32 pads, Pads pad, u64 *flag, T *out) {
-    logits_loss<OfWarp>(Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out}, pad);
+__global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_warps(u64 rows, u64 len, const T *x, const I *targets,
+                                                              const compute_t<T> *weights, compute_t<T> *saved,
+                                                              compute_t<T> *partial, compute_t<T> smoothing,
+                                                              compute_t<T> least, f64 divisor, u32 pads, Pads pad,
+                                                              u64 *flag, T *out) {
+    logits_loss<OfWarp>(
+        Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out},
+        pad);
 }
 // A row a thread.
 template <class T, class I>
-__global__ void cross_entropy_short(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
-                                    compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least, f64 divisor, u32 pads, Pads pad,
-                                    u64 *flag, T *out) {
-    logits_loss<Alone>(Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out}, pad);
+__global__ void cross_entropy_short(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
+                                    compute_t<T> *saved, compute_t<T> *partial, compute_t<T> smoothing,
+                                    compute_t<T> least, f64 divisor, u32 pads, Pads pad, u64 *flag, T *out) {
+    logits_loss<Alone>(
+        Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out},
+        pad);
 }
 
-// The loss of probabilities or their logarithms; a block a row where there is smoothing, a thread elsewhere. saved
-// [1]: the sum of weights.
+// The loss of probabilities or their logarithms; a block a row where there is smoothing, a thread
+// elsewhere. saved [1]: the sum of weights.
 template <class Kind, class T, class I>
-__global__ void nll_loss(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights, compute_t<T> *saved,
-                         compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least, f64 divisor, u32 pads, Pads pad, u64 *flag,
-                         T *out) {
+__global__ void nll_loss(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
+                         compute_t<T> *saved, compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least,
+                         f64 divisor, u32 pads, Pads pad, u64 *flag, T *out) {
     using C = compute_t<T>;
     RowSums<C> mine{};
     if (smoothing < (C)0) {
@@ -218,9 +237,11 @@ template <class C> DEVICE Shares<C> shares(u64 len, const C *weights, C smoothin
     if (a > (C)0 && weights != nullptr) all = block_reduce_range(len, (C)0, [=](u64 i) { return weights[i]; }, Plus());
     return Shares<C>{(C)1 - a, off, off * all};
 }
-// Times `factor`; 0 of a row that does not count, whatever that is: where no row weighs anything it is not finite.
+// Times `factor`; 0 of a row that does not count, whatever that is: where no row weighs anything it
+// is not finite.
 template <class Kind, class C>
-DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weights, Softmax<C> row, bool smoothed, C least, C factor) {
+DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weights, Softmax<C> row, bool smoothed,
+                        C least, C factor) {
     C on = of.on * label.weight, k = i == label.at ? on : (C)0;
     if (of.off != (C)0) k += of.off * (weights == nullptr ? (C)1 : weights[i]);
     C slope = Kind::gradient(x, k, on + of.spread, row, smoothed, least);
@@ -230,13 +251,17 @@ DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weigh
 template <class Kind, class C> DEVICE Softmax<C> softmax_of(const C *saved, u64 row) {
     return Kind::SUMMED ? reinterpret_cast<const Softmax<C> *>(saved)[row] : Softmax<C>{};
 }
-template <class Kind, class C> DEVICE C weight_of(const C *saved, u64 rows) { return saved[Kind::SUMMED ? 2 * rows : 0]; }
+template <class Kind, class C> DEVICE C weight_of(const C *saved, u64 rows) {
+    return saved[Kind::SUMMED ? 2 * rows : 0];
+}
 
 // out = d loss / d x, `saved` as the loss left it. A block a row.
 template <class Kind, class T, class I>
-__global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_backward(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
-                                                                 const compute_t<T> *saved, const T *grad, compute_t<T> smoothing,
-                                                                 compute_t<T> least, f64 divisor, u32 pads, Pads pad, T *out) {
+__global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_backward(u64 rows, u64 len, const T *x, const I *targets,
+                                                                 const compute_t<T> *weights, const compute_t<T> *saved,
+                                                                 const T *grad, compute_t<T> smoothing,
+                                                                 compute_t<T> least, f64 divisor, u32 pads, Pads pad,
+                                                                 T *out) {
     using C = compute_t<T>;
     Shares<C> of = shares(len, weights, smoothing);
     C factor = (C)load(grad[0]) / (divisor == 0 ? weight_of<Kind>(saved, rows) : (C)divisor);
@@ -246,16 +271,20 @@ __global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_backward(u64 rows, u64 l
         T *to = out + row * len;
         Label<C> label = label_of(targets[row], len, weights, pads, pad, (u64 *)nullptr);
         Softmax<C> kept = softmax_of<Kind>(saved, row);
-        auto one = [=](u64 i, C v) { return class_gradient<Kind>(i, v, label, of, weights, kept, smoothed, least, factor); };
-        if constexpr (ONE_THREAD) for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(one(i, (C)load(from[i]))); });
+        auto one = [=](u64 i, C v) {
+            return class_gradient<Kind>(i, v, label, of, weights, kept, smoothed, least, factor);
+        };
+        if constexpr (ONE_THREAD)
+            for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(one(i, (C)load(from[i]))); });
         else map_row(len, to, one, from);
     });
 }
 // The same for short rows: neighbouring threads have neighbouring elements, of several rows.
 template <class Kind, class T, class I>
-__global__ void cross_entropy_short_backward(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
-                                             const compute_t<T> *saved, const T *grad, compute_t<T> smoothing, compute_t<T> least,
-                                             f64 divisor, u32 pads, Pads pad, T *out) {
+__global__ void cross_entropy_short_backward(u64 rows, u64 len, const T *x, const I *targets,
+                                             const compute_t<T> *weights, const compute_t<T> *saved, const T *grad,
+                                             compute_t<T> smoothing, compute_t<T> least, f64 divisor, u32 pads,
+                                             Pads pad, T *out) {
     using C = compute_t<T>;
     Shares<C> of = shares(len, weights, smoothing);
     C factor = (C)load(grad[0]) / (divisor == 0 ? weight_of<Kind>(saved, rows) : (C)divisor);
@@ -277,12 +306,14 @@ template <class T, class F> DEVICE Sums<compute_t<T>> sum_of(u64 n, F f, const T
     u64 begin = n * blockIdx.x / gridDim.x, len = n * (blockIdx.x + 1) / gridDim.x - begin;
     const T *x = a + begin, *y = b + begin;
     C sum = (C)0;
-    if constexpr (ONE_THREAD) sum = block_reduce_range(len, sum, [=](u64 i) { return f((C)load(x[i]), (C)load(y[i])); }, Plus());
+    if constexpr (ONE_THREAD)
+        sum = block_reduce_range(len, sum, [=](u64 i) { return f((C)load(x[i]), (C)load(y[i])); }, Plus());
     else for_each_of_row(whole_block(), len, [&](u64, T v, T w) { sum += f((C)load(v), (C)load(w)); }, x, y);
     return Sums<C>{sum, (C)0};
 }
 
-// Losses of a residual r. p and q are Huber's: the bound where it becomes linear, and half of its square.
+// Losses of a residual r. p and q are Huber's: the bound where it becomes linear, and half of its
+// square.
 struct Squared {
     template <class C> static DEVICE C loss(C r, C, C) { return r * r; }
     template <class C> static DEVICE C slope(C r, C) { return (C)2 * r; }
@@ -307,11 +338,13 @@ __global__ void residual_loss(u64 n, const T *a, const T *b, compute_t<T> p, com
 }
 // The sum of it, divided.
 template <class Kind, class T>
-__global__ void residual_loss_sum(u64 n, const T *a, const T *b, compute_t<T> *partial, compute_t<T> p, compute_t<T> q, f64 divisor, T *out) {
+__global__ void residual_loss_sum(u64 n, const T *a, const T *b, compute_t<T> *partial, compute_t<T> p, compute_t<T> q,
+                                  f64 divisor, T *out) {
     using C = compute_t<T>;
     finish(sum_of(n, [=](C x, C y) { return Kind::loss(x - y, p, q); }, a, b), divisor, partial, (C *)nullptr, out);
 }
-// by_a[i] = f(in[i]...), and by_b[i] = -f(in[i]...) where there is a by_b; all begin at 16-byte boundaries.
+// by_a[i] = f(in[i]...), and by_b[i] = -f(in[i]...) where there is a by_b; all begin at 16-byte
+// boundaries.
 template <class T, class F, class... In> DEVICE void map_both_ways(u64 n, T *by_a, T *by_b, F f, const In *...in) {
     if (by_b == nullptr) return map_contiguous(n, by_a, f, in...);
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
@@ -326,9 +359,7 @@ template <class T, class F, class... In> DEVICE void map_both_ways(u64 n, T *by_
     for_each(vectors, [=](u64 v) {
         auto each = [&](Vector<In, WIDTH>... x) {
             Vector<T, WIDTH> to_a, to_b;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 k = 0; k < WIDTH; ++k) {
                 compute_t<T> value = f(load(x.lane[k])...);
                 to_a.lane[k] = store<T>::from(value);
@@ -348,8 +379,8 @@ template <class T, class F, class... In> DEVICE void map_both_ways(u64 n, T *by_
 #endif
 }
 
-// by_a = the gradient by a: each element's own grad, or of all the one over the divisor; by_b, where there is one,
-// that by b. Of a loss without b there is none by it.
+// by_a = the gradient by a: each element's own grad, or of all the one over the divisor; by_b,
+// where there is one, that by b. Of a loss without b there is none by it.
 template <class Kind, class T>
 __global__ void residual_loss_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, T *by_a, T *by_b) {
     using C = compute_t<T>;
@@ -357,18 +388,21 @@ __global__ void residual_loss_backward(u64 n, const T *a, const T *b, const T *g
     else map_both_ways(n, by_a, by_b, [=](C x, C y, C g) { return Kind::slope(x - y, p) * g; }, a, b, grad);
 }
 template <class Kind, class T>
-__global__ void residual_loss_sum_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, f64 divisor, T *by_a, T *by_b) {
+__global__ void residual_loss_sum_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, f64 divisor,
+                                           T *by_a, T *by_b) {
     using C = compute_t<T>;
     C g = (C)load(grad[0]) / (C)divisor;
     map_both_ways(n, by_a, by_b, [=](C x, C y) { return Kind::slope(x - y, p) * g; }, a, b);
 }
 
 // Binary cross entropy of one element and its slope, from x and the target y in 0..1.
-// (1 - y) x - log(sigmoid(x)), written so that no terms of opposite sign meet: a large |x| does not swallow what
-// exp(-|x|) adds.
+// (1 - y) x - log(sigmoid(x)), written so that no terms of opposite sign meet: a large |x| does not
+// swallow what exp(-|x|) adds.
 struct BinaryLogits {
     template <class C> static DEVICE C limit(C x, C y) { return x > (C)0 ? (C)1 - y : -y; } // of the slope
-    template <class C> static DEVICE C loss(C x, C y) { return limit(x, y) * x + math::log1p(math::exp(-math::abs(x))); }
+    template <class C> static DEVICE C loss(C x, C y) {
+        return limit(x, y) * x + math::log1p(math::exp(-math::abs(x)));
+    }
     template <class C> static DEVICE C slope(C x, C y) {
         C e = math::exp(-math::abs(x)), rest = e / ((C)1 + e);
         return limit(x, y) + (x > (C)0 ? -rest : rest);
@@ -376,7 +410,9 @@ struct BinaryLogits {
 };
 struct BinaryProbabilities { // -y log(x) - (1 - y) log(1 - x), logarithms kept above -100
     template <class C> static DEVICE C kept(C log) { return log < (C)-100 ? (C)-100 : log; }
-    template <class C> static DEVICE C loss(C x, C y) { return (y - (C)1) * kept(math::log1p(-x)) - y * kept(math::log(x)); }
+    template <class C> static DEVICE C loss(C x, C y) {
+        return (y - (C)1) * kept(math::log1p(-x)) - y * kept(math::log(x));
+    }
     template <class C> static DEVICE C slope(C x, C y) {
         C no = math::log1p(-x) < (C)-100 ? (C)0 : ((C)1 - y) / ((C)1 - x);
         C yes = math::log(x) < (C)-100 ? (C)0 : y / x;
@@ -384,8 +420,8 @@ struct BinaryProbabilities { // -y log(x) - (1 - y) log(1 - x), logarithms kept 
     }
 };
 
-// What an element's class weighs: by its target where there is one column, by its column elsewhere. `classes` is
-// what smoothing divides among.
+// What an element's class weighs: by its target where there is one column, by its column elsewhere.
+// `classes` is what smoothing divides among.
 template <class C, class I> struct Binary {
     const I *targets;
     const C *weights;
@@ -409,8 +445,9 @@ template <class C, class I> struct Binary {
 
 // The sum over n elements, divided. columns 0: weights [count] are by target.
 template <class Kind, class T, class I>
-__global__ void binary_cross_entropy(u64 n, u64 columns, u64 count, const T *x, const I *targets, const compute_t<T> *weights,
-                                     compute_t<T> *partial, f64 smoothing, f64 classes, f64 divisor, u64 *flag, T *out) {
+__global__ void binary_cross_entropy(u64 n, u64 columns, u64 count, const T *x, const I *targets,
+                                     const compute_t<T> *weights, compute_t<T> *partial, f64 smoothing, f64 classes,
+                                     f64 divisor, u64 *flag, T *out) {
     using C = compute_t<T>;
     Binary<C, I> of{targets, weights, columns, count, smoothing, classes, flag};
     u64 begin = n * blockIdx.x / gridDim.x, len = n * (blockIdx.x + 1) / gridDim.x - begin;
@@ -420,12 +457,14 @@ __global__ void binary_cross_entropy(u64 n, u64 columns, u64 count, const T *x, 
     };
     C sum = (C)0;
     if constexpr (ONE_THREAD) sum = block_reduce_range(len, sum, loss, Plus());
-    else for (u64 k = threadIdx.x; k < len; k += blockDim.x) sum += loss(k);
+    else
+        for (u64 k = threadIdx.x; k < len; k += blockDim.x) sum += loss(k);
     finish(Sums<C>{sum, (C)0}, divisor, partial, (C *)nullptr, out);
 }
 template <class Kind, class T, class I>
-__global__ void binary_cross_entropy_backward(u64 n, u64 columns, u64 count, const T *x, const I *targets, const compute_t<T> *weights,
-                                              const T *grad, f64 smoothing, f64 classes, f64 divisor, u64 *flag, T *out) {
+__global__ void binary_cross_entropy_backward(u64 n, u64 columns, u64 count, const T *x, const I *targets,
+                                              const compute_t<T> *weights, const T *grad, f64 smoothing, f64 classes,
+                                              f64 divisor, u64 *flag, T *out) {
     using C = compute_t<T>;
     Binary<C, I> of{targets, weights, columns, count, smoothing, classes, flag};
     C g = (C)load(grad[0]) / (C)divisor;

@@ -1,18 +1,23 @@
-// Choosing by a mask. `T` is the unsigned integer of the element's size, `B` the mask's type: bool8 or u32.
+// Choosing by a mask. `T` is the unsigned integer of the element's size, `B` the mask's type: bool8
+// or u32.
 #include "prelude.h"
 
-// Both operands are read whatever the mask says, so that the choice is a select; both may be read at any element.
+// Both operands are read whatever the mask says, so that the choice is a select; both may be read
+// at any element.
 template <class T, class B> DEVICE T choose(B mask, T yes, T no) { return load(mask) != 0 ? yes : no; }
 
-// out = mask ? value : x: all contiguous, beginning at 16-byte boundaries; `out` may be `x` or `value`.
-template <class T, class B> __global__ void mask_where_contiguous(u64 n, const T *x, const B *mask, const T *value, T *out) {
+// out = mask ? value : x: all contiguous, beginning at 16-byte boundaries; `out` may be `x` or
+// `value`.
+template <class T, class B>
+__global__ void mask_where_contiguous(u64 n, const T *x, const B *mask, const T *value, T *out) {
     map_contiguous(n, out, [=](T no, compute_t<B> yes, T other) { return yes != 0 ? other : no; }, x, mask, value);
 }
 
 // out[i] = mask[..] ? value[..] : x[..]: `out` contiguous; rows of `m`: x, mask, value.
 template <class T, class B>
 __global__ void mask_where(u32 n, Strided<3> m, const T *x, const B *mask, const T *value, T *out) {
-    for_each_strided<3>(m, n, [=](u64 i, Offsets<3> at) { out[i] = choose(mask[at.at[1]], value[at.at[2]], x[at.at[0]]); });
+    for_each_strided<3>(m, n,
+                        [=](u64 i, Offsets<3> at) { out[i] = choose(mask[at.at[1]], value[at.at[2]], x[at.at[0]]); });
 }
 
 // out = mask ? value : x with one value: as mask_where_contiguous.

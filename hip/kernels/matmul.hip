@@ -1,5 +1,5 @@
-// A plain tiled matrix product: for integers, which rocBLAS does not multiply, and for floats on chips that it has
-// no kernels for.
+// A plain tiled matrix product: for integers, which rocBLAS does not multiply, and for floats on
+// chips that it has no kernels for.
 #include "prelude.h"
 
 // The type that products are summed in. Integers wrap.
@@ -25,9 +25,11 @@ constexpr u32 TILE = 64;  // rows and columns of the output that a block compute
 constexpr u32 DEPTH = 16; // terms of the sums held in shared memory
 constexpr u32 MICRO = 4;  // rows and columns that a thread computes
 
-// One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than 256 threads takes
-// rounds.
-template <class T, class A> DEVICE void tile_shared(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, f64 alpha, const T *a, const T *b, T *out) {
+// One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than
+// 256 threads takes rounds.
+template <class T, class A>
+DEVICE void tile_shared(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, f64 alpha, const T *a, const T *b,
+                        T *out) {
     SHARED(A, left_tile, DEPTH * TILE);
     SHARED(A, right_tile, DEPTH * TILE);
     A *left = left_tile, *right = right_tile;
@@ -71,8 +73,11 @@ template <class T, class A> DEVICE void tile_shared(u32 m, u32 n, u32 k, const S
     }
 }
 
-// One tile by one thread: b's part is packed, so that the inner loop runs along it, four terms at a time.
-template <class T, class A> DEVICE void tile_packed(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, f64 alpha, const T *a, const T *b, T *out) {
+// One tile by one thread: b's part is packed, so that the inner loop runs along it, four terms at a
+// time.
+template <class T, class A>
+DEVICE void tile_packed(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, f64 alpha, const T *a, const T *b,
+                        T *out) {
     A sum[TILE][TILE] = {}, packed[DEPTH][TILE];
     u32 rows = m - row0 < TILE ? m - row0 : TILE, cols = n - col0 < TILE ? n - col0 : TILE;
     for (u32 k0 = 0; k0 < k; k0 += DEPTH) {
@@ -91,7 +96,8 @@ template <class T, class A> DEVICE void tile_packed(u32 m, u32 n, u32 k, const S
                 for (u32 e = 0; e < 4; ++e) x[e] = d + e < depth ? (A)load(from[(i64)(d + e) * s.a_col]) : (A)0;
                 INDEPENDENT
                 for (u32 j = 0; j < TILE; ++j) {
-                    sum[i][j] += (x[0] * packed[d][j] + x[1] * packed[d + 1][j]) + (x[2] * packed[d + 2][j] + x[3] * packed[d + 3][j]);
+                    sum[i][j] += (x[0] * packed[d][j] + x[1] * packed[d + 1][j]) +
+                                 (x[2] * packed[d + 2][j] + x[3] * packed[d + 3][j]);
                 }
             }
         }
@@ -101,11 +107,12 @@ template <class T, class A> DEVICE void tile_packed(u32 m, u32 n, u32 k, const S
     }
 }
 
-// out[batch] = alpha * a[batch] x b[batch] (floats; integers take no alpha): a of m x k, b of k x n by their
-// strides, out packed. A block a tile of 64 x 64 (256 threads suit), any grid is right. f16 and bf16 are summed in
-// f32 and rounded once.
+// out[batch] = alpha * a[batch] x b[batch] (floats; integers take no alpha): a of m x k, b of k x n
+// by their strides, out packed. A block a tile of 64 x 64 (256 threads suit), any grid is right.
+// f16 and bf16 are summed in f32 and rounded once.
 template <class T>
-__global__ __launch_bounds__(256) void matmul(u64 batch, u32 m, u32 n, u32 k, Strides s, f64 alpha, const T *a, const T *b, T *out) {
+__global__ __launch_bounds__(256) void matmul(u64 batch, u32 m, u32 n, u32 k, Strides s, f64 alpha, const T *a,
+                                              const T *b, T *out) {
     using A = typename accumulator<T>::type;
     u32 down = (m + TILE - 1) / TILE, across = (n + TILE - 1) / TILE;
     for_each_row(batch * down * across, [=](u64 tile) {

@@ -1,23 +1,20 @@
-// Normalisation of rows ([rows, len], contiguous); f16 and bf16 compute in f32, P is the parameters' type; `out`
-// may be x.
+// Normalisation of rows ([rows, len], contiguous); f16 and bf16 compute in f32, P is the
+// parameters' type; `out` may be x.
 #include "far_from_mean.h"
 #include "prelude.h"
 #include "rows.h"
 
-// Blocks have 256 threads at most: said to AMD's compiler alone, NVIDIA's would take more registers for it.
+// Blocks have 256 threads at most: said to AMD's compiler alone, NVIDIA's would take more registers
+// for it.
 #if COMPILER_AMD
 #define WAVES __launch_bounds__(256) ALL_WAVES(true)
 #else
 #define WAVES
 #endif
 
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-
-// Sums over a row of d = x - first and of d^2. `first` is the row's first element, mostly near the mean: a large mean
-// costs no precision, and one reduction gives both. If it proves far from the mean, a second pass takes the mean as
-// `first`.
+// Sums over a row of d = x - first and of d^2. `first` is the row's first element, mostly near the
+// mean: a large mean costs no precision, and one reduction gives both. If it proves far from the
+// mean, a second pass takes the mean as `first`.
 template <class C> struct Shifted {
     C sum, squares;
     DEVICE Shifted operator+(Shifted other) const { return Shifted{sum + other.sum, squares + other.squares}; }
@@ -40,9 +37,10 @@ template <bool CENTRED, class C> DEVICE Scale<C> scale_of(Shifted<C> mine, u64 l
     return Scale<C>{off, (C)1 / math::sqrt(squares / (C)len + epsilon)};
 }
 
-// to[i] = f(i, (from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row, the mean 0 and
-// the variance the mean of squares unless CENTRED. KEPT: a row that fits stays in registers and is read once.
-// TWICE: mean and variance then come by a reduction each, which takes fewer registers.
+// to[i] = f(i, (from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row,
+// the mean 0 and the variance the mean of squares unless CENTRED. KEPT: a row that fits stays in
+// registers and is read once. TWICE: mean and variance then come by a reduction each, which takes
+// fewer registers.
 template <bool CENTRED, bool KEPT, bool TWICE = false, class T, class C, class F, class... More>
 DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More *...more) {
     if constexpr (ONE_THREAD) {
@@ -52,7 +50,8 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
             return d * d;
         };
         C scale = (C)1 / math::sqrt(block_reduce_range(len, (C)0, square, Plus()) / (C)len + epsilon);
-        for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(f(i, ((C)load(from[i]) - mean) * scale, (C)load(more[i])...)); });
+        for_each_in_block(
+            len, [=](u64 i) { to[i] = store<T>::from(f(i, ((C)load(from[i]) - mean) * scale, (C)load(more[i])...)); });
     } else if (KEPT && KeptRow<T>::fits(len, from)) {
         KeptRow<T> row;
         if constexpr (TWICE) {
@@ -69,8 +68,8 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         }
         Shifted<C> mine{(C)0, (C)0};
         C first = CENTRED ? (C)load(from[0]) : (C)0;
-        // Read as it is: no piece waits for the first element. What lies past the row's ends is that element too,
-        // and adds nothing.
+        // Read as it is: no piece waits for the first element. What lies past the row's ends is
+        // that element too, and adds nothing.
         row.read(len, from, first, [](C x) { return x; });
         row.for_each_kept([&](C &x, bool) { mine.take(x - first); });
         Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
@@ -87,7 +86,8 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         for (bool again = false;; again = true) {
             Shifted<C> mine{(C)0, (C)0};
             C first = mean;
-            for_each_of_row(Team{anew(threadIdx.x), blockDim.x}, len, [&](u64, T x) { mine.take((C)load(x) - first); }, from);
+            for_each_of_row(Team{recompute_from(threadIdx.x), blockDim.x}, len,
+                            [&](u64, T x) { mine.take((C)load(x) - first); }, from);
             Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
             mean = first + of.off, scale = of.rstd;
             if (!CENTRED || again || !far_from_mean(of.off, of.rstd)) break;
@@ -95,25 +95,31 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         if constexpr (KEPT) {
             map_row(len, to, [=](u64 i, C x, auto... m) { return f(i, (x - mean) * scale, m...); }, from, more...);
         } else { // an element at a time, for fewer registers
-            for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(f(i, ((C)load(from[i]) - mean) * scale, (C)load(more[i])...)); });
+            for_each_in_block(len, [=](u64 i) {
+                to[i] = store<T>::from(f(i, ((C)load(from[i]) - mean) * scale, (C)load(more[i])...));
+            });
         }
     }
 }
 
-// to = (from - mean) / sqrt(variance + epsilon) * gamma + beta for one row; gamma of len elements, beta too or null.
+// to = (from - mean) / sqrt(variance + epsilon) * gamma + beta for one row; gamma of len elements,
+// beta too or null.
 template <bool KEPT, class T, class P>
 DEVICE void layer_norm_row(u64 len, const T *from, const P *gamma, const P *beta, f64 epsilon, T *to) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) { // a loop each, so that they vectorise
-        if (beta == nullptr) return normalise<true, KEPT>(len, from, (C)epsilon, to, [](auto, C x, C g) { return x * g; }, gamma);
+        if (beta == nullptr)
+            return normalise<true, KEPT>(len, from, (C)epsilon, to, [](auto, C x, C g) { return x * g; }, gamma);
     }
-    // Where there is no beta its place is read from gamma: two copies of all this would hold the registers of both.
+    // Where there is no beta its place is read from gamma: two copies of all this would hold the
+    // registers of both.
     bool shift = beta != nullptr;
-    normalise<true, KEPT>(len, from, (C)epsilon, to, [=](auto, C x, C g, C b) { return x * g + (shift ? b : (C)0); }, gamma, shift ? beta : gamma);
+    normalise<true, KEPT>(len, from, (C)epsilon, to, [=](auto, C x, C g, C b) { return x * g + (shift ? b : (C)0); },
+                          gamma, shift ? beta : gamma);
 }
 
-// What a kernel is given, to be read anew for each row: kept through all of them, it and what is made of it take
-// too many registers.
+// A kernel's parameters, reloaded for each row: kept through all rows, they and what is computed
+// from them take too many registers.
 template <class T, class P> struct LayerNorm {
     u64 rows, len;
     const T *x;
@@ -130,10 +136,11 @@ template <class T, class P> struct GroupNorm {
 };
 
 template <class T, class P>
-__global__ WAVES void layer_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, const P *beta, f64 epsilon, T *out) {
+__global__ WAVES void layer_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, const P *beta, f64 epsilon,
+                                      T *out) {
     LayerNorm<T, P> given{rows, len, x, gamma, beta, epsilon, out};
     for_each_row(rows, [=](u64 row) {
-        const LayerNorm<T, P> p = parameters(given);
+        const LayerNorm<T, P> p = reload_parameters(given);
         layer_norm_row<true>(p.len, p.x + row * p.len, p.gamma, p.beta, p.epsilon, p.out + row * p.len);
     });
 }
@@ -142,10 +149,10 @@ struct Either {
     DEVICE u32 operator()(u32 a, u32 b) const { return a | b; }
 };
 
-// Recomputes the rows whose variance MIOpen lost: it takes the mean of squares less the squared mean, which are
-// differences from 0. `mean` and `rstd` are what MIOpen wrote for each row. A block looks at all of its rows at once,
-// so that rows in order cost one read. A row is not kept in registers: with the check that takes more than all waves
-// have, and further reads hit the cache.
+// Recomputes the rows whose variance MIOpen lost: it takes the mean of squares less the squared
+// mean, which are differences from 0. `mean` and `rstd` are what MIOpen wrote for each row. A block
+// looks at all of its rows at once, so that rows in order cost one read. A row is not kept in
+// registers: with the check that takes more than all waves have, and further reads hit the cache.
 template <class T, class F> DEVICE void repair(u64 rows, const T *mean, const T *rstd, F normalise_row) {
     auto lost = [=](u64 row) { return far_from_mean(load(mean[row]), load(rstd[row])); };
     u64 own = rows > blockIdx.x ? (rows - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
@@ -158,15 +165,17 @@ template <class T, class F> DEVICE void repair(u64 rows, const T *mean, const T 
 }
 
 template <class T>
-__global__ WAVES void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, const T *mean, const T *rstd, f64 epsilon,
-                                  T *out) {
-    repair(rows, mean, rstd, [=](u64 row) { layer_norm_row<false>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
+__global__ WAVES void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, const T *mean,
+                                        const T *rstd, f64 epsilon, T *out) {
+    repair(rows, mean, rstd,
+           [=](u64 row) { layer_norm_row<false>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
 }
 
-// The same for groups of channels: x is [rows / groups, groups, channels, spatial], len = channels * spatial, and
-// gamma and beta have a value a channel of all groups, or are both null.
+// The same for groups of channels: x is [rows / groups, groups, channels, spatial], len = channels
+// * spatial, and gamma and beta have a value a channel of all groups, or are both null.
 template <bool KEPT, class T, class P>
-DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x, const P *gamma, const P *beta, f64 epsilon, T *out) {
+DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x, const P *gamma, const P *beta,
+                           f64 epsilon, T *out) {
     using C = compute_t<T>;
     u64 first = row % groups * divided_in_f64(len, spatial);
     const P *gamma_of = gamma + first, *beta_of = beta + first;
@@ -175,7 +184,8 @@ DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x
         if (gamma == nullptr) return n;
         if (sizeof(i) == 4 || narrow) {
             u32 channel = (u32)i / (u32)spatial;
-            return n * (C)load(vector_at<1>(gamma_of, channel).lane[0]) + (C)load(vector_at<1>(beta_of, channel).lane[0]);
+            return n * (C)load(vector_at<1>(gamma_of, channel).lane[0]) +
+                   (C)load(vector_at<1>(beta_of, channel).lane[0]);
         }
         u64 channel = divided_in_f64(i, spatial);
         return n * (C)load(gamma_of[channel]) + (C)load(beta_of[channel]);
@@ -183,11 +193,11 @@ DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x
 }
 
 template <class T, class P>
-__global__ WAVES void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const P *gamma, const P *beta, f64 epsilon,
-                                      T *out) {
+__global__ WAVES void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const P *gamma,
+                                      const P *beta, f64 epsilon, T *out) {
     GroupNorm<T, P> given{rows, len, groups, spatial, x, gamma, beta, epsilon, out};
     for_each_row(rows, [=](u64 row) {
-        const GroupNorm<T, P> p = parameters(given);
+        const GroupNorm<T, P> p = reload_parameters(given);
         group_norm_row<true>(row, p.len, p.groups, p.spatial, p.x, p.gamma, p.beta, p.epsilon, p.out);
     });
 }
@@ -199,19 +209,21 @@ template <class T> struct GroupNormRepair {
     T *out;
 };
 template <class T>
-__global__ void group_norm_repair(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta, const T *mean,
-                                  const T *rstd, f64 epsilon, T *out) {
+__global__ void group_norm_repair(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *gamma, const T *beta,
+                                  const T *mean, const T *rstd, f64 epsilon, T *out) {
     GroupNormRepair<T> given{rows, len, groups, spatial, x, gamma, beta, mean, rstd, epsilon, out};
     repair(rows, mean, rstd, [=](u64 row) {
-        const GroupNormRepair<T> p = parameters(given);
+        const GroupNormRepair<T> p = reload_parameters(given);
         group_norm_row<false>(row, p.len, p.groups, p.spatial, p.x, p.gamma, p.beta, p.epsilon, p.out);
     });
 }
 
 // out = x / sqrt(mean of x^2 + epsilon) * gamma over each row.
-template <class T, class P> __global__ WAVES void rms_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, f64 epsilon, T *out) {
+template <class T, class P>
+__global__ WAVES void rms_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, f64 epsilon, T *out) {
     using C = compute_t<T>;
     for_each_row(rows, [=](u64 row) {
-        normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [](auto, C x, C g) { return x * g; }, gamma);
+        normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [](auto, C x, C g) { return x * g; },
+                               gamma);
     });
 }

@@ -1,30 +1,29 @@
-// Gradients of normalised rows ([rows, len], contiguous) from the rows and the output's gradient; f16 and bf16
-// compute in f32, P is gamma's type.
+// Gradients of normalised rows ([rows, len], contiguous) from the rows and the output's gradient;
+// f16 and bf16 compute in f32, P is gamma's type.
 //
 // With n = (x - mean) * rstd, or x * rstd where rows are not CENTRED, and h = dy * gamma:
 //   dx = rstd * (h - mean(h) - n * mean(h * n)), without mean(h) where they are not
 //   dgamma = the sum over rows of dy * n, dbeta = the sum over rows of dy
-// Statistics are computed again from x, which is read anyway: the same in every dtype, whoever did the forward
-// pass. Each block sums its own rows' parts of dgamma and dbeta, and sum_partials joins the blocks': the same bits
-// on every run of one grid.
+// Statistics are computed again from x, which is read anyway: the same in every dtype, whoever did
+// the forward pass. Each block sums its own rows' parts of dgamma and dbeta, and sum_partials joins
+// the blocks': the same bits on every run of one grid.
 #include "far_from_mean.h"
 #include "prelude.h"
 #include "rows.h"
 
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-
-// gamma of element i. Each element has its own (PerElement), or `spatial` neighbours share one (PerChannel); where
-// there is no gamma it is 1. `piece` is gamma of WIDTH neighbours. A kernel that goes through a piece of a row asks
-// for AT_ONCE of them at a time: 16 bytes, since more leave too few registers.
+// gamma of element i. Each element has its own (PerElement), or `spatial` neighbours share one
+// (PerChannel); where there is no gamma it is 1. `piece` is gamma of WIDTH neighbours. A kernel
+// that goes through a piece of a row asks for AT_ONCE of them at a time: 16 bytes, since more leave
+// too few registers.
 template <class P> struct PerElement {
     const P *gamma;
     DEVICE bool aligned() const { return past_boundary(gamma) == 0; }
     DEVICE PerElement of_row(u64) const { return *this; }
     DEVICE compute_t<P> operator()(u64 i) const { return load(gamma[i]); }
     template <u32 WIDTH> static constexpr u32 AT_ONCE = WIDTH < LANES<P> ? WIDTH : LANES<P>;
-    template <u32 WIDTH, class I> DEVICE Vector<P, WIDTH> piece(I first) const { return vector_at<WIDTH>(gamma, first); }
+    template <u32 WIDTH, class I> DEVICE Vector<P, WIDTH> piece(I first) const {
+        return vector_at<WIDTH>(gamma, first);
+    }
 };
 template <class P> struct PerChannel {
     const P *gamma;
@@ -32,13 +31,16 @@ template <class P> struct PerChannel {
     DEVICE PerChannel of_row(u64 row) const {
         return PerChannel{gamma == nullptr ? nullptr : gamma + row % groups * channels, groups, channels, spatial};
     }
-    DEVICE compute_t<P> operator()(u64 i) const { return gamma == nullptr ? (compute_t<P>)1 : load(gamma[i / spatial]); }
+    DEVICE compute_t<P> operator()(u64 i) const {
+        return gamma == nullptr ? (compute_t<P>)1 : load(gamma[i / spatial]);
+    }
     DEVICE bool aligned() const { return true; }
     template <u32 WIDTH> static constexpr u32 AT_ONCE = WIDTH; // a division each
     template <u32 WIDTH, class I> DEVICE Neighbours<P, WIDTH> piece(I first) const {
         Neighbours<P, WIDTH> out;
         P value = store<P>::from((compute_t<P>)1);
-        I size = (I)spatial, channel = sizeof(I) == 4 ? first / size : (I)divided_in_f64(first, spatial), rest = first - channel * size;
+        I size = (I)spatial, channel = sizeof(I) == 4 ? first / size : (I)divided_in_f64(first, spatial),
+          rest = first - channel * size;
         if (gamma != nullptr) value = gamma[channel];
         for (u32 j = 0; j < WIDTH; ++j) {
             out.lane[j] = value;
@@ -51,14 +53,16 @@ template <class P> struct PerChannel {
     }
 };
 
-// The sums of N values (2 or 4) over the block, in every thread. In each of the first exchanges a lane goes on with
-// half of its values, so that all of them take little more of the warp than one. One barrier: calls that follow
-// each other differ in `turn`. Blocks are whole warps.
+// The sums of N values (2 or 4) over the block, in every thread. In each of the first exchanges a
+// lane goes on with half of its values, so that all of them take little more of the warp than one.
+// One barrier: calls that follow each other differ in `turn`. Blocks are whole warps.
 template <u32 N, class C> DEVICE void block_sums(C (&value)[N], u32 turn) {
     SHARED(C, partial, 2 * 32 * N); // a block has at most 1024 threads, a warp at least 32
     C *of_turn = partial + turn % 2 * 32 * N;
-    u32 lane = anew(threadIdx.x) % (u32)warpSize, warps = blockDim.x / (u32)warpSize;
-    auto exchange = [=](C kept, C given, u32 distance) { return kept + shuffle(given, (i32)(anew(lane) ^ distance)); };
+    u32 lane = recompute_from(threadIdx.x) % (u32)warpSize, warps = blockDim.x / (u32)warpSize;
+    auto exchange = [=](C kept, C given, u32 distance) {
+        return kept + shuffle(given, (i32)(recompute_from(lane) ^ distance));
+    };
     auto lanes_alike = [=](C sum) { // over the lanes that have the same remainder by N
         for (u32 distance = N; distance < (u32)warpSize; distance *= 2) sum = exchange(sum, sum, distance);
         return sum;
@@ -80,7 +84,8 @@ template <u32 N, class C> DEVICE void block_sums(C (&value)[N], u32 turn) {
     for (u32 v = 0; v < N; ++v) value[v] = shuffle(sum, (i32)v);
 }
 
-// Where a block keeps its sums of dgamma and dbeta, `len` each, and a row's mean and rstd; null where nobody asks.
+// Where a block keeps its sums of dgamma and dbeta, `len` each, and a row's mean and rstd; null
+// where nobody asks.
 template <class C> struct Sums {
     C *dgamma, *dbeta;
 };
@@ -88,33 +93,30 @@ template <class C> struct Statistics {
     C *mean, *rstd;
 };
 
-// Pieces of 16 bytes that a thread keeps of a row: 32 bytes of compute types, so that two rows' pieces and both
-// sums are some 32 registers.
+// Pieces of 16 bytes that a thread keeps of a row: 32 bytes of compute types, so that two rows'
+// pieces and both sums are some 32 registers.
 template <class T> constexpr u32 KEPT = 32 / (LANES<T> * sizeof(compute_t<T>));
 
-// Whether a row's x and dy stay in registers until its sums are known. On RDNA 1, whose 20 waves leave 48 registers
-// each, they don't fit beside the sums of columns where rows are CENTRED or gamma's elements are WIDER: they are read
+// Whether a row's x and dy stay in registers until its sums are known, and whether a second pass
+// over rows fits the registers that all of a SIMD's waves leave. On RDNA 1 x and dy don't fit
+// beside the sums of columns where rows are CENTRED or gamma's elements are WIDER: they are read
 // again, from cache.
-#if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
+#if MOST_WAVES == 20
 template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = !(SUMS && (CENTRED || WIDER));
-#else
-template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = true;
-#endif
-
-// Whether a second pass over rows fits the registers that all of a SIMD's waves leave.
-#if __gfx1010__ || __gfx1011__ || __gfx1012__ || __gfx1013__
 template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) == 4;
 #elif __gfx1102__
+template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = true;
 template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4 && sizeof(P) <= sizeof(T);
 #else
+template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = true;
 template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4;
 #endif
 
 // Elements that are unpacked before the next are.
 template <bool SUMS> constexpr u32 TOGETHER = SUMS ? 4 : 2;
 
-// Whether dx may be the sum of a row's gradient and of `onto`, another gradient of the same x. Other types have no
-// registers left for it on some architectures.
+// Whether dx may be the sum of a row's gradient and of `onto`, another gradient of the same x.
+// Other types have no registers left for it on some architectures.
 template <class T> constexpr bool ONTO = is_same<T, f32>::value;
 
 // What a row's gradient is made of.
@@ -126,9 +128,9 @@ template <class C> struct Slope {
     DEVICE C operator()(C normal, C dy, C gamma) const { return rstd * (dy * gamma - shift - normal * slope); }
 };
 
-// The sums that a row's gradient needs, over elements one after the other: of d = x - start, of d^2, of h and of
-// h * d, where `start` is the row's first element or, in a second pass, its mean; of x^2 and h * x where rows are not
-// CENTRED. One reduction gives all of them.
+// The sums that a row's gradient needs, over elements one after the other: of d = x - start, of
+// d^2, of h and of h * d, where `start` is the row's first element or, in a second pass, its mean;
+// of x^2 and h * x where rows are not CENTRED. One reduction gives all of them.
 template <bool CENTRED, class C> struct RowSums {
     static constexpr u32 N = CENTRED ? 4 : 2;
     C sum[N] = {}, start = (C)0;
@@ -163,30 +165,27 @@ template <class I, class T, class Gamma, class C>
 DEVICE Slope<C> sums_again(u32 turn, C mean, I len, const T *x, const T *dy, Gamma gamma, C epsilon) {
     RowSums<true, C> of_row;
     of_row.start = mean;
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
-    for (I i = anew(threadIdx.x); i < len; i += blockDim.x) {
+    ROLLED
+    for (I i = recompute_from(threadIdx.x); i < len; i += blockDim.x) {
         of_row.add(load(x[i]), (C)load(dy[i]) * (C)load(gamma.template piece<1>(i).lane[0]));
     }
     return of_row.over_block(turn, (C)1 / (C)len, epsilon);
 }
 
-// Rows whose x and dy the block's threads hold, as they are stored, so that both are read once; each thread has the
-// same columns of every row, whose sums it holds too.
+// Rows whose x and dy the block's threads hold, as they are stored, so that both are read once;
+// each thread has the same columns of every row, whose sums it holds too.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
-DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
-                      Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
+DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx,
+                      const T *onto, Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
-    constexpr u32 WIDTH = LANES<T>, PIECES = KEPT<T>, HELD = SUMS ? PIECES * WIDTH : 1, AT_ONCE = Gamma::template AT_ONCE<WIDTH>;
+    constexpr u32 WIDTH = LANES<T>, PIECES = KEPT<T>, HELD = SUMS ? PIECES * WIDTH : 1,
+                  AT_ONCE = Gamma::template AT_ONCE<WIDTH>;
     Vector<T, WIDTH> kept[PIECES], kept_grad[PIECES];
     C dgamma[HELD] = {}, dbeta[HELD] = {}, part = (C)1 / (C)len;
     auto for_each_piece = [=](auto f) {
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 p = 0; p < PIECES; ++p) {
-            u32 first = (p * blockDim.x + anew(threadIdx.x)) * WIDTH;
+            u32 first = (p * blockDim.x + recompute_from(threadIdx.x)) * WIDTH;
             if (first < len) f(p, first);
         }
     };
@@ -194,11 +193,16 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x, ++turn) {
         const T *from = x + row * len, *grad = dy + row * len;
         T *to = dx + row * len;
-        auto read = [&](u32 p, u32 first) { kept[p] = vector_at<WIDTH>(from, first), kept_grad[p] = vector_at<WIDTH>(grad, first); };
+        auto read = [&](u32 p, u32 first) {
+            kept[p] = vector_at<WIDTH>(from, first), kept_grad[p] = vector_at<WIDTH>(grad, first);
+        };
         // All that is read of a row is on its way before any of it is used.
         if constexpr (KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) for_each_piece(read);
 #if COMPILER_NVIDIA // no register holds `onto` till the sums are known
-        if (ONTO<T> && onto != nullptr) for_each_piece([&](u32, u32 first) { asm volatile("prefetch.global.L2 [%0];" : : "l"(onto + row * len + first)); });
+        if (ONTO<T> && onto != nullptr)
+            for_each_piece([&](u32, u32 first) {
+                asm volatile("prefetch.global.L2 [%0];" : : "l"(onto + row * len + first));
+            });
 #endif
         auto scale = gamma.of_row(row);
         Slope<C> slope;
@@ -211,26 +215,30 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
                 auto a = kept[p], b = kept_grad[p];
                 auto factor = scale.template piece<AT_ONCE>(first);
                 for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, of_row.last()), b = anew(b), factor = anew(factor);
-                    if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, of_row.last()));
+                    if (j != 0 && j % TOGETHER<SUMS> == 0)
+                        a = recompute_after(of_row.last(), a), b = recompute_from(b), factor = recompute_from(factor);
+                    if (j != 0 && j % AT_ONCE == 0)
+                        factor = scale.template piece<AT_ONCE>(recompute_after(of_row.last(), first + j));
                     of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j % AT_ONCE]));
                 }
             });
             slope = of_row.over_block(turn, part, epsilon);
-            if (last || !of_warp(far_from_mean(slope.mean - start, slope.rstd))) break; // all of the block or none
+            if (last || !warp_uniform(far_from_mean(slope.mean - start, slope.rstd))) break; // all of the block or none
             start = slope.mean;
             ++turn;
         }
         for_each_piece([&](u32 p, u32 first) {
             if constexpr (!KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
-            auto a = anew(kept[p]), b = anew(kept_grad[p]);
+            auto a = recompute_from(kept[p]), b = recompute_from(kept_grad[p]);
             auto factor = scale.template piece<AT_ONCE>(first);
             Vector<T, WIDTH> out, more = {};
             if (ONTO<T> && onto != nullptr) more = vector_at<WIDTH>(onto + row * len, first);
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
-                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, last));
+                if (j != 0 && j % TOGETHER<SUMS> == 0)
+                    a = recompute_after(last, a), b = recompute_from(b), factor = recompute_from(factor);
+                if (j != 0 && j % AT_ONCE == 0)
+                    factor = scale.template piece<AT_ONCE>(recompute_after(last, first + j));
                 C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
                 if constexpr (SUMS) dgamma[p * WIDTH + j] += d * normal, dbeta[p * WIDTH + j] += d;
                 last = slope(normal, d, load(factor.lane[j % AT_ONCE]));
@@ -239,7 +247,8 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
             }
             vector_at<WIDTH>(to, first) = out;
         });
-        if (statistics.mean != nullptr && threadIdx.x == 0) statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;
+        if (statistics.mean != nullptr && threadIdx.x == 0)
+            statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;
     }
     if constexpr (SUMS) {
         for_each_piece([&](u32 p, u32 first) {
@@ -251,8 +260,8 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
     }
 }
 
-// Longer rows, and those that are not aligned to WIDTH elements: they are read twice, from cache where they fit,
-// and the sums lie in memory. I counts a row's bytes.
+// Longer rows, and those that are not aligned to WIDTH elements: they are read twice, from cache
+// where they fit, and the sums lie in memory. I counts a row's bytes.
 template <bool CENTRED, bool SUMS, u32 WIDTH, class I, class T, class Gamma>
 DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
                     Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
@@ -260,9 +269,7 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
     constexpr u32 AT_ONCE = Gamma::template AT_ONCE<WIDTH>;
     C part = (C)1 / (C)len;
     auto for_each_piece = [=](auto f) {
-#if !COMPILER_HOST
-#pragma unroll 1
-#endif
+        ROLLED
         for (I first = threadIdx.x * WIDTH; first < len; first += blockDim.x * WIDTH) f(first);
     };
     if constexpr (SUMS) {
@@ -284,13 +291,15 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
             auto a = vector_at<WIDTH>(from, first), b = vector_at<WIDTH>(grad, first);
             auto factor = scale.template piece<AT_ONCE>(first);
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, of_row.last()), b = anew(b), factor = anew(factor);
-                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, of_row.last()));
+                if (j != 0 && j % TOGETHER<SUMS> == 0)
+                    a = recompute_after(of_row.last(), a), b = recompute_from(b), factor = recompute_from(factor);
+                if (j != 0 && j % AT_ONCE == 0)
+                    factor = scale.template piece<AT_ONCE>(recompute_after(of_row.last(), first + j));
                 of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j % AT_ONCE]));
             }
         });
         auto slope = of_row.over_block(turn, part, epsilon);
-        if (CENTRED && of_warp(far_from_mean(slope.mean - of_row.start, slope.rstd))) { // all of the block or none
+        if (CENTRED && warp_uniform(far_from_mean(slope.mean - of_row.start, slope.rstd))) { // all of the block or none
             slope = sums_again(++turn, slope.mean, len, from, grad, scale, epsilon);
         }
         for_each_piece([&](I first) {
@@ -300,8 +309,10 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
             if (ONTO<T> && onto != nullptr) more = vector_at<WIDTH>(onto + row * len, first);
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
-                if (j != 0 && j % TOGETHER<SUMS> == 0) a = anew(a, last), b = anew(b), factor = anew(factor);
-                if (j != 0 && j % AT_ONCE == 0) factor = scale.template piece<AT_ONCE>(anew(first + j, last));
+                if (j != 0 && j % TOGETHER<SUMS> == 0)
+                    a = recompute_after(last, a), b = recompute_from(b), factor = recompute_from(factor);
+                if (j != 0 && j % AT_ONCE == 0)
+                    factor = scale.template piece<AT_ONCE>(recompute_after(last, first + j));
                 C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
                 if constexpr (SUMS) {
                     if (sums.dgamma != nullptr) sums.dgamma[first + j] += d * normal;
@@ -313,12 +324,13 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
             }
             vector_at<WIDTH>(to, first) = out;
         });
-        if (statistics.mean != nullptr && threadIdx.x == 0) statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;
+        if (statistics.mean != nullptr && threadIdx.x == 0)
+            statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;
     }
 }
 
-// Rows whose parts of dgamma and dbeta are summed on their own before they join the total, so that no running sum
-// gets unboundedly many terms.
+// Rows whose parts of dgamma and dbeta are summed on their own before they join the total, so that
+// no running sum gets unboundedly many terms.
 constexpr u32 NEAR = 512;
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
@@ -329,8 +341,8 @@ template <class C> DEVICE C *near_sums(u64) { return nullptr; } // not used: onl
 
 // Rows by the one thread of a block: a loop for each sum, which vectorises.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
-DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
-                       Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
+DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx,
+                       const T *onto, Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
     C *dgamma = sums.dgamma, *dbeta = sums.dbeta, *near_gamma = nullptr, *near_beta = nullptr;
     if constexpr (SUMS) {
@@ -353,18 +365,21 @@ DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, 
         T *to = dx + row * len;
         auto scale = gamma.of_row(row);
         C mean = (C)0, shift = (C)0;
-        if constexpr (CENTRED) mean = block_reduce_range(len, (C)0, [=](u64 i) { return load(from[i]); }, Plus()) / (C)len;
+        if constexpr (CENTRED)
+            mean = block_reduce_range(len, (C)0, [=](u64 i) { return load(from[i]); }, Plus()) / (C)len;
         auto square = [=](u64 i) {
             C d = load(from[i]) - mean;
             return d * d;
         };
         C rstd = (C)1 / math::sqrt(block_reduce_range(len, (C)0, square, Plus()) / (C)len + epsilon);
-        if constexpr (CENTRED) shift = block_reduce_range(len, (C)0, [=](u64 i) { return load(grad[i]) * scale(i); }, Plus()) / (C)len;
+        if constexpr (CENTRED)
+            shift = block_reduce_range(len, (C)0, [=](u64 i) { return load(grad[i]) * scale(i); }, Plus()) / (C)len;
         auto product = [=](u64 i) { return load(grad[i]) * scale(i) * ((load(from[i]) - mean) * rstd); };
         C slope = block_reduce_range(len, (C)0, product, Plus()) / (C)len;
         if constexpr (SUMS) {
             if (dgamma != nullptr) {
-                for_each_in_block(len, [=](u64 i) { near_gamma[i] += load(grad[i]) * ((load(from[i]) - mean) * rstd); });
+                for_each_in_block(len,
+                                  [=](u64 i) { near_gamma[i] += load(grad[i]) * ((load(from[i]) - mean) * rstd); });
             }
             if (dbeta != nullptr) for_each_in_block(len, [=](u64 i) { near_beta[i] += load(grad[i]); });
             if (++since == NEAR) {
@@ -390,7 +405,8 @@ DEVICE void rows_gradient(u64 rows, u64 len, const T *x, const T *dy, Gamma gamm
         rows_alone<CENTRED, SUMS>(rows, len, x, dy, gamma, (C)epsilon, dx, onto, sums, statistics);
     } else {
         constexpr u32 WIDTH = LANES<T>;
-        bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(dx) == 0 && (onto == nullptr || past_boundary(onto) == 0) && gamma.aligned() && len % WIDTH == 0;
+        bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(dx) == 0 &&
+                       (onto == nullptr || past_boundary(onto) == 0) && gamma.aligned() && len % WIDTH == 0;
         if (aligned && len <= (u64)KEPT<T> * WIDTH * blockDim.x) {
             rows_kept<CENTRED, SUMS>(rows, (u32)len, x, dy, gamma, (C)epsilon, dx, onto, sums, statistics);
         } else if (aligned && len < (1u << 31) / sizeof(C)) {
@@ -408,38 +424,42 @@ template <class C> DEVICE Sums<C> partial_of_block(C *partial, u64 len, bool sec
 }
 
 // Blocks may have 1024 threads here, so that long rows are kept: nothing is said of fewer.
-// partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is asked for.
+// partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is
+// asked for.
 template <class T, class P>
-__global__ ALL_WAVES((FITS_ALL_WAVES<T, P>)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const P *gamma, const T *onto, f64 epsilon, T *dx,
-                                                                                          compute_t<T> *partial) {
+__global__ ALL_WAVES((FITS_ALL_WAVES<T, P>)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy,
+                                                                           const P *gamma, const T *onto, f64 epsilon,
+                                                                           T *dx, compute_t<T> *partial) {
     using C = compute_t<T>;
-    rows_gradient<true, true>(rows, len, x, dy, PerElement<P>{gamma}, epsilon, dx, onto, partial_of_block(partial, len, true),
-                              Statistics<C>{nullptr, nullptr});
+    rows_gradient<true, true>(rows, len, x, dy, PerElement<P>{gamma}, epsilon, dx, onto,
+                              partial_of_block(partial, len, true), Statistics<C>{nullptr, nullptr});
 }
 
 // partial[1, gridDim.x, len]: there is no dbeta.
 template <class T, class P>
-__global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const P *gamma, const T *onto, f64 epsilon, T *dx,
-                                                                                          compute_t<T> *partial) {
+__global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const P *gamma,
+                                                       const T *onto, f64 epsilon, T *dx, compute_t<T> *partial) {
     using C = compute_t<T>;
-    rows_gradient<false, true>(rows, len, x, dy, PerElement<P>{gamma}, epsilon, dx, onto, partial_of_block(partial, len, false),
-                               Statistics<C>{nullptr, nullptr});
+    rows_gradient<false, true>(rows, len, x, dy, PerElement<P>{gamma}, epsilon, dx, onto,
+                               partial_of_block(partial, len, false), Statistics<C>{nullptr, nullptr});
 }
 
-// Rows are groups of channels: x is [rows / groups, groups, channels, spatial] and len = channels * spatial; gamma
-// may be null. statistics[2, rows] gets mean and rstd, from which channel_sums makes dgamma and dbeta; it may be
-// null.
+// Rows are groups of channels: x is [rows / groups, groups, channels, spatial] and len = channels *
+// spatial; gamma may be null. statistics[2, rows] gets mean and rstd, from which channel_sums makes
+// dgamma and dbeta; it may be null.
 template <class T, class P>
-__global__ ALL_WAVES((!is_same<T, f64>::value)) void group_norm_rows_backward(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const T *dy, const P *gamma, f64 epsilon, T *dx,
-                                         compute_t<T> *statistics) {
+__global__ ALL_WAVES((!is_same<T, f64>::value)) void group_norm_rows_backward(u64 rows, u64 len, u64 groups,
+                                                                              u64 spatial, const T *x, const T *dy,
+                                                                              const P *gamma, f64 epsilon, T *dx,
+                                                                              compute_t<T> *statistics) {
     using C = compute_t<T>;
     Statistics<C> to{statistics, statistics == nullptr ? nullptr : statistics + rows};
     rows_gradient<true, false>(rows, len, x, dy, PerChannel<P>{gamma, groups, len / spatial, spatial}, epsilon, dx,
                                (const T *)nullptr, Sums<C>{nullptr, nullptr}, to);
 }
 
-// out[outer, len] = the sum over `count` of partial[outer, count, len], a block for 16 columns: a cache line's
-// half, and twice the blocks that a line would give.
+// out[outer, len] = the sum over `count` of partial[outer, count, len], a block for 16 columns: a
+// cache line's half, and twice the blocks that a line would give.
 template <class T> __global__ void sum_partials(u64 outer, u64 count, u64 len, const compute_t<T> *partial, T *out) {
     using C = compute_t<T>;
     constexpr u32 TILE = 16;
@@ -458,14 +478,13 @@ template <class T> __global__ void sum_partials(u64 outer, u64 count, u64 len, c
             for (u32 k = 0; k < width; ++k) to[k] = store<T>::from(sum[k]);
         } else {
             SHARED(C, strip_sum, 1024);
-            u32 abreast = blockDim.x < TILE ? blockDim.x : TILE, strips = blockDim.x / abreast, strip = threadIdx.x / abreast;
+            u32 abreast = blockDim.x < TILE ? blockDim.x : TILE, strips = blockDim.x / abreast,
+                strip = threadIdx.x / abreast;
             for (u32 first = 0; first < TILE; first += abreast) {
                 u32 k = first + threadIdx.x % abreast;
                 C sum = (C)0;
                 if (strip < strips && k < width) {
-#if !COMPILER_HOST
-#pragma unroll 8 // as many loads on their way
-#endif
+                    UNROLLED_BY(8) // as many loads on their way
                     for (u64 r = strip; r < count; r += strips) sum += from[r * len + k];
                 }
                 sync_threads(); // the last tile's sums may still be read

@@ -1,15 +1,16 @@
-// Steps of optimizers, and what belongs to them, over many tensors in one launch. A launch takes its tensors by
-// value, as a table; the blocks share the tensors' pieces among themselves.
+// Steps of optimizers, and what belongs to them, over many tensors in one launch. A launch takes
+// its tensors by value, as a table; the blocks share the tensors' pieces among themselves.
 #include "prelude.h"
 #include "rows.h"
 
 // Elements that a block takes at a time, a multiple of every vector's: `PIECE` in `ops/launch.rs`.
 constexpr u32 PIECE = 4096;
-// With the other parameters below the 4 KiB that a launch may pass: `TABLE_BYTES` in `ops/launch.rs`.
+// With the other parameters below the 4 KiB that a launch may pass: `TABLE_BYTES` in
+// `ops/launch.rs`.
 constexpr u32 TABLE_BYTES = 3976;
 
-// A tensors of one length: where each begins, at a 16-byte boundary; the first of their pieces, counted over the
-// table; the elements of their last piece.
+// A tensors of one length: where each begins, at a 16-byte boundary; the first of their pieces,
+// counted over the table; the elements of their last piece.
 template <u32 A> struct Row {
     u64 address[A];
     u32 first, last;
@@ -23,8 +24,8 @@ template <u32 A> struct Table {
     DEVICE u32 end(u32 at) const { return at + 1 < rows ? row[at + 1].first : pieces; }
 };
 
-// Calls f(at, begin, count, piece) for each piece: elements [begin, begin + count) of row `at`, the same for all
-// threads of a block.
+// Calls f(at, begin, count, piece) for each piece: elements [begin, begin + count) of row `at`, the
+// same for all threads of a block.
 template <u32 A, class F> DEVICE void for_each_piece(const Table<A> &table, F f) {
     for_each_row(table.pieces, [&](u64 piece) {
         u32 at = 0, end = table.rows; // row[at].first <= piece < row[end].first
@@ -38,13 +39,16 @@ template <u32 A, class F> DEVICE void for_each_piece(const Table<A> &table, F f)
     });
 }
 
-// Elements an access: 16 bytes of them, fewer where a thread would then hold more of what it computes, `bytes` an
-// element. With 112 instead of 72, four elements of Adam's, gfx942 spilled scalar registers: of each element's root
-// and quotient it holds comparisons' masks.
-constexpr u32 vector_width(u32 most, u32 bytes) { return most > 1 && most * bytes > 72 ? vector_width(most / 2, bytes) : most; }
+// Elements an access: 16 bytes of them, fewer where a thread would then hold more of what it
+// computes, `bytes` an element. With 112 instead of 72, four elements of Adam's, gfx942 spilled
+// scalar registers: of each element's root and quotient it holds comparisons' masks.
+constexpr u32 vector_width(u32 most, u32 bytes) {
+    return most > 1 && most * bytes > 72 ? vector_width(most / 2, bytes) : most;
+}
 
-// Elements [begin, begin + count) of a row's tensors, READ of which are read and WRITTEN of which, those behind,
-// are written: f(compute types read, compute types to write). What is written may take the place of what is read.
+// Elements [begin, begin + count) of a row's tensors, READ of which are read and WRITTEN of which,
+// those behind, are written: f(compute types read, compute types to write). What is written may
+// take the place of what is read.
 template <class In, class Out, u32 READ, u32 WRITTEN, class F>
 DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count, F f) {
     const In *in[READ];
@@ -61,35 +65,36 @@ DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count
         for (u32 k = 0; k < WRITTEN; ++k) out[k][i] = store<Out>::from(y[k]);
     }
 #else
-    constexpr u32 WIDTH = vector_width(16 / max_size(sizeof(In), sizeof(Out)), (READ + WRITTEN) * max_size(sizeof(compute_t<In>), sizeof(compute_t<Out>)));
+    constexpr u32 WIDTH = vector_width(16 / max_size(sizeof(In), sizeof(Out)),
+                                       (READ + WRITTEN) * max_size(sizeof(compute_t<In>), sizeof(compute_t<Out>)));
     u32 vectors = count / WIDTH;
-#pragma unroll 1
+    ROLLED
     for (u32 v = threadIdx.x; v < vectors; v += blockDim.x) {
         Vector<In, WIDTH> x[READ];
         Vector<Out, WIDTH> y[WRITTEN];
-#pragma unroll
+        UNROLLED
         for (u32 k = 0; k < READ; ++k) x[k] = vector_at<WIDTH>(in[k], v * WIDTH);
-#pragma unroll
+        UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) {
             compute_t<In> from[READ];
             compute_t<Out> to[WRITTEN];
-#pragma unroll
+            UNROLLED
             for (u32 k = 0; k < READ; ++k) from[k] = load(x[k].lane[j]);
             f(from, to);
-#pragma unroll
+            UNROLLED
             for (u32 k = 0; k < WRITTEN; ++k) y[k].lane[j] = store<Out>::from(to[k]);
         }
-#pragma unroll
+        UNROLLED
         for (u32 k = 0; k < WRITTEN; ++k) vector_at<WIDTH>(out[k], v * WIDTH) = y[k];
     }
-#pragma unroll 1
+    ROLLED
     for (u32 i = vectors * WIDTH + threadIdx.x; i < count; i += blockDim.x) {
         compute_t<In> from[READ];
         compute_t<Out> to[WRITTEN];
-#pragma unroll
+        UNROLLED
         for (u32 k = 0; k < READ; ++k) from[k] = load(in[k][i]);
         f(from, to);
-#pragma unroll
+        UNROLLED
         for (u32 k = 0; k < WRITTEN; ++k) out[k][i] = store<Out>::from(to[k]);
     }
 #endif
@@ -97,8 +102,10 @@ DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count
 
 // What is done to a gradient before its step: held within +-limit, then times its tensor's factor.
 template <class C> DEVICE C clipped(C grad, C limit, C factor) {
-    // The branch is the same for all: it keeps the compiler from holding several elements' comparisons at once.
-    if (ONE_THREAD || limit < greatest<C>()) grad = select(grad > limit, limit, select(grad < -limit, -limit, grad)); // NaN stays
+    // The branch is the same for all: it keeps the compiler from holding several elements'
+    // comparisons at once.
+    if (ONE_THREAD || limit < greatest<C>())
+        grad = select(grad > limit, limit, select(grad < -limit, -limit, grad)); // NaN stays
     return grad * factor;
 }
 
@@ -107,15 +114,15 @@ template <class C> struct Adam {
     C beta_1, rest_1, beta_2, rest_2; // moment = beta * moment + rest * grad
     C scale_1, scale_2;               // 1 / (1 - beta^t)
     C epsilon, lr;
-    C penalty;        // added to the gradient, times the parameter
-    C decay;          // taken from the parameter, times it
-    C cautious;       // not 0: only where the parameter has the sign of its first moment
+    C penalty;  // added to the gradient, times the parameter
+    C decay;    // taken from the parameter, times it
+    C cautious; // not 0: only where the parameter has the sign of its first moment
     C limit;
 };
 
-// Adam (Kingma and Ba 2014, algorithm 1), with L2 penalty or decoupled decay (Loshchilov and Hutter 2017), cautious
-// decay (arXiv 2510.12402) and, with three states, the largest second moment so far (Reddi et al. 2018). `x`:
-// parameter, gradient, states; `y`: parameter, states.
+// Adam (Kingma and Ba 2014, algorithm 1), with L2 penalty or decoupled decay (Loshchilov and Hutter
+// 2017), cautious decay (arXiv 2510.12402) and, with three states, the largest second moment so far
+// (Reddi et al. 2018). `x`: parameter, gradient, states; `y`: parameter, states.
 template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
     Adam<C> s;
     C factor;
@@ -136,24 +143,21 @@ template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
         y[2] = v;
         C decay = s.decay;
         // As above.
-        if (ONE_THREAD || s.cautious != (C)0) decay = select((s.cautious != (C)0) & ((param >= (C)0) != (m >= (C)0)), (C)0, decay);
+        if (ONE_THREAD || s.cautious != (C)0)
+            decay = select((s.cautious != (C)0) & ((param >= (C)0) != (m >= (C)0)), (C)0, decay);
         y[0] = param - decay * param - s.lr * (m * s.scale_1 / (math::sqrt(largest * s.scale_2) + s.epsilon));
     }
 };
 
-// The step `f` of each element, of tensors of which READ are read and WRITTEN written, READ addresses before the
-// WRITTEN.
+// The step `f` of each element, of tensors of which READ are read and WRITTEN written, READ
+// addresses before the WRITTEN.
 template <class T, u32 A, u32 READ, u32 WRITTEN, class Make>
 DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make make) {
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
         u64 address[READ + WRITTEN];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < READ; ++k) address[k] = table.row[at].address[k];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < WRITTEN; ++k) address[READ + k] = table.row[at].address[A - WRITTEN + k];
         compute_t<T> factor = factors == nullptr ? (compute_t<T>)1 : factors[at];
         map_piece<T, T, READ, WRITTEN>(address, begin, count, make(factor));
@@ -163,9 +167,9 @@ DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make m
 // How many of the states there are before the step.
 constexpr i32 NONE = 0, SOME = 1, ALL = 2;
 
-// A step of Adam over tensors of STATES states (2; 3 with the largest second moment). Addresses: parameter,
-// gradient, old states, new parameter, new states; the old states are not read where OLD is NONE, nor is the last
-// where it is SOME. `factors`: one a row, or null.
+// A step of Adam over tensors of STATES states (2; 3 with the largest second moment). Addresses:
+// parameter, gradient, old states, new parameter, new states; the old states are not read where OLD
+// is NONE, nor is the last where it is SOME. `factors`: one a row, or null.
 template <class T, i32 STATES, i32 OLD>
 __global__ void optim_adam(Table<3 + 2 * STATES> table, Adam<compute_t<T>> s, const compute_t<T> *factors) {
     using C = compute_t<T>;
@@ -197,8 +201,8 @@ template <u32 STATES, bool FIRST, class C> struct SgdStep {
     }
 };
 
-// A step of gradient descent, with momentum where there is a state (Sutskever et al. 2013). Addresses and `factors`
-// as for optim_adam.
+// A step of gradient descent, with momentum where there is a state (Sutskever et al. 2013).
+// Addresses and `factors` as for optim_adam.
 template <class T, i32 STATES, i32 OLD>
 __global__ void optim_sgd(Table<3 + 2 * STATES> table, Sgd<compute_t<T>> s, const compute_t<T> *factors) {
     using C = compute_t<T>;
@@ -211,22 +215,21 @@ template <class T> __global__ void optim_squares(Table<1> table, compute_t<T> *s
     using C = compute_t<T>;
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64 piece) {
         const T *x = reinterpret_cast<const T *>(table.row[at].address[0]) + begin;
-        C sum = block_reduce_range(
-            (u64)count, (C)0,
-            [=](u64 i) {
-                C value = load(x[i]);
-                return value * value;
-            },
-            [](C a, C b) { return a + b; });
+        C sum = block_reduce_range((u64)count, (C)0, [=](u64 i) {
+            C value = load(x[i]);
+            return value * value;
+        }, Plus());
         if (threadIdx.x == 0) sums[piece] = sum;
     });
 }
 
-// The factor by which each row's elements get no larger norm than `most`, from the sums of its pieces' squares.
+// The factor by which each row's elements get no larger norm than `most`, from the sums of its
+// pieces' squares.
 template <class C> __global__ void optim_norms(Table<1> table, C most, const C *sums, C *factors) {
     for_each_row(table.rows, [&](u64 at) {
         u32 first = table.row[(u32)at].first;
-        C sum = block_reduce_range((u64)(table.end((u32)at) - first), (C)0, [=](u64 i) { return sums[first + i]; }, [](C a, C b) { return a + b; });
+        C sum =
+            block_reduce_range((u64)(table.end((u32)at) - first), (C)0, [=](u64 i) { return sums[first + i]; }, Plus());
         C norm = math::sqrt(sum);
         if (threadIdx.x == 0) factors[at] = norm <= most ? (C)1 : most / norm; // NaN stays
     });
@@ -260,6 +263,7 @@ template <class In, class Out> __global__ void optim_unscale(Table<2> table, f32
 template <class In, class Out> __global__ void optim_cast(Table<2> table) {
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
         u64 address[2] = {table.row[at].address[0], table.row[at].address[1]};
-        map_piece<In, Out, 1, 1>(address, begin, count, [](const compute_t<In> *x, compute_t<Out> *y) { y[0] = (compute_t<Out>)x[0]; });
+        map_piece<In, Out, 1, 1>(address, begin, count,
+                                 [](const compute_t<In> *x, compute_t<Out> *y) { y[0] = (compute_t<Out>)x[0]; });
     });
 }

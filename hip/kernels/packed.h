@@ -1,7 +1,8 @@
-// Quantised values as they are stored: signed integers of 8, 4 or 2 bits, packed in row-major order, the first in
-// the lowest bits: a byte holds one, two or four of them. Of 4 and 2 bits the storage is whole 32-bit words, of 8
-// bits it ends with the last value. A block of `block` values that follow on each other has one scale; block == 0:
-// one for all. `shift` is log2(block), 32 where there is none.
+// Quantised values as they are stored: signed integers of 8, 4 or 2 bits, packed in row-major
+// order, the first in the lowest bits: a byte holds one, two or four of them. Of 4 and 2 bits the
+// storage is whole 32-bit words, of 8 bits it ends with the last value. A block of `block` values
+// that follow on each other has one scale; block == 0: one for all. `shift` is log2(block), 32
+// where there is none.
 #pragma once
 #include "prelude.h"
 
@@ -25,7 +26,8 @@ DEVICE u64 run_end(u64 at, u64 end, u32 block) {
     return next < end ? next : end;
 }
 
-// Values first..first + n, n at most CHUNK, as i8: where they are if they are stored so, else in `buffer`.
+// Values first..first + n, n at most CHUNK, as i8: where they are if they are stored so, else in
+// `buffer`.
 constexpr u32 CHUNK = 256;
 template <i32 BITS> DEVICE const i8 *decoded(const u8 *values, u64 first, u32 n, i8 *buffer) {
     if constexpr (BITS == 8) {
@@ -38,7 +40,8 @@ template <i32 BITS> DEVICE const i8 *decoded(const u8 *values, u64 first, u32 n,
         u32 whole = (n - i) / PER_BYTE;
         i8 *to = buffer + i;
         for (u32 b = 0; b < whole; ++b) {
-            for (u32 k = 0; k < PER_BYTE; ++k) to[b * PER_BYTE + k] = (i8)((i8)(u8)(bytes[b] << (8 - BITS - k * BITS)) >> (8 - BITS));
+            for (u32 k = 0; k < PER_BYTE; ++k)
+                to[b * PER_BYTE + k] = (i8)((i8)(u8)(bytes[b] << (8 - BITS - k * BITS)) >> (8 - BITS));
         }
         for (i += whole * PER_BYTE; i < n; ++i) buffer[i] = (i8)value_at<BITS>(values, first + i);
         return buffer;

@@ -9,9 +9,7 @@ struct Words {
 // The block of four words that Philox 4x32 makes of a counter in ten rounds.
 DEVICE Words philox(Words counter, u32 key0, u32 key1) {
     u32 c0 = counter.w[0], c1 = counter.w[1], c2 = counter.w[2], c3 = counter.w[3];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (i32 round = 0; round < 10; ++round) {
         u64 p0 = (u64)0xd2511f53u * c0;
         u64 p1 = (u64)0xcd9e8d57u * c2;
@@ -28,6 +26,7 @@ DEVICE Words philox(Words counter, u32 key0, u32 key1) {
 struct Stream {
     u64 seed, call;
     DEVICE Words at(u64 group) const {
-        return philox(Words{{(u32)group, (u32)(group >> 32), (u32)call, (u32)(call >> 32)}}, (u32)seed, (u32)(seed >> 32));
+        return philox(Words{{(u32)group, (u32)(group >> 32), (u32)call, (u32)(call >> 32)}}, (u32)seed,
+                      (u32)(seed >> 32));
     }
 };

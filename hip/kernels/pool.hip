@@ -1,7 +1,7 @@
-// Pooling of planes ([planes, height, width] or [planes, depth, height, width], contiguous), for what MIOpen does
-// not take: any window, dilation, padding and ceil mode (the output's size is given). Every kernel computes an
-// output element from its inputs, gradients too: no atomics, the same bits on every run. f16 and bf16 are summed in
-// f32.
+// Pooling of planes ([planes, height, width] or [planes, depth, height, width], contiguous), for
+// what MIOpen does not take: any window, dilation, padding and ceil mode (the output's size is
+// given). Every kernel computes an output element from its inputs, gradients too: no atomics, the
+// same bits on every run. f16 and bf16 are summed in f32.
 #include "prelude.h"
 
 // What there is of an axis.
@@ -64,7 +64,8 @@ DEVICE Slice slice_of(u64 index, u32 depth) {
 // The pixels of a line that a thread takes at once: on the CPU loops over them are vectorised.
 constexpr i32 SPAN = ONE_THREAD ? 64 : 1;
 
-// Calls f(line, slice, y, first, count) for the pieces of at most SPAN columns of each line of slices.
+// Calls f(line, slice, y, first, count) for the pieces of at most SPAN columns of each line of
+// slices.
 template <class F> DEVICE void for_each_piece(u64 slices, u32 height, u32 width, F f) {
     u32 pieces = (width + (u32)SPAN - 1) / (u32)SPAN;
     for_each(slices * height * pieces, [=](u64 piece) {
@@ -74,8 +75,10 @@ template <class F> DEVICE void for_each_piece(u64 slices, u32 height, u32 width,
     });
 }
 
-// best[i], place[i] become what lies at in[i * step] where that is greater or the first seen, for i in 0..count.
-template <u32 STEP, class T, class C> DEVICE void take_greater(C *best, i32 *place, const T *in, u32 step, i32 at, i32 count) {
+// best[i], place[i] become what lies at in[i * step] where that is greater or the first seen, for i
+// in 0..count.
+template <u32 STEP, class T, class C>
+DEVICE void take_greater(C *best, i32 *place, const T *in, u32 step, i32 at, i32 count) {
     u32 s = STEP == 0 ? step : STEP;
     INDEPENDENT
     for (i32 i = 0; i < count; ++i) {
@@ -86,10 +89,12 @@ template <u32 STEP, class T, class C> DEVICE void take_greater(C *best, i32 *pla
     }
 }
 
-template <class T, class I, class W> DEVICE void max_pool(u64 planes, const W &w, i32 indexed, const T *x, T *out, I *indices) {
+template <class T, class I, class W>
+DEVICE void max_pool(u64 planes, const W &w, i32 indexed, const T *x, T *out, I *indices) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) {
-        for_each_piece(planes * w.depth().out, w.h.out, w.w.out, [=](u64 line, u64 slice, i32 oy, i32 first, i32 count) {
+        for_each_piece(planes * w.depth().out, w.h.out, w.w.out,
+                       [=](u64 line, u64 slice, i32 oy, i32 first, i32 count) {
             Axis d = w.depth();
             Slice s = slice_of(slice, d.out);
             const T *in = x + s.plane * d.in * w.h.in * w.w.in;
@@ -104,7 +109,8 @@ template <class T, class I, class W> DEVICE void max_pool(u64 planes, const W &w
                 for (i32 ky = rows.first; ky < rows.last; ++ky) {
                     i32 row = (under(s.z, kz, d) * (i32)w.h.in + under(oy, ky, w.h)) * (i32)w.w.in;
                     for (i32 kx = 0; kx < (i32)w.w.kernel; ++kx) {
-                        i32 step = (i32)w.w.stride, shift = under(0, kx, w.w), end = (i32)w.w.in - shift; // o * step < end
+                        i32 step = (i32)w.w.stride, shift = under(0, kx, w.w),
+                            end = (i32)w.w.in - shift; // o * step < end
                         i32 begin = shift < 0 ? (-shift + step - 1) / step : 0;
                         i32 last = end <= 0 ? 0 : (end + step - 1) / step;
                         begin = begin > first ? begin : first;
@@ -149,10 +155,11 @@ template <class T, class I, class W> DEVICE void max_pool(u64 planes, const W &w
     });
 }
 
-// out = the greatest element of each window, indices = its place in the plane if `indexed`. The first of equals; an
-// element replaces the first one seen only if greater, so NaN stays where it came first. A window that holds
-// nothing gives -inf and -1.
-template <class T, class I> __global__ void max_pool2d(u64 planes, Window2 w, i32 indexed, const T *x, T *out, I *indices) {
+// out = the greatest element of each window, indices = its place in the plane if `indexed`. The
+// first of equals; an element replaces the first one seen only if greater, so NaN stays where it
+// came first. A window that holds nothing gives -inf and -1.
+template <class T, class I>
+__global__ void max_pool2d(u64 planes, Window2 w, i32 indexed, const T *x, T *out, I *indices) {
     max_pool(planes, w, indexed, x, out, indices);
 }
 
@@ -169,8 +176,8 @@ template <class T, class I, class W>
 DEVICE void max_pool_backward(u64 planes, const W &w, const T *grad, const I *indices, u64 *flag, T *out) {
     using C = compute_t<T>;
     u64 pixels = (u64)w.depth().in * w.h.in * w.w.in;
-    // In one thread, outputs are sent to where they came from: by planes into the result itself, which must not be
-    // rounded between two of them, else by lines.
+    // In one thread, outputs are sent to where they came from: by planes into the result itself,
+    // which must not be rounded between two of them, else by lines.
     if constexpr (ONE_THREAD && is_same<T, C>::value) {
         u64 outputs = (u64)w.depth().out * w.h.out * w.w.out;
         for_each(planes, [=](u64 plane) {
@@ -234,9 +241,11 @@ __global__ void max_pool3d_backward(u64 planes, Window3 w, const T *grad, const 
     max_pool_backward(planes, w, grad, indices, flag, out);
 }
 
-// How many elements of an axis a window holds: those within the padded input, or within the input alone.
+// How many elements of an axis a window holds: those within the padded input, or within the input
+// alone.
 DEVICE i32 counted(i32 o, const Axis &a, i32 count_include_pad) {
-    Range r = count_include_pad ? taps(o, Axis{a.in + 2 * a.padding, a.out, a.kernel, a.stride, 0, a.dilation}) : taps(o, a);
+    Range r =
+        count_include_pad ? taps(o, Axis{a.in + 2 * a.padding, a.out, a.kernel, a.stride, 0, a.dilation}) : taps(o, a);
     return r.last - r.first;
 }
 
@@ -247,7 +256,8 @@ template <class W> DEVICE i32 divisor(const W &w, i32 oz, i32 oy, i32 ox, i32 co
     return slices > 0 && rows > 0 && columns > 0 ? slices * rows * columns : 1;
 }
 
-template <class T, class W> DEVICE void avg_pool(u64 planes, const W &window, i32 count_include_pad, const T *x, T *out) {
+template <class T, class W>
+DEVICE void avg_pool(u64 planes, const W &window, i32 count_include_pad, const T *x, T *out) {
     using C = compute_t<T>;
     for_each_pixel(planes * window.depth().out, window.h.out, window.w.out, [=](u64 slice, i32 oy, i32 ox, u64 at) {
         W w = window.dense();
@@ -286,7 +296,8 @@ DEVICE void avg_pool_backward(u64 planes, const W &window, i32 count_include_pad
             Slice s = slice_of(slice, d.in);
             Range slices = reached(s.z, d), rows = reached(iy, w.h);
             i32 begin = reached(first, w.w).first, end = reached(first + count - 1, w.w).last;
-            i32 pad = (i32)w.w.padding, step = (i32)w.w.stride, low = count_include_pad ? -pad : 0, high = (i32)w.w.in - low;
+            i32 pad = (i32)w.w.padding, step = (i32)w.w.stride, low = count_include_pad ? -pad : 0,
+                high = (i32)w.w.in - low;
             C sum[SPAN] = {}, share[SPAN];
             for (i32 oz = slices.first; oz < slices.last; ++oz) {
                 for (i32 oy = rows.first; oy < rows.last; ++oy) {
@@ -339,16 +350,20 @@ DEVICE void avg_pool_backward(u64 planes, const W &window, i32 count_include_pad
     });
 }
 
-// Each input's gradient: the sum over the windows that hold it of their gradients, divided as the output was.
-template <class T> __global__ void avg_pool2d_backward(u64 planes, Window2 w, i32 count_include_pad, const T *grad, T *out) {
+// Each input's gradient: the sum over the windows that hold it of their gradients, divided as the
+// output was.
+template <class T>
+__global__ void avg_pool2d_backward(u64 planes, Window2 w, i32 count_include_pad, const T *grad, T *out) {
     avg_pool_backward(planes, w, count_include_pad, grad, out);
 }
 
-template <class T> __global__ void avg_pool3d_backward(u64 planes, Window3 w, i32 count_include_pad, const T *grad, T *out) {
+template <class T>
+__global__ void avg_pool3d_backward(u64 planes, Window3 w, i32 count_include_pad, const T *grad, T *out) {
     avg_pool_backward(planes, w, count_include_pad, grad, out);
 }
 
-// Output o averages the inputs from floor(o * inputs / outputs) to ceil((o + 1) * inputs / outputs).
+// Output o averages the inputs from floor(o * inputs / outputs) to ceil((o + 1) * inputs /
+// outputs).
 DEVICE Range share(u32 o, u32 inputs, u32 outputs) {
     u64 first = (u64)o * inputs / outputs, last = ((u64)(o + 1) * inputs + outputs - 1) / outputs;
     return Range{(i32)first, (i32)last};
@@ -373,8 +388,8 @@ template <class T>
 __global__ void adaptive_avg_pool2d_backward(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T *grad, T *out) {
     using C = compute_t<T>;
     for_each_pixel(planes, ih, iw, [=](u64 plane, i32 iy, i32 ix, u64 at) {
-        // The outputs whose share holds input i: from floor(i * outputs / inputs), the last one that begins at or
-        // before i.
+        // The outputs whose share holds input i: from floor(i * outputs / inputs), the last one
+        // that begins at or before i.
         u32 top = (u32)((u64)(u32)iy * oh / ih), left = (u32)((u64)(u32)ix * ow / iw);
         const T *from = grad + plane * oh * ow;
         C sum = (C)0;

@@ -1,8 +1,11 @@
-// On the CPU device, rows of f16 converted by the CPU's own instruction (F16C) ahead of the loops that compute with
-// them: gcc before 14 does not vectorise it, and on integers a conversion takes longer than what most loops compute.
+// Rows of f16 on the CPU device. The CPU has an instruction that converts eight f16 (F16C), but gcc
+// before 14 does not use it when it vectorises, and conversion by integers takes longer than what
+// most loops compute. So loops convert a piece of a row ahead, by the instruction, and then compute
+// with f32.
 #pragma once
+#include "prelude_types.h"
 
-// Whether rows of T are converted ahead.
+// Whether loops convert rows of T ahead.
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP && __F16C__
 template <class T> constexpr bool CONVERTED = is_same<T, f16>::value;
 typedef i16 Half8 __attribute__((vector_size(16)));
@@ -20,7 +23,7 @@ DEVICE void narrow8(const f32 *from, f16 *to) {
     Half8 halves = __builtin_ia32_vcvtps2ph256(singles, 0); // to nearest even
     __builtin_memcpy(to, &halves, sizeof(halves));
 }
-// One, for the ends of rows: on integers it takes longer where it stands alone.
+// A single value, for the ends of rows: the instruction is faster than integers here too.
 template <class T> DEVICE compute_t<T> load_one(T x) { return load(x); }
 template <> DEVICE f32 load_one<f16>(f16 x) { return __builtin_ia32_vcvtph2ps(Half8{(i16)x.bits})[0]; }
 template <class T> struct store_one : store<T> {};
@@ -35,7 +38,7 @@ template <class T> DEVICE compute_t<T> load_one(T x) { return load(x); }
 template <class T> using store_one = store<T>;
 #endif
 
-// What a loop reads of a row: T, or what it is computed in where rows are converted ahead.
+// What a loop reads from a row: the compute type if rows are converted ahead, else T.
 template <class T, bool AHEAD = CONVERTED<T>> struct converted {
     using type = T;
 };
@@ -52,8 +55,11 @@ template <class T> DEVICE void read_row(u32 count, const T *from, compute_t<T> *
     for (; k < count; ++k) to[k] = load_one(from[k]);
 }
 
-// A row of at most LEN elements as a loop reads them: where they are converted ahead, in `room`.
-template <u32 LEN, class T> DEVICE const typename converted<T>::type *row_ahead(u32 count, const T *from, compute_t<T> (&room)[CONVERTED<T> ? LEN : 1]) {
+// A row of at most LEN elements, as a loop reads them: converted, in `room`, if rows are converted
+// ahead.
+template <u32 LEN, class T>
+DEVICE const typename converted<T>::type *row_ahead(u32 count, const T *from,
+                                                    compute_t<T> (&room)[CONVERTED<T> ? LEN : 1]) {
     if constexpr (CONVERTED<T>) {
         read_row(count, from, room);
         return room;
@@ -62,7 +68,8 @@ template <u32 LEN, class T> DEVICE const typename converted<T>::type *row_ahead(
     }
 }
 
-// Eight neighbours at a time of an operand, or, ONE, eight times its only value. gcc makes a vector of the eight.
+// Eight neighbours of an operand at a time; with ONE, eight copies of its only value. gcc makes a
+// vector of the eight.
 template <bool ONE, class T> struct Eights {
     const T *from;
     compute_t<T> lane[8];
@@ -75,7 +82,8 @@ template <bool ONE, class T> struct Eights {
     DEVICE void read(u64 first) {
         if constexpr (ONE) return;
         if constexpr (CONVERTED<T>) widen8(from + first, lane);
-        else for (u32 k = 0; k < 8; ++k) lane[k] = load(from[first + k]);
+        else
+            for (u32 k = 0; k < 8; ++k) lane[k] = load(from[first + k]);
     }
     DEVICE compute_t<T> at(u64 i) const { return load_one(from[ONE ? 0 : i]); }
 };
@@ -86,7 +94,8 @@ template <class Out, class F, class... In> DEVICE void map_eights(u64 n, Out *ou
         compute_t<Out> result[8];
         for (u32 k = 0; k < 8; ++k) result[k] = f(in.lane[k]...);
         if constexpr (CONVERTED<Out>) narrow8(result, out + i);
-        else for (u32 k = 0; k < 8; ++k) out[i + k] = store<Out>::from(result[k]);
+        else
+            for (u32 k = 0; k < 8; ++k) out[i + k] = store<Out>::from(result[k]);
     }
     for (; i < n; ++i) out[i] = store_one<Out>::from(f(in.at(i)...));
 }
@@ -101,9 +110,11 @@ template <class Out, class F, class A> DEVICE void map_converted(u64 n, Out *out
     if (a.step == 1) return map_eights(n, out, f, Eights<false, A>(a.at));
     for (i64 i = 0; i < (i64)n; ++i) out[i] = store_one<Out>::from(f(load_one(a.at[i * a.step])));
 }
-template <class Out, class F, class A, class B> DEVICE void map_converted(u64 n, Out *out, F f, Operand<A> a, Operand<B> b) {
+template <class Out, class F, class A, class B>
+DEVICE void map_converted(u64 n, Out *out, F f, Operand<A> a, Operand<B> b) {
     if (a.step == 1 && b.step == 1) return map_eights(n, out, f, Eights<false, A>(a.at), Eights<false, B>(b.at));
     if (a.step == 1 && b.step == 0) return map_eights(n, out, f, Eights<false, A>(a.at), Eights<true, B>(b.at));
     if (a.step == 0 && b.step == 1) return map_eights(n, out, f, Eights<true, A>(a.at), Eights<false, B>(b.at));
-    for (i64 i = 0; i < (i64)n; ++i) out[i] = store_one<Out>::from(f(load_one(a.at[i * a.step]), load_one(b.at[i * b.step])));
+    for (i64 i = 0; i < (i64)n; ++i)
+        out[i] = store_one<Out>::from(f(load_one(a.at[i * a.step]), load_one(b.at[i * b.step])));
 }

@@ -1,9 +1,11 @@
 // Element by element over contiguous and over strided operands.
 #pragma once
+#include "prelude_convert.h"
+#include "prelude_ranges.h"
 
-// out[i] = f(in[i]...) over contiguous arrays that begin at 16-byte boundaries: 16 bytes a thread and access for
-// the widest type. `f` takes the stored types' compute types and its result is stored as Out. `out` may be one of
-// the inputs.
+// out[i] = f(in[i]...) over contiguous arrays that begin at 16-byte boundaries: 16 bytes a thread
+// and access for the widest type. `f` takes the stored types' compute types and its result is
+// stored as Out. `out` may be one of the inputs.
 template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out *out, F f, const In *...in) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     if constexpr (CONVERTED<Out> || (CONVERTED<In> || ...)) {
@@ -16,12 +18,11 @@ template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out
     constexpr u32 width = 16 / max_size(sizeof(Out), sizeof(In)...);
     u64 vectors = n / width;
     for_each(vectors, [=](u64 v) {
-        // By value, so that all is loaded before any of it is computed: across branches loads are not joined.
+        // By value, so that all is loaded before any of it is computed: across branches loads are
+        // not joined.
         auto each = [&](Vector<In, width>... x) {
             Vector<Out, width> y;
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+            UNROLLED
             for (u32 k = 0; k < width; ++k) y.lane[k] = store<Out>::from(f(load(x.lane[k])...));
             reinterpret_cast<Vector<Out, width> *>(out)[v] = y;
         };
@@ -36,12 +37,12 @@ template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out
 
 // ---------------------------------------------------------------- strided operands
 
-// The dims left after the host has merged what can be merged; where more are left it launches once for each index
-// of the outer ones.
+// The dims left after the host has merged what can be merged; where more are left it launches once
+// for each index of the outer ones.
 constexpr u32 MAX_DIMS = 8;
 
-// The common shape of N operands and each one's strides in elements (0: broadcast; negative: flipped). The host
-// splits a launch whose element count or offsets pass 31 bits.
+// The common shape of N operands and each one's strides in elements (0: broadcast; negative:
+// flipped). The host splits a launch whose element count or offsets pass 31 bits.
 template <u32 N> struct Strided {
     u32 rank;
     u32 shape[MAX_DIMS];
@@ -54,7 +55,8 @@ template <u32 N> struct Offsets {
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 // One row of a strided range, its inner strides known to the compiler where they are 0 or 1.
-// Counted by a signed number, which can't wrap: the compiler then sees that addresses follow each other.
+// Counted by a signed number, which can't wrap: the compiler then sees that addresses follow each
+// other.
 template <u32 N, class F> DEVICE void strided_row(u64 first, i32 count, Offsets<N> base, Offsets<N> step, F f) {
     bool ones = true;
     for (u32 k = 0; k < N; ++k) ones = ones && step.at[k] == 1;
@@ -90,9 +92,7 @@ template <u32 N, class F> DEVICE void strided_row(u64 first, i32 count, Offsets<
 // Each operand's offset of element i, in row-major order of m.shape.
 template <u32 N> DEVICE Offsets<N> offsets_of(const Strided<N> &m, u32 i) {
     Offsets<N> o = {};
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 d = MAX_DIMS; d-- > 0;) {
         if (d < m.rank) {
             u32 quotient = i / m.shape[d];
@@ -105,8 +105,8 @@ template <u32 N> DEVICE Offsets<N> offsets_of(const Strided<N> &m, u32 i) {
 }
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-// Calls f(first, count, offsets, steps) for the pieces of rows that this block has of n elements: each operand's
-// offset of the first element, and its step from one to the next.
+// Calls f(first, count, offsets, steps) for the pieces of rows that this block has of n elements:
+// each operand's offset of the first element, and its step from one to the next.
 template <u32 N, class F> DEVICE void for_each_strided_row(const Strided<N> &m, u32 n, F f) {
     u32 i = (u32)((u64)n * blockIdx.x / gridDim.x), end = (u32)((u64)n * (blockIdx.x + 1) / gridDim.x);
     if (i >= end) return;
@@ -139,38 +139,43 @@ template <u32 N, class F> DEVICE void for_each_strided_row(const Strided<N> &m, 
 }
 #endif
 
-// Calls f(i, offsets) for each element i (in row-major order of m.shape) of n, with each operand's offset.
+// Calls f(i, offsets) for each element i (in row-major order of m.shape) of n, with each operand's
+// offset.
 template <u32 N, class F> DEVICE void for_each_strided(const Strided<N> &m, u32 n, F f) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-    for_each_strided_row(m, n, [=](u32 first, u32 count, Offsets<N> base, Offsets<N> step) { strided_row<N>(first, (i32)count, base, step, f); });
+    for_each_strided_row(m, n, [=](u32 first, u32 count, Offsets<N> base, Offsets<N> step) {
+        strided_row<N>(first, (i32)count, base, step, f);
+    });
 #else
     for_each(n, [=](u64 index) { f(index, offsets_of(m, (u32)index)); });
 #endif
 }
 
-// 0, 1, .., the places of N operands.
-template <u32... K> struct Places {};
-template <u32 N> struct places;
-template <> struct places<1> {
-    using type = Places<0>;
-};
-template <> struct places<2> {
-    using type = Places<0, 1>;
-};
-template <u32 N, u32... K, class Out, class F, class... In>
-DEVICE void map_strided_at(Places<K...>, const Strided<N> &m, u32 n, Out *out, F f, const In *...in) {
+// out[i] = f(in[..]...): `out` contiguous, the rows of m those of the inputs, one or two. `f` takes
+// compute types, and its result is stored as Out. `out` may be an input where every element is its
+// own.
+template <class Out, class F, class A> DEVICE void map_strided(const Strided<1> &m, u32 n, Out *out, F f, const A *a) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-    if constexpr (CONVERTED<Out> || (CONVERTED<In> || ...)) {
-        for_each_strided_row(m, n, [=](u32 first, u32 count, Offsets<N> base, Offsets<N> step) {
-            map_converted(count, out + first, f, Operand<In>{in + base.at[K], step.at[K]}...);
+    if constexpr (CONVERTED<Out> || CONVERTED<A>) {
+        for_each_strided_row(m, n, [=](u32 first, u32 count, Offsets<1> base, Offsets<1> step) {
+            map_converted(count, out + first, f, Operand<A>{a + base.at[0], step.at[0]});
         });
         return;
     }
 #endif
-    for_each_strided<N>(m, n, [=](u64 i, Offsets<N> at) { out[i] = store<Out>::from(f(load(in[at.at[K]])...)); });
+    for_each_strided(m, n, [=](u64 i, Offsets<1> at) { out[i] = store<Out>::from(f(load(a[at.at[0]]))); });
 }
-// out[i] = f(in[..]...): `out` contiguous, the rows of m those of the inputs. `f` takes compute types, and its result
-// is stored as Out. `out` may be an input where every element is its own.
-template <u32 N, class Out, class F, class... In> DEVICE void map_strided(const Strided<N> &m, u32 n, Out *out, F f, const In *...in) {
-    map_strided_at(typename places<N>::type(), m, n, out, f, in...);
+template <class Out, class F, class A, class B>
+DEVICE void map_strided(const Strided<2> &m, u32 n, Out *out, F f, const A *a, const B *b) {
+#if COMPILER_HOST && !HIP_CPU_LOCKSTEP
+    if constexpr (CONVERTED<Out> || CONVERTED<A> || CONVERTED<B>) {
+        for_each_strided_row(m, n, [=](u32 first, u32 count, Offsets<2> base, Offsets<2> step) {
+            map_converted(count, out + first, f, Operand<A>{a + base.at[0], step.at[0]},
+                          Operand<B>{b + base.at[1], step.at[1]});
+        });
+        return;
+    }
+#endif
+    for_each_strided(m, n,
+                     [=](u64 i, Offsets<2> at) { out[i] = store<Out>::from(f(load(a[at.at[0]]), load(b[at.at[1]]))); });
 }

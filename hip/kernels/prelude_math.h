@@ -1,24 +1,44 @@
-// Mathematical functions under one name for every compiler. The GPU compilers' own are used where they have them. On
-// the host, the f32 functions on hot paths are written out below, as straight-line code that the compiler vectorises;
-// their polynomials are Chebyshev-Lawson fits in relative error (weights iterated on 2000 Chebyshev nodes, computed
-// with 50 digits), the error of each is given beside it. The others call the C library.
+// Mathematical functions under one name for every compiler. The GPU compilers' own are used where
+// they have them. On the host, the f32 functions on hot paths are written out below, as
+// straight-line code that the compiler vectorises; their polynomials are Chebyshev-Lawson fits in
+// relative error (weights iterated on 2000 Chebyshev nodes, computed with 50 digits), the error of
+// each is given beside it. The others call the C library.
 #pragma once
+#include "prelude_types.h"
+
+// a / b, in 32 bits where both fit, as they mostly do. AMD GPUs have no instruction for either: a
+// division of 32 bits takes them some 20 instructions, one of 64 bits over 100. An x86-64 core has
+// both instructions, and a loop without the branch vectorises.
+DEVICE u64 divided(u64 a, u64 b) {
+#if COMPILER_HOST
+    return a / b;
+#else
+    return (a | b) >> 32 == 0 ? (u32)a / (u32)b : a / b;
+#endif
+}
+
+// a / b of less than 2^53, where the quotient of f64 is right or one too great: for kernels whose
+// scalar registers a division of 64-bit integers would fill on AMD GPUs.
+DEVICE u64 divided_in_f64(u64 a, u64 b) {
+    u64 q = (u64)((f64)a / (f64)b);
+    return q * b > a ? q - 1 : q;
+}
 
 namespace math {
 
 #if COMPILER_HOST
-#define MATH_FUNCTION(name, f, d)                                   \
-    DEVICE f32 name(f32 x) { return __builtin_##f(x); }             \
+#define MATH_FUNCTION(name, f, d)                       \
+    DEVICE f32 name(f32 x) { return __builtin_##f(x); } \
     DEVICE f64 name(f64 x) { return __builtin_##d(x); }
-#define MATH_FUNCTION2(name, f, d)                                  \
-    DEVICE f32 name(f32 x, f32 y) { return __builtin_##f(x, y); }   \
+#define MATH_FUNCTION2(name, f, d)                                \
+    DEVICE f32 name(f32 x, f32 y) { return __builtin_##f(x, y); } \
     DEVICE f64 name(f64 x, f64 y) { return __builtin_##d(x, y); }
 #else
-#define MATH_FUNCTION(name, f, d)                    \
-    DEVICE f32 name(f32 x) { return ::f(x); }        \
+#define MATH_FUNCTION(name, f, d)             \
+    DEVICE f32 name(f32 x) { return ::f(x); } \
     DEVICE f64 name(f64 x) { return ::d(x); }
-#define MATH_FUNCTION2(name, f, d)                           \
-    DEVICE f32 name(f32 x, f32 y) { return ::f(x, y); }      \
+#define MATH_FUNCTION2(name, f, d)                      \
+    DEVICE f32 name(f32 x, f32 y) { return ::f(x, y); } \
     DEVICE f64 name(f64 x, f64 y) { return ::d(x, y); }
 #endif
 
@@ -67,7 +87,8 @@ DEVICE f64 tanh(f64 x) { return __builtin_tanh(x); }
 DEVICE f64 erf(f64 x) { return __builtin_erf(x); }
 DEVICE f64 log1p(f64 x) { return __builtin_log1p(x); }
 
-// exp(x) = 2^n exp(r), |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2). (exp(r) - 1 - r) / r^2 to 3.1e-9.
+// exp(x) = 2^n exp(r), |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2). (exp(r) - 1 - r) / r^2 to
+// 3.1e-9.
 DEVICE f32 exp(f32 x) {
     x = select(x > 104.0f, 104.0f, x); // past the range of f32 either way; NaN stays
     x = select(x < -104.0f, -104.0f, x);
@@ -87,7 +108,8 @@ DEVICE f32 exp(f32 x) {
     return p * bit_cast<f32>((half + 127) << 23) * bit_cast<f32>((power - half + 127) << 23);
 }
 
-// log(x) = e ln 2 + log1p(z), z in [sqrt(1/2) - 1, sqrt(2) - 1]. (log1p(z) - z + z^2 / 2) / z^3 to 6.5e-8.
+// log(x) = e ln 2 + log1p(z), z in [sqrt(1/2) - 1, sqrt(2) - 1]. (log1p(z) - z + z^2 / 2) / z^3 to
+// 6.5e-8.
 DEVICE f32 log(f32 x) {
     bool subnormal = x < 1.17549435e-38f;
     i32 bits = bit_cast<i32>(select(subnormal, x * 8388608.0f, x));
@@ -133,8 +155,8 @@ DEVICE f32 tanh(f32 x) {
     return bit_cast<f32>(bit_cast<u32>(select(a < 0.625f, small, large)) | (bit_cast<u32>(x) & 0x80000000u));
 }
 
-// Below 1: erf(x) / x as a polynomial in x^2, to 3.3e-11. Above: 1 - exp(p(|x|)), p fitted to log(erfc) on [1, 4]
-// so that the error in erfc is 4.2e-12.
+// Below 1: erf(x) / x as a polynomial in x^2, to 3.3e-11. Above: 1 - exp(p(|x|)), p fitted to
+// log(erfc) on [1, 4] so that the error in erfc is 4.2e-12.
 DEVICE f32 erf(f32 x) {
     f32 a = bit_cast<f32>(bit_cast<u32>(x) & 0x7fffffffu);
     f32 z = x * x;

@@ -1,21 +1,35 @@
 // Reductions within a warp and within a block.
 #pragma once
+#include "prelude_device.h"
+#include "prelude_registers.h"
 
-// op over the values of this warp's threads, in every one of them. Fixed order: the same bits on every run. Blocks
-// are whole warps.
+// What reductions do with two values.
+struct Plus {
+    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
+};
+// A NaN may lose here. For sums of exponentials relative to the greatest value: in such a sum it
+// comes back.
+struct Larger {
+    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
+};
+
+// op over the values of this warp's threads; every thread gets the result. The order is fixed:
+// every run gives the same bits. Blocks are whole warps.
 template <class T, class Op> DEVICE T warp_reduce(T value, Op op) {
-    u32 lane = anew(threadIdx.x);
-    // A lane that has no other `distance` above it takes one from the warp's start: what it makes of it is not
-    // read. Places are made anew: AMD's compiler would keep all of them through a kernel's loops.
-#pragma unroll
+    u32 lane = recompute_from(threadIdx.x);
+    // A lane that has no other `distance` above it takes one from the warp's start. Nobody reads
+    // what it computes from that. Lanes' numbers are computed again each time: AMD's compiler would
+    // keep all of them through a kernel's loops.
+    UNROLLED
     for (u32 distance = 32; distance > 0; distance /= 2) {
-        if (distance < (u32)warpSize) value = op(value, shuffle(value, (i32)((anew(lane) + distance) % (u32)warpSize)));
+        if (distance < (u32)warpSize)
+            value = op(value, shuffle(value, (i32)((recompute_from(lane) + distance) % (u32)warpSize)));
     }
     return shuffle(value, 0);
 }
 
-// op over the values of all threads of the block, in every thread. Every thread must call it. Fixed order: the same
-// bits on every run.
+// op over the values of all threads of the block. Every thread must call it, and gets the result.
+// The order is fixed: every run gives the same bits.
 template <class T, class Op> DEVICE T block_reduce(T value, Op op) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     return value;
@@ -33,8 +47,9 @@ template <class T, class Op> DEVICE T block_reduce(T value, Op op) {
 #endif
 }
 
-// op over f(i) for i in 0..n, shared among the threads of a block; the result in every thread. `identity` starts
-// each sum. On the CPU, lanes run side by side so that the loop vectorises, and sums are kept short for precision.
+// op over f(i) for i in 0..n, shared among the threads of a block; the result in every thread.
+// `identity` starts each sum. On the CPU, lanes run side by side so that the loop vectorises, and
+// sums are kept short for precision.
 template <class T, class F, class Op> DEVICE T block_reduce_range(u64 n, T identity, F f, Op op) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     constexpr u64 LANES = 16 * 4 / sizeof(T) ? 16 * 4 / sizeof(T) : 1, SPAN = 2048;

@@ -1,9 +1,9 @@
-// Products of matrices one or both of which are quantised. Values become f32, scale and all, as they enter a tile;
-// sums are f32.
+// Products of matrices one or both of which are quantised. Values become f32, scale and all, as
+// they enter a tile; sums are f32.
 #include "packed.h"
 
-// Bits a value, values a scale and that number's logarithm of either side, as packed.h has them. A side of floats
-// has none of it.
+// Bits a value, values a scale and that number's logarithm of either side, as packed.h has them. A
+// side of floats has none of it.
 struct Sizes {
     u32 m, n, k, a_bits, a_block, a_shift, b_bits, b_block, b_shift, unused[3];
 };
@@ -25,7 +25,8 @@ template <class A, class B, class Out> struct Given {
     Out *out;
 };
 
-// One operand: its first element, the stride along the sum and that along the other dim, of `outers` elements.
+// One operand: its first element, the stride along the sum and that along the other dim, of
+// `outers` elements.
 struct Side {
     i64 first, outer, depth;
     u32 outers, bits, block, shift;
@@ -39,7 +40,9 @@ template <class G> DEVICE Side right_of(const G &g, u64 at) {
 }
 
 // Quantised values come as i8, whatever their bits.
-template <class T> DEVICE f32 entry(const Side &, const T *values, const f32 *, i64 at) { return (f32)load(values[at]); }
+template <class T> DEVICE f32 entry(const Side &, const T *values, const f32 *, i64 at) {
+    return (f32)load(values[at]);
+}
 DEVICE f32 entry(const Side &s, const i8 *values, const f32 *scales, i64 at) {
     f32 scale = s.block == 0 ? scales[0] : scales[s.shift < 32 ? (u32)at >> s.shift : (u32)at / s.block];
     return scale * (f32)value_at<0>(reinterpret_cast<const u8 *>(values), (u64)at, s.bits);
@@ -48,7 +51,8 @@ DEVICE f32 entry(const Side &s, const i8 *values, const f32 *scales, i64 at) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 // ---------------------------------------------------------------- one thread a block
 
-// Rows and columns of a tile, terms of its sums packed at a time, and the part of it that is held in registers.
+// Rows and columns of a tile, terms of its sums packed at a time, and the part of it that is held
+// in registers.
 constexpr u32 TILE = 128, DEPTH = 128;
 #if __AVX512F__
 constexpr u32 LANES = 16, MICRO_ROWS = 8, MICRO_COLUMNS = 32;
@@ -57,12 +61,13 @@ constexpr u32 LANES = 8, MICRO_ROWS = 4, MICRO_COLUMNS = 16;
 #else
 constexpr u32 LANES = 4, MICRO_ROWS = 4, MICRO_COLUMNS = 8;
 #endif
-#define ONCE static __attribute__((noinline)) // not built anew for every instantiation
+#define ONCE static __attribute__((noinline)) // built once, not for every instantiation
 
 // The compiler's own vectors: it does not keep an array of sums in registers.
 typedef f32 Lanes __attribute__((vector_size(LANES * sizeof(f32))));
 
-// a * b + c, rounded once where the CPU can: like rocBLAS's, these sums are not the same bits on every instruction set.
+// a * b + c, rounded once where the CPU can: like rocBLAS's, these sums are not the same bits on
+// every instruction set.
 DEVICE Lanes multiply_add(Lanes a, Lanes b, Lanes c) {
 #if defined(__clang__)
 #pragma clang fp contract(fast)
@@ -76,24 +81,25 @@ DEVICE Lanes multiply_add(Lanes a, Lanes b, Lanes c) {
 #endif
 }
 
-// sum += left x right over `depth` terms: left in columns of MICRO_ROWS, right in rows of MICRO_COLUMNS.
+// sum += left x right over `depth` terms: left in columns of MICRO_ROWS, right in rows of
+// MICRO_COLUMNS.
 ONCE void micro(u32 depth, const f32 *left, const f32 *right, f32 *sum) {
     constexpr u32 ACROSS = MICRO_COLUMNS / LANES;
     Lanes total[MICRO_ROWS][ACROSS] = {};
     for (u32 d = 0; d < depth; ++d) {
         Lanes y[ACROSS];
-#pragma GCC unroll 8
+        UNROLLED_EVERYWHERE
         for (u32 j = 0; j < ACROSS; ++j) __builtin_memcpy(&y[j], right + d * MICRO_COLUMNS + j * LANES, sizeof(Lanes));
-#pragma GCC unroll 8
+        UNROLLED_EVERYWHERE
         for (u32 i = 0; i < MICRO_ROWS; ++i) {
             Lanes x = left[d * MICRO_ROWS + i] - Lanes{}; // in every lane
-#pragma GCC unroll 8
+            UNROLLED_EVERYWHERE
             for (u32 j = 0; j < ACROSS; ++j) total[i][j] = multiply_add(x, y[j], total[i][j]);
         }
     }
-#pragma GCC unroll 8
+    UNROLLED_EVERYWHERE
     for (u32 i = 0; i < MICRO_ROWS; ++i) {
-#pragma GCC unroll 8
+        UNROLLED_EVERYWHERE
         for (u32 j = 0; j < ACROSS; ++j) {
             f32 *to = sum + i * TILE + j * LANES;
             Lanes before;
@@ -112,9 +118,9 @@ template <class T> ONCE void run(const Side &, const T *values, const f32 *, i64
 ONCE void run(const Side &s, const i8 *values, const f32 *scales, i64 at, u32 count, f32 *out) {
     i8 buffer[CHUNK];
     const u8 *bytes = reinterpret_cast<const u8 *>(values);
-    const i8 *q = s.bits == 8 ? decoded<8>(bytes, (u64)at, count, buffer)
-                : s.bits == 4 ? decoded<4>(bytes, (u64)at, count, buffer)
-                              : decoded<2>(bytes, (u64)at, count, buffer);
+    const i8 *q = s.bits == 8   ? decoded<8>(bytes, (u64)at, count, buffer)
+                  : s.bits == 4 ? decoded<4>(bytes, (u64)at, count, buffer)
+                                : decoded<2>(bytes, (u64)at, count, buffer);
     for (u32 i = 0; i < count;) {
         u32 stop = (u32)(run_end((u64)at + i, (u64)at + count, s.block) - (u64)at);
         f32 scale = scales[scale_index((u64)at + i, s.block, s.shift)];
@@ -124,8 +130,10 @@ ONCE void run(const Side &s, const i8 *values, const f32 *scales, i64 at, u32 co
     }
 }
 
-// Elements outer0.. and k0.. in panels of WIDTH along the outer dim, `depth` terms each; what is past the operand is 0.
-template <class T, u32 WIDTH> ONCE void pack(const Side &s, const T *values, const f32 *scales, u32 outer0, u32 k0, u32 depth, f32 *to) {
+// Elements outer0.. and k0.. in panels of WIDTH along the outer dim, `depth` terms each; what is
+// past the operand is 0.
+template <class T, u32 WIDTH>
+ONCE void pack(const Side &s, const T *values, const f32 *scales, u32 outer0, u32 k0, u32 depth, f32 *to) {
     u32 count = s.outers - outer0 < TILE ? s.outers - outer0 : TILE;
     i64 base = s.first + (i64)outer0 * s.outer + (i64)k0 * s.depth;
     f32 line[TILE > DEPTH ? TILE : DEPTH];
@@ -134,7 +142,8 @@ template <class T, u32 WIDTH> ONCE void pack(const Side &s, const T *values, con
         for (u32 i = count; i < panels * WIDTH; ++i) line[i] = 0.0f;
         for (u32 d = 0; d < depth; ++d) {
             run(s, values, scales, base + (i64)d * s.depth, count, line);
-            for (u32 p = 0; p < panels; ++p) __builtin_memcpy(to + (p * DEPTH + d) * WIDTH, line + p * WIDTH, WIDTH * sizeof(f32));
+            for (u32 p = 0; p < panels; ++p)
+                __builtin_memcpy(to + (p * DEPTH + d) * WIDTH, line + p * WIDTH, WIDTH * sizeof(f32));
         }
         return;
     }
@@ -157,7 +166,8 @@ template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Ou
     Out *out = g.out + at * g.z.m * g.z.n;
     u32 k = g.z.k;
     alignas(64) f32 sum[TILE * TILE], x[TILE * DEPTH], y[TILE * DEPTH];
-    u32 rows = left.outers - row0 < TILE ? left.outers - row0 : TILE, columns = right.outers - col0 < TILE ? right.outers - col0 : TILE;
+    u32 rows = left.outers - row0 < TILE ? left.outers - row0 : TILE,
+        columns = right.outers - col0 < TILE ? right.outers - col0 : TILE;
     for (u32 i = 0; i < TILE * TILE; ++i) sum[i] = 0.0f;
     for (u32 k0 = 0; k0 < k; k0 += DEPTH) {
         u32 depth = k - k0 < DEPTH ? k - k0 : DEPTH;
@@ -182,9 +192,10 @@ constexpr u32 DEPTH = 32;      // terms of the sums held in shared memory
 constexpr u32 MICRO = 4;       // rows and columns that a thread computes
 constexpr u32 LINE = TILE + 1; // one word more, so that a row's terms lie in different banks
 
-// Brings elements outer0.. and k0.. to to[term][outer]; what is past the operand is 0. Neighbouring threads read
-// along the operand's unit stride.
-template <class T> DEVICE void fetch(const Side &s, const T *values, const f32 *scales, u32 outer0, u32 k0, u32 k, f32 *to) {
+// Brings elements outer0.. and k0.. to to[term][outer]; what is past the operand is 0. Neighbouring
+// threads read along the operand's unit stride.
+template <class T>
+DEVICE void fetch(const Side &s, const T *values, const f32 *scales, u32 outer0, u32 k0, u32 k, f32 *to) {
     bool along = s.outer == 1;
     for_each_in_block(TILE * DEPTH, [=](u64 at) {
         u32 p = (u32)at;
@@ -219,13 +230,14 @@ DEVICE void fetch(const Side &s, const i8 *values, const f32 *scales, u32 outer0
             u32 top = 32 - s.bits;
             for (u32 e = 0; e < 4; ++e) out[e * step] = scale * (f32)((i32)(word << (top - e * s.bits)) >> top);
         } else {
-            for (u32 e = 0; e < 4; ++e) out[e * step] = e < inside ? entry(s, values, scales, at + (i64)e * next) : 0.0f;
+            for (u32 e = 0; e < 4; ++e)
+                out[e * step] = e < inside ? entry(s, values, scales, at + (i64)e * next) : 0.0f;
         }
     });
 }
 
-// One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than 256 threads takes
-// rounds.
+// One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than
+// 256 threads takes rounds.
 template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Out> &given, u64 at, u32 row0, u32 col0) {
     SHARED(f32, left_tile, DEPTH * LINE);
     SHARED(f32, right_tile, DEPTH * LINE);
@@ -237,12 +249,12 @@ template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Ou
         // Interleaved, so that neighbouring threads read neighbouring words of shared memory.
         u32 ty = active ? part / SIDE : 0, tx = active ? part % SIDE : 0;
         f32 sum[MICRO][MICRO] = {};
-        for (u32 k0 = 0, k = parameters(given).z.k; k0 < k; k0 += DEPTH) {
+        for (u32 k0 = 0, k = reload_parameters(given).z.k; k0 < k; k0 += DEPTH) {
             sync_threads(); // the tiles of the step before may still be read
-            // The parameters anew each time: both sides' do not fit into the scalar registers.
-            const Given<A, B, Out> &l = parameters(given);
+            // Reloaded each time: both sides' parameters do not fit into the scalar registers.
+            const Given<A, B, Out> &l = reload_parameters(given);
             fetch(left_of(l, at), l.a, l.a_scales, row0, k0, k, x);
-            const Given<A, B, Out> &r = parameters(given);
+            const Given<A, B, Out> &r = reload_parameters(given);
             fetch(right_of(r, at), r.b, r.b_scales, col0, k0, k, y);
             sync_threads();
             for (u32 d = 0; d < DEPTH; ++d) {
@@ -254,22 +266,24 @@ template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Ou
                 }
             }
         }
-        const Given<A, B, Out> &g = parameters(given);
+        const Given<A, B, Out> &g = reload_parameters(given);
         Out *out = g.out + at * g.z.m * g.z.n;
         for (u32 i = 0; i < MICRO; ++i) {
             for (u32 j = 0; j < MICRO; ++j) {
                 u32 row = row0 + i * SIDE + ty, column = col0 + j * SIDE + tx;
-                if (active && row < g.z.m && column < g.z.n) out[(u64)row * g.z.n + column] = store<Out>::from(sum[i][j]);
+                if (active && row < g.z.m && column < g.z.n)
+                    out[(u64)row * g.z.n + column] = store<Out>::from(sum[i][j]);
             }
         }
     }
 }
 #endif
 
-// out[batch] = a[batch] x b[batch]: a of m x k, b of k x n by their strides, out packed; a and b are where their
-// storage begins. A block a tile (256 threads suit), any grid is right.
+// out[batch] = a[batch] x b[batch]: a of m x k, b of k x n by their strides, out packed; a and b
+// are where their storage begins. A block a tile (256 threads suit), any grid is right.
 template <class A, class B, class Out>
-__global__ void qmatmul(u64 batch, Sizes z, Strides s, i64 a_first, i64 b_first, const A *a, const f32 *a_scales, const B *b, const f32 *b_scales, Out *out) {
+__global__ void qmatmul(u64 batch, Sizes z, Strides s, i64 a_first, i64 b_first, const A *a, const f32 *a_scales,
+                        const B *b, const f32 *b_scales, Out *out) {
     Given<A, B, Out> given{batch, z, s, a_first, b_first, a, a_scales, b, b_scales, out};
     u32 down = (z.m + TILE - 1) / TILE, across = (z.n + TILE - 1) / TILE;
     for_each_row(batch * down * across, [=](u64 tile) {

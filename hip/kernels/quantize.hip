@@ -10,8 +10,9 @@ template <class T> DEVICE i32 magnitude(T x) {
 }
 DEVICE i32 larger(i32 a, i32 b) { return a > b ? a : b; }
 
-// The nearest scale of the scheme's own precision (0: f32, 1: f16, 2: bf16, 3: UE8M0, 4: UE4M3) that is neither 0
-// nor infinite. A scale that is 0, subnormal, infinite or NaN becomes the least positive normal number.
+// The nearest scale of the scheme's own precision (0: f32, 1: f16, 2: bf16, 3: UE8M0, 4: UE4M3)
+// that is neither 0 nor infinite. A scale that is 0, subnormal, infinite or NaN becomes the least
+// positive normal number.
 DEVICE f32 valid_scale(f32 scale, u32 param) {
     u32 sign = bit_cast<u32>(scale) & 0x80000000u, bits = bit_cast<u32>(scale) ^ sign;
     if (bits < 0x00800000u || bits >= 0x7f800000u) bits = 0x00800000u, sign = 0;
@@ -40,8 +41,8 @@ DEVICE f32 scale_for(i32 most, f32 range, u32 param) { return valid_scale(2.0f *
 template <class T> __global__ void quantize_extent(u64 parts, u64 n, const T *x, f32 *out) {
     for_each_row(parts, [&](u64 part) {
         u64 begin = n * part / parts, end = n * (part + 1) / parts;
-        i32 most = block_reduce_range<i32>(
-            end - begin, 0, [=](u64 i) { return magnitude(x[begin + i]); }, [](i32 a, i32 b) { return larger(a, b); });
+        i32 most = block_reduce_range<i32>(end - begin, 0, [=](u64 i) { return magnitude(x[begin + i]); },
+                                           [](i32 a, i32 b) { return larger(a, b); });
         if (threadIdx.x == 0) out[part] = bit_cast<f32>(most);
     });
 }
@@ -68,7 +69,8 @@ template <class T> __global__ void quantize_scales(u64 blocks, u64 len, f32 rang
             if (b < blocks) {
                 for (u64 i = lane; i < len; i += lanes) most = larger(most, magnitude(x[b * len + i]));
             }
-            for (u32 d = lanes / 2; d > 0; d /= 2) most = larger(most, shuffle(most, (i32)((threadIdx.x % (u32)warpSize) ^ d)));
+            for (u32 d = lanes / 2; d > 0; d /= 2)
+                most = larger(most, shuffle(most, (i32)((threadIdx.x % (u32)warpSize) ^ d)));
             if (b < blocks && lane == 0) scales[b] = scale_for(most, range, param);
         }
     }
@@ -176,9 +178,11 @@ __global__ void dequantize(u64 n, u64 first, u32 block, u32 shift, const u8 *val
     }
 }
 
-// The same of a view: row 0 of `m` names the values, counted from `first`; row 1, the scales', is 0.
+// The same of a view: row 0 of `m` names the values, counted from `first`; row 1, the scales', is
+// 0.
 template <class T>
-__global__ void dequantize_strided(u32 n, Strided<2> m, u64 first, const u8 *values, const f32 *scales, u32 bits, u32 block, u32 shift, T *out) {
+__global__ void dequantize_strided(u32 n, Strided<2> m, u64 first, const u8 *values, const f32 *scales, u32 bits,
+                                   u32 block, u32 shift, T *out) {
     for_each_strided<2>(m, n, [=](u64 i, Offsets<2> at) {
         u64 from = first + (u64)(i64)at.at[0];
         out[i] = store<T>::from(scales[scale_index(from, block, shift)] * (f32)value_at<0>(values, from, bits));
@@ -187,7 +191,8 @@ __global__ void dequantize_strided(u32 n, Strided<2> m, u64 first, const u8 *val
 
 // The values of a view, one a byte.
 __global__ void unpack_strided(u32 n, Strided<1> m, u64 first, const u8 *values, u32 bits, i8 *out) {
-    for_each_strided<1>(m, n, [=](u64 i, Offsets<1> at) { out[i] = (i8)value_at<0>(values, first + (u64)(i64)at.at[0], bits); });
+    for_each_strided<1>(
+        m, n, [=](u64 i, Offsets<1> at) { out[i] = (i8)value_at<0>(values, first + (u64)(i64)at.at[0], bits); });
 }
 
 // n values, one a byte, into words.

@@ -1,9 +1,10 @@
 // Random numbers by Philox 4x32-10 (`philox.h`).
 //
-// Element i of a tensor takes its bits from counter (group, call), key = seed: four elements a group where 32 bits
-// do for an element (group = i / 4, word i % 4), two where 64 do (group = i / 2). So a value depends on seed, call
-// and index alone, never on the launch. All arithmetic is written out and rounded step by step (no contraction, no
-// library function but sqrt): the same bits on every provider.
+// Element i of a tensor takes its bits from counter (group, call), key = seed: four elements a
+// group where 32 bits do for an element (group = i / 4, word i % 4), two where 64 do (group = i /
+// 2). So a value depends on seed, call and index alone, never on the launch. All arithmetic is
+// written out and rounded step by step (no contraction, no library function but sqrt): the same
+// bits on every provider.
 #include "philox.h"
 #include "prelude.h"
 
@@ -76,16 +77,17 @@ DEVICE f64 below(f64 x) { return next_below<f64, u64>(x, 0x8000000000000000ull);
 DEVICE f16 below(f16 x) { return next_below<f16, u16>(x, 0x8000); }
 DEVICE bf16 below(bf16 x) { return next_below<bf16, u16>(x, 0x8000); }
 
-DEVICE f32 unit(u32 word) { return product((f32)(i32)(word >> 8), 1.0f / 16777216.0f); }           // [0, 1), 24 bits
-DEVICE f64 unit(u32 high, u32 low) {                                                              // [0, 1), 53 bits
+DEVICE f32 unit(u32 word) { return product((f32)(i32)(word >> 8), 1.0f / 16777216.0f); } // [0, 1), 24 bits
+DEVICE f64 unit(u32 high, u32 low) {                                                     // [0, 1), 53 bits
     u64 bits = (u64)high << 21 | low >> 11;
     return product((f64)(i64)bits, 1.0 / 9007199254740992.0);
 }
 
 template <class T, bool FLOAT = is_float<T>::value> struct uniform;
 
-// low + u (high - low), rounded to T, and kept below `high`, which rounding may reach. Both bounds are finite in T.
-// Where their difference is not finite in C, all is computed of their halves and doubled at the end.
+// low + u (high - low), rounded to T, and kept below `high`, which rounding may reach. Both bounds
+// are finite in T. Where their difference is not finite in C, all is computed of their halves and
+// doubled at the end.
 template <class T> struct uniform<T, true> {
     using C = compute_t<T>;
     C low, span, scale, last;
@@ -147,7 +149,8 @@ template <class T> struct uniform<T, false> {
 // out[i] uniform in [low, high): floats, or floor of it for integers. low == high gives low.
 template <class T> __global__ void random_uniform(u64 n, u64 seed, u64 call, f64 low, f64 high, T *out) {
     uniform<T> distribution(low, high);
-    for_each_group<per_group<T>::value>(n, Stream{seed, call}, out, [=](const Words &words, T *y) { distribution.fill(words, y); });
+    for_each_group<per_group<T>::value>(n, Stream{seed, call}, out,
+                                        [=](const Words &words, T *y) { distribution.fill(words, y); });
 }
 
 // out[i] = 1 with probability p, else 0, from 32 bits for every type.
@@ -158,13 +161,15 @@ template <class T> __global__ void random_bernoulli(u64 n, u64 seed, u64 call, f
     u32 last = (u32)(threshold - 1); // the greatest word that counts
     Bits one = threshold == 0 ? (Bits)0 : bit_cast<Bits>(store<T>::from(1));
     for_each_group<4>(n, Stream{seed, call}, out, [=](const Words &words, T *y) {
-        for (u32 k = 0; k < 4; ++k) y[k] = bit_cast<T>((Bits)(one & (Bits)(0 - (u64)(words.w[k] <= last)))); // masked: no branch
+        for (u32 k = 0; k < 4; ++k)
+            y[k] = bit_cast<T>((Bits)(one & (Bits)(0 - (u64)(words.w[k] <= last)))); // masked: no branch
     });
 }
 
 // Box and Muller: two normals of a uniform in (0, 1] and an angle pi x, x in [-1, 1).
 
-// sin(pi x) and cos(pi x) by the polynomials on |r| <= 1/4, r = x - q / 2 (exact), and the quarter turn q.
+// sin(pi x) and cos(pi x) by the polynomials on |r| <= 1/4, r = x - q / 2 (exact), and the quarter
+// turn q.
 template <class C> DEVICE void turn(C s, C c, i32 q, C &sine, C &cosine) {
     C a = q & 1 ? c : s, b = q & 1 ? s : c;
     sine = q & 2 ? -a : a;
@@ -173,9 +178,7 @@ template <class C> DEVICE void turn(C s, C c, i32 q, C &sine, C &cosine) {
 // The powers by Horner, every step rounded.
 template <class C, u32 N> DEVICE C polynomial(const C (&coefficient)[N], C x) {
     C p = coefficient[0];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+    UNROLLED
     for (u32 k = 1; k < N; ++k) p = product(p, x) + coefficient[k];
     return p;
 }
@@ -192,10 +195,14 @@ DEVICE void sine_cosine_pi(f32 x, f32 &sine, f32 &cosine) {
 }
 DEVICE void sine_cosine_pi(f64 x, f64 &sine, f64 &cosine) {
     // Taylor: the first term left out is below 4e-19 for |r| <= 1/4.
-    constexpr f64 S[] = {7.9520540014755126e-07, -2.1915353447830217e-05, 0.00046630280576761255, -0.0073704309457143504, 0.082145886611128233,
-                         -0.59926452932079211, 2.5501640398773455, -5.1677127800499703, 3.1415926535897931};
-    constexpr f64 K[] = {-1.3878952462213771e-07, 4.3030695870329473e-06, -0.00010463810492484570, 0.0019295743094039231,
-                         -0.025806891390014061, 0.23533063035889320, -1.3352627688545895, 4.0587121264167685, -4.9348022005446790, 1.0};
+    constexpr f64 S[] = {7.9520540014755126e-07, -2.1915353447830217e-05, 0.00046630280576761255,
+                         -0.0073704309457143504, 0.082145886611128233,    -0.59926452932079211,
+                         2.5501640398773455,     -5.1677127800499703,     3.1415926535897931};
+    constexpr f64 K[] = {-1.3878952462213771e-07, 4.3030695870329473e-06,
+                         -0.00010463810492484570, 0.0019295743094039231,
+                         -0.025806891390014061,   0.23533063035889320,
+                         -1.3352627688545895,     4.0587121264167685,
+                         -4.9348022005446790,     1.0};
     f64 shifted = product(x, 2.0) + 6755399441055744.0; // 1.5 * 2^52
     i32 q = (i32)bit_cast<u64>(shifted);
     f64 r = x - product(shifted - 6755399441055744.0, 0.5);
@@ -205,7 +212,8 @@ DEVICE void sine_cosine_pi(f64 x, f64 &sine, f64 &cosine) {
 
 // log u for normal u in (0, 1]: the f32 polynomial of prelude_math.h, rounded step by step.
 DEVICE f32 logarithm(f32 u) {
-    constexpr f32 P[] = {0.070375815f, -0.11514561f, 0.11677014f, -0.12420149f, 0.14249322f, -0.16668057f, 0.20000714f, -0.24999994f, 0.3333333f};
+    constexpr f32 P[] = {0.070375815f, -0.11514561f, 0.11677014f,  -0.12420149f, 0.14249322f,
+                         -0.16668057f, 0.20000714f,  -0.24999994f, 0.3333333f};
     i32 bits = bit_cast<i32>(u);
     i32 e = (bits - 0x3f3504f3) >> 23; // u = 2^e (1 + z), 1 + z in [sqrt(1/2), sqrt(2))
     f32 z = bit_cast<f32>(bits - (e << 23)) - 1.0f;
@@ -217,7 +225,8 @@ DEVICE f32 logarithm(f32 u) {
 }
 DEVICE f64 logarithm(f64 u) {
     // log(1 + z) = 2 artanh(s), s = z / (2 + z), |s| < 0.172: its series, to 1e-19.
-    constexpr f64 P[] = {2.0 / 23, 2.0 / 21, 2.0 / 19, 2.0 / 17, 2.0 / 15, 2.0 / 13, 2.0 / 11, 2.0 / 9, 2.0 / 7, 2.0 / 5, 2.0 / 3};
+    constexpr f64 P[] = {2.0 / 23, 2.0 / 21, 2.0 / 19, 2.0 / 17, 2.0 / 15, 2.0 / 13,
+                         2.0 / 11, 2.0 / 9,  2.0 / 7,  2.0 / 5,  2.0 / 3};
     i64 bits = bit_cast<i64>(u);
     i64 e = (bits - 0x3fe6a09e667f3bcdll) >> 52;
     f64 z = bit_cast<f64>(bits - (i64)((u64)e << 52)) - 1.0;
@@ -252,7 +261,8 @@ DEVICE void box_muller(const Words &words, f64 (&z)[2]) {
     z[1] = product(radius, sine);
 }
 
-// out[i] normal with this mean and standard deviation: Box and Muller's cosine in the even, sine in the odd elements.
+// out[i] normal with this mean and standard deviation: Box and Muller's cosine in the even, sine in
+// the odd elements.
 template <class T> __global__ void random_normal(u64 n, u64 seed, u64 call, f64 mean, f64 deviation, T *out) {
     using C = compute_t<T>;
     C centre = (C)mean, scale = (C)deviation;
@@ -266,7 +276,8 @@ template <class T> __global__ void random_normal(u64 n, u64 seed, u64 call, f64 
 // out[4 i .. 4 i + 4] = Philox of counter[4 i ..] under key[2 i ..]: for the known-answer vectors.
 __global__ void philox_words(u64 n, const u32 *counter, const u32 *key, u32 *out) {
     for_each(n, [=](u64 i) {
-        Words y = philox(Words{{counter[4 * i], counter[4 * i + 1], counter[4 * i + 2], counter[4 * i + 3]}}, key[2 * i], key[2 * i + 1]);
+        Words y = philox(Words{{counter[4 * i], counter[4 * i + 1], counter[4 * i + 2], counter[4 * i + 3]}},
+                         key[2 * i], key[2 * i + 1]);
         for (u32 k = 0; k < 4; ++k) out[4 * i + k] = y.w[k];
     });
 }

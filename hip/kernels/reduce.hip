@@ -1,15 +1,15 @@
-// Reductions of a contiguous tensor seen as [outer, len, inner] over its middle dim. With inner == 1 a block takes
-// a row; otherwise neighbouring threads take neighbouring columns.
+// Reductions of a contiguous tensor seen as [outer, len, inner] over its middle dim. With inner ==
+// 1 a block takes a row; otherwise neighbouring threads take neighbouring columns.
 //
-// Where there are too few rows or columns to fill the device, the host asks for `parts` of each: out is then
-// [outer, parts, inner], and a second launch reduces the parts. The order of all sums is fixed by the launch: the same
-// bits on every run. Low-precision floats are accumulated in f32, and their parts kept in f32 too; integers wrap at
-// their own width.
+// Where there are too few rows or columns to fill the device, the host asks for `parts` of each:
+// out is then [outer, parts, inner], and a second launch reduces the parts. The order of all sums
+// is fixed by the launch: the same bits on every run. Low-precision floats are accumulated in f32,
+// and their parts kept in f32 too; integers wrap at their own width.
 #include "prelude.h"
 #include "rows.h"
 
-// A reduction: its identity, how an element enters, how two accumulators join, and how the result is read of `count`
-// elements' accumulator.
+// A reduction: its identity, how an element enters, how two accumulators join, and how the result
+// is read of `count` elements' accumulator.
 struct Sum {
     template <class A> static DEVICE A identity() { return (A)0; }
     template <class A> static DEVICE A enter(A x) { return x; }
@@ -50,8 +50,8 @@ struct Min { // NaN wins
 struct MaxAbs : Max { // wraps for the least integer, as Abs does
     template <class A> static DEVICE A enter(A x) {
         if constexpr (is_float<A>::value) return math::abs(x);
-        // Narrowed once, at the end: of a choice between narrow values NVRTC 13.0 compares what the neighbouring
-        // lane left above them.
+        // Narrowed once, at the end: of a choice between narrow values NVRTC 13.0 compares what the
+        // neighbouring lane left above them.
         else return (A)(x < (A)0 ? (wrapping_t<A>)0 - (wrapping_t<A>)x : (wrapping_t<A>)x);
     }
 };
@@ -88,7 +88,8 @@ DEVICE Part part_of(u64 index, u64 len, u64 parts) {
     return {index / parts, len * part / parts, len * (part + 1) / parts};
 }
 
-template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u64 parts, u64 count, const From *x, To *out) {
+template <class Op, class From, class To>
+DEVICE void rows(u64 rows, u64 len, u64 parts, u64 count, const From *x, To *out) {
     using A = typename accumulator<From>::type;
     auto join = [](A a, A b) { return Op::join(a, b); };
     if constexpr (ONE_THREAD) {
@@ -103,7 +104,8 @@ template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u6
                     u32 some = part.end - first < ROOM ? (u32)(part.end - first) : ROOM;
                     read_row(some, x + part.outer * len + first, room);
                     const A *values = room;
-                    result = Op::join(result, block_reduce_range<A>(some, Op::template identity<A>(), [=](u64 i) { return Op::enter(values[i]); }, join));
+                    result = Op::join(result, block_reduce_range<A>(some, Op::template identity<A>(),
+                                                                    [=](u64 i) { return Op::enter(values[i]); }, join));
                 }
             } else {
                 auto value = [=](u64 i) { return Op::enter(accumulator<From>::from(row[i])); };
@@ -112,7 +114,7 @@ template <class Op, class From, class To> DEVICE void rows(u64 rows, u64 len, u6
             out[index] = store<To>::from(Op::leave(result, count));
         });
     } else {
-        u32 width = (u32)warpSize, warps = (blockDim.x + width - 1) / width, warp = of_warp(threadIdx.x / width);
+        u32 width = (u32)warpSize, warps = (blockDim.x + width - 1) / width, warp = warp_uniform(threadIdx.x / width);
         bool alone = rows * parts >= (u64)gridDim.x * warps; // enough for a warp each, which no barrier holds up
         u32 lanes = blockDim.x - warp * width < width ? blockDim.x - warp * width : width;
         Team team = alone ? Team{threadIdx.x % width, lanes} : whole_block();
@@ -164,13 +166,13 @@ DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const F
     });
 }
 
-// Columns that a thread takes at once: 16 bytes, but no more than 4, whose accumulators and four rows ahead fit 64
-// registers.
+// Columns that a thread takes at once: 16 bytes, but no more than 4, whose accumulators and four
+// rows ahead fit 64 registers.
 template <class T> constexpr u32 SIDE_BY_SIDE = LANES<T> < 4 ? LANES<T> : 4;
 
-// The same where as many columns lie side by side within `inner`, on GPUs: of a block's threads up to 32 lie along
-// a row, each with so many columns, and the rest take rows apart, four accesses each at a time. Any block size is
-// right; past 256 threads there is nothing to do.
+// The same where as many columns lie side by side within `inner`, on GPUs: of a block's threads up
+// to 32 lie along a row, each with so many columns, and the rest take rows apart, four accesses
+// each at a time. Any block size is right; past 256 threads there is nothing to do.
 template <class Op, class From, class To>
 DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
     using A = typename accumulator<From>::type;
@@ -186,47 +188,38 @@ DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, co
         Part part = part_of(index, len, parts);
         bool mine = group < down && vector < wide;
         A total[WIDTH];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < WIDTH; ++k) total[k] = Op::template identity<A>();
         if (mine) {
-            const Vector<From, WIDTH> *from = reinterpret_cast<const Vector<From, WIDTH> *>(x + part.outer * len * inner) + vector;
+            const Vector<From, WIDTH> *from =
+                reinterpret_cast<const Vector<From, WIDTH> *>(x + part.outer * len * inner) + vector;
             auto enter = [](From v) { return Op::enter(accumulator<From>::from(v)); };
             u64 i = part.begin + group;
             while (i < part.end) {
                 A sum[WIDTH];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 k = 0; k < WIDTH; ++k) sum[k] = Op::template identity<A>();
                 u32 n = 0;
                 for (; n < SPAN && i + 3 * down < part.end; n += 4, i += 4 * down) {
-                    Vector<From, WIDTH> a = from[i * wide], b = from[(i + down) * wide], c = from[(i + 2 * down) * wide], d = from[(i + 3 * down) * wide];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                    Vector<From, WIDTH> a = from[i * wide], b = from[(i + down) * wide],
+                                        c = from[(i + 2 * down) * wide], d = from[(i + 3 * down) * wide];
+                    UNROLLED
                     for (u32 k = 0; k < WIDTH; ++k) {
-                        A four = Op::join(Op::join(enter(a.lane[k]), enter(b.lane[k])), Op::join(enter(c.lane[k]), enter(d.lane[k])));
+                        A four = Op::join(Op::join(enter(a.lane[k]), enter(b.lane[k])),
+                                          Op::join(enter(c.lane[k]), enter(d.lane[k])));
                         sum[k] = Op::join(sum[k], four);
                     }
                 }
                 for (; n < SPAN && i < part.end; ++n, i += down) {
                     Vector<From, WIDTH> a = from[i * wide];
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                    UNROLLED
                     for (u32 k = 0; k < WIDTH; ++k) sum[k] = Op::join(sum[k], enter(a.lane[k]));
                 }
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+                UNROLLED
                 for (u32 k = 0; k < WIDTH; ++k) total[k] = Op::join(total[k], sum[k]);
             }
         }
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 k = 0; k < WIDTH; ++k) {
             if (down > 1) {
                 sync_threads(); // what was there may still be read
@@ -236,7 +229,8 @@ DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, co
                     for (u32 g = 1; g < down; ++g) total[k] = Op::join(total[k], partial[g * across + lane]);
                 }
             }
-            if (group == 0 && mine) out[index * inner + vector * WIDTH + k] = store<To>::from(Op::leave(total[k], count));
+            if (group == 0 && mine)
+                out[index * inner + vector * WIDTH + k] = store<To>::from(Op::leave(total[k], count));
         }
     });
 }
@@ -244,14 +238,15 @@ DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, co
 template <class Op, class From, class To>
 DEVICE void any_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
     if constexpr (!ONE_THREAD) {
-        if (inner % SIDE_BY_SIDE<From> == 0 && past_boundary(x) == 0) return wide_columns<Op>(outer, len, inner, parts, count, x, out);
+        if (inner % SIDE_BY_SIDE<From> == 0 && past_boundary(x) == 0)
+            return wide_columns<Op>(outer, len, inner, parts, count, x, out);
     }
     columns<Op>(outer, len, inner, parts, count, x, out);
 }
 
-// out[row][part] = op over x[row][the part's share of len]. A block takes a row and part, or a warp where there
-// are as many of them as the launch has warps; any grid is right. `count`: what
-// Mean divides by. Sum, Prod, Mean, Max, Min and MaxAbs over numbers; Any and All over bools.
+// out[row][part] = op over x[row][the part's share of len]. A block takes a row and part, or a warp
+// where there are as many of them as the launch has warps; any grid is right. `count`: what Mean
+// divides by. Sum, Prod, Mean, Max, Min and MaxAbs over numbers; Any and All over bools.
 template <class Op, class T> __global__ void reduce_rows(u64 n, u64 len, u64 parts, u64 count, const T *x, T *out) {
     rows<Op>(n, len, parts, count, x, out);
 }
@@ -262,8 +257,8 @@ __global__ void reduce_rows_between(u64 n, u64 len, u64 parts, u64 count, const 
     rows<Op>(n, len, parts, count, x, out);
 }
 
-// out[outer][part][inner] = op over x[outer][the part's share of len][inner]. One thread a column and part, or as
-// wide_columns.
+// out[outer][part][inner] = op over x[outer][the part's share of len][inner]. One thread a column
+// and part, or as wide_columns.
 template <class Op, class T>
 __global__ void reduce_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const T *x, T *out) {
     any_columns<Op>(outer, len, inner, parts, count, x, out);
@@ -287,8 +282,8 @@ struct ArgMin : Min {
     }
 };
 
-// For each row and part, as reduce_rows: the extreme value, and its index within the whole row. Both outputs are
-// [rows, parts]. 0 < len < 2^31, parts <= len.
+// For each row and part, as reduce_rows: the extreme value, and its index within the whole row.
+// Both outputs are [rows, parts]. 0 < len < 2^31, parts <= len.
 template <class Op, class T>
 __global__ void arg_rows(u64 rows, u64 len, u64 parts, const T *x, T *value_out, i32 *index_out) {
     using A = compute_t<T>;
@@ -296,17 +291,15 @@ __global__ void arg_rows(u64 rows, u64 len, u64 parts, const T *x, T *value_out,
         Part part = part_of(index, len, parts);
         const T *row = x + part.outer * len + part.begin;
         u32 size = (u32)(part.end - part.begin);
-        // Twice over the row, the second time from cache: two simple loops are faster than one that carries pairs.
-        A best = block_reduce_range<A>(
-            size, Op::template identity<A>(), [=](u64 i) { return load(row[i]); }, [](A a, A b) { return Op::join(a, b); });
+        // Twice over the row, the second time from cache: two simple loops are faster than one that
+        // carries pairs.
+        A best = block_reduce_range<A>(size, Op::template identity<A>(), [=](u64 i) { return load(row[i]); },
+                                       [](A a, A b) { return Op::join(a, b); });
         bool nan = math::is_nan(best);
-        u32 first = block_reduce_range<u32>(
-            size, ~0u,
-            [=](u64 i) {
-                A v = load(row[i]);
-                return v == best || (nan && math::is_nan(v)) ? (u32)i : ~0u;
-            },
-            [](u32 a, u32 b) { return a < b ? a : b; });
+        u32 first = block_reduce_range<u32>(size, ~0u, [=](u64 i) {
+            A v = load(row[i]);
+            return v == best || (nan && math::is_nan(v)) ? (u32)i : ~0u;
+        }, [](u32 a, u32 b) { return a < b ? a : b; });
         if (threadIdx.x == 0) {
             value_out[index] = row[first];
             index_out[index] = (i32)(part.begin + first);

@@ -1,5 +1,6 @@
-// Cumulative sums, products, minima and maxima along the middle dim of contiguous [outer, len, inner]; `out` may be
-// the input. f16 and bf16 accumulate in f32. NaN spreads to all that follows it, in minima and maxima too.
+// Cumulative sums, products, minima and maxima along the middle dim of contiguous [outer, len,
+// inner]; `out` may be the input. f16 and bf16 accumulate in f32. NaN spreads to all that follows
+// it, in minima and maxima too.
 #include "rows.h"
 
 struct CumSum {
@@ -25,13 +26,15 @@ struct CumMax {
     template <class C> static DEVICE C apply(C a, C b) { return math::max(a, b); }
 };
 
-// The scan of `value` over the threads of this warp up to and including this one. Blocks are whole warps.
+// The scan of `value` over the threads of this warp up to and including this one. Blocks are whole
+// warps.
 template <class Op, class C> DEVICE C warp_scan(C value) {
     u32 lane = threadIdx.x % (u32)warpSize;
-#pragma unroll
+    UNROLLED
     for (u32 distance = 1; distance < 64; distance *= 2) {
         if (distance < (u32)warpSize) {
-            u32 place = anew(lane); // AMD's compiler would keep the comparisons' masks through a kernel's loops
+            u32 place =
+                recompute_from(lane); // AMD's compiler would keep the comparisons' masks through a kernel's loops
             C other = shuffle(value, (i32)((place - distance) % (u32)warpSize));
             if (place >= distance) value = Op::apply(other, value);
         }
@@ -39,8 +42,8 @@ template <class Op, class C> DEVICE C warp_scan(C value) {
     return value;
 }
 
-// Rows that one thread takes side by side: each step of a scan waits for the one before, but not for those of other
-// rows.
+// Rows that one thread takes side by side: each step of a scan waits for the one before, but not
+// for those of other rows.
 constexpr u32 ROWS = 8;
 
 template <class Op, u32 COUNT, class T> DEVICE void scan_rows(u64 len, const T *x, T *out) {
@@ -55,8 +58,8 @@ template <class Op, u32 COUNT, class T> DEVICE void scan_rows(u64 len, const T *
     }
 }
 
-// One row by the threads of a block: a step takes blockDim.x * PER elements; each thread scans PER neighbours, the
-// block their totals.
+// One row by the threads of a block: a step takes blockDim.x * PER elements; each thread scans PER
+// neighbours, the block their totals.
 template <class Op, class T> DEVICE void scan_row(u64 len, const T *x, T *out) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) {
@@ -92,15 +95,18 @@ template <class Op, class T> DEVICE void scan_row(u64 len, const T *x, T *out) {
     }
 }
 
-// Columns side by side that one thread takes: neighbouring threads take neighbouring columns on a GPU.
+// Columns side by side that one thread takes: neighbouring threads take neighbouring columns on a
+// GPU.
 constexpr u32 TILE = ONE_THREAD ? 64 : 1;
 
-// inner == 1: a block a row (launched for `outer` rows of len). Else: launched for outer * inner elements.
+// inner == 1: a block a row (launched for `outer` rows of len). Else: launched for outer * inner
+// elements.
 template <class Op, class T> __global__ void scan(u64 outer, u64 len, u64 inner, const T *x, T *out) {
     using C = compute_t<T>;
     if (inner == 1) {
         u64 groups = ONE_THREAD ? outer / ROWS : 0;
-        if (ONE_THREAD) for_each_row(groups, [=](u64 g) { scan_rows<Op, ROWS>(len, x + g * ROWS * len, out + g * ROWS * len); });
+        if (ONE_THREAD)
+            for_each_row(groups, [=](u64 g) { scan_rows<Op, ROWS>(len, x + g * ROWS * len, out + g * ROWS * len); });
         x += groups * ROWS * len, out += groups * ROWS * len;
         for_each_row(outer - groups * ROWS, [=](u64 row) { scan_row<Op>(len, x + row * len, out + row * len); });
         return;
@@ -124,19 +130,21 @@ template <class Op, class T> __global__ void scan(u64 outer, u64 len, u64 inner,
 
 // ---------------------------------------------------------------- long rows, each by many blocks
 
-// Tiles of a row, each taken by a block, in the manner of decoupled look-back (Merrill and Garland 2016,
-// "Single-pass Parallel Prefix Scan with Decoupled Look-back"). A block takes the next tile, scans it in registers,
-// and publishes its total. Groups of blockDim.x tiles publish theirs too. What lies ahead of a tile is made of the
-// totals of the groups before and of the tiles before it in its group: the same sums in every run, and no total waits
-// for a chain of others. A block does not wait idly either. It keeps a tile's results in shared memory, publishes the
-// next tile's total and asks for the elements of the one after; by then the totals that the first one needs are there
+// Tiles of a row, each taken by a block, in the manner of decoupled look-back (Merrill and Garland
+// 2016, "Single-pass Parallel Prefix Scan with Decoupled Look-back"). A block takes the next tile,
+// scans it in registers, and publishes its total. Groups of blockDim.x tiles publish theirs too.
+// What lies ahead of a tile is made of the totals of the groups before and of the tiles before it
+// in its group: the same sums in every run, and no total waits for a chain of others. A block does
+// not wait idly either. It keeps a tile's results in shared memory, publishes the next tile's total
+// and asks for the elements of the one after; by then the totals that the first one needs are there
 // (H200, sum of 2^24 f32: 41.5 us; 56 if a block waits at each tile; a copy 34.5).
 //
-// A tile's own total is of its elements alone: where it overflows though the running result does not (zeros followed
-// by a product beyond the type, great terms of both signs), what follows is infinite or NaN.
+// A tile's own total is of its elements alone: where it overflows though the running result does
+// not (zeros followed by a product beyond the type, great terms of both signs), what follows is
+// infinite or NaN.
 
-// A published value is one word for each 32 bits of it, with a 1 above them. A word is read and written whole, so
-// that no fence is needed; until it is published it is 0.
+// A published value is one word for each 32 bits of it, with a 1 above them. A word is read and
+// written whole, so that no fence is needed; until it is published it is 0.
 DEVICE void publish_word(u64 *at, u64 word) {
 #if COMPILER_AMD
     __hip_atomic_store(at, word, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -196,8 +204,8 @@ template <class C> struct Published {
 
 // The most threads of a block that scans tiles.
 constexpr u32 BLOCK = 256;
-// The most elements of a tile that a thread has, in shared memory too: most AMD GPUs have less of it for each block
-// of a compute unit.
+// The most elements of a tile that a thread has, in shared memory too: most AMD GPUs have less of
+// it for each block of a compute unit.
 #if COMPILER_NVIDIA
 constexpr u32 MOST = 32;
 #else
@@ -216,8 +224,8 @@ struct Place {
 template <class Op, class T> struct Tiles {
     using C = compute_t<T>;
     static constexpr u32 WIDTH = LANES<T>, WORDS = Published<C>::WORDS;
-    // A thread's accesses of 16 bytes of a tile; of wide types, whose elements take more registers, half as many
-    // elements.
+    // A thread's accesses of 16 bytes of a tile; of wide types, whose elements take more registers,
+    // half as many elements.
     static constexpr u32 STEPS = MOST / WIDTH < MOST / 4 ? MOST / WIDTH : MOST / 4;
     using Piece = Vector<T, WIDTH>;
     using Sums = Vector<C, WIDTH>;
@@ -242,8 +250,8 @@ template <class Op, class T> struct Tiles {
     DEVICE u64 *tile(const Place &p, u32 t) const { return p.row + (u64)t * WORDS; }
     DEVICE u64 *group(const Place &p, u32 g) const { return p.row + ((u64)count + g) * WORDS; }
 
-    // This thread's first element of a tile, in its step `s`: the pieces of a warp's threads lie side by side, and
-    // its steps too.
+    // This thread's first element of a tile, in its step `s`: the pieces of a warp's threads lie
+    // side by side, and its steps too.
     DEVICE u32 at(u32 s) const {
         u32 warp = threadIdx.x / (u32)warpSize, lane = threadIdx.x % (u32)warpSize;
         return ((warp * STEPS + s) * (u32)warpSize + lane) * WIDTH;
@@ -252,12 +260,12 @@ template <class Op, class T> struct Tiles {
     DEVICE void read(const Place &p, Piece (&pieces)[STEPS]) const {
         const T *from = x + p.first;
         bool whole = p.left == size && past_boundary(from) == 0;
-#pragma unroll
+        UNROLLED
         for (u32 s = 0; s < STEPS; ++s) {
             if (whole) {
                 pieces[s] = vector_at<WIDTH>(from, at(s));
             } else {
-#pragma unroll
+                UNROLLED
                 for (u32 k = 0; k < WIDTH; ++k) {
                     u32 i = at(s) + k;
                     pieces[s].lane[k] = i < p.left ? from[i] : store<T>::from(Op::template identity<C>());
@@ -265,21 +273,22 @@ template <class Op, class T> struct Tiles {
             }
         }
     }
-    // What lies `ahead` of the tile, joined with the thread's own sums, which the block holds [STEPS][BLOCK].
+    // What lies `ahead` of the tile, joined with the thread's own sums, which the block holds
+    // [STEPS][BLOCK].
     DEVICE void write(const Place &p, C ahead, const Sums *held) const {
         T *to = out + p.first;
         if (p.left == size && past_boundary(to) == 0) {
-#pragma unroll
+            UNROLLED
             for (u32 s = 0; s < STEPS; ++s) {
                 Sums own = held[s * BLOCK + threadIdx.x];
                 Piece piece;
-#pragma unroll
+                UNROLLED
                 for (u32 k = 0; k < WIDTH; ++k) piece.lane[k] = store<T>::from(Op::apply(ahead, own.lane[k]));
                 vector_at<WIDTH>(to, at(s)) = piece;
             }
         } else {
             for (u32 s = 0; s < STEPS; ++s) {
-#pragma unroll 1
+                ROLLED
                 for (u32 k = 0; k < WIDTH; ++k) {
                     u32 i = at(s) + k;
                     if (i < p.left) to[i] = store<T>::from(Op::apply(ahead, held[s * BLOCK + threadIdx.x].lane[k]));
@@ -292,14 +301,15 @@ template <class Op, class T> struct Tiles {
         SHARED(C, totals, BLOCK / 32);
         u32 warp = threadIdx.x / (u32)warpSize, lane = threadIdx.x % (u32)warpSize, warps = blockDim.x / (u32)warpSize;
         C scanned[STEPS], running = Op::template identity<C>(), before[STEPS];
-#pragma unroll
+        UNROLLED
         for (u32 s = 0; s < STEPS; ++s) {
             sums[s].lane[0] = load(pieces[s].lane[0]);
-#pragma unroll
-            for (u32 k = 1; k < WIDTH; ++k) sums[s].lane[k] = Op::apply(sums[s].lane[k - 1], (C)load(pieces[s].lane[k]));
+            UNROLLED
+            for (u32 k = 1; k < WIDTH; ++k)
+                sums[s].lane[k] = Op::apply(sums[s].lane[k - 1], (C)load(pieces[s].lane[k]));
             scanned[s] = warp_scan<Op>(sums[s].lane[WIDTH - 1]);
         }
-#pragma unroll
+        UNROLLED
         for (u32 s = 0; s < STEPS; ++s) {
             C previous = shuffle(scanned[s], (i32)((lane - 1) % (u32)warpSize));
             before[s] = lane == 0 ? running : Op::apply(running, previous);
@@ -312,10 +322,10 @@ template <class Op, class T> struct Tiles {
             if (w == warp) ahead = total;
             total = Op::apply(total, totals[w]);
         }
-#pragma unroll
+        UNROLLED
         for (u32 s = 0; s < STEPS; ++s) {
             before[s] = Op::apply(ahead, before[s]);
-#pragma unroll
+            UNROLLED
             for (u32 k = 0; k < WIDTH; ++k) sums[s].lane[k] = Op::apply(before[s], sums[s].lane[k]);
         }
         return total;
@@ -344,9 +354,9 @@ template <class Op, class T> struct Tiles {
     }
 };
 
-// Rows of `len` elements, by any number of blocks. They take tiles in order: the tiles that a block waits for have
-// been taken by blocks that run. `state`, which begins as zeros, is the number of tiles taken, followed by what each
-// row's tiles and groups publish.
+// Rows of `len` elements, by any number of blocks. They take tiles in order: the tiles that a block
+// waits for have been taken by blocks that run. `state`, which begins as zeros, is the number of
+// tiles taken, followed by what each row's tiles and groups publish.
 template <class Op, class T>
 __global__ __launch_bounds__(BLOCK, 2) void scan_tiles(u64 outer, u64 len, const T *x, u64 *state, T *out) {
     using Scan = Tiles<Op, T>;
@@ -380,7 +390,7 @@ __global__ __launch_bounds__(BLOCK, 2) void scan_tiles(u64 outer, u64 len, const
             }
             tiles.publish_group(now, total);
             if (holds) tiles.write(before, tiles.ahead(before), held);
-#pragma unroll
+            UNROLLED
             for (u32 s = 0; s < Scan::STEPS; ++s) held[s * BLOCK + threadIdx.x] = sums[s];
             before = now;
             if (ticket >= all) break;

@@ -1,10 +1,9 @@
-// Softmax and its logarithm, along rows ([rows, len]) or columns ([outer, len, inner]); contiguous tensors; `out`
-// may be an input. f16 and bf16 are summed in f32. A row that holds NaN or +inf, or nothing but -inf, gives NaN, as
-// the formula does; the masked kernel gives zeros where nothing is greater than -inf.
+// Softmax and its logarithm, along rows ([rows, len]) or columns ([outer, len, inner]); contiguous
+// tensors; `out` may be an input. f16 and bf16 are summed in f32. A row that holds NaN or +inf, or
+// nothing but -inf, gives NaN, as the formula does; the masked kernel gives zeros where nothing is
+// greater than -inf.
 #include "prelude.h"
 #include "rows.h"
-
-template <class C> constexpr C INFINITE = (C)__builtin_inff();
 
 // The sum of exp(x - max) over the elements seen so far, and max.
 template <class C> struct Sum {
@@ -19,14 +18,6 @@ struct Combine {
         return Sum<C>{top, left + right};
     }
 };
-// NaN may lose here: it comes back with the sum.
-struct Larger {
-    template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
-};
-struct Plus {
-    template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
-};
-
 // What is written, from x - max and the sum of exp(x - max); x is what `read` makes of an element.
 struct Normal {
     template <class C> static DEVICE C read(C x) { return x; }
@@ -43,13 +34,15 @@ struct Negative : Normal {
 };
 struct Logarithm {
     template <class C> static DEVICE C read(C x) { return x; }
-    template <class C> static DEVICE C factor(Sum<C> s) { return s.max == INFINITE<C> ? s.max - s.max : math::log(s.sum); }
+    template <class C> static DEVICE C factor(Sum<C> s) {
+        return s.max == INFINITE<C> ? s.max - s.max : math::log(s.sum);
+    }
     template <class C> static DEVICE C apply(C shifted, C factor) { return shifted - factor; }
     static constexpr bool EXPONENTIAL = false, MASKED = false;
 };
 
-// The sum of exp(x - max), on the CPU: exponentials and sums vectorise better apart (1.0 against 1.5 ns an element
-// with AVX2).
+// The sum of exp(x - max), on the CPU: exponentials and sums vectorise better apart (1.0 against
+// 1.5 ns an element with AVX2).
 template <class Kind, class T, class C> DEVICE C exponential_sum(u64 len, const T *x, C max) {
     constexpr u64 CHUNK = 512;
     C total = (C)0, e[CHUNK];
@@ -101,7 +94,8 @@ template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *o
         row.write(out, [&](u64, C v) { return Kind::EXPONENTIAL ? v * factor : Kind::apply(v - s.max, factor); });
     } else {
         Sum<C> s{lowest, (C)0};
-        for_each_of_row(whole_block(), len, [&](u64, T v) { s = Combine()(s, Sum<C>{Kind::read((C)load(v)), (C)1}); }, x);
+        for_each_of_row(whole_block(), len, [&](u64, T v) { s = Combine()(s, Sum<C>{Kind::read((C)load(v)), (C)1}); },
+                        x);
         s = block_reduce(s, Combine());
         if (Kind::MASKED && s.max == lowest) s.max = (C)0;
         C factor = Kind::factor(s), max = s.max;
@@ -122,7 +116,8 @@ template <class T> __global__ void log_softmax_rows(u64 rows, u64 len, const T *
     for_each_row(rows, [=](u64 row) { softmax_row<Logarithm>(len, x + row * len, out + row * len); });
 }
 
-// Columns side by side that one thread takes: neighbouring threads take neighbouring columns on a GPU.
+// Columns side by side that one thread takes: neighbouring threads take neighbouring columns on a
+// GPU.
 constexpr u32 TILE = ONE_THREAD ? 64 : 1;
 
 // f(first element, columns) for each tile of columns of [outer, len, inner].
@@ -200,7 +195,8 @@ template <class T> __global__ void log_softmax_columns(u64 outer, u64 len, u64 i
     softmax_columns_of<Logarithm>(outer, len, inner, x, out);
 }
 
-// Gradients, from the output y and its gradient g: y (g - sum(g y)), and g - exp(y) sum(g) for the logarithm.
+// Gradients, from the output y and its gradient g: y (g - sum(g y)), and g - exp(y) sum(g) for the
+// logarithm.
 struct NormalGradient {
     template <class C> static DEVICE C term(C y, C g) { return y * g; }
     template <class C> static DEVICE C apply(C y, C g, C sum) { return y * (g - sum); }
@@ -220,7 +216,8 @@ template <class Kind, class T> DEVICE void gradient_rows(u64 rows, u64 len, cons
             for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Kind::apply(load(a[i]), load(g[i]), sum)); });
         } else {
             C sum = (C)0;
-            for_each_of_row(whole_block(), len, [&](u64, T v, T d) { sum += Kind::term((C)load(v), (C)load(d)); }, a, g);
+            for_each_of_row(whole_block(), len, [&](u64, T v, T d) { sum += Kind::term((C)load(v), (C)load(d)); }, a,
+                            g);
             sum = block_reduce(sum, Plus());
             map_row(len, to, [=](u64, C v, C d) { return Kind::apply(v, d, sum); }, a, g);
         }
@@ -233,11 +230,14 @@ template <class T> __global__ void log_softmax_rows_backward(u64 rows, u64 len, 
     gradient_rows<LogarithmGradient>(rows, len, y, grad, out);
 }
 
-template <class Kind, class T> DEVICE void gradient_columns(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
+template <class Kind, class T>
+DEVICE void gradient_columns(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
     using C = compute_t<T>;
     for_each_tile(outer, len, inner, [=](u64 first, u32 columns) {
         C sum[TILE];
-        sum_columns(len, columns, sum, [&](u64 i, u32 j) { return Kind::term(load(y[first + i * inner + j]), load(grad[first + i * inner + j])); });
+        sum_columns(len, columns, sum, [&](u64 i, u32 j) {
+            return Kind::term(load(y[first + i * inner + j]), load(grad[first + i * inner + j]));
+        });
         for (u64 i = 0; i < len; ++i) {
             INDEPENDENT
             for (u32 j = 0; j < columns; ++j) {
@@ -247,9 +247,11 @@ template <class Kind, class T> DEVICE void gradient_columns(u64 outer, u64 len, 
         }
     });
 }
-template <class T> __global__ void softmax_columns_backward(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
+template <class T>
+__global__ void softmax_columns_backward(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
     gradient_columns<NormalGradient>(outer, len, inner, y, grad, out);
 }
-template <class T> __global__ void log_softmax_columns_backward(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
+template <class T>
+__global__ void log_softmax_columns_backward(u64 outer, u64 len, u64 inner, const T *y, const T *grad, T *out) {
     gradient_columns<LogarithmGradient>(outer, len, inner, y, grad, out);
 }

@@ -1,11 +1,10 @@
 // Stable sorts of the rows of contiguous [rows, len], with each element's place in its row (i32).
 //
-// Elements become unsigned keys of their own width that stand in the order asked for (floats in IEEE's total order:
-// -NaN,
-// -inf .. -0, 0 .. inf, NaN), and a key with its index becomes one pair: no two pairs are equal, so any sort of them is
-// stable. Rows of at most TILE elements are sorted by one block. Longer ones are sorted tile by tile and their
-// sorted runs merged two by two; equal shares of each merge are found by bisection, so that one long row occupies
-// the whole device.
+// Elements become unsigned keys of their own width that stand in the order asked for (floats in
+// IEEE's total order: -NaN, -inf .. -0, 0 .. inf, NaN), and a key with its index becomes one pair:
+// no two pairs are equal, so any sort of them is stable. Rows of at most TILE elements are sorted
+// by one block. Longer ones are sorted tile by tile and their sorted runs merged two by two; equal
+// shares of each merge are found by bisection, so that one long row occupies the whole device.
 #include "prelude.h"
 
 // `flags`: how a key is made of an element's bits.
@@ -55,8 +54,9 @@ template <> struct pair<u64> {
 };
 template <class U> using pair_t = typename pair<U>::type;
 
-// Sorts what lies in order of the index: `pairs`, with room for as many in `spare`. One thread's work: by insertion
-// if there are few, otherwise by the key's bytes from the lowest, those that are the same everywhere left out.
+// Sorts what lies in order of the index: `pairs`, with room for as many in `spare`. One thread's
+// work: by insertion if there are few, otherwise by the key's bytes from the lowest, those that are
+// the same everywhere left out.
 template <class U> DEVICE void sort_serially(u32 count, pair_t<U> *pairs, pair_t<U> *spare) {
     using P = pair_t<U>;
     if (count <= 32) {
@@ -89,8 +89,8 @@ template <class U> DEVICE void sort_serially(u32 count, pair_t<U> *pairs, pair_t
     }
 }
 
-// Sorts `count` pairs in shared memory by the block's threads: a bitonic network over the next power of two, of
-// which what is past `count` holds pairs after all others.
+// Sorts `count` pairs in shared memory by the block's threads: a bitonic network over the next
+// power of two, of which what is past `count` holds pairs after all others.
 template <class P> DEVICE void sort_together(u32 size, P *pairs) {
     for (u32 run = 2; run <= size; run *= 2) {
         for (u32 distance = run / 2; distance > 0; distance /= 2) {
@@ -109,8 +109,8 @@ template <class P> DEVICE void sort_together(u32 size, P *pairs) {
     sync_threads();
 }
 
-// Loads x[0..count) as pairs whose indices start at `start`, sorts them by the block and hands each to put(place,
-// pair).
+// Loads x[0..count) as pairs whose indices start at `start`, sorts them by the block and hands each
+// to put(place, pair).
 template <class U, class F> DEVICE void sort_tile(u32 count, u64 start, u32 flags, const U *x, F put) {
     using P = pair_t<U>;
     SHARED(P, pairs, TILE);
@@ -141,8 +141,8 @@ template <class U> __global__ void sort_rows(u64 rows, u64 len, u32 flags, const
     });
 }
 
-// Every `tile` elements of each row sorted into `pairs`. Where a block is one thread a tile may be of any size, and
-// is sorted with the help of `spare`; elsewhere it is at most TILE.
+// Every `tile` elements of each row sorted into `pairs`. Where a block is one thread a tile may be
+// of any size, and is sorted with the help of `spare`; elsewhere it is at most TILE.
 template <class U>
 __global__ void sort_tiles(u64 rows, u64 len, u64 tile, u32 flags, const U *x, pair_t<U> *spare, pair_t<U> *pairs) {
     using P = pair_t<U>;
@@ -163,8 +163,8 @@ __global__ void sort_tiles(u64 rows, u64 len, u64 tile, u32 flags, const U *x, p
 // What one thread merges at a time.
 constexpr u32 SHARE = ONE_THREAD ? 4096 : 16;
 
-// Sorted runs of `run` elements in each row of `x` merged two by two into `out`. Launched for rows * ceil(len / 16)
-// items.
+// Sorted runs of `run` elements in each row of `x` merged two by two into `out`. Launched for rows
+// * ceil(len / 16) items.
 template <class U> __global__ void sort_merge(u64 rows, u64 len, u64 run, const pair_t<U> *x, pair_t<U> *out) {
     using P = pair_t<U>;
     // A share never crosses the end of two runs: each two have shares of their own.
@@ -178,7 +178,8 @@ template <class U> __global__ void sort_merge(u64 rows, u64 len, u64 run, const 
         if (begin >= left + right) return;
         u64 count = left + right - begin < SHARE ? left + right - begin : SHARE;
         const P *a = x + row * len + start, *b = a + left;
-        // How many of the first `begin` come from a: the least i such that b[begin - i - 1] is before a[i].
+        // How many of the first `begin` come from a: the least i such that b[begin - i - 1] is
+        // before a[i].
         u64 low = begin > right ? begin - right : 0, high = begin < left ? begin : left;
         while (low < high) {
             u64 middle = (low + high) / 2;

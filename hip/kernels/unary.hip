@@ -3,19 +3,17 @@
 #include "functors.h"
 #include "rows.h"
 
-// As map_contiguous, two elements computed after the other two: eight logarithms abreast take more registers than
-// all waves have.
+// As map_contiguous, two elements computed after the other two: eight logarithms abreast take more
+// registers than all waves have.
 template <class Op, class T> DEVICE void map_by_twos(u64 n, const T *x, T *out) {
     constexpr u32 WIDTH = LANES<T>;
     u64 vectors = n / WIDTH;
     for_each(vectors, [=](u64 v) {
         Vector<T, WIDTH> from = reinterpret_cast<const Vector<T, WIDTH> *>(x)[v], to;
         compute_t<T> last{};
-#if !COMPILER_HOST
-#pragma unroll
-#endif
+        UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) {
-            if (j != 0 && j % 2 == 0) from = anew(from, last);
+            if (j != 0 && j % 2 == 0) from = recompute_after(last, from);
             last = Op::apply(load(from.lane[j]));
             to.lane[j] = store<T>::from(last);
         }
@@ -39,7 +37,8 @@ template <class Op, class T> __global__ void unary_strided(u32 n, Strided<1> m, 
 }
 
 // out = op(x, p, q): as unary_contiguous.
-template <class Op, class T> __global__ void unary2_contiguous(u64 n, const T *x, compute_t<T> p, compute_t<T> q, T *out) {
+template <class Op, class T>
+__global__ void unary2_contiguous(u64 n, const T *x, compute_t<T> p, compute_t<T> q, T *out) {
     map_contiguous(n, out, [=](compute_t<T> v) { return Op::apply(v, p, q); }, x);
 }
 

@@ -1,12 +1,13 @@
-// What a GPU compiler has built in, for kernels that the host's C++ compiler builds for the CPU device. Every such
-// translation unit includes it before the kernels, in the same namespace; it includes nothing.
+// What a GPU compiler has built in, for kernels that the host's C++ compiler builds for the CPU
+// device. Every such translation unit includes it before the kernels, in the same namespace; it
+// includes nothing.
 //
-// Native: a block is one thread. Lockstep (HIP_CPU_LOCKSTEP): a block has all its threads, each a coroutine of the CPU
-// device's, which schedules them through the hooks below.
+// Native: a block is one thread. Lockstep (HIP_CPU_LOCKSTEP): a block has all its threads, each a
+// coroutine of the CPU device's, which schedules them through the hooks below.
 #pragma once
 
-// Kept out of the loop over blocks: inlined there, gcc loses track of the pointers. Everything that a kernel calls is
-// inlined into it: a loop with a call in it isn't vectorised.
+// Kept out of the loop over blocks: inlined there, gcc loses track of the pointers. Everything that
+// a kernel calls is inlined into it: a loop with a call in it isn't vectorised.
 #define __global__ __attribute__((noinline, flatten))
 #define __device__
 #define __host__
@@ -19,7 +20,8 @@ struct dim3 {
     unsigned x, y, z;
 };
 
-// What the CPU device tells a launch, and in lockstep what a kernel asks of it: laid out as in the device's abi.rs.
+// What the CPU device tells a launch, and in lockstep what a kernel asks of it: laid out as in the
+// device's abi.rs.
 struct hip_cpu_launch {
     dim3 grid, block_dim;
     unsigned long long first, count; // the blocks to run, counted x first
@@ -32,7 +34,8 @@ struct hip_cpu_launch {
     void (*shuffle)(const void *site, const void *in, void *out, unsigned bytes, int source);
     unsigned long long (*ballot)(const void *site, int predicate);
     const void *arguments; // as in AMD's kernarg segment: one after the other, each at its type's alignment
-    // Native only: memory that belongs to the calling thread, 64-byte aligned. The next call may return the same.
+    // Native only: memory that belongs to the calling thread, 64-byte aligned. The next call may
+    // return the same.
     void *(*scratch)(unsigned long long bytes);
 };
 
@@ -47,7 +50,8 @@ static const hip_cpu_launch *hip_cpu_now;
 #define warpSize ((int)hip_cpu_now->wave)
 #define hip_cpu_lane (hip_cpu_now->lane)
 
-// Never inlined, and their calls not duplicated: the return address tells the calls in a kernel apart.
+// Never inlined, and their calls not duplicated: the return address tells the calls in a kernel
+// apart.
 #ifdef __clang__
 #define HIP_CPU_CALL __attribute__((noinline, noduplicate, unused)) static
 #else
@@ -62,9 +66,12 @@ HIP_CPU_CALL unsigned long long hip_cpu_ballot(int predicate) {
 }
 HIP_CPU_INLINE void __syncthreads() { hip_cpu_sync(); }
 HIP_CPU_INLINE unsigned long long __ballot(int predicate) { return hip_cpu_ballot(predicate); }
-#define HIP_CPU_SHARED(T, name, count)                                                                             \
-    static char name##_key;                                                                                        \
-    T(&name)[count] = *reinterpret_cast<T(*)[count]>(hip_cpu_now->shared(&name##_key, sizeof(T) * (count), alignof(T), #name))
+// clang-format off: it takes the reference for a call
+#define HIP_CPU_SHARED(T, name, count)                                                                 \
+    static char name##_key;                                                                            \
+    T(&name)[count] = *reinterpret_cast<T(*)[count]>(                                                  \
+        hip_cpu_now->shared(&name##_key, sizeof(T) * (count), alignof(T), #name))
+// clang-format on
 #define __shared__ static
 #define HIP_DYNAMIC_SHARED(T, name) T *const name = reinterpret_cast<T *>(hip_cpu_now->dynamic_shared);
 
@@ -82,7 +89,9 @@ static constexpr int hip_cpu_lane = 0;
 
 HIP_CPU_INLINE void __syncthreads() {}
 HIP_CPU_INLINE unsigned long long __ballot(int predicate) { return predicate != 0; }
-HIP_CPU_INLINE void hip_cpu_shuffle(const void *in, void *out, unsigned bytes, int) { __builtin_memcpy(out, in, bytes); }
+HIP_CPU_INLINE void hip_cpu_shuffle(const void *in, void *out, unsigned bytes, int) {
+    __builtin_memcpy(out, in, bytes);
+}
 #define HIP_CPU_SHARED(T, name, count) T name[count]
 #define __shared__ static __thread
 #define HIP_DYNAMIC_SHARED(T, name) T *const name = reinterpret_cast<T *>(hip_cpu_dynamic_shared);
@@ -115,7 +124,8 @@ HIP_CPU_INLINE int __all(int predicate) { return __ballot(predicate == 0) == 0; 
 HIP_CPU_INLINE void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 HIP_CPU_INLINE void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// Blocks run on several cores: atomics are real. The bits are compared, so that a NaN ends the loop too.
+// Blocks run on several cores: atomics are real. The bits are compared, so that a NaN ends the loop
+// too.
 template <unsigned long long BYTES> struct hip_cpu_word;
 template <> struct hip_cpu_word<4> {
     using type = unsigned int;
@@ -138,7 +148,8 @@ template <class T, class F> HIP_CPU_INLINE T hip_cpu_atomic(T *address, F next) 
 template <class T> struct hip_cpu_same {
     using type = T;
 };
-template <class T> using hip_cpu_plain = typename hip_cpu_same<T>::type; // not deduced: atomicAdd(float *, double) adds a float
+template <class T>
+using hip_cpu_plain = typename hip_cpu_same<T>::type; // not deduced: atomicAdd(float *, double) adds a float
 template <class T> HIP_CPU_INLINE T atomicAdd(T *a, hip_cpu_plain<T> x) {
     return hip_cpu_atomic(a, [=](T old) { return (T)(old + x); });
 }

@@ -1,5 +1,5 @@
-// Ends a translation unit of kernels: how the CPU device calls one through a table. In the kernels' own namespace, so
-// that no two translation units share an instantiation.
+// Ends a translation unit of kernels: how the CPU device calls one through a table. In the kernels'
+// own namespace, so that no two translation units share an instantiation.
 #pragma once
 
 struct hip_cpu_entry {
@@ -38,9 +38,10 @@ template <class... P, void (*KERNEL)(P...)> struct hip_cpu_kernel<void (*)(P...)
 #endif
     }
 };
-template <class... P, void (*KERNEL)(P...)> constexpr unsigned hip_cpu_kernel<void (*)(P...), KERNEL>::layout[sizeof...(P) + 1][2];
+template <class... P, void (*KERNEL)(P...)>
+constexpr unsigned hip_cpu_kernel<void (*)(P...), KERNEL>::layout[sizeof...(P) + 1][2];
 
-#define HIP_CPU_KERNEL(name, ...)                                                                              \
-    {name, hip_cpu_kernel<decltype(&__VA_ARGS__), &__VA_ARGS__>::run,                                          \
-     sizeof(hip_cpu_kernel<decltype(&__VA_ARGS__), &__VA_ARGS__>::layout) / sizeof(unsigned[2]) - 1,           \
+#define HIP_CPU_KERNEL(name, ...)                                                                    \
+    {name, hip_cpu_kernel<decltype(&__VA_ARGS__), &__VA_ARGS__>::run,                                \
+     sizeof(hip_cpu_kernel<decltype(&__VA_ARGS__), &__VA_ARGS__>::layout) / sizeof(unsigned[2]) - 1, \
      hip_cpu_kernel<decltype(&__VA_ARGS__), &__VA_ARGS__>::layout}

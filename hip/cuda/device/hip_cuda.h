@@ -1,5 +1,5 @@
-// What hipRTC's compiler has built in and NVRTC spells otherwise. Read ahead of every program; nothing else differs for a kernel
-// that prelude.h does not see to.
+// What hipRTC's compiler has built in and NVRTC spells otherwise. NVRTC reads this ahead of every
+// program; prelude.h sees to the other differences.
 #pragma once
 
 #define __builtin_memcpy(to, from, bytes) memcpy(to, from, bytes)

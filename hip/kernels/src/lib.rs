@@ -15,11 +15,17 @@ pub use table::{Family, Functor, Param, Rule, Template, families, family_of};
 /// What the kernel sources include: the file names and texts of the headers.
 pub const HEADERS: &[(&str, &str)] = &[
     ("prelude.h", include_str!("../prelude.h")),
+    ("prelude_compiler.h", include_str!("../prelude_compiler.h")),
     ("prelude_convert.h", include_str!("../prelude_convert.h")),
+    ("prelude_device.h", include_str!("../prelude_device.h")),
     ("prelude_map.h", include_str!("../prelude_map.h")),
     ("prelude_math.h", include_str!("../prelude_math.h")),
+    ("prelude_ranges.h", include_str!("../prelude_ranges.h")),
     ("prelude_reduce.h", include_str!("../prelude_reduce.h")),
+    ("prelude_registers.h", include_str!("../prelude_registers.h")),
+    ("prelude_types.h", include_str!("../prelude_types.h")),
     ("attention_scores.h", include_str!("../attention_scores.h")),
+    ("attention_stage.h", include_str!("../attention_stage.h")),
     ("functors.h", include_str!("../functors.h")),
     ("block_product.h", include_str!("../block_product.h")),
     ("far_from_mean.h", include_str!("../far_from_mean.h")),

@@ -1,5 +1,5 @@
-//! Checks the structs that are given to `parameters` in `prelude.h`: each must list its kernel's
-//! parameters in their order and with their types. AMD's compiler and lockstep mode read the kernel's
+//! Checks the structs that are given to `reload_parameters` in `prelude_registers.h`: each must list
+//! its kernel's parameters in their order and with their types. AMD's compiler and lockstep mode read the kernel's
 //! argument memory through the struct, so a wrong order gives wrong values there and nowhere else.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -138,10 +138,10 @@ fn kernels(source: &str) -> Result<Vec<String>, String> {
     let all = structs(&tokens);
     let read: Vec<&String> = tokens
         .windows(3)
-        .filter(|three| three[0] == "parameters" && three[1] == "(")
+        .filter(|three| three[0] == "reload_parameters" && three[1] == "(")
         .map(|three| &three[2])
         .collect();
-    // Whether a variable that is read through `parameters` has this struct's type.
+    // Whether a variable that is read through `reload_parameters` has this struct's type.
     let is_read = |name: &str| {
         let of = tokens.iter().enumerate().filter(|(_, token)| *token == name).map(|(at, _)| at + 1);
         of.into_iter().any(|mut at| {
@@ -201,7 +201,8 @@ fn kernels(source: &str) -> Result<Vec<String>, String> {
 #[test]
 fn structs_that_stand_for_parameters_have_them_in_their_order() {
     let mut checked = 0;
-    for family in hip_kernels::families().iter().filter(|family| family.source.contains("parameters(")) {
+    for family in hip_kernels::families().iter().filter(|family| family.source.contains("reload_parameters("))
+    {
         match kernels(family.source) {
             Ok(found) => {
                 assert!(!found.is_empty(), "{}: nothing was recognised", family.name);
@@ -218,8 +219,9 @@ fn structs_that_stand_for_parameters_have_them_in_their_order() {
 fn what_is_exchanged_widened_or_left_out_is_found() {
     let source = "struct Shape { u64 rows, len; };
         template <class T> struct Given { Shape s; const T *x, *y; u32 first, last; T *out; };
-        template <class T> DEVICE void work(const Given<T> &given) { use(parameters(given)); }
-        template <class T> __global__ void whole(u64 rows, u64 len, const T *x, const T *y, u32 first, u32 last, T *out) {
+        template <class T> DEVICE void work(const Given<T> &given) { use(reload_parameters(given)); }
+        template <class T>
+        __global__ void whole(u64 rows, u64 len, const T *x, const T *y, u32 first, u32 last, T *out) {
             work(Given<T>{{rows, len}, x, y, first, last, out});
         }";
     assert_eq!(kernels(source), Ok(vec!["whole".to_owned()]));

@@ -53,7 +53,8 @@ unsafe fn mean_and_variance<V: Vector>(x: &[f32], share: f64) -> (f32, f64) {
     // SAFETY: the caller vouches for the level.
     let [sum, squares] = unsafe { sums::<V>(x, shift) };
     let (mut first, mut second) = (sum * share, squares * share);
-    // As long as this holds the difference below keeps all but four of its bits.
+    // As long as this holds the difference below keeps all but four of its bits. The kernels have the same bound
+    // (`far_from_mean.h`).
     let exact = first * first <= 16.0 * (second - first * first);
     if !exact {
         shift = (f64::from(shift) + first) as f32;

@@ -1,0 +1,55 @@
+// Shared memory, barriers, shuffles and atomics, and how a kernel reports a fault.
+#pragma once
+#include "prelude_compiler.h"
+
+// blockIdx, threadIdx, __syncthreads, shuffles and atomics are built into the GPU compilers; for
+// the host's compiler the CPU device brings them (hip_cpu.h, included ahead of this).
+#if COMPILER_HOST
+#define SHARED(T, name, count) HIP_CPU_SHARED(T, name, count)
+#else
+#define SHARED(T, name, count) __shared__ T name[count]
+#endif
+DEVICE void sync_threads() { __syncthreads(); }
+// The value that the lane `source` of this warp holds. All lanes that `source` may name must take
+// part.
+template <class T> DEVICE T shuffle(T value, i32 source) {
+    constexpr i32 words = (sizeof(T) + 3) / 4;
+    i32 in[words] = {}, out[words];
+    __builtin_memcpy(in, &value, sizeof(T));
+    UNROLLED
+    for (i32 w = 0; w < words; ++w) {
+#if COMPILER_NVIDIA
+        out[w] = __shfl_sync(0xffffffffu, in[w], source);
+#else
+        out[w] = __shfl(in[w], source);
+#endif
+    }
+    T result;
+    __builtin_memcpy(&result, out, sizeof(T));
+    return result;
+}
+
+template <class T> DEVICE T atomic_add(T *address, T value) { return atomicAdd(address, value); }
+template <> DEVICE i64 atomic_add<i64>(i64 *address, i64 value) {
+    return (i64)atomicAdd(reinterpret_cast<u64 *>(address), (u64)value);
+}
+
+// ---------------------------------------------------------------- faults
+
+// What is wrong with the values that a kernel reads is stored into its op's word in host memory,
+// which the host looks at when it next reads or waits. A plain store: whichever thread's comes last
+// is reported. Without a flag, nothing.
+DEVICE void raise(u64 *flag, u64 word) {
+    if (flag != nullptr) *(volatile u64 *)flag = word;
+}
+// Bit 63, the axis' size in bits 32 to 62, the index in the lower 32; each at its type's end where
+// it is past it.
+template <class I> DEVICE void raise_index(u64 *flag, I index, u64 size) {
+    i64 near = (i64)index;
+    if (near > 0x7fffffff) near = 0x7fffffff;
+    if (near < -0x7fffffff - 1) near = -0x7fffffff - 1;
+    if (size > 0x7fffffff) size = 0x7fffffff;
+    raise(flag, 1ull << 63 | size << 32 | (u64)(u32)(i32)near);
+}
+// An index is read as unsigned, so a negative one is out of range too.
+template <class I> DEVICE bool in_range(I index, u64 size) { return (u64)(i64)index < size; }
