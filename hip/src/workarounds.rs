@@ -1,4 +1,5 @@
-//! Workarounds for defects of AMD's libraries, each with its public issue and when it can go.
+//! Workarounds for defects of AMD's libraries, each with its public issue and when it can go. Facts about chips that no
+//! driver reports, such as the types of their matrix units, stand here too.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! What the CPU's rocBLAS and MIOpen share: vector types, element types, the guard of the C boundary.
+//! What the CPU's rocBLAS and MIOpen share: vectors, element types, products, sums of rows, scratch memory.
 
 pub(crate) mod device;
 pub(crate) mod element;
