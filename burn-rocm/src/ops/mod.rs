@@ -1,6 +1,6 @@
-//! The ops, one file or folder a family, its gradients with it. They know tensors, layouts and the `hip` crate; of
-//! Burn only shapes, dtypes and scalars. Each checks its inputs, then launches; none waits for the device but
-//! `transfer::read` and `argwhere`.
+//! The ops: one file or folder for each family, with its gradients. They use tensors, layouts and the crate `hip`; of
+//! Burn they use only shapes, dtypes and scalars. An op checks its inputs, then launches. Only `transfer::read` and
+//! `argwhere` wait for the device.
 
 pub(crate) mod activation;
 pub mod amp;

@@ -7,7 +7,7 @@ use hip_sys::*;
 /// What a call comes to.
 pub type Status<T = ()> = Result<T, hiprtcResult>;
 
-/// A provider's programs. A program that is given is not null.
+/// A provider's programs. Programs passed to these methods are not null.
 pub trait Programs {
     /// The version: major and minor.
     fn version() -> Status<[c_int; 2]>;

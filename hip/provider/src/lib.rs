@@ -1,8 +1,8 @@
-//! What the providers of AMD's C API share: the API's functions, their argument checks and statuses, descriptors, and
-//! the allocation map.
+//! What the providers of AMD's C API share: the C functions, their argument checks and statuses, descriptors, and the
+//! map of allocations.
 //!
-//! Each library's `table` is generic over traits that a provider implements. The C functions here check and decode the
-//! arguments, as strictly as AMD's libraries, and call a trait with what is left.
+//! Each library's `table` is generic over traits that a provider implements. The C functions here check the arguments
+//! as strictly as AMD's libraries do, decode them, and call a method of such a trait.
 #![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
 
 pub mod hiprtc;

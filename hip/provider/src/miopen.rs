@@ -37,8 +37,8 @@ pub type Outcome<T = ()> = Result<T, miopenStatus_t>;
 
 /// What a `miopenHandle_t` refers to.
 ///
-/// The functions of computations, in traits of their own, are given what was checked but for its memory: operands and
-/// workspaces are where the caller of the C function says, who answers for them.
+/// Computations are methods of other traits, one trait for each family. Their arguments were checked, except for
+/// memory: the caller of the C function vouches for the addresses of operands and workspaces.
 pub trait Handle: Sized + 'static {
     /// What the provider keeps with a tensor's descriptor.
     type Tensor: Own<Tensor>;

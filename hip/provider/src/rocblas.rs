@@ -88,7 +88,7 @@ pub trait Real<T> {
     unsafe fn geam(&mut self, call: &Geam<T>) -> Outcome;
 }
 
-/// Rows and columns in memory of a matrix that is `rows` x `columns` after its operation.
+/// Rows and columns in memory of a matrix that its operation (none or a transpose) makes `rows` x `columns`.
 fn stored(operation: rocblas_operation, rows: i32, columns: i32) -> (i32, i32) {
     if operation == rocblas_operation_none { (rows, columns) } else { (columns, rows) }
 }

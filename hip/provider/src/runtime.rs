@@ -16,7 +16,7 @@ pub use streams::Streams;
 
 use hip_sys::*;
 
-/// HIP of a provider, without graphs.
+/// The table of HIP's functions for a provider, without graphs.
 pub fn table<R: Devices + Memory + Copies + Streams + Modules>() -> Hip {
     Hip {
         hipInit: devices::hipInit::<R>,

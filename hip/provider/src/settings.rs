@@ -1,4 +1,4 @@
-//! Settings that can't be honoured.
+//! The error of a setting that can't be honoured.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Attention: without a gradient as Burn asks for it, with one, and self-attention by one projection.
+//! Attention: Burn's op, which has no gradient (`inference`); attention with its gradient (`trained`); self-attention
+//! with one projection.
 
 pub(crate) mod inference;
 pub(crate) mod options;
@@ -14,11 +15,12 @@ const OP: &str = "attention";
 /// Queries of a tile on a GPU.
 const TILE: usize = 64;
 
-/// Queries from which the tiled kernel serves. Below, most of its tile is empty and few blocks share the work,
-/// while the scores that the composed path keeps in memory are fewer than the elements of the keys. Wave
-/// instructions on a virtual gfx1030, 8 heads of 512 keys and 64 features, f32: with 1, 8, 16 and 32 queries 2.79,
-/// 2.81, 2.83 and 2.86 M in the kernel; 1.13, 1.47,
-/// 1.83 and 3.66 M composed. With 256 queries and keys, 2 heads, 1.50 M and 3.19 M; causal, 0.96 M and 3.63 M.
+/// The fewest queries that the tiled kernel serves. With fewer, most of its tile is empty and few blocks share the
+/// work, and the composed path keeps few scores in memory: fewer than the keys have elements.
+///
+/// Wave instructions on a virtual gfx1030, 8 heads of 512 keys and 64 features, f32: with 1, 8, 16 and 32 queries
+/// 2.79, 2.81, 2.83 and 2.86 M in the kernel; 1.13, 1.47, 1.83 and 3.66 M composed. With 256 queries and keys, 2
+/// heads, 1.50 M and 3.19 M; causal, 0.96 M and 3.63 M.
 const LEAST_QUERIES: usize = 32;
 
 /// The tensor with axes of size 1 repeated by stride 0.

@@ -1,6 +1,6 @@
-//! Convolutions: on MIOpen, or where it does not take them or `BURN_ROCM_CONV` says so, on kernels of this crate
-//! ([`direct`]) and products ([`gemm`]). A transposed convolution is the gradient of a plain one with
-//! respect to its input; one dimension is two of which the first has size 1.
+//! Convolutions: on MIOpen, and on kernels of this crate ([`direct`]) or products ([`gemm`]) where MIOpen does not take
+//! them or `BURN_ROCM_CONV` says so. A transposed convolution is the gradient of a plain one with respect to its
+//! input. A 1-D convolution is a 2-D one whose first spatial axis has size 1.
 
 pub(crate) mod conv_act;
 pub(crate) mod deform;
@@ -97,7 +97,7 @@ struct Ways {
     sums: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
 }
 
-/// What the operands give, of shape `dims`: on MIOpen; where it does not serve, by products or by direct sums.
+/// The result, of shape `dims`, by MIOpen; where it does not serve, by products or by direct sums.
 fn compute(
     op: &'static str,
     desc: &ConvDesc,

@@ -1,4 +1,4 @@
-//! Losses and their gradients; here, what several of them share.
+//! Losses and their gradients. This file has what several of them share.
 
 pub(crate) mod classes;
 pub(crate) mod ctc;
@@ -13,7 +13,7 @@ use crate::ops::copy::packed;
 use crate::ops::launch::views;
 use crate::tensor::{RocmTensor, one_device};
 
-/// Items that one block takes alone: the sums of several blocks are joined by one more launch.
+/// The most items that one block takes alone. With several blocks, one more launch joins their sums.
 const ONE_BLOCK: usize = 1 << 14;
 
 /// A grid over items without rows of their own.
@@ -48,7 +48,7 @@ fn total(
     views(op, out.hip_device(), kernel, grid, &dims, &[Some(partial), weight], &scalars, out)
 }
 
-/// One element that the gradient of a loss is.
+/// The gradient with respect to a loss, checked: one element, of `x`'s dtype and on its device.
 fn one_gradient(op: &'static str, x: &RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
     one_device(op, &[x, &grad])?;
     if grad.dims() != [1] || grad.dtype_of() != x.dtype_of() {

@@ -1,5 +1,5 @@
-//! Matrix products: floats on rocBLAS, which takes transposed and broadcast views as they are; integers on a
-//! kernel, and floats too where there is no rocBLAS for the device or `BURN_ROCM_MATMUL` says so.
+//! Matrix products. rocBLAS multiplies floats, and takes transposed and broadcast views as they are. A kernel
+//! multiplies integers, and floats where there is no rocBLAS for the device or `BURN_ROCM_MATMUL` says so.
 //!
 //! [`Product::new`] checks the operands, `make` takes memory for the result, `write` chooses who multiplies, and
 //! `multiply` makes the calls that [`Plan`] cuts the product into.
@@ -22,7 +22,7 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 pub(crate) use plan::is_one_batch;
 use plan::{Call, Plan, Side};
 
-/// The output of one block of the kernel is so many rows and columns.
+/// One block of the kernel computes so many rows and columns of the output.
 const TILE: usize = 64;
 
 /// What is asked of a product beside its operands.
@@ -32,8 +32,8 @@ pub(crate) struct Request {
     pub(super) op: &'static str,
     /// What the product is multiplied by.
     alpha: f64,
-    /// Whether it is computed for a gradient, as [`hip::Blas::gemm`] takes it. A product that Burn's autodiff asks of
-    /// `float_matmul` is not told apart.
+    /// Whether it is computed for a gradient ([`hip::Blas::gemm`]). Burn's autodiff also computes gradients by
+    /// `float_matmul`; the backend can't tell those from other products.
     gradient: bool,
 }
 
@@ -232,7 +232,7 @@ impl Product {
     }
 }
 
-/// `Ok` where what went wrong is rocBLAS's affair and the kernel may take its place. Said once.
+/// `Ok` where rocBLAS failed in a way that lets the kernel take its place; warns once through `log`.
 fn fallen_back(error: hip::Error) -> hip::Result<()> {
     static ONCE: Once = Once::new();
     match error {

@@ -1,4 +1,4 @@
-//! Norms and their gradients; here, what several of them share.
+//! Norms and their gradients. This file has what several of them share.
 
 pub(crate) mod batch;
 pub(crate) mod group;
@@ -21,7 +21,7 @@ use crate::ops::miopen::without_library;
 use crate::ops::view::{narrow, reshape};
 use crate::tensor::{RocmTensor, check_gradient, one_device, one_dtype};
 
-/// That parameters are where `x` is, all of its dtype or all of what that is computed in.
+/// Checks that the parameters are on `x`'s device, and have all its dtype or all its compute type.
 fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
     let dtype = x.dtype_of();
     for param in params {
@@ -36,7 +36,7 @@ fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result
     Ok(())
 }
 
-/// That a tensor has floats.
+/// Checks that a tensor has floats.
 fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
     match tensor.kernel_type()?.is_float() {
         true => Ok(()),
@@ -44,7 +44,7 @@ fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
     }
 }
 
-/// The last axis of `x`, floats, which gamma has as its one.
+/// The length of `x`'s last axis. Checks that `x` has floats, and gamma one axis of that length.
 fn check_rows(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Result<usize> {
     fits(op, x, &[gamma])?;
     floats(op, x)?;
@@ -77,7 +77,7 @@ fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::
     Ok(())
 }
 
-/// Whether MIOpen did the work, where `route` (`BURN_ROCM_NORM`) lets it; else an own kernel is to.
+/// Whether MIOpen did the work, if `route` (`BURN_ROCM_NORM`) allows it. Where it did not, an own kernel must.
 fn by_miopen(route: Route, work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
     if route == Route::Own {
         return Ok(false);
@@ -119,9 +119,9 @@ fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Re
     Ok(out)
 }
 
-/// The grid of a gradient that keeps its rows: 32 bytes a thread of each tensor in compute types. At least 1024
-/// threads and two blocks a compute unit, so that one loads while another reduces; more where there are 32 rows for
-/// each, beside which the sums that a block writes are few.
+/// The grid of a gradient that keeps its rows in registers: each thread has 32 bytes of each tensor, in compute types.
+/// A compute unit gets at least 1024 threads and two blocks, so that one loads while another reduces. It gets more
+/// blocks if each has 32 rows or more: then the sums that a block writes are few beside its rows.
 fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) -> Grid {
     let each = 32 / compute_dtype(dtype).size();
     let info = device.info();
@@ -133,7 +133,7 @@ fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) ->
     Grid { blocks: least.max(rows / 32).min(resident).min(rows).max(1) as u32, threads }
 }
 
-/// The gradient of a norm of rows by x and, as `[sums, len]`, those by the parameters.
+/// The gradients of a norm of rows with respect to x and, as `[sums, len]`, to the parameters.
 #[allow(clippy::too_many_arguments)] // The op's own, and which op it is.
 fn rows_backward(
     op: &'static str,

@@ -1,9 +1,9 @@
-//! Pooling over two and three axes, in one dimension that of a plane of one row.
+//! Pooling over two and three axes. Pooling over one axis is that of a plane of one row.
 //!
-//! Maxima are found by a kernel: MIOpen starts each window from the lowest finite number and takes what is greater,
-//! so that windows of -inf and windows that begin with NaN come out different from Burn's, and nothing tells of
-//! them beforehand. Their gradient, and averages, are MIOpen's where it has the dtype and the options, else (f64,
-//! bf16, dilation, outputs rounded up, tensors past 2^31 elements) a kernel's.
+//! A kernel of this project finds maxima. MIOpen starts each window from the lowest finite number and takes what is
+//! greater, so its results differ from Burn's for windows of -inf and windows that begin with NaN. Only reading the
+//! window reveals these. MIOpen computes averages and the gradient of maxima, if it has the dtype and the options.
+//! Otherwise (f64, bf16, dilation, ceil mode, tensors past 2^31 elements) a kernel does.
 
 pub(crate) mod pool1d;
 pub(crate) mod pool3d;
@@ -116,7 +116,7 @@ impl<const D: usize> Window<D> {
     }
 }
 
-/// Whether MIOpen served a call; where it fails, a kernel is to.
+/// Whether MIOpen served a call. Where it did not, a kernel must.
 fn served(out: &RocmTensor, call: impl FnOnce(&Dnn) -> hip::Result<()>) -> hip::Result<bool> {
     match out.hip_device().dnn().and_then(call) {
         Ok(()) => Ok(true),

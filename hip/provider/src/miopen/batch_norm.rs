@@ -8,7 +8,7 @@ use miopen_sys::*;
 
 /// What batch norm's functions share.
 pub struct BatchNorm<'a, H: Handle> {
-    /// What shares statistics: a channel, or the same place of each image.
+    /// Which elements share statistics: a channel's, or those of one place in all images.
     pub mode: miopenBatchNormMode_t,
     /// The operand.
     pub x: Operand<'a, H>,
@@ -44,9 +44,9 @@ pub struct Inference {
 
 /// What batch norm's gradient takes and writes.
 pub struct BatchGradient {
-    /// By the scale.
+    /// The gradient with respect to the scale.
     pub scale: *mut c_void,
-    /// By the bias.
+    /// The gradient with respect to the bias.
     pub bias: *mut c_void,
     /// What training saved; null: to be computed again.
     pub saved: [*const c_void; 2],

@@ -1,7 +1,7 @@
 //! Convolution: its descriptor, and the functions of immediate mode and find mode, each in three directions.
 //!
-//! The functions of the three directions differ in the order of their arguments alone. A direction is named by the type
-//! of its algorithms.
+//! The functions of the three directions differ only in the order of their arguments. The type of a direction's
+//! algorithms names the direction.
 
 use super::tensor::tensor;
 use super::{
@@ -45,7 +45,7 @@ impl Default for Convolution {
 }
 
 impl Convolution {
-    /// What is computed from what, as of the convolution that a transposed one is the transpose of.
+    /// Which tensor is computed. Of a transposed convolution, the direction of the plain one that it transposes.
     pub fn kind(&self, kind: Kind) -> Kind {
         match kind {
             Kind::Forward if self.is_transposed() => Kind::BackwardData,
@@ -196,7 +196,7 @@ directions! {
     miopenConvBwdWeightsAlgorithm_t BackwardWeights
 }
 
-/// A convolution whose tensors have its rank and one type.
+/// A convolution whose tensors are of the right rank and of one type.
 pub struct Convolve<'a, H: Convolutions> {
     /// What is computed.
     pub kind: Kind,

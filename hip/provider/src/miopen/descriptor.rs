@@ -1,10 +1,10 @@
-//! Descriptors: what the caller set, and what a provider keeps with it.
+//! Descriptors: what the caller set, and what a provider keeps beside it.
 
 use super::{Outcome, give, status, take};
 use core::ops::Deref;
 use miopen_sys::*;
 
-/// What a provider keeps with a descriptor of `V`: the descriptor of the library below, say.
+/// What a provider keeps beside a descriptor of `V`, for example the descriptor of the library below.
 pub trait Own<V>: Sized {
     /// For a descriptor that was not set yet.
     fn new() -> Outcome<Self>;

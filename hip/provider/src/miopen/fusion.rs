@@ -1,5 +1,4 @@
-//! Fusion plans: a convolution, maybe a bias, and an activation. Of f32 images alone, which is what MIOpen has on every
-//! chip.
+//! Fusion plans: a convolution, maybe a bias, and an activation. Only for f32 images, which MIOpen fuses on every chip.
 
 use super::tensor::tensor;
 use super::{
@@ -15,7 +14,8 @@ pub trait Fusions: Convolutions {
     /// A convolution with a bias and an activation.
     type Fused;
 
-    /// Prepares a convolution of f32 with a bias and an activation behind it; its operand, weights and result.
+    /// Prepares a convolution of f32, followed by a bias and an activation, for these tensors: operand, weights and
+    /// result.
     fn fuse(conv: &Convolution, tensors: [&Tensor; 3]) -> Outcome<Self::Fused>;
 
     /// Bytes of workspace of what was fused.

@@ -163,7 +163,7 @@ pub trait Poolings: Handle {
         indices: Option<*mut c_void>,
     ) -> Outcome;
 
-    /// The gradient of [`Poolings::pool_forward`], whose operand and result may lie nowhere.
+    /// The gradient of [`Poolings::pool_forward`], whose operand and result may be null.
     ///
     /// # Safety
     /// As [`Handle`] says of computations.

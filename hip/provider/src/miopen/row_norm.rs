@@ -1,4 +1,4 @@
-//! The norms of rows: layer norm, T5's and group norm.
+//! Norms of rows: layer norm, T5's layer norm and group norm.
 
 use super::tensor::operand;
 use super::{Handle, Operand, Outcome, answer, with};
@@ -24,9 +24,9 @@ pub struct Rows<'a, H: Handle> {
 
 /// What the gradient of layer norm takes and writes.
 pub struct RowGradient<'a, H: Handle> {
-    /// By the result.
+    /// The gradient with respect to the result.
     pub dy: Operand<'a, H>,
-    /// By the operand.
+    /// The gradient with respect to the operand.
     pub dx: Operand<'a, H>,
     /// Each row's mean.
     pub mean: Operand<'a, H>,
@@ -34,7 +34,7 @@ pub struct RowGradient<'a, H: Handle> {
     pub rstd: Operand<'a, H>,
     /// A weight for each place of a row.
     pub weight: Option<Operand<'a, H>>,
-    /// By weight and bias, where asked for.
+    /// The gradients with respect to weight and bias, where asked for.
     pub parameters: Option<[Operand<'a, H>; 2]>,
 }
 
@@ -177,7 +177,7 @@ pub(super) unsafe extern "C" fn miopenGroupNormForward<H: RowNorms>(
     }
 }
 
-/// Normalises rows, with weight and bias, into `y`, the means and the others of their statistics.
+/// Normalises rows, with weight and bias, into `y`; writes each row's mean and one over its deviation.
 ///
 /// # Safety
 /// The caller's descriptors and buffers.

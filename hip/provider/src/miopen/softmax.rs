@@ -6,7 +6,7 @@ use crate::require;
 use core::ffi::c_void;
 use miopen_sys::*;
 
-/// What is computed of a softmax, and along what.
+/// Which softmax is computed, and along which axes.
 #[derive(Clone, Copy)]
 pub struct Softmax {
     /// The formula.

@@ -128,7 +128,7 @@ pub(super) unsafe fn tensor<'a, H: Handle>(
     Ok(tensor)
 }
 
-/// A tensor of a call, and where it lies: the caller's word, which the provider checks.
+/// A tensor of a call, with the caller's address, which the provider checks.
 pub struct Operand<'a, H: Handle> {
     tensor: &'a Described<Tensor, H::Tensor>,
     /// Its first element.

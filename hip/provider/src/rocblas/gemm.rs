@@ -5,7 +5,7 @@ use crate::require;
 use core::ffi::c_void;
 use rocblas_sys::*;
 
-/// The sizes of a call; `A` is `m x k` after its operation, `B` is `k x n`. All in elements.
+/// The sizes of a call, in elements. After their operations `A` is `m x k` and `B` is `k x n`.
 #[derive(Clone, Copy)]
 #[allow(missing_docs)] // rocBLAS's names.
 pub struct Sizes {
@@ -122,7 +122,7 @@ impl Gemm {
         Ok(self.check_pointers(handle, types.bytes(), is)?.then_some(types))
     }
 
-    /// Whether the result takes the place of what is added.
+    /// Whether the result overwrites `c`.
     pub fn in_place(&self) -> bool {
         !self.c.is_null() && core::ptr::eq(self.c, self.d)
     }

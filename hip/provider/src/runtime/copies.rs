@@ -4,8 +4,8 @@ use super::{Allocations, Status, api};
 use core::ffi::{c_int, c_void};
 use hip_sys::*;
 
-/// How a provider moves bytes. Ranges of the device's are checked before; those of the host are the caller's, by HIP's
-/// contract.
+/// How a provider moves bytes. Ranges of device memory were checked before. By HIP's contract the caller vouches for
+/// ranges of host memory.
 pub trait Copies {
     /// What the provider keeps of an allocation.
     type Own: Copy + 'static;
@@ -16,7 +16,7 @@ pub trait Copies {
     /// Runs checks and the work that follows in order with the stream's other work.
     fn ordered(stream: hipStream_t, body: impl FnOnce() -> Status) -> Status;
 
-    /// Whether there are these devices, ready to be copied between.
+    /// Checks that these devices exist, and makes them ready for copies between them.
     fn check_devices(devices: [c_int; 2]) -> Status;
 
     /// Copies.

@@ -1,11 +1,11 @@
-//! The functions that say what devices there are and what they are like.
+//! Which devices there are, and their properties.
 
 use super::{Status, api, put};
 use crate::require;
 use core::ffi::{c_char, c_int, c_uint};
 use hip_sys::*;
 
-/// A provider's devices, by index. What is asked of a device that there is not is `hipErrorNoDevice` or
+/// A provider's devices, by index. A call for a device that does not exist returns `hipErrorNoDevice` or
 /// `hipErrorInvalidDevice`.
 pub trait Devices {
     /// How many there are.
@@ -32,7 +32,7 @@ pub trait Devices {
     /// Memory in bytes.
     fn total_memory(index: c_int) -> Status<usize>;
 
-    /// Bytes free and in all of the calling thread's device.
+    /// Free and total bytes of the calling thread's device.
     fn memory() -> Status<(usize, usize)>;
 
     /// What code is compiled for.

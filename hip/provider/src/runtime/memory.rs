@@ -1,4 +1,4 @@
-//! Memory, and a map of what is allocated, against which copies are checked as HIP checks them.
+//! Memory, and the map of allocations. Copies are checked against the map, as HIP checks them.
 
 use super::{Devices, Status, api, put};
 use core::ffi::{c_uint, c_void};
@@ -59,7 +59,7 @@ impl<T: Copy> Allocations<T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(start, (bytes, own));
     }
 
-    /// Takes an allocation that begins here, and is `valid`, out of the map.
+    /// Removes from the map the allocation that begins here, if it is `valid`.
     pub fn forget(&self, pointer: *mut c_void, valid: impl Fn(&T) -> bool) -> Status<T> {
         let mut live = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match live.entry(pointer as usize) {
@@ -70,8 +70,8 @@ impl<T: Copy> Allocations<T> {
         }
     }
 
-    /// AMD's checks of a copy: null, direction, the end of an allocation; and memory of a kind other than the direction
-    /// says.
+    /// AMD's checks of a copy: null pointers, the direction, the end of an allocation, and whether the memory is of the
+    /// kinds that the direction names.
     pub fn check_copy(
         &self,
         to: *const c_void,
@@ -107,13 +107,13 @@ impl<T: Copy> Allocations<T> {
 
 /// A provider's memory.
 pub trait Memory: Devices {
-    /// New memory of the calling thread's device; not of 0 bytes.
+    /// Allocates memory of the calling thread's device; never 0 bytes.
     fn allocate(bytes: usize) -> Status<*mut c_void>;
 
     /// Frees memory of a device.
     fn free(pointer: *mut c_void) -> Status;
 
-    /// New pinned memory of the host, which every device reaches; not of 0 bytes.
+    /// Allocates pinned memory of the host, which every device reaches; never 0 bytes.
     fn allocate_host(bytes: usize) -> Status<*mut c_void>;
 
     /// Frees pinned memory of the host.

@@ -23,7 +23,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// AMD's checks of the grid and the block, in AMD's order; `most` is that of the grid's second and third side.
+    /// AMD's checks of the grid and the block, in AMD's order. `most` is the greatest size of the grid's second and
+    /// third axes.
     #[inline]
     pub fn check(&self, most: u32) -> Status {
         let Launch { grid, block, .. } = self;
@@ -37,9 +38,9 @@ impl Launch {
         require(!block.contains(&0), hipErrorInvalidConfiguration)
     }
 
-    /// The arguments where they come packed in one buffer: the buffer, and a pointer to its size. They come as the list
-    /// `HIP_LAUNCH_PARAM_BUFFER_POINTER` (1), the buffer, `HIP_LAUNCH_PARAM_BUFFER_SIZE` (2), the pointer,
-    /// `HIP_LAUNCH_PARAM_END` (3).
+    /// The arguments, if the caller packed them in one buffer: the buffer, and a pointer to its size. The caller then
+    /// gives the list `HIP_LAUNCH_PARAM_BUFFER_POINTER` (1), the buffer, `HIP_LAUNCH_PARAM_BUFFER_SIZE` (2), the
+    /// pointer, `HIP_LAUNCH_PARAM_END` (3).
     #[inline]
     pub fn packed(&self) -> Status<Option<(*mut c_void, *mut usize)>> {
         if self.extra.is_null() {
@@ -54,7 +55,7 @@ impl Launch {
     }
 }
 
-/// A provider's modules. A module or function that is given is not null.
+/// A provider's modules. Modules and functions passed to these methods are not null.
 pub trait Modules {
     /// Loads a code object.
     ///
@@ -80,7 +81,7 @@ pub trait Modules {
     /// As [`Modules::unload`]; the arguments are the kernel's.
     unsafe fn launch(launch: &Launch) -> Status;
 
-    /// Blocks of so many threads, more than none, that a multiprocessor has room for.
+    /// How many blocks of so many threads (at least one) a multiprocessor has room for.
     ///
     /// # Safety
     /// As [`Modules::unload`].

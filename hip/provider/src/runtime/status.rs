@@ -1,4 +1,4 @@
-//! Statuses: their texts, the boundary, the calling thread's last error.
+//! Statuses: their texts, how a function returns one, and the calling thread's last error.
 
 use hip_sys::*;
 use std::{
@@ -29,7 +29,7 @@ fn failed(status: hipError_t) -> hipError_t {
     status
 }
 
-/// The calling thread's last error, which is then none.
+/// The calling thread's last error. Clears it.
 ///
 /// # Safety
 /// None is asked for, here and for the two texts: the signatures are those of the table.

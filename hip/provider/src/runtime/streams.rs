@@ -8,7 +8,7 @@ use hip_sys::*;
 /// All flags of an event in `hip_runtime_api.h`: blocking, no timing, interprocess, and the three about fences.
 const EVENT_FLAGS: c_uint = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
-/// A provider's streams and events. An event that is given is not null; a null stream is the default one.
+/// A provider's streams and events. Events passed to these methods are not null; a null stream is the default one.
 pub trait Streams {
     /// Makes a stream of the calling thread's device.
     fn create_stream(flags: c_uint) -> Status<hipStream_t>;
