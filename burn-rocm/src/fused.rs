@@ -1,7 +1,7 @@
-//! Ops beyond Burn's traits, each a few launches at most: what modules of the crate `burn-rocm-nn` are made of.
+//! Ops beyond Burn's traits, each a few launches at most. The modules of the crate `burn-rocm-nn` are made of them.
 //!
-//! All take tensors in any layout, and give contiguous ones; but what [`attention`] gives lies in memory as its
-//! operands do.
+//! All take tensors in any layout and return contiguous ones, except [`attention`], whose results have the layout of
+//! its operands.
 
 pub use crate::ops::activation::{
     Act, add_act, add_act_backward, bias_act, bias_act_backward, bias_add, bias_add_backward, mul_add,

@@ -12,13 +12,11 @@
 //! assert_eq!(product.into_data().as_slice::<f32>().unwrap(), [3.0; 4]);
 //! ```
 //!
-//! [`Config`] has the settings, [`RocmDevice`] the
-//! devices and their memory, [`provider`] the provider that serves, and [`code_cache`] the compiled kernels.
+//! [`Config`] has the settings, [`RocmDevice`] the devices and their memory. [`provider()`] is the provider that serves,
+//! and [`code_cache`] has the compiled kernels.
 //!
-//! Not computed yet, but for the default methods of Burn that need them: each raises [`RocmError::Unsupported`] with
-//! the method's name.
-//!
-//! - quantised values of E5M2, E4M3 and E2M1, and those packed along another dim than the last.
+//! Not computed: quantised values of E5M2, E4M3 and E2M1, and those packed along another dim than the last. They raise
+//! [`RocmError::Unsupported`] with the method's name.
 //!
 //! Only the kernel sees an index out of range or an integer division by zero in a tensor. It then
 //! touches no memory for that element and gives 0. The op's result is faulty, and so is what is
