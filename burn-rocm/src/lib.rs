@@ -12,8 +12,8 @@
 //! assert_eq!(product.into_data().as_slice::<f32>().unwrap(), [3.0; 4]);
 //! ```
 //!
-//! [`Config`] has the settings, [`RocmDevice`] the devices and their memory. [`provider()`] is the provider that serves,
-//! and [`code_cache`] has the compiled kernels.
+//! [`Config`] has the settings, [`RocmDevice`] the devices and their memory. [`provider()`] is the provider that
+//! serves, and [`code_cache`] has the compiled kernels.
 //!
 //! Not computed: quantised values of E5M2, E4M3 and E2M1, and those packed along another dim than the last. They raise
 //! [`RocmError::Unsupported`] with the method's name.
