@@ -438,7 +438,23 @@ pub(crate) fn assert_bounded(what: &str, found: &[TensorData], expected: &[Vec<B
 }
 
 /// Whether all elements of a finite result are within their limits.
-pub(crate) fn is_bounded(found: &TensorData, expected: &[Bounded]) -> bool {
+fn is_bounded(found: &TensorData, expected: &[Bounded]) -> bool {
     let sides = sides(found.dtype);
     found.iter::<f64>().zip(expected).all(|(found, x)| (found - x.value).abs() <= sides * x.off)
+}
+
+/// Asserts that the limits reject zeros, another order and doubled values.
+pub(crate) fn assert_wrong_fails(what: &str, found: &TensorData, expected: &[Bounded]) {
+    let values: Vec<f64> = found.iter::<f64>().collect();
+    let mut turned = values.clone();
+    turned.rotate_left(1);
+    let wrong = [
+        ("zeros", vec![0.0; values.len()]),
+        ("another order", turned),
+        ("doubled", values.iter().map(|x| 2.0 * x).collect()),
+    ];
+    for (way, wrong) in wrong {
+        let wrong = TensorData::new(wrong, found.shape.clone()).convert_dtype(found.dtype);
+        assert!(!is_bounded(&wrong, expected), "{what} passes although it is {way}");
+    }
 }
