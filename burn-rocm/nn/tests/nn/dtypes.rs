@@ -9,7 +9,7 @@ use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::{FLOATS, assert_close};
 
 use crate::attention::{bools, loaded, made, saved};
-use crate::attention_formulas::{Bounded, Layer, SelfAttention, assert_bounded, assert_wrong_fails, exact};
+use crate::attention_formulas::{Layer, SelfAttention, assert_bounded, assert_wrong_fails, exact};
 use crate::support::*;
 
 /// Gives all parameters the values that they have in `by`, in `dtype`.
