@@ -47,6 +47,7 @@ fn main() -> ExitCode {
             precision::f32_is_rounded_to_tf32_where_that_is_asked_for,
             refusals::convolutions_that_neither_takes_are_not_implemented,
             refusals::pooling_of_other_types_and_layouts_is_not_implemented,
+            refusals::strides_past_32_bits_are_not_implemented,
             refusals::products_of_other_types_are_not_implemented,
             registers::blocks_of_1024_threads_start,
         ],
