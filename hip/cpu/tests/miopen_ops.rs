@@ -374,6 +374,15 @@ fn descriptors_and_names() {
         let none = core::ptr::null();
         assert_eq!((t.miopenSetTensorDescriptor)(c.get(), miopenFloat, 4, none, none), miopenStatusBadParm);
         assert_eq!((t.miopenSetTensorDescriptor)(c.get(), miopenFloat, -1, none, none), miopenStatusBadParm);
+        // Elements or strides whose bytes no address space holds; as the second, products may wrap around to 0.
+        let set = |dims: [i32; 4], strides: *const i32| {
+            (t.miopenSetTensorDescriptor)(c.get(), miopenFloat, 4, dims.as_ptr(), strides)
+        };
+        assert_eq!(set([1 << 15; 4], none), miopenStatusBadParm);
+        assert_eq!(set([1 << 16; 4], none), miopenStatusBadParm);
+        assert_eq!(set([i32::MAX; 4], [1; 4].as_ptr()), miopenStatusBadParm);
+        assert_eq!(set([1 << 30, 2, 1, 1], [i32::MAX; 4].as_ptr()), miopenStatusBadParm);
+        assert_eq!(set([1 << 14, 2, 1, 1], [i32::MAX; 4].as_ptr()), miopenStatusSuccess);
         let (mut major, mut minor, mut patch) = (0, 0, 0);
         assert_eq!((t.miopenGetVersion)(&mut major, &mut minor, &mut patch), miopenStatusSuccess);
         assert!(major >= 2);

@@ -185,6 +185,47 @@ fn pooling() {
     pool::<f32>(&small, &mut random);
 }
 
+/// Strides of axes of length 1 say nothing: the same tensors, set with and without them.
+#[test]
+fn a_gradients_tensors_may_differ_in_strides_that_do_not_matter() {
+    let dnn = Dnn::new();
+    let t = &dnn.table;
+    let [x, dx] = [(); 2].map(|()| dnn.tensor(miopenFloat, &[1, 3, 4, 4]));
+    let [y, dy] = [(); 2].map(|()| dnn.tensor(miopenFloat, &[1, 3, 2, 2]));
+    let (values, results) = (Device::new(&[0f32; 48]), Device::new(&[4f32; 12]));
+    let gradient = Device::new(&[f32::NAN; 48]);
+    let (dims, strides) = ([1, 3, 4, 4], [7, 16, 4, 1]);
+    let two = [2, 2];
+    let mut desc = core::ptr::null_mut();
+    // SAFETY: live descriptors, out-pointers, buffers of the descriptors' sizes.
+    unsafe {
+        let set = (t.miopenSetTensorDescriptor)(x.get(), miopenFloat, 4, dims.as_ptr(), strides.as_ptr());
+        assert_eq!(set, miopenStatusSuccess);
+        assert_eq!((t.miopenCreatePoolingDescriptor)(&mut desc), miopenStatusSuccess);
+        let (window, pad) = (two.as_ptr(), [0, 0].as_ptr());
+        let set = (t.miopenSetNdPoolingDescriptor)(desc, miopenPoolingAverage, 2, window, pad, window);
+        assert_eq!(set, miopenStatusSuccess);
+        let status = (t.miopenPoolingBackward)(
+            dnn.handle,
+            desc,
+            float(&ONE),
+            y.get(),
+            results.void(),
+            dy.get(),
+            results.void(),
+            x.get(),
+            values.void(),
+            float(&ZERO),
+            dx.get(),
+            gradient.void(),
+            core::ptr::null_mut(),
+        );
+        assert_eq!(status, miopenStatusSuccess);
+        assert_eq!((t.miopenDestroyPoolingDescriptor)(desc), miopenStatusSuccess);
+    }
+    assert_eq!(gradient.get(), [1.0; 48]);
+}
+
 #[test]
 fn pooling_refusals() {
     let dnn = Dnn::new();

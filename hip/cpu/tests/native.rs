@@ -130,6 +130,16 @@ fn launches_that_amd_refuses() {
 }
 
 #[test]
+fn a_devices_name_is_cut_to_its_room() {
+    start();
+    let mut name = [std::mem::MaybeUninit::<std::ffi::c_char>::uninit(); 4];
+    ok!(HIP, hipDeviceGetName, name.as_mut_ptr().cast(), 4, 0);
+    // SAFETY: a name has more characters than fit: all four were written.
+    assert_eq!(unsafe { name[3].assume_init() }, 0);
+    assert_eq!(call!(HIP, hipDeviceGetName, name.as_mut_ptr().cast(), 0, 0), hipErrorInvalidValue);
+}
+
+#[test]
 fn memory_is_checked() {
     start();
     let memory = Memory::of(&[1u8; 1000]);

@@ -4,14 +4,15 @@ use super::{Mistake, Random, memory::SharedMemory};
 use crate::abi::{Kernel, LaunchRecord};
 use corosensei::stack::DefaultStack;
 use std::{
-    cell::{Cell, RefCell},
+    cell::Cell,
     ffi::{CStr, c_char, c_int, c_void},
     io,
-    ptr::from_ref,
+    ptr::null_mut,
 };
 
 /// Bytes of a thread's stack: kernels keep at most a few small arrays there. A page that nobody may
-/// touch lies below it, and kernels are compiled so that none steps over it.
+/// touch lies below it, and kernels are compiled so that none steps over it; but gcc for aarch64 takes
+/// that page for one of 64 KiB, so that a larger frame may step over a smaller page.
 const STACK: usize = 60 << 10;
 
 /// One stack a thread of a block, used again by every block.
@@ -37,6 +38,8 @@ enum Wait {
     Barrier(usize),
     /// The lanes of its warp, at the call with this return address.
     Warp(usize, Exchange),
+    /// An array in shared memory, which it gets at once. The name is a literal.
+    Array { key: *const c_void, bytes: u64, align: u64, name: *const c_char },
     /// It returned.
     Done,
 }
@@ -51,16 +54,19 @@ enum Exchange {
 /// Why a thread gives the core back.
 type Request = Result<Wait, Mistake>;
 
-type Yielder = corosensei::Yielder<(), Request>;
+/// What a thread is resumed with: the array that it asked for, or null.
+type Answer = *mut c_void;
 
-type Coroutine = corosensei::Coroutine<(), Request, ()>;
+type Yielder = corosensei::Yielder<Answer, Request>;
+
+type Coroutine = corosensei::Coroutine<Answer, Request, ()>;
 
 /// A block while it runs.
 pub(super) struct Block<'a> {
     kernel: &'a Kernel,
     arguments: *mut *mut c_void,
     record: LaunchRecord,
-    shared: &'a RefCell<SharedMemory>,
+    shared: &'a mut SharedMemory,
     random: &'a mut Random,
     /// By thread.
     waits: Vec<Wait>,
@@ -71,7 +77,6 @@ pub(super) struct Block<'a> {
 struct Running {
     thread: usize,
     yielder: *const Yielder,
-    shared: *const RefCell<SharedMemory>,
 }
 
 thread_local! {
@@ -80,13 +85,15 @@ thread_local! {
 }
 
 /// Gives the core back to the scheduler until it is this thread's turn again.
-fn suspend(request: Request) {
-    let running = RUNNING.get();
-    if let Some(Running { yielder, .. }) = running {
-        // SAFETY: the coroutine that has the core: its yielder lives on its stack.
-        unsafe { (*yielder).suspend(request) };
-    }
-    RUNNING.set(running);
+///
+/// A kernel's stack can end in here, and the thread is then never resumed: nothing on the way from the
+/// kernel allocates, locks or owns anything.
+fn suspend(request: Request) -> Answer {
+    let running = RUNNING.get().expect("kernels call this");
+    // SAFETY: the coroutine that has the core: its yielder lives on its stack.
+    let answer = unsafe { (*running.yielder).suspend(request) };
+    RUNNING.set(Some(running));
+    answer
 }
 
 pub(super) unsafe extern "C" fn sync(site: *const c_void) {
@@ -99,16 +106,7 @@ pub(super) unsafe extern "C" fn shared(
     align: u64,
     name: *const c_char,
 ) -> *mut c_void {
-    let shared = RUNNING.get().expect("kernels call this").shared;
-    // SAFETY: the block's, which outlives its threads; the name is a literal.
-    let array = unsafe {
-        let name = || CStr::from_ptr(name).to_string_lossy().into_owned();
-        (*shared).borrow_mut().array(key, bytes, align, name)
-    };
-    array.unwrap_or_else(|mistake| {
-        suspend(Err(mistake));
-        unreachable!("a mistake ends the launch")
-    })
+    suspend(Ok(Wait::Array { key, bytes, align, name }))
 }
 
 pub(super) unsafe extern "C" fn shuffle(
@@ -149,7 +147,7 @@ struct Threads<'a> {
 impl Drop for Threads<'_> {
     fn drop(&mut self) {
         for mut coroutine in self.coroutines.drain(..) {
-            // SAFETY: nothing on the stack of a kernel's thread wants to be dropped.
+            // SAFETY: nothing on the stack of a kernel's thread wants to be dropped, as `suspend` says.
             unsafe { coroutine.force_reset() };
             self.stacks.0.push(coroutine.into_stack());
         }
@@ -161,7 +159,7 @@ impl<'a> Block<'a> {
         kernel: &'a Kernel,
         arguments: *mut *mut c_void,
         record: LaunchRecord,
-        shared: &'a RefCell<SharedMemory>,
+        shared: &'a mut SharedMemory,
         random: &'a mut Random,
     ) -> Self {
         let waits = vec![Wait::Ready; record.block_dim.count() as usize];
@@ -176,11 +174,11 @@ impl<'a> Block<'a> {
         // Threads read what the scheduler writes: both by this pointer.
         let mut record = self.record;
         let record = &raw mut record;
-        let (kernel, arguments, shared) = (self.kernel.run, self.arguments, from_ref(self.shared));
+        let (kernel, arguments) = (self.kernel.run, self.arguments);
         let first = stacks.0.len() - self.waits.len();
         let start = |(thread, stack)| {
-            Coroutine::with_stack(stack, move |yielder, ()| {
-                RUNNING.set(Some(Running { thread, yielder, shared }));
+            Coroutine::with_stack(stack, move |yielder, _| {
+                RUNNING.set(Some(Running { thread, yielder }));
                 // SAFETY: the caller's; the record outlives the coroutine.
                 unsafe { kernel(arguments, record) };
             })
@@ -188,18 +186,18 @@ impl<'a> Block<'a> {
         let coroutines = stacks.0.drain(first..).enumerate().map(start).collect();
         let mut threads = Threads { coroutines, stacks };
         let (block, wave) = (self.record.block_dim, self.record.wave as usize);
-        let resume = |thread: usize| {
+        let resume = |thread: usize, answer| {
             // SAFETY: no thread reads the record until it is resumed.
             unsafe {
                 (*record).thread = block.at(thread as u64);
                 (*record).lane = (thread % wave) as c_int;
             }
-            let result = threads.coroutines[thread].resume(());
+            let result = threads.coroutines[thread].resume(answer);
             RUNNING.set(None);
             result.as_yield().unwrap_or(Ok(Wait::Done))
         };
         self.schedule(resume)?;
-        self.shared.borrow().check()
+        self.shared.check()
     }
 
     fn lanes(&self, wave: usize) -> std::ops::Range<usize> {
@@ -288,13 +286,13 @@ impl<'a> Block<'a> {
                 "divergent barrier: thread {waiting} waits at a barrier that thread {other} does not reach: it {what}"
             )));
         }
-        self.shared.borrow().check()?;
+        self.shared.check()?;
         self.waits.fill(Wait::Ready);
         Ok(())
     }
 
     /// Resumes threads until all have returned. `resume` gives what a thread then waits for.
-    fn schedule(&mut self, mut resume: impl FnMut(usize) -> Request) -> Result<(), Mistake> {
+    fn schedule(&mut self, mut resume: impl FnMut(usize, Answer) -> Request) -> Result<(), Mistake> {
         let mut waves: Vec<usize> = Vec::new();
         let mut ready: Vec<usize> = Vec::new();
         loop {
@@ -318,7 +316,13 @@ impl<'a> Block<'a> {
             // All that can run of this warp, in a random order: another warp's turn comes between two waits.
             while !ready.is_empty() {
                 let thread = ready.swap_remove(self.random.below(ready.len() as u64) as usize);
-                self.waits[thread] = resume(thread)?;
+                let mut wait = resume(thread, null_mut())?;
+                while let Wait::Array { key, bytes, align, name } = wait {
+                    // SAFETY: a literal.
+                    let name = || unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+                    wait = resume(thread, self.shared.array(key, bytes, align, name)?)?;
+                }
+                self.waits[thread] = wait;
             }
         }
     }

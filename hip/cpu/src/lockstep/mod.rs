@@ -23,7 +23,6 @@ use block::{Block, Stacks};
 use hip_sys::{hipErrorIllegalAddress, hipErrorLaunchFailure};
 use memory::SharedMemory;
 use std::{
-    cell::RefCell,
     ffi::c_void,
     sync::{Mutex, PoisonError},
 };
@@ -43,7 +42,7 @@ static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
 /// What launches use again.
 struct Machine {
     stacks: Stacks,
-    shared: RefCell<SharedMemory>,
+    shared: SharedMemory,
 }
 
 /// Runs a launch.
@@ -59,8 +58,8 @@ pub(crate) unsafe fn run(
     seed: u64,
 ) -> Result<(), Fault> {
     let mut machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let machine = machine
-        .get_or_insert_with(|| Machine { stacks: Stacks::default(), shared: SharedMemory::new().into() });
+    let machine =
+        machine.get_or_insert_with(|| Machine { stacks: Stacks::default(), shared: SharedMemory::new() });
     let threads = shape.block.count() as usize;
     trap::install();
     // SAFETY: the caller's.
@@ -78,13 +77,13 @@ pub(crate) unsafe fn run(
         for i in 0..blocks {
             let index =
                 ((u128::from(first) + u128::from(i) * u128::from(stride)) % u128::from(blocks)) as u64;
-            machine.shared.borrow_mut().begin(shape.shared_bytes);
+            machine.shared.begin(shape.shared_bytes);
             let record = LaunchRecord {
                 grid: shape.grid,
                 block_dim: shape.block,
                 first: index,
                 count: 1,
-                dynamic_shared: machine.shared.borrow().dynamic(),
+                dynamic_shared: machine.shared.dynamic(),
                 thread: Dim3 { x: 0, y: 0, z: 0 },
                 block: shape.grid.at(index),
                 wave: wave as i32,
@@ -96,7 +95,7 @@ pub(crate) unsafe fn run(
                 arguments: segment.as_ptr().cast(),
                 scratch: None,
             };
-            let mut block = Block::new(kernel, arguments, record, &machine.shared, &mut random);
+            let mut block = Block::new(kernel, arguments, record, &mut machine.shared, &mut random);
             // SAFETY: the caller's; the machine is locked, and this block alone runs.
             unsafe { block.run(&mut machine.stacks) }
                 .map_err(|mistake| mistake.in_block(shape.grid.at(index)))?;

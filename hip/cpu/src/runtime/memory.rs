@@ -91,6 +91,10 @@ fn release(pointer: *mut c_void, valid: impl Fn(&Own) -> bool) -> Status {
 }
 
 impl Memory for Host {
+    fn ready() -> Status {
+        current().map(|_| ())
+    }
+
     fn allocate(bytes: usize) -> Status<*mut c_void> {
         allocate(bytes, Some(current()?.index))
     }

@@ -220,6 +220,33 @@ fn wild_accesses_and_divisions_by_zero() {
     assert!(text.contains("accesses the address"), "{text}");
 }
 
+/// Whatever the lockstep mode was about when the stack ended, the next launch works.
+#[test]
+fn a_stack_that_ends_while_shared_memory_is_made() {
+    let _alone = start();
+    let source = "__attribute__((noinline)) u32 down(u32 n, u32 *x) {
+        volatile u32 pad[16];
+        pad[0] = n;
+        if (n) return down(n - 1, x) + pad[0];
+        SHARED(u32, a, 4);
+        a[0] = n;
+        return a[0] + pad[0];
+    }
+    __global__ void deep(u32 n, u32 *x) { x[threadIdx.x] = down(n, x); }";
+    let deep = kernel(&format!("{PRELUDE}{source}"), "deep");
+    let reverse = kernel(&format!("{PRELUDE}{REVERSE}"), "reverse");
+    let x = Memory::of(&[0u32; 64]);
+    let mut overrun = Vec::new();
+    // A frame has 80 bytes or more: the last depth is past the end of the stack.
+    for depth in 200u32..900 {
+        assert_eq!(launch(deep, 1, 1, &mut [arg(&depth), arg(&x.0)]), hipSuccess, "depth {depth}");
+        overrun.push(call!(HIP, hipDeviceSynchronize) != hipSuccess);
+        assert_eq!(launch(reverse, 1, 64, &mut [arg(&x.0)]), hipSuccess, "after depth {depth}");
+        ok!(HIP, hipDeviceSynchronize);
+    }
+    assert!(!overrun[0] && overrun[overrun.len() - 1] && overrun.is_sorted());
+}
+
 #[test]
 fn dynamic_shared_memory_and_many_blocks() {
     let _alone = start();

@@ -82,11 +82,14 @@ impl Own<Tensor> for Raw {
         let raw_type = data_type(values.data);
         let rank = values.dims.len().max(*DIMS.start());
         let as_ints = |values: &[usize]| {
-            let mut all: Vec<c_int> = values.iter().map(|&value| value as c_int).collect();
+            let ints = values.iter().map(|&value| c_int::try_from(value).ok());
+            let mut all = ints.collect::<Option<Vec<_>>>()?;
             all.resize(rank, 1);
-            all
+            Some(all)
         };
-        let (lengths, steps) = (as_ints(&values.dims), as_ints(&values.strides));
+        let (Some(lengths), Some(steps)) = (as_ints(&values.dims), as_ints(&values.strides)) else {
+            return Ok(());
+        };
         let (dims, strides, count) = (lengths.as_ptr(), steps.as_ptr(), rank as c_int);
         // SAFETY: cuDNN's descriptors; the arrays have `rank` values.
         unsafe {

@@ -17,8 +17,11 @@ pub(crate) fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool {
 }
 
 impl Memory for Driver {
+    fn ready() -> Status {
+        ensure().map(|_| ())
+    }
+
     fn allocate(bytes: usize) -> Status<*mut c_void> {
-        ensure()?;
         let mut memory = 0;
         // SAFETY: the function is the driver's, the pointer valid.
         from_cuda(unsafe { cuda::cuMemAlloc_v2(&mut memory, bytes) })?;
@@ -27,7 +30,6 @@ impl Memory for Driver {
     }
 
     fn free(pointer: *mut c_void) -> Status {
-        ensure()?;
         LIVE.forget(pointer, |&device| device)?;
         // SAFETY: `allocate` got it, and nobody else finds it in the map any more. Waits for the device's work, as
         // AMD's does.
@@ -37,7 +39,6 @@ impl Memory for Driver {
     fn allocate_host(bytes: usize) -> Status<*mut c_void> {
         /// Every device may reach it, by the same address.
         const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
-        ensure()?;
         let mut memory = ptr::null_mut();
         // SAFETY: the function is the driver's, the pointer valid.
         from_cuda(unsafe { cuda::cuMemHostAlloc(&mut memory, bytes, PORTABLE_AND_MAPPED) })?;
@@ -46,7 +47,6 @@ impl Memory for Driver {
     }
 
     fn free_host(pointer: *mut c_void) -> Status {
-        ensure()?;
         LIVE.forget(pointer, |&device| !device)?;
         // SAFETY: `allocate_host` got it, and nobody else finds it in the map any more.
         from_cuda(unsafe { cuda::cuMemFreeHost(pointer) })

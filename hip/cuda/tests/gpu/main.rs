@@ -4,6 +4,7 @@
 
 mod convolution;
 mod graph;
+mod memory;
 mod norms;
 mod precision;
 mod refusals;
@@ -41,12 +42,14 @@ fn main() -> ExitCode {
             convolution::repeated_calls_follow_what_they_are_given,
             graph::what_was_captured_runs_at_each_launch,
             graph::a_capture_that_fails_gives_no_graph,
+            memory::a_free_of_null_makes_the_threads_context,
             norms::rows_of_every_length_and_type,
             norms::a_large_mean_costs_no_digits,
             norms::types_that_it_has_not_are_refused,
             precision::f32_is_rounded_to_tf32_where_that_is_asked_for,
             refusals::convolutions_that_neither_takes_are_not_implemented,
             refusals::pooling_of_other_types_and_layouts_is_not_implemented,
+            refusals::strides_past_32_bits_are_not_implemented,
             refusals::products_of_other_types_are_not_implemented,
             registers::blocks_of_1024_threads_start,
         ],

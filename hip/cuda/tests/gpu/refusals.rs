@@ -145,6 +145,20 @@ pub(crate) fn pooling_of_other_types_and_layouts_is_not_implemented() {
     }
 }
 
+/// cuDNN would be given the strides of another tensor.
+pub(crate) fn strides_past_32_bits_are_not_implemented() {
+    let dnn = Dnn::new();
+    let large = dnn.tensor(miopenFloat, [1; 4], 0);
+    let (dims, mut pool, mut bytes) = ([2, 65536, 65537, 1], null_mut(), 0);
+    // SAFETY: live descriptors, four lengths, valid pointers.
+    unsafe {
+        done((dnn.table.miopenSetTensorDescriptor)(large, miopenFloat, 4, dims.as_ptr(), null()));
+        done((dnn.table.miopenCreatePoolingDescriptor)(&mut pool));
+        let status = (dnn.table.miopenPoolingGetWorkSpaceSizeV2)(pool, large, &mut bytes);
+        assert_eq!(status, miopenStatusNotImplemented);
+    }
+}
+
 pub(crate) fn products_of_other_types_are_not_implemented() {
     gpu(&[Library::Cublas]);
     let rocblas = rocblas_table();

@@ -129,11 +129,11 @@ unsafe fn add<H: Fusions>(
         require(!to.is_null(), miopenStatusBadParm)?;
         // SAFETY: the caller vouches for it.
         let ops = &mut unsafe { object_mut::<Plan<H>, _>(plan) }?.ops;
-        let mut new = Box::new(Operator { index: ops.len(), op: op()? });
-        let at = &raw mut *new;
-        ops.push(new);
+        let index = ops.len();
+        ops.push(Box::new(Operator { index, op: op()? }));
+        // After the push: moving a box invalidates pointers into it.
         // SAFETY: the caller's out-pointer.
-        unsafe { answer(to, at.cast()) }
+        unsafe { answer(to, (&raw mut *ops[index]).cast()) }
     })
 }
 

@@ -228,7 +228,8 @@ pub(super) unsafe extern "C" fn miopenPoolingBackward<H: Poolings>(
             let pooling = object::<Described<Pooling, H::Own>, _>(poolDesc)?;
             let (x, dx) = (operand::<H>(xDesc, x)?, operand::<H>(dxDesc, dx)?);
             let (y, dy) = (operand::<H>(yDesc, y)?, operand::<H>(dyDesc, dy)?);
-            require(**x == **dx && **y == **dy, miopenStatusBadParm)?;
+            x.require_alike(&dx)?;
+            pooling.check(&x, &y)?;
             pooling.check(&dx, &dy)?;
             plain_scalars(alpha, beta, dx.data)?;
             if pooling.mode == miopenPoolingMax {

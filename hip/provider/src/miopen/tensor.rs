@@ -9,6 +9,9 @@ use miopen_sys::*;
 /// Dimensions that a descriptor holds at most.
 const MAX_DIMS: c_int = 12;
 
+/// Bytes that a tensor has at most: those of an address space. Products of lengths and strides then fit a `usize`.
+const MAX_BYTES: usize = isize::MAX as usize;
+
 /// What a tensor descriptor says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tensor {
@@ -84,7 +87,7 @@ impl Tensor {
     }
 }
 
-/// Sets a tensor's type, lengths and strides.
+/// Sets a tensor's type, lengths and strides. `miopenStatusBadParm` if that may be more than an address space holds.
 ///
 /// # Safety
 /// The caller's descriptor, and arrays of `nbDims` values; strides may be null.
@@ -106,9 +109,16 @@ pub(super) unsafe extern "C" fn miopenSetTensorDescriptor<O: Own<Tensor>>(
             require(values.iter().all(|&value| value >= least), miopenStatusBadParm)?;
             Ok(values.iter().map(|&value| value as usize).collect())
         };
-        let mut tensor = Tensor::packed(dataType, read(dimsA, 1)?);
+        let dims: Vec<usize> = read(dimsA, 1)?;
+        // Of the widest type.
+        let bytes = dims.iter().try_fold(8usize, |bytes, &dim| bytes.checked_mul(dim));
+        require(bytes.is_some_and(|bytes| bytes <= MAX_BYTES), miopenStatusBadParm)?;
+        let mut tensor = Tensor::packed(dataType, dims);
         if !stridesA.is_null() {
             tensor.strides = read(stridesA, 0)?;
+            let steps = tensor.dims.iter().zip(&tensor.strides);
+            let last: u128 = steps.map(|(&dim, &stride)| (dim as u128 - 1) * stride as u128).sum();
+            require(last < MAX_BYTES as u128 / 8, miopenStatusBadParm)?;
         }
         own.set(tensor)
     })

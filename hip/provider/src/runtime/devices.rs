@@ -88,18 +88,10 @@ answers! {
     };
 }
 
-/// Copies what fits of a text, and ends it with a NUL; `out` is not empty.
-fn copy_text(out: &mut [c_char], text: &str) {
-    let fits = text.len().min(out.len() - 1);
-    for (out, byte) in out.iter_mut().zip(&text.as_bytes()[..fits]) {
-        *out = *byte as c_char;
-    }
-    out[fits] = 0;
-}
-
+/// A text, cut to 255 characters, with NULs behind it.
 fn property(text: &str) -> [c_char; 256] {
     let mut name = [0; 256];
-    copy_text(&mut name, text);
+    name[..255].iter_mut().zip(text.bytes()).for_each(|(out, byte)| *out = byte as c_char);
     name
 }
 
@@ -176,8 +168,13 @@ pub(super) unsafe extern "C" fn hipDeviceGetName<D: Devices>(
     api(|| {
         D::check(index)?;
         require(!name.is_null() && len > 0, hipErrorInvalidValue)?;
-        // SAFETY: the caller's room.
-        copy_text(unsafe { core::slice::from_raw_parts_mut(name, len as usize) }, &D::name(index)?);
+        let text = D::name(index)?;
+        let fits = text.len().min(len as usize - 1);
+        // SAFETY: the caller's room, which may hold nothing yet, for `fits` characters and the NUL.
+        unsafe {
+            name.copy_from_nonoverlapping(text.as_ptr().cast(), fits);
+            name.add(fits).write(0);
+        }
         Ok(())
     })
 }

@@ -105,8 +105,11 @@ impl<T: Copy> Allocations<T> {
     }
 }
 
-/// A provider's memory.
+/// A provider's memory. [`Memory::ready`] comes before every other call.
 pub trait Memory: Devices {
+    /// Makes the calling thread's device ready for use. Does not report what failed earlier on the device.
+    fn ready() -> Status;
+
     /// Allocates memory of the calling thread's device; never 0 bytes.
     fn allocate(bytes: usize) -> Status<*mut c_void>;
 
@@ -120,6 +123,8 @@ pub trait Memory: Devices {
     fn free_host(pointer: *mut c_void) -> Status;
 }
 
+/// Allocates; of 0 bytes null.
+///
 /// # Safety
 /// The caller's out-pointer.
 unsafe fn malloc<M: Memory>(
@@ -128,7 +133,7 @@ unsafe fn malloc<M: Memory>(
     allocate: fn(usize) -> Status<*mut c_void>,
 ) -> hipError_t {
     api(|| {
-        M::current()?;
+        M::ready()?;
         let none = size == 0 || pointer.is_null();
         let memory = if none { core::ptr::null_mut() } else { allocate(size)? };
         // SAFETY: the caller's, by HIP's contract.
@@ -136,9 +141,10 @@ unsafe fn malloc<M: Memory>(
     })
 }
 
+/// Frees; null makes the device ready, no more.
 fn free<M: Memory>(pointer: *mut c_void, free: fn(*mut c_void) -> Status) -> hipError_t {
     api(|| {
-        M::current()?;
+        M::ready()?;
         if pointer.is_null() { Ok(()) } else { free(pointer) }
     })
 }
