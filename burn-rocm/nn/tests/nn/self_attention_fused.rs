@@ -96,8 +96,10 @@ fn all(found: Vec<Option<TensorData>>) -> Vec<TensorData> {
     found.into_iter().map(Option::unwrap).collect()
 }
 
-/// The place of the gradient of the keys' bias, which is 0 or small: a softmax does not see what is
-/// added to all of its scores.
+/// The places of the gradients of the queries' and the keys' biases. The latter is 0 or small: a
+/// softmax does not see what is added to all of its scores. The former has a few elements only, whose
+/// terms cancel: in 16 bits its limits may hide it.
+const QUERY_BIAS: usize = 5;
 const KEY_BIAS: usize = 6;
 
 /// Either path, in every float type, against the formulas.
@@ -124,8 +126,9 @@ fn either_path_in_every_float_type() {
                     assert_bounded(&what, &found, &expected);
                     // Of one key the softmax is 1, whatever queries and keys are.
                     let scored = sizes[0] > 1;
+                    let wide = matches!(dtype, DType::F32 | DType::F64);
                     for (result, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                        if scored && result != KEY_BIAS {
+                        if scored && result != KEY_BIAS && (wide || result != QUERY_BIAS) {
                             assert_wrong_fails(&format!("{what}, result {result}"), found, expected);
                         }
                     }
