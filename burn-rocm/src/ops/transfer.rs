@@ -99,6 +99,20 @@ pub(crate) fn read(tensor: RocmTensor) -> hip::Result<TensorData> {
 ///
 /// # Errors
 /// The device's own.
+///
+/// ```
+/// use burn::tensor::{Int, Tensor};
+/// use burn_rocm::{Rocm, RocmDevice, read_with_fault};
+///
+/// let device = RocmDevice::default();
+/// let table = Tensor::<Rocm, 1>::from_floats([1.0, 2.0], &device);
+/// let indices = Tensor::<Rocm, 1, Int>::from_ints([1, 7], &device);
+/// let picked = table.select(0, indices); // there is no element 7
+/// let (data, fault) = read_with_fault(picked.into_primitive().tensor())?;
+/// assert_eq!(data.to_vec::<f32>().expect("f32"), [2.0, 0.0]);
+/// println!("{}", fault.expect("the index out of range"));
+/// # Ok::<(), burn_rocm::RocmError>(())
+/// ```
 pub fn read_with_fault(tensor: RocmTensor) -> hip::Result<(TensorData, Option<hip::Error>)> {
     let tensor = contiguous(tensor)?;
     let mut elements = Elements::new(&tensor);

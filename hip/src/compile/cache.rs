@@ -65,6 +65,12 @@ const HEADER: usize = 8 + 16 + 16 + 4;
 const LARGEST: u64 = 256 << 20;
 
 /// The process's cache of code objects.
+///
+/// ```
+/// let cache = hip::code_cache();
+/// cache.set_limit(64 << 20);
+/// println!("{:?}: {:?}", cache.directory(), cache.stats());
+/// ```
 pub fn code_cache() -> &'static CodeCache {
     static CACHE: OnceLock<CodeCache> = OnceLock::new();
     CACHE.get_or_init(|| match settings() {

@@ -31,6 +31,15 @@ pub struct ProviderReport {
 }
 
 /// Looks at every provider, used or not.
+///
+/// ```
+/// for report in hip::survey() {
+///     match report.error {
+///         None => println!("{:?} has {} devices", report.kind, report.devices.len()),
+///         Some(why) => println!("{:?} can't be used: {why}", report.kind),
+///     }
+/// }
+/// ```
 pub fn survey() -> Vec<ProviderReport> {
     ProviderKind::ALL.into_iter().map(report).collect()
 }

@@ -257,6 +257,12 @@ impl Device {
     ///
     /// # Errors
     /// `Compilation` where the kernel is not in the table or does not compile.
+    ///
+    /// Templates and functors are enums that the table of kernels generates, so a misspelt name does not compile:
+    ///
+    /// ```compile_fail,E0599
+    /// let kernel = hip::Template::binary_contigous.name();
+    /// ```
     #[inline]
     pub fn launch(&self, name: KernelName) -> Result<Launch<'_>> {
         Ok(Launch::new(self, self.built_in(name)?))

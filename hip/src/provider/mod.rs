@@ -286,6 +286,12 @@ static CHOSEN: Mutex<Chosen> = Mutex::new(Chosen { provider: None, passed_over: 
 ///
 /// # Errors
 /// `Config` where the environment makes no sense, `NotAvailable` where the provider asked for can't be had.
+///
+/// ```
+/// let provider = hip::provider()?;
+/// println!("{:?} has {} devices", provider.kind(), provider.device_count());
+/// # Ok::<(), hip::Error>(())
+/// ```
 pub fn provider() -> Result<&'static Provider> {
     static FAST: OnceLock<&'static Provider> = OnceLock::new();
     if let Some(&provider) = FAST.get() {
@@ -311,6 +317,12 @@ pub fn provider() -> Result<&'static Provider> {
 ///
 /// # Errors
 /// `Config` where another provider is in use already.
+///
+/// ```
+/// hip::select_provider(Some(hip::ProviderKind::Cpu))?;
+/// assert_eq!(hip::provider()?.kind(), hip::ProviderKind::Cpu);
+/// # Ok::<(), hip::Error>(())
+/// ```
 pub fn select_provider(kind: Option<ProviderKind>) -> Result<()> {
     let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
     match (chosen.provider, kind) {
