@@ -320,7 +320,8 @@ impl Layout {
         if count == 0 || self.is_contiguous() {
             return Ok(Some(view(row_major(target))));
         }
-        // The old axes fall into runs that are contiguous in themselves; each new axis must divide one run.
+        // The old axes fall into runs that are contiguous in themselves; each new axis must divide
+        // one run.
         let old: SmallVec<[(usize, isize); INLINE]> = self
             .dims()
             .iter()

@@ -22,7 +22,8 @@ impl AllocationController for Pinned {
 
     unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         let bytes = self.0.bytes_mut();
-        // SAFETY: the same bytes under a type that asks for less; the caller promises to write nothing uninitialised.
+        // SAFETY: the same bytes under a type that asks for less; the caller promises to write
+        // nothing uninitialised.
         unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len()) }
     }
 
@@ -55,6 +56,7 @@ pub(crate) fn upload(device: &Arc<Device>, bytes: Bytes) -> Result<hip::Result<B
     if bytes.property() != AllocationProperty::Pinned || !device.is_host_buffer(&bytes) {
         return Err(bytes);
     }
-    // SAFETY: the bytes are a `HostBuffer`'s, whose memory stays until it is dropped; nobody else has them.
+    // SAFETY: the bytes are a `HostBuffer`'s, whose memory stays until it is dropped; nobody else
+    // has them.
     Ok(unsafe { device.upload_owned(bytes) })
 }

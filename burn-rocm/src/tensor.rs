@@ -19,8 +19,8 @@ pub struct RocmTensor {
     dtype: DType,
 }
 
-// An op that fails raises before it has touched a tensor, and the device behind the buffer keeps its state behind locks
-// that a panic elsewhere does not break.
+// An op that fails raises before it has touched a tensor, and the device behind the buffer keeps
+// its state behind locks that a panic elsewhere does not break.
 impl core::panic::UnwindSafe for RocmTensor {}
 impl core::panic::RefUnwindSafe for RocmTensor {}
 

@@ -30,8 +30,8 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     println!("burn-rocm {}, {}\n", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
-    // Files and environment first: were a broken library to end the process when it is loaded, these would
-    // have been told.
+    // Files and environment first: were a broken library to end the process when it is loaded,
+    // these would have been told.
     let root = Path::new("/");
     println!("{}", machine::system(root));
     println!("{}", machine::kernel_driver(root));

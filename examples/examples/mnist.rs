@@ -104,8 +104,8 @@ fn device(text: &str) -> Result<RocmDevice, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // A device that fails in the middle of an op panics with the error's text, which is all a user wants
-    // to see. RUST_BACKTRACE shows the rest.
+    // A device that fails in the middle of an op panics with the error's text, which is all a user
+    // wants to see. RUST_BACKTRACE shows the rest.
     if std::env::var_os("RUST_BACKTRACE").is_none() {
         panic::set_hook(Box::new(|_| {}));
     }

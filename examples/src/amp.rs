@@ -137,8 +137,8 @@ where
 {
     let device = RocmDevice::default();
     B::seed(&device, options.seed);
-    // A copy draws the parameters in their order, where a forward pass would in its own: every precision starts
-    // with the same.
+    // A copy draws the parameters in their order, where a forward pass would in its own: every
+    // precision starts with the same.
     let mut model = Precision::new(FloatDType::F32).convert(&Classifier::<B>::new(kind, &device));
     let loss = CrossEntropyLossConfig::new().init::<B>(&device);
     let mut optimizer = AdamConfig::new().init();

@@ -14,7 +14,8 @@ const GAP: &str = "  ";
 pub fn choose(split: &Split, guesses: &[Guess]) -> Vec<usize> {
     let right = |index: &usize| guesses[*index].digit == split.label(*index);
     let wrong: Vec<usize> = (0..split.len()).filter(|index| !right(index)).take(2).collect();
-    // Images of one digit may stand one after the other or in a cycle; these steps meet several digits.
+    // Images of one digit may stand one after the other or in a cycle; these steps meet several
+    // digits.
     let step = (split.len() / SHOWN).max(1) + 3;
     let mut chosen: Vec<usize> = (0..split.len()).step_by(step).filter(right).collect();
     chosen.truncate(SHOWN - wrong.len());

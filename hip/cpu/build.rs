@@ -22,7 +22,8 @@ fn main() {
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
-    // Beside the packages' own folders: builds with other features find the objects that they share.
+    // Beside the packages' own folders: builds with other features find the objects that they
+    // share.
     let objects = out.ancestors().nth(2).unwrap_or(out).join("hip-cpu-kernels");
     let include = objects.join("include");
     fs::create_dir_all(&include).expect("the target folder is writable");

@@ -136,8 +136,9 @@ pub(crate) fn check(hip: &Hip, call: &'static str, status: hipError_t) -> Result
 
 #[cold]
 pub(crate) fn device_error(hip: &Hip, call: &'static str, status: hipError_t) -> Error {
-    // SAFETY: the table's functions are HIP's; both texts are static, and clearing the thread's last error has
-    // no precondition. It is cleared so that a library's own check after its next launch does not see ours.
+    // SAFETY: the table's functions are HIP's; both texts are static, and clearing the thread's
+    // last error has no precondition. It is cleared so that a library's own check after its next
+    // launch does not see ours.
     let (name, message) = unsafe {
         let texts = (text((hip.hipGetErrorName)(status)), text((hip.hipGetErrorString)(status)));
         (hip.hipGetLastError)();

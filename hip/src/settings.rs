@@ -187,8 +187,9 @@ settings! {
         ]);
         "`gradients`, `all`, `none`", "`gradients`",
         "which f16 products and convolutions use the libraries' alternative implementation, on gfx90a (MI200) only";
-    // On an H200, f32 `[16, 12, 512, 64]` (192 MiB of scores) took 0.96 ms forward and 1.04 backward with the scores
-    // in memory, 1.38 and 3.52 without; at a sequence of 2048 2.0 and 3.1, 4.8 and 12.8.
+    // On an H200, f32 `[16, 12, 512, 64]` (192 MiB of scores) took 0.96 ms forward and 1.04
+    // backward with the scores in memory, 1.38 and 3.52 without; at a sequence of 2048 2.0 and 3.1,
+    // 4.8 and 12.8.
     attention_scores(usize): usize = 256 << 20, "BURN_ROCM_ATTENTION_SCORES", bytes;
         "bytes", "`256M`",
         "how many bytes of scores one attention of `burn-rocm-nn` keeps for its gradient. Beyond it, tiled \

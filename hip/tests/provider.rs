@@ -235,7 +235,8 @@ fn an_old_hip_is_read_in_its_own_layout() {
             "hipDeviceGetAttribute",
             "(int *value, int attribute, int device) { *value = attribute; return 0; }",
         ),
-        // sizeof and offsetof as in HIP 5.7's hipDeviceProp_t, which HIP 7 keeps as hipDeviceProp_tR0000.
+        // sizeof and offsetof as in HIP 5.7's hipDeviceProp_t, which HIP 7 keeps as
+        // hipDeviceProp_tR0000.
         (
             "hipGetDeviceProperties",
             "(char *properties, int device) { memset(properties, 0, 792); \

@@ -37,8 +37,8 @@ fn philox_gives_the_known_answers() {
     let out = device.alloc(want.len() * 4).unwrap();
     let launch = device.launch(Template::philox_words.name()).unwrap();
     let launch = launch.value(KNOWN.len() as u64).buffer(&counters, 0).buffer(&keys, 0).buffer(&out, 0);
-    // SAFETY: the parameters are the count, so many counters of four words and keys of two, and room for as many
-    // results.
+    // SAFETY: the parameters are the count, so many counters of four words and keys of two, and
+    // room for as many results.
     unsafe { launch.submit(device.grid(KNOWN.len()), 0).unwrap() };
     assert_eq!(read(&out), bytemuck::cast_slice::<u32, u8>(&want));
 }

@@ -25,7 +25,8 @@ fn a_solution_that_needs_less_is_taken_or_the_error_is_typed() {
         Ok::<_, Error>(read(&device, &y, dtype, n))
     };
     let want = run().unwrap();
-    // Everything that is left goes into one block; what `run` allocates for itself was freed, and is kept apart.
+    // Everything that is left goes into one block; what `run` allocates for itself was freed, and
+    // is kept apart.
     device.sync().unwrap();
     let small = device.alloc(4 * n).unwrap();
     device.pool().clear().unwrap();

@@ -149,8 +149,8 @@ pub fn read_int<B: Backend>(tensor: burn_backend::tensor::IntTensor<B>) -> Tenso
 /// Reads a bool tensor.
 pub fn read_bool<B: Backend>(tensor: burn_backend::tensor::BoolTensor<B>) -> TensorData {
     let data = wait(B::bool_into_data(tensor));
-    // The oracle labels some of its bools as bytes, and keeps the name of the store; here both one-byte stores are
-    // read as Rust's bools.
+    // The oracle labels some of its bools as bytes, and keeps the name of the store; here both
+    // one-byte stores are read as Rust's bools.
     let bytes = matches!(data.dtype, DType::U8 | DType::Bool(BoolStore::U8));
     if is_oracle::<B>() && bytes {
         let TensorData { bytes, shape, .. } = data;

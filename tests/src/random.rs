@@ -19,8 +19,9 @@ impl Random {
     pub fn new() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         let thread = std::thread::current();
-        // Tests run side by side: the thread's name (the test's) keeps each one's numbers its own and repeatable.
-        // With one thread they all run on the main one: there it is the place where the generator is made.
+        // Tests run side by side: the thread's name (the test's) keeps each one's numbers its own
+        // and repeatable. With one thread they all run on the main one: there it is the place where
+        // the generator is made.
         let (test, option) = match thread.name() {
             None | Some("main") => (Location::caller().to_string(), " (with --test-threads 1)"),
             Some(name) => (name.to_owned(), ""),

@@ -31,7 +31,8 @@ impl<B: Backend> ModuleMapper<B> for Reset {
         let random = &self.0;
         param.map(|tensor| {
             let shape = tensor.shape();
-            // Uniform of a layer's usual scale; vectors (biases, norms) around one half so that none is dead.
+            // Uniform of a layer's usual scale; vectors (biases, norms) around one half so that
+            // none is dead.
             let bound = if shape.num_dims() == 1 {
                 0.5
             } else {

@@ -93,7 +93,8 @@ fn case(name: &str) -> (f32, bool) {
             let (x, w, g) = (out(1.0), window(1.0), image(TINY));
             run(|| R::conv_transpose2d_weight_backward(x, w, g, transposed()))
         }
-        // One key, whose weight is 1: the output is its value, and the value's gradient the output's.
+        // One key, whose weight is 1: the output is its value, and the value's gradient the
+        // output's.
         "fused::attention" => {
             let (q, k, v) = (out(1.0), out(1.0), out(TINY));
             run(|| attention(q, k, v, None, &composed()).unwrap().out)

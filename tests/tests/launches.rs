@@ -42,7 +42,8 @@ fn one_launch_each() {
                 check("softmin", &|| R::softmin(x.clone(), dim));
             }
         }
-        // [batch, sequence, heads, features] seen as [batch, heads, sequence, features], as models have it.
+        // [batch, sequence, heads, features] seen as [batch, heads, sequence, features], as models
+        // have it.
         let of = |width| R::float_swap_dims(of(&[2, 40, 3, width], view), 1, 2);
         let (q, k, v, bias) =
             (of(8), of(8), of(6), float(&random, &[1, 3, 1, 40], DType::F32, view, -1.0, 1.0));

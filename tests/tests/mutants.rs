@@ -61,8 +61,8 @@ fn row_sums(source: &str) -> hip::Result<Vec<f32>> {
         .value(LENGTH as u32)
         .buffer(&input, 0)
         .buffer(&output, 0);
-    // SAFETY: the kernel reads ROWS * LENGTH floats of `input` and writes ROWS of `output`; the mutants' overruns
-    // are of shared memory, which the lockstep device fences.
+    // SAFETY: the kernel reads ROWS * LENGTH floats of `input` and writes ROWS of `output`; the
+    // mutants' overruns are of shared memory, which the lockstep device fences.
     unsafe { launch.submit(Grid { blocks: 3, threads: 128 }, 0)? };
     let mut bytes = vec![0; ROWS * 4];
     device.read(&output, 0, &mut bytes)?;

@@ -49,7 +49,8 @@ mod tests {
 
     #[test]
     fn fused_modules_launch_less() {
-        // Where small ops are joined, stock modules launch less than half of what they do elsewhere.
+        // Where small ops are joined, stock modules launch less than half of what they do
+        // elsewhere.
         let joined = hip::Device::get(0).expect("a device").chain_limit() > 1;
         let times = if joined { 2 } else { 3 };
         for (model, [composed, fused]) in counted(&RocmDevice::default()) {

@@ -38,8 +38,8 @@ fn layer_norm_forward(rows: usize, columns: usize) -> Case {
 }
 
 pub(super) fn cases(rows: usize, images: usize) -> Vec<Case> {
-    // A pass over the table. Forward reads and writes one, backward reads two and writes one; the gradient that
-    // `backward` starts from, ones, is written too.
+    // A pass over the table. Forward reads and writes one, backward reads two and writes one; the
+    // gradient that `backward` starts from, ones, is written too.
     let pass = rows as f64 * 4096.0 * 4.0;
     let mut all = vec![
         layer_norm_forward(rows, 4096).moves(2.0 * pass, Bar::OfCopy(0.9)),

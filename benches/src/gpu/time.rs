@@ -58,7 +58,8 @@ impl Clock for burn_cuda::Cuda {
     }
 
     fn launch(device: &Self::Device) {
-        // burn-fusion runs what it has put off before it passes a seed on. Its `sync` would wait for the device too.
+        // burn-fusion runs what it has put off before it passes a seed on. Its `sync` would wait
+        // for the device too.
         Self::seed(device, 0);
     }
 }

@@ -117,7 +117,8 @@ pub(crate) fn say_composed<B: Backend>(module: &'static str, reason: &'static st
     if !log::log_enabled!(log::Level::Info) {
         return;
     }
-    // A set is whole after every insertion. A logger may come here too, so the lock is gone by then.
+    // A set is whole after every insertion. A logger may come here too, so the lock is gone by
+    // then.
     let is_new =
         SAID.lock().unwrap_or_else(PoisonError::into_inner).insert((module, TypeId::of::<B>(), reason));
     if is_new {

@@ -101,7 +101,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F
     }
 
     fn q_matmul(lhs: TensorPrimitive<Self>, rhs: TensorPrimitive<Self>) -> TensorPrimitive<Self> {
-        // As Burn's default has it: the dtype of an operand of floats, the right side's scheme if both have one.
+        // As Burn's default has it: the dtype of an operand of floats, the right side's scheme if
+        // both have one.
         let (dtype, quantized) = match (&lhs, &rhs) {
             (TensorPrimitive::Float(lhs), TensorPrimitive::Float(_)) => (lhs.dtype_of().into(), None),
             (TensorPrimitive::Float(float), TensorPrimitive::QFloat(q))

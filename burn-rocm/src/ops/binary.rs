@@ -25,7 +25,8 @@ pub(crate) fn binary(
         && let Some(order) = lhs.layout().dense_order()
         && !lhs.is_contiguous()
     {
-        // Two transposed views of one kind: work in the order they lie in, and transpose the result.
+        // Two transposed views of one kind: work in the order they lie in, and transpose the
+        // result.
         let (l, r) = (lhs.layout().permute(op, &order)?, rhs.layout().permute(op, &order)?);
         let out = binary(op, functor, lhs.view(l), rhs.view(r))?;
         return super::view::permute(out, &inverse(&order));

@@ -18,7 +18,8 @@ pub(crate) fn cast(tensor: RocmTensor, dtype: DType) -> hip::Result<RocmTensor> 
     }
     let (source, target) = (tensor.kernel_type()?, crate::dtype::kernel_type(dtype)?);
     let four_byte_bool = |dtype| matches!(dtype, DType::Bool(BoolStore::U32));
-    // Types that differ by name alone: the one-byte bool stores, f32 and flex32, a four-byte bool as u32.
+    // Types that differ by name alone: the one-byte bool stores, f32 and flex32, a four-byte bool
+    // as u32.
     if source == target && !four_byte_bool(dtype) {
         return Ok(tensor.reinterpret(dtype));
     }

@@ -133,7 +133,8 @@ impl Transposed {
         let grid = device.grid_rows(tiles, usize::MAX);
         let dims = [self.batches, self.rows, self.columns, self.batch_stride, self.column_stride]
             .map(|value| Arg::U64(value as u64));
-        // The view is dense in another order, or has gaps between columns: its own span is what is read.
+        // The view is dense in another order, or has gaps between columns: its own span is what is
+        // read.
         views("copy", device, kernel, grid, &dims, &[Some(tensor)], &[], out)
     }
 }

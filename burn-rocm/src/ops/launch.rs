@@ -46,10 +46,10 @@ pub(crate) fn is_packed(tensor: &RocmTensor) -> bool {
 
 /// The one way to the device.
 pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
-    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `Table` (`ops/multi_tensor.rs`) and `cat` check
-    // that the counts, shapes and strides which they pass name elements inside the buffers which
-    // they pass. They give each kernel of `hip/kernels` its parameters in the order that its family
-    // documents. The kernels touch nothing else.
+    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `Table` (`ops/multi_tensor.rs`) and
+    // `cat` check that the counts, shapes and strides which they pass name elements inside the
+    // buffers which they pass. They give each kernel of `hip/kernels` its parameters in the order
+    // that its family documents. The kernels touch nothing else.
     unsafe { launch.submit(grid, 0) }
 }
 

@@ -215,7 +215,8 @@ impl Step {
             new.push(RocmTensor::empty(&device, new_param.layout().shape().clone(), dtype)?);
         }
         if !new_param.is_empty() {
-            // Rows have a place for every old state; the kernel does not look at those that were not there.
+            // Rows have a place for every old state; the kernel does not look at those that were
+            // not there.
             read.extend(new[read.len() - 2..].iter().cloned());
             let row = read.into_iter().chain([new_param.clone()]).chain(new.iter().cloned()).collect();
             let kind = Kind { dtype: kernel_type, time, old: had };
@@ -261,7 +262,8 @@ impl Step {
             Clip::None | Clip::Norm(_) => f64::INFINITY,
         };
         match self.rule {
-            // In f32 as in Burn's: a beta's power differs in the fifth digit of `1 - beta^t` otherwise.
+            // In f32 as in Burn's: a beta's power differs in the fifth digit of `1 - beta^t`
+            // otherwise.
             Rule::Adam(Adam { lr, beta_1, beta_2, epsilon, decay, .. }) => {
                 let scale = |beta: f32| 1.0 / f64::from(1.0 - beta.powi(time as i32));
                 let (penalty, decay, cautious) = match decay {

@@ -85,8 +85,9 @@ impl Lines {
         let device = self.tensor.hip_device();
         let units = device.info().compute_units as usize;
         let threads = device.block_threads() as usize;
-        // A row is a block's work, a column a thread's or, where a block has one thread, one of a vector's. Blocks
-        // for each unit: as many as read at the full rate (H200, sums of 2^28 f32 as one row and as 4096 columns).
+        // A row is a block's work, a column a thread's or, where a block has one thread, one of a
+        // vector's. Blocks for each unit: as many as read at the full rate (H200, sums of 2^28 f32
+        // as one row and as 4096 columns).
         let (lines, least, blocks) = match (self.inner, self.wide_blocks()) {
             (1, _) => (self.outer, LEAST_PART[0], if threads == 1 { 4 } else { 32 }),
             (inner, 0) => ((self.outer * inner).div_ceil(threads.max(64)), LEAST_PART[1], 4),
@@ -95,8 +96,8 @@ impl Lines {
         if lines == 0 || lines >= units {
             1
         } else {
-            // Not one block more than that: it would begin another round (H200, sums of 8192 x 2304 f32: 29 us with
-            // 1062 blocks of 132 units).
+            // Not one block more than that: it would begin another round (H200, sums of 8192 x 2304
+            // f32: 29 us with 1062 blocks of 132 units).
             (blocks * units / lines).min(self.len / least).max(1)
         }
     }

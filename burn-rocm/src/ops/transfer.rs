@@ -77,8 +77,8 @@ impl Elements {
             Self::Words(elements) => Bytes::from_elems(elements),
             Self::Doubles(elements) => Bytes::from_elems(elements),
         };
-        // One-byte bools are 0 or 1 under either name, and to the host a bool is Rust's: Burn's own suite compares
-        // what is read with such, also where its dispatch has asked for `U8`.
+        // One-byte bools are 0 or 1 under either name, and to the host a bool is Rust's: Burn's own
+        // suite compares what is read with such, also where its dispatch has asked for `U8`.
         let dtype = match tensor.dtype_of() {
             DType::Bool(BoolStore::U8) => DType::Bool(BoolStore::Native),
             dtype => dtype,

@@ -142,7 +142,8 @@ fn options(given: &[String]) -> Result<(String, Vec<&str>), String> {
 impl Unit<'_> {
     fn text(&self) -> String {
         let code = without_comments(self.source);
-        // A program without a prelude of its own finds the C library's mathematics, as AMD's compiler has it built in.
+        // A program without a prelude of its own finds the C library's mathematics, as AMD's
+        // compiler has it built in.
         let library = if code.contains("#include \"prelude.h\"") {
             ""
         } else {

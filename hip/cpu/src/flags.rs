@@ -1,5 +1,5 @@
-// Compiler flags, read by the build script and by the run-time compiler alike. Understood by g++ from 9 and clang++
-// from 10.
+// Compiler flags, read by the build script and by the run-time compiler alike. Understood by g++
+// from 9 and clang++ from 10.
 
 /// An instruction set that the kernels are built for.
 #[derive(Clone, Copy)]

@@ -30,8 +30,8 @@ fn batch_norm<T: Typed>(random: &mut Random) {
         (0..n).flat_map(|image| (0..each).map(move |i| (image * channels + channel) * each + i)).collect()
     };
     let (x, dy) = (random.values::<T>(n * c * pixels), random.values::<T>(n * c * pixels));
-    // Images apart from each other: three values that fall together have next to no variance, and dividing by it
-    // makes any rounding large.
+    // Images apart from each other: three values that fall together have next to no variance, and
+    // dividing by it makes any rounding large.
     let apart = |(i, value): (usize, &T)| T::of(value.f64() + 2.0 * (i / (c * pixels)) as f64);
     let x: Vec<T> = x.iter().enumerate().map(apart).collect();
     let (fx, fdy) = (wide(&x), wide(&dy));
@@ -116,7 +116,8 @@ fn batch_norm<T: Typed>(random: &mut Random) {
             inverse.void(),
         );
         assert_eq!(status, miopenStatusSuccess);
-        // Deviations near zero magnify rounding by 1/deviation: the scale of the normalised values is their own.
+        // Deviations near zero magnify rounding by 1/deviation: the scale of the normalised values
+        // is their own.
         close("training", &by.get(), &y, 10.0);
         for (found, expected) in [(&saved, 0), (&inverse, 1), (&bmean, 2), (&bvariance, 3)] {
             close(&format!("statistic {expected}"), &found.get(), &statistics[expected], 1.0);

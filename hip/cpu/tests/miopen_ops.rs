@@ -374,7 +374,8 @@ fn descriptors_and_names() {
         let none = core::ptr::null();
         assert_eq!((t.miopenSetTensorDescriptor)(c.get(), miopenFloat, 4, none, none), miopenStatusBadParm);
         assert_eq!((t.miopenSetTensorDescriptor)(c.get(), miopenFloat, -1, none, none), miopenStatusBadParm);
-        // Elements or strides whose bytes no address space holds; as the second, products may wrap around to 0.
+        // Elements or strides whose bytes no address space holds; as the second, products may wrap
+        // around to 0.
         let set = |dims: [i32; 4], strides: *const i32| {
             (t.miopenSetTensorDescriptor)(c.get(), miopenFloat, 4, dims.as_ptr(), strides)
         };

@@ -24,13 +24,14 @@ const HEADER_NAME: &CStr = c"hip_cuda.h";
 
 /// Options of every program.
 const OWN_OPTIONS: &[&str] = &[
-    // As hipRTC has it: functions without a mark, `constexpr` ones say, may be called on the device.
+    // As hipRTC has it: functions without a mark, `constexpr` ones say, may be called on the
+    // device.
     "--device-as-default-execution-space",
     "--pre-include=hip_cuda.h",
-    // hipRTC gives a kernel without `__launch_bounds__` no more registers than a block of 1024 threads has, NVRTC
-    // up to 255, with which such a block does not start. A block has 65,536 registers on every NVIDIA GPU. Kernels
-    // with launch bounds keep theirs: for these the option is ignored (CUDA C++ Programming Guide, "Launch
-    // Bounds").
+    // hipRTC gives a kernel without `__launch_bounds__` no more registers than a block of 1024
+    // threads has, NVRTC up to 255, with which such a block does not start. A block has 65,536
+    // registers on every NVIDIA GPU. Kernels with launch bounds keep theirs: for these the option
+    // is ignored (CUDA C++ Programming Guide, "Launch Bounds").
     "--maxrregcount=64",
 ];
 

@@ -92,7 +92,8 @@ fn compile_for(name: &str, architecture: &str) -> Result<(Vec<u8>, CString), Str
     let options = [text(&format!("--offload-arch={architecture}"))?, text("-std=c++17")?];
     let list: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
     let mut program = ptr::null_mut();
-    // SAFETY: the table is hipRTC's; texts and out-pointers outlive the calls, sizes are those that it told.
+    // SAFETY: the table is hipRTC's; texts and out-pointers outlive the calls, sizes are those that
+    // it told.
     unsafe {
         let none = ptr::null();
         let status =

@@ -19,8 +19,8 @@ pub enum Library {
 /// The first function that a loaded library lacks. The library must be loaded already, under one of its usual names:
 /// without it `cudarc` panics.
 pub fn missing_symbol(library: Library) -> Option<&'static str> {
-    // SAFETY: the libraries are NVIDIA's, whose initialisers are made to be run by dlopen; only addresses are
-    // looked up.
+    // SAFETY: the libraries are NVIDIA's, whose initialisers are made to be run by dlopen; only
+    // addresses are looked up.
     let (handle, names) = unsafe {
         match library {
             Library::Driver => (driver::sys::culib(), DRIVER),

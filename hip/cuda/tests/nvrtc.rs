@@ -42,7 +42,8 @@ fn compile(
     let expressions: Vec<_> = expressions.iter().map(|expression| text(expression)).collect();
     let pointers = |list: &[CString]| list.iter().map(|text| text.as_ptr()).collect::<Vec<*const c_char>>();
     let mut program = ptr::null_mut();
-    // SAFETY: the table is hipRTC's; every text outlives the program, every count is that of its list.
+    // SAFETY: the table is hipRTC's; every text outlives the program, every count is that of its
+    // list.
     unsafe {
         let (texts, names, options) = (pointers(&texts), pointers(&names), pointers(&options));
         let count = HEADERS.len() as i32;

@@ -257,7 +257,8 @@ mod tests {
 
     #[test]
     fn one_shared_first_matrix() {
-        // Row vectors times a batch: c's columns are not stacked, so this stays a batch with stride 0.
+        // Row vectors times a batch: c's columns are not stacked, so this stays a batch with stride
+        // 0.
         let shared = Strided { batch_stride: 0, ..row_major(2, 3) };
         let plan = plan(4, shared, row_major(3, 5), row_major(2, 5)).unwrap();
         assert_eq!((plan.batch, plan.second.batch_stride), (4, 0));

@@ -50,8 +50,8 @@ struct Handle {
     raw: rocblas_handle,
 }
 
-// SAFETY: rocBLAS allows a handle to be used from any thread, one at a time (rocBLAS Programmer's Guide, "Thread
-// safety"); the mutex in `Blas` sees to that.
+// SAFETY: rocBLAS allows a handle to be used from any thread, one at a time (rocBLAS Programmer's
+// Guide, "Thread safety"); the mutex in `Blas` sees to that.
 unsafe impl Send for Handle {}
 
 impl Blas {
@@ -135,8 +135,9 @@ impl Blas {
         };
         c.buffer.device().make_current()?;
         let handle = self.lock();
-        // SAFETY: `span` checked that every element of the views lies inside its buffer, and `plan` describes
-        // those elements; the buffers live on until the stream has passed this call, which the pool guarantees.
+        // SAFETY: `span` checked that every element of the views lies inside its buffer, and `plan`
+        // describes those elements; the buffers live on until the stream has passed this call,
+        // which the pool guarantees.
         unsafe { handle.gemm(kind, &plan, first.ptr, second.ptr, out.ptr, alpha, beta, flags) }
     }
 
@@ -277,8 +278,8 @@ impl Handle {
                 let (alpha, beta) = (alpha as $type, beta as $type);
                 let (first, second, out) = (first.cast(), second.cast(), out.cast());
                 if batch == 1 {
-                    // SAFETY: the caller vouches for the memory; the scalars outlive the call, which reads them
-                    // before it returns (pointer mode host).
+                    // SAFETY: the caller vouches for the memory; the scalars outlive the call,
+                    // which reads them before it returns (pointer mode host).
                     let status = unsafe {
                         (t.$single)(
                             self.raw, op_a, op_b, m, n, k, &alpha, first, a.ld, second, b.ld, &beta, out, ldc,
@@ -420,7 +421,8 @@ impl Handle {
         macro_rules! typed {
             ($type:ty, $batched:ident) => {{
                 let (alpha, beta) = (alpha as $type, beta as $type);
-                // SAFETY: the caller vouches for the memory; the scalars are read before the call returns.
+                // SAFETY: the caller vouches for the memory; the scalars are read before the call
+                // returns.
                 let status = unsafe {
                     (self.table.$batched)(
                         self.raw,
@@ -457,7 +459,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the handle is valid and used by nobody else; whoever drops a `Device` has waited for its stream.
+        // SAFETY: the handle is valid and used by nobody else; whoever drops a `Device` has waited
+        // for its stream.
         let status = unsafe { (self.table.rocblas_destroy_handle)(self.raw) };
         if let Err(error) = check(self.table, "rocblas_destroy_handle", status, String::new) {
             log::warn!("{error}");

@@ -46,7 +46,8 @@ impl Toolchain {
         self.provider
             .compiles_with()
             .fold(key, |key, text| key.part(text))
-            // The provider too: an NVIDIA or CPU device never has AMD's architecture name, but nothing forbids it.
+            // The provider too: an NVIDIA or CPU device never has AMD's architecture name, but
+            // nothing forbids it.
             .part(self.provider.name())
             .part(&format!("{}.{} {}", self.hiprtc.0, self.hiprtc.1, self.runtime))
             .part(&self.builds)

@@ -62,8 +62,8 @@ pub(crate) struct Context {
     spare_events: Mutex<Vec<(EventKind, hip_sys::hipEvent_t)>>,
 }
 
-// SAFETY: event handles may be used from any thread ("HIP APIs are thread safe", HIP programming guide); the list
-// that holds them is behind a mutex.
+// SAFETY: event handles may be used from any thread ("HIP APIs are thread safe", HIP programming
+// guide); the list that holds them is behind a mutex.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -162,8 +162,8 @@ impl Drop for Context {
     fn drop(&mut self) {
         let events = std::mem::take(&mut *self.spare_events.lock().unwrap_or_else(PoisonError::into_inner));
         for (_, event) in events {
-            // SAFETY: the function is HIP's; nobody else has the handle. HIP destroys a pending event when it has
-            // happened.
+            // SAFETY: the function is HIP's; nobody else has the handle. HIP destroys a pending
+            // event when it has happened.
             let status = unsafe { (self.hip().hipEventDestroy)(event) };
             self.record_status("hipEventDestroy", status);
         }

@@ -15,7 +15,8 @@ pub struct Event {
     kind: EventKind,
 }
 
-// SAFETY: "HIP APIs are thread safe" (HIP programming guide): an event's handle may be used from any thread.
+// SAFETY: "HIP APIs are thread safe" (HIP programming guide): an event's handle may be used from
+// any thread.
 unsafe impl Send for Event {}
 // SAFETY: as above; every method takes the handle by value.
 unsafe impl Sync for Event {}
@@ -83,7 +84,8 @@ impl Drop for Event {
         if self.raw.is_null() {
             return;
         }
-        // A stream that was told to wait for this event keeps the point it had: recording again does not move it.
+        // A stream that was told to wait for this event keeps the point it had: recording again
+        // does not move it.
         self.context.keep_event(self.kind, self.raw);
     }
 }

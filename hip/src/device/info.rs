@@ -81,7 +81,8 @@ fn attribute(hip: &Hip, device: c_int, which: hipDeviceAttribute_t) -> Result<u3
 
 /// `gcnArchName`, through the symbol whose layout is known.
 fn architecture(hip: &Hip, device: c_int) -> Result<String> {
-    // SAFETY: both structs are plain numbers and characters (zero is valid) of the sizes that HIP writes.
+    // SAFETY: both structs are plain numbers and characters (zero is valid) of the sizes that HIP
+    // writes.
     unsafe {
         if let Some(get) = hip.hipGetDevicePropertiesR0600 {
             let mut properties = MaybeUninit::<hip_sys::hipDeviceProp_tR0600>::zeroed().assume_init();

@@ -99,7 +99,8 @@ impl Device {
             staging: Staging::new(&context),
             fences: TransferFences::default(),
             faults: Faults::new(&context, &compute)?,
-            // Where a block is one thread, a launch costs less than the look at whether it can be joined.
+            // Where a block is one thread, a launch costs less than the look at whether it can be
+            // joined.
             chain_limit: settings()?.chain.unwrap_or(if info.max_threads_per_block == 1 { 0 } else { STEPS }),
             peers: Mutex::new(Vec::new()),
             kernels,

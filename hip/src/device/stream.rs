@@ -21,7 +21,8 @@ pub struct Stream {
     pub(crate) chain: Chain,
 }
 
-// SAFETY: "HIP APIs are thread safe" (HIP programming guide): several threads may enqueue on one stream.
+// SAFETY: "HIP APIs are thread safe" (HIP programming guide): several threads may enqueue on one
+// stream.
 unsafe impl Send for Stream {}
 // SAFETY: as above; every method takes the handle by value.
 unsafe impl Sync for Stream {}
@@ -130,8 +131,9 @@ impl Stream {
 
     fn launch_steps(&self, kernel: &Kernel, grid: Grid, steps: &mut Steps) -> Result<()> {
         let mut parameters = [std::ptr::from_mut(steps).cast::<c_void>()];
-        // SAFETY: the one argument is laid out as the kernel's parameter; `put_off` checked that the tensors lie
-        // inside their buffers, whose memory the pool gives out again only to work that comes later in this stream.
+        // SAFETY: the one argument is laid out as the kernel's parameter; `put_off` checked that
+        // the tensors lie inside their buffers, whose memory the pool gives out again only to work
+        // that comes later in this stream.
         unsafe { self.launch(kernel, grid, 0, &mut parameters) }
     }
 
@@ -151,8 +153,9 @@ impl Stream {
         let context = kernel.context();
         context.bind()?;
         count(&context.counters.launches);
-        // SAFETY: the function is HIP's; it copies the arguments before it returns. That they fit the kernel is the
-        // caller's promise; the kernel's module stays loaded until the stream is past this launch.
+        // SAFETY: the function is HIP's; it copies the arguments before it returns. That they fit
+        // the kernel is the caller's promise; the kernel's module stays loaded until the stream is
+        // past this launch.
         let status = unsafe {
             (context.hip().hipModuleLaunchKernel)(
                 kernel.function(),

@@ -274,8 +274,9 @@ impl Dnn {
             let space = workspace_span(&workspace, choice.workspace);
             let handle = self.begin(out.buffer)?;
             let operands = prepared.operands(&handle, direction, spans);
-            // SAFETY: the spans hold the tensors that the descriptors describe; they and the workspace go back to
-            // the pool at the earliest when the stream has been given this call, and the stream runs in order.
+            // SAFETY: the spans hold the tensors that the descriptors describe; they and the
+            // workspace go back to the pool at the earliest when the stream has been given this
+            // call, and the stream runs in order.
             let (call, status) = unsafe {
                 match choice.solution {
                     Solution::Immediate(id) => operands.immediate(space, id),
@@ -316,8 +317,8 @@ impl Dnn {
         if self.deterministic {
             prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, 1)?;
         }
-        // Left alone, MIOpen takes the alternative by direction: for a transposed convolution too, which is no
-        // gradient.
+        // Left alone, MIOpen takes the alternative by direction: for a transposed convolution too,
+        // which is no gradient.
         let alternative = self.halves.alternative(desc.dtype, desc.gradient);
         if let Some(on) = alternative {
             prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL, on.into())?;
@@ -347,7 +348,8 @@ impl Dnn {
         spans: [Span; 3],
         at: &Buffer,
     ) -> Result<Vec<Choice>> {
-        // Find mode tries everything: products too, which must not be tried without rocBLAS's kernels.
+        // Find mode tries everything: products too, which must not be tried without rocBLAS's
+        // kernels.
         if settings()?.conv_find != FindMode::Find || !self.products {
             let handle = self.begin(at)?;
             return prepared.operands(&handle, direction, spans).solutions(desc, self.products);
@@ -404,7 +406,8 @@ impl Dnn {
         let workspace = at.device().alloc(bytes)?;
         let space = workspace_span(&workspace, bytes);
         let handle = self.begin(at)?;
-        // SAFETY: as in `convolve`; what is written here is written again by the convolution itself.
+        // SAFETY: as in `convolve`; what is written here is written again by the convolution
+        // itself.
         unsafe { prepared.operands(&handle, direction, spans).find(desc, space) }
     }
 }

@@ -15,8 +15,9 @@ macro_rules! descriptor {
             raw: $raw,
         }
 
-        // SAFETY: a descriptor is plain data in MIOpen's heap, tied to no thread (nor to a handle); calls only read
-        // it once it is set, and the setters here take `&mut self` or run before it is shared.
+        // SAFETY: a descriptor is plain data in MIOpen's heap, tied to no thread (nor to a handle);
+        // calls only read it once it is set, and the setters here take `&mut self` or run before it
+        // is shared.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
@@ -38,7 +39,8 @@ macro_rules! descriptor {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: the descriptor is valid; calls that used it have returned, and MIOpen keeps no reference.
+                // SAFETY: the descriptor is valid; calls that used it have returned, and MIOpen
+                // keeps no reference.
                 let status = unsafe { (self.table.$destroy)(self.raw) };
                 if let Err(error) = check(self.table, stringify!($destroy), status, String::new) {
                     log::warn!("{error}");
@@ -177,8 +179,8 @@ pub(super) struct FusionPlan {
     raw: miopenFusionPlanDescriptor_t,
 }
 
-// SAFETY: a plan is plain data in MIOpen's heap, tied to no thread; it is compiled before it is shared, and run
-// under the handle's lock.
+// SAFETY: a plan is plain data in MIOpen's heap, tied to no thread; it is compiled before it is
+// shared, and run under the handle's lock.
 unsafe impl Send for FusionPlan {}
 // SAFETY: as above.
 unsafe impl Sync for FusionPlan {}
@@ -201,7 +203,8 @@ impl FusionPlan {
 
 impl Drop for FusionPlan {
     fn drop(&mut self) {
-        // SAFETY: the plan is valid; calls that used it have returned, and MIOpen keeps no reference.
+        // SAFETY: the plan is valid; calls that used it have returned, and MIOpen keeps no
+        // reference.
         let status = unsafe { (self.table.miopenDestroyFusionPlan)(self.raw) };
         if let Err(error) = check(self.table, "miopenDestroyFusionPlan", status, String::new) {
             log::warn!("{error}");

@@ -47,8 +47,8 @@ struct Ops {
     activation: miopenFusionOpDescriptor_t,
 }
 
-// SAFETY: the ops are parts of a plan, which is plain data in MIOpen's heap, tied to no thread; calls are made by
-// one thread at a time, under the handle's lock.
+// SAFETY: the ops are parts of a plan, which is plain data in MIOpen's heap, tied to no thread;
+// calls are made by one thread at a time, under the handle's lock.
 unsafe impl Send for Ops {}
 // SAFETY: as above.
 unsafe impl Sync for Ops {}
@@ -99,8 +99,9 @@ impl Dnn {
         let space = workspace_span(&workspace, prepared.workspace);
         let handle = self.begin(y.buffer)?;
         let detail = || format!("{desc:?}, {activation:?}");
-        // SAFETY: the spans hold the tensors that the descriptors describe; they and the workspace go back to the
-        // pool at the earliest when the stream has been given this call, and the stream runs in order.
+        // SAFETY: the spans hold the tensors that the descriptors describe; they and the workspace
+        // go back to the pool at the earliest when the stream has been given this call, and the
+        // stream runs in order.
         let run = unsafe { prepared.run(&handle, parameters, [xs, ws, bs, ys], space) };
         let served = run.and_then(|(call, status)| self.served(call, status, detail));
         prepared.refused.keep(0, served)
@@ -121,7 +122,8 @@ impl Dnn {
         let mut ops = Ops { conv: ptr::null_mut(), bias: ptr::null_mut(), activation: ptr::null_mut() };
         let mut workspace = 0;
         let made = (|| {
-            // SAFETY: the plan and the descriptors are valid; what is written to outlives the calls.
+            // SAFETY: the plan and the descriptors are valid; what is written to outlives the
+            // calls.
             unsafe {
                 let status =
                     (table.miopenCreateOpConvForward)(plan.raw(), &mut ops.conv, conv.raw(), weight.raw());
@@ -193,8 +195,8 @@ impl Prepared {
             check(table, "miopenSetOpArgsActivForward", status, String::new)?;
         }
         let (plan, xd, yd) = (self.plan.raw(), self.x.raw(), self.y.raw());
-        // SAFETY: the caller vouches for the memory; plan, descriptors and arguments are valid, and MIOpen has read
-        // them when the call returns.
+        // SAFETY: the caller vouches for the memory; plan, descriptors and arguments are valid, and
+        // MIOpen has read them when the call returns.
         Ok(unsafe {
             match table.miopenExecuteFusionPlan_v2 {
                 Some(call) => (

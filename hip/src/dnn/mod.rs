@@ -77,8 +77,8 @@ struct Handle {
     raw: miopenHandle_t,
 }
 
-// SAFETY: MIOpen's handle may be used from any thread, by one at a time (MIOpen documentation, "miopenHandle_t"); the
-// mutex in `Dnn` sees to that.
+// SAFETY: MIOpen's handle may be used from any thread, by one at a time (MIOpen documentation,
+// "miopenHandle_t"); the mutex in `Dnn` sees to that.
 unsafe impl Send for Handle {}
 
 impl Dnn {
@@ -247,7 +247,8 @@ impl<K: Hash + Eq + Clone, V> Cache<K, V> {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the handle is valid and used by nobody else; whoever drops a `Device` has waited for its stream.
+        // SAFETY: the handle is valid and used by nobody else; whoever drops a `Device` has waited
+        // for its stream.
         let status = unsafe { (self.table.miopenDestroy)(self.raw) };
         if let Err(error) = check(self.table, "miopenDestroy", status, String::new) {
             log::warn!("{error}");

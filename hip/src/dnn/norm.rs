@@ -142,8 +142,8 @@ impl Dnn {
             return Ok(());
         }
         let handle = self.begin(y.buffer)?;
-        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them until the stream has
-        // passed the call. The scalars are static, and only read.
+        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them
+        // until the stream has passed the call. The scalars are static, and only read.
         let status = unsafe {
             (self.table.miopenBatchNormalizationForwardTraining)(
                 handle.raw,
@@ -355,8 +355,8 @@ impl Dnn {
         let Prepared { tensor, row, column, refused } = &*prepared;
         refused.check()?;
         let handle = self.begin(y.buffer)?;
-        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them until the stream has
-        // passed the call.
+        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them
+        // until the stream has passed the call.
         let status = unsafe {
             call(
                 handle.raw,

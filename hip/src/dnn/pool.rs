@@ -115,8 +115,9 @@ impl Dnn {
         }
         prepared.refused.check()?;
         let handle = self.begin(y.buffer)?;
-        // SAFETY: the spans hold the tensors that the descriptors describe, and the indices' the bytes that MIOpen
-        // asks for; the pool keeps them until the stream has passed the call. The scalars are static.
+        // SAFETY: the spans hold the tensors that the descriptors describe, and the indices' the
+        // bytes that MIOpen asks for; the pool keeps them until the stream has passed the call. The
+        // scalars are static.
         let status = unsafe {
             (self.table.miopenPoolingForward)(
                 handle.raw,

@@ -141,8 +141,9 @@ impl Dnn {
         let (alpha, beta): (*const c_void, *const c_void) =
             if double { ((&raw const ONE).cast(), (&raw const ZERO).cast()) } else { (one(), zero()) };
         let handle = self.begin(y.buffer)?;
-        // SAFETY: the spans hold the tensors that the descriptors describe and the bytes that MIOpen asked for; the
-        // pool keeps them until the stream has passed the call. The scalars are static.
+        // SAFETY: the spans hold the tensors that the descriptors describe and the bytes that
+        // MIOpen asked for; the pool keeps them until the stream has passed the call. The scalars
+        // are static.
         let status = unsafe {
             (table.miopenReduceTensor)(
                 handle.raw,

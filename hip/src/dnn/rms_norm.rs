@@ -54,8 +54,8 @@ impl Dnn {
         let Prepared { tensor, row, column, refused } = &*prepared;
         refused.check()?;
         let handle = self.begin(y.buffer)?;
-        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them until the stream
-        // has passed the call.
+        // SAFETY: the spans hold the tensors that the descriptors describe; the pool keeps them
+        // until the stream has passed the call.
         let status = unsafe {
             call(
                 handle.raw,

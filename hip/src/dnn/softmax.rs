@@ -51,8 +51,8 @@ impl Dnn {
             return Ok(());
         }
         let handle = self.begin(y.buffer)?;
-        // SAFETY: the spans hold the tensors that the descriptor describes; the pool keeps them until the stream has
-        // passed the call. The scalars are static.
+        // SAFETY: the spans hold the tensors that the descriptor describes; the pool keeps them
+        // until the stream has passed the call. The scalars are static.
         let status = unsafe {
             (self.table.miopenSoftmaxForward_V2)(
                 handle.raw,

@@ -20,7 +20,8 @@ pub struct Kernel {
     pub(super) name: Box<str>,
 }
 
-// SAFETY: "HIP APIs are thread safe" (HIP programming guide); the handles are plain values, unloaded by the one owner.
+// SAFETY: "HIP APIs are thread safe" (HIP programming guide); the handles are plain values,
+// unloaded by the one owner.
 unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}

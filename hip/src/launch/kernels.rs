@@ -91,7 +91,8 @@ impl Kernels {
         let file = rtc::file_of(family);
         let kernel =
             self.load(&rtc::program_of(family, &file), rtc::source_hash(family), &name.to_string())?;
-        // What is found by its name is counted in `loaded`: another thread may have unloaded it since.
+        // What is found by its name is counted in `loaded`: another thread may have unloaded it
+        // since.
         let loaded = self.loaded();
         if loaded.kernels.values().any(|other| Arc::ptr_eq(other, &kernel)) {
             let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
@@ -177,8 +178,8 @@ impl Kernels {
         };
         // Loading may come to the compiler's library too.
         let _held = library::compiling();
-        // SAFETY: the functions are HIP's; the code object comes from hipRTC (or a file with its checksum) and stays in
-        // `kernel`, which owns the module from the moment it exists.
+        // SAFETY: the functions are HIP's; the code object comes from hipRTC (or a file with its
+        // checksum) and stays in `kernel`, which owns the module from the moment it exists.
         unsafe {
             let code = object.code.as_ptr().cast();
             let status = (context.hip().hipModuleLoadData)(&mut kernel.module, code);

@@ -182,8 +182,8 @@ impl<'d> Launch<'d> {
             return;
         }
         let Some(storage) = &mut self.storage else { return };
-        // SAFETY: `at + size_of::<T>()` is inside the storage, checked above, and `at` is a multiple of T's
-        // alignment in storage aligned to 16.
+        // SAFETY: `at + size_of::<T>()` is inside the storage, checked above, and `at` is a
+        // multiple of T's alignment in storage aligned to 16.
         unsafe { storage.bytes.as_mut_ptr().add(at).cast::<T>().write(value) };
         storage.offsets[self.arguments] = at as u16;
         self.arguments += 1;

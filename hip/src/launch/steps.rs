@@ -81,7 +81,8 @@ impl Steps {
                 *from = source(tensor);
             }
         }
-        // The value that this step writes over needs no place in memory, unless a step in between read it there.
+        // The value that this step writes over needs no place in memory, unless a step in between
+        // read it there.
         if !step.reads(step.out) {
             let mut later = false;
             for before in self.step[..self.count as usize].iter_mut().rev() {

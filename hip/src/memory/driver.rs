@@ -29,8 +29,8 @@ impl Backing for Driver {
         // SAFETY: the function is HIP's; it writes one pointer.
         let status = unsafe { (self.context.hip().hipMalloc)(&mut address, bytes) };
         if status == hip_sys::hipErrorOutOfMemory {
-            // SAFETY: the function is HIP's. The thread's last error is cleared, so that a library's own check
-            // after its next launch does not see this one.
+            // SAFETY: the function is HIP's. The thread's last error is cleared, so that a
+            // library's own check after its next launch does not see this one.
             unsafe { (self.context.hip().hipGetLastError)() };
             return Ok(None);
         }
@@ -50,7 +50,8 @@ impl Backing for Driver {
         if let Err(error) = self.context.bind() {
             self.context.record(error);
         }
-        // SAFETY: the function is HIP's; the address is what hipMalloc gave, and the pool has waited for the device.
+        // SAFETY: the function is HIP's; the address is what hipMalloc gave, and the pool has
+        // waited for the device.
         let status = unsafe { (self.context.hip().hipFree)(address as *mut _) };
         self.context.record_status("hipFree", status);
     }
@@ -100,7 +101,8 @@ impl TransferFences {
             }
             Err(error) => {
                 context.record(error);
-                // Without an event: wait here, once, rather than let an upload overwrite what is still read.
+                // Without an event: wait here, once, rather than let an upload overwrite what is
+                // still read.
                 let _ = stream.synchronize();
                 fences.last
             }

@@ -81,8 +81,9 @@ impl Device {
         }
         let source = owner.as_ptr();
         let queued = self.fences.wait(&self.copies, fence).and_then(|()| {
-            // SAFETY: the buffer has just as many bytes; the source stays until the owner is dropped, which is kept
-            // until the event behind the copy has passed, or else until `joined` has waited.
+            // SAFETY: the buffer has just as many bytes; the source stays until the owner is
+            // dropped, which is kept until the event behind the copy has passed, or else until
+            // `joined` has waited.
             unsafe { self.staging.copy_to_device(&self.copies, buffer.address(), source, length)? };
             let event = self.copies.mark()?;
             self.compute.wait(&event)?;

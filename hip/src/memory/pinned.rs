@@ -57,7 +57,8 @@ impl PinnedBlock {
         context.check("hipHostMalloc", status)?;
         match NonNull::new(address.cast::<u8>()) {
             Some(address) => {
-                // SAFETY: HIP gave `size` bytes at this address. Zeroed, so that they are initialised for Rust.
+                // SAFETY: HIP gave `size` bytes at this address. Zeroed, so that they are
+                // initialised for Rust.
                 unsafe { address.as_ptr().write_bytes(0, size) };
                 Ok(Self { context: context.clone(), address, size })
             }
@@ -89,8 +90,8 @@ impl PinnedBlock {
 
 impl Drop for PinnedBlock {
     fn drop(&mut self) {
-        // SAFETY: the function is HIP's; the address is what hipHostMalloc gave, and no copy uses it any more: blocks
-        // wait in the staging's queue for their event.
+        // SAFETY: the function is HIP's; the address is what hipHostMalloc gave, and no copy uses
+        // it any more: blocks wait in the staging's queue for their event.
         let status = unsafe { (self.context.hip().hipHostFree)(self.address.as_ptr().cast()) };
         self.context.record_status("hipHostFree", status);
     }
@@ -202,7 +203,8 @@ impl Staging {
         let room = state.page.as_ref().is_some_and(|(_, used)| used + bytes.len() <= PAGE);
         if !room {
             if state.page.is_some() {
-                // Before the page is taken: without an event behind its copies it must not be freed.
+                // Before the page is taken: without an event behind its copies it must not be
+                // freed.
                 let event = stream.mark()?;
                 let page = state.page.take();
                 state.full_pages.extend(page.map(|(page, _)| (page, event)));
@@ -225,7 +227,8 @@ impl Staging {
             source.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             source
         };
-        // SAFETY: the source stays until the page's event has passed; the caller vouches for the destination.
+        // SAFETY: the source stays until the page's event has passed; the caller vouches for the
+        // destination.
         unsafe { self.copy_to_device(stream, destination, source, bytes.len()) }
     }
 
@@ -242,8 +245,8 @@ impl Staging {
         for (index, chunk) in bytes.chunks(CHUNK).enumerate() {
             let mut block = self.take_chunk()?;
             block.bytes()[..chunk.len()].copy_from_slice(chunk);
-            // SAFETY: the block goes into the queue with the event behind the copy; the caller vouches for the
-            // destination.
+            // SAFETY: the block goes into the queue with the event behind the copy; the caller
+            // vouches for the destination.
             let copied = unsafe {
                 self.copy_to_device(stream, destination + index * CHUNK, block.address(), chunk.len())
             };
@@ -251,7 +254,8 @@ impl Staging {
             match event {
                 Ok(event) => self.state().in_flight.push_back((block, event)),
                 Err(error) => {
-                    // Without an event nobody knows when the copy is over: wait before the block is freed.
+                    // Without an event nobody knows when the copy is over: wait before the block is
+                    // freed.
                     let _ = stream.synchronize();
                     self.give_chunk(block);
                     return Err(error);

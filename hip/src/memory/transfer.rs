@@ -47,7 +47,8 @@ impl Piece {
                 at += bytes;
                 filled += bytes;
             }
-            // The next copy starts on a boundary that every copy engine likes; `CHUNK` is a multiple of it.
+            // The next copy starts on a boundary that every copy engine likes; `CHUNK` is a
+            // multiple of it.
             filled = filled.next_multiple_of(64);
         }
         pieces
@@ -136,8 +137,8 @@ impl Device {
 
     fn read_small(&self, source: usize, out: &mut [u8], block: &mut PinnedBlock) -> Result<()> {
         self.context.bind()?;
-        // SAFETY: the source was checked by `read`, the block is larger than `SMALL`; both stay until the wait
-        // below is over.
+        // SAFETY: the source was checked by `read`, the block is larger than `SMALL`; both stay
+        // until the wait below is over.
         let status = unsafe {
             (self.context.hip().hipMemcpyAsync)(
                 block.address().cast(),
@@ -172,8 +173,8 @@ impl Device {
         let length = out.len();
         let start = |index: usize, block: &PinnedBlock| {
             let at = index * CHUNK;
-            // SAFETY: the source range was checked by `read`; the block has CHUNK bytes and is read only behind the
-            // event.
+            // SAFETY: the source range was checked by `read`; the block has CHUNK bytes and is read
+            // only behind the event.
             let status = unsafe {
                 (self.context.hip().hipMemcpyAsync)(
                     block.address().cast(),
@@ -246,8 +247,8 @@ impl Device {
         self.context.bind()?;
         for piece in pieces {
             let read = &reads[piece.read];
-            // SAFETY: the source was checked by `read_all`, the piece lies inside its block; both stay until the
-            // wait below.
+            // SAFETY: the source was checked by `read_all`, the piece lies inside its block; both
+            // stay until the wait below.
             let status = unsafe {
                 (self.context.hip().hipMemcpyAsync)(
                     chunks[piece.block % WAVE].address().add(piece.offset).cast(),
@@ -289,8 +290,8 @@ impl Device {
             return Err(Error::invalid("copy", "ranges apart", "ranges that overlap"));
         }
         self.context.bind()?;
-        // SAFETY: the function is HIP's; both ranges lie inside their buffers, whose memory the pool gives out
-        // again only to work that comes later in this stream.
+        // SAFETY: the function is HIP's; both ranges lie inside their buffers, whose memory the
+        // pool gives out again only to work that comes later in this stream.
         let status = unsafe {
             (self.context.hip().hipMemcpyAsync)(
                 to as *mut _,
@@ -338,8 +339,9 @@ impl Device {
         self.reach(&other);
         self.compute.wait(&other.compute.mark()?)?;
         self.context.bind()?;
-        // SAFETY: the function is HIP's; both ranges lie inside their buffers, each on the device named. The new
-        // buffer's memory is reused only later in this stream, the source's only behind the event below.
+        // SAFETY: the function is HIP's; both ranges lie inside their buffers, each on the device
+        // named. The new buffer's memory is reused only later in this stream, the source's only
+        // behind the event below.
         let status = unsafe {
             (self.context.hip().hipMemcpyPeerAsync)(
                 buffer.address() as *mut _,
@@ -367,7 +369,8 @@ impl Device {
         peers.push(other.context.index);
         let (own, peer) = (self.context.index as i32, other.context.index as i32);
         let mut can = 0;
-        // SAFETY: the functions are HIP's; the first writes one int, the last only clears the thread's last error.
+        // SAFETY: the functions are HIP's; the first writes one int, the last only clears the
+        // thread's last error.
         unsafe {
             let hip = self.context.hip();
             let asked = (hip.hipDeviceCanAccessPeer)(&mut can, own, peer);

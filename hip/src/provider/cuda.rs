@@ -34,7 +34,8 @@ pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
 pub(super) fn rocblas() -> Result<Rocblas> {
     // Not before: a look at what this machine has leaves the settings open.
     hip_cuda::allow_tf32(settings()?.cuda_tf32);
-    // cuBLAS needs it, and does not always look beside itself; where it is missing, loading cuBLAS says so.
+    // cuBLAS needs it, and does not always look beside itself; where it is missing, loading cuBLAS
+    // says so.
     if let Err(missing) = nvidia::open(nvidia::CUBLAS_LT) {
         log::debug!("{missing}");
     }

@@ -49,7 +49,8 @@ pub(crate) fn inventory() -> Vec<LibraryReport> {
     let rocblas = report(library::ROCBLAS, found, Rocblas::REQUIRED, Rocblas::OPTIONAL, |library| {
         let table = fill!(Rocblas, library, "rocBLAS").ok()?;
         let mut len = 0;
-        // SAFETY: the functions are rocBLAS's; they need no handle, and write what fits the lengths given.
+        // SAFETY: the functions are rocBLAS's; they need no handle, and write what fits the lengths
+        // given.
         unsafe {
             let known = (table.rocblas_get_version_string_size)(&mut len) == rocblas_status_success;
             let mut text: Vec<c_char> = vec![0; len + 1];

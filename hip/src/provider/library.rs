@@ -121,7 +121,8 @@ fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
                 Ok(library) => {
                     return Ok(Loaded { path: path.display().to_string(), library });
                 }
-                // There, but broken: a library it needs is missing, or it is of another architecture.
+                // There, but broken: a library it needs is missing, or it is of another
+                // architecture.
                 Err(why) => {
                     searched.push(format!("{} ({why})", path.display()));
                     broken.get_or_insert(why);
@@ -150,8 +151,8 @@ fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
 
 fn load(path: &std::ffi::OsStr) -> std::result::Result<std::mem::ManuallyDrop<Library>, String> {
     let _alone = COMPILER.write().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: these are AMD's libraries, whose initialisers are made to be run by dlopen. Never unloaded: their
-    // threads and exit handlers would outlive them.
+    // SAFETY: these are AMD's libraries, whose initialisers are made to be run by dlopen. Never
+    // unloaded: their threads and exit handlers would outlive them.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
         .map(std::mem::ManuallyDrop::new)
         .map_err(|error| error.to_string())
@@ -161,7 +162,8 @@ fn load(path: &std::ffi::OsStr) -> std::result::Result<std::mem::ManuallyDrop<Li
 macro_rules! fill {
     ($table:ty, $library:expr, $title:expr) => {{
         let library: &$crate::provider::library::Loaded = $library;
-        // SAFETY: the library is AMD's and is never unloaded; the table's signatures are those of AMD's headers.
+        // SAFETY: the library is AMD's and is never unloaded; the table's signatures are those of
+        // AMD's headers.
         unsafe { <$table>::load(|name| library.symbol(name)) }.map_err(|missing| {
             $crate::error::Error::NotAvailable {
                 reason: format!("{} lacks the symbol {}", $title, missing.to_string_lossy()),

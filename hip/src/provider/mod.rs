@@ -133,7 +133,8 @@ impl Provider {
         libraries: Vec<(&'static str, String)>,
     ) -> Result<Self> {
         let mut count: c_int = 0;
-        // SAFETY: the tables' functions are HIP's and hipRTC's; each writes through a valid pointer.
+        // SAFETY: the tables' functions are HIP's and hipRTC's; each writes through a valid
+        // pointer.
         unsafe {
             let status = (hip.hipInit)(0);
             let status = if status == hipSuccess { (hip.hipGetDeviceCount)(&mut count) } else { status };
@@ -384,7 +385,8 @@ fn announce(provider: &Provider, passed_over: &[(ProviderKind, Error)]) {
     let fell_back = provider.kind == ProviderKind::Cpu && !passed_over.is_empty();
     if fell_back {
         log::warn!("{line}");
-        // Without a logger the maximum level is `Off`: then a silent fallback would look like a slow GPU.
+        // Without a logger the maximum level is `Off`: then a silent fallback would look like a
+        // slow GPU.
         if log::max_level() == log::LevelFilter::Off {
             eprintln!("{line}");
         }

@@ -67,7 +67,8 @@ pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
     if !there.iter().any(|(library, _)| *library == "hip") {
         return Err(format!("{} has no hip/hip_runtime_api.h", include.display()).into());
     }
-    // Without the overloads for C++ a function is one symbol; MIOpen declares what is not settled only when asked.
+    // Without the overloads for C++ a function is one symbol; MIOpen declares what is not settled
+    // only when asked.
     let mut prelude = String::from(
         "#define __HIP_PLATFORM_AMD__ 1\n#define __HIP_DISABLE_CPP_FUNCTIONS__ 1\n#define MIOPEN_BETA_API 1\n",
     );
@@ -170,8 +171,8 @@ fn assert(source: &mut String, item: &Declared, old_texts: bool) -> Result<()> {
             writeln!(source, " }}; }}")?;
             let mut holds = |condition: String| writeln!(source, "static_assert({condition}, \"{text}\");");
             if name == UNNAMED.0 {
-                // Its size is known by the field behind it, which the struct's own assertions place; the struct
-                // comes later.
+                // Its size is known by the field behind it, which the struct's own assertions
+                // place; the struct comes later.
                 for (field, ty) in fields {
                     holds(format!("std::is_same_v<decltype({}::{field}), {}>", UNNAMED.1, cpp(ty)))?;
                     holds(format!("offsetof({}, {field}) == 0 && sizeof(ours::{name}) == 4", UNNAMED.1))?;

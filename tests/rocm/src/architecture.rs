@@ -95,7 +95,8 @@ impl Generation {
         let registers = kernel.vgprs.max(kernel.agprs).max(1).next_multiple_of(self.granule);
         let mut waves = (self.vgprs / registers).min(self.waves);
         if self.scalars_count {
-            // `getNumWavesPerEUWithNumSGPRs` of GFX9: 800 in groups of 16, VCC and the like included.
+            // `getNumWavesPerEUWithNumSGPRs` of GFX9: 800 in groups of 16, VCC and the like
+            // included.
             waves = waves.min(match kernel.sgprs {
                 0..=80 => 10,
                 81..=88 => 9,

@@ -138,7 +138,8 @@ fn check(directory: &Path, options: &Options) -> Result<usize, String> {
         Some(file) => work::kept(file)?,
         None => Vec::new(),
     };
-    // What is current goes back at once and what is compiled as soon as it is: a run that is stopped goes on there.
+    // What is current goes back at once and what is compiled as soon as it is: a run that is
+    // stopped goes on there.
     let kept = match &options.keep {
         Some(path) => {
             let mut file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;

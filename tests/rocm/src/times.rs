@@ -41,8 +41,8 @@ pub(crate) fn check(architecture: &str, compiled: &[Compiled], needed: &str) -> 
         if time > slowest.0 {
             slowest = (time, one.kernel.clone());
         }
-        // What is read of kernels that were compiled together is true of each. Kernels that are no templates are
-        // always there.
+        // What is read of kernels that were compiled together is true of each. Kernels that are no
+        // templates are always there.
         let notes = notes_of(&object.code)?;
         if !notes.contains(&one.notes) {
             problems.push(format!(

@@ -167,7 +167,8 @@ table! { |c, B|
     float_atan, Near(8.0) => unary!(c, B, float_atan, ANY);
     float_atanh, Near(8.0) => unary!(c, B, float_atanh, INSIDE);
     float_erf, Near(8.0) => unary!(c, B, float_erf, ANY);
-    // Burn's own definition of relu and clamp (masks by comparisons) keeps NaN; the oracle drops it.
+    // Burn's own definition of relu and clamp (masks by comparisons) keeps NaN; the oracle drops
+    // it.
     relu, Exact => unary!(c, B, relu, NUMBERS);
     gelu, Near(8.0) => unary!(c, B, gelu, ANY);
     sigmoid, Near(8.0) => unary!(c, B, sigmoid, ANY);
@@ -254,7 +255,8 @@ table! { |c, B|
         let a = c.float(0, &c.d.shape(most), Range { low: -1.5, high: 1.5, wildest: 2, nan: true });
         multiplied(c, a.shape().num_elements(), [&a], |[a]| B::float_prod(a))
     };
-    // The oracle reads some views that begin inside their memory from elsewhere, and repeated rows past its end.
+    // The oracle reads some views that begin inside their memory from elsewhere, and repeated rows
+    // past its end.
     float_sum_dim, Within => summed_along!(c, B, float_sum_dim);
     float_mean_dim, Within, unless empty_axis => summed_along!(c, B, float_mean_dim);
     float_prod_dim, Within => multiplied_along!(c, B, float_prod_dim);

@@ -96,7 +96,11 @@ macro_rules! conv {
         let windows = windows::<$n>($c.d);
         let (batch, groups, from, to) = channels($c.d);
         let options = burn_backend::ops::ConvOptions::new(
-            windows.map(|w| w.stride), windows.map(|w| w.padding), windows.map(|w| w.dilation), groups);
+            windows.map(|w| w.stride),
+            windows.map(|w| w.padding),
+            windows.map(|w| w.dilation),
+            groups,
+        );
         let shape = |first: usize, second: usize, sizes: [usize; $n]| {
             let mut shape = vec![first, second];
             shape.extend(sizes);
@@ -109,21 +113,28 @@ macro_rules! conv {
         let with_bias = $c.d.seed % 2 == 0;
         let taps: usize = windows.iter().map(|w| w.kernel).product();
         let places: usize = windows.iter().map(|w| w.out()).product::<usize>() * batch;
-        let mut results = summed_as($c, biased($c.d, from * taps), [&x, &weight, &bias], |[x, weight, bias]| {
-            $B::$conv(x, weight, with_bias.then_some(bias), options.clone())
-        });
-        results.extend(summed_as($c, biased_parts($c.d, to * taps, 1), [&x, &weight, &grad], |[x, weight, grad]| {
-            $B::$x(x, weight, grad, options.clone())
-        }));
+        let mut results =
+            summed_as($c, biased($c.d, from * taps), [&x, &weight, &bias], |[x, weight, bias]| {
+                $B::$conv(x, weight, with_bias.then_some(bias), options.clone())
+            });
+        results.extend(summed_as(
+            $c,
+            biased_parts($c.d, to * taps, 1),
+            [&x, &weight, &grad],
+            |[x, weight, grad]| $B::$x(x, weight, grad, options.clone()),
+        ));
         results.extend(summed_as($c, biased($c.d, places), [&x, &bias, &grad], |[x, bias, grad]| {
             $B::$b(x, bias, grad)
         }));
-        // With groups and a part of the input that no step reaches the oracle's gradient of the weights is wrong (found
-        // here, and told apart by the defining sum).
+        // With groups and a part of the input that no step reaches the oracle's gradient of the
+        // weights is wrong (found here, and told apart by the defining sum).
         if groups == 1 || windows.iter().all(|w| w.rest() == 0) {
-            results.extend(summed_as($c, biased_parts($c.d, places, batch), [&x, &weight, &grad], |[x, weight, grad]| {
-                $B::$w(x, weight, grad, options.clone())
-            }));
+            results.extend(summed_as(
+                $c,
+                biased_parts($c.d, places, batch),
+                [&x, &weight, &grad],
+                |[x, weight, grad]| $B::$w(x, weight, grad, options.clone()),
+            ));
         }
         results
     }};

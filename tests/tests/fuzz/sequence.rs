@@ -49,8 +49,8 @@ impl Deform {
         let taps = self.kernel[0] * self.kernel[1];
         let ([oh, ow], points) = (self.out, self.groups[1] * taps);
         let dtype = c.d.float_type();
-        // Eighths are exact in every type, and keep off the pixels, where the gradient jumps; in the wilder cases
-        // points on them, on the edges and far away.
+        // Eighths are exact in every type, and keep off the pixels, where the gradient jumps; in
+        // the wilder cases points on them, on the edges and far away.
         let wild = c.d.wild;
         let place = |random: &Random| match (wild, random.below(6)) {
             (2 | 3, 0) => random.below(9) as f64 - 4.0,
@@ -95,7 +95,8 @@ impl Sequences {
             2 + d.knob(2, if most > 9 { 20 } else { 3 }),
         ];
         let (blank, labels) = (d.knob(3, dims[2]), 1 + d.knob(4, most / 2 + 1));
-        // Blanks among the labels too, one in some cases. Padding is a class: the oracle gathers it.
+        // Blanks among the labels too, one in some cases. Padding is a class: the oracle gathers
+        // it.
         let label = || match random.below(dims[2] - 1) {
             below if below < blank => below as i64,
             above => above as i64 + 1,

@@ -32,7 +32,8 @@ fn prelu() {
 
 /// What Burn's definitions give in f64.
 fn erf(x: f64) -> f64 {
-    // 1 - erfc by its continued fraction is too coarse near 0; the series is exact enough below 3, and 1 beyond 6.
+    // 1 - erfc by its continued fraction is too coarse near 0; the series is exact enough below 3,
+    // and 1 beyond 6.
     if x.is_nan() {
         return x;
     }

@@ -158,7 +158,8 @@ fn attention_of_special_values() {
         let q = || tensor(&query.repeat(rounds), [1, 1, rows, 2], dtype);
         let k = || tensor(&[1.0, 0.0, 0.0, 1.0, 1.0, 1.0], [1, 1, 3, 2], dtype);
         let v = || tensor(&[1.0, 2.0, 3.0], [1, 1, 3, 1], dtype);
-        // Row 0 as it is; row 1 has a NaN query; row 2 is hidden by the bias alone; row 3 has a score of +inf.
+        // Row 0 as it is; row 1 has a NaN query; row 2 is hidden by the bias alone; row 3 has a
+        // score of +inf.
         let bias = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -inf, -inf, -inf, 0.0, inf, 0.0];
         let bias = tensor(&bias.repeat(rounds), [1, 1, rows, 3], dtype);
         let out = R::attention(q(), k(), v(), None, Some(bias), AttentionModuleOptions::default());

@@ -48,7 +48,8 @@ impl<const D: usize> Case<D> {
             };
             let fits = (0..D).all(|d| {
                 let reach = case.dilation[d] * (case.window[d] - 1) + 1;
-                // Burn: the output's padding must be below the stride or the dilation, and an output must be left.
+                // Burn: the output's padding must be below the stride or the dilation, and an
+                // output must be left.
                 case.size[d] + 2 * case.padding[d] >= reach
                     && (case.padding_out[d] < case.stride[d] || case.padding_out[d] < case.dilation[d])
                     && (case.size[d] - 1) * case.stride[d] + reach + case.padding_out[d] > 2 * case.padding[d]

@@ -80,7 +80,8 @@ impl Case {
         let view = || if views { View::ALL[random.below(5)] } else { View::Contiguous };
         let any = |shape: &[usize]| float(random, shape, dtype, view(), -1.0, 1.0);
         let ([oh, ow], taps) = (self.out(), self.kernel[0] * self.kernel[1]);
-        // Eighths are exact in every type and keep off the pixels, where the derivative by the offset jumps.
+        // Eighths are exact in every type and keep off the pixels, where the derivative by the
+        // offset jumps.
         let eighths = || random.below(6) as f64 - 3.0 + (1 + random.below(7)) as f64 / 8.0;
         Inputs {
             x: any(&[self.batch, self.channels[0], self.size[0], self.size[1]]),

@@ -67,7 +67,8 @@ fn int_matmul() {
         {
             let a = int(&random, &left, dtype, View::ALL[random.below(5)], 0, 3);
             let b = int(&random, &right, dtype, View::ALL[random.below(5)], 0, 3);
-            // The oracle multiplies the two larger types only: the values stay small, so it may do so for all.
+            // The oracle multiplies the two larger types only: the values stay small, so it may do
+            // so for all.
             let ours = R::int_matmul(a.int::<R>(&Default::default()), b.int::<R>(&Default::default()));
             assert_eq!(ours.dtype(), dtype);
             let wide = |input: &Input| O::int_cast(input.int::<O>(&Default::default()), IntDType::I64);

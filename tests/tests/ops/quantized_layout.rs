@@ -113,8 +113,8 @@ fn values_keep_their_scale() {
                     if level == QuantLevel::Tensor || !stores(name, level) {
                         assert_close(&what, std::slice::from_ref(&back), &[expected], Tolerance::EXACT);
                     } else {
-                        // Once more by the range of the new neighbours, which half a step has widened: half a step
-                        // of that.
+                        // Once more by the range of the new neighbours, which half a step has
+                        // widened: half a step of that.
                         let steps = f64::from(value.range().1 - value.range().0);
                         let step = Tolerance { absolute: (3.0 + 3.0 / steps) / steps * 1.01, relative: 0.0 };
                         assert_close(&what, std::slice::from_ref(&back), &[expected], step);
@@ -153,8 +153,8 @@ fn data_is_that_of_burn_flex() {
                         same(&what, ours, theirs);
                         continue;
                     }
-                    // What moves whole keeps its scale here; there it is measured again, by one step less where the
-                    // range is uneven.
+                    // What moves whole keeps its scale here; there it is measured again, by one
+                    // step less where the range is uneven.
                     assert_eq!(ours.shape, theirs.shape, "{what}");
                     let ((ours, scales), (theirs, their_scales)) = (parts(ours), parts(theirs));
                     assert_eq!(scales.len(), their_scales.len(), "{what}");

@@ -122,7 +122,8 @@ fn int_reductions() {
                         ]
                     }
                 );
-                // The oracle has no arg reductions of some types: it takes the same small values as I64.
+                // The oracle has no arg reductions of some types: it takes the same small values as
+                // I64.
                 let ours = a.int::<R>(&Default::default());
                 let theirs = O::int_cast(a.int::<O>(&Default::default()), IntDType::I64);
                 let places =

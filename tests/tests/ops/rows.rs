@@ -12,7 +12,8 @@ fn rows_that_begin_anywhere() {
             let rows = first + 2 + random.below(3);
             let x = float(&random, &[rows, len], dtype, View::Contiguous, -4.0, 4.0);
             let gamma = float(&random, &[len], dtype, View::Contiguous, 0.5, 1.5);
-            // Whole rows from the first or a later one on: no copy, and an offset of a multiple of the length.
+            // Whole rows from the first or a later one on: no copy, and an offset of a multiple of
+            // the length.
             let from = [Slice::new(first as isize, None, 1), Slice::new(0, None, 1)];
             let what = format!("rows {dtype:?} [{rows}, {len}] from {first}");
             differential!(what, Tolerance::EXACT, |B, device| {

@@ -61,7 +61,8 @@ fn floats() {
     for dtype in FLOATS {
         for shape in shapes() {
             let view = View::ALL[random.below(5)];
-            // Half of the values are among few, so that many are equal; NaN, infinities and both zeros among them.
+            // Half of the values are among few, so that many are equal; NaN, infinities and both
+            // zeros among them.
             let few = [f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.0, -1.0];
             let a = Input::new(shape, dtype, view, || match random.below(2) {
                 0 => few[random.below(few.len())],
@@ -105,7 +106,8 @@ fn integers() {
             let view = View::ALL[random.below(5)];
             let signed = matches!(dtype, DType::I64 | DType::I32 | DType::I16 | DType::I8);
             let low = if signed { -120 } else { 0 };
-            // The ends of the range too: f64 holds a power of two, and conversion to the type saturates or keeps it.
+            // The ends of the range too: f64 holds a power of two, and conversion to the type
+            // saturates or keeps it.
             let ends = [0.0, if signed { -128.0 } else { 255.0 }, 127.0];
             let a = Input::new(shape, dtype, view, || match random.below(8) {
                 0 => ends[random.below(3)],

@@ -70,7 +70,8 @@ fn special_values() {
         }
         each!(float_exp float_sqrt float_tanh float_erf float_abs float_neg float_floor float_round float_recip);
         each!(float_log sigmoid);
-        // The oracle's relu drops NaN; Burn's own definition (a mask of what is at most 0) keeps it, and so do we.
+        // The oracle's relu drops NaN; Burn's own definition (a mask of what is at most 0) keeps
+        // it, and so do we.
         let relu = read_float::<R>(R::relu(R::float_from_data(data.clone(), &Default::default())));
         for (x, y) in data.iter::<f64>().zip(relu.iter::<f64>()) {
             assert!(if x.is_nan() { y.is_nan() } else { y == x.max(0.0) }, "relu {dtype:?} of {x}: {y}");

@@ -107,7 +107,8 @@ fn which_kernels_run() {
         assert_eq!(of("nn_bias_add f32: kernel bias_add<f32>"), 2 * 2, "{lines:#?}");
         // Of gradients alone: a sub-layer's input has two. A norm adds its own to the other.
         assert_eq!(of("float_add"), if norm_first { 0 } else { 2 * 2 }, "{lines:#?}");
-        // The products of the output layers and of the position-wise ones have their bias elsewhere.
+        // The products of the output layers and of the position-wise ones have their bias
+        // elsewhere.
         assert!(!lines.iter().any(|line| line.starts_with("linear f32: kernel")), "{lines:#?}");
     }
 }
@@ -302,9 +303,10 @@ fn dropout_is_of_training_alone() {
     let config = |dropout| ours::TransformerEncoderConfig::new(8, 12, 2, 2).with_dropout(dropout);
     let record = saved(config(0.0).init::<Ours>(&Default::default()));
     let x = tensor::<Ours, 3>(&uniform(&random, &[3, 7, 8]), DType::F32);
-    // A module for each pass: while one thread records an op on parameters that had a backward pass before,
-    // another's clean-up may drop their graph (burn-autodiff 0.21, `GraphMutexClient::register` between its two
-    // locks), and a gradient is missing. Other tests are such threads.
+    // A module for each pass: while one thread records an op on parameters that had a backward pass
+    // before, another's clean-up may drop their graph (burn-autodiff 0.21,
+    // `GraphMutexClient::register` between its two locks), and a gradient is missing. Other tests
+    // are such threads.
     let fresh = |p| loaded(config(p).init::<Ours>(&Default::default()), &record);
     let run = |module: ours::TransformerEncoder<Ours>| {
         let module = &module;

@@ -174,7 +174,8 @@ macro_rules! rms_norm_of {
         for dtype in FLOATS {
             let case = Case::new(&$random, &shape, shape[$D - 1], dtype);
             let turned = $random.below(2) > 0;
-            // By the formula: Burn's module takes the mean of squares in f32, whatever the input has.
+            // By the formula: Burn's module takes the mean of squares in f32, whatever the input
+            // has.
             let expected: Vec<TensorData> = {
                 let [x, leaf] = case.input::<Oracle, $D>(DType::F64, turned);
                 let gamma = tensor::<Oracle, 1>(&case.gamma, DType::F64).require_grad();
@@ -383,7 +384,8 @@ macro_rules! around {
 #[test]
 fn a_norm_beside_its_input() {
     let random = Random::new();
-    // Rows that a block keeps, that it reads twice, that are not aligned; one row; one element a row.
+    // Rows that a block keeps, that it reads twice, that are not aligned; one row; one element a
+    // row.
     for shape in [[3, 5, 16], [2, 3, 20], [2, 2, 9000], [3, 7, 33], [1, 1, 8], [4, 2, 1]] {
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             let round = |data: TensorData| data.convert_dtype(dtype).convert_dtype(DType::F32);

@@ -106,7 +106,8 @@ fn recomputation_does_not_update_again() {
     let module = ours::BatchNormConfig::new(3).with_momentum(0.25).init::<Balanced>(&device);
     let ((out, before), lines) = during(|| {
         let [x, leaf] = case.input::<Balanced, 3>(DType::F32, false);
-        // Memory-bound on both sides: what is not kept of them is computed again from the norm's output.
+        // Memory-bound on both sides: what is not kept of them is computed again from the norm's
+        // output.
         let out = module.forward(x.exp()).exp();
         let before = module.running_mean.value_sync().into_data();
         let grads = case.loss(out.clone().log() * out.clone(), DType::F32).backward();

@@ -188,8 +188,8 @@ impl Case {
             assert_limits(&what, dtype, &found, &expected);
             let found = self.run::<Balanced>(&x, &weights, dtype, turned);
             assert_limits(&format!("{what}, recomputed"), dtype, &found, &expected);
-            // Other backends round between the two poolings, and this one divides the gradients of incomplete
-            // windows otherwise.
+            // Other backends round between the two poolings, and this one divides the gradients of
+            // incomplete windows otherwise.
             let same = self.kind == Kind::Max || !self.ceil;
             if same && matches!(dtype, DType::F32 | DType::F64) {
                 let found = self.run::<Oracle>(&x, &weights, dtype, turned);

@@ -27,8 +27,8 @@ fn not_fused<B: AutodiffBackend>() -> Option<String> {
 /// `fuse.rs`.)
 #[test]
 fn every_element_type_and_strategy_is_fused() {
-    // The first backend that uses a device sets the dtypes of its parameters for the process: the one that the
-    // other tests expect.
+    // The first backend that uses a device sets the dtypes of its parameters for the process: the
+    // one that the other tests expect.
     let mut wrong = Vec::from_iter(not_fused::<Ours>());
     macro_rules! both {
         ($rocm:ty) => {

@@ -219,8 +219,8 @@ fn which_path_runs() {
             assert_eq!(of(&lines, kernel), 1, "{lines:#?}");
         }
     } else {
-        // The weight transposed, gradients of weights and of biases apart. The own product's places are packed,
-        // and copied from.
+        // The weight transposed, gradients of weights and of biases apart. The own product's places
+        // are packed, and copied from.
         let copied = |op| copies(&lines, op).len();
         assert_eq!(copied("nn_self_attention"), usize::from(own), "{lines:#?}");
         assert_eq!(of(&lines, "nn_self_attention f32: kernel pack_heads<"), 1, "{lines:#?}");

@@ -134,8 +134,8 @@ impl<'a> Call<'a> {
                 let scores = [batch, heads, queries, keys]
                     .iter()
                     .fold(query.dtype_size(), |n, &dim| n.saturating_mul(dim));
-                // The tiled kernels compute the scores twice more for the gradient and without matrix units, which
-                // pays only where memory is short.
+                // The tiled kernels compute the scores twice more for the gradient and without
+                // matrix units, which pays only where memory is short.
                 let most = self.options.scores.map_or_else(hip::attention_scores, Ok)?;
                 Ok(possible && queries >= LEAST_QUERIES && scores > most)
             }

@@ -281,7 +281,8 @@ pub(crate) fn transposed(
         }
     }
     let lifted = options.stride.len() == 1;
-    // Where the output's extra padding passes a step, the plain convolution of it gives more than `x`: zeros.
+    // Where the output's extra padding passes a step, the plain convolution of it gives more than
+    // `x`: zeros.
     let whole = match lifted {
         false => describe(op, &dims, weight.dims(), options, x.kernel_type()?, false)?.y,
         true => {

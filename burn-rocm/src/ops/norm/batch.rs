@@ -103,8 +103,8 @@ impl Channels {
         };
         let tiles = self.channels.div_ceil(wide).max(1);
         let elements = self.batch * self.spatial * wide;
-        // Some more than run at once, so that none waits long for the last; not many more, since each block of the
-        // second step joins all parts.
+        // Some more than run at once, so that none waits long for the last; not many more, since
+        // each block of the second step joins all parts.
         let info = device.info();
         let resident = info.compute_units as usize
             * (info.max_threads_per_compute_unit / device.block_threads()).max(1) as usize;

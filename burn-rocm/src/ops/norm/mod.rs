@@ -85,7 +85,8 @@ fn by_miopen(route: Route, work: impl FnOnce() -> hip::Result<()>) -> hip::Resul
     match work() {
         Ok(()) => Ok(true),
         Err(error) if route == Route::Library => Err(error),
-        // MIOpen lacks the dtypes, is older than ROCm 6's, can't count the elements or computes the shape wrong.
+        // MIOpen lacks the dtypes, is older than ROCm 6's, can't count the elements or computes the
+        // shape wrong.
         Err(hip::Error::Unsupported { .. }) => Ok(false),
         Err(error) => without_library(error).map(|()| false),
     }
@@ -108,8 +109,8 @@ fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Re
         return Ok(out);
     }
     let kernel = Template::sum_partials.ty(out.kernel_type()?);
-    // The kernel gives 16 columns to a block: there are few, so each has all the threads it may, which share the
-    // sums' loads.
+    // The kernel gives 16 columns to a block: there are few, so each has all the threads it may,
+    // which share the sums' loads.
     let grid = Grid {
         threads: device.info().max_threads_per_block.min(1024),
         ..device.grid_rows(outer * len.div_ceil(16), 16 * count)

@@ -33,7 +33,8 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
         let desc = LayerNormDesc { dtype: x.kernel_type()?, rows: x.len() / len, len };
         let dnn = x.hip_device().dnn()?;
         dnn.has_rms_norm(desc.dtype)?;
-        // MIOpen writes each row's statistic too: a sum of squares, whose digits no mean takes away.
+        // MIOpen writes each row's statistic too: a sum of squares, whose digits no mean takes
+        // away.
         let rstd = RocmTensor::empty(x.hip_device(), [desc.rows], x.dtype_of())?;
         dnn.rms_norm_forward(&desc, whole(&x), whole(&gamma), epsilon as f32, whole(&out), whole(&rstd))
     };

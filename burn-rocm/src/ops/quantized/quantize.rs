@@ -264,7 +264,8 @@ pub(crate) fn read(op: &'static str, tensor: RocmQTensor) -> hip::Result<TensorD
         device.read(values.buffer(), values.byte_offset(), to)?;
         device.read(scales.buffer(), scales.byte_offset(), rest)
     };
-    // Burn reads words of small values, and bytes of the others: the vector's element gives the alignment.
+    // Burn reads words of small values, and bytes of the others: the vector's element gives the
+    // alignment.
     let bytes = if tensor.format().bits == 8 {
         let mut bytes = vec![0i8; first + second];
         fill(bytemuck::cast_slice_mut(&mut bytes))?;

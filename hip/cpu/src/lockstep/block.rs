@@ -147,7 +147,8 @@ struct Threads<'a> {
 impl Drop for Threads<'_> {
     fn drop(&mut self) {
         for mut coroutine in self.coroutines.drain(..) {
-            // SAFETY: nothing on the stack of a kernel's thread wants to be dropped, as `suspend` says.
+            // SAFETY: nothing on the stack of a kernel's thread wants to be dropped, as `suspend`
+            // says.
             unsafe { coroutine.force_reset() };
             self.stacks.0.push(coroutine.into_stack());
         }
@@ -255,7 +256,8 @@ impl<'a> Block<'a> {
                             "thread {thread} shuffles {bytes} bytes from {size}"
                         )));
                     }
-                    // SAFETY: both threads wait, so that their variables live; `out` is no thread's `value`.
+                    // SAFETY: both threads wait, so that their variables live; `out` is no thread's
+                    // `value`.
                     unsafe {
                         std::ptr::copy_nonoverlapping(value.cast::<u8>(), out.cast::<u8>(), bytes as usize)
                     };
@@ -313,7 +315,8 @@ impl<'a> Block<'a> {
                 self.exchange(wave)?;
                 continue;
             }
-            // All that can run of this warp, in a random order: another warp's turn comes between two waits.
+            // All that can run of this warp, in a random order: another warp's turn comes between
+            // two waits.
             while !ready.is_empty() {
                 let thread = ready.swap_remove(self.random.below(ready.len() as u64) as usize);
                 let mut wait = resume(thread, null_mut())?;

@@ -42,7 +42,8 @@ struct Array {
 impl SharedMemory {
     pub(super) fn new() -> Self {
         let layout = Layout::from_size_align(ARENA, 4096).unwrap_or(Layout::new::<u8>());
-        // SAFETY: the layout has a size. Never freed: it lives as long as the process's only machine.
+        // SAFETY: the layout has a size. Never freed: it lives as long as the process's only
+        // machine.
         let arena = unsafe { alloc(layout) };
         if arena.is_null() {
             handle_alloc_error(layout);
@@ -109,7 +110,8 @@ impl SharedMemory {
         if self.arrays.is_empty() {
             return Ok(());
         }
-        // SAFETY: the arena up to the fence behind the last array; no thread of the block is running.
+        // SAFETY: the arena up to the fence behind the last array; no thread of the block is
+        // running.
         let arena = unsafe { std::slice::from_raw_parts(self.arena, self.next + TAIL) };
         let mut from = 0;
         for (i, array) in self.arrays.iter().enumerate() {

@@ -70,7 +70,8 @@ pub(crate) unsafe fn run(
         })?;
         let mut random = Random::new(seed);
         let blocks = shape.grid.count();
-        // A random start and an odd stride that shares no factor with the count: each block once, in no plain order.
+        // A random start and an odd stride that shares no factor with the count: each block once,
+        // in no plain order.
         let stride =
             (0..).map(|_| random.below(blocks) | 1).find(|stride| gcd(*stride, blocks) == 1).unwrap_or(1);
         let first = random.below(blocks);

@@ -18,7 +18,8 @@ pub(super) fn install() {
             // SAFETY: all zeros is a `sigaction`: the default one.
             let (mut ours, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
             ours.sa_sigaction = on_signal as *const () as usize;
-            // On the stack for signals, since a thread's own may be full; unblocked, since the handler does not return.
+            // On the stack for signals, since a thread's own may be full; unblocked, since the
+            // handler does not return.
             ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
             // SAFETY: the handler is one for `SA_SIGINFO`.
             unsafe { libc::sigaction(signal, &ours, &mut before) };

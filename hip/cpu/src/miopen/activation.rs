@@ -104,7 +104,8 @@ impl Activation {
 const CHUNK: usize = 1 << 15;
 
 fn forward<T: Single>(activation: Activation, len: usize, x: *const c_void, y: *mut c_void) -> Outcome {
-    // SAFETY: the caller's buffers, which may be one and the same: an element is read before it is written.
+    // SAFETY: the caller's buffers, which may be one and the same: an element is read before it is
+    // written.
     let (x, y) = unsafe {
         input::<T>(x, len)?;
         output::<T>(y, len)?;

@@ -206,8 +206,8 @@ fn backward<T: Single>(
                 *scale_diff.get().add(channel) = scale_gradient as f32;
                 *bias_diff.get().add(channel) = sum as f32;
             }
-            // dx = scale * inverse * (dy - sum/m - (x - mean) * inverse * scale_gradient / m), as dy*a + (x -
-            // mean)*b + c.
+            // dx = scale * inverse * (dy - sum/m - (x - mean) * inverse * scale_gradient / m), as
+            // dy*a + (x - mean)*b + c.
             let a = scale[channel] * inverse;
             let b = -f64::from(a) * f64::from(inverse) * scale_gradient / shape.count();
             let c = -f64::from(a) * sum / shape.count();

@@ -161,7 +161,8 @@ fn max_forward<T: Single, I: Index>(
                     for (w, ((upper, lower), y)) in rows.enumerate() {
                         let (a, b, c, e) =
                             (upper[0].widen(), upper[1].widen(), lower[0].widen(), lower[1].widen());
-                        // Branchless, in the order of the general loop: the first of equal values wins.
+                        // Branchless, in the order of the general loop: the first of equal values
+                        // wins.
                         let start = f32::MIN;
                         let (best, which) = if a > start { (a, 0) } else { (start, 0) };
                         let (best, which) = if b > best { (b, 1) } else { (best, which) };

@@ -63,7 +63,8 @@ unsafe fn reduce<T: Element>(
             [scalar(memory.scalars[0], a.data)?, scalar(memory.scalars[1], a.data)?],
         )
     };
-    // Offsets of the elements that meet in one result, from the first of them; and each result's first.
+    // Offsets of the elements that meet in one result, from the first of them; and each result's
+    // first.
     let mut offsets = Vec::new();
     let reduced: Vec<usize> =
         (0..a.dims.len()).map(|axis| if c.dims[axis] == 1 { a.dims[axis] } else { 1 }).collect();

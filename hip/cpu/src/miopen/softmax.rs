@@ -73,7 +73,8 @@ unsafe fn blend<T: Single>(shape: &Shape, to: *mut T, value: f32) {
 }
 
 fn forward<T: Single>(shape: &Shape, x: *const c_void, y: *mut c_void) -> Outcome {
-    // SAFETY: the caller's buffers, which may be one and the same: a column is read before it is written.
+    // SAFETY: the caller's buffers, which may be one and the same: a column is read before it is
+    // written.
     let (x, y) = unsafe {
         input::<T>(x, shape.len())?;
         output::<T>(y, shape.len())?;

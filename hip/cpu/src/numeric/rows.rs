@@ -53,8 +53,8 @@ unsafe fn mean_and_variance<V: Vector>(x: &[f32], share: f64) -> (f32, f64) {
     // SAFETY: the caller vouches for the level.
     let [sum, squares] = unsafe { sums::<V>(x, shift) };
     let (mut first, mut second) = (sum * share, squares * share);
-    // As long as this holds the difference below keeps all but four of its bits. The kernels have the same bound
-    // (`far_from_mean.h`).
+    // As long as this holds the difference below keeps all but four of its bits. The kernels have
+    // the same bound (`far_from_mean.h`).
     let exact = first * first <= 16.0 * (second - first * first);
     if !exact {
         shift = (f64::from(shift) + first) as f32;
@@ -271,7 +271,8 @@ pub(crate) struct Normalise<'a> {
 unsafe fn normalise_with<V: Vector>(job: Normalise<'_>) {
     let share = 1.0 / job.len as f64;
     for (row, x) in job.x.chunks_exact(job.len).enumerate() {
-        // SAFETY: the caller vouches for the level, and for a row of `y` and a statistic for each row of `x`.
+        // SAFETY: the caller vouches for the level, and for a row of `y` and a statistic for each
+        // row of `x`.
         unsafe {
             let (mean, variance) = mean_and_variance::<V>(x, share);
             let rstd = 1.0 / ((variance + f64::from(job.epsilon)) as f32).sqrt();

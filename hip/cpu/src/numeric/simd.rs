@@ -168,7 +168,8 @@ mod x86 {
     use super::Vector;
     use core::arch::x86_64::*;
 
-    // SAFETY throughout: `level` found the instructions, by the trait's contract; the caller vouches for pointers.
+    // SAFETY throughout: `level` found the instructions, by the trait's contract; the caller
+    // vouches for pointers.
     #[allow(clippy::undocumented_unsafe_blocks)]
     impl Vector for __m256 {
         const LANES: usize = 8;
@@ -271,7 +272,8 @@ mod x86 {
         #[inline(always)]
         unsafe fn store_lanes(self, to: *mut f32, first: usize, count: usize) {
             let mask = (((1u32 << count) - 1) << first) as __mmask16;
-            // A masked store touches only the lanes of its mask, so its base may lie before the row.
+            // A masked store touches only the lanes of its mask, so its base may lie before the
+            // row.
             unsafe { _mm512_mask_storeu_ps(to.wrapping_sub(first), mask, self) }
         }
         #[inline(always)]
@@ -334,7 +336,8 @@ macro_rules! by_level {
                 unsafe { $generic::<core::arch::x86_64::__m512>($($arg),*) }
             }
             match $crate::numeric::simd::level() {
-                // SAFETY: the caller vouches for the arguments; the level names instructions that were found.
+                // SAFETY: the caller vouches for the arguments; the level names instructions that
+                // were found.
                 $crate::numeric::simd::Level::Baseline => unsafe {
                     $generic::<$crate::numeric::simd::Portable>($($arg),*)
                 },

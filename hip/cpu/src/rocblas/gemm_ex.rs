@@ -106,7 +106,8 @@ fn widen<T: Stored<C>, C: Scalar + Default>(
     let mut all = vec![C::default(); rows * columns];
     let to = Shared(all.as_mut_ptr());
     each_run(rows, columns, ld, |packed, stored, len| {
-        // SAFETY: inside the matrix, which the caller checked, and inside `all`; each run is one task's.
+        // SAFETY: inside the matrix, which the caller checked, and inside `all`; each run is one
+        // task's.
         unsafe {
             let from = core::slice::from_raw_parts(from.get().add(stored), len);
             T::load_all(from, core::slice::from_raw_parts_mut(to.get().add(packed), len));
@@ -161,8 +162,8 @@ where
         let mut sums = vec![C::ZERO; if k > terms { m * n } else { 0 }];
         for first in (0..k.max(1)).step_by(terms.min(k.max(1))) {
             let to = Shared(part.as_mut_ptr());
-            // SAFETY: packed copies of the operands, and `part` for the result; the terms from `first` on are
-            // inside both.
+            // SAFETY: packed copies of the operands, and `part` for the result; the terms from
+            // `first` on are inside both.
             unsafe {
                 multiply(1, |_| Product {
                     m,
@@ -188,8 +189,8 @@ where
         let c = Shared(c.get().cast_const().wrapping_offset(i as isize * sizes.stride_c as isize).cast_mut());
         let d = Shared(d.get().wrapping_offset(i as isize * sizes.stride_d as isize));
         each_run(m, n, sizes.ldd as usize, |packed, stored, len| {
-            // SAFETY: inside `sums`, c and d, which were checked; each run is one task's. c may be d: it is read
-            // before it is written.
+            // SAFETY: inside `sums`, c and d, which were checked; each run is one task's. c may be
+            // d: it is read before it is written.
             unsafe {
                 let sums = core::slice::from_raw_parts_mut(sums.get().add(packed), len);
                 for (at, sum) in (packed..).zip(sums.iter_mut()) {

@@ -158,7 +158,8 @@ unsafe fn run(
         let first = chunk as u64 * step;
         let mut part = record.part(first, step.min(blocks - first));
         if shared_words == 0 {
-            // SAFETY: as above; kernels let their blocks run side by side, and none changes the arguments.
+            // SAFETY: as above; kernels let their blocks run side by side, and none changes the
+            // arguments.
             unsafe { run(arguments as *mut *mut c_void, &part) };
         } else {
             DYNAMIC.with_borrow_mut(|memory| {

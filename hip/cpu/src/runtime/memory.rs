@@ -46,7 +46,8 @@ pub(super) fn broken_fence() -> Option<(usize, usize)> {
         own.device.is_some() && fence.iter().any(|byte| *byte != FENCE_BYTE)
     });
     broken.map(|(start, (bytes, _))| {
-        // SAFETY: as above; kernels, which alone write there, run under the lock that our caller holds.
+        // SAFETY: as above; kernels, which alone write there, run under the lock that our caller
+        // holds.
         unsafe { ((*start + bytes) as *mut u8).write_bytes(FENCE_BYTE, FENCE) };
         (*start, *bytes)
     })
@@ -121,7 +122,8 @@ impl Memory for Host {
 
 #[cfg(target_os = "linux")]
 fn ask_for_huge_pages(memory: *mut u8, bytes: usize) {
-    // SAFETY: whole pages of our own allocation; an advice changes no content. Refusal costs nothing but speed.
+    // SAFETY: whole pages of our own allocation; an advice changes no content. Refusal costs
+    // nothing but speed.
     unsafe { libc::madvise(memory.cast(), bytes & !(HUGE - 1), libc::MADV_HUGEPAGE) };
 }
 

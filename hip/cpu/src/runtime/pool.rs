@@ -46,8 +46,8 @@ struct Worker {
     thread: OnceLock<Thread>,
 }
 
-// SAFETY: `job` is written by the owner of `busy` while the gate is shut and nobody is inside, and read by those who
-// entered through the gate.
+// SAFETY: `job` is written by the owner of `busy` while the gate is shut and nobody is inside, and
+// read by those who entered through the gate.
 unsafe impl Sync for Pool {}
 // SAFETY: the task pointer is used only while its owner waits for the job.
 unsafe impl Send for Pool {}

@@ -22,7 +22,8 @@ pub struct Device<T> {
 impl<T: Copy> Device<T> {
     pub fn new(values: &[T]) -> Self {
         let mut at: *mut c_void = core::ptr::null_mut();
-        // SAFETY: an out-pointer; the copy stays inside the allocation, which the host can reach on this provider.
+        // SAFETY: an out-pointer; the copy stays inside the allocation, which the host can reach on
+        // this provider.
         unsafe {
             assert_eq!((hip().hipMalloc)(&mut at, size_of_val(values).max(1)), hip_sys::hipSuccess);
             core::ptr::copy_nonoverlapping(values.as_ptr(), at.cast::<T>(), values.len());

@@ -172,7 +172,8 @@ macro_rules! list {
             let entry = entry.assume_init_ref();
             let repeats = cudnn::cudnnDeterminism_t::CUDNN_DETERMINISTIC;
             let number = entry.algo as u32;
-            // One algorithm may be listed for several kinds of arithmetic: the descriptor says which is used.
+            // One algorithm may be listed for several kinds of arithmetic: the descriptor says
+            // which is used.
             if entry.status as u32 == 0
                 && !(short && $rounds.contains(&number))
                 && (!$self.call.conv.deterministic || entry.determinism == repeats)
@@ -333,7 +334,8 @@ impl<'a> Call<'a> {
                 }
             })
         };
-        // SAFETY: a handle is its caller's alone, by MIOpen's contract; a stamp stands for a descriptor as it is.
+        // SAFETY: a handle is its caller's alone, by MIOpen's contract; a stamp stands for a
+        // descriptor as it is.
         unsafe { handle.convolutions.run(same, handle.raw, handle.stream.cast(), call) }
     }
 }

@@ -44,8 +44,8 @@ struct Known {
     aside: cuda::CUstream,
 }
 
-// SAFETY: the driver's streams and graphs may be used from any thread, one at a time, which the mutex in `Replays`
-// sees to. A key's pointers are compared, never read.
+// SAFETY: the driver's streams and graphs may be used from any thread, one at a time, which the
+// mutex in `Replays` sees to. A key's pointers are compared, never read.
 unsafe impl Send for Known {}
 
 enum Seen {
@@ -93,7 +93,8 @@ impl Replays {
         stream: cuda::CUstream,
         call: impl Fn() -> Outcome,
     ) -> Outcome {
-        // The default stream has no graphs, and what is being captured already is to have the launches themselves.
+        // The default stream has no graphs, and what is being captured already is to have the
+        // launches themselves.
         if stream.is_null() || is_captured(stream) {
             return call();
         }
@@ -153,8 +154,8 @@ impl Known {
     ) -> Outcome<Option<Graph>> {
         let Ok(aside) = self.aside() else { return Ok(None) };
         let _held = capturing();
-        // SAFETY: this context's streams and the caller's handle; out-pointers are valid. Relaxed: cuDNN may ask
-        // the driver for memory.
+        // SAFETY: this context's streams and the caller's handle; out-pointers are valid. Relaxed:
+        // cuDNN may ask the driver for memory.
         unsafe {
             if answered(cudnn::cudnnSetStream(raw, aside.cast())).is_err() {
                 answered(cudnn::cudnnSetStream(raw, stream.cast()))?;

@@ -26,7 +26,8 @@ pub(super) struct Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // SAFETY: cuDNN's descriptors, or null where creation failed; calls that read them have returned.
+        // SAFETY: cuDNN's descriptors, or null where creation failed; calls that read them have
+        // returned.
         unsafe {
             if !self.raw.is_null() {
                 let _ = cudnn::cudnnDestroyTensorDescriptor(self.raw);

@@ -159,7 +159,8 @@ unsafe fn copy_matrices(
         copy.dstPitch = sizes.ldd as usize * size;
         copy.WidthInBytes = sizes.m as usize * size;
         copy.Height = sizes.n as usize;
-        // SAFETY: inside both, by the caller's word; the driver reads the description before it returns.
+        // SAFETY: inside both, by the caller's word; the driver reads the description before it
+        // returns.
         from_cuda(unsafe { cuda::cuMemcpy2DAsync_v2(&copy, handle.stream.cast()) })
             .map_err(|_| rocblas_status_internal_error)?;
     }

@@ -79,7 +79,8 @@ impl hip_provider::rocblas::Handle for Handle {
         let mut raw = ptr::null_mut();
         // SAFETY: the function is cuBLAS's, the pointer valid.
         answer(unsafe { cublas::cublasCreate_v2(&mut raw) }).map_err(|status| match status {
-            // cuBLAS's "not initialised": no driver, or no resources. There is no handle that could be wrong.
+            // cuBLAS's "not initialised": no driver, or no resources. There is no handle that could
+            // be wrong.
             rocblas_status_invalid_handle => rocblas_status_internal_error,
             other => other,
         })?;

@@ -13,7 +13,8 @@ macro_rules! real {
                 let (ta, tb, lda, ldb) = (operation(a), operation(b), lda.max(1), ldb.max(1));
                 let (alpha, beta) = (call.alpha.cast::<$t>(), call.beta.cast::<$t>());
                 let (a, b, c) = (call.a.cast::<$t>(), call.b.cast::<$t>(), call.d.cast::<$t>());
-                // SAFETY: the handle is alive, the buffers were checked, the scalars are the caller's.
+                // SAFETY: the handle is alive, the buffers were checked, the scalars are the
+                // caller's.
                 answer(unsafe {
                     if batch == 1 {
                         cublas::$gemm(self.raw, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)

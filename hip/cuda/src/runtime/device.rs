@@ -23,8 +23,8 @@ struct Device {
 #[derive(Clone, Copy)]
 pub(super) struct Context(pub(super) cuda::CUcontext);
 
-// SAFETY: a context may be used from any thread (CUDA driver API, "Context Management"); primary ones are never
-// released here.
+// SAFETY: a context may be used from any thread (CUDA driver API, "Context Management"); primary
+// ones are never released here.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}

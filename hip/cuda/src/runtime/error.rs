@@ -19,7 +19,8 @@ fn translate(code: u32) -> hipError_t {
         46 | 102 => hipErrorInvalidDevice,
         // PTX that is too new, and a compiler that is missing.
         221..=223 => hipErrorInvalidImage,
-        // Links between devices, illegal instructions, misaligned and foreign addresses: the context is lost.
+        // Links between devices, illegal instructions, misaligned and foreign addresses: the
+        // context is lost.
         220 | 714..=718 | 721 => hipErrorLaunchFailure,
         800 => hipErrorNotSupported,
         named if is_named(named) => named,

@@ -16,8 +16,9 @@ const PLAIN_SHARED: u32 = 48 << 10;
 impl Modules for Driver {
     unsafe fn load(image: *const c_void) -> Status<hipModule_t> {
         ensure()?;
-        // Only compiled code: the driver takes anything else for the text of an assembler program, whose end nobody
-        // gives. SAFETY: a code object has at least these bytes, by HIP's contract.
+        // Only compiled code: the driver takes anything else for the text of an assembler program,
+        // whose end nobody gives. SAFETY: a code object has at least these bytes, by HIP's
+        // contract.
         if unsafe { image.cast::<[u8; 4]>().read_unaligned() } != *b"\x7fELF" {
             return Err(hipErrorInvalidImage);
         }
@@ -59,7 +60,8 @@ impl Modules for Driver {
         });
         let extra = list.as_mut().map_or(ptr::null_mut(), |list| list.as_mut_ptr());
         let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
-        // SAFETY: the caller's function, stream and one pointer a parameter, by HIP's contract, which is CUDA's.
+        // SAFETY: the caller's function, stream and one pointer a parameter, by HIP's contract,
+        // which is CUDA's.
         from_cuda(unsafe {
             cuda::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
         })

@@ -31,8 +31,8 @@ impl Memory for Driver {
 
     fn free(pointer: *mut c_void) -> Status {
         LIVE.forget(pointer, |&device| device)?;
-        // SAFETY: `allocate` got it, and nobody else finds it in the map any more. Waits for the device's work, as
-        // AMD's does.
+        // SAFETY: `allocate` got it, and nobody else finds it in the map any more. Waits for the
+        // device's work, as AMD's does.
         from_cuda(unsafe { cuda::cuMemFree_v2(pointer as cuda::CUdeviceptr) })
     }
 

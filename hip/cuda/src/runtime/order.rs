@@ -58,7 +58,8 @@ impl Streams for Driver {
     fn create_event(flags: c_uint) -> Status<hipEvent_t> {
         ensure()?;
         let mut made = ptr::null_mut();
-        // SAFETY: the function is the driver's, the pointer valid; the first three flags are CUDA's.
+        // SAFETY: the function is the driver's, the pointer valid; the first three flags are
+        // CUDA's.
         from_cuda(unsafe { cuda::cuEventCreate(&mut made, flags & 7) })?;
         Ok(made.cast())
     }

@@ -16,7 +16,8 @@ pub(crate) fn what_was_captured_runs_at_each_launch() {
     let count = 1000u32;
     let (x, y) = (Memory::of(&hip, &[9u32; 1000]), Memory::of(&hip, &[0u32; 1000]));
     let (mut stream, mut graph, mut exec) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: the table's functions; the pointers are to what the header says, and the buffers have `count` words.
+    // SAFETY: the table's functions; the pointers are to what the header says, and the buffers have
+    // `count` words.
     unsafe {
         ok((hip.hipStreamCreateWithFlags)(&mut stream, hipStreamNonBlocking));
         // Of this thread alone: other tests allocate meanwhile.

@@ -145,7 +145,8 @@ fn kernel(hip: &Hip, source: &CStr, name: &CStr) -> hipFunction_t {
     let rtc = hiprtc_table();
     let mut properties = hipDeviceProp_tR0600 { before: [0; 1160], gcnArchName: [0; 256], after: [0; 56] };
     let (mut program, mut module, mut function) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: the tables' functions; every pointer is to what the headers say, and lives through its call.
+    // SAFETY: the tables' functions; every pointer is to what the headers say, and lives through
+    // its call.
     unsafe {
         ok(hip.hipGetDevicePropertiesR0600.unwrap()(&mut properties, 0));
         let architecture = CStr::from_ptr(properties.gcnArchName.as_ptr()).to_str().unwrap();

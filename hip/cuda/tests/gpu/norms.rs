@@ -136,8 +136,8 @@ fn layer_norm<T: Number>(dnn: &Dnn, rows: usize, len: usize, offset: f64, with_p
         unsafe { call(handle, mode, d, x, p, weight, p, bias, epsilon, axis, d, y, s, mean, s, rstd) }
     };
     assert_eq!(forward(1, by.address, bm.address), miopenStatusSuccess, "{what}");
-    // A mean that is no multiple of the type's step there is off by as much in y of 16 bits: y itself was computed
-    // from the exact one.
+    // A mean that is no multiple of the type's step there is off by as much in y of 16 bits: y
+    // itself was computed from the exact one.
     close::<T>(&format!("{what}: y"), &by, &y, 4.0 * (1.0 + offset / 100.0));
     close::<T>(&format!("{what}: mean"), &bm, &means, 1.0);
     close::<T>(&format!("{what}: 1/deviation"), &br, &rstds, 4.0 * (1.0 + offset / 100.0));
@@ -154,8 +154,8 @@ fn layer_norm<T: Number>(dnn: &Dnn, rows: usize, len: usize, offset: f64, with_p
     // SAFETY: live descriptors, an out-pointer.
     let status = unsafe { size(handle, mode, d, d, p, s, s, 1, d, p, p, &mut bytes) };
     assert_eq!((status, bytes), (miopenStatusSuccess, 0));
-    // The statistics rounded once, not the kernel's: an error in their last place is another's of `dx` where the
-    // mean is large.
+    // The statistics rounded once, not the kernel's: an error in their last place is another's of
+    // `dx` where the mean is large.
     let [rounded_mean, rounded_rstd] = [&means, &rstds]
         .map(|all| Memory::of(hip, &all.iter().map(|&value| T::of(value)).collect::<Vec<_>>()));
     let backward = |dw: *mut c_void, db: *mut c_void| {

@@ -20,7 +20,8 @@ fn product(extended: bool) -> f32 {
     let (alpha, beta) = (1.0f32, 0.0f32);
     let none = rocblas_operation_none;
     let mut handle = null_mut();
-    // SAFETY: the table's functions; a live handle, scalars of the host, buffers of as many elements as said.
+    // SAFETY: the table's functions; a live handle, scalars of the host, buffers of as many
+    // elements as said.
     unsafe {
         assert_eq!((rocblas.rocblas_create_handle)(&mut handle), rocblas_status_success);
         let status = if extended {

@@ -35,7 +35,8 @@ pub(crate) fn main(tests: &[Test], children: &[Test]) -> ExitCode {
         Trial::ignorable_test(name, move || completion(catch_unwind(AssertUnwindSafe(test))))
     };
     let children = children.iter().map(|child| trial(child).with_ignored_flag(true));
-    // One after the other: while one thread's stream is captured, CUDA refuses many calls of others.
+    // One after the other: while one thread's stream is captured, CUDA refuses many calls of
+    // others.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     run(&arguments, tests.iter().map(trial).chain(children).collect()).exit_code()
 }

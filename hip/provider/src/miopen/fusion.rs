@@ -314,7 +314,8 @@ pub(super) unsafe extern "C" fn miopenExecuteFusionPlan_v2<H: Fusions>(
     workspace: *mut c_void,
     workspaceSize: usize,
 ) -> miopenStatus_t {
-    // SAFETY: the caller's handle, plan, descriptors, arguments and buffers; the written one overlaps no other.
+    // SAFETY: the caller's handle, plan, descriptors, arguments and buffers; the written one
+    // overlaps no other.
     unsafe {
         with::<H>(handle, |_| {
             let plan = object::<Plan<H>, _>(fusePlanDesc)?;

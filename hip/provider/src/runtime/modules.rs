@@ -94,7 +94,8 @@ pub(super) unsafe extern "C" fn hipModuleLoadData<M: Modules>(
 ) -> hipError_t {
     api(|| {
         require(!module.is_null() && !image.is_null(), hipErrorInvalidValue)?;
-        // SAFETY: the caller's code object, handles, texts and out-pointers, by HIP's contract, here and below.
+        // SAFETY: the caller's code object, handles, texts and out-pointers, by HIP's contract,
+        // here and below.
         unsafe { put(module, M::load(image)?) }
     })
 }

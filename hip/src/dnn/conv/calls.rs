@@ -77,7 +77,8 @@ impl Operands<'_> {
         let mut solutions = vec![empty; most];
         let mut found = 0;
         if most > 0 {
-            // SAFETY: `solutions` has room for `most` entries, and outlives the call as `found` does.
+            // SAFETY: `solutions` has room for `most` entries, and outlives the call as `found`
+            // does.
             let status = unsafe { (get.0)(h, a, b, conv, c, most, &mut found, solutions.as_mut_ptr()) };
             check(t, get.1, status, detail)?;
         }

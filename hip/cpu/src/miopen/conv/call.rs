@@ -57,7 +57,8 @@ impl Call {
             let padded = problem.input[axis] + 2 * problem.pad[axis];
             require(padded >= reach, miopenStatusBadParm)?;
             let expected = (padded - reach) / problem.stride[axis] + 1;
-            // The output of a transposed convolution may be longer than the shortest that gives its input.
+            // The output of a transposed convolution may be longer than the shortest that gives its
+            // input.
             require(problem.output[axis] == expected, miopenStatusBadParm)?;
         }
         // Offsets into the filled planes of one image are 32-bit.

@@ -77,8 +77,8 @@ unsafe fn tile<V: Vector, const R: usize, const N: usize>(
     output: *mut f32,
     plane: usize,
 ) {
-    // SAFETY: the caller vouches for the level, and for source and packed as `run` and this function say; the
-    // vectors' segments lie inside the output plane.
+    // SAFETY: the caller vouches for the level, and for source and packed as `run` and this
+    // function say; the vectors' segments lie inside the output plane.
     unsafe {
         let at: [*const f32; N] =
             core::array::from_fn(|n| source.add(pass.vectors.get_unchecked(first + n).from as usize));
@@ -141,7 +141,8 @@ unsafe fn run<V: Vector>(work: Work<'_>) {
         let mut first = 0;
         while first < outputs {
             let rows = block(outputs - first, V::TILE);
-            // SAFETY: the caller vouches for source, output and the level; `packed` was made for this pass.
+            // SAFETY: the caller vouches for source, output and the level; `packed` was made for
+            // this pass.
             unsafe {
                 let output = output.add(first * plane);
                 macro_rules! tiles {
@@ -219,7 +220,8 @@ pub(crate) unsafe fn convolve<T: Single>(
     parallel(images * parts, |task| {
         let (image, part) = (task / parts, task % parts);
         let group = image % p.groups;
-        // SAFETY: image `image` is inside both tensors; tasks of one image write different pixels of it.
+        // SAFETY: image `image` is inside both tensors; tasks of one image write different pixels
+        // of it.
         unsafe {
             let from = src.get().add(image * source_image);
             let to = dst.get().add(image * outputs * plane);

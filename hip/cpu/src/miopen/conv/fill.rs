@@ -55,7 +55,8 @@ pub(crate) unsafe fn fill_channel<T: Single>(fill: &Fill, from: *const T, to: &m
                 }
                 let first = (at_d * source_height + at_h) * source_width + start as usize;
                 let count = end - begin;
-                // SAFETY: the caller vouches for the planes; the coordinates were checked against their size.
+                // SAFETY: the caller vouches for the planes; the coordinates were checked against
+                // their size.
                 let source = unsafe { core::slice::from_raw_parts(from.add(first), (count - 1) * step + 1) };
                 if step == 1 {
                     T::widen_slice(source, &mut row[begin..end]);

@@ -70,7 +70,8 @@ impl<'a> Sources<'a> {
         let to = Shared(to.as_mut_ptr());
         parallel((count * channels).div_ceil(each), |task| {
             for index in task * each..((task + 1) * each).min(count * channels) {
-                // SAFETY: each channel is one task's, inside the tensor and inside `to`, which has `len` floats.
+                // SAFETY: each channel is one task's, inside the tensor and inside `to`, which has
+                // `len` floats.
                 unsafe {
                     let to = core::slice::from_raw_parts_mut(to.get().add(index * channel), channel);
                     fill_channel(self.fill, from.get().add(index * source), to);
@@ -158,7 +159,8 @@ impl Planes {
     #[inline(always)]
     pub(super) unsafe fn gather<V: Vector>(&self, pieces: &[Piece], offset: usize, line: *mut f32) {
         for piece in pieces {
-            // SAFETY: the caller vouches for both; what is read beyond a piece is in the planes' slack.
+            // SAFETY: the caller vouches for both; what is read beyond a piece is in the planes'
+            // slack.
             unsafe {
                 let (from, to) = (self.at.get().add(piece.from + offset), line.add(piece.at));
                 if self.exact {

@@ -251,8 +251,9 @@ impl Plan {
 
     /// The backward direction: `dx` from `dy`.
     pub(crate) fn backward(p: &Problem, lanes: usize) -> Plan {
-        // Axis by axis and phase by phase: input pixels `phase - pad + stride * q` for q from `first`, `count` of
-        // them, reached by the taps `(tap, back)`, which read output pixel `q - back`.
+        // Axis by axis and phase by phase: input pixels `phase - pad + stride * q` for q from
+        // `first`, `count` of them, reached by the taps `(tap, back)`, which read output pixel `q -
+        // back`.
         struct AxisPhase {
             at: usize,
             first: usize,
@@ -274,7 +275,8 @@ impl Plan {
                 })
                 .collect()
         });
-        // The padding in front that the farthest tap needs, and the length that the nearest one reaches.
+        // The padding in front that the farthest tap needs, and the length that the nearest one
+        // reaches.
         let front: [isize; 3] = core::array::from_fn(|axis| {
             let need =
                 |phase: &AxisPhase| phase.taps.iter().map(|tap| tap.1 as isize - phase.first as isize).max();
