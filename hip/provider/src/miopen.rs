@@ -105,7 +105,7 @@ unsafe fn give<T, P>(to: *mut *mut P, value: T) -> Outcome {
     Ok(())
 }
 
-/// Destroys what [`give`] made.
+/// Destroys what `give` made.
 ///
 /// # Safety
 /// As [`object`]; the pointer is not used again.

@@ -24,7 +24,7 @@ pub trait Fusions: Convolutions {
     /// Runs what was fused.
     ///
     /// # Safety
-    /// As [`Handle`] says of computations.
+    /// As [`Handle`](super::Handle) says of computations.
     unsafe fn run_fused(
         fused: &Self::Fused,
         output: &Tensor,
