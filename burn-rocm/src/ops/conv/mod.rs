@@ -58,6 +58,22 @@ fn describe(
     })
 }
 
+/// The same where the gradient `grad` of its result is given, which must have that one's shape.
+fn describe_for(
+    op: &'static str,
+    x: &[usize],
+    w: &[usize],
+    options: &Options,
+    grad: &RocmTensor,
+    gradient: bool,
+) -> hip::Result<ConvDesc> {
+    let desc = describe(op, x, w, options, grad.kernel_type()?, gradient)?;
+    if desc.y != grad.dims() {
+        return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
+    }
+    Ok(desc)
+}
+
 /// MIOpen, where it is to convolve this.
 fn library<'a>(op: &'static str, desc: &ConvDesc, like: &'a RocmTensor) -> hip::Result<Option<&'a Dnn>> {
     // Its kernels count a tensor's elements in 31 bits.
@@ -198,10 +214,7 @@ pub(crate) fn x_backward(
         x.insert(2, 1);
         return lower(x_backward(op, &x, lift(weight)?, lift(grad)?, &options.lifted())?);
     }
-    let desc = describe(op, x, weight.dims(), options, grad.kernel_type()?, !options.transposed)?;
-    if desc.y != grad.dims() {
-        return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
-    }
+    let desc = describe_for(op, x, weight.dims(), options, &grad, !options.transposed)?;
     let ways = Ways { miopen: Dnn::conv_backward_data, products: gemm::x_backward, sums: direct::x_backward };
     compute(op, &desc, &desc.x, [grad, weight], ways)
 }
@@ -221,10 +234,7 @@ pub(crate) fn weight_backward(
         weight.insert(2, 1);
         return lower(weight_backward(op, lift(x)?, &weight, lift(grad)?, &options.lifted())?);
     }
-    let desc = describe(op, x.dims(), weight, options, grad.kernel_type()?, true)?;
-    if desc.y != grad.dims() {
-        return invalid(op, format!("a gradient of shape {:?}", desc.y), format!("{:?}", grad.dims()));
-    }
+    let desc = describe_for(op, x.dims(), weight, options, &grad, true)?;
     let ways = Ways {
         miopen: Dnn::conv_backward_weights,
         products: gemm::weight_backward,

@@ -94,9 +94,7 @@ pub(crate) fn product_to(
 
 /// Operands that fit together, and whose batches are repeated to the product's.
 struct Product {
-    op: &'static str,
-    alpha: f64,
-    gradient: bool,
+    request: Request,
     lhs: RocmTensor,
     rhs: RocmTensor,
     dims: Vec<usize>,
@@ -125,8 +123,7 @@ impl Product {
         };
         let dims = batch.as_slice().iter().copied().chain([m, n]).collect();
         let (lhs, rhs) = (whole(lhs, m, k)?, whole(rhs, k, n)?);
-        let Request { alpha, gradient, .. } = request;
-        Ok(Self { op, alpha, gradient, lhs, rhs, dims })
+        Ok(Self { request, lhs, rhs, dims })
     }
 
     /// Whether it has no elements, or is a sum of none.
@@ -172,7 +169,7 @@ impl Product {
         }
         let packed = RocmTensor::empty(out.hip_device(), self.dims.clone(), out.dtype_of())?;
         self.multiply(&packed, Self::tiles)?;
-        assign(self.op, out, &packed)
+        assign(self.request.op, out, &packed)
     }
 
     /// Cuts the product into calls and makes them one after the other by `call`: of rocBLAS, or of the kernel.
@@ -181,7 +178,7 @@ impl Product {
         out: &RocmTensor,
         call: fn(&Self, &[Side; 3], &Call) -> hip::Result<()>,
     ) -> hip::Result<()> {
-        let Plan { sides, calls } = Plan::new(self.op, &self.lhs, &self.rhs, out)?;
+        let Plan { sides, calls } = Plan::new(self.request.op, &self.lhs, &self.rhs, out)?;
         calls.iter().try_for_each(|part| call(self, &sides, part))
     }
 
@@ -202,7 +199,8 @@ impl Product {
             }
         });
         let blas = self.lhs.hip_device().blas()?;
-        blas.gemm(self.lhs.kernel_type()?, call.count, a, b, c, self.alpha, 0.0, self.gradient)
+        let Request { alpha, gradient, .. } = self.request;
+        blas.gemm(self.lhs.kernel_type()?, call.count, a, b, c, alpha, 0.0, gradient)
     }
 
     /// One launch of the kernel, which writes a packed output.
@@ -210,7 +208,7 @@ impl Product {
         let [m, n, k] = call.sizes;
         if call.sizes.iter().any(|&size| size > i32::MAX as usize) {
             let expected = format!("sizes of at most {}", i32::MAX);
-            return invalid(self.op, expected, format!("{m} x {k} and {k} x {n}"));
+            return invalid(self.request.op, expected, format!("{m} x {k} and {k} x {n}"));
         }
         let (a, b) = (a.batch(call, 0, [m, k])?, b.batch(call, 1, [k, n])?);
         let flat = reshape(place.tensor.clone(), &[place.tensor.len()])?;
@@ -222,13 +220,13 @@ impl Product {
             Arg::U32(n as u32),
             Arg::U32(k as u32),
             Arg::I64x6([x[0], x[1], x[2], y[0], y[1], y[2]]),
-            Arg::F64(self.alpha),
+            Arg::F64(self.request.alpha),
         ];
         let device = out.hip_device();
         let tiles = call.count * m.div_ceil(TILE) * n.div_ceil(TILE);
         let grid = device.grid_rows(tiles, TILE * TILE);
         let kernel = Template::matmul.ty(out.kernel_type()?);
-        views(self.op, device, kernel, grid, &dims, &[Some(&a), Some(&b)], &[], &out)
+        views(self.request.op, device, kernel, grid, &dims, &[Some(&a), Some(&b)], &[], &out)
     }
 }
 
