@@ -5,9 +5,7 @@ use core::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use burn_backend::{DeviceId, DeviceOps};
 use burn_std::DType;
-use burn_std::device::Device as BurnDevice;
 use hip::{Counters, Error, PoolStats, ProviderKind};
 
 use crate::dtype::kernel_type;
@@ -208,18 +206,6 @@ impl FromStr for RocmDevice {
     }
 }
 
-impl BurnDevice for RocmDevice {
-    fn from_id(device_id: DeviceId) -> Self {
-        Self::new(device_id.index_id as usize)
-    }
-
-    fn to_id(&self) -> DeviceId {
-        DeviceId { type_id: 0, index_id: self.index as u16 }
-    }
-}
-
-impl DeviceOps for RocmDevice {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,12 +219,5 @@ mod tests {
         {
             assert!(matches!(bad.parse::<RocmDevice>(), Err(Error::Config { .. })), "{bad}");
         }
-    }
-
-    #[test]
-    fn ids() {
-        let device = RocmDevice::new(5);
-        assert_eq!(RocmDevice::from_id(device.to_id()), device);
-        assert_eq!(device.to_id().type_id, 0);
     }
 }

@@ -1,10 +1,10 @@
 //! The quantised primitive.
 
-use burn_backend::quantization::{QuantLevel, QuantMode, QuantParam, QuantScheme, QuantStore, QuantValue};
-use burn_backend::{QTensorPrimitive, TensorMetadata};
-use burn_std::{DType, Shape};
+use burn_backend::quantization::{QuantScheme, QuantStore, QuantValue};
+use burn_std::Shape;
 
 use crate::arg::Arg;
+use crate::burn;
 use crate::error::{invalid, unsupported};
 use crate::layout::Layout;
 use crate::tensor::RocmTensor;
@@ -62,8 +62,8 @@ impl RocmQTensor {
     }
 
     /// The scheme, without Burn's trait in scope.
-    pub(crate) fn scheme_of(&self) -> QuantScheme {
-        self.scheme
+    pub(crate) fn scheme_of(&self) -> &QuantScheme {
+        &self.scheme
     }
 
     /// The storage.
@@ -106,30 +106,6 @@ impl RocmQTensor {
     }
 }
 
-impl TensorMetadata for RocmQTensor {
-    fn dtype(&self) -> DType {
-        DType::QFloat(self.scheme)
-    }
-
-    fn shape(&self) -> Shape {
-        self.layout.shape().clone()
-    }
-
-    fn rank(&self) -> usize {
-        self.layout.rank()
-    }
-}
-
-impl QTensorPrimitive for RocmQTensor {
-    fn scheme(&self) -> &QuantScheme {
-        &self.scheme
-    }
-
-    fn default_scheme() -> QuantScheme {
-        QuantScheme::default().with_store(QuantStore::Native)
-    }
-}
-
 /// What the kernels know of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Format {
@@ -150,7 +126,6 @@ impl Format {
     /// `Unsupported` for floats as values, for Burn's own data format knows none, and for what is packed along
     /// another dim than the last.
     pub(crate) fn of(op: &'static str, scheme: &QuantScheme) -> hip::Result<Self> {
-        let QuantMode::Symmetric = scheme.mode;
         let bits = match scheme.value {
             QuantValue::Q8F | QuantValue::Q8S => 8,
             QuantValue::Q4F | QuantValue::Q4S => 4,
@@ -166,17 +141,7 @@ impl Format {
                 return unsupported(op, format!("quantised values stored as {store:?}"));
             }
         };
-        let block = match scheme.level {
-            QuantLevel::Tensor => None,
-            QuantLevel::Block(block) => Some(block.num_elements()),
-        };
-        let param = match scheme.param {
-            QuantParam::F32 => 0,
-            QuantParam::F16 => 1,
-            QuantParam::BF16 => 2,
-            QuantParam::UE8M0 => 3,
-            QuantParam::UE4M3 => 4,
-        };
+        let (block, param) = burn::scales(op, scheme)?;
         Ok(Self { bits, block, range: scheme.value.range(), param })
     }
 

@@ -4,30 +4,31 @@ use core::mem::MaybeUninit;
 use std::sync::Arc;
 
 use burn_backend::TensorData;
-use burn_std::{AllocationController, AllocationProperty, Bytes};
+use burn_std::{AllocationProperty, Bytes};
 use hip::{Buffer, Device, HostBuffer};
 
+use crate::burn;
+
 /// Bytes in pinned memory.
-struct Pinned(HostBuffer);
+pub(crate) struct Pinned(HostBuffer);
 
-impl AllocationController for Pinned {
-    fn alloc_align(&self) -> usize {
-        // A page's.
-        4096
-    }
+impl Pinned {
+    /// A page's.
+    pub(crate) const ALIGNMENT: usize = 4096;
 
-    fn property(&self) -> AllocationProperty {
-        AllocationProperty::Pinned
-    }
-
-    unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The caller writes nothing uninitialised.
+    pub(crate) unsafe fn uninit_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         let bytes = self.0.bytes_mut();
-        // SAFETY: the same bytes under a type that asks for less; the caller promises to write
-        // nothing uninitialised.
+        // SAFETY: the same bytes under a type that asks for less; the caller writes nothing
+        // uninitialised.
         unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len()) }
     }
 
-    fn memory(&self) -> &[MaybeUninit<u8>] {
+    /// The bytes.
+    pub(crate) fn uninit(&self) -> &[MaybeUninit<u8>] {
         let bytes = self.0.bytes();
         // SAFETY: the same bytes under a type that asks for less.
         unsafe { core::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
@@ -40,14 +41,16 @@ const LEAST: usize = 64 << 10;
 /// Moves the data into pinned memory, from which the device copies by itself. Data stays where it is if there is
 /// too little.
 pub(crate) fn pin(device: &Arc<Device>, data: &mut TensorData) {
-    let length = data.bytes.len();
-    if length <= LEAST || data.bytes.property() == AllocationProperty::Pinned {
+    let bytes = burn::bytes(data);
+    let length = bytes.len();
+    if length <= LEAST || bytes.property() == AllocationProperty::Pinned {
         return;
     }
     if let Ok(mut pinned) = device.host_buffer(length) {
-        pinned.bytes_mut().copy_from_slice(&data.bytes);
+        pinned.bytes_mut().copy_from_slice(bytes);
         // SAFETY: the allocation has `length` bytes, all initialised by the copy.
-        data.bytes = unsafe { Bytes::from_controller(Box::new(Pinned(pinned)), length) };
+        let pinned = unsafe { Bytes::from_controller(Box::new(Pinned(pinned)), length) };
+        burn::set_bytes(data, pinned);
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use burn_backend::TensorMetadata;
 use burn_std::{DType, Shape};
 use hip::{Buffer, Device};
 
@@ -31,20 +30,6 @@ impl core::fmt::Debug for RocmTensor {
             .field("dtype", &self.dtype)
             .field("layout", &self.layout)
             .finish_non_exhaustive()
-    }
-}
-
-impl TensorMetadata for RocmTensor {
-    fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    fn shape(&self) -> Shape {
-        self.layout.shape().clone()
-    }
-
-    fn rank(&self) -> usize {
-        self.layout.rank()
     }
 }
 
@@ -134,7 +119,7 @@ impl RocmTensor {
         kernel_type(self.dtype)
     }
 
-    /// The dtype, without Burn.s trait in scope.
+    /// The dtype, without Burn's trait in scope.
     pub(crate) fn dtype_of(&self) -> DType {
         self.dtype
     }
@@ -169,6 +154,11 @@ impl RocmTensor {
     /// an element-wise op may take their place.
     pub(crate) fn can_overwrite(&mut self) -> bool {
         self.layout.is_contiguous() && self.is_sole_holder()
+    }
+
+    /// Whether this value is the only owner of its buffer at the moment of the call.
+    pub(crate) fn has_one_holder(&self) -> bool {
+        Arc::strong_count(&self.buffer) == 1
     }
 
     /// Whether this value is the only owner of its buffer.

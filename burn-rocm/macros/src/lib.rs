@@ -54,7 +54,7 @@ fn named(argument: &FnArg) -> Option<Expr> {
     if is(&argument.ty, &["DType", "FloatDType", "IntDType", "BoolDType"]) {
         return Some(parse_quote!(::burn_std::DType::from(#name).name()));
     }
-    is(&argument.ty, &["TensorData"]).then(|| parse_quote!(#name.dtype.name()))
+    is(&argument.ty, &["TensorData"]).then(|| parse_quote!(crate::burn::dtype(&#name).name()))
 }
 
 /// Whether a type is one of these, whatever its path.

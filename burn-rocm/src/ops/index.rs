@@ -24,7 +24,7 @@ pub(crate) fn index(op: &'static str, indices: RocmTensor) -> hip::Result<RocmTe
 }
 
 /// That `shape` is within `tensor`'s in every axis but `axis`.
-fn check_within(op: &'static str, tensor: &RocmTensor, shape: &[usize], axis: usize) -> hip::Result<()> {
+pub(super) fn check_within(op: &'static str, tensor: &RocmTensor, shape: &[usize], axis: usize) -> hip::Result<()> {
     check_axis(op, tensor, axis)?;
     let dims = tensor.dims();
     let fits = dims.len() == shape.len() && (0..dims.len()).all(|d| d == axis || shape[d] <= dims[d]);
@@ -106,7 +106,7 @@ fn along(indices: &RocmTensor, rank: usize, axis: usize) -> Vec<isize> {
     strides
 }
 
-fn check_list(op: &'static str, indices: &RocmTensor) -> hip::Result<()> {
+pub(super) fn check_list(op: &'static str, indices: &RocmTensor) -> hip::Result<()> {
     match indices.layout().rank() {
         1 => Ok(()),
         rank => invalid(op, "indices of rank 1", format!("rank {rank}")),

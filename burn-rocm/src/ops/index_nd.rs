@@ -1,20 +1,21 @@
 //! Gather and scatter by tuples of indices: each tuple becomes one place in the leading dims, seen as one.
 
-use burn_backend::tensor::IndexingUpdateOp;
 use burn_std::DType;
 use hip::{Fault, Functor, Template};
 
 use super::cast::cast;
 use super::copy::{contiguous, packed, writable};
-use super::create::full_on;
-use super::index::{Join, check_size, index, pick_rows, put_rows};
+use super::create::{arange, full_on};
+use super::cat::cat;
+use super::index::{self, Join, check_list, check_size, check_within, pick_rows, put_rows, select_into};
 use super::launch::rows;
 use super::sort::sort_with_indices;
-use super::view::reshape;
+use super::view::{expand, reshape, swap_dims};
 use crate::arg::Arg;
+use crate::burn::IndexingUpdateOp;
 use crate::dtype::raw_type;
 use crate::error::invalid;
-use crate::tensor::{RocmTensor, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
 /// Dims of which one launch reads the indices: `Sizes` in the kernels.
 const DIMS: usize = 8;
@@ -81,7 +82,7 @@ impl Slices {
         if self.slice() > 0 {
             check_size(op, self.slices)?;
         }
-        let indices = contiguous(index(op, indices)?)?;
+        let indices = contiguous(index::index(op, indices)?)?;
         let kernel = Template::tuple_places.ty(indices.kernel_type()?).ty(out.kernel_type()?);
         for (part, sizes) in tensor.dims()[..self.length].chunks(DIMS).enumerate() {
             let mut dims = [1; DIMS];
@@ -165,4 +166,58 @@ pub(crate) fn scatter(
     let head = [count, slice].map(|v| Arg::U64(v as u64));
     rows(op, device, kernel, device.grid(count * slice), &head, &[&places, &order, &value], &[], &[&out])?;
     Ok(out)
+}
+
+/// Joins each slice of `value` along an axis with the slice of the tensor that a list of indices names.
+pub(crate) fn select_assign(
+    op: &'static str,
+    tensor: RocmTensor,
+    axis: usize,
+    indices: RocmTensor,
+    value: RocmTensor,
+    update: IndexingUpdateOp,
+) -> hip::Result<RocmTensor> {
+    if update == IndexingUpdateOp::Add {
+        return select_into(op, tensor, axis, indices, value, Join::Add);
+    }
+    check_axis(op, &tensor, axis)?;
+    check_list(op, &indices)?;
+    let tuples = [indices.len(), 1];
+    let indices = reshape(indices, &tuples)?;
+    let out = scatter(op, swap_dims(tensor, 0, axis)?, indices, swap_dims(value, 0, axis)?, update)?;
+    swap_dims(out, 0, axis)
+}
+
+/// Joins each element of `value` with the one that its index names along an axis, at its own place in the others.
+pub(crate) fn scatter_along(
+    op: &'static str,
+    axis: usize,
+    tensor: RocmTensor,
+    indices: RocmTensor,
+    value: RocmTensor,
+    update: IndexingUpdateOp,
+) -> hip::Result<RocmTensor> {
+    if update == IndexingUpdateOp::Add {
+        return index::scatter(op, axis, tensor, indices, value, Join::Add);
+    }
+    check_within(op, &tensor, indices.dims(), axis)?;
+    if indices.dims() != value.dims() {
+        return invalid(op, format!("values of shape {:?}", indices.dims()), format!("{:?}", value.dims()));
+    }
+    // Each element's tuple: its own place in every axis, and its index along the one.
+    let (shape, count) = (indices.dims().to_vec(), indices.len());
+    let indices = index::index(op, indices)?;
+    let (device, dtype) = (indices.device(), indices.dtype_of());
+    let mut tuple = Vec::with_capacity(shape.len());
+    for (d, &size) in shape.iter().enumerate() {
+        let places = if d == axis {
+            indices.clone()
+        } else {
+            let mut line = vec![1; shape.len()];
+            line[d] = size;
+            expand(reshape(arange(&device, 0..size as i64, 1, dtype)?, &line)?, &shape)?
+        };
+        tuple.push(reshape(places, &[count, 1])?);
+    }
+    scatter(op, tensor, cat(tuple, 1)?, reshape(value, &[count])?, update)
 }

@@ -1,11 +1,12 @@
 //! Resizing of images, its gradient, and sampling at given points.
 
-use burn_std::DType;
+use burn_std::{DType, Slice};
 use hip::Template;
 
-use super::copy::packed;
+use super::copy::{assign, packed};
 use super::create::full_on;
 use super::launch::rows;
+use super::view::slice;
 use crate::arg::Arg;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
@@ -14,6 +15,8 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Nearest = 0,
+    /// The pixel that holds the output pixel's centre; `Nearest` takes the one that holds its upper left corner.
+    NearestExact = -1,
     Bilinear = 1,
     Bicubic = 2,
     Lanczos3 = 3,
@@ -92,6 +95,11 @@ pub(crate) fn interpolate(
     align_corners: bool,
 ) -> hip::Result<RocmTensor> {
     let op = "interpolate";
+    if mode == Mode::NearestExact {
+        // The centres of `size` pixels are the corners of every second one of twice as many.
+        let corners = interpolate(x, size.map(|n| 2 * n), Mode::Nearest, false)?;
+        return centres(corners);
+    }
     let [batch, channels, height, width] = image(op, x.dims())?;
     sized(op, size)?;
     let x = packed(x)?;
@@ -107,6 +115,13 @@ pub(crate) fn interpolate(
     Ok(out)
 }
 
+/// Every second pixel, from the second on.
+fn centres(corners: RocmTensor) -> hip::Result<RocmTensor> {
+    let every = Slice::new(0, None, 1);
+    let second = Slice::new(1, None, 2);
+    slice(corners, &[every, every, second, second])
+}
+
 /// The gradient of the input of [`interpolate`].
 pub(crate) fn interpolate_backward(
     x: RocmTensor,
@@ -116,6 +131,15 @@ pub(crate) fn interpolate_backward(
     align_corners: bool,
 ) -> hip::Result<RocmTensor> {
     let op = "interpolate_backward";
+    if mode == Mode::NearestExact {
+        let &[batch, channels, height, width] = grad.dims() else {
+            return invalid(op, "a gradient [batch, channels, height, width]", format!("{:?}", grad.dims()));
+        };
+        let twice = [batch, channels, 2 * height, 2 * width];
+        let corners = full_on(grad.hip_device(), twice, 0i64.into(), grad.dtype_of())?;
+        assign(op, &centres(corners.clone())?, &grad)?;
+        return interpolate_backward(x, corners, size.map(|n| 2 * n), Mode::Nearest, false);
+    }
     one_device(op, &[&x, &grad])?;
     one_dtype(op, &[&x, &grad])?;
     let [batch, channels, height, width] = image(op, x.dims())?;
@@ -183,7 +207,7 @@ pub(crate) fn grid_sample(
     ];
     // The most inputs along one axis that a point reads.
     let taps = match mode {
-        Mode::Nearest | Mode::Bilinear => 2,
+        Mode::Nearest | Mode::NearestExact | Mode::Bilinear => 2,
         Mode::Bicubic => 4,
         Mode::Lanczos3 => 6,
     };

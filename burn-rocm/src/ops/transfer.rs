@@ -7,6 +7,7 @@ use burn_std::{BoolStore, Bytes, DType};
 use hip::Device;
 
 use super::copy::contiguous;
+use crate::burn;
 use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
 use crate::error::invalid;
@@ -16,7 +17,7 @@ use crate::tensor::RocmTensor;
 /// The host's data on the device.
 pub(crate) fn upload(data: TensorData, dtype: DType, device: &RocmDevice) -> hip::Result<RocmTensor> {
     kernel_type(dtype)?;
-    let TensorData { bytes, shape, .. } = data;
+    let (bytes, shape, _) = burn::parts(data);
     let size = shape.as_slice().iter().product::<usize>() * dtype.size();
     if bytes.len() < size {
         return invalid(

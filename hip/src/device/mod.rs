@@ -171,6 +171,12 @@ impl Device {
         &self.compute
     }
 
+    /// Launches the element-wise ops that were put off, without waiting for them. An error is kept for the next read or
+    /// sync.
+    pub fn flush(&self) {
+        self.compute.catch_up();
+    }
+
     /// An event with timing, for [`Stream::record`].
     pub fn timing_event(&self) -> Result<Event> {
         Event::new(&self.context, EventKind::Timing)

@@ -19,6 +19,7 @@ use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{MAX_REACH, rows};
 use crate::ops::miopen::{whole, without_library};
+use crate::ops::view::reshape;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// The kernels' places along an axis keep within this.
@@ -398,4 +399,36 @@ pub(crate) fn adaptive_backward(
         rows(op, device, name, device.grid(out.len()), &sizes, &[&grad], &[], &[&out])?;
     }
     Ok(out)
+}
+
+/// [`adaptive`] of `[batch, channels, depth, height, width]`: means of the planes, then along the depth. Each is over
+/// windows of one size, so the two are the mean of the box.
+pub(crate) fn adaptive3d(op: &'static str, x: RocmTensor, size: [usize; 3]) -> hip::Result<RocmTensor> {
+    let &[batch, channels, depth, height, width] = x.dims() else {
+        return invalid(op, "an input of rank 5", format!("{:?}", x.dims()));
+    };
+    let [out_depth, rows, columns] = size;
+    let planes = reshape(x, &[batch, channels * depth, height, width])?;
+    let planes = adaptive(op, planes, [rows, columns])?;
+    let planes = reshape(planes, &[batch, channels, depth, rows * columns])?;
+    reshape(adaptive(op, planes, [out_depth, rows * columns])?, &[batch, channels, out_depth, rows, columns])
+}
+
+/// The gradient of the input of [`adaptive3d`].
+pub(crate) fn adaptive3d_backward(
+    op: &'static str,
+    x: RocmTensor,
+    grad: RocmTensor,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&x, &grad])?;
+    let (&[batch, channels, depth, height, width], &[_, _, out_depth, rows, columns]) = (x.dims(), grad.dims())
+    else {
+        return invalid(op, "an input and a gradient of rank 5", format!("{:?} and {:?}", x.dims(), grad.dims()));
+    };
+    let between = RocmTensor::empty(x.hip_device(), [batch, channels, depth, rows * columns], x.dtype_of())?;
+    let grad = reshape(grad, &[batch, channels, out_depth, rows * columns])?;
+    let grad = adaptive_backward(op, between, grad)?;
+    let grad = reshape(grad, &[batch, channels * depth, rows, columns])?;
+    let planes = reshape(x, &[batch, channels * depth, height, width])?;
+    reshape(adaptive_backward(op, planes, grad)?, &[batch, channels, depth, height, width])
 }

@@ -83,7 +83,7 @@ fn picked(
     tensor: RocmQTensor,
     pick: impl FnOnce(RocmTensor) -> hip::Result<RocmTensor>,
 ) -> hip::Result<RocmQTensor> {
-    let scheme = tensor.scheme_of();
+    let scheme = *tensor.scheme_of();
     if tensor.format().block.is_some() {
         return quantize(op, pick(dequantize(op, &tensor, FloatDType::F32)?)?, &scheme, None);
     }
@@ -125,5 +125,5 @@ pub(crate) fn select(tensor: RocmQTensor, axis: usize, indices: RocmTensor) -> h
     let (bytes, count) = (values.len(), scales.len());
     debug_assert_eq!(values.dtype_of(), DType::I8);
     let (values, scales) = (view::reshape(values, &[bytes])?, view::reshape(scales, &[count])?);
-    RocmQTensor::new(OP, values, scales, shape, tensor.scheme_of())
+    RocmQTensor::new(OP, values, scales, shape, *tensor.scheme_of())
 }

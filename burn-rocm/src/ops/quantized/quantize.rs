@@ -7,6 +7,7 @@ use burn_std::{Bytes, DType, FloatDType};
 use hip::Template;
 
 use crate::arg::Arg;
+use crate::burn;
 use crate::device::RocmDevice;
 use crate::error::{invalid, unsupported};
 use crate::layout::inverse;
@@ -215,7 +216,7 @@ pub(crate) fn dense(op: &'static str, tensor: RocmQTensor) -> hip::Result<RocmQT
     if whole {
         return Ok(tensor);
     }
-    let scheme = tensor.scheme_of();
+    let scheme = *tensor.scheme_of();
     let scales = match format.block {
         None => tensor.scales().clone(),
         Some(block) if n == 0 || (layout.is_contiguous() && layout.offset().is_multiple_of(block)) => {
@@ -232,13 +233,13 @@ pub(crate) fn dense(op: &'static str, tensor: RocmQTensor) -> hip::Result<RocmQT
 
 /// The host's quantised data on the device: values as the scheme stores them, and f32 scales behind them.
 pub(crate) fn upload(op: &'static str, data: &TensorData, device: &RocmDevice) -> hip::Result<RocmQTensor> {
-    let DType::QFloat(scheme) = data.dtype else {
-        return invalid(op, "quantised data", data.dtype.name());
+    let DType::QFloat(scheme) = burn::dtype(data) else {
+        return invalid(op, "quantised data", burn::dtype(data).name());
     };
     let format = Format::of(op, &scheme)?;
-    let dims = data.shape.as_slice();
+    let dims = burn::shape(data).as_slice();
     let (values, count) = (format.bytes(dims.iter().product()), format.scales(op, dims)?);
-    let bytes: &[u8] = &data.bytes;
+    let bytes: &[u8] = burn::bytes(data);
     if bytes.len() != values + 4 * count {
         return invalid(
             op,
@@ -250,7 +251,7 @@ pub(crate) fn upload(op: &'static str, data: &TensorData, device: &RocmDevice) -
     let (values, scales) = bytes.split_at(values);
     let values = RocmTensor::new(device.upload(values)?, [values.len()].into(), DType::I8)?;
     let scales = RocmTensor::new(device.upload(scales)?, [count].into(), DType::F32)?;
-    RocmQTensor::new(op, values, scales, data.shape.clone(), scheme)
+    RocmQTensor::new(op, values, scales, burn::shape(data).clone(), scheme)
 }
 
 /// The tensor's values and scales on the host, as [`upload`] takes them. Waits for the device.
@@ -275,7 +276,7 @@ pub(crate) fn read(op: &'static str, tensor: RocmQTensor) -> hip::Result<TensorD
         fill(bytemuck::cast_slice_mut(&mut words))?;
         Bytes::from_elems(words)
     };
-    Ok(TensorData::from_bytes(bytes, tensor.layout().shape().clone(), DType::QFloat(tensor.scheme_of())))
+    Ok(TensorData::from_bytes(bytes, tensor.layout().shape().clone(), DType::QFloat(*tensor.scheme_of())))
 }
 
 /// The tensor on another device: values and scales as they are, and the view of them.

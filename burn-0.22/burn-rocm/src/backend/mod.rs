@@ -1,0 +1,155 @@
+//! The backend type and its traits. The op traits, one file each, only delegate to [`crate::ops`].
+
+mod activation;
+mod bool;
+mod float;
+mod int;
+mod module;
+mod primitive;
+mod quantized;
+mod transaction;
+
+use burn_backend::distributed::DistributedOps;
+use burn_backend::{Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, GraphUnsupported, TensorData};
+use burn_ir::{BackendIr, HandleKind, TensorHandle};
+use burn_rocm_macros::traced;
+use burn_std::DType;
+
+pub use primitive::BurnDevice;
+use primitive::own;
+use crate::error::{execution, raise};
+use crate::ops::{fft, random};
+use crate::qtensor::{Format, RocmQTensor};
+use crate::staging;
+use crate::tensor::RocmTensor;
+
+/// The backend. Any tensor may have any dtype; where nothing is said they are f32, i32 and one-byte bools.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rocm;
+
+impl BackendTypes for Rocm {
+    type Device = BurnDevice;
+    type FloatTensorPrimitive = RocmTensor;
+    type IntTensorPrimitive = RocmTensor;
+    type BoolTensorPrimitive = RocmTensor;
+    type QuantizedTensorPrimitive = RocmQTensor;
+    type GraphPrimitive = GraphUnsupported;
+}
+
+impl DistributedOps<Self> for Rocm {}
+
+#[traced]
+impl Backend for Rocm {
+    fn name(_device: &BurnDevice) -> String {
+        "rocm".into()
+    }
+
+    fn seed(device: &BurnDevice, seed: u64) {
+        random::seed(&own(device), seed);
+    }
+
+    /// Launches the small element-wise ops that were put off.
+    fn flush(device: &BurnDevice) -> Result<(), ExecutionError> {
+        own(device).open().map(|device| device.flush()).map_err(execution)
+    }
+
+    fn sync(device: &BurnDevice) -> Result<(), ExecutionError> {
+        own(device).open().and_then(|device| device.sync()).map_err(execution)
+    }
+
+    /// What `func` allocates comes from memory of its own, which only such allocations share.
+    fn memory_persistent_allocations<Output: Send, Input: Send, Func: Fn(Input) -> Output + Send>(
+        device: &BurnDevice,
+        input: Input,
+        func: Func,
+    ) -> Output {
+        match own(device).open() {
+            Ok(device) => device.pool().persistently(|| func(input)),
+            Err(error) => raise(error),
+        }
+    }
+
+    /// Gives what the device's memory pool holds in reserve back to the driver, pinned host memory too.
+    fn memory_cleanup(device: &BurnDevice) {
+        let cleared = own(device).open().and_then(|device| {
+            fft::forget_tables(&device);
+            device.memory_cleanup()
+        });
+        if let Err(error) = cleared {
+            raise(error);
+        }
+    }
+
+    /// Moves the data into pinned memory, from which `from_data` on that device uploads without another copy.
+    fn staging<'a, Iter>(data: Iter, device: &BurnDevice)
+    where
+        Iter: Iterator<Item = &'a mut TensorData>,
+    {
+        match own(device).open() {
+            Ok(device) => data.for_each(|data| staging::pin(&device, data)),
+            Err(error) => raise(error),
+        }
+    }
+
+    fn dtype_usage(_device: &BurnDevice, dtype: DType) -> DTypeUsageSet {
+        match dtype {
+            // A quantised type's arithmetic is its own products, and floats' for the rest.
+            DType::QFloat(scheme) if Format::of("dtype_usage", &scheme).is_err() => DTypeUsageSet::empty(),
+            // None is promised a matrix unit, which not every GPU has.
+            _ => DTypeUsage::Storage | DTypeUsage::Arithmetic,
+        }
+    }
+
+    /// The devices of the provider that was chosen, whichever it is; 0 where none was found.
+    fn device_count(_type_id: u16) -> usize {
+        hip::Device::count().unwrap_or(0)
+    }
+}
+
+impl BackendIr for Rocm {
+    type Handle = HandleKind<Self>;
+
+    fn float_tensor(handle: TensorHandle<Self::Handle>) -> RocmTensor {
+        match handle.handle {
+            HandleKind::Float(tensor) => tensor,
+            other => panic!("expected a float handle, found {}", other.name()),
+        }
+    }
+
+    fn int_tensor(handle: TensorHandle<Self::Handle>) -> RocmTensor {
+        match handle.handle {
+            HandleKind::Int(tensor) => tensor,
+            other => panic!("expected an int handle, found {}", other.name()),
+        }
+    }
+
+    fn bool_tensor(handle: TensorHandle<Self::Handle>) -> RocmTensor {
+        match handle.handle {
+            HandleKind::Bool(tensor) => tensor,
+            other => panic!("expected a bool handle, found {}", other.name()),
+        }
+    }
+
+    fn quantized_tensor(handle: TensorHandle<Self::Handle>) -> RocmQTensor {
+        match handle.handle {
+            HandleKind::Quantized(tensor) => tensor,
+            other => panic!("expected a quantized handle, found {}", other.name()),
+        }
+    }
+
+    fn float_tensor_handle(tensor: RocmTensor) -> Self::Handle {
+        HandleKind::Float(tensor)
+    }
+
+    fn int_tensor_handle(tensor: RocmTensor) -> Self::Handle {
+        HandleKind::Int(tensor)
+    }
+
+    fn bool_tensor_handle(tensor: RocmTensor) -> Self::Handle {
+        HandleKind::Bool(tensor)
+    }
+
+    fn quantized_tensor_handle(tensor: RocmQTensor) -> Self::Handle {
+        HandleKind::Quantized(tensor)
+    }
+}

@@ -1,0 +1,109 @@
+//! What Burn asks of devices and of tensors.
+
+use burn_backend::{DeviceId, DeviceOps, DeviceSettings, TensorMetadata};
+use burn_std::device::Device;
+use burn_std::{BoolStore, DType, Shape};
+
+use crate::device::RocmDevice;
+use crate::qtensor::RocmQTensor;
+use crate::tensor::RocmTensor;
+
+/// The type of a device in Burn's traits: with the feature `dispatch` that of Burn's dispatch, else [`RocmDevice`].
+#[cfg(feature = "dispatch")]
+pub type BurnDevice = burn_backend::cubecl::Device;
+/// The type of a device in Burn's traits: with the feature `dispatch` that of Burn's dispatch, else [`RocmDevice`].
+#[cfg(not(feature = "dispatch"))]
+pub type BurnDevice = RocmDevice;
+
+/// The device of this backend that Burn means.
+///
+/// # Panics
+/// Raises `Config` for a device of another runtime.
+#[cfg(feature = "dispatch")]
+pub(super) fn own(device: &BurnDevice) -> RocmDevice {
+    match device {
+        BurnDevice::Hip(device) => RocmDevice::new(device.index),
+        other => crate::error::raise(hip::Error::Config {
+            what: "device".into(),
+            expected: "a device of the runtime `rocm`".into(),
+            found: format!("{other:?}"),
+        }),
+    }
+}
+
+/// The device of this backend that Burn means.
+#[cfg(not(feature = "dispatch"))]
+pub(super) fn own(device: &BurnDevice) -> RocmDevice {
+    device.clone()
+}
+
+#[cfg(feature = "dispatch")]
+impl From<RocmDevice> for BurnDevice {
+    fn from(device: RocmDevice) -> Self {
+        cubecl::device::AmdDevice::new(device.index).into()
+    }
+}
+
+impl Device for RocmDevice {
+    fn from_id(device_id: DeviceId) -> Self {
+        Self::new(device_id.index_id as usize)
+    }
+
+    fn to_id(&self) -> DeviceId {
+        DeviceId { type_id: 0, index_id: self.index as u16 }
+    }
+}
+
+impl DeviceOps for RocmDevice {
+    fn defaults(&self) -> DeviceSettings {
+        DeviceSettings::new(DType::F32, DType::I32, DType::Bool(BoolStore::U8), Default::default())
+    }
+}
+
+impl TensorMetadata for RocmTensor {
+    type Device = BurnDevice;
+
+    fn dtype(&self) -> DType {
+        self.dtype_of()
+    }
+
+    fn shape(&self) -> Shape {
+        self.layout().shape().clone()
+    }
+
+    fn rank(&self) -> usize {
+        self.layout().rank()
+    }
+
+    fn device(&self) -> BurnDevice {
+        RocmTensor::device(self).into()
+    }
+
+    fn can_mut(&self) -> bool {
+        self.has_one_holder()
+    }
+}
+
+impl TensorMetadata for RocmQTensor {
+    type Device = BurnDevice;
+
+    fn dtype(&self) -> DType {
+        DType::QFloat(*self.scheme_of())
+    }
+
+    fn shape(&self) -> Shape {
+        self.layout().shape().clone()
+    }
+
+    fn rank(&self) -> usize {
+        self.layout().rank()
+    }
+
+    fn device(&self) -> BurnDevice {
+        self.values().device().into()
+    }
+
+    fn can_mut(&self) -> bool {
+        self.values().has_one_holder() && self.scales().has_one_holder()
+    }
+}

@@ -1,0 +1,45 @@
+//! burn-rocm for Burn 0.22: a backend for AMD GPUs on rocBLAS, MIOpen and HIP kernels.
+//!
+//! An app reaches it through Burn's own names, `Device::rocm(0)` and `BURN_DEVICE=rocm`, once its manifest patches in
+//! `burn-cubecl` and `cubecl-hip` of this repository (docs/guide/burn-0.22.md). This crate holds the backend itself.
+//! Everything but the implementation of Burn 0.22's traits is the source of burn-rocm for Burn 0.21, compiled again.
+
+#[path = "../../../burn-rocm/src/arg.rs"]
+mod arg;
+mod backend;
+mod burn;
+#[path = "../../../burn-rocm/src/device.rs"]
+mod device;
+#[path = "../../../burn-rocm/src/dtype.rs"]
+mod dtype;
+#[path = "../../../burn-rocm/src/error.rs"]
+mod error;
+#[path = "../../../burn-rocm/src/fused.rs"]
+pub mod fused;
+#[path = "../../../burn-rocm/src/layout.rs"]
+mod layout;
+#[path = "../../../burn-rocm/src/ops/mod.rs"]
+mod ops;
+#[path = "../../../burn-rocm/src/qtensor.rs"]
+mod qtensor;
+#[path = "../../../burn-rocm/src/staging.rs"]
+mod staging;
+#[path = "../../../burn-rocm/src/tensor.rs"]
+mod tensor;
+
+pub use backend::{BurnDevice, Rocm};
+pub use burn_std::{bf16, f16};
+pub use device::{DeviceInfo, RocmDevice};
+#[doc(hidden)]
+pub use error::raise;
+pub use error::take_last_error;
+pub use hip::trace;
+pub use hip::{
+    CacheStats, CodeCache, Config, Counters, Error as RocmError, F16Alternative, FindMode,
+    PoolStats as MemoryStats, Provider, ProviderKind, ProviderReport, Route, Versions, code_cache,
+    is_available, passed_over, provider, rocm_device_count, select_provider, survey,
+};
+pub use layout::Layout;
+pub use ops::transfer::read_with_fault;
+pub use qtensor::RocmQTensor;
+pub use tensor::RocmTensor;
