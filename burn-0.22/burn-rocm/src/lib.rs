@@ -16,7 +16,7 @@ mod dtype;
 mod error;
 #[path = "../../../burn-rocm/src/fused.rs"]
 pub mod fused;
-#[path = "../../../burn-rocm/src/layout.rs"]
+#[path = "../../../burn-rocm/src/layout/mod.rs"]
 mod layout;
 #[path = "../../../burn-rocm/src/ops/mod.rs"]
 mod ops;
@@ -43,3 +43,27 @@ pub use layout::Layout;
 pub use ops::transfer::read_with_fault;
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;
+
+/// Fourier transforms, for Burn's crate of signals.
+pub mod fft {
+    use crate::error::OrRaise;
+    use crate::ops::fft;
+    use crate::tensor::RocmTensor;
+
+    /// The real and imaginary parts of the `n / 2 + 1` bins of `signal` along `dim`, cut or filled with zeros to `n`
+    /// samples (all of it without `n`).
+    ///
+    /// # Panics
+    /// As Burn's ops: raises `Invalid` for a dim that the tensor does not have or a type that is no float's.
+    pub fn rfft(signal: RocmTensor, dim: usize, n: Option<usize>) -> (RocmTensor, RocmTensor) {
+        fft::rfft(signal, dim, n).or_raise()
+    }
+
+    /// The `n` samples of the real signal that has these bins along `dim`; twice as many as bins less two without `n`.
+    ///
+    /// # Panics
+    /// As [`rfft`], and for parts that differ in shape or dtype.
+    pub fn irfft(re: RocmTensor, im: RocmTensor, dim: usize, n: Option<usize>) -> RocmTensor {
+        fft::irfft(re, im, dim, n).or_raise()
+    }
+}

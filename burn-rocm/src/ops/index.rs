@@ -24,7 +24,12 @@ pub(crate) fn index(op: &'static str, indices: RocmTensor) -> hip::Result<RocmTe
 }
 
 /// That `shape` is within `tensor`'s in every axis but `axis`.
-pub(super) fn check_within(op: &'static str, tensor: &RocmTensor, shape: &[usize], axis: usize) -> hip::Result<()> {
+pub(super) fn check_within(
+    op: &'static str,
+    tensor: &RocmTensor,
+    shape: &[usize],
+    axis: usize,
+) -> hip::Result<()> {
     check_axis(op, tensor, axis)?;
     let dims = tensor.dims();
     let fits = dims.len() == shape.len() && (0..dims.len()).all(|d| d == axis || shape[d] <= dims[d]);

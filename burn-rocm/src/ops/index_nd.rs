@@ -4,9 +4,9 @@ use burn_std::DType;
 use hip::{Fault, Functor, Template};
 
 use super::cast::cast;
+use super::cat::cat;
 use super::copy::{contiguous, packed, writable};
 use super::create::{arange, full_on};
-use super::cat::cat;
 use super::index::{self, Join, check_list, check_size, check_within, pick_rows, put_rows, select_into};
 use super::launch::rows;
 use super::sort::sort_with_indices;

@@ -10,18 +10,20 @@ mod quantized;
 mod transaction;
 
 use burn_backend::distributed::DistributedOps;
-use burn_backend::{Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, GraphUnsupported, TensorData};
+use burn_backend::{
+    Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, GraphUnsupported, TensorData,
+};
 use burn_ir::{BackendIr, HandleKind, TensorHandle};
 use burn_rocm_macros::traced;
 use burn_std::DType;
 
-pub use primitive::BurnDevice;
-use primitive::own;
 use crate::error::{execution, raise};
 use crate::ops::{fft, random};
 use crate::qtensor::{Format, RocmQTensor};
 use crate::staging;
 use crate::tensor::RocmTensor;
+pub use primitive::BurnDevice;
+use primitive::own;
 
 /// The backend. Any tensor may have any dtype; where nothing is said they are f32, i32 and one-byte bools.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,11 +1,11 @@
 //! Ops of whole layers.
 
+use burn_backend::ops::conv::pad_asymmetric_conv_input;
 use burn_backend::ops::{
     AttentionModuleOptions, ConvOptions, ConvTransposeOptions, DeformConv2dBackward, DeformConvOptions,
     InterpolateMode, InterpolateOptions, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward,
     MaxPool2dWithIndices, ModuleOps, UnfoldOptions,
 };
-use burn_backend::ops::conv::pad_asymmetric_conv_input;
 use burn_rocm_macros::traced;
 use burn_std::IntDType;
 
@@ -43,9 +43,11 @@ fn x_backward<const N: usize>(
     }
     let unpadded = ConvOptions::new(options.stride, [0; N], options.dilation, options.groups);
     let grad = conv::x_backward(op, &whole, weight, grad, &plain(unpadded))?;
-    options.padding.iter().enumerate().try_fold(grad, |grad, (axis, &(before, _))| {
-        view::narrow(grad, axis + 2, before, x[axis + 2])
-    })
+    options
+        .padding
+        .iter()
+        .enumerate()
+        .try_fold(grad, |grad, (axis, &(before, _))| view::narrow(grad, axis + 2, before, x[axis + 2]))
 }
 
 /// Burn's options of a convolution as the engine's; the padding is the same before and behind.

@@ -40,7 +40,7 @@ pub(super) fn own(device: &BurnDevice) -> RocmDevice {
 #[cfg(feature = "dispatch")]
 impl From<RocmDevice> for BurnDevice {
     fn from(device: RocmDevice) -> Self {
-        cubecl::device::AmdDevice::new(device.index).into()
+        BurnDevice::from_id(burn_backend::cubecl::RuntimeId::Hip.stamp(device.to_id()))
     }
 }
 

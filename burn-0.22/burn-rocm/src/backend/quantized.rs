@@ -4,7 +4,7 @@
 use burn_backend::ops::{FloatTensorOps, QTensorOps};
 use burn_backend::quantization::{QuantPropagation, QuantScheme, QuantizationParametersPrimitive};
 use burn_backend::{
-    Backend, ExecutionError, TensorData, TensorPrimitive, TensorMetadata, get_or_init_device_settings,
+    Backend, ExecutionError, TensorData, TensorMetadata, TensorPrimitive, get_or_init_device_settings,
 };
 use burn_rocm_macros::traced;
 use burn_std::{FloatDType, Shape, Slice};
@@ -104,7 +104,9 @@ impl QTensorOps<Self> for Rocm {
         let settings = quantized.map(|q| get_or_init_device_settings::<Self>(&q.device()));
         let dtype = match (&lhs, &rhs, settings) {
             (TensorPrimitive::QFloat(_), TensorPrimitive::QFloat(_), Some(settings)) => settings.float_dtype,
-            (TensorPrimitive::Float(float), ..) | (_, TensorPrimitive::Float(float), _) => float.dtype_of().into(),
+            (TensorPrimitive::Float(float), ..) | (_, TensorPrimitive::Float(float), _) => {
+                float.dtype_of().into()
+            }
             _ => FloatDType::F32,
         };
         let propagated = quantized

@@ -421,9 +421,14 @@ pub(crate) fn adaptive3d_backward(
     grad: RocmTensor,
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[&x, &grad])?;
-    let (&[batch, channels, depth, height, width], &[_, _, out_depth, rows, columns]) = (x.dims(), grad.dims())
+    let (&[batch, channels, depth, height, width], &[_, _, out_depth, rows, columns]) =
+        (x.dims(), grad.dims())
     else {
-        return invalid(op, "an input and a gradient of rank 5", format!("{:?} and {:?}", x.dims(), grad.dims()));
+        return invalid(
+            op,
+            "an input and a gradient of rank 5",
+            format!("{:?} and {:?}", x.dims(), grad.dims()),
+        );
     };
     let between = RocmTensor::empty(x.hip_device(), [batch, channels, depth, rows * columns], x.dtype_of())?;
     let grad = reshape(grad, &[batch, channels, out_depth, rows * columns])?;

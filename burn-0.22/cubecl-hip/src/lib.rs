@@ -1,0 +1,65 @@
+//! burn-rocm's devices where Burn 0.22 looks for those of CubeCL's HIP runtime.
+//!
+//! Burn lists, names and describes ROCm devices through `cubecl_hip`. This crate answers from burn-rocm's provider.
+//! It runs no CubeCL kernel: a [`Client`] that is asked to compute says so as an error. Burn's tensors go to
+//! `burn-cubecl`, the other crate that burn-rocm patches in.
+
+mod server;
+
+use cubecl_common::device::{Device as _, DeviceId};
+use cubecl_runtime::client::Client;
+pub use cubecl_runtime::device::AmdDevice;
+use cubecl_runtime::runtime::{DeviceUtilization, UtilizationUnavailable};
+use cubecl_zspace::{Shape, Strides};
+
+use crate::server::Inert;
+
+/// What stands for CubeCL's HIP runtime.
+#[derive(Debug, Clone)]
+pub struct HipRuntime;
+
+impl HipRuntime {
+    /// A client that has the device's properties and refuses to compute.
+    ///
+    /// # Panics
+    /// Where the provider has no such device.
+    pub fn client(device: &AmdDevice) -> Client {
+        Client::load::<Inert>(device.to_id())
+    }
+
+    /// burn-rocm reads tensors in any layout.
+    pub fn can_read_tensor(_shape: &Shape, _strides: &Strides) -> bool {
+        true
+    }
+
+    /// The devices of burn-rocm's provider; none where no provider can be had.
+    pub fn enumerate_all_devices() -> Vec<DeviceId> {
+        let count = hip::Device::count().unwrap_or(0);
+        (0..count).map(|index| AmdDevice::new(index).to_id()).collect()
+    }
+
+    /// The devices of the same kind: all there are.
+    pub fn enumerate_devices_like(_device: DeviceId) -> Vec<DeviceId> {
+        Self::enumerate_all_devices()
+    }
+
+    /// Whether the provider has this device.
+    ///
+    /// # Errors
+    /// The number of devices that it has, where this is none of them.
+    pub fn find_device(device: DeviceId) -> Result<(), usize> {
+        let devices = Self::enumerate_all_devices();
+        if devices.contains(&device) { Ok(()) } else { Err(devices.len()) }
+    }
+
+    /// Whether a provider has a device.
+    pub fn is_available() -> bool {
+        !Self::enumerate_all_devices().is_empty()
+    }
+
+    /// # Errors
+    /// Always: burn-rocm reads no such counter.
+    pub fn utilization(_device: &AmdDevice) -> Result<DeviceUtilization, UtilizationUnavailable> {
+        Err(UtilizationUnavailable::RuntimeReadsNoCounter)
+    }
+}
