@@ -9,7 +9,7 @@ use crate::{DType, Error, Result};
 
 const OP: &str = "pooling";
 
-/// What a window becomes.
+/// How a pooling combines the elements of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PoolMode {
     /// Its largest element.
@@ -35,7 +35,7 @@ pub struct PoolDesc {
     pub stride: Vec<usize>,
     /// Padding at each end of each spatial dimension.
     pub padding: Vec<usize>,
-    /// What a window becomes.
+    /// How the elements of a window are combined.
     pub mode: PoolMode,
     /// The dtype of the indices: u32 or i32, or u64 or i64.
     pub index: DType,
