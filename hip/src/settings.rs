@@ -43,7 +43,8 @@ pub enum F16Alternative {
     All,
 }
 
-/// `STEPS` of `chain.hip`: the most element-wise ops of one launch. Burn's Adam has 13 for each parameter.
+/// `STEPS` of `chain.hip`: the most element-wise ops of one launch. Burn's Adam has 13 for each
+/// parameter.
 pub(crate) const STEPS: usize = 16;
 
 /// The default of [`launch_reach`]: kernels count elements and offsets in 32 bits.
@@ -84,8 +85,8 @@ macro_rules! settings {
         /// # Ok::<(), burn_rocm::Error>(())
         /// ```
         ///
-        /// Bytes take a suffix in the environment: `512K`, `256M` and `6G` are powers of 1024. An empty variable counts
-        /// as not set.
+        /// Bytes take a suffix in the environment: `512K`, `256M` and `6G` are powers of 1024. An
+        /// empty variable counts as not set.
         ///
         #[doc = concat!(
             "| method | variable | values | default | meaning |\n|---|---|---|---|---|\n",

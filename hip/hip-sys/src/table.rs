@@ -37,7 +37,8 @@ macro_rules! function_table {
                 }, )*
             ];
 
-            /// Fills the table from a symbol lookup; `Err` names the first required symbol that is missing.
+            /// Fills the table from a symbol lookup; `Err` names the first required symbol that is
+            /// missing.
             ///
             /// # Safety
             /// For each name, `symbol` must return the address of the C function of that name and

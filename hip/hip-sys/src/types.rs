@@ -1,4 +1,5 @@
-//! Types and constants of HIP and hipRTC, as in `hip_runtime_api.h`, `driver_types.h` and `hiprtc.h`.
+//! Types and constants of HIP and hipRTC, as in `hip_runtime_api.h`, `driver_types.h` and
+//! `hiprtc.h`.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -192,7 +193,8 @@ pub const hipDeviceAttributeMaxSharedMemoryPerBlock: hipDeviceAttribute_t = 74;
 /// Threads of a warp (AMD: a wave).
 pub const hipDeviceAttributeWarpSize: hipDeviceAttribute_t = 87;
 
-/// Device properties in the layout of HIP 6.0 and later, trimmed to the field that no attribute gives.
+/// Device properties in the layout of HIP 6.0 and later, trimmed to the field that no attribute
+/// gives.
 #[repr(C, align(8))]
 pub struct hipDeviceProp_tR0600 {
     /// Fields that are asked for as attributes.

@@ -198,7 +198,8 @@ unsafe extern "C" fn hiprtcGetProgramLog<P: Programs>(
     api(|| {
         let program = checked(program)?;
         require(!log.is_null(), HIPRTC_ERROR_INVALID_INPUT)?;
-        // SAFETY: as above; the caller has room for the size that it was given, by hipRTC's contract.
+        // SAFETY: as above; the caller has room for the size that it was given, by hipRTC's
+        // contract.
         unsafe { P::log(program, log) }
     })
 }
@@ -224,7 +225,8 @@ unsafe extern "C" fn hiprtcGetCode<P: Programs>(program: hiprtcProgram, code: *m
     api(|| {
         let program = checked(program)?;
         require(!code.is_null(), HIPRTC_ERROR_INVALID_INPUT)?;
-        // SAFETY: as above; the caller has room for the size that it was given, by hipRTC's contract.
+        // SAFETY: as above; the caller has room for the size that it was given, by hipRTC's
+        // contract.
         unsafe { P::code(program, code) }
     })
 }

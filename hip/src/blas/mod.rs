@@ -58,7 +58,8 @@ unsafe impl Send for Handle {}
 impl Blas {
     /// Creates the handle for the current device.
     ///
-    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as long as the result.
+    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as
+    /// long as the result.
     pub(crate) fn new(
         table: &'static Rocblas,
         arch: &str,

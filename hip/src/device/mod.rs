@@ -40,7 +40,8 @@ const MOST_BLOCKS: usize = (1 << 22) - 1;
 /// registers.
 const THREADS: u32 = 256;
 
-/// One GPU of the chosen provider. Shared as `Arc<Device>`; all threads enqueue on its one compute stream.
+/// One GPU of the chosen provider. Shared as `Arc<Device>`; all threads enqueue on its one compute
+/// stream.
 pub struct Device {
     // Declared first, so dropped before the stream that their handles are bound to.
     pub(crate) blas: OnceAny,

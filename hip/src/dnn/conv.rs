@@ -26,14 +26,16 @@ const OP: &str = "convolution";
 /// Uses of a shape before its algorithms are timed.
 const USES_BEFORE_FIND: u32 = 2;
 
-/// A convolution's shapes and options. Spatial rank 2 or 3; `stride`, `padding` and `dilation` have that length.
+/// A convolution's shapes and options. Spatial rank 2 or 3; `stride`, `padding` and `dilation` have
+/// that length.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvDesc {
     /// f32, f16 or bf16 (the latter two accumulated in f32).
     pub dtype: DType,
     /// Shape of the input: batch, channels, then depth (3-D), height, width.
     pub x: Vec<usize>,
-    /// Shape of the weights: channels of the output, channels of the input / groups, then the window.
+    /// Shape of the weights: channels of the output, channels of the input / groups, then the
+    /// window.
     pub w: Vec<usize>,
     /// Shape of the output.
     pub y: Vec<usize>,

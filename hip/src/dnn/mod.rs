@@ -211,7 +211,8 @@ fn data_type(op: &'static str, dtype: DType, allowed: &[DType]) -> Result<miopen
 
 /// The dtypes of convolution.
 const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
-/// The dtypes of pooling, softmax and activations: MIOpen 3.5 has no bf16 solver for them ("No solver found").
+/// The dtypes of pooling, softmax and activations: MIOpen 3.5 has no bf16 solver for them ("No
+/// solver found").
 const NO_BF16: &[DType] = &[DType::F32, DType::F16];
 
 /// What is prepared for a descriptor, such as MIOpen's descriptors and solutions, by the

@@ -171,7 +171,8 @@ impl Dnn {
         self.served("miopenBatchNormalizationForwardTraining", status, || format!("{desc:?}"))
     }
 
-    /// Normalises with given statistics: `y = (x - mean) / sqrt(variance + epsilon) * scale + bias`.
+    /// Normalises with given statistics: `y = (x - mean) / sqrt(variance + epsilon) * scale +
+    /// bias`.
     ///
     /// # Errors
     /// As for [`Dnn::batch_norm_train`].

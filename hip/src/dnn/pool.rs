@@ -20,7 +20,8 @@ pub enum PoolMode {
     AverageExclusive,
 }
 
-/// A pooling's shapes and options. Spatial rank 2 or 3; `window`, `stride` and `padding` have that length.
+/// A pooling's shapes and options. Spatial rank 2 or 3; `window`, `stride` and `padding` have that
+/// length.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolDesc {
     /// f32 or f16; MIOpen has no bf16 pooling.
@@ -88,8 +89,9 @@ impl PoolDesc {
 }
 
 impl Dnn {
-    /// `y` from `x`. With [`PoolMode::Max`], `indices` (shaped like `y`, of type `desc.index`) gets each maximum's
-    /// place in its channel of the unpadded input, `(slice * height + row) * width + column`; the gradient needs it.
+    /// `y` from `x`. With [`PoolMode::Max`], `indices` (shaped like `y`, of type `desc.index`) gets
+    /// each maximum's place in its channel of the unpadded input, `(slice * height + row) * width +
+    /// column`; the gradient needs it.
     ///
     /// The first of equal elements wins. MIOpen starts from the lowest finite number and takes
     /// greater elements. So NaN is never the maximum, and a window of only NaN and -inf gives that

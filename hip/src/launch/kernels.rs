@@ -46,7 +46,8 @@ pub(crate) struct Kernels {
 struct Loaded {
     kernels: HashMap<u128, Arc<Kernel>>,
     bytes: usize,
-    /// One lock for each kernel that is being compiled, so that two threads do not compile the same one.
+    /// One lock for each kernel that is being compiled, so that two threads do not compile the same
+    /// one.
     compiling: HashMap<u128, Arc<Mutex<()>>>,
 }
 

@@ -35,7 +35,8 @@ pub struct PoolStats {
     pub hits: u64,
     /// Allocations that asked the driver.
     pub misses: u64,
-    /// Bytes of the blocks in use that were allocated by [`MemoryPool::persistently`], a part of `allocated`.
+    /// Bytes of the blocks in use that were allocated by [`MemoryPool::persistently`], a part of
+    /// `allocated`.
     pub persistent: usize,
     /// Bytes held from the driver for such blocks, a part of `reserved`.
     pub persistent_reserved: usize,
@@ -72,8 +73,8 @@ impl PoolBlock {
 /// Requests up to this size share segments of [`SEGMENTS`]`[0]` bytes. Most tensors of a model are
 /// small, and a small one that stays for the whole run must not split a large segment.
 const SMALL: usize = 1 << 20;
-/// Bytes asked from the driver at once, by arena: small, large, transfer, persistent. Larger requests get a segment
-/// of their own.
+/// Bytes asked from the driver at once, by arena: small, large, transfer, persistent. Larger
+/// requests get a segment of their own.
 const SEGMENTS: [usize; ARENAS] = [8 << 20, 64 << 20, 32 << 20, 8 << 20];
 const ARENAS: usize = 4;
 const TRANSFER: usize = 2;

@@ -43,7 +43,8 @@ pub(super) unsafe extern "C" fn hipStreamEndCapture(
         let mut made = ptr::null_mut();
         // SAFETY: the caller's stream, by HIP's contract.
         let ended = from_cuda(unsafe { cuda::cuStreamEndCapture(stream.cast(), &mut made) });
-        // `made` is null if the capture failed. SAFETY: the caller's, by HIP's contract.
+        // `made` is null if the capture failed.
+        // SAFETY: the caller's, by HIP's contract.
         unsafe { put(graph, made.cast()) }?;
         ended
     })

@@ -17,7 +17,8 @@ impl Modules for Driver {
     unsafe fn load(image: *const c_void) -> Status<hipModule_t> {
         ensure()?;
         // Accept only compiled code: the driver would read anything else as PTX text up to a NUL,
-        // which may be missing. SAFETY: a code object has at least these bytes, by HIP's contract.
+        // which may be missing.
+        // SAFETY: a code object has at least these bytes, by HIP's contract.
         if unsafe { image.cast::<[u8; 4]>().read_unaligned() } != *b"\x7fELF" {
             return Err(hipErrorInvalidImage);
         }

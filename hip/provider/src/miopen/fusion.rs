@@ -132,7 +132,8 @@ unsafe fn add<H: Fusions>(
         let ops = &mut unsafe { object_mut::<Plan<H>, _>(plan) }?.ops;
         let index = ops.len();
         ops.push(Box::new(Operator { index, op: op()? }));
-        // Taken after the push, because moving a box invalidates pointers into it. SAFETY: the
+        // Taken after the push, because moving a box invalidates pointers into it.
+        // SAFETY: the
         // caller's out-pointer.
         unsafe { answer(to, (&raw mut *ops[index]).cast()) }
     })

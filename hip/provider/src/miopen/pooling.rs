@@ -85,7 +85,8 @@ impl Pooling {
 /// Sets a pooling's mode and sizes.
 ///
 /// # Safety
-/// A non-null descriptor came from [`create`] and is not destroyed; non-null lists have `nbDims` values.
+/// A non-null descriptor came from [`create`] and is not destroyed; non-null lists have `nbDims`
+/// values.
 pub(super) unsafe extern "C" fn miopenSetNdPoolingDescriptor<O: Own<Pooling>>(
     poolDesc: miopenPoolingDescriptor_t,
     mode: miopenPoolingMode_t,

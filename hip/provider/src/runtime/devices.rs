@@ -5,8 +5,8 @@ use crate::require;
 use core::ffi::{c_char, c_int, c_uint};
 use hip_sys::*;
 
-/// A provider's devices, by index. A call for a device that does not exist returns `hipErrorNoDevice` or
-/// `hipErrorInvalidDevice`.
+/// A provider's devices, by index. A call for a device that does not exist returns
+/// `hipErrorNoDevice` or `hipErrorInvalidDevice`.
 pub trait Devices {
     /// The number of devices.
     fn count() -> Status<usize>;
