@@ -15,7 +15,7 @@ pub enum Error {
     /// kernels for the device.
     #[error("not available: {reason}{}", list("; looked for ", searched))]
     NotAvailable {
-        /// Why.
+        /// The reason.
         reason: String,
         /// The files that were tried, each with the reason why it did not load, if it exists.
         searched: Vec<String>,
@@ -25,7 +25,7 @@ pub enum Error {
     Device {
         /// The C function.
         call: &'static str,
-        /// Its status.
+        /// The status.
         code: i32,
         /// The status's name.
         name: String,
@@ -57,11 +57,11 @@ pub enum Error {
     Rocblas {
         /// The C function.
         call: &'static str,
-        /// Its status.
+        /// The status.
         status: i32,
         /// The status's name.
         name: &'static str,
-        /// What was asked of it.
+        /// The arguments of the call.
         detail: String,
     },
     /// A MIOpen call failed.
@@ -69,11 +69,11 @@ pub enum Error {
     Miopen {
         /// The C function.
         call: &'static str,
-        /// Its status.
+        /// The status.
         status: i32,
         /// The status's name.
         name: &'static str,
-        /// What was asked of it.
+        /// The arguments of the call.
         detail: String,
         /// Whether MIOpen can't do this at all, so that another implementation may serve. False if
         /// the same call has worked before.
@@ -84,7 +84,7 @@ pub enum Error {
     Unsupported {
         /// The op.
         op: &'static str,
-        /// The dtype, with what else matters.
+        /// The dtype, and the unsupported option if there is one.
         dtype: String,
     },
     /// A setting, device index or cache file is not valid.
@@ -92,9 +92,9 @@ pub enum Error {
     Config {
         /// What was checked.
         what: String,
-        /// What is right.
+        /// What was expected.
         expected: String,
-        /// What was there.
+        /// What was found.
         found: String,
     },
     /// An op's arguments do not fit together or are out of range.
@@ -102,7 +102,7 @@ pub enum Error {
     Invalid {
         /// The op.
         op: &'static str,
-        /// What is right.
+        /// What was expected.
         expected: String,
         /// What was passed.
         found: String,
@@ -138,7 +138,7 @@ pub(crate) fn check(hip: &Hip, call: &'static str, status: hipError_t) -> Result
 #[cold]
 pub(crate) fn device_error(hip: &Hip, call: &'static str, status: hipError_t) -> Error {
     // SAFETY: the table's functions are HIP's; both texts are static, and clearing the thread's
-    // last error has no precondition. Otherwise a library that checks the last error after its next
+    // last error has no precondition. It is cleared because a library that checks it after its next
     // launch would find ours.
     let (name, message) = unsafe {
         let texts = (text((hip.hipGetErrorName)(status)), text((hip.hipGetErrorString)(status)));

@@ -9,8 +9,8 @@
 //! float_add f32: kernel binary_strided<Add, f32>
 //! ```
 //!
-//! An op that needs no work of the device, such as a reshape of a contiguous tensor, logs `nothing
-//! launched` at the level `Debug`.
+//! An op that needs no work of the device, such as a reshape of a contiguous tensor, logs
+//! `nothing launched` at the level `Debug`.
 
 use std::cell::Cell;
 use std::fmt::{self, Display};

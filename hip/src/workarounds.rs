@@ -43,8 +43,8 @@ impl Halves {
 }
 
 impl DeviceInfo {
-    /// The dtypes that the device's matrix units multiply in full precision. Empty if it has no
-    /// matrix units, or if this table lacks its generation.
+    /// The dtypes that the device's matrix units multiply without rounding the operands. Empty if
+    /// it has no matrix units, or if this table lacks its generation.
     ///
     /// Sources: AMD's "CDNA" and "RDNA" instruction set documents (`V_MFMA_*`, `V_WMMA_*`);
     /// NVIDIA's PTX ISA, `mma`. HIP has no attribute for this.
@@ -63,8 +63,8 @@ impl DeviceInfo {
         }
     }
 
-    /// Whether the device's matrix units multiply f32 in full precision. Those of RDNA and of
-    /// NVIDIA's GPUs do not.
+    /// Whether the device's matrix units multiply f32 without rounding the operands. Those of RDNA
+    /// and of NVIDIA's GPUs do not.
     pub fn has_f32_matrix_units(&self) -> bool {
         self.matrix_types().contains(&DType::F32)
     }
@@ -75,8 +75,8 @@ pub(crate) fn chip(arch: &str) -> &str {
     arch.split(':').next().unwrap_or(arch)
 }
 
-/// Whether MIOpen's statistics and gradients are right for a batch norm of `batch x channels x
-/// spatial`.
+/// Whether MIOpen's statistics and gradients are right for a batch norm of
+/// `batch x channels x spatial`.
 ///
 /// MIOpen reads and writes up to four elements at once. If `spatial` is no multiple of four, the
 /// last access of a channel reaches into the next channel. On ROCm 7.2, `dscale` is off by its own

@@ -51,8 +51,8 @@ impl Strided {
 
     /// How rocBLAS can read this matrix; `None` if neither stride is 1 or if rows overlap.
     ///
-    /// The stride of a dimension of size 1 does not matter, but rocBLAS always requires `ld >=
-    /// max(1, rows)`.
+    /// The stride of a dimension of size 1 does not matter, but rocBLAS always requires
+    /// `ld >= max(1, rows)`.
     pub(crate) fn operand(self) -> Option<Operand> {
         if self.rows == 0 || self.cols == 0 {
             let ld = i32::try_from(self.rows.max(1)).ok()?;

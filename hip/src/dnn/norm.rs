@@ -109,12 +109,12 @@ struct BatchNorm {
 }
 
 impl Dnn {
-    /// Normalises with the statistics of `x` itself: `y = (x - mean) / sqrt(var + epsilon) * scale
-    /// + bias`.
+    /// Normalises with the statistics of `x` itself:
+    /// `y = (x - mean) / sqrt(var + epsilon) * scale + bias`.
     ///
-    /// `running` is the running mean and unbiased variance. Each becomes `old * (1 - momentum) +
-    /// new * momentum`. `saved` gets this batch's mean and `1 / sqrt(var + epsilon)` for the
-    /// gradient.
+    /// `running` is the running mean and unbiased variance. Each becomes
+    /// `old * (1 - momentum) + new * momentum`. `saved` gets this batch's mean and
+    /// `1 / sqrt(var + epsilon)` for the gradient.
     ///
     /// # Errors
     /// `Unsupported` for the dtype; `Invalid` for memory that is too small or overlaps; `Miopen`
@@ -171,8 +171,8 @@ impl Dnn {
         self.served("miopenBatchNormalizationForwardTraining", status, || format!("{desc:?}"))
     }
 
-    /// Normalises with given statistics: `y = (x - mean) / sqrt(variance + epsilon) * scale +
-    /// bias`.
+    /// Normalises with given statistics:
+    /// `y = (x - mean) / sqrt(variance + epsilon) * scale + bias`.
     ///
     /// # Errors
     /// As for [`Dnn::batch_norm_train`].

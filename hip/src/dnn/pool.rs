@@ -90,8 +90,8 @@ impl PoolDesc {
 
 impl Dnn {
     /// `y` from `x`. With [`PoolMode::Max`], `indices` (shaped like `y`, of type `desc.index`) gets
-    /// each maximum's place in its channel of the unpadded input, `(slice * height + row) * width +
-    /// column`; the gradient needs it.
+    /// each maximum's place in its channel of the unpadded input,
+    /// `(slice * height + row) * width + column`; the gradient needs it.
     ///
     /// The first of equal elements wins. MIOpen starts from the lowest finite number and takes
     /// greater elements. So NaN is never the maximum, and a window of only NaN and -inf gives that

@@ -110,7 +110,7 @@ pub(crate) struct Pending {
 /// A stream's list of deferred steps.
 pub(crate) struct Chain {
     /// Whether the list has a step. Set and cleared under the lock, read without it. A thread that
-    /// gets a tensor from another thread sees the steps that that thread deferred before.
+    /// gets a tensor from another thread sees the steps that the other thread deferred before.
     pub(crate) any: AtomicBool,
     pending: Mutex<Pending>,
 }

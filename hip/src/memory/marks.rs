@@ -104,7 +104,7 @@ fn bound(tickets: &mut Vec<Arc<Ticket>>) {
 #[derive(Default)]
 pub(crate) struct Marks {
     /// Whether there is a set. Written under the lock, read without it. A thread that gets a buffer
-    /// from another thread sees the marks that that thread set before.
+    /// from another thread sees the marks that the other thread set before.
     any: AtomicBool,
     set: Mutex<Option<Arc<Set>>>,
 }

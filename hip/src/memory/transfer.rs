@@ -100,9 +100,9 @@ impl Device {
     /// copy.
     ///
     /// # Errors
-    /// `Invalid` for a range past the end or a buffer of another device. Every read also returns
-    /// `Invalid` if a kernel found a fault while it computed the buffer or anything that the buffer
-    /// was computed from. Otherwise the error that `Drop` recorded, once.
+    /// `Invalid` for a range past the end or a buffer of another device; once, the error that
+    /// `Drop` recorded. Every read also returns `Invalid` if a kernel found a fault while it
+    /// computed the buffer or anything that the buffer was computed from.
     pub fn read(&self, buffer: &Buffer, byte_offset: usize, out: &mut [u8]) -> Result<()> {
         self.read_with_fault(buffer, byte_offset, out)?.map_or(Ok(()), Err)
     }

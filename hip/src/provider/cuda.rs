@@ -33,7 +33,8 @@ pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
 }
 
 pub(super) fn rocblas() -> Result<Rocblas> {
-    // Read here and not in `hip`, because a survey of the machine must not fix the settings.
+    // The settings are read here and not in `hip()`, because a survey of the machine must not fix
+    // them.
     hip_cuda::allow_tf32(settings()?.cuda_tf32);
     // cuBLAS needs cuBLASLt, and does not always search its own folder. If cuBLASLt is missing,
     // loading cuBLAS fails with the reason.

@@ -254,9 +254,9 @@ pub(crate) fn affine_pair(
     unsafe { run_affine(Affine { x, center, scale, y, other, shift, to: to.as_mut_ptr() }) };
 }
 
-/// The arguments of [`normalise`]. For each row of `len` elements it computes `mean`, `rstd = 1 /
-/// sqrt(variance + epsilon)` and `y = (x - mean) * rstd * weight + bias`. Weight and bias have
-/// `len` elements.
+/// The arguments of [`normalise`]. For each row of `len` elements it computes `mean`,
+/// `rstd = 1 / sqrt(variance + epsilon)` and `y = (x - mean) * rstd * weight + bias`. Weight and
+/// bias have `len` elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Normalise<'a> {
     pub(crate) x: &'a [f32],

@@ -5,8 +5,8 @@ use crate::require;
 use core::ffi::c_void;
 use rocblas_sys::*;
 
-/// The sizes of a call, in elements. After the operations `a` and `b`, `A` is `m x k` and `B` is `k
-/// x n`.
+/// The sizes of a call, in elements. After the operations `a` and `b`, `A` is `m x k` and `B` is
+/// `k x n`.
 #[derive(Clone, Copy)]
 #[allow(missing_docs)] // rocBLAS's names.
 pub struct Sizes {

@@ -23,8 +23,8 @@ pub(crate) fn workspace_len(p: &Problem) -> usize {
     p.w_len()
 }
 
-/// Rearranges one group's filter for `pass`: for every block of output channels, `[source
-/// channel][tap][channel]`.
+/// Rearranges one group's filter for `pass`: for every block of output channels,
+/// `[source channel][tap][channel]`.
 ///
 /// # Safety
 /// `w` is valid for the whole filter.
