@@ -48,8 +48,7 @@ fn status(result: nvrtc::nvrtcResult) -> Status {
     }
 }
 
-/// Translates hipRTC's options to NVRTC's. Options that NVRTC lacks because it always does them are
-/// left out.
+/// Translates hipRTC's options to NVRTC's. Options whose effect NVRTC always has are left out.
 fn translate(options: &[impl AsRef<str>]) -> Vec<String> {
     let mut all = Vec::with_capacity(options.len() + OWN_OPTIONS.len());
     for option in options {

@@ -26,7 +26,8 @@ struct Function(cuda::CUfunction);
 // SAFETY: any thread may use a function handle, and this crate never unloads the modules.
 unsafe impl Send for Function {}
 
-/// Launches a kernel of `own.cu` over `items` items, one thread each. `name` is its C++ name.
+/// Launches a kernel of `own.cu` over `items` items, with at most one thread each. `name` is its
+/// C++ name.
 ///
 /// # Safety
 /// The arguments match the kernel's parameters. Every access that the kernel makes with them is

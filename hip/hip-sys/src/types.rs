@@ -71,7 +71,7 @@ pub const hipErrorLaunchFailure: hipError_t = 719;
 pub const hipErrorCooperativeLaunchTooLarge: hipError_t = 720;
 /// The runtime does not implement the operation.
 pub const hipErrorNotSupported: hipError_t = 801;
-/// A stream in capture can't do this.
+/// The operation is not allowed in a stream that is being captured.
 pub const hipErrorStreamCaptureUnsupported: hipError_t = 900;
 /// An earlier error invalidated the capture.
 pub const hipErrorStreamCaptureInvalidated: hipError_t = 901;
@@ -148,11 +148,11 @@ pub const hipStreamNonBlocking: c_uint = 1;
 
 /// Which calls are forbidden during a capture.
 pub type hipStreamCaptureMode = c_uint;
-/// Unsafe calls in any thread.
+/// Forbids unsafe calls in every thread.
 pub const hipStreamCaptureModeGlobal: hipStreamCaptureMode = 0;
-/// Unsafe calls in the capturing thread.
+/// Forbids unsafe calls in the capturing thread.
 pub const hipStreamCaptureModeThreadLocal: hipStreamCaptureMode = 1;
-/// None.
+/// Forbids no call.
 pub const hipStreamCaptureModeRelaxed: hipStreamCaptureMode = 2;
 
 /// An event with timing.

@@ -40,8 +40,7 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, _conte
         && let (Some(before), Some(index)) = (BEFORE.get(), SIGNALS.iter().position(|known| *known == signal))
     {
         // The access is repeated on return, and the earlier handler then gets the signal.
-        // SAFETY:
-        // `sigaction` gave this handler.
+        // SAFETY: `sigaction` gave this handler.
         unsafe { libc::sigaction(signal, &before[index], std::ptr::null_mut()) };
     }
 }

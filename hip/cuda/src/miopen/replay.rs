@@ -194,7 +194,7 @@ impl Known {
     }
 }
 
-/// Whether the stream is in capture.
+/// Whether the stream is being captured.
 fn is_captured(stream: cuda::CUstream) -> bool {
     let mut state = cuda::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: a live stream and a valid pointer.
