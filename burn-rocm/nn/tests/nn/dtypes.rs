@@ -5,11 +5,11 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Bool, Int};
 use burn_rocm::fused::AttentionOptions;
 use burn_rocm_nn::{attention, loss, transformer};
-use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::{FLOATS, assert_close};
 
 use crate::attention::{bools, loaded, made, saved};
-use crate::attention_formulas::{Layer, SelfAttention, assert_bounded, assert_wrong_fails, exact};
+use crate::attention_formulas::{Layer, SelfAttention};
+use crate::bounded::{assert_bounded, assert_wrong_fails, exact};
 use crate::support::*;
 
 /// Gives all parameters the values that they have in `by`, in `dtype`.
@@ -163,18 +163,6 @@ fn transformer_encoder() {
             |B, api, module, x| module.forward(api::TransformerEncoderInput::new(x))
         );
     }
-}
-
-/// A reference, and limits for results that are rounded once: `terms` numbers are added, and 32
-/// more roundings allow for functions and factors.
-fn rounded_once(
-    reference: TensorData,
-    magnitude: &TensorData,
-    terms: usize,
-    dtype: DType,
-) -> [TensorData; 2] {
-    let limits = limits::sums(&reference, magnitude, Terms::of(terms + 32, dtype));
-    [reference, limits]
 }
 
 /// Sums and means of more elements than a block's, in every float type: the oracle's own sums of 16-bit floats lose
