@@ -111,8 +111,8 @@ fn case(name: &str) -> (f32, bool) {
             run(|| attention(q, k, v, None, &composed()).unwrap().out)
         }
         "fused::attention_backward by value" => by_attention([(); 3].map(|()| out(1.0)), out(TINY), 2),
-        // Two keys of weight 1/2 each, whose values are 1 and -1: the scores' gradients are half the
-        // output's, and half of it with the other sign.
+        // Two keys of weight 1/2 each, whose values are 1 and -1: the scores' gradients are half
+        // the output's, and half of it with the other sign.
         "fused::attention_backward by query" => {
             let inputs = [out(0.0), opposite(2, 1.0), opposite(2, 1.0)];
             by_attention(inputs, out(TINY), 0)

@@ -190,26 +190,36 @@ impl Layer {
         self.weight.len() / self.bias.len()
     }
 
-    /// Of each row of `x`, the stored product and then, stored again, its sum with the bias.
-    fn forward(&self, x: &[Bounded], roundings: Roundings) -> Vec<Bounded> {
+    /// Of each row of `x`, the stored product's sum with the bias.
+    pub(crate) fn biased(&self, x: &[Bounded], roundings: Roundings) -> Vec<Bounded> {
         let outputs = self.bias.len();
         let of = |row: &[Bounded], column: usize| {
             let weight = self.weight.iter().skip(column).step_by(outputs);
             let product = roundings.stored(roundings.summed(&Sum::of(row.iter().copied(), weight.copied())));
-            roundings.stored(product.plus(self.bias[column], roundings.step))
+            product.plus(self.bias[column], roundings.step)
         };
         x.chunks(self.inputs()).flat_map(|row| (0..outputs).map(move |column| of(row, column))).collect()
     }
 
+    /// The same, stored.
+    pub(crate) fn forward(&self, x: &[Bounded], roundings: Roundings) -> Vec<Bounded> {
+        self.biased(x, roundings).into_iter().map(|sum| roundings.stored(sum)).collect()
+    }
+
     /// The gradient by the input, whose terms are not added yet.
-    fn by_input(&self, grad: &[Bounded]) -> Vec<Sum> {
+    pub(crate) fn by_input(&self, grad: &[Bounded]) -> Vec<Sum> {
         let outputs = self.bias.len();
         let of = |grad: &[Bounded], weight: &[Bounded]| Sum::of(grad.iter().copied(), weight.iter().copied());
         grad.chunks(outputs).flat_map(|grad| self.weight.chunks(outputs).map(move |w| of(grad, w))).collect()
     }
 
     /// The gradients by weight and bias.
-    fn by_parameters(&self, x: &[Bounded], grad: &[Bounded], roundings: Roundings) -> [Vec<Bounded>; 2] {
+    pub(crate) fn by_parameters(
+        &self,
+        x: &[Bounded],
+        grad: &[Bounded],
+        roundings: Roundings,
+    ) -> [Vec<Bounded>; 2] {
         let (inputs, outputs) = (self.inputs(), self.bias.len());
         let mut by_weight = vec![Sum::default(); inputs * outputs];
         let mut by_bias = vec![Sum::default(); outputs];

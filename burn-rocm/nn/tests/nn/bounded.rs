@@ -90,8 +90,8 @@ impl Roundings {
         growth(terms, wide(self.dtype))
     }
 
-    /// A number that may be stored. One that `dtype` has and that is off by less than half the distance
-    /// to its neighbours is stored as it is.
+    /// A number that may be stored. One that `dtype` has and that is off by less than half the
+    /// distance to its neighbours is stored as it is.
     pub(crate) fn stored(self, x: Bounded) -> Bounded {
         let held = match self.dtype {
             DType::F16 => f16::from_f64(x.value).to_f64() == x.value,
@@ -102,6 +102,11 @@ impl Roundings {
             return x;
         }
         Bounded { value: x.value, off: x.off + self.store * (x.value.abs() + x.off) + least(self.dtype) }
+    }
+
+    /// The error of an operation whose result is about as large as `x`, and is stored.
+    pub(crate) fn once(self, x: Bounded) -> f64 {
+        (self.step + self.store) * (x.value.abs() + x.off) + least(self.dtype)
     }
 
     /// A sum whose terms are added in any order.

@@ -1,5 +1,5 @@
-//! Losses of elements: squared error, Huber's, binary cross entropy; against Burn's modules in f64 or the formula,
-//! within rounding bounds, and against Burn's in f32.
+//! Losses of elements: squared error, Huber's, binary cross entropy; against Burn's modules in f64
+//! or the formula, within rounding bounds, and against Burn's in f32.
 
 use burn::nn::loss as burns;
 use burn::nn::loss::Reduction;
@@ -36,9 +36,10 @@ fn held_pairs(random: &Random) -> Vec<[TensorData; 2]> {
     shapes.iter().map(|shape| [0, 1].map(|_| multiples(random, shape, 8, 0.25))).collect()
 }
 
-/// Losses of elements of [`held_pairs`] and both gradients of their squares' sum, with their limits. A loss is rounded
-/// to `dtype` once. So is its product with twice the slope, and the first gradient once more when it is multiplied by
-/// 1.5. What is computed ahead of each has at most 8 roundings in the type that it is computed in.
+/// Losses of elements of [`held_pairs`] and both gradients of their squares' sum, with their
+/// limits. A loss is rounded to `dtype` once. So is its product with twice the slope, and the first
+/// gradient once more when it is multiplied by 1.5. What is computed ahead of each has at most 8
+/// roundings in the type that it is computed in.
 fn limited_each(reference: Vec<TensorData>, dtype: DType) -> Vec<[TensorData; 2]> {
     let limited = |(reference, roundings): (TensorData, f64)| {
         let share = 1.01 * sides(dtype) * (roundings * unit(dtype) + 8.0 * unit(wide(dtype)));
@@ -48,7 +49,8 @@ fn limited_each(reference: Vec<TensorData>, dtype: DType) -> Vec<[TensorData; 2]
     reference.into_iter().zip([1.0, 3.0, 2.0]).map(limited).collect()
 }
 
-/// Asserts that losses of elements, here and with their gradients, are within [`limited_each`] of Burn's in f64.
+/// Asserts that losses of elements, here and with their gradients, are within [`limited_each`] of
+/// Burn's in f64.
 macro_rules! each_within_limits {
     ($what:expr, $dtype:expr, $data:expr, theirs |$x:ident, $y:ident| $theirs:expr, ours |$a:ident, $b:ident| $ours:expr) => {{
         let expected = limited_each(gradients!(Oracle, $data, DType::F64, |$x, $y| $theirs), $dtype);
@@ -313,7 +315,8 @@ fn binary_cross_entropy_in_every_float_type() {
             let one = |value: f64| data(&[value], &[1]);
             let of_loss = rounded_once(one(loss), &one(loss_magnitude), 91, dtype);
             let [_, slope_limits] = rounded_once(all(&slopes), &all(&slope_magnitudes), 0, dtype);
-            // The gradient of the square is twice the loss times the slope: it has the errors of both.
+            // The gradient of the square is twice the loss times the slope: it has the errors of
+            // both.
             let loss_limit = of_loss[1].iter::<f64>().next().unwrap();
             let limits: Vec<f64> = slopes
                 .iter()

@@ -16,6 +16,7 @@ mod bounded;
 mod composed;
 mod conv_act;
 mod dtypes;
+mod encoder_formulas;
 mod layer;
 mod lockstep;
 mod loss;

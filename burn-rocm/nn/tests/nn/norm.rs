@@ -6,7 +6,6 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn_rocm::fused::{layer_norm_backward, rms_norm_backward};
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_nn as ours;
-use burn_rocm_tests::limits::in_turn;
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{FLOATS, FloatTensorOps, R, Shape, again, assert_close};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -70,8 +69,8 @@ impl Case {
         Norm { gamma, beta, ..Norm::new(places, epsilon, negated(&self.x), dtypes) }
     }
 
-    /// What [`run!`] gives: the output, the gradient with respect to the leaf, and those with respect to the norm's
-    /// parameters.
+    /// What [`run!`] gives: the output, the gradient with respect to the leaf, and those with
+    /// respect to the norm's parameters.
     pub(crate) fn expected(&self, norm: &Norm) -> Vec<Vec<Bounded>> {
         let statistics = norm.statistics();
         let [by_x, by_gamma, by_beta] = norm.backward(&statistics, &negated(&self.grad));
@@ -103,8 +102,8 @@ macro_rules! run {
 }
 pub(crate) use run;
 
-/// A body on the oracle in f64, and in `dtype` here with each checkpointing strategy, against the formulas:
-/// `expected` gives the results of a dtype.
+/// A body on the oracle in f64, and in `dtype` here with each checkpointing strategy, against the
+/// formulas: `expected` gives the results of a dtype.
 macro_rules! against_formulas {
     ($what:expr, $dtype:expr, $expected:expr, |$B:ident, $nn:ident, $of:ident| $body:expr) => {
         against_formulas!($what, $dtype, $expected, |$B, $of|
@@ -210,7 +209,8 @@ macro_rules! rms_norm_of {
                 case.expected(&Norm { centred: false, beta: None, ..norm })
             };
             against_formulas!(what, dtype, expected, |B, of|
-                // By the formula: Burn's module takes the mean of squares in f32, whatever the input has.
+                // By the formula: Burn's module takes the mean of squares in f32, whatever the
+                // input has.
                 theirs {
                     let gamma = case.param::<B>(&case.gamma, of).val();
                     run!(case, B, $D, of, turned, |x| {
@@ -419,21 +419,21 @@ fn a_norm_beside_its_input() {
             let round = |data: TensorData| data.convert_dtype(dtype).convert_dtype(DType::F32);
             let [data, weights] = [(); 2].map(|()| round(uniform(&random, &shape)));
             let what = format!("{shape:?} {dtype:?}");
-            // Burn adds a row one element after the other.
-            let expected = |centred, of: DType, in_turn| {
-                let x = exact(data.iter::<f64>());
-                let norm = Norm { centred, in_turn, ..Norm::new(Places::rows(&shape), 1e-5, x, [of; 2]) };
+            let expected = |norm: Norm, of: DType| {
                 let [by_x, ..] = norm.backward(&norm.statistics(), &exact(weights.iter::<f64>()));
                 let pairs = by_x.into_iter().zip(exact(weights.iter::<f64>()));
                 let roundings = Roundings::of(of);
                 vec![pairs.map(|(a, b)| roundings.stored(a.plus(b, roundings.step))).collect::<Vec<_>>()]
             };
+            let norm = |of: DType| Norm::new(Places::rows(&shape), 1e-5, exact(data.iter::<f64>()), [of; 2]);
             let compare = |centred,
                            (ours, lines): (TensorData, Vec<String>),
                            (theirs, _): (TensorData, Vec<String>)| {
-                let burns = expected(centred, DType::F32, |n| n);
+                // Burn adds a row one element after the other.
+                let burns = Norm { centred, in_turn: |n| n, ..norm(DType::F32) };
+                let burns = expected(burns, DType::F32);
                 assert_bounded(&format!("{what}, by Burn in f32"), &[theirs], &burns);
-                let expected = expected(centred, dtype, in_turn);
+                let expected = expected(Norm { centred, ..norm(dtype) }, dtype);
                 assert_eq!(ours.dtype, dtype, "{what}");
                 let ours = std::slice::from_ref(&ours);
                 assert_bounded(&what, ours, &expected);

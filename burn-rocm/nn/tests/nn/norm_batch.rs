@@ -1,5 +1,5 @@
-//! Batch norm within rounding bounds of the formulas: values, gradients and running statistics, in training and in
-//! inference.
+//! Batch norm within rounding bounds of the formulas: values, gradients and running statistics, in
+//! training and in inference.
 
 use burn::module::{AutodiffModule, RunningState};
 use burn::tensor::backend::Backend;
@@ -18,8 +18,8 @@ pub(crate) fn state<B: Backend>(data: &TensorData, dtype: DType) -> RunningState
     RunningState::new(Tensor::from_data(data.clone(), (&Default::default(), dtype)))
 }
 
-/// Two steps of training with the first's parameters, each with the running statistics after it, then inference of
-/// the first's input.
+/// Two steps of training with the first's parameters, each with the running statistics after it,
+/// then inference of the first's input.
 pub(crate) fn two_steps(
     steps: &[Case; 2],
     shape: &[usize],

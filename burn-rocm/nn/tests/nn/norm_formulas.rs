@@ -3,8 +3,8 @@
 //! With `n = (x - mean) / sqrt(variance + epsilon)`, where a norm that does not centre has the mean
 //! 0, and with `h = grad * gamma`:
 //! - the output is `n * gamma + beta`;
-//! - the gradient with respect to x is `(h - mean(h) - n * mean(h * n)) / sqrt(variance + epsilon)`,
-//!   without `mean(h)` if the norm does not centre;
+//! - the gradient with respect to x is `(h - mean(h) - n * mean(h * n)) / sqrt(variance +
+//!   epsilon)`, without `mean(h)` if the norm does not centre;
 //! - those with respect to gamma and beta are the sums of `grad * n` and of `grad`.
 
 use burn_rocm_tests::limits::in_turn;
@@ -78,8 +78,10 @@ pub(crate) struct Statistics {
 }
 
 impl Norm {
-    /// Of an x by this project's kernels or by libraries, computed from x, all of `dtypes`.
+    /// Of x by kernels, which cut a channel into any number of parts where a test says how long one
+    /// may be; without parameters. `dtypes` are those of x and of the parameters.
     pub(crate) fn new(places: Places, epsilon: f64, x: Vec<Bounded>, dtypes: [DType; 2]) -> Self {
+        let in_turn = if std::env::var_os("BURN_ROCM_LAUNCH_REACH").is_some() { |n| n } else { in_turn };
         Self { places, centred: true, epsilon, x, gamma: None, beta: None, dtypes, in_turn }
     }
 
@@ -114,8 +116,8 @@ impl Norm {
     ///
     /// Both may come from the sums of `d = x - s` and of `d^2`: the variance is `mean(d^2) -
     /// mean(d)^2`. Then `s` is 0, at most 4 deviations `sqrt(variance + epsilon)` from the mean, or
-    /// an element of a part of the group. The means of all parts are, in the mean of squares, at most
-    /// a deviation from the group's.
+    /// an element of a part of the group. The means of all parts are, in the mean of squares, at
+    /// most a deviation from the group's.
     pub(crate) fn statistics(&self) -> Vec<Statistics> {
         let of = |group: &Vec<usize>| {
             let n = group.len() as f64;

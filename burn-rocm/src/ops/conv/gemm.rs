@@ -1,7 +1,7 @@
-//! Convolutions as products: every patch of the input is written out, and the weights, as one matrix a group,
-//! multiply them. For f64 (and f32, where MIOpen does not serve), which rocBLAS multiplies at the device's speed.
-//! f16 and bf16 stay with the direct kernels, which round a sum once; so no product here need say that it is a
-//! gradient, which matters to f16 alone.
+//! Convolutions as products: every patch of the input is written out, and the weights, as one
+//! matrix a group, multiply them. For f64 (and f32, where MIOpen does not serve), which rocBLAS
+//! multiplies at the device's speed. f16 and bf16 stay with the direct kernels, which round a sum
+//! once; so no product here need say that it is a gradient, which matters to f16 alone.
 
 use burn_std::DType;
 use hip::{ConvDesc, Functor, Template};
