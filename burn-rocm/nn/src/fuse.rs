@@ -110,13 +110,18 @@ struct Tape {
     register: fn(&mut grads::Gradients, NodeId, RocmTensor),
 }
 
+/// The reason of every module on another project's backend.
+const ELSEWHERE: &str = "it is not burn-rocm's backend";
+
 /// Says once for each module (a type's name), backend and reason that the module composes Burn's
-/// ops.
+/// ops. On another project's backend [`ELSEWHERE`] is the reason, whatever the caller's is.
 pub(crate) fn say_composed<B: Backend>(module: &'static str, reason: &'static str) {
     static SAID: Mutex<BTreeSet<(&str, TypeId, &str)>> = Mutex::new(BTreeSet::new());
     if !log::log_enabled!(log::Level::Info) {
         return;
     }
+    let is_ours = is_rocm::<B>() || recorders().contains_key(&TypeId::of::<B>());
+    let reason = if is_ours { reason } else { ELSEWHERE };
     // A set is whole after every insertion. A logger may come here too, so the lock is gone by
     // then.
     let is_new =
@@ -126,9 +131,9 @@ pub(crate) fn say_composed<B: Backend>(module: &'static str, reason: &'static st
     }
 }
 
-/// Says so for the reason that the backend is another project's.
+/// Says so of a module on another project's backend.
 pub(crate) fn say_elsewhere<B: Backend>(module: &'static str) {
-    say_composed::<B>(module, "it is not burn-rocm's backend");
+    say_composed::<B>(module, ELSEWHERE);
 }
 
 impl<B: Backend> Route<B> {

@@ -42,10 +42,8 @@ impl AddAct {
             Some(route) if a.dims() == b.dims() => {
                 wrap(route.apply(AddActOp(self.activation), [primitive(a), primitive(b)]).0)
             }
-            route => {
-                if route.is_some() {
-                    say_composed::<B>("AddAct", "its inputs differ in shape");
-                }
+            _ => {
+                say_composed::<B>("AddAct", "its inputs differ in shape");
                 composed(self.activation, a + b)
             }
         }
@@ -129,10 +127,8 @@ impl MulAdd {
             Some(route) if a.dims() == b.dims() && b.dims() == c.dims() => {
                 wrap(route.apply(MulAddOp, [primitive(a), primitive(b), primitive(c)]).0)
             }
-            route => {
-                if route.is_some() {
-                    say_composed::<B>("MulAdd", "its inputs differ in shape");
-                }
+            _ => {
+                say_composed::<B>("MulAdd", "its inputs differ in shape");
                 a * b + c
             }
         }

@@ -6,7 +6,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::module::linear;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, say_composed, wrap};
 
 /// `onto + layer(x)`, bias and sum in one kernel after the product.
 pub(crate) fn linear_add<B: Backend, const D: usize>(
@@ -20,7 +20,10 @@ pub(crate) fn linear_add<B: Backend, const D: usize>(
             let product = primitive(linear(x, layer.weight.val(), None));
             wrap(route.apply(BiasAdd, [primitive(onto), product, primitive(bias.val())]).0)
         }
-        _ => onto + layer.forward(x),
+        _ => {
+            say_composed::<B>(module, "a layer ahead of a sum has no bias");
+            onto + layer.forward(x)
+        }
     }
 }
 

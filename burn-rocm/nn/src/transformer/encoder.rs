@@ -11,7 +11,7 @@ use super::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 use crate::attention::{
     Mask, Masks, MhaCache, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache, sequence_first,
 };
-use crate::fuse::{Route, refuse};
+use crate::fuse::{Route, refuse, say_composed};
 use crate::layer::linear_add;
 use crate::{LayerNorm, LayerNormConfig};
 
@@ -197,6 +197,9 @@ impl<B: Backend> TransformerEncoder<B> {
     }
 }
 
+/// What a layer is called in the log.
+const LAYER: &str = "TransformerEncoderLayer";
+
 /// One layer of a [`TransformerEncoder`].
 #[derive(Module, Debug)]
 pub struct TransformerEncoderLayer<B: Backend> {
@@ -247,10 +250,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         mask_attn: Option<Tensor<B, 3, Bool>>,
     ) -> Tensor<B, 3> {
         let mask = Masks { pad: mask_pad, attn: mask_attn }.joined();
-        sequence_first("TransformerEncoderLayer", input, |route, tokens| {
-            (self.of_tokens(route, tokens, &mask), ())
-        })
-        .0
+        sequence_first(LAYER, input, |route, tokens| (self.of_tokens(route, tokens, &mask), ())).0
     }
 
     /// [`forward`](Self::forward) of tokens as [`MultiHeadAttention::contexts`] takes them: all else is of each
@@ -270,8 +270,9 @@ impl<B: Backend> TransformerEncoderLayer<B> {
     /// A sub-layer's output, which `last` gives for `x`, added to its input.
     fn add(&self, onto: Tensor<B, 3>, last: &Linear<B>, x: Tensor<B, 3>) -> Tensor<B, 3> {
         if self.dropout.prob == 0.0 || !B::ad_enabled(&x.device()) {
-            return linear_add("TransformerEncoderLayer", last, x, onto);
+            return linear_add(LAYER, last, x, onto);
         }
+        say_composed::<B>(LAYER, "dropout comes ahead of a sum");
         onto + self.dropout.forward(last.forward(x))
     }
 
@@ -295,6 +296,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         mask: &Mask<B>,
         cache: &mut TransformerEncoderLayerAutoregressiveCache<B>,
     ) -> Tensor<B, 3> {
+        say_composed::<B>(LAYER, "a cache comes ahead of a sum");
         self.layer(input, |part| match part {
             Part::Attention { x, onto } => {
                 let output = self.mha.forward_cached([x.clone(), x.clone(), x], mask.clone(), &mut cache.mha);

@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
 use crate::Act;
-use crate::fuse::{Route, say_composed};
+use crate::fuse::say_composed;
 use crate::layer::linear_act;
 
 /// Configuration of [`PositionWiseFeedForward`].
@@ -100,12 +100,13 @@ impl<B: Backend> PositionWiseFeedForward<B> {
             Activation::Gelu(gelu) if !gelu.approximate => linear_act(MODULE, inner, Act::Gelu, input),
             Activation::Relu(_) => linear_act(MODULE, inner, Act::Relu, input),
             other => {
-                if Route::<B>::of(MODULE).is_some() {
-                    say_composed::<B>(MODULE, "no fused op has its activation");
-                }
+                say_composed::<B>(MODULE, "no fused op has its activation");
                 other.forward(inner.forward(input))
             }
         };
+        if self.dropout.prob != 0.0 && B::ad_enabled(&between.device()) {
+            say_composed::<B>(MODULE, "no fused op has its dropout");
+        }
         self.dropout.forward(between)
     }
 }

@@ -1,6 +1,7 @@
-//! Convolutions as products: every patch of the input is written out, and the weights, as one matrix a group,
-//! multiply them. For f64 (and f32, where MIOpen does not serve), which rocBLAS multiplies at the device's speed.
-//! f16 and bf16 stay with the direct kernels, which round a sum once.
+//! Convolutions as products: every patch of the input is written out, and the weights, as one
+//! matrix a group, multiply them. For f64 (and f32, where MIOpen does not serve), which rocBLAS
+//! multiplies at the device's speed. f16 and bf16 stay with the direct kernels, which round a sum
+//! once; so no product here need say that it is a gradient, which matters to f16 alone.
 
 use burn_std::DType;
 use hip::{ConvDesc, Functor, Template};
@@ -111,11 +112,6 @@ fn gradients(desc: &ConvDesc, grad: &RocmTensor, start: usize, images: usize) ->
     reshape(grad, &[images, sizes.groups, sizes.rows, sizes.columns])
 }
 
-/// What a product for this convolution is asked for.
-fn request(op: &'static str, desc: &ConvDesc) -> Request {
-    if desc.gradient { Request::gradient(op, 1.0) } else { Request::new(op, 1.0) }
-}
-
 /// What was computed in parts of the batch, together.
 fn together(mut parts: Vec<RocmTensor>) -> hip::Result<RocmTensor> {
     match parts.len() {
@@ -130,7 +126,7 @@ pub(super) fn forward(
     desc: &ConvDesc,
     [x, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
-    let (weight, request) = (matrices(desc, weight)?, request(op, desc));
+    let (weight, request) = (matrices(desc, weight)?, Request::new(op, 1.0));
     let part = |(start, images)| product(request, weight.clone(), patches(op, desc, x, start, images)?);
     let parts = Sizes::of(desc).parts(x.dtype_of()).map(part).collect::<hip::Result<_>>()?;
     reshape(together(parts)?, &desc.y)
@@ -143,7 +139,7 @@ pub(super) fn x_backward(
     [grad, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let weight = transpose(matrices(desc, weight)?)?;
-    let (sizes, request) = (value(op, desc)?, request(op, desc));
+    let (sizes, request) = (value(op, desc)?, Request::new(op, 1.0));
     let part = |(start, images)| {
         let patches = product(request, weight.clone(), gradients(desc, grad, start, images)?)?;
         let mut shape = desc.x.clone();
@@ -170,7 +166,7 @@ pub(super) fn weight_backward(
     let mut sum: Option<RocmTensor> = None;
     for (start, images) in Sizes::of(desc).parts(x.dtype_of()) {
         let patches = transpose(patches(op, desc, x, start, images)?)?;
-        let each = product(request(op, desc), gradients(desc, grad, start, images)?, patches)?;
+        let each = product(Request::new(op, 1.0), gradients(desc, grad, start, images)?, patches)?;
         let part = if images > 1 { reduce_dim(op, Functor::Sum, each, 0)? } else { each };
         sum = Some(match sum {
             Some(sum) => binary(op, Functor::Add, sum, part)?,
