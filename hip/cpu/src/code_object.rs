@@ -9,7 +9,9 @@
 use crate::arch::target;
 use std::ffi::c_void;
 
-const MAGIC: &[u8; 8] = b"HIPCPU\x01\n";
+use xxhash_rust::xxh3::xxh3_64 as hash;
+
+const MAGIC: &[u8; 8] = b"HIPCPU\x02\n";
 const HEADER: usize = 32;
 /// Far above the size of any code object. A greater length means damage.
 const LARGEST: u64 = 1 << 30;
@@ -30,13 +32,6 @@ pub(crate) enum Refused {
     Damaged,
     /// It is intact, but for another version or architecture.
     Foreign,
-}
-
-/// The FNV-1a hash.
-pub(crate) fn hash(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn source_hash(family: &str) -> Option<u64> {
