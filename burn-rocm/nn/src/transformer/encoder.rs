@@ -199,7 +199,7 @@ impl<B: Backend> TransformerEncoder<B> {
     }
 }
 
-/// What a layer is called in the log.
+/// The name of a layer in the log.
 const LAYER: &str = "TransformerEncoderLayer";
 
 /// One layer of a [`TransformerEncoder`].
