@@ -1,4 +1,4 @@
-//! The cases, generic over the backend.
+//! The cases of the CPU device, generic over the backend.
 
 use crate::Options;
 use crate::table::Row;
@@ -38,7 +38,8 @@ pub(crate) fn sync<B: Backend>(device: &B::Device) {
     B::sync(device).expect("the device finishes");
 }
 
-/// A row that runs the same generic body on both backends; `$setup` makes the state, `$body` is timed with a sync.
+/// A row that runs the same generic body on both backends. `$setup` makes the state; `$body` is
+/// timed, with a sync.
 macro_rules! row {
     ($options:expr, $rows:expr, $case:expr, $bar:expr, $setup:ident, $body:ident $(, $arg:expr)*) => {{
         let (device, peer_device) = (Default::default(), Default::default());
@@ -120,8 +121,8 @@ pub(crate) fn softmax(options: &Options, rows: &mut Vec<Row>) {
     row!(options, rows, "softmax 4096x4096 f32", 0.8, pair, soft, 4096);
 }
 
-/// Queries, keys and values of `[1, heads, sequence, width]`, stored as models have them: `[1, sequence, heads,
-/// width]`.
+/// Queries, keys and values `[1, heads, sequence, width]`, stored as in models:
+/// `[1, sequence, heads, width]`.
 fn heads<B: Backend>(
     device: &B::Device,
     [heads, queries, keys, width]: [usize; 4],
@@ -164,11 +165,12 @@ fn chain<B: Backend>([a, b]: &[Tensor<B, 2>; 2], _: usize) {
 }
 
 pub(crate) fn overhead(options: &Options, rows: &mut Vec<Row>) {
-    // No bar yet: what is small beside a GPU's launch is to be seen on a GPU.
+    // No bar: only a GPU shows what a launch costs beside such a small op.
     row!(options, rows, "1000 additions of 32x32 f32, results kept", f64::INFINITY, pair, chain, 32);
 }
 
-/// A 3x3 convolution of the example CNN at batch 128: input, weights, gradient of the output.
+/// The tensors of a 3x3 convolution of the example CNN at batch 128: input, weights, gradient of
+/// the output.
 fn layer<B: Backend>(device: &B::Device, [from, to, size]: [usize; 3]) -> [Tensor<B, 4>; 3] {
     [[128, from, size, size], [to, from, 3, 3], [128, to, size, size]]
         .map(|shape| Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device))
@@ -218,7 +220,7 @@ pub(crate) fn batch<B: Backend>(device: &B::Device, size: usize) -> (Tensor<B, 3
     (images, labels)
 }
 
-/// A training loop's state behind one closure: each call is one step and waits for it.
+/// A closure that holds a training loop's state. Each call takes one step and waits for it.
 fn trainer<B: AutodiffBackend>(kind: Kind, size: usize) -> impl FnMut() {
     let device = B::Device::default();
     let data = batch::<B>(&device, size);

@@ -1,4 +1,4 @@
-//! Cold start: what a user waits for before the first training step is done.
+//! Cold start: how long a user waits until the first training step is done.
 
 use crate::Options;
 use crate::cases::{batch, step};
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 type B = Autodiff<burn_rocm::Rocm>;
 
-/// Builds a model and trains it one step.
+/// Builds a model and trains it for one step.
 pub(crate) fn first_step(kind: Kind) {
     let device = Default::default();
     let data = batch::<B>(&device, 128);
@@ -20,7 +20,7 @@ pub(crate) fn first_step(kind: Kind) {
     B::sync(&device).expect("the device finishes");
 }
 
-/// Times this program started anew with an empty cache folder.
+/// Starts this program again with an empty cache folder, and times it.
 pub(crate) fn cold_start(options: &Options, rows: &mut Vec<Row>) {
     let program = std::env::current_exe().expect("this program has a path");
     for kind in [Kind::Mlp, Kind::Cnn] {

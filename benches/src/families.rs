@@ -1,6 +1,7 @@
-//! Every family of ops beside the peer: small cases, where the cost of a call shows, and large ones.
+//! Every family of ops beside the peer, in small cases, which show the cost of a call, and in large
+//! ones.
 //!
-//! What counts is the geometric mean of a family's ratios, held to 1.
+//! The figure of a family is the geometric mean of its ratios. Its bar is 1.
 
 use burn_backend::backend::ops::{
     ActivationOps, BoolTensorOps, ConvOptions, ConvTransposeOptions, FloatTensorOps, GridSampleOptions,
@@ -15,10 +16,11 @@ use crate::cases::{Ours, Peer, compare, sync};
 use crate::table::Row;
 
 const BOOL: BoolDType = BoolDType::Native;
-/// The two sizes of most cases, in elements: what fits a core's caches, and 4 MiB of f32.
+/// The two sizes of most cases, in elements: one that fits a core's caches, and 4 MiB of f32.
 const SIZES: [usize; 2] = [1 << 12, 1 << 20];
 
-/// How often a case repeats its op within one measurement: small ones until the clock's own cost vanishes.
+/// How often a case repeats its op within one measurement. Small cases repeat it so often that the
+/// clock's own cost vanishes.
 fn times(elements: usize) -> usize {
     ((1 << 18) / elements.max(1)).clamp(1, 64)
 }
@@ -66,7 +68,8 @@ impl Drop for Family<'_> {
     }
 }
 
-/// Times one body on both backends, `$times` times a measurement; the state is made beforehand.
+/// Times one body on both backends, repeated `$times` times in a measurement. The state is made
+/// beforehand.
 macro_rules! case {
     ($family:expr, $times:expr, $name:expr, |$B:ident, $device:ident| $setup:expr, |$state:ident| $body:expr) => {{
         let times = $times;
@@ -90,7 +93,7 @@ macro_rules! case {
     }};
 }
 
-// After the macro, which they use.
+// These modules come after the macro, because they use it.
 mod modules;
 mod special;
 mod tensors;

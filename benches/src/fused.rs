@@ -1,4 +1,5 @@
-//! What `burn-rocm-nn` is made of, beside the same composed by Burn: one backend, one process, taking turns.
+//! Modules of `burn-rocm-nn` beside what Burn composes. Both run on one backend in one process and
+//! take turns.
 
 mod activation;
 mod attention;
@@ -26,10 +27,10 @@ use crate::gpu::time;
 
 pub(crate) use launches::launches;
 
-/// What the rows are measured on.
+/// The backend of the rows.
 pub(crate) type B = Autodiff<Rocm>;
 
-/// What is timed.
+/// The body that is timed.
 pub(crate) type Body = Box<dyn FnMut()>;
 
 type Make = Box<dyn FnOnce(&RocmDevice) -> [Body; 2]>;
@@ -43,7 +44,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A row of two bodies, made when its turn comes.
+    /// A row of two bodies, which are made when the row's turn comes.
     pub(crate) fn new(
         name: impl Into<String>,
         make: impl FnOnce(&RocmDevice) -> [Body; 2] + 'static,
@@ -51,12 +52,12 @@ impl Case {
         Self { name: name.into(), work: Work::Step, bar: Bar::None, make: Box::new(make) }
     }
 
-    /// The row as a rate, of so many bytes that must be read or written, and what a GPU is held to.
+    /// Reports the row as a rate of `bytes`, which must be read or written, with the bar for a GPU.
     pub(crate) fn moves(self, bytes: f64, bar: Bar) -> Self {
         Self { work: Work::Bytes(bytes), bar, ..self }
     }
 
-    /// Two functions of one tensor of uniform values, forward and backward.
+    /// A row of two functions of one tensor with uniform values, forward and backward.
     pub(crate) fn unary<const D: usize>(
         name: impl Into<String>,
         shape: [usize; D],
@@ -71,7 +72,7 @@ impl Case {
     }
 }
 
-/// The 16-bit floats, of which the hot ops have rows too.
+/// The 16-bit floats. The hot ops have rows for them too.
 pub(crate) const HALVES: [DType; 2] = [DType::F16, DType::BF16];
 
 /// Values in -1..1.
@@ -91,12 +92,13 @@ pub(crate) fn step<const D: usize, const OUT: usize>(
     })
 }
 
-/// A module with all its parameters in a dtype.
+/// The module with all its parameters in `dtype`.
 pub(crate) fn converted<M: AutodiffModule<B>>(module: M, dtype: DType) -> M {
     if dtype == DType::F32 { module } else { Precision::new(dtype.into()).keep_none().convert(&module) }
 }
 
-/// The number of rows of the large cases: 65536 on a GPU, divided by `--shrink`; 64 times fewer on the CPU device.
+/// The number of tensor rows of the large cases: 65536 on a GPU, divided by `--shrink`, and 64
+/// times fewer on the CPU device.
 pub(crate) fn large(options: &Options, is_gpu: bool) -> usize {
     (65536 / options.shrink / if is_gpu { 1 } else { 64 }).max(1)
 }
@@ -112,7 +114,7 @@ fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
     all.extend(optim::cases(is_gpu));
     all.extend(pool::cases(if is_gpu { 64 } else { 4 }));
     if !is_gpu {
-        // On a GPU they are rows of `--train`.
+        // On a GPU, `--train` has these rows.
         all.extend(train::cases());
     }
     all.retain(|case| options.names(&case.name));
@@ -122,7 +124,7 @@ fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
 /// Measures every row and prints the table.
 ///
 /// # Errors
-/// What could not be written, in words.
+/// A text if a file can't be written.
 pub(crate) fn run(options: &Options, is_gpu: bool) -> Result<(), String> {
     let device = RocmDevice::default();
     let gpu = hip::Device::get(device.index).map_err(|error| error.to_string())?;
@@ -136,7 +138,7 @@ pub(crate) fn run(options: &Options, is_gpu: bool) -> Result<(), String> {
         eprintln!("{name}");
         let [mut composed, mut fused] = make(&device);
         let [composed, fused] = time::medians::<Rocm, 2>(&device, [&mut *composed, &mut *fused], options);
-        // The bars are a GPU's.
+        // The bars apply to GPUs.
         let bar = if is_gpu { bar } else { Bar::None };
         let line = Line { name, work, bar, seconds: fused, losses: Vec::new() };
         println!(
@@ -148,7 +150,7 @@ pub(crate) fn run(options: &Options, is_gpu: bool) -> Result<(), String> {
             line.judged(&ceiling)
         );
         csv += &format!("\"{}\",{composed:.9},{fused:.9}\n", line.name);
-        // The pool's blocks of one case are not in the way of the next.
+        // Blocks that the pool cached for one case should not affect the next.
         Rocm::<f32, i32, u8>::memory_cleanup(&device);
     }
     match &options.csv {

@@ -1,8 +1,9 @@
 //! Benchmarks of burn-rocm beside its peers, in one run on one machine.
 //!
-//! On the CPU device a row is one case: the median time of this backend, the median time of the peer (`burn-flex`),
-//! their ratio, and the bar the ratio is held to. The two backends take turns, so that a slow spell of the machine
-//! meets both. On a GPU the cases are larger, and the peers others: [`gpu`].
+//! On the CPU device a row is one case: the median time of this backend, the median time of the
+//! peer (`burn-flex`), their ratio, and the bar that the ratio must meet. The two backends take
+//! turns, so that a slow phase of the machine affects both. On a GPU the cases are larger and the
+//! peers are others: [`gpu`].
 
 // `gpu/models/nets.rs` is compiled once for each choice of modules.
 #![allow(clippy::duplicate_mod)]
@@ -47,7 +48,7 @@ pub(crate) struct Options {
     /// Scaled dot-product attention.
     #[arg(long)]
     attention: bool,
-    /// What small ops cost: a chain of 1000 additions of 32x32.
+    /// The cost of small ops: a chain of 1000 additions of 32x32.
     #[arg(long)]
     overhead: bool,
     /// One training step of the example models.
@@ -59,22 +60,24 @@ pub(crate) struct Options {
     /// With `--families`, a row for each case too.
     #[arg(long)]
     verbose: bool,
-    /// Each op, loss, layer and optimizer of burn-rocm-nn beside the same composed by Burn, and training steps of both.
+    /// Each op, loss, layer and optimizer of burn-rocm-nn beside what Burn composes, and training
+    /// steps of both.
     #[arg(long)]
     fused: bool,
-    /// Count what a training step asks of the device, with stock modules and with burn-rocm-nn's.
+    /// Count the kernels and library calls of a training step, with stock modules and with
+    /// burn-rocm-nn's.
     #[arg(long)]
     launches: bool,
     /// Process start to the end of the first training step, with empty caches.
     #[arg(long)]
     cold_start: bool,
-    /// Measured rounds a case; the median counts.
+    /// Measured rounds of each case; the median counts.
     #[arg(long, default_value_t = 5)]
     iterations: usize,
     /// Rounds before the measured ones.
     #[arg(long, default_value_t = 2)]
     warmup: usize,
-    /// With `--fused` or on a GPU: only the rows whose names have this in them.
+    /// With `--fused` or on a GPU: only the rows whose names contain this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Write the rows as CSV too.
@@ -95,7 +98,8 @@ pub(crate) struct Options {
     /// On a GPU: measure burn-cuda too; needs the feature of that name.
     #[arg(long)]
     burn_cuda: bool,
-    /// Run the cases of a GPU on whatever device there is, their sizes divided by this: to try the program.
+    /// Run the cases of a GPU on any device, with their sizes divided by this number, to try the
+    /// program.
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = |text: &str| text.parse::<usize>().ok().filter(|n| *n > 0).ok_or("a number from 1"))]
     shrink: usize,
@@ -105,7 +109,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Whether a row of this name is asked for by `--filter`.
+    /// Whether `--filter` selects a row of this name.
     fn names(&self, row: &str) -> bool {
         self.filter.as_ref().is_none_or(|text| row.contains(text))
     }

@@ -1,22 +1,22 @@
-//! Rows and how they are printed.
+//! Rows, and their output.
 
 use std::fmt::Write;
 
 /// One measured case.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// What was timed.
+    /// The name of the case.
     pub(crate) case: String,
     /// Median seconds on this backend.
     pub(crate) ours: f64,
-    /// Median seconds on the peer; `None` where the case has none.
+    /// Median seconds on the peer; `None` if the case has no peer.
     pub(crate) peer: Option<f64>,
-    /// What the ratio (with a peer) or the seconds (without) may be at most.
+    /// The largest allowed ratio (with a peer) or number of seconds (without one).
     pub(crate) bar: f64,
 }
 
 impl Row {
-    /// What is held to the bar.
+    /// The figure that is compared with the bar.
     fn figure(&self) -> f64 {
         self.peer.map_or(self.ours, |peer| self.ours / peer)
     }

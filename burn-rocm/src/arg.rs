@@ -1,4 +1,4 @@
-//! What kernels take beside buffers, and Burn's scalars in that form.
+//! Kernel arguments other than buffers, and the conversion of Burn's scalars to them.
 
 use burn_backend::Scalar;
 use burn_std::{BoolStore, DType, bf16, f16};
@@ -6,7 +6,7 @@ use hip::Launch;
 
 use crate::dtype::kernel_type;
 
-/// An argument of a kernel beside its buffers: a scalar, or a struct of numbers by value.
+/// A kernel argument other than a buffer: a scalar, or a struct of numbers passed by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Arg {
     F64(f64),
@@ -19,7 +19,7 @@ pub(crate) enum Arg {
     U32(u32),
     U16(u16),
     U8(u8),
-    /// The flag of an op, raised where its values have that fault.
+    /// The fault flag of the op. The kernel raises it if a value has this fault.
     Flag(&'static str, hip::Fault),
     /// A struct of four 64-bit integers (strides of an operand of rank 4).
     I64x4([i64; 4]),
@@ -27,7 +27,7 @@ pub(crate) enum Arg {
     I64x6([i64; 6]),
     /// A struct of eight 64-bit integers (sizes of dims).
     U64x8([u64; 8]),
-    /// A struct of twelve numbers (what a step of an optimizer takes).
+    /// A struct of twelve numbers (an optimizer's settings for one step).
     F32x12([f32; 12]),
     F64x12([f64; 12]),
     /// A struct of twelve 32-bit integers (the window of a pooling).
@@ -39,7 +39,7 @@ pub(crate) enum Arg {
 }
 
 impl Arg {
-    /// The launch with this as its next argument.
+    /// Appends this argument to the launch.
     pub(crate) fn push(self, launch: Launch<'_>) -> Launch<'_> {
         match self {
             Self::F64(v) => launch.value(v),
@@ -65,11 +65,11 @@ impl Arg {
     }
 }
 
-/// `value` in the type that kernels over `dtype` compute in (`compute_t` in `prelude.h`), with the conversions of
-/// Rust's `as`.
+/// `value` converted as by Rust's `as` to the type that kernels over `dtype` compute in
+/// (`compute_t` in `prelude.h`).
 ///
-/// f16 and bf16 arithmetic takes its scalars in f32: `x / 70000` of f16 is finite, though f16 has
-/// no 70000. Comparisons and remainders take an [`element`].
+/// Arithmetic in f16 and bf16 takes its scalars in f32, so `x / 70000` of an f16 tensor is finite
+/// although f16 can't hold 70000. Comparisons and remainders take an [`element`].
 pub(crate) fn compute(value: Scalar, dtype: hip::DType) -> Arg {
     use hip::DType as D;
     match dtype {
@@ -87,7 +87,7 @@ pub(crate) fn compute(value: Scalar, dtype: hip::DType) -> Arg {
     }
 }
 
-/// `value` rounded to an element of `dtype`, in the compute type. A comparison with 0.1 so compares
+/// `value` rounded to `dtype`, then widened to the compute type. So a comparison with 0.1 compares
 /// with the dtype's 0.1, as in Burn's other backends.
 pub(crate) fn element(value: Scalar, dtype: hip::DType) -> Arg {
     match dtype {
@@ -97,7 +97,8 @@ pub(crate) fn element(value: Scalar, dtype: hip::DType) -> Arg {
     }
 }
 
-/// `value` in the compute type of `dtype`, at the type's nearer end where it is past it.
+/// `value` in the compute type of `dtype`. A value outside the range of `dtype` becomes the nearer
+/// end of that range.
 pub(crate) fn saturated(value: Scalar, dtype: hip::DType) -> Arg {
     let wide = match value {
         Scalar::Float(v) => v as i128,
@@ -131,7 +132,7 @@ fn signed(value: Scalar) -> i64 {
 fn unsigned(value: Scalar) -> u64 {
     match value {
         Scalar::UInt(v) => v,
-        // A negative scalar wraps, as a cast of the tensor's element would.
+        // A negative scalar wraps, as a cast of a tensor's elements does.
         Scalar::Int(v) => v as u64,
         Scalar::Float(v) => v as u64,
         Scalar::Bool(v) => v as u64,

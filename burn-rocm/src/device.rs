@@ -28,13 +28,13 @@ pub struct RocmDevice {
     pub index: usize,
 }
 
-/// What a device is.
+/// A device's properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// The provider that serves it.
+    /// The provider that runs the device.
     pub provider: ProviderKind,
-    /// The marketing name, or the architecture where the driver gives none.
+    /// The marketing name, or the architecture if the driver gives no name.
     pub name: String,
     /// The architecture with its features, such as `gfx90a:sramecc+:xnack-`.
     pub architecture: String,
@@ -42,11 +42,12 @@ pub struct DeviceInfo {
     pub memory: usize,
     /// Compute units.
     pub compute_units: u32,
-    /// Threads of a wave.
+    /// Threads of a wave (32 or 64 on a GPU).
     pub wave_size: u32,
-    /// Bytes of shared memory that a block of threads may have.
+    /// Bytes of shared memory (LDS) that a block of threads may use.
     pub shared_memory: usize,
-    /// The dtypes that its matrix cores take; none where it has no matrix cores, or burn-rocm does not know the chip.
+    /// The dtypes that the device's matrix cores take. Empty if it has no matrix cores, or if
+    /// burn-rocm does not know the chip.
     pub matrix_types: Vec<DType>,
 }
 
@@ -54,14 +55,14 @@ pub struct DeviceInfo {
 static DEFAULT: AtomicUsize = AtomicUsize::new(0);
 
 impl Default for RocmDevice {
-    /// The device of [`set_default`](RocmDevice::set_default), else device 0.
+    /// The device that [`set_default`](RocmDevice::set_default) chose, else device 0.
     fn default() -> Self {
         Self::new(DEFAULT.load(Ordering::Relaxed))
     }
 }
 
 impl RocmDevice {
-    /// The device of that index; whether there is one shows on first use.
+    /// The device with this index. The first use of the device fails if it does not exist.
     pub fn new(index: usize) -> Self {
         Self { index }
     }
@@ -69,7 +70,7 @@ impl RocmDevice {
     /// Every device of the chosen provider.
     ///
     /// # Errors
-    /// `NotAvailable` where no provider has a device, `Config` for a setting that makes no sense.
+    /// `NotAvailable` if no provider has a device, `Config` for a setting that makes no sense.
     pub fn all() -> Result<Vec<Self>, Error> {
         Ok((0..hip::Device::count()?).map(Self::new).collect())
     }
@@ -79,21 +80,22 @@ impl RocmDevice {
         Self::default()
     }
 
-    /// Makes this the device that [`RocmDevice::default`] gives, in every thread. Tensors stay where they are.
+    /// Makes this the device that [`RocmDevice::default`] gives, in every thread. Tensors stay
+    /// where they are.
     ///
     /// # Errors
-    /// `Config` where the provider has no such device, and as [`all`](Self::all).
+    /// `Config` if the provider has no such device; the errors of [`all`](Self::all).
     pub fn set_default(&self) -> Result<(), Error> {
         hip::provider()?.check_index(self.index)?;
-        // Relaxed: nothing else is published by it.
+        // Relaxed, because the index publishes no other data.
         DEFAULT.store(self.index, Ordering::Relaxed);
         Ok(())
     }
 
-    /// What the device is. Opens it, as every method below does.
+    /// The device's properties. Opens the device, as every method below does.
     ///
     /// # Errors
-    /// `Config` where the provider has no such device; what the driver reports.
+    /// `Config` if the provider has no such device; an error that the driver reports.
     pub fn info(&self) -> Result<DeviceInfo, Error> {
         let device = self.open()?;
         let info = device.info();
@@ -112,7 +114,7 @@ impl RocmDevice {
         })
     }
 
-    /// Bytes in use and held from the driver, the peak, hits and misses of the device's memory pool.
+    /// The memory pool's bytes in use, bytes reserved from the driver, peak, hits and misses.
     ///
     /// # Errors
     /// As [`info`](Self::info).
@@ -120,7 +122,7 @@ impl RocmDevice {
         Ok(self.open()?.pool().stats())
     }
 
-    /// Free and total bytes, as the driver says; what the pool keeps is not free.
+    /// Free and total bytes, as the driver counts them. Memory that the pool caches is not free.
     ///
     /// # Errors
     /// As [`info`](Self::info).
@@ -128,7 +130,7 @@ impl RocmDevice {
         self.open()?.memory_info()
     }
 
-    /// Starts [`memory_stats`](Self::memory_stats)' peak again, from the bytes that are in use now.
+    /// Resets the peak of [`memory_stats`](Self::memory_stats) to the bytes that are in use now.
     ///
     /// # Errors
     /// As [`info`](Self::info).
@@ -137,8 +139,8 @@ impl RocmDevice {
         Ok(())
     }
 
-    /// Sets the most bytes that the memory pool may hold; `None`: all there is. Memory held beyond the new
-    /// limit stays until `Backend::memory_cleanup`.
+    /// Sets the most bytes that the memory pool may hold; `None` removes the limit. Memory that the
+    /// pool already holds beyond the new limit stays until `Backend::memory_cleanup`.
     ///
     /// # Errors
     /// As [`info`](Self::info).
@@ -150,12 +152,12 @@ impl RocmDevice {
     /// Waits for everything that was queued on the device.
     ///
     /// # Errors
-    /// As [`info`](Self::info); once, each fault that no read has reported.
+    /// As [`info`](Self::info). Also each fault that no read has reported, once.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.open()?.sync()
     }
 
-    /// The copies, waits and launches that the device was asked for so far.
+    /// The numbers of copies, waits and launches on the device so far.
     ///
     /// # Errors
     /// As [`info`](Self::info).
@@ -163,7 +165,7 @@ impl RocmDevice {
         Ok(self.open()?.counters())
     }
 
-    /// The device itself.
+    /// Opens the device.
     pub(crate) fn open(&self) -> hip::Result<Arc<hip::Device>> {
         hip::Device::get(self.index)
     }
@@ -195,7 +197,7 @@ impl FromStr for RocmDevice {
             Some("") => Ok(Self::new(0)),
             Some(rest) => {
                 let digits = rest.strip_prefix(':').ok_or_else(error)?;
-                // `usize::from_str` would take a sign.
+                // `usize::from_str` would accept a sign.
                 if !digits.bytes().all(|b| b.is_ascii_digit()) {
                     return Err(error());
                 }

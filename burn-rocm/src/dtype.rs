@@ -1,10 +1,10 @@
-//! Burn's dtypes as the kernels' dtypes: the one table.
+//! The table from Burn's dtypes to the kernels' dtypes.
 
 use burn_std::{BoolStore, DType};
 
 use crate::error::unsupported;
 
-/// The type that a kernel takes for `dtype`.
+/// The kernels' type for `dtype`.
 ///
 /// # Errors
 /// `Unsupported` for a quantised type.
@@ -28,12 +28,13 @@ pub(crate) fn kernel_type(dtype: DType) -> hip::Result<hip::DType> {
     })
 }
 
-/// What sums and statistics of the dtype are kept in.
+/// The dtype in which sums and statistics of `dtype` are kept.
 pub(crate) fn compute_dtype(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// The unsigned type of the same size: what moves elements without reading them.
+/// The unsigned type of the same size, for kernels that move elements without looking at their
+/// values.
 pub(crate) fn raw_type(dtype: hip::DType) -> hip::DType {
     match dtype.size() {
         1 => hip::DType::U8,
@@ -43,7 +44,7 @@ pub(crate) fn raw_type(dtype: hip::DType) -> hip::DType {
     }
 }
 
-/// The dtypes whose indices the kernels read as they are.
+/// Whether kernels read indices of this dtype without a conversion.
 pub(crate) fn is_index(dtype: DType) -> bool {
     matches!(dtype, DType::I32 | DType::I64)
 }

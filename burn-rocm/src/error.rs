@@ -12,10 +12,10 @@ thread_local! {
 /// Takes the error of this thread's last op that panicked, or of its last read or sync that failed;
 /// the next call returns `None`.
 ///
-/// Burn's op methods return no `Result`: an op that fails panics with the error's text, before it
+/// Burn's op methods return no `Result`. An op that fails panics with the error's text before it
 /// has changed any tensor. After a `catch_unwind` this function gives the typed error, and the next
-/// op works. Reads and `sync` return Burn's error, which only holds the text (`into_data` panics
-/// with it); this function gives the typed error here too.
+/// op works. Reads and `sync` return Burn's error, which holds the text only (`into_data` panics
+/// with it). After these, too, this function gives the typed error.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -31,7 +31,7 @@ pub fn take_last_error() -> Option<Error> {
     LAST.with(|last| last.borrow_mut().take())
 }
 
-/// Ends an op as Burn's op methods do: keeps `error` for [`take_last_error`] and panics with its text.
+/// Keeps `error` for [`take_last_error`] and panics with its text, as Burn's op methods do.
 #[cold]
 #[track_caller]
 pub fn raise(error: Error) -> ! {
@@ -40,9 +40,9 @@ pub fn raise(error: Error) -> ! {
     panic!("{text}")
 }
 
-/// What the trait methods call on an op's result.
+/// How the trait methods unwrap an op's result.
 pub(crate) trait OrRaise<T> {
-    /// The value, or the op's panic.
+    /// The value; an error ends in [`raise`].
     fn or_raise(self) -> T;
 }
 
@@ -56,12 +56,12 @@ impl<T> OrRaise<T> for hip::Result<T> {
     }
 }
 
-/// The error of an op that nothing here computes yet.
+/// `Unsupported`: this backend has no implementation of the op for `dtype`.
 pub(crate) fn unsupported<T>(op: &'static str, dtype: impl core::fmt::Display) -> hip::Result<T> {
     Err(Error::Unsupported { op, dtype: dtype.to_string() })
 }
 
-/// The error of a bad input.
+/// `Invalid`: the input is not what the op expects.
 pub(crate) fn invalid<T>(
     op: &'static str,
     expected: impl Into<String>,

@@ -1,7 +1,8 @@
-//! Ops beyond Burn's traits, each a few launches at most. The modules of the crate `burn-rocm-nn` are made of them.
+//! Ops beyond Burn's traits, each at most a few launches. The modules of the crate `burn-rocm-nn`
+//! call them.
 //!
-//! All take tensors in any layout and return contiguous ones, except [`attention`], whose results have the layout of
-//! its operands.
+//! Operands may have any layout. Most results are contiguous; the results of [`attention`] and of
+//! some element-wise ops follow the layout of their operands.
 
 pub use crate::ops::activation::{
     Act, add_act, add_act_backward, bias_act, bias_act_backward, bias_add, bias_add_backward, mul_add,

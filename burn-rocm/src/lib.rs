@@ -1,5 +1,5 @@
-//! A [Burn](https://burn.dev) backend for AMD GPUs: matrix products on rocBLAS, convolution and pooling on MIOpen,
-//! everything else on HIP kernels compiled for the GPU found.
+//! A [Burn](https://burn.dev) backend for AMD GPUs. Matrix products run on rocBLAS, convolution and
+//! pooling on MIOpen, and everything else on HIP kernels that hipRTC compiles for the GPU.
 //!
 //! ```
 //! use burn::tensor::Tensor;
@@ -12,38 +12,39 @@
 //! assert_eq!(product.into_data().as_slice::<f32>().unwrap(), [3.0; 4]);
 //! ```
 //!
-//! [`Config`] has the settings, [`RocmDevice`] the devices and their memory. [`provider()`] is the provider that
-//! serves, and [`code_cache`] has the compiled kernels.
+//! [`Config`] has the settings, and [`RocmDevice`] the devices and their memory. [`provider()`] is
+//! the provider in use, and [`code_cache`] manages the compiled kernels.
 //!
-//! Not computed: quantised values of E5M2, E4M3 and E2M1, and those packed along another dim than the last. They raise
-//! [`RocmError::Unsupported`] with the method's name.
+//! Quantised values of the types E5M2, E4M3 and E2M1, and quantised values packed along another dim
+//! than the last, are not supported. They raise [`RocmError::Unsupported`] with the method's name.
 //!
-//! Only the kernel sees an index out of range or an integer division by zero in a tensor. It then
-//! touches no memory for that element and gives 0. The op's result is faulty, and so is what is
-//! computed from it: each read of either fails with the op's name, in every thread
-//! ([`read_with_fault`] gives the elements too). Reads of other tensors don't fail.
+//! Only a kernel sees that an index in a tensor is out of range or that an integer is divided by
+//! zero. It then accesses no memory for that element and gives 0. The op's result is faulty, and so
+//! is everything that is computed from it: each read of these fails with the op's name, in every
+//! thread ([`read_with_fault`] gives the elements too). Reads of other tensors don't fail.
 //! [`Backend::sync`](burn_backend::Backend::sync) reports once each fault that no read has
-//! reported. `bool_argwhere` is the only op that waits for the device: it must read the size of its
-//! result.
+//! reported. `bool_argwhere` is the only op that waits for the device, because it must read the
+//! size of its result.
 //!
 //! Default dtypes belong to a device, not to a backend type: see [`Rocm`].
 //!
 //! # Where Burn leaves the answer open
 //!
-//! - *Scalars.* Comparisons and remainders take a scalar as an element of the tensor's dtype:
-//!   rounded, or for integers wrapped. `x.equal_elem(0.1)` of f16 finds the f16 nearest to 0.1, as
+//! - *Scalars.* Comparisons and remainders first convert a scalar to the tensor's dtype: floats
+//!   round, integers wrap. So `x.equal_elem(0.1)` of f16 finds the f16 nearest to 0.1, as
 //!   `x.equal(full(0.1))` and burn-flex do. Arithmetic in f16 and bf16 takes a scalar in f32, so
 //!   `x / 70000` of f16 stays finite; burn-flex rounds the scalar to the dtype first.
-//! - *`clamp`* ignores a NaN bound. Burn's definition does so too (masks of what is lower or
-//!   greater than the bound), and so do burn-ndarray and burn-flex's `clamp_min` and `clamp_max`;
-//!   burn-flex's `clamp` panics, libtorch's gives NaN. NaN elements stay. If the bounds are in the
-//!   wrong order, the upper one counts. An integer bound past the dtype's end becomes that end.
+//! - *`clamp`* ignores a NaN bound. So does Burn's definition, by masks of the elements below and
+//!   above the bounds, and so do burn-ndarray and burn-flex's `clamp_min` and `clamp_max`.
+//!   burn-flex's `clamp` panics, and libtorch's gives NaN. NaN elements stay NaN. If the lower
+//!   bound exceeds the upper one, the upper one counts. An integer bound outside the dtype's range
+//!   becomes the nearer end of that range.
 //! - *`mean_dim`* along an axis without elements is [`RocmError::Invalid`]; burn-flex and
-//!   burn-ndarray panic too. Burn computes `var` and its kin from it, and would turn a NaN mean
-//!   into a variance of 0. `mean` of no elements is NaN, as burn-flex has it.
-//! - *`Distribution::Uniform`* over a range wider than the dtype's draws from the part that the
-//!   dtype's finite numbers cover; bounds that are not finite are [`RocmError::Invalid`]. Burn's
-//!   CPU backends panic for both.
+//!   burn-ndarray panic too. Burn computes `var` and related ops from `mean_dim`, and would turn a
+//!   NaN mean into a variance of 0. `mean` of no elements is NaN, as in burn-flex.
+//! - *`Distribution::Uniform`* over a range wider than the dtype's draws from the finite numbers of
+//!   the dtype. Bounds that are not finite are [`RocmError::Invalid`]. Burn's CPU backends panic
+//!   for both.
 
 // Some ops are asked for by the other version of Burn alone, whose build finds what nothing asks for.
 #![allow(dead_code)]

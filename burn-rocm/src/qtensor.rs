@@ -9,30 +9,30 @@ use crate::error::{invalid, unsupported};
 use crate::layout::Layout;
 use crate::tensor::RocmTensor;
 
-/// A quantised tensor: a view of packed values, and the scales of their blocks.
+/// A quantised tensor: a view of packed values, and the scales of the values' blocks.
 ///
-/// The values lie in row-major order as `Format` says, and a block is so many of them that follow on each other
-/// there, whatever the view makes of them: that is how `burn-flex` and Burn's own calibration read a block of
-/// several dims, too.
+/// The values are stored in row-major order, packed as `Format` says. A block is a run of
+/// consecutive stored values, whatever the view. `burn-flex` and Burn's own calibration read a
+/// block of several dims in the same way.
 #[derive(Clone, Debug)]
 pub struct RocmQTensor {
-    /// The storage, byte by byte, from its buffer's start.
+    /// The stored bytes, from the buffer's start.
     values: RocmTensor,
-    /// The view, in values: offset 0 is the storage's first.
+    /// The view. It counts values, and offset 0 is the first stored value.
     layout: Layout,
-    /// f32 whatever the scheme's parameter type is, as in Burn's data of quantised tensors; rounded to that type
-    /// when they are made.
+    /// Always f32, as in Burn's data of quantised tensors. They are rounded to the scheme's
+    /// parameter type when they are made.
     scales: RocmTensor,
     scheme: QuantScheme,
     format: Format,
 }
 
 impl RocmQTensor {
-    /// Values stored for `shape` with their scales.
+    /// A tensor of `shape` from stored values and their scales.
     ///
     /// # Errors
-    /// `Invalid` where there are fewer bytes or scales than the shape and the scheme need; every kernel launch
-    /// rests on this check.
+    /// `Invalid` if there are fewer bytes or scales than the shape and the scheme need. Every
+    /// kernel launch relies on this check.
     pub(crate) fn new(
         op: &'static str,
         values: RocmTensor,
@@ -50,23 +50,23 @@ impl RocmQTensor {
         Ok(Self { values, layout, scales, scheme, format })
     }
 
-    /// The same values under another layout made from this one's.
+    /// The same values under another layout, which was derived from this tensor's.
     pub(crate) fn view(self, layout: Layout) -> Self {
         Self { layout, ..self }
     }
 
-    /// The same values and scales, held elsewhere.
+    /// The same tensor with a copy of its values and scales.
     pub(crate) fn with_storage(self, values: RocmTensor, scales: RocmTensor) -> Self {
         debug_assert_eq!((values.len(), scales.len()), (self.values.len(), self.scales.len()));
         Self { values, scales, ..self }
     }
 
-    /// The scheme, without Burn's trait in scope.
+    /// The scheme, for callers without Burn's trait in scope.
     pub(crate) fn scheme_of(&self) -> &QuantScheme {
         &self.scheme
     }
 
-    /// The storage.
+    /// The stored bytes.
     pub(crate) fn values(&self) -> &RocmTensor {
         &self.values
     }
@@ -91,7 +91,7 @@ impl RocmQTensor {
         self.layout.len()
     }
 
-    /// Whether there is no element.
+    /// Whether the tensor has no elements.
     pub fn is_empty(&self) -> bool {
         self.layout.is_empty()
     }
@@ -106,16 +106,17 @@ impl RocmQTensor {
     }
 }
 
-/// What the kernels know of a scheme.
+/// A scheme as the kernels take it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Format {
-    /// Of a value as stored: natively a byte each, packed as many as it needs.
+    /// The bits of a stored value: 8 in native storage, as few as the value needs in packed
+    /// storage.
     pub(crate) bits: usize,
-    /// Values that share a scale; `None` where all do.
+    /// The number of values that share a scale; `None` if all values do.
     pub(crate) block: Option<usize>,
-    /// The least and the greatest value.
+    /// The smallest and the largest value.
     pub(crate) range: (f32, f32),
-    /// The scales' precision as `quantize.hip` numbers it.
+    /// The scales' precision, numbered as in `quantize.hip`.
     pub(crate) param: u32,
 }
 
@@ -123,8 +124,8 @@ impl Format {
     /// The format of a scheme.
     ///
     /// # Errors
-    /// `Unsupported` for floats as values, for Burn's own data format knows none, and for what is packed along
-    /// another dim than the last.
+    /// `Unsupported` for float values, which Burn's own data format can't hold, and for values
+    /// packed along another dim than the last.
     pub(crate) fn of(op: &'static str, scheme: &QuantScheme) -> hip::Result<Self> {
         let bits = match scheme.value {
             QuantValue::Q8F | QuantValue::Q8S => 8,
@@ -150,7 +151,7 @@ impl Format {
         32 / self.bits
     }
 
-    /// The bytes of `count` values: whole words of values that are smaller than a byte.
+    /// The bytes of `count` values. Values of less than 8 bits fill whole words.
     pub(crate) fn bytes(&self, count: usize) -> usize {
         if self.bits == 8 { count } else { count.div_ceil(self.per_word()) * 4 }
     }
@@ -158,7 +159,7 @@ impl Format {
     /// The number of scales of a tensor.
     ///
     /// # Errors
-    /// `Invalid` where the elements don't make whole blocks.
+    /// `Invalid` if the elements do not fill whole blocks.
     pub(crate) fn scales(&self, op: &'static str, dims: &[usize]) -> hip::Result<usize> {
         let Some(block) = self.block else { return Ok(1) };
         let count: usize = dims.iter().product();

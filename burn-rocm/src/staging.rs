@@ -1,4 +1,4 @@
-//! Data on its way to a device, in pinned memory: what `Backend::staging` makes of it.
+//! Data in pinned memory on its way to a device: the implementation of `Backend::staging`.
 
 use core::mem::MaybeUninit;
 use std::sync::Arc;
@@ -13,33 +13,34 @@ use crate::burn;
 pub(crate) struct Pinned(HostBuffer);
 
 impl Pinned {
-    /// A page's.
+    /// The alignment of a page.
     pub(crate) const ALIGNMENT: usize = 4096;
 
     /// The bytes.
     ///
     /// # Safety
-    /// The caller writes nothing uninitialised.
+    /// The caller writes no uninitialised byte.
     pub(crate) unsafe fn uninit_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         let bytes = self.0.bytes_mut();
-        // SAFETY: the same bytes under a type that asks for less; the caller writes nothing
-        // uninitialised.
+        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`. The caller promises to write no
+        // uninitialised byte.
         unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len()) }
     }
 
     /// The bytes.
     pub(crate) fn uninit(&self) -> &[MaybeUninit<u8>] {
         let bytes = self.0.bytes();
-        // SAFETY: the same bytes under a type that asks for less.
+        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`.
         unsafe { core::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
     }
 }
 
-/// Data of fewer bytes gains nothing: it is copied into a pinned page with others anyway.
+/// Data of more bytes than this moves to pinned memory. A smaller upload is copied into a shared
+/// pinned page anyway.
 const LEAST: usize = 64 << 10;
 
-/// Moves the data into pinned memory, from which the device copies by itself. Data stays where it is if there is
-/// too little.
+/// Moves the data into pinned memory, from which the device copies without the host. Data of at
+/// most [`LEAST`] bytes stays where it is, and so does all data when pinned memory runs out.
 pub(crate) fn pin(device: &Arc<Device>, data: &mut TensorData) {
     let bytes = burn::bytes(data);
     let length = bytes.len();
@@ -54,12 +55,12 @@ pub(crate) fn pin(device: &Arc<Device>, data: &mut TensorData) {
     }
 }
 
-/// Uploads bytes that lie in this device's pinned memory from there; others come back.
+/// Uploads bytes that lie in this device's pinned memory; gives other bytes back as `Err`.
 pub(crate) fn upload(device: &Arc<Device>, bytes: Bytes) -> Result<hip::Result<Buffer>, Bytes> {
     if bytes.property() != AllocationProperty::Pinned || !device.is_host_buffer(&bytes) {
         return Err(bytes);
     }
-    // SAFETY: the bytes are a `HostBuffer`'s, whose memory stays until it is dropped; nobody else
-    // has them.
+    // SAFETY: the bytes lie in a `HostBuffer`, which keeps its memory until it is dropped, and
+    // nobody else holds them.
     Ok(unsafe { device.upload_owned(bytes) })
 }

@@ -10,7 +10,7 @@ use crate::dtype::kernel_type;
 use crate::error::invalid;
 use crate::layout::{Layout, broadcast_shape};
 
-/// A view of a device buffer: its elements' type and how they lie in it.
+/// A view of a device buffer: the elements' dtype and their layout in the buffer.
 #[derive(Clone)]
 pub struct RocmTensor {
     buffer: Arc<Buffer>,
@@ -18,8 +18,8 @@ pub struct RocmTensor {
     dtype: DType,
 }
 
-// An op that fails raises before it has touched a tensor, and the device behind the buffer keeps
-// its state behind locks that a panic elsewhere does not break.
+// An op that fails panics before it has changed a tensor. The device keeps its state behind locks
+// that stay usable after a panic.
 impl core::panic::UnwindSafe for RocmTensor {}
 impl core::panic::RefUnwindSafe for RocmTensor {}
 
@@ -37,8 +37,8 @@ impl RocmTensor {
     /// A tensor over all of `buffer`.
     ///
     /// # Errors
-    /// `Invalid` where the buffer is smaller than the shape; every kernel launch rests on this check, because
-    /// views keep to the elements of the layout they come from.
+    /// `Invalid` if the buffer is smaller than the shape. Every kernel launch relies on this check,
+    /// because a view has only elements of the layout that it was derived from.
     pub(crate) fn new(buffer: Buffer, shape: Shape, dtype: DType) -> hip::Result<Self> {
         let layout = Layout::contiguous(shape);
         let bytes = layout.len() * dtype.size();
@@ -52,10 +52,10 @@ impl RocmTensor {
         Ok(Self { buffer: Arc::new(buffer), layout, dtype })
     }
 
-    /// A new tensor whose elements are whatever the memory holds.
+    /// A new tensor with uninitialised elements.
     ///
     /// # Errors
-    /// The allocation's; `OutOfMemory` too for a shape whose byte count overflows.
+    /// Those of the allocation; `OutOfMemory` also if the shape's byte count overflows.
     pub(crate) fn empty(device: &Arc<Device>, shape: impl Into<Shape>, dtype: DType) -> hip::Result<Self> {
         let shape = shape.into();
         let size = kernel_type(dtype)?.size();
@@ -69,12 +69,12 @@ impl RocmTensor {
         Self::new(buffer, shape, dtype)
     }
 
-    /// A new packed tensor of this one's shape and dtype, on its device.
+    /// A new packed tensor of this tensor's shape and dtype, on its device.
     pub(crate) fn empty_like(&self) -> hip::Result<Self> {
         Self::empty(self.hip_device(), self.layout.shape().clone(), self.dtype)
     }
 
-    /// The same buffer under another layout made from this one's.
+    /// The same buffer under another layout, which was derived from this tensor's.
     pub(crate) fn view(self, layout: Layout) -> Self {
         debug_assert!(match (layout.span(), self.layout.len()) {
             (Some((_, last)), _) => (last + 1) * self.dtype.size() <= self.buffer.len(),
@@ -83,7 +83,7 @@ impl RocmTensor {
         Self { layout, ..self }
     }
 
-    /// The same elements under another dtype of the same size and meaning of bits.
+    /// The same elements under another dtype, in which the bits have the same meaning.
     pub(crate) fn reinterpret(self, dtype: DType) -> Self {
         debug_assert_eq!(dtype.size(), self.dtype.size());
         Self { dtype, ..self }
@@ -109,17 +109,17 @@ impl RocmTensor {
         self.layout.len()
     }
 
-    /// Whether there is no element.
+    /// Whether the tensor has no elements.
     pub fn is_empty(&self) -> bool {
         self.layout.is_empty()
     }
 
-    /// The kernels' name for the dtype.
+    /// The kernels' type for the dtype.
     pub(crate) fn kernel_type(&self) -> hip::Result<hip::DType> {
         kernel_type(self.dtype)
     }
 
-    /// The dtype, without Burn's trait in scope.
+    /// The dtype, for callers without Burn's trait in scope.
     pub(crate) fn dtype_of(&self) -> DType {
         self.dtype
     }
@@ -129,8 +129,8 @@ impl RocmTensor {
         self.dtype.size()
     }
 
-    /// The bytes between the buffer's start and the first element; 0 where there is none, since a slice of nothing may
-    /// begin past the buffer's end.
+    /// The byte offset of the first element in the buffer. 0 for a tensor without elements, because
+    /// an empty slice may begin beyond the buffer's end.
     pub(crate) fn byte_offset(&self) -> usize {
         if self.layout.shape().contains(&0) { 0 } else { self.layout.offset() * self.dtype.size() }
     }
@@ -140,7 +140,7 @@ impl RocmTensor {
         self.buffer.device()
     }
 
-    /// The device that holds the buffer, as Burn names it.
+    /// The device that holds the buffer, as Burn's device.
     pub fn device(&self) -> RocmDevice {
         RocmDevice::new(self.buffer.device().info().index)
     }
@@ -150,8 +150,8 @@ impl RocmTensor {
         self.layout.is_contiguous()
     }
 
-    /// Whether this value is the buffer's one owner and its elements lie in row-major order: then the result of
-    /// an element-wise op may take their place.
+    /// Whether this value is the buffer's only owner and its elements are contiguous. The result of
+    /// an element-wise op may then overwrite them.
     pub(crate) fn can_overwrite(&mut self) -> bool {
         self.layout.is_contiguous() && self.is_sole_holder()
     }
@@ -167,10 +167,10 @@ impl RocmTensor {
     }
 }
 
-/// The one device of several operands.
+/// The device of all operands.
 ///
 /// # Errors
-/// `Invalid` where they are on different devices.
+/// `Invalid` if they are on different devices.
 pub(crate) fn one_device<'a>(op: &'static str, operands: &[&'a RocmTensor]) -> hip::Result<&'a Arc<Device>> {
     let device = operands[0].hip_device();
     for other in &operands[1..] {
@@ -188,7 +188,7 @@ pub(crate) fn one_device<'a>(op: &'static str, operands: &[&'a RocmTensor]) -> h
 /// The shape to which operands broadcast.
 ///
 /// # Errors
-/// `Invalid` with the shapes and the first operand's dtype where they do not.
+/// `Invalid`, with the shapes and the first operand's dtype, if they do not broadcast.
 pub(crate) fn one_shape(op: &'static str, operands: &[&RocmTensor]) -> hip::Result<Shape> {
     let mut shape = operands[0].layout.shape().clone();
     for other in &operands[1..] {
@@ -204,10 +204,10 @@ pub(crate) fn one_shape(op: &'static str, operands: &[&RocmTensor]) -> hip::Resu
     Ok(shape)
 }
 
-/// One dtype of several operands.
+/// The dtype of all operands.
 ///
 /// # Errors
-/// `Invalid` where they differ.
+/// `Invalid` if they differ.
 pub(crate) fn one_dtype(op: &'static str, operands: &[&RocmTensor]) -> hip::Result<DType> {
     let dtype = operands[0].dtype;
     for other in &operands[1..] {
@@ -218,10 +218,10 @@ pub(crate) fn one_dtype(op: &'static str, operands: &[&RocmTensor]) -> hip::Resu
     Ok(dtype)
 }
 
-/// That a gradient is where `x` is, and of its dtype and shape.
+/// Checks that a gradient has `x`'s device, dtype and shape.
 ///
 /// # Errors
-/// `Invalid` where they differ.
+/// `Invalid` if they differ.
 pub(crate) fn check_gradient(op: &'static str, x: &RocmTensor, grad: &RocmTensor) -> hip::Result<()> {
     one_device(op, &[x, grad])?;
     one_dtype(op, &[x, grad])?;
@@ -231,22 +231,22 @@ pub(crate) fn check_gradient(op: &'static str, x: &RocmTensor, grad: &RocmTensor
     }
 }
 
-/// The kernels' name for the dtype of `x`, a float's.
+/// The kernels' type for the dtype of `x`. Checks that it is a float type.
 ///
 /// # Errors
-/// `Invalid` for all others.
+/// `Invalid` for other types.
 pub(crate) fn float_type(op: &'static str, x: &RocmTensor) -> hip::Result<hip::DType> {
     let ty = x.kernel_type()?;
     match ty.is_float() {
         true => Ok(ty),
-        false => invalid(op, "scores of a float type", x.dtype_of().name()),
+        false => invalid(op, "a tensor of a float type", x.dtype_of().name()),
     }
 }
 
-/// An axis that the operand has.
+/// Checks that the tensor has the axis.
 ///
 /// # Errors
-/// `Invalid` past its rank.
+/// `Invalid` for an axis beyond the rank.
 pub(crate) fn check_axis(op: &'static str, tensor: &RocmTensor, axis: usize) -> hip::Result<()> {
     if axis >= tensor.layout.rank() {
         return invalid(op, format!("an axis below {}", tensor.layout.rank()), format!("{axis}"));

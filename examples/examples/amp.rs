@@ -1,6 +1,7 @@
-//! Mixed precision and gradient checkpointing: a convolutional network and a small transformer classify drawn
-//! digits, trained in f32, and in f16 and bf16 with f32 master weights, each with and without checkpointing;
-//! accuracy, peak memory and time of each.
+//! Mixed precision and gradient checkpointing: a convolutional network and a small transformer
+//! classify drawn digits, trained in f32, and in f16 and bf16 with f32 master weights. Prints
+//! accuracy, peak memory and time of each run. With `--checkpointing` each run is repeated with
+//! gradient checkpointing.
 //!
 //! ```text
 //! cargo run --release --example amp -- --model cnn --steps 400
@@ -35,10 +36,11 @@ struct Arguments {
     /// Decides the weights at the start and the order of the images.
     #[arg(long, default_value_t = 42)]
     seed: u64,
-    /// Points of accuracy by which a half may stay behind f32, before this ends with status 1.
+    /// Points of accuracy by which f16 or bf16 may stay below f32. Beyond that the program ends
+    /// with status 1.
     #[arg(long, default_value_t = 0.5)]
     within: f64,
-    /// Every run with gradient checkpointing too.
+    /// Repeat every run with gradient checkpointing.
     #[arg(long)]
     checkpointing: bool,
 }
@@ -82,7 +84,7 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("a half stayed more than {} points behind f32", arguments.within);
+            eprintln!("f16 or bf16 stayed more than {} points below f32", arguments.within);
             ExitCode::FAILURE
         }
         Err(error) => {

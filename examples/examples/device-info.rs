@@ -1,5 +1,5 @@
-//! What this machine has for burn-rocm, provider by provider, and why one was passed over. Made to be pasted
-//! into a bug report; also works where the ROCm installation does not.
+//! Shows what this machine offers burn-rocm, provider by provider, and why a provider was passed
+//! over. Paste its output into bug reports. It also works if the ROCm installation is broken.
 //!
 //! ```text
 //! cargo run --release --example device-info
@@ -18,7 +18,8 @@ use burn_rocm::{Rocm, RocmDevice, RocmError};
 use burn_rocm_examples::machine;
 use clap::Parser;
 
-/// Tells what this machine has for burn-rocm, provider by provider, and why one was passed over.
+/// Shows what this machine offers burn-rocm, provider by provider, and why a provider was passed
+/// over.
 #[derive(Debug, Parser)]
 #[command(name = "device-info")]
 struct Arguments {
@@ -30,8 +31,8 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     println!("burn-rocm {}, {}\n", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
-    // Files and environment first: were a broken library to end the process when it is loaded,
-    // these would have been told.
+    // Files and environment come first, so that they are printed even if a broken library ends the
+    // process.
     let root = Path::new("/");
     println!("{}", machine::system(root));
     println!("{}", machine::kernel_driver(root));
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
                 println!("  passed over {kind}: {}", short(&why));
             }
             let devices = 0..provider.device_count();
-            // Every device is checked, also after one that fails.
+            // Checks every device, also after one fails.
             if !arguments.check || devices.filter(|&index| !check(index)).count() == 0 {
                 ExitCode::SUCCESS
             } else {
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error without the places that were looked at: the survey has told those.
+/// The error without the list of places that were searched, which the report above contains.
 fn short(error: &RocmError) -> String {
     match error {
         RocmError::NotAvailable { reason, .. } => reason.clone(),
@@ -75,7 +76,7 @@ fn short(error: &RocmError) -> String {
     }
 }
 
-/// Computes something small with each part that training needs, and says what came of it.
+/// Computes something small with each part that training needs, and prints the result.
 fn check(index: usize) -> bool {
     let device = RocmDevice::new(index);
     let ones = |rows: usize, columns: usize| Tensor::<Rocm, 2>::ones([rows, columns], &device);

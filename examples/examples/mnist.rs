@@ -23,8 +23,8 @@ use clap::{Parser, ValueEnum};
 
 type Backend = Autodiff<Rocm>;
 
-/// Trains a classifier of handwritten digits on an AMD GPU (or another provider), saves it, loads it
-/// again and classifies.
+/// Trains a classifier of handwritten digits on an AMD GPU (or another provider), saves it, loads
+/// it again and classifies.
 #[derive(Debug, Parser)]
 #[command(name = "mnist")]
 struct Arguments {
@@ -49,8 +49,8 @@ struct Arguments {
     /// The device to train on: `rocm`, `rocm:1` or `1` for the second one.
     #[arg(long, default_value = "rocm", value_parser = device)]
     device: RocmDevice,
-    /// The provider of the device. `auto` takes the first that has one. [default: BURN_ROCM_PROVIDER, or else
-    /// auto]
+    /// The provider of the device. `auto` takes the first that has one. [default:
+    /// BURN_ROCM_PROVIDER, or else auto]
     #[arg(long, value_enum)]
     provider: Option<Provider>,
     /// The images. Without it: MNIST if it is cached or can be downloaded, else drawn digits.
@@ -97,7 +97,7 @@ fn learning_rate(text: &str) -> Result<f64, String> {
 }
 
 fn device(text: &str) -> Result<RocmDevice, String> {
-    // A bare number is a short form.
+    // A bare number is short for `rocm:NUMBER`.
     let name = if text.parse::<usize>().is_ok() { format!("rocm:{text}") } else { text.to_owned() };
     name.parse().map_err(|error: RocmError| error.to_string())
 }
@@ -161,7 +161,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn StdError>> {
     let right = guesses.iter().enumerate().filter(|(index, guess)| guess.digit == data.test.label(*index));
     let accuracy = right.count() as f32 / data.test.len() as f32;
     let saved = history.test.last().map_or(0.0, |reading| reading.accuracy);
-    // One image in a thousand: the device may sum in another order.
+    // One image in a thousand may differ, because the device may sum in another order.
     if (accuracy - saved).abs() > 1e-3 {
         return Err(Error::Reloaded { saved, loaded: accuracy }.into());
     }
@@ -173,7 +173,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn StdError>> {
     Ok(())
 }
 
-/// Chooses the provider and opens the device, and says what it is: errors show before any work is done.
+/// Chooses the provider, opens the device and prints its name. So errors appear before any work is
+/// done.
 fn open(provider: Option<Provider>, device: &RocmDevice) -> Result<(), RocmError> {
     if let Some(provider) = provider {
         burn_rocm::select_provider(match provider {

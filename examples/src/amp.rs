@@ -1,5 +1,5 @@
-//! Mixed precision: two classifiers of drawn digits whose parameters may be f16 or bf16, and their training with
-//! f32 master weights.
+//! Mixed precision: two classifiers of drawn digits whose parameters may be f16 or bf16, and
+//! training with f32 master weights.
 
 use std::time::Instant;
 
@@ -29,7 +29,8 @@ pub enum Kind {
     Transformer,
 }
 
-/// A classifier whose parameters may be f16 or bf16, as its activations are then; its scores are f32.
+/// A classifier whose parameters, and with them the activations, may be f16 or bf16. Its scores are
+/// f32.
 #[derive(Module, Debug)]
 struct Classifier<B: Backend> {
     convs: Vec<Conv2d<B>>,
@@ -76,7 +77,7 @@ impl<B: Backend> Classifier<B> {
             _ => {
                 let blocks = self.convs.iter().zip(&self.norms);
                 let x = blocks.fold(images.unsqueeze_dim(1), |x: Tensor<B, 4>, (conv, norm)| {
-                    // Its parameters and statistics are f32 all the same.
+                    // The norm's parameters and statistics are f32 in every precision.
                     self.pool.forward(relu(norm.forward(conv.forward(x))))
                 });
                 x.flatten(1, 3)
@@ -101,31 +102,31 @@ pub struct Options {
     pub steps: usize,
     /// Images in one step.
     pub batch_size: usize,
-    /// Learning rate of the first step. It falls to 0 in a line, so that what a run ends with is not the chance of
-    /// its last steps.
+    /// Learning rate of the first step. It falls linearly to 0, so that the final accuracy does not
+    /// depend on the chance of the last steps.
     pub lr: f64,
     /// Decides the weights at the start and the order of the images.
     pub seed: u64,
 }
 
-/// How a run went.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// On held-out images, in percent.
+    /// Accuracy on held-out images, in percent.
     pub accuracy: f64,
     /// The most memory that tensors had at once in a step after the second, in MiB.
     pub peak: f64,
-    /// Of the steps, in seconds.
+    /// The duration of the steps, in seconds.
     pub seconds: f64,
-    /// Steps whose gradients overflowed.
+    /// The number of steps skipped because gradients overflowed.
     pub skipped: usize,
 }
 
-/// Trains a new model, in f32, or in a half with f32 master weights and, in f16, the loss scaled; and evaluates it
-/// in f32.
+/// Trains a new model: in f32, or in f16 or bf16 with f32 master weights (in f16 with a scaled
+/// loss). Evaluates it in f32.
 ///
 /// # Errors
-/// What the device reports.
+/// An error that the device reports.
 pub fn train<B>(
     kind: Kind,
     half: Option<FloatDType>,
@@ -137,8 +138,8 @@ where
 {
     let device = RocmDevice::default();
     B::seed(&device, options.seed);
-    // A copy draws the parameters in their order, where a forward pass would in its own: every
-    // precision starts with the same.
+    // Making a copy initialises the parameters in a fixed order; a forward pass would initialise
+    // them in its own. So every precision starts from the same values.
     let mut model = Precision::new(FloatDType::F32).convert(&Classifier::<B>::new(kind, &device));
     let loss = CrossEntropyLossConfig::new().init::<B>(&device);
     let mut optimizer = AdamConfig::new().init();
@@ -147,7 +148,8 @@ where
     let indices: Vec<usize> = orders.take(options.steps * options.batch_size).collect();
     let mut seconds = 0.0;
     for (step, indices) in indices.chunks(options.batch_size).enumerate() {
-        // The first steps choose algorithms, and make the optimizer's states.
+        // The first steps choose algorithms and make the optimizer's states, so they are not
+        // measured.
         if step == 2 {
             B::sync(&device)?;
             device.reset_peak_memory()?;

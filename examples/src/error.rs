@@ -1,4 +1,4 @@
-//! What can go wrong in an example, for the user to read.
+//! The errors of the examples, with texts for the user.
 
 use std::path::PathBuf;
 
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A data set cannot be had.
+    /// A data set is not available.
     #[error("{name} is not available: {reason}")]
     Data {
         /// The data set.
         name: &'static str,
-        /// What was missing, and where it was looked for.
+        /// What is missing, and where it was searched.
         reason: String,
     },
-    /// Training ran into a loss that is no number.
+    /// The loss is no longer finite.
     #[error("the loss is {loss} at step {step}: training has diverged; try a lower --lr than {lr}")]
     Diverged {
         /// Steps done.
@@ -32,10 +32,10 @@ pub enum Error {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error text.
         reason: String,
     },
-    /// The same model classified differently after it was saved and loaded.
+    /// The model classifies differently after it was saved and loaded.
     #[error("the loaded model has test accuracy {loaded:.4}, the saved one {saved:.4}")]
     Reloaded {
         /// Accuracy before saving.
@@ -46,7 +46,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Names the file that `reason` is about.
+    /// An [`Error::File`] for `path`.
     pub fn file(path: impl Into<PathBuf>, reason: impl std::fmt::Display) -> Self {
         Self::File { path: path.into(), reason: reason.to_string() }
     }

@@ -1,5 +1,5 @@
-//! Facts about the machine that decide whether AMD's libraries can work: from files and the environment alone,
-//! so they can be told even where every library is broken.
+//! Facts that decide whether AMD's libraries can work on this machine. They come from files and the
+//! environment only, so they can be reported even if every library is broken.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -7,10 +7,10 @@ use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Environment variables that matter begin with one of these.
+/// The prefixes of environment variables that matter.
 const PREFIXES: [&str; 9] =
     ["BURN_ROCM_", "ROCM_", "HIP_", "HSA_", "ROCR_", "ROCBLAS_", "MIOPEN_", "AMD_", "CUDA_"];
-/// Others that matter, by name.
+/// Further environment variables that matter.
 const NAMES: [&str; 5] =
     ["GPU_DEVICE_ORDINAL", "GPU_MAX_HW_QUEUES", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_CACHE_HOME"];
 
@@ -42,7 +42,7 @@ impl std::fmt::Display for Section {
     }
 }
 
-/// The operating system, the processor and the user. `root` is `/`, or a test's imitation of it.
+/// The operating system, the processor and the user. `root` is `/`, or a test's substitute for it.
 pub fn system(root: &Path) -> Section {
     let mut section = Section::new("system");
     let release = text(root, "etc/os-release");
@@ -65,7 +65,7 @@ pub fn system(root: &Path) -> Section {
     section
 }
 
-/// The kernel's side of an AMD GPU: driver, device files and the GPUs that it lists.
+/// The kernel driver's view of AMD GPUs: the driver, device files, and the GPUs that it lists.
 pub fn kernel_driver(root: &Path) -> Section {
     let mut section = Section::new("AMD's kernel driver");
     let version = text(root, "sys/module/amdgpu/version");
@@ -86,7 +86,7 @@ pub fn kernel_driver(root: &Path) -> Section {
             let line = properties.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
         };
-        // Processors are nodes too, without an architecture.
+        // CPUs are nodes too, but have no architecture.
         let target = property("gfx_target_version");
         if target > 0 {
             let name = text(root, &format!("{folder}/name"));
@@ -98,12 +98,13 @@ pub fn kernel_driver(root: &Path) -> Section {
     section
 }
 
-/// The kernel writes gfx90a as 90010 and gfx1030 as 100300: major, minor and step of two digits each.
+/// The kernel writes gfx90a as 90010 and gfx1030 as 100300: major, minor and step of two digits
+/// each.
 fn gfx(version: u64) -> String {
     format!("gfx{}{:x}{:x}", version / 10_000, version / 100 % 100, version % 100)
 }
 
-/// The environment variables that matter, among `variables`.
+/// Those of `variables` that matter.
 pub fn environment<N: AsRef<OsStr>>(variables: impl IntoIterator<Item = (N, N)>) -> Section {
     let mut section = Section::new("environment");
     for (name, value) in variables {
@@ -149,7 +150,7 @@ pub fn cache(directory: Option<&Path>) -> Section {
     section
 }
 
-/// Whether a device file can be used, and whose it is.
+/// Whether the user can open a device file, and its owner.
 fn device_file(root: &Path, path: &Path) -> String {
     use std::os::unix::fs::MetadataExt;
     let Ok(file) = fs::metadata(path) else { return "does not exist".to_owned() };
@@ -179,14 +180,14 @@ fn groups(status: &str) -> Vec<u32> {
         let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
         line.split_whitespace().filter_map(|number| number.parse().ok()).take(most).collect()
     };
-    // "Gid:" has the real group first, then the effective and two more.
+    // "Gid:" lists the real group first, then the effective group and two more.
     let mut all = [numbers("Gid:", 1), numbers("Groups:", usize::MAX)].concat();
     all.sort_unstable();
     all.dedup();
     all
 }
 
-/// A group's name, or its number where it has none.
+/// A group's name, or its number if it has no name.
 fn group(root: &Path, gid: u32) -> String {
     let table = text(root, "etc/group");
     let name = table.lines().find_map(|line| {

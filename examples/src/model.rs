@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// One of the models. There is one value of it in a program, so its size does not matter.
+/// One of the models. A program has only one value of this type, so its size does not matter.
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)]
 pub enum Model<B: Backend> {
@@ -47,7 +47,8 @@ pub enum Model<B: Backend> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Scores of the classes, `[batch, 10]`, before the softmax, for normalised images `[batch, 28, 28]`.
+    /// Scores of the classes, `[batch, 10]`, before the softmax, for normalised images
+    /// `[batch, 28, 28]`.
     pub fn forward(&self, images: Tensor<B, 3>) -> Tensor<B, 2> {
         match self {
             Self::Mlp(model) => model.forward(images),
@@ -101,7 +102,7 @@ impl<B: Backend> Cnn<B> {
         Self {
             block1: Block::new([1, 32], device),
             block2: Block::new([32, 64], device),
-            // Each block halves the side.
+            // Each block halves height and width.
             hidden: LinearConfig::new(64 * (SIDE / 4) * (SIDE / 4), 128).init(device),
             output: LinearConfig::new(128, CLASSES).init(device),
             relu: Relu::new(),
@@ -131,7 +132,7 @@ impl<B: Backend> Block<B> {
         Self {
             conv: Conv2dConfig::new(channels, [3, 3])
                 .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
-                // Batch norm subtracts the mean, and any bias with it.
+                // No bias: batch norm subtracts the mean, and with it any bias.
                 .with_bias(false)
                 .init(device),
             norm: BatchNormConfig::new(channels[1]).init(device),

@@ -12,7 +12,7 @@ const SIZE: (u32, u32) = (1000, 420);
 const FONT: &str = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif";
 const TEXT: RGBColor = RGBColor(40, 44, 52);
 const GRID: RGBColor = RGBColor(225, 228, 232);
-/// Blue and orange of the Okabe-Ito palette: also told apart by the colour-blind.
+/// Blue and orange of the Okabe-Ito palette, which colour-blind people can tell apart.
 const TRAIN: RGBColor = RGBColor(0, 114, 178);
 const TEST: RGBColor = RGBColor(213, 94, 0);
 
@@ -117,11 +117,11 @@ fn panel(
     Ok(())
 }
 
-/// A running mean over the neighbours, so that the trend shows through the scatter of single readings.
+/// A running mean over neighbours, which shows the trend behind the scatter of single readings.
 fn smooth(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let reach = points.len() / 20;
     let mean = |index: usize| {
-        // The same number on both sides, so that the ends are not shifted.
+        // Takes the same number on both sides, so that the ends are not shifted.
         let reach = reach.min(index).min(points.len() - 1 - index);
         let window = &points[index - reach..=index + reach];
         window.iter().map(|point| point.1).sum::<f64>() / window.len() as f64

@@ -1,4 +1,4 @@
-//! A small random number generator, so that data and order depend on the seed alone and not on the
+//! A small random number generator. With it, data and order depend only on the seed and not on the
 //! version of a crate.
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
@@ -11,7 +11,7 @@ impl Rng {
     /// A generator for `seed`. `stream` separates independent uses of one seed.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut rng = Self { state: seed ^ stream.wrapping_mul(0xD1B5_4A32_D192_ED03) };
-        // Neighbouring seeds differ in one bit; one step spreads it.
+        // Neighbouring seeds may differ in one bit only. One step spreads the difference.
         rng.state = rng.next_u64();
         rng
     }
@@ -25,7 +25,8 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Uniform in `0..bound`; `bound` must not be 0. The bias is below 2^-32 for the bounds used here.
+    /// Uniform in `0..bound`; `bound` must not be 0. The bias is below 2^-32 for the bounds used
+    /// here.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }

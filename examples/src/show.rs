@@ -5,17 +5,17 @@ use std::fmt::Write as _;
 use crate::data::{SIDE, Split};
 use crate::train::Guess;
 
-/// Images shown side by side: five of 14 columns fit 80 columns.
+/// The number of images shown side by side: five images of 14 columns fit 80 columns.
 const SHOWN: usize = 5;
 const GAP: &str = "  ";
 
-/// Indices of a few images to show: some that `guesses`, one for each image of `split`, got right, and at
-/// the end up to two that they got wrong.
+/// The indices of a few images to show: some that were classified right, and at the end up to two
+/// that were not. `guesses` has one entry for each image of `split`.
 pub fn choose(split: &Split, guesses: &[Guess]) -> Vec<usize> {
     let right = |index: &usize| guesses[*index].digit == split.label(*index);
     let wrong: Vec<usize> = (0..split.len()).filter(|index| !right(index)).take(2).collect();
-    // Images of one digit may stand one after the other or in a cycle; these steps meet several
-    // digits.
+    // The images may be sorted by digit or cycle through the digits. This step size meets several
+    // digits in both cases.
     let step = (split.len() / SHOWN).max(1) + 3;
     let mut chosen: Vec<usize> = (0..split.len()).step_by(step).filter(right).collect();
     chosen.truncate(SHOWN - wrong.len());
@@ -23,8 +23,9 @@ pub fn choose(split: &Split, guesses: &[Guess]) -> Vec<usize> {
     chosen
 }
 
-/// The images at `indices` side by side in Braille dots, and under each what was guessed, how surely, and
-/// what it is if it is something else. `guesses` has one entry for each image of `split`.
+/// The images at `indices` side by side in Braille dots. Under each stand the guess, its
+/// probability and, if the guess is wrong, the true digit. `guesses` has one entry for each image
+/// of `split`.
 pub fn samples(split: &Split, indices: &[usize], guesses: &[Guess]) -> String {
     let mut text = String::new();
     for row in (0..SIDE).step_by(4) {
@@ -48,7 +49,7 @@ pub fn samples(split: &Split, indices: &[usize], guesses: &[Guess]) -> String {
     text
 }
 
-/// Two by four pixels as one character; a dot where ink covers more than a third.
+/// Two by four pixels as one character. A pixel becomes a dot if its ink exceeds a third.
 fn braille(image: &[u8], row: usize, column: usize) -> char {
     /// The bit of each dot in Unicode's Braille patterns, by row and column.
     const BITS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];

@@ -16,9 +16,9 @@ use crate::data::{CLASSES, Data, SIDE, Split, epoch_order};
 use crate::error::Error;
 use crate::model::Model;
 
-/// Steps between two looks at the loss. A step does not read its loss back, as that would make the
-/// host wait for the device each time: loss and hits are summed on the device, and the sums are read
-/// every so many steps. It also keeps the host from running far ahead of the device.
+/// The number of steps between two readings of the loss. Reading the loss in each step would make
+/// the host wait for the device each time. So the device sums loss and hits, and the host reads the
+/// sums every so many steps. The readings also keep the host from running far ahead of the device.
 const STEPS_PER_READ: usize = 10;
 
 /// Images evaluated at once.
@@ -46,16 +46,16 @@ pub struct Reading {
     pub step: usize,
     /// Mean cross entropy in nats.
     pub loss: f32,
-    /// Share of images that were classified right, in 0..=1.
+    /// The share of images classified right, in 0..=1.
     pub accuracy: f32,
 }
 
-/// How training went.
+/// The readings of a training run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History {
-    /// Means over some steps each, on the training split.
+    /// Readings on the training split, each the mean over some steps.
     pub train: Vec<Reading>,
-    /// After each epoch, on the test split.
+    /// Readings on the test split, one after each epoch.
     pub test: Vec<Reading>,
 }
 
@@ -70,7 +70,8 @@ impl<B: Backend> Tally<B> {
         Self { sums: None, images: 0 }
     }
 
-    /// Adds a batch: its mean loss, its scores `[batch, 10]` and its labels `[batch]`. Does not wait.
+    /// Adds a batch: its mean loss, its scores `[batch, 10]` and its labels `[batch]`. Does not
+    /// wait for the device.
     fn add(&mut self, loss: Tensor<B, 1>, scores: Tensor<B, 2>, labels: Tensor<B, 1, Int>) {
         let [images, _] = scores.dims();
         let hits = scores.argmax(1).flatten::<1>(0, 1).equal(labels).int().sum().float();
@@ -82,7 +83,7 @@ impl<B: Backend> Tally<B> {
         self.images += images;
     }
 
-    /// Reads mean loss and accuracy since the last call; waits for the device.
+    /// Reads mean loss and accuracy since the last call. Waits for the device.
     fn read(&mut self, step: usize) -> Result<Reading, Error> {
         let images = std::mem::take(&mut self.images).max(1) as f32;
         let sums = match self.sums.take() {
@@ -105,7 +106,7 @@ fn upload<B: Backend>(data: &Data, split: &Split, indices: &[usize], device: &B:
     (Tensor::from_data(images, device), Tensor::from_data(labels, device))
 }
 
-/// Trains `model` with Adam and shows how it goes. Returns the trained model.
+/// Trains `model` with Adam and shows the progress. Returns the trained model and the readings.
 ///
 /// # Errors
 ///
@@ -159,7 +160,7 @@ pub fn train<B: AutodiffBackend>(
             }
             bar.inc(1);
         }
-        // The images since the last reading count for the epoch as well.
+        // Images since the last reading count for the epoch too.
         let (images, duration) = (epoch_sums.images + tally.images, begin.elapsed());
         let rest = tally.images;
         epoch_sums.add(&tally.read(step)?, rest);
@@ -201,7 +202,7 @@ pub fn evaluate<B: Backend>(
     tally.read(0)
 }
 
-/// What a model sees in an image.
+/// A model's classification of an image.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Guess {
     /// The likeliest digit.
@@ -210,7 +211,7 @@ pub struct Guess {
     pub share: f32,
 }
 
-/// What `model` sees in each image of `split`, one of the two of `data`.
+/// Classifies each image of `split`, one of the two of `data`.
 ///
 /// # Errors
 ///
@@ -272,7 +273,7 @@ fn summary(reading: &Reading) -> String {
 fn progress_bar(epoch: usize, epochs: usize, steps: usize) -> ProgressBar {
     let bar = ProgressBar::new(steps as u64);
     let template = "{prefix} {bar:24.cyan/237} {pos}/{len}  {msg}";
-    // The template is a constant: if it did not parse, the plain bar would do.
+    // The template is constant. If it did not parse, the plain bar would do.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("━╸─"));
     }

@@ -19,7 +19,8 @@ fn options() -> Options {
 }
 
 fn run(kind: Kind, data: &Data, options: &Options) -> Result<(Model<Backend>, History), Error> {
-    // The seed is the process's, and weights are drawn on first use: one run at a time.
+    // The seed belongs to the process, and weights are drawn on first use. So only one run may
+    // happen at a time.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let device = RocmDevice::default();
@@ -71,7 +72,8 @@ fn the_convolutional_network_learns_and_steps_stop_early() {
 fn a_loss_that_is_no_number_is_an_error() {
     let data = digits::generate(0, 640, 100);
     match run(Kind::Mlp, &data, &Options { lr: 1.0, ..options() }) {
-        // Adam's steps are bounded by the rate: 1.0 may or may not blow up, but must not panic.
+        // The learning rate bounds Adam's steps. A rate of 1.0 may or may not diverge, but must not
+        // panic.
         Ok((_, history)) => assert!(history.train.iter().all(|reading| reading.loss.is_finite())),
         Err(error) => assert!(matches!(error, Error::Diverged { .. }), "{error}"),
     }

@@ -1,5 +1,6 @@
-//! Builds every kernel of `hip-kernels` with the host's C++ compiler, for the newest instruction set of this machine or
-//! (feature `portable`) for each, and writes the table by which `src/kernels.rs` finds them.
+//! Builds every kernel of `hip-kernels` with the host's C++ compiler, and writes the table by which
+//! `src/kernels.rs` finds them. The kernels are built for the newest instruction set of this
+//! machine or, with the feature `portable`, for each.
 
 use std::{
     env,
@@ -10,7 +11,7 @@ use std::{
     process::Command,
 };
 
-/// The floating-point and linking rules under which kernels are built; the run-time compiler uses the same file.
+/// The compiler flags of the kernels, which the run-time compiler shares.
 mod flags {
     include!("src/flags.rs");
 }
@@ -22,8 +23,7 @@ fn main() {
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
-    // Beside the packages' own folders: builds with other features find the objects that they
-    // share.
+    // Outside this package's own folder, so that builds with other features share the objects.
     let objects = out.ancestors().nth(2).unwrap_or(out).join("hip-cpu-kernels");
     let include = objects.join("include");
     fs::create_dir_all(&include).expect("the target folder is writable");
@@ -35,7 +35,7 @@ fn main() {
             "cargo::error=no working C++ compiler ({reason}): install one (Debian, Ubuntu: g++ or build-essential; \
              or point CXX at it), or turn off the feature `cpu`"
         );
-        // Cargo fails by that line, and shows it alone.
+        // That line makes Cargo fail and show only its message.
         return;
     }
 
@@ -43,7 +43,7 @@ fn main() {
     let mut isas = flags::isas(&arch).to_vec();
     let here = env::var_os("TARGET") == env::var_os("HOST");
     if here && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
-        // For this machine alone: each set takes minutes of processor time.
+        // For this machine only, because each instruction set takes minutes of processor time.
         let newest = isas.iter().rposition(|isa| flags::cpu_has(isa.name)).unwrap_or(0);
         isas = vec![isas[newest]];
     }
@@ -79,10 +79,11 @@ fn main() {
     }
 }
 
-/// Builds one instruction set's translation units side by side, those that changed since the last time, into a library.
+/// Compiles the changed translation units of one instruction set in parallel, and links all its
+/// units into a library.
 fn compile(isa: &flags::IsaFlags, units: Vec<(PathBuf, String)>, objects: &Path) {
     let mut build = cc::Build::new();
-    // Nothing of the C++ library is used.
+    // The kernels use nothing of the C++ library.
     build.cpp(true).cpp_link_stdlib(None).std("c++17").warnings(false).debug(false);
     build.include("device").flag("-iquote").flag(objects.join("include")).out_dir(objects);
     for flag in flags::COMMON.iter().chain(isa.flags) {
@@ -114,7 +115,7 @@ fn compile(isa: &flags::IsaFlags, units: Vec<(PathBuf, String)>, objects: &Path)
     library.cpp(true).cpp_link_stdlib(None).compile(&format!("hip_cpu_{}", isa.name));
 }
 
-/// The kernels' headers that a text includes, and those that they include.
+/// The texts of the kernels' headers that a source includes, directly or indirectly.
 fn read_by(text: &str) -> Vec<&'static str> {
     let mut headers: Vec<&'static str> = Vec::new();
     let includes = |text: &str, name: &str| text.contains(&format!("#include \"{name}\""));
@@ -130,8 +131,8 @@ fn read_by(text: &str) -> Vec<&'static str> {
     }
 }
 
-/// A hash of all that an object is made from: the compiler, its flags and all the text that it
-/// reads. The target folder's path is left out, so that a folder which was moved or restored from a
+/// A hash of everything that an object is made from: the compiler, its flags and the texts that it
+/// reads. The target folder's path is left out, so that a folder that was moved or restored from a
 /// cache keeps its objects.
 fn stamp(build: &cc::Build, text: &str, objects: &Path) -> String {
     let mut hasher = DefaultHasher::new();
@@ -146,8 +147,9 @@ fn stamp(build: &cc::Build, text: &str, objects: &Path) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// One family: its kernels in a namespace of their own, since two families, or one family for two instruction sets, may
-/// have functions of one name, and the linker would keep either.
+/// The source of one family, with its kernels in their own namespace. Two families, or one family
+/// for two instruction sets, may have functions with one name, of which the linker would keep any
+/// one.
 fn translation_unit(family: &hip_kernels::Family, symbol: &str) -> String {
     let mut text = format!(
         "namespace {symbol}_kernels {{\n#include \"hip_cpu.h\"\n{}\n#include \"hip_cpu_table.h\"\n\
@@ -178,7 +180,7 @@ fn compiler_works() -> Result<(), String> {
 }
 
 fn write(path: &Path, text: &str) {
-    // An unchanged file keeps its time stamp.
+    // Leave an unchanged file alone, so that it keeps its time stamp.
     if fs::read_to_string(path).is_ok_and(|old| old == text) {
         return;
     }

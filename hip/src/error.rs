@@ -1,22 +1,23 @@
-//! The one error type, and the one place where a HIP or hipRTC status becomes a `Result`.
+//! The crate's error type, and the only place where a HIP or hipRTC status becomes a `Result`.
 
 use std::ffi::{CStr, c_char};
 
 use hip_sys::{Hip, Hiprtc, hipError_t, hipSuccess, hiprtcResult};
 
-/// What every fallible call of this crate returns.
+/// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Everything that can go wrong between an op and the device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No provider, or no library of the chosen one.
+    /// No provider has a device, or the chosen provider lacks a library, one of its functions, or
+    /// kernels for the device.
     #[error("not available: {reason}{}", list("; looked for ", searched))]
     NotAvailable {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// The files that were tried, each with what came of it.
+        /// The files that were tried, each with the reason why it did not load, if it exists.
         searched: Vec<String>,
     },
     /// A HIP or hipRTC call failed.
@@ -24,31 +25,31 @@ pub enum Error {
     Device {
         /// The C function.
         call: &'static str,
-        /// Its status.
+        /// The status.
         code: i32,
         /// The status's name.
         name: String,
         /// The status's description.
         message: String,
     },
-    /// The device has less memory than was asked for, even with every cached block given back.
+    /// The device has too little memory, even after the pool gave back every cached block.
     #[error("out of device memory: asked for {requested} bytes, {free} free of {total}")]
     OutOfMemory {
         /// Bytes asked for.
         requested: usize,
-        /// Bytes free when it failed.
+        /// Bytes free at the failure.
         free: usize,
-        /// Bytes that the device has, or the pool's limit.
+        /// The device's bytes, or the pool's limit if that is less.
         total: usize,
     },
     /// A kernel does not compile.
     #[error("kernel `{kernel}` does not compile{}:\n{log}", list(" with ", options))]
     Compilation {
-        /// The name expression.
+        /// The kernel's C++ name, such as `binary_contiguous<Add, f32>`.
         kernel: String,
         /// The compiler's options.
         options: Vec<String>,
-        /// What the compiler said.
+        /// The compiler's log.
         log: String,
     },
     /// A rocBLAS call failed.
@@ -56,11 +57,11 @@ pub enum Error {
     Rocblas {
         /// The C function.
         call: &'static str,
-        /// Its status.
+        /// The status.
         status: i32,
         /// The status's name.
         name: &'static str,
-        /// What was asked of it.
+        /// The arguments of the call.
         detail: String,
     },
     /// A MIOpen call failed.
@@ -68,14 +69,14 @@ pub enum Error {
     Miopen {
         /// The C function.
         call: &'static str,
-        /// Its status.
+        /// The status.
         status: i32,
         /// The status's name.
         name: &'static str,
-        /// What was asked of it.
+        /// The arguments of the call.
         detail: String,
-        /// Whether it does not do this at all, so that something else may: false where it failed at what it had
-        /// done before.
+        /// Whether MIOpen can't do this at all, so that another implementation may serve. False if
+        /// the same call has worked before.
         refused: bool,
     },
     /// The op does not exist for this dtype or option.
@@ -83,25 +84,25 @@ pub enum Error {
     Unsupported {
         /// The op.
         op: &'static str,
-        /// The dtype, with what else matters.
+        /// The dtype, and the unsupported option if there is one.
         dtype: String,
     },
-    /// A setting, device index or cache file is not what it should be.
+    /// A setting, device index or cache file is not valid.
     #[error("{what}: expected {expected}, found {found}")]
     Config {
-        /// What was looked at.
+        /// What was checked.
         what: String,
-        /// What is right.
+        /// What was expected.
         expected: String,
-        /// What was there.
+        /// What was found.
         found: String,
     },
-    /// An op was called with arguments that do not fit together.
+    /// An op's arguments do not fit together or are out of range.
     #[error("{op}: expected {expected}, found {found}")]
     Invalid {
         /// The op.
         op: &'static str,
-        /// What is right.
+        /// What was expected.
         expected: String,
         /// What was passed.
         found: String,
@@ -137,8 +138,8 @@ pub(crate) fn check(hip: &Hip, call: &'static str, status: hipError_t) -> Result
 #[cold]
 pub(crate) fn device_error(hip: &Hip, call: &'static str, status: hipError_t) -> Error {
     // SAFETY: the table's functions are HIP's; both texts are static, and clearing the thread's
-    // last error has no precondition. It is cleared so that a library's own check after its next
-    // launch does not see ours.
+    // last error has no precondition. It is cleared because a library that checks it after its next
+    // launch would find ours.
     let (name, message) = unsafe {
         let texts = (text((hip.hipGetErrorName)(status)), text((hip.hipGetErrorString)(status)));
         (hip.hipGetLastError)();
@@ -167,7 +168,7 @@ unsafe fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// A library's own name of a status that this project has none for.
+/// A static text of a library, such as its name for a status that its bindings lack.
 ///
 /// # Safety
 /// `pointer` is null or a NUL-ended text that is never freed.

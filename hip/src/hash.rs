@@ -1,8 +1,8 @@
-//! Hashes of what goes to disk.
+//! Hashes of cached files and of their keys.
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// XXH3 with 128 bits: against accidents, not against an attacker, who can't write to the cache's
+/// XXH3 with 128 bits. It guards against accidents only: an attacker can't write to the cache's
 /// directory.
 pub(crate) struct Digest(Xxh3);
 
@@ -16,7 +16,8 @@ impl Digest {
         self
     }
 
-    /// A part with its length, so that moving a byte from one part to the next changes the hash.
+    /// Adds a part and its length, so that moving a byte from one part to the next changes the
+    /// hash.
     pub(crate) fn part(self, part: &str) -> Self {
         self.bytes(&(part.len() as u64).to_le_bytes()).bytes(part.as_bytes())
     }

@@ -1,4 +1,5 @@
-//! Safe HIP, hipRTC, rocBLAS and MIOpen over providers chosen at run time.
+//! Safe HIP, hipRTC, rocBLAS and MIOpen. The process chooses at run time which provider implements
+//! them.
 //!
 //! ```no_run
 //! # fn main() -> hip::Result<()> {

@@ -1,11 +1,12 @@
-//! A value that is made when it is first asked for, by code that may fail.
+//! Values that are made at their first use, by code that may fail.
 
 use std::any::Any;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// As `OnceLock`, but a failure is returned, not kept: the next call tries again. Only what is not there stays so.
+/// As `OnceLock`, for code that may fail. `NotAvailable` is kept: what is not installed stays so.
+/// After any other error the next call tries again.
 pub(crate) struct Once<T> {
     value: OnceLock<Result<T>>,
     making: Mutex<()>,
@@ -18,7 +19,8 @@ impl<T> Default for Once<T> {
 }
 
 impl<T> Once<T> {
-    /// The value; `make` is called by one thread at a time, and not again once it succeeded.
+    /// The value. One thread at a time calls `make`, and none calls it again after it succeeded or
+    /// returned `NotAvailable`.
     #[inline]
     pub(crate) fn get(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
         if let Some(value) = self.value.get() {
@@ -35,12 +37,13 @@ impl<T> Once<T> {
     }
 }
 
-/// As [`Once`], for a value whose type only its user knows: so a device keeps what is built upon devices.
+/// As [`Once`], for a value whose type only its user knows. A device keeps its rocBLAS and MIOpen
+/// in such values, as their modules import the device's.
 #[derive(Default)]
 pub(crate) struct OnceAny(Once<Box<dyn Any + Send + Sync>>);
 
 impl OnceAny {
-    /// The value, which has the same type at every call.
+    /// The value. Every call must name the same type.
     #[inline]
     pub(crate) fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
         match self.0.get(|| Ok(Box::new(make()?)))?.downcast_ref() {

@@ -1,4 +1,5 @@
-//! The settings of a process: a value that an app may make and install, else read from the environment once.
+//! The settings of a process. An app may build and install them as a value; otherwise they are read
+//! from the environment once.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,24 +9,24 @@ use std::sync::OnceLock;
 use crate::error::{Error, Result};
 use crate::provider::kind::ProviderKind;
 
-/// Who serves an op that both a library and a kernel of this project know.
+/// Which implementation serves an op that both a library and a kernel of this project can compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// The library wherever it takes the dtype and options, the kernel elsewhere.
+    /// The library if it supports the dtype and options, else the kernel.
     Auto,
-    /// The library alone: what it does not take is an error.
+    /// The library alone. An op that it does not support is an error.
     Library,
     /// The kernel alone.
     Own,
 }
 
-/// How MIOpen's algorithm for a convolution is chosen.
+/// How the backend chooses MIOpen's algorithm for a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FindMode {
-    /// The first two calls with a shape ask MIOpen's database. The third times the candidates and keeps the fastest,
-    /// unless the process is deterministic.
+    /// The first two calls with a shape use MIOpen's database. The third times the candidates and
+    /// keeps the fastest, unless [`Config::deterministic`] is set.
     Auto,
-    /// By MIOpen's database.
+    /// From MIOpen's database.
     Immediate,
     /// By timing the candidates at a shape's first use.
     Find,
@@ -34,7 +35,7 @@ pub enum FindMode {
 /// Which f16 products and convolutions use the libraries' alternative implementation on gfx90a.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum F16Alternative {
-    /// None: subnormal values count as 0.
+    /// None. Subnormal operands count as 0.
     None,
     /// Those that compute gradients.
     Gradients,
@@ -42,10 +43,11 @@ pub enum F16Alternative {
     All,
 }
 
-/// `STEPS` of `chain.hip`: the most element-wise ops of one launch. Burn's Adam has 13 for each parameter.
+/// `STEPS` of `chain.hip`: the most element-wise ops of one launch. Burn's Adam has 13 for each
+/// parameter.
 pub(crate) const STEPS: usize = 16;
 
-/// Kernels have element counts and offsets in 32 bits.
+/// The default of [`launch_reach`]: kernels count elements and offsets in 32 bits.
 const LAUNCH_REACH: usize = i32::MAX as usize;
 
 /// One row of the settings' table.
@@ -53,17 +55,17 @@ const LAUNCH_REACH: usize = i32::MAX as usize;
 pub struct Setting {
     /// The environment variable.
     pub variable: &'static str,
-    /// The method of [`Config`].
+    /// The name of the method of [`Config`].
     pub method: &'static str,
-    /// What the variable may be.
+    /// The values that the variable may have.
     pub values: &'static str,
-    /// Its value if nobody sets it.
+    /// The value if nobody sets the variable.
     pub default: &'static str,
-    /// What it decides.
+    /// What the setting decides.
     pub meaning: &'static str,
 }
 
-/// Makes [`Config`], [`SETTINGS`] and their documentation of one table.
+/// Makes [`Config`], [`SETTINGS`] and their documentation from one table.
 macro_rules! settings {
     ($(
         $field:ident($argument:ty): $type:ty = $default:expr, $variable:literal, $read:expr;
@@ -71,8 +73,9 @@ macro_rules! settings {
     )*) => {
         /// The settings of a process.
         ///
-        /// Each setting has a method, and an environment variable, which [`Config::from_env`] reads. A process without
-        /// [`install`](Self::install) takes its settings from the environment.
+        /// Each setting has a method and an environment variable. A process that does not call
+        /// [`install`](Self::install) takes its settings from the environment, as
+        /// [`Config::from_env`] does.
         ///
         /// ```standalone_crate
         /// # use hip as burn_rocm;
@@ -82,8 +85,8 @@ macro_rules! settings {
         /// # Ok::<(), burn_rocm::Error>(())
         /// ```
         ///
-        /// Bytes take a suffix in the environment: `512K`, `256M` and `6G` are powers of 1024. An empty variable counts
-        /// as not set.
+        /// Bytes take a suffix in the environment: `512K`, `256M` and `6G` are powers of 1024. An
+        /// empty variable counts as not set.
         ///
         #[doc = concat!(
             "| method | variable | values | default | meaning |\n|---|---|---|---|---|\n",
@@ -93,13 +96,13 @@ macro_rules! settings {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Config {
             $(pub(crate) $field: $type,)*
-            /// By device.
+            /// Limits of single devices, by the device's index.
             memory_limits: BTreeMap<usize, Option<usize>>,
             /// `BURN_ROCM_LAUNCH_REACH`, for tests.
             launch_reach: usize,
         }
 
-        /// The settings' table, in the order of docs/guide/configuration.md.
+        /// The table of settings, in the order of docs/guide/configuration.md.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             variable: $variable,
             method: stringify!($field),
@@ -119,7 +122,7 @@ macro_rules! settings {
                 }
             )*
 
-            /// The defaults, and whatever else `variable` says of them.
+            /// The defaults, overridden by the variables that `variable` finds.
             fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
                 let set = |name: &str| variable(name).filter(|value| !value.is_empty());
                 let mut config = Self {
@@ -187,9 +190,9 @@ settings! {
         ]);
         "`gradients`, `all`, `none`", "`gradients`",
         "which f16 products and convolutions use the libraries' alternative implementation, on gfx90a (MI200) only";
-    // On an H200, f32 `[16, 12, 512, 64]` (192 MiB of scores) took 0.96 ms forward and 1.04
-    // backward with the scores in memory, 1.38 and 3.52 without; at a sequence of 2048 2.0 and 3.1,
-    // 4.8 and 12.8.
+    // On an H200, f32 `[16, 12, 512, 64]` (192 MiB of scores) took 0.96 ms forward and 1.04 ms
+    // backward with the scores in memory, 1.38 and 3.52 ms without. At a sequence length of 2048 it
+    // took 2.0 and 3.1 ms with, 4.8 and 12.8 ms without.
     attention_scores(usize): usize = 256 << 20, "BURN_ROCM_ATTENTION_SCORES", bytes;
         "bytes", "`256M`",
         "how many bytes of scores one attention of `burn-rocm-nn` keeps for its gradient. Beyond it, tiled \
@@ -209,7 +212,7 @@ settings! {
         |_, value| Ok(Some(PathBuf::from(value)));
         "a folder", "`burn-rocm` in `XDG_CACHE_HOME`, else in `~/.cache`",
         "where compiled kernels are kept";
-    // Some 10,000 kernels of 50 KB.
+    // About 10,000 kernels of 50 KB.
     cache_limit(usize): usize = 512 << 20, "BURN_ROCM_CACHE_LIMIT", bytes;
         "bytes", "`512M`",
         "how many bytes of compiled kernels are kept. The files used longest ago go first";
@@ -223,7 +226,7 @@ settings! {
 
 static IN_USE: OnceLock<Config> = OnceLock::new();
 
-/// The process's settings, fixed from the first call on that finds no wrong variable.
+/// The process's settings. The first call that finds no invalid variable fixes them.
 pub(crate) fn settings() -> Result<&'static Config> {
     match IN_USE.get() {
         Some(config) => Ok(config),
@@ -235,7 +238,7 @@ pub(crate) fn settings() -> Result<&'static Config> {
 }
 
 impl Default for Config {
-    /// Every setting's default. The environment only says where the user's cache folder is.
+    /// The default of every setting. Only the user's cache folder depends on the environment.
     fn default() -> Self {
         Self::read(|name| matches!(name, "XDG_CACHE_HOME" | "HOME").then(|| std::env::var_os(name)).flatten())
             .expect("no setting is read, so none is wrong")
@@ -243,27 +246,29 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What the environment says, and the defaults for the rest.
+    /// The environment's settings, with defaults for variables that are not set.
     ///
     /// # Errors
-    /// `Config` for a value that makes no sense, with the variable, what it may be and what it is.
+    /// `Config` for an invalid value, with the variable's name, its allowed values and its value.
     pub fn from_env() -> Result<Self> {
         Self::read(|name| std::env::var_os(name))
     }
 
-    /// Sets how many bytes the memory pool of one device may hold; `None`: all there is. It overrides
-    /// [`memory_limit`](Self::memory_limit) for this device, whichever is called first.
+    /// Sets how many bytes the memory pool of one device may hold; `None` sets no limit. It
+    /// overrides [`memory_limit`](Self::memory_limit) for this device, whichever method is called
+    /// first.
     #[must_use]
     pub fn device_memory_limit(mut self, device: usize, bytes: impl Into<Option<usize>>) -> Self {
         self.memory_limits.insert(device, bytes.into());
         self
     }
 
-    /// Makes these the process's settings, instead of the environment's. Call it before the first use of a device, the
-    /// provider, the trace or the code cache: that use fixes the settings.
+    /// Makes these the process's settings, instead of the environment's. Call it before the first
+    /// use of a device, the provider, the trace or the code cache, because that use fixes the
+    /// settings.
     ///
     /// # Errors
-    /// `Config` for a value that makes no sense, and where the settings are fixed already.
+    /// `Config` for an invalid value, or if the settings are fixed already.
     pub fn install(self) -> Result<()> {
         if let Some(count) = self.chain.filter(|&count| count > STEPS) {
             return Err(no_chain("Config::chain", count.to_string()));
@@ -274,62 +279,63 @@ impl Config {
         })
     }
 
-    /// Bytes that the pool of a device may hold.
+    /// Bytes that the pool of a device may hold; `None` is no limit.
     pub(crate) fn memory_limit_of(&self, device: usize) -> Option<usize> {
         self.memory_limits.get(&device).copied().unwrap_or(self.memory_limit)
     }
 
-    /// Where code objects are kept on disk; `None` where they are not.
+    /// The folder for code objects; `None` if they are not kept on disk.
     pub(crate) fn cache_directory(&self) -> Option<PathBuf> {
         self.cache_dir.clone().filter(|_| self.cache)
     }
 }
 
-/// Whether the same seed gives the same bits ([`Config::deterministic`]).
+/// Whether the same seed must give the same bits ([`Config::deterministic`]).
 pub fn deterministic() -> bool {
     settings().is_ok_and(|settings| settings.deterministic)
 }
 
-/// Who convolves ([`Config::conv`]).
+/// Which implementation convolves ([`Config::conv`]).
 ///
 /// # Errors
-/// `Config` for a variable that makes no sense.
+/// `Config` for a variable with an invalid value.
 pub fn conv_route() -> Result<Route> {
     settings().map(|settings| settings.conv)
 }
 
-/// Who multiplies matrices of floats ([`Config::matmul`]).
+/// Which implementation multiplies matrices of floats ([`Config::matmul`]).
 ///
 /// # Errors
-/// `Config` for a variable that makes no sense.
+/// `Config` for a variable with an invalid value.
 pub fn matmul_route() -> Result<Route> {
     settings().map(|settings| settings.matmul)
 }
 
-/// The most elements, and the widest offset, of one launch of a strided kernel: 2^31 - 1, or less where
-/// `BURN_ROCM_LAUNCH_REACH` says so.
+/// The most elements, and the largest element offset, of one launch of a strided kernel: 2^31 - 1,
+/// or less if tests set `BURN_ROCM_LAUNCH_REACH`.
 pub fn launch_reach() -> usize {
     settings().map_or(LAUNCH_REACH, |settings| settings.launch_reach)
 }
 
-/// The bytes of one attention's scores up to which they may be kept in memory for the gradient
+/// The most bytes of scores that one attention may keep in memory for its gradient
 /// ([`Config::attention_scores`]).
 ///
 /// # Errors
-/// `Config` for a variable that makes no sense.
+/// `Config` for a variable with an invalid value.
 pub fn attention_scores() -> Result<usize> {
     settings().map(|settings| settings.attention_scores)
 }
 
-/// The folder that the user's programs keep caches in, and this project's in it.
+/// This project's folder in the user's cache folder.
 fn user_cache(set: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let path = |name: &str| set(name).map(PathBuf::from);
-    // The XDG specification has relative paths ignored.
+    // The XDG specification says to ignore relative paths.
     let caches = path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
     caches.or_else(|| path("HOME").map(|home| home.join(".cache"))).map(|caches| caches.join("burn-rocm"))
 }
 
-/// A value as text. Bytes that are not UTF-8 become the replacement character, which every setting refuses.
+/// A value as an error shows it. Bytes that are not UTF-8 become the replacement character, which
+/// every setting refuses.
 fn found(value: &OsStr) -> String {
     format!("`{}`", value.to_string_lossy())
 }

@@ -1,15 +1,16 @@
-//! What served each op, told through `log` where `BURN_ROCM_TRACE=1` is set.
+//! The trace: it logs which kernels and library calls served each op, if `BURN_ROCM_TRACE=1` is
+//! set.
 //!
-//! Whoever implements ops says which one runs by [`op`], and on what dtype; launches and library calls then say under
-//! its name what they are. The records have the target [`TARGET`] and the level `Info`:
+//! The code that implements an op names it and its dtype by [`op`]. Each launch and library call
+//! then logs itself under that name, with the target [`TARGET`] and at the level `Info`:
 //!
 //! ```text
 //! float_matmul f32: rocblas_sgemm F32 128x10, k 784, batch 1
 //! float_add f32: kernel binary_strided<Add, f32>
 //! ```
 //!
-//! An op that gets by without the device, such as a reshape of a contiguous tensor, says `nothing launched` at the
-//! level `Debug`.
+//! An op that needs no work of the device, such as a reshape of a contiguous tensor, logs
+//! `nothing launched` at the level `Debug`.
 
 use std::cell::Cell;
 use std::fmt::{self, Display};
@@ -24,7 +25,8 @@ thread_local! {
     static RUNNING: Cell<Running> = const { Cell::new(NONE) };
 }
 
-/// What a thread has asked of devices, by kind. A library's call counts once, however many kernels it has.
+/// How often a thread has used devices, by kind. A library call counts once, however many kernels
+/// it launches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Kernels of this project.
@@ -38,7 +40,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What a device is asked to start: all but the transfers.
+    /// Kernels, library calls and copies: all but the transfers.
     pub const fn launches(&self) -> u64 {
         self.kernels + self.library_calls + self.copies
     }
@@ -48,12 +50,12 @@ thread_local! {
     static COUNTS: Cell<Counts> = const { Cell::new(Counts { kernels: 0, library_calls: 0, copies: 0, transfers: 0 }) };
 }
 
-/// What the thread has asked of devices so far; counted whether ops are traced or not.
+/// The calling thread's counts so far. They are kept whether ops are traced or not.
 pub fn counts() -> Counts {
     COUNTS.get()
 }
 
-/// What `body` gives, and what it asked of devices on this thread.
+/// The result of `body`, and what it added to this thread's counts.
 pub fn counting<T>(body: impl FnOnce() -> T) -> (T, Counts) {
     let before = counts();
     let result = body();
@@ -67,7 +69,7 @@ pub fn counting<T>(body: impl FnOnce() -> T) -> (T, Counts) {
     (result, counts)
 }
 
-/// What can serve an op.
+/// The kinds of work that [`Counts`] tells apart.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Kernel,
@@ -76,12 +78,12 @@ pub(crate) enum Kind {
     Transfer,
 }
 
-/// The op that the thread is in, outermost first come, and what has served it so far.
+/// The outermost op that the thread runs, and how many records it has logged.
 #[derive(Clone, Copy)]
 struct Running {
     /// Empty outside any op.
     op: &'static str,
-    /// Of its first tensor; empty where it takes none.
+    /// The dtype of its first tensor; empty if it takes none.
     dtype: &'static str,
     served: u32,
 }
@@ -98,16 +100,16 @@ impl Display for Running {
     }
 }
 
-/// `ASK` until somebody does, then `OFF` or `ON`.
+/// `ASK` until the first call of [`enabled`] or [`enable`], then `OFF` or `ON`.
 static STATE: AtomicU8 = AtomicU8::new(ASK);
 const ASK: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
 
-/// Whether ops are traced: as `BURN_ROCM_TRACE` says, or the last [`enable`].
+/// Whether ops are traced: as the last [`enable`] said, else as `BURN_ROCM_TRACE` says.
 #[inline]
 pub fn enabled() -> bool {
-    // Relaxed: nothing else is published by it.
+    // Relaxed: the flag publishes no other data.
     match STATE.load(Ordering::Relaxed) {
         ASK => ask(),
         state => state == ON,
@@ -117,20 +119,20 @@ pub fn enabled() -> bool {
 #[cold]
 fn ask() -> bool {
     let said = if settings().is_ok_and(|settings| settings.trace) { ON } else { OFF };
-    // Whoever called `enable` meanwhile has the last word.
+    // If another thread called `enable` meanwhile, its value stays.
     match STATE.compare_exchange(ASK, said, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => said == ON,
         Err(state) => state == ON,
     }
 }
 
-/// Traces the ops of every thread from now on, or no longer.
+/// Switches the trace of all threads' ops on or off.
 pub fn enable(on: bool) {
     STATE.store(if on { ON } else { OFF }, Ordering::Relaxed);
 }
 
-/// Names the op that the thread runs until the result is dropped, and the dtype of what it runs on. Inside another op
-/// the outer one keeps the name.
+/// Names the op that the thread runs until the result is dropped, and its dtype. Inside another op,
+/// that op's name stays.
 #[inline]
 #[must_use = "the op ends where this is dropped"]
 pub fn op(name: &'static str, dtype: impl FnOnce() -> &'static str) -> Op {
@@ -143,7 +145,7 @@ fn begin(op: &'static str, dtype: &'static str) -> bool {
     true
 }
 
-/// An op that runs; see [`op`].
+/// A running op; see [`op`].
 pub struct Op(bool);
 
 impl Drop for Op {
@@ -163,10 +165,10 @@ fn end() {
     }
 }
 
-/// Counts what serves the running op.
+/// Counts one piece of work.
 #[inline]
 pub(crate) fn count(kind: Kind) {
-    // Not where the thread is ending and its values are gone.
+    // `try_with` fails only when the thread is ending and its values are gone.
     let _ = COUNTS.try_with(|counts| {
         let mut now = counts.get();
         *match kind {
@@ -179,7 +181,7 @@ pub(crate) fn count(kind: Kind) {
     });
 }
 
-/// Says what serves the running op, which is counted elsewhere.
+/// Logs what serves the running op, without counting it.
 #[inline]
 pub(crate) fn said<D: Display>(by: impl FnOnce() -> D) {
     if enabled() {
@@ -187,7 +189,7 @@ pub(crate) fn said<D: Display>(by: impl FnOnce() -> D) {
     }
 }
 
-/// Counts what serves the running op, and says it.
+/// Counts and logs what serves the running op.
 #[inline]
 pub(crate) fn served<D: Display>(kind: Kind, by: impl FnOnce() -> D) {
     count(kind);
@@ -208,7 +210,7 @@ mod tests {
     #[test]
     fn the_setting_does_not_undo_an_enable_that_came_first() {
         enable(true);
-        // As a thread that found `ASK` a moment before.
+        // Stands for a thread that read `ASK` a moment before.
         let traced = ask();
         let still = enabled();
         enable(false);

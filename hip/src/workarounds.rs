@@ -1,5 +1,6 @@
-//! Workarounds for defects of AMD's libraries, each with its public issue and when it can go. Facts about chips that no
-//! driver reports, such as the types of their matrix units, stand here too.
+//! Workarounds for defects of AMD's libraries, each with its public issue, if there is one, and
+//! with the condition for its removal. Facts about chips that no driver reports, such as the types
+//! of their matrix units, are here too.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -11,12 +12,13 @@ use crate::device::info::DeviceInfo;
 use crate::settings::{F16Alternative, settings};
 use crate::{DType, Error, Result};
 
-/// gfx90a's f16 matrix instructions take subnormal values for 0, which gradients often are. rocBLAS and MIOpen have
-/// an alternative there that goes by bf16: it keeps the range, with fewer digits.
+/// gfx90a's f16 matrix instructions flush subnormal values to 0, and gradients are often subnormal.
+/// On that chip rocBLAS and MIOpen have an alternative implementation that computes in bf16. It
+/// keeps the range, with fewer digits.
 ///
 /// rocBLAS: `rocblas_gemm_flags_fp16_alt_impl`; MIOpen: `MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL`
-/// (<https://rocm.docs.amd.com/projects/MIOpen/en/latest/conceptual/MI200-alt-implementation.html>). A property of
-/// that chip: stays.
+/// (<https://rocm.docs.amd.com/projects/MIOpen/en/latest/conceptual/MI200-alt-implementation.html>).
+/// A property of that chip, so the workaround stays.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Halves {
     flushes: bool,
@@ -29,7 +31,8 @@ impl Halves {
         Ok(Self { flushes: chip(arch) == "gfx90a", which: settings()?.f16_alternative })
     }
 
-    /// Whether a product of operands of `dtype` is to go by the alternative; `None` where the chip has none.
+    /// Whether a product of operands of `dtype` uses the alternative; `None` if the chip has none
+    /// for the dtype.
     pub(crate) fn alternative(self, dtype: DType, gradient: bool) -> Option<bool> {
         (self.flushes && dtype == DType::F16).then_some(match self.which {
             F16Alternative::None => false,
@@ -40,11 +43,11 @@ impl Halves {
 }
 
 impl DeviceInfo {
-    /// The dtypes that the device multiplies in units made for matrices, in their own precision; none where it has
-    /// no such units, or is of a generation that is not listed.
+    /// The dtypes that the device's matrix units multiply without rounding the operands. Empty if
+    /// it has no matrix units, or if this table lacks its generation.
     ///
-    /// Sources: AMD's "CDNA" and "RDNA" instruction set documents (`V_MFMA_*`, `V_WMMA_*`); NVIDIA's PTX ISA, `mma`.
-    /// No attribute of HIP's tells this.
+    /// Sources: AMD's "CDNA" and "RDNA" instruction set documents (`V_MFMA_*`, `V_WMMA_*`);
+    /// NVIDIA's PTX ISA, `mma`. HIP has no attribute for this.
     pub fn matrix_types(&self) -> &'static [DType] {
         use DType::{BF16, F16, F32, F64, I8};
         let chip = chip(&self.arch);
@@ -60,60 +63,65 @@ impl DeviceInfo {
         }
     }
 
-    /// Whether the device multiplies matrices of f32 in units made for it, as f32: RDNA and NVIDIA's GPUs multiply f32
-    /// like any other.
+    /// Whether the device's matrix units multiply f32 without rounding the operands. Those of RDNA
+    /// and of NVIDIA's GPUs do not.
     pub fn has_f32_matrix_units(&self) -> bool {
         self.matrix_types().contains(&DType::F32)
     }
 }
 
-/// The architecture without its features.
+/// The architecture without its features: `gfx90a` for `gfx90a:sramecc+:xnack-`.
 pub(crate) fn chip(arch: &str) -> &str {
     arch.split(':').next().unwrap_or(arch)
 }
 
-/// Whether MIOpen's statistics and gradients of a batch norm of `batch x channels x spatial` are right.
+/// Whether MIOpen's statistics and gradients are right for a batch norm of
+/// `batch x channels x spatial`.
 ///
-/// It reads and writes up to four elements at once, also where a sample has no multiple of four for each channel:
-/// the last are then another channel's. On ROCm 7.2, `dscale` is off by its own size at 3x4x9x9 in f16, `y` by 4e-4
-/// at 2x3x65x65 in f32. <https://github.com/ROCm/rocm-libraries/pull/6765> mends the gradient. Nor is the result
-/// defined for one element a channel (<https://github.com/ROCm/rocm-libraries/pull/3030>). Can go when the oldest
-/// MIOpen that is supported has both.
+/// MIOpen reads and writes up to four elements at once. If `spatial` is no multiple of four, the
+/// last access of a channel reaches into the next channel. On ROCm 7.2, `dscale` is off by its own
+/// size at 3x4x9x9 in f16, `y` by 4e-4 at 2x3x65x65 in f32.
+/// <https://github.com/ROCm/rocm-libraries/pull/6765> mends the gradient. For one element a channel
+/// the result is undefined (<https://github.com/ROCm/rocm-libraries/pull/3030>). Can go when the
+/// oldest supported MIOpen has both fixes.
 pub(crate) fn batch_norm_is_right(batch: usize, spatial: usize) -> bool {
     spatial.is_multiple_of(4) && batch * spatial > 1
 }
 
-/// Whether the library's norms use the whole device.
+/// Whether the library's batch and layer norms keep the whole device busy.
 ///
-/// MIOpen shares a channel among blocks. cuDNN, which serves NVIDIA's architectures (`sm_90`), gives a channel to one
-/// block: on an H200 the gradient of batch norm over `[4096, 32, 28, 28]` took 4.6 ms, where its bytes need 0.5. Nor
-/// has cuDNN a layer norm. Can go when cuDNN shares channels among blocks.
+/// MIOpen splits a channel among blocks. cuDNN, which serves NVIDIA's architectures (`sm_90`),
+/// gives each channel to one block: on an H200 the gradient of batch norm over `[4096, 32, 28, 28]`
+/// took 4.6 ms, and reading and writing its bytes takes 0.5 ms. cuDNN also has no layer norm. Can
+/// go when cuDNN splits channels among blocks.
 pub(crate) fn norms_fill_the_device(arch: &str) -> bool {
     !arch.starts_with("sm_")
 }
 
-/// The dtypes whose norms (batch, layer, RMS, group) MIOpen rounds to nearest.
+/// The dtypes in which MIOpen's norms (batch, layer, RMS, group) round to nearest.
 ///
-/// It cuts bf16 off: every result is next to or nearer to 0 than the exact one, so that their errors add up over
-/// layers. Its kernels round to nearest where `MIOPEN_USE_RNE_BFLOAT16` is defined, which the norms do not define as
-/// of ROCm 7.2 (seen over a virtual gfx1030: half of all results). No public issue is known;
-/// <https://github.com/ROCm/aiter/issues/5151> shows what it costs a language model. Can go when the oldest MIOpen
-/// that is supported rounds.
+/// MIOpen truncates bf16 towards 0, so all errors point towards 0 and add up over layers. Its
+/// kernels round to nearest if `MIOPEN_USE_RNE_BFLOAT16` is defined; as of ROCm 7.2 the norms do
+/// not define it (seen on a virtual gfx1030: half of all results differ). No public issue is known;
+/// <https://github.com/ROCm/aiter/issues/5151> shows the effect on a language model. Can go when
+/// the oldest supported MIOpen rounds to nearest.
 pub(crate) const NORMS: &[DType] = &[DType::F32, DType::F16];
 
-/// Whether MIOpen's fusion plans are right for a convolution of so many groups of channels.
+/// Whether MIOpen's fusion plans are right for a convolution with this many groups.
 ///
-/// The fused direct kernel (`MIOpenConvDirBatchNormActiv.cl`) knows no groups, and its solver takes them all the
-/// same: on ROCm 7.2 over a virtual gfx1030 a depthwise convolution comes out as another. A MIOpen of before had no
-/// such plan (<https://github.com/ROCm/MIOpen/issues/2067>). Can go when the oldest MIOpen that is supported
-/// refuses them or has them right.
+/// The fused direct kernel (`MIOpenConvDirBatchNormActiv.cl`) ignores groups, but its solver
+/// accepts them: on ROCm 7.2 with a virtual gfx1030 a depthwise convolution gives wrong results.
+/// Earlier versions of MIOpen had no such plan (<https://github.com/ROCm/MIOpen/issues/2067>). Can
+/// go when the oldest supported MIOpen refuses groups or computes them correctly.
 pub(crate) fn fusion_is_right(groups: usize) -> bool {
     groups == 1
 }
 
-/// rocBLAS ends the process when it has no kernels for the chip, so look before a handle is created.
+/// Checks that rocBLAS has kernels for the chip, before a handle is created: rocBLAS ends the
+/// process if it has none.
 ///
-/// <https://github.com/ROCm/rocm-libraries/issues/7026>. Can go when `rocblas_create_handle` returns a status there.
+/// <https://github.com/ROCm/rocm-libraries/issues/7026>. Can go when `rocblas_create_handle`
+/// returns a status instead.
 pub(crate) fn rocblas_has_kernels(table: &Rocblas, arch: &str) -> Result<()> {
     let Some(directory) = kernel_directory(table) else { return Ok(()) };
     // rocBLAS prefers a folder named as the chip.
@@ -138,7 +146,7 @@ pub(crate) fn rocblas_has_kernels(table: &Rocblas, arch: &str) -> Result<()> {
 /// Whether a directory with these files holds kernels for `arch`.
 fn serves(names: &[String], arch: &str) -> bool {
     let chip = chip(arch);
-    // rocBLAS opens the first of these catalogues that is there, and ends the process where none is.
+    // rocBLAS opens the first of these catalogues that exists, and ends the process if none does.
     let mut catalogues = vec!["TensileLibrary".to_owned()];
     for target in [Some(chip), generic_target(chip)].into_iter().flatten() {
         catalogues.extend([format!("TensileLibrary_lazy_{target}"), format!("TensileLibrary_{target}")]);
@@ -147,14 +155,15 @@ fn serves(names: &[String], arch: &str) -> bool {
     if names.iter().any(|name| name.starts_with("TensileLibrary")) {
         return names.iter().any(|name| catalogues.contains(&stem(name)));
     }
-    // A layout that is not known: left to rocBLAS, unless it is for other chips or holds nothing.
+    // The layout is unknown. rocBLAS may try it, unless the folder is empty or its files name other
+    // chips only.
     let named = |name: &String| name.contains("gfx");
     let token = |name: &String| name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == chip);
     !names.is_empty() && (names.iter().any(token) || !names.iter().any(named))
 }
 
-/// The target whose code a chip's whole family runs (LLVM's "User Guide for AMDGPU Backend", "Generic Processors"):
-/// gfx908 and gfx90a have none.
+/// The generic target of a chip's family, whose code the chip runs (LLVM's "User Guide for AMDGPU
+/// Backend", "Generic Processors"). gfx908 and gfx90a have none.
 fn generic_target(chip: &str) -> Option<&'static str> {
     let of = |prefix| chip.starts_with(prefix);
     match chip {
@@ -169,7 +178,8 @@ fn generic_target(chip: &str) -> Option<&'static str> {
     }
 }
 
-/// Where this rocBLAS looks for its kernels; `None` where that is not known.
+/// The folder in which this rocBLAS looks for its kernels; `None` if the library's file is unknown
+/// or is not librocblas.
 fn kernel_directory(table: &Rocblas) -> Option<PathBuf> {
     let library = object_of(table)?;
     let name = library.file_name()?.to_str()?;
@@ -181,14 +191,14 @@ fn kernel_directory(table: &Rocblas) -> Option<PathBuf> {
     }
     let folder = library.parent()?;
     let plain = ["../../Tensile/library", "library", "../rocblas/library", "rocblas/library"];
-    // Debian puts the version of the soname in between.
+    // Debian's path contains the version of the soname.
     let version = name.split('.').nth(2).map(|version| format!("rocblas/{version}/library"));
     let mut places = plain.into_iter().map(str::to_owned).chain(version).map(|place| folder.join(place));
-    // Where none is there, the last is what rocBLAS says it misses.
+    // If none exists, the last one is the folder that the error names.
     places.clone().find(|path| path.is_dir()).or(places.next_back())
 }
 
-/// The file of the library that a table's functions are in.
+/// The library file that a table's functions come from.
 fn object_of(table: &Rocblas) -> Option<PathBuf> {
     // SAFETY: all zeroes are a value of this struct of pointers.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -197,16 +207,18 @@ fn object_of(table: &Rocblas) -> Option<PathBuf> {
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: a NUL-ended text that the loader keeps as long as the library is loaded, and ours are never unloaded.
+    // SAFETY: a NUL-ended text that the loader keeps while the library is loaded. This crate
+    // unloads no library.
     let path = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }
 
-/// A kernel's name with the element types as C++ spells them, not by the names that `prelude.h` gives them.
+/// A kernel's name with `prelude.h`'s names of element types replaced by C++'s: `k<float>` for
+/// `k<f32>`.
 ///
-/// hipRTC 5.7 compiles `k<f32>` and then answers `HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID` when asked for its
-/// symbol; it looks for the name in what it demangled, `k<float>`. Seen with Debian's 5.7.1; no public issue is
-/// known. Can go with ROCm 5.
+/// hipRTC 5.7 compiles `k<f32>`, but returns `HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID` for its
+/// symbol, as it compares the name with the demangled `k<float>`. Seen with Debian's 5.7.1; no
+/// public issue is known. Can go with ROCm 5.
 pub(crate) fn spelled_out(name: &str) -> String {
     let spell = |word| match word {
         "f32" => "float",
@@ -276,7 +288,7 @@ mod tests {
             ("gfx90a:sramecc+:xnack-", true),
             ("gfx103", false),
             ("gfx1100", false),
-            // Kernels alone are not found without their catalogue.
+            // rocBLAS does not find kernels without their catalogue.
             ("gfx908", false),
         ] {
             assert_eq!(serves(&files, arch), expected, "{arch}");

@@ -1,11 +1,11 @@
-//! A test program in a process of its own, for what a process reads once.
+//! Runs a test program in a new process, for settings that a process reads only once.
 
 use std::process::Command;
 
-/// Runs this test program again with these arguments and environment; gives what it wrote to stdout.
+/// Runs this test program again with these arguments and environment. Returns its standard output.
 ///
 /// # Panics
-/// Where it does not start or a test fails, with all that it said.
+/// If it does not start or a test fails, with all its output.
 #[track_caller]
 pub fn again(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let output = Command::new(std::env::current_exe().expect("the test program has a path"))

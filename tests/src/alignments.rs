@@ -1,24 +1,23 @@
-//! The loss of connectionist temporal classification by its definition: the sum over every alignment. For short
-//! sequences.
+//! The CTC loss by its definition, the sum over every alignment. Suits short sequences only.
 
-/// Sequences, and what they are to say.
+/// Sequences and their target labels.
 #[derive(Debug, Clone, Copy)]
 pub struct Sequences<'a> {
     /// Steps, sequences and classes.
     pub dims: [usize; 3],
-    /// The labels that `targets` has room for in a sequence.
+    /// The number of labels that `targets` has for each sequence.
     pub labels: usize,
     /// The labels, `[sequences, labels]`.
     pub targets: &'a [i64],
-    /// Each sequence's steps, at most those of `dims`.
+    /// The number of steps of each sequence, at most that of `dims`.
     pub input_lengths: &'a [i64],
-    /// Each sequence's labels, at most `labels`.
+    /// The number of labels of each sequence, at most `labels`.
     pub target_lengths: &'a [i64],
-    /// The class that says nothing.
+    /// The class of the blank.
     pub blank: usize,
 }
 
-/// What an alignment says: repetitions merged, then blanks dropped.
+/// The labels of an alignment: repetitions are merged, then blanks dropped.
 fn said(path: &[usize], blank: usize) -> Vec<i64> {
     let mut merged = path.to_vec();
     merged.dedup();
@@ -26,8 +25,9 @@ fn said(path: &[usize], blank: usize) -> Vec<i64> {
 }
 
 impl Sequences<'_> {
-    /// Each sequence's loss, and the gradient of the log-probabilities `[steps, sequences, classes]` for losses
-    /// weighted by `grad`. A loss without any alignment is infinite, and its gradient 0.
+    /// Each sequence's loss, and the gradient of the log-probabilities
+    /// `[steps, sequences, classes]` for losses weighted by `grad`. Without any alignment, the loss
+    /// is infinite and its gradient 0.
     pub fn by_enumeration(&self, log_probs: &[f64], grad: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let [_, batch, classes] = self.dims;
         let mut gradient = vec![0.0; log_probs.len()];

@@ -3,8 +3,8 @@
 use crate::limits::{growth, least, unit, wide};
 use crate::{AttentionModuleOptions, DType, TensorData};
 
-/// A call's operands: queries, keys and values, each `[batch, heads, sequence, features]`, and the
-/// mask and bias over the scores, `[batch, heads, queries, keys]`.
+/// A call's operands: queries, keys and values, each `[batch, heads, sequence, features]`, and mask
+/// and bias of the scores, `[batch, heads, queries, keys]`.
 #[derive(Debug)]
 pub struct Operands<'a> {
     /// The queries.
@@ -21,7 +21,7 @@ pub struct Operands<'a> {
     pub options: AttentionModuleOptions,
 }
 
-/// A row's scores, and the limit of each one's error.
+/// A row's scores, and the limit of each score's error.
 struct Scores {
     value: Vec<f64>,
     off: Vec<f64>,
@@ -80,7 +80,7 @@ impl Operands<'_> {
                     worst = worst.max(*off);
                 }
             }
-            // The second order: p's own error times the sum's.
+            // The second order: the error of p times the error of the sum.
             let second = (4.0 * worst).exp();
             for column in 0..columns {
                 let v = |j: usize| value[(pair * keys + j) * columns + column];
@@ -91,7 +91,7 @@ impl Operands<'_> {
                     by_sum += p * v(j).abs();
                     all += v(j).abs();
                 }
-                // A reference in f64 is off as much as a result in f64.
+                // A reference in f64 has the same error as a result in f64.
                 let sides = if dtype == DType::F64 { 2.0 } else { 1.0 };
                 let sum = (rounding + 2.0 * growth(keys, computed)) * by_sum + 1.01 * rounding * result.abs();
                 limits.push(sides * (second * by_scores + sum) + least(dtype) * (1.0 + all));
@@ -114,7 +114,8 @@ impl Operands<'_> {
         let off = growth(q.len(), computed) * (scale * magnitude).abs() + (step + rounding) * score.abs();
         let Some(cap) = self.options.softcap else { return (score, off) };
         let capped = cap * (score / cap).tanh();
-        // Errors of the quotient's rounding, of the tangent, of its rounding and of the product's.
+        // The errors of the quotient's rounding, of the tanh, of its rounding and of the product's
+        // rounding.
         (capped, off + (step + rounding) * score.abs() + (8.0 * step + 2.0 * rounding) * capped.abs())
     }
 }

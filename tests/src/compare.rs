@@ -2,21 +2,21 @@
 
 use burn_backend::{DType, TensorData};
 
-/// How far two results may be apart: `|ours - theirs| <= absolute + relative * |theirs|`.
+/// How much two results may differ: `|ours - theirs| <= absolute + relative * |theirs|`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
-    /// In the result's own unit.
+    /// An absolute difference.
     pub absolute: f64,
     /// As a share of the expected value.
     pub relative: f64,
 }
 
 impl Tolerance {
-    /// The same bits (any NaN equals any other).
+    /// The same bits; any NaN equals any other NaN.
     pub const EXACT: Self = Self { absolute: 0.0, relative: 0.0 };
 
-    /// For one operation in `dtype`: a few units in the last place; exact for integers and bools. For sums see
-    /// [`crate::limits`].
+    /// The tolerance of one operation in `dtype`: a few units in the last place, and exact for
+    /// integers and bools. For sums see [`crate::limits`].
     pub fn of(dtype: DType) -> Self {
         match dtype {
             DType::F64 => Self { absolute: 1e-13, relative: 1e-13 },
@@ -27,7 +27,7 @@ impl Tolerance {
         }
     }
 
-    /// Wider by a factor.
+    /// The tolerance times a factor.
     pub fn times(self, factor: f64) -> Self {
         Self { absolute: self.absolute * factor, relative: self.relative * factor }
     }

@@ -4,7 +4,7 @@ use crate::limits::{self, Terms};
 use crate::{Backend, DType, FloatDType, TensorData, TensorMetadata, read_float};
 use burn_backend::tensor::{Device, FloatTensor};
 
-/// For each gradient the oracle's reference and its limits. A gradient is a sum of at most `terms`
+/// The oracle's reference and its limits, for each gradient. A gradient is a sum of at most `terms`
 /// products of an output's gradient, a weight, a mask and a sample between four pixels.
 ///
 /// `operands` are input, offsets, weight, mask, bias and the output's gradient. `gradients` gives

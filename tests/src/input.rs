@@ -1,15 +1,15 @@
-//! Inputs: data with a layout to view it in.
+//! Inputs: data, and the layout through which an op sees it.
 
 use crate::Random;
 use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor};
 use burn_backend::{Backend, DType, Shape, Slice, TensorData};
 
-/// How an input lies in memory when the op sees it.
+/// The layout of an input in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// As it was made.
+    /// Contiguous.
     Contiguous,
-    /// Its dims stored in reverse order.
+    /// Dims stored in reverse order.
     Permuted,
     /// Cut out of a larger tensor, every second element of the last dim.
     Sliced,
@@ -25,7 +25,7 @@ impl View {
         [Self::Contiguous, Self::Permuted, Self::Sliced, Self::Flipped, Self::Expanded];
 }
 
-/// Data and the view it is to be seen in: the same on both backends.
+/// Data and its view, the same on both backends.
 #[derive(Clone, Debug)]
 pub struct Input {
     base: TensorData,
@@ -68,9 +68,10 @@ fn sliced(shape: &[usize]) -> Vec<Slice> {
 }
 
 impl Input {
-    /// Data of `dtype` for a tensor of `shape` seen through `view`; element values come from `value`.
+    /// Data of `dtype` for a tensor of `shape` seen through `view`; element values come from
+    /// `value`.
     ///
-    /// A tensor without elements has nothing to expand: it is made contiguous.
+    /// A tensor without elements can't be expanded, so it is made contiguous.
     pub fn new(shape: &[usize], dtype: DType, view: View, mut value: impl FnMut() -> f64) -> Self {
         let view = if view == View::Expanded && shape.contains(&0) { View::Contiguous } else { view };
         let base: Vec<usize> = match view {

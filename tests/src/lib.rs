@@ -1,7 +1,8 @@
-//! What the integration tests share: the two backends, random inputs and views of them, and the comparison.
+//! Shared code of the integration tests: the two backends, random inputs and their views, and
+//! comparisons.
 //!
-//! Every op is run on [`R`] (this backend) and on [`O`] (the oracle, `burn-flex`) from the same data. Inputs are drawn
-//! afresh on every run; the seed is printed, and `BURN_ROCM_TEST_SEED` repeats a run.
+//! Every op is run on [`R`] (this backend) and on [`O`] (the oracle, `burn-flex`) from the same
+//! data. Every run draws new inputs and prints its seed. `BURN_ROCM_TEST_SEED` repeats a run.
 
 /// The README's programs compile and run.
 #[cfg(doctest)]
@@ -54,13 +55,14 @@ pub use burn_backend::backend::ops::*;
 pub use burn_backend::{Backend, DType, Scalar, Shape, Slice, TensorData, TensorMetadata};
 pub use burn_std::{BoolDType, BoolStore, FloatDType, IntDType};
 
-/// The float types every float op is tested in.
+/// The float types in which every float op is tested.
 pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
-/// The integer types every integer op is tested in.
+/// The integer types in which every integer op is tested.
 pub const INTS: [DType; 8] =
     [DType::I64, DType::I32, DType::I16, DType::I8, DType::U64, DType::U32, DType::U16, DType::U8];
 
-/// Shapes of ranks 1 to 6: empty, of one element, odd, around 16-byte vectors and block edges.
+/// Shapes of ranks 1 to 6: empty ones, single elements, odd sizes, and sizes around 16-byte vectors
+/// and block edges.
 pub const SHAPES: &[&[usize]] = &[
     &[0],
     &[1],
@@ -94,7 +96,7 @@ pub fn int_dtype(dtype: DType) -> IntDType {
     dtype.into()
 }
 
-/// Runs one body on both backends and compares what it gives.
+/// Runs one body on both backends and compares the results.
 ///
 /// The body sees the backend as `B` and its device as `device`, and returns a `Vec<TensorData>`.
 ///
@@ -126,7 +128,7 @@ macro_rules! differential {
     }};
 }
 
-/// What a read gives.
+/// Waits for a read and returns its data.
 pub fn wait<T>(future: impl Future<Output = Result<T, burn_backend::ExecutionError>>) -> T {
     burn_std::future::block_on(future).expect("the data can be read")
 }
@@ -149,8 +151,8 @@ pub fn read_int<B: Backend>(tensor: burn_backend::tensor::IntTensor<B>) -> Tenso
 /// Reads a bool tensor.
 pub fn read_bool<B: Backend>(tensor: burn_backend::tensor::BoolTensor<B>) -> TensorData {
     let data = wait(B::bool_into_data(tensor));
-    // The oracle labels some of its bools as bytes, and keeps the name of the store; here both
-    // one-byte stores are read as Rust's bools.
+    // The oracle labels some bools as bytes and keeps the store in the dtype. This backend reads
+    // both one-byte stores as Rust's bools.
     let bytes = matches!(data.dtype, DType::U8 | DType::Bool(BoolStore::U8));
     if is_oracle::<B>() && bytes {
         let TensorData { bytes, shape, .. } = data;
@@ -159,7 +161,7 @@ pub fn read_bool<B: Backend>(tensor: burn_backend::tensor::BoolTensor<B>) -> Ten
     data
 }
 
-/// Reads an integer tensor as `I64`, for results whose integer type is the backend's own choice.
+/// Reads an integer tensor as `I64`, for results whose integer type each backend chooses itself.
 pub fn read_index<B: Backend>(tensor: burn_backend::tensor::IntTensor<B>) -> TensorData {
     read_int::<B>(B::int_cast(tensor, IntDType::I64))
 }

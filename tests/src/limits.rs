@@ -1,5 +1,4 @@
-//! Limits from rounding bounds: a reference in f64, and for each element how far a result may be
-//! from it.
+//! Limits from rounding bounds: a reference in f64, and for each element the largest allowed error.
 //!
 //! The oracle computes the reference from the operands in f64. It computes the sum of the terms'
 //! magnitudes from the operands without their signs.
@@ -32,7 +31,7 @@ pub fn wide(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// The error allowed to a result that underflows.
+/// The allowed error of a result that underflows.
 pub fn least(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-24),
@@ -41,7 +40,7 @@ pub fn least(dtype: DType) -> f64 {
     }
 }
 
-/// The greatest finite number of a type.
+/// The largest finite number of a type.
 fn greatest(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => f64::MAX,
@@ -56,17 +55,17 @@ fn rounding(computed: DType, dtype: DType) -> f64 {
     if computed == dtype { 0.0 } else { unit(dtype) }
 }
 
-/// What a sum is made of.
+/// The terms of a sum, and how they are added.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// The number of products.
     pub count: usize,
-    /// The type they are added in.
+    /// The type in which they are added.
     pub wide: DType,
-    /// The result's.
+    /// The result's type.
     pub dtype: DType,
-    /// How often a product may be rounded to that type before the result is: by itself, or in a
-    /// part of the sum.
+    /// How often a product may be rounded to the result's type, alone or in a partial sum, before
+    /// the result itself is.
     pub roundings: usize,
     /// Whether a term of magnitude at most 1 may be added after the sum of the others was rounded.
     pub bias: bool,
@@ -91,7 +90,7 @@ impl Terms {
         Self { roundings: if ours { 0 } else { roundings }, ..Self::of(count, dtype) }
     }
 
-    /// At most `count` terms, of an element of a max pool's gradient. MIOpen adds f16 in f16.
+    /// At most `count` terms of an element of a max pool's gradient. MIOpen adds f16 terms in f16.
     pub fn of_max_pool(count: usize, dtype: DType) -> Self {
         let library = hip::provider().is_ok_and(|provider| provider.kind() == hip::ProviderKind::Rocm);
         let wide = if library && dtype == DType::F16 { DType::F16 } else { wide(dtype) };
@@ -105,11 +104,11 @@ fn each(data: &TensorData, limit: impl FnMut(f64) -> f64) -> TensorData {
     TensorData::new(all, data.shape.clone())
 }
 
-/// The limits for elements that should be `reference`. Each is a sum or mean of terms, `magnitude`
-/// the same of the terms without their signs.
+/// The limits for elements that should be `reference`. Each element is a sum or mean of terms, and
+/// `magnitude` is the same sum or mean of the terms' magnitudes.
 pub fn sums(reference: &TensorData, magnitude: &TensorData, terms: Terms) -> TensorData {
     let Terms { count, wide: summed, dtype, roundings, bias } = terms;
-    // A reference in f64 is off as much as a result in f64.
+    // A reference in f64 has the same error as a result in f64.
     let sums = growth(count, summed) + growth(count, DType::F64);
     let rounding = rounding(summed, dtype);
     let product = roundings as f64 * rounding;
@@ -124,7 +123,8 @@ pub fn sums(reference: &TensorData, magnitude: &TensorData, terms: Terms) -> Ten
 }
 
 /// The limits for elements to which terms are added one by one in the result's type, rounding each
-/// time: `additions` terms to each element, and `magnitude` the sum of all without their signs.
+/// time: `additions` is the number of terms added to each element, and `magnitude` the sum of the
+/// magnitudes of all.
 pub fn additions(magnitude: &TensorData, additions: &TensorData, dtype: DType) -> TensorData {
     let mut additions = additions.iter::<f64>();
     each(magnitude, |m| {
@@ -158,8 +158,8 @@ pub fn shares(magnitude: &TensorData, share: f64, dtype: DType) -> TensorData {
     each(magnitude, |m| share * m.abs() + least(dtype))
 }
 
-/// How far off the gradient of resizing planes of `from` pixels to `to` pixels may be in the type it
-/// is computed in, for an output's gradient of magnitudes of at most 1.
+/// The largest allowed error of the gradient of resizing planes of `from` pixels to `to` pixels, in
+/// the type in which it is computed, for an output's gradient with magnitudes of at most 1.
 ///
 /// Along an axis an input pixel counts for the outputs whose points are within 2 pixels of it
 /// (bicubic; other modes take fewer). Each adds at most 1.375^2 < 2 to it: the magnitudes of Keys'
@@ -182,7 +182,7 @@ pub fn resized(from: [usize; 2], to: [usize; 2], dtype: DType) -> crate::Toleran
 pub fn fourier(reference: &TensorData, square: &TensorData, count: usize, dtype: DType) -> TensorData {
     let n = count as f64;
     let computed = wide(dtype);
-    // A length that is no power of two takes other transforms and products.
+    // A length that is not a power of two takes further transforms and products.
     let share = 7.0 * (n.log2().ceil() + 1.0) * (unit(computed) + unit(DType::F64));
     let mut squares = square.iter::<f64>();
     each(reference, |x| {
@@ -191,19 +191,20 @@ pub fn fourier(reference: &TensorData, square: &TensorData, count: usize, dtype:
     })
 }
 
-/// The most numbers of a row of `len` that a kernel adds one after the other: a long row has at
-/// least 256 threads, or a core's lanes start anew every 2048 elements.
+/// The most numbers of a row of `len` that a kernel adds one after the other. A long row has at
+/// least 256 threads, or a core's lanes begin a new sum every 2048 elements.
 pub fn in_turn(len: usize) -> usize {
     len.min(len / 256 + 512)
 }
 
-/// The limits for a layer norm of `x`, rows of as many elements as `gamma` has, computed in the wide
-/// type: the sums' bounds (Higham 2002, section 3.1), carried to first order through
+/// The limits for a layer norm of `x`, rows of as many elements as `gamma` has, computed in the
+/// wide type: the sums' bounds (Higham 2002, section 3.1), carried to first order through
 /// `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
 ///
-/// The variance may come from `d = x - s` as `mean(d^2) - mean(d)^2`, if `s` is at most 4 deviations
-/// `sqrt(variance + epsilon)` away from the mean. Then `mean(d^2)` is at most 17 of their squares,
-/// and the two means are off by `17 growth` and `2 * 4 * sqrt(17) growth` of them: 50 together.
+/// The variance may come from `d = x - s` as `mean(d^2) - mean(d)^2`, if `s` is at most 4
+/// deviations `sqrt(variance + epsilon)` away from the mean. Then `mean(d^2)` is at most 17 of
+/// their squares, and the two means are off by `17 growth` and `2 * 4 * sqrt(17) growth` of them:
+/// 50 together.
 pub fn layer_norm(
     x: &TensorData,
     gamma: &TensorData,
@@ -240,7 +241,7 @@ pub fn layer_norm(
     TensorData::new(limits, reference.shape.clone())
 }
 
-/// Asserts that `found`, of `dtype`, is the layer norm of the oracle's operands in f64 within the
+/// Asserts that `found`, of `dtype`, is the layer norm of the oracle's operands in f64, within the
 /// limits of [`layer_norm`].
 pub fn assert_layer_norm<B: Backend>(
     what: &impl std::fmt::Display,
@@ -295,13 +296,13 @@ pub fn exact<B: Backend>(input: &Input, magnitudes: bool, device: &Device<B>) ->
     if magnitudes { B::float_abs(tensor) } else { tensor }
 }
 
-/// A float tensor of an input's shape, of one value, for the oracle in f64.
+/// A float tensor of an input's shape filled with one value, for the oracle in f64.
 pub fn filled<B: Backend>(input: &Input, value: f64, device: &Device<B>) -> FloatTensor<B> {
     B::float_full(Shape::from(input.shape().to_vec()), Scalar::Float(value), device, FloatDType::F64)
 }
 
 /// Asserts that each element is within its limit of the reference. Where the reference exceeds the
-/// type's greatest number, the result must be infinite.
+/// type's largest number, the result must be infinite.
 ///
 /// # Panics
 /// With `what`, the first element that is outside, and both values.
@@ -347,8 +348,8 @@ macro_rules! sums {
 }
 
 /// Asserts that an op that adds the elements of `$added` one by one to those of `$to` is right
-/// within the rounding bound of [`additions()`]. The body gets both as tensors and returns a tensor.
-/// Run with zeros for `$to` and ones for `$added`, it counts the additions.
+/// within the rounding bound of [`additions()`]. The body gets both as tensors and returns a
+/// tensor. Run with zeros for `$to` and ones for `$added`, it counts the additions.
 ///
 /// ```ignore
 /// additions!("float_select_add", dtype, |B, device, [a = &a, v = &v]| {
@@ -378,7 +379,8 @@ macro_rules! additions {
     }};
 }
 
-/// This backend's result; the oracle's in f64, from the inputs and from their magnitudes.
+/// This backend's result, and the oracle's results in f64 from the inputs and from their
+/// magnitudes.
 #[macro_export]
 macro_rules! sides {
     (|$B:ident, $device:ident, [$($x:ident = $input:expr),+]| $body:expr) => {{

@@ -1,14 +1,15 @@
-//! A test program again in lockstep: full blocks of threads with real barriers and shuffles.
+//! Runs a test program again in lockstep mode: with full blocks of threads, and real barriers and
+//! shuffles.
 
 use crate::again;
 
 /// Runs this program's tests on the CPU device with waves of `wave` threads, in a process of its
-/// own, except those with `lockstep` or `natively` in their names. With 64 threads small
-/// element-wise ops are put off as on a GPU; with 32 each one is a launch. It uses the CPU device
-/// whatever device this process has; `--skip lockstep` saves the minutes.
+/// own, except those with `lockstep` or `natively` in their names. With waves of 64, small
+/// element-wise ops are deferred as on a GPU; with waves of 32 each op is a launch. The new process
+/// uses the CPU device, whatever device this process has. `--skip lockstep` saves these minutes.
 ///
 /// # Panics
-/// Where a test fails, with all that the process said.
+/// If a test fails, with all output of the process.
 pub fn whole_program(wave: u32) {
     again(
         &["--skip", "lockstep", "--skip", "natively"],

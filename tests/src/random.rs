@@ -5,23 +5,25 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::OnceLock;
 
-/// A small generator (SplitMix64: Steele, Lea and Flood 2014); statistical quality is not at stake here.
+/// A small generator (SplitMix64: Steele, Lea and Flood 2014). Its statistical quality is
+/// sufficient for tests.
 #[derive(Debug)]
 pub struct Random(Cell<u64>);
 
 impl Random {
-    /// A generator of its own stream, from the run's seed (`BURN_ROCM_TEST_SEED`, else the clock), which is printed
-    /// once.
+    /// A generator with a stream of its own, from the run's seed (`BURN_ROCM_TEST_SEED`, else the
+    /// clock). The seed is printed once.
     ///
-    /// A test has the same numbers in every run with that seed, alone or among others; with `--test-threads 1` it
-    /// has others, the same in every run with that option.
+    /// With the same seed a test gets the same numbers in every run, alone or among other tests.
+    /// With `--test-threads 1` it gets other numbers, which are the same in every run with that
+    /// option.
     #[track_caller]
     pub fn new() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         let thread = std::thread::current();
-        // Tests run side by side: the thread's name (the test's) keeps each one's numbers its own
-        // and repeatable. With one thread they all run on the main one: there it is the place where
-        // the generator is made.
+        // Tests run in parallel. The thread's name, which is the test's, gives each test its own
+        // repeatable numbers. With one thread all tests run on the main thread, so the line of code
+        // that makes the generator takes the name's role.
         let (test, option) = match thread.name() {
             None | Some("main") => (Location::caller().to_string(), " (with --test-threads 1)"),
             Some(name) => (name.to_owned(), ""),

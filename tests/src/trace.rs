@@ -1,4 +1,4 @@
-//! The backend's trace, collected: which library call or kernel served each op.
+//! Collects the backend's trace: which library call or kernel computed each op.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use burn_rocm::trace::{self, TARGET};
 use log::{LevelFilter, Log, Metadata, Record};
 
 thread_local! {
-    /// The lines of a thread while it is in [`during`].
+    /// The lines of a thread while it runs [`during`].
     static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
@@ -48,7 +48,7 @@ fn install() {
     });
 }
 
-/// A file that has each line once.
+/// A file that holds each line once.
 struct Lines(Mutex<(BTreeSet<String>, File)>);
 
 impl Lines {
@@ -72,8 +72,8 @@ fn file() -> Option<&'static Lines> {
     .as_ref()
 }
 
-/// Where `BURN_ROCM_TRACE_FILE` is set, the trace of everything that this process does from now on goes there, each
-/// line once: `docs/conformance.md` is made of it.
+/// If `BURN_ROCM_TRACE_FILE` is set, writes the trace of this process to that file from now on,
+/// each line once. `docs/conformance.md` is made from it.
 pub fn to_file() {
     if file().is_some() {
         install();
@@ -81,7 +81,8 @@ pub fn to_file() {
     }
 }
 
-/// What `ops` gives, and the trace's lines meanwhile: `float_add: kernel binary_contiguous<Add, f32>`.
+/// The result of `ops`, and the trace's lines meanwhile, such as
+/// `float_add: kernel binary_contiguous<Add, f32>`.
 pub fn during<T>(ops: impl FnOnce() -> T) -> (T, Vec<String>) {
     install();
     trace::enable(true);

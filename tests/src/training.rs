@@ -1,4 +1,5 @@
-//! A small training loop for tests: fixed initial weights and data, so that runs on different providers compare.
+//! A small training loop for tests. Weights and data are fixed, so runs on different providers can
+//! be compared.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::adaptor::OptimizerAdaptor;
@@ -23,7 +24,7 @@ pub fn batch<B: Backend>(device: &B::Device, size: usize) -> Batch<B> {
     )
 }
 
-/// Replaces every float parameter by values of its own size drawn from a fixed seed.
+/// Replaces every float parameter by values of the usual size, drawn from a fixed seed.
 struct Reset(Random);
 
 impl<B: Backend> ModuleMapper<B> for Reset {
@@ -31,8 +32,8 @@ impl<B: Backend> ModuleMapper<B> for Reset {
         let random = &self.0;
         param.map(|tensor| {
             let shape = tensor.shape();
-            // Uniform of a layer's usual scale; vectors (biases, norms) around one half so that
-            // none is dead.
+            // Uniform values on a layer's usual scale. Vectors (biases, norms) are around one half,
+            // so that no unit is dead.
             let bound = if shape.num_dims() == 1 {
                 0.5
             } else {
@@ -52,13 +53,13 @@ pub struct Trainer<B: AutodiffBackend> {
 }
 
 impl<B: AutodiffBackend> Trainer<B> {
-    /// A trainer of a model whose parameters are the same in every run.
+    /// A trainer for a model whose parameters are the same in every run.
     pub fn new(kind: Kind, device: &B::Device) -> Self {
         let model = kind.init::<B>(device).map(&mut Reset(Random::from_seed(1)));
         Self { model: Some(model), optimizer: AdamConfig::new().init() }
     }
 
-    /// One step; the loss is left on the device.
+    /// Takes one step and leaves the loss on the device.
     pub fn step_on_device(&mut self, (images, labels): &Batch<B>) -> Tensor<B, 1> {
         let model = self.model.take().expect("a step ends with the model in place");
         let logits = model.forward(images.clone());
@@ -70,7 +71,7 @@ impl<B: AutodiffBackend> Trainer<B> {
         loss
     }
 
-    /// One step and its loss.
+    /// Takes one step and reads its loss.
     pub fn step(&mut self, data: &Batch<B>) -> f64 {
         self.step_on_device(data).into_data().iter::<f64>().next().expect("a loss is one number")
     }

@@ -10,7 +10,10 @@ use std::process::Command;
 use burn::backend::Autodiff;
 use burn::tensor::Tensor;
 use burn_backend::TensorPrimitive;
-use burn_rocm::fused::{AttentionOptions, AttentionPath, attention, attention_backward};
+use burn_rocm::fused::{
+    AttentionOptions, AttentionPath, Projections, attention, attention_backward, attention_weights,
+    attention_weights_backward, self_attention, self_attention_backward,
+};
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
 
@@ -21,6 +24,14 @@ const TINY: f32 = 1.0 / 262_144.0;
 fn full(shape: &[usize], value: f32) -> burn_rocm::RocmTensor {
     let shape = Shape::from(shape.to_vec());
     R::float_full(shape, Scalar::from(value), &Default::default(), FloatDType::F16)
+}
+
+/// `first` and `-first` along axis `axis` of four.
+fn opposite(axis: usize, first: f32) -> burn_rocm::RocmTensor {
+    let mut shape = [1; 4];
+    shape[axis] = 2;
+    let data = TensorData::new(vec![first, -first], shape).convert_dtype(DType::F16);
+    R::float_from_data(data, &Default::default())
 }
 
 /// The first element that an op gives, and whether its trace names the alternative.
@@ -99,19 +110,81 @@ fn case(name: &str) -> (f32, bool) {
             let (q, k, v) = (out(1.0), out(1.0), out(TINY));
             run(|| attention(q, k, v, None, &composed()).unwrap().out)
         }
-        "fused::attention_backward" => {
-            let inputs = [out(1.0), out(1.0), out(1.0)];
-            let [q, k, v] = inputs.clone();
-            let kept = attention(q, k, v, None, &composed()).unwrap().kept;
-            let wanted = [false, false, true];
+        "fused::attention_backward by value" => by_attention([(); 3].map(|()| out(1.0)), out(TINY), 2),
+        // Two keys of weight 1/2 each, whose values are 1 and -1: the scores' gradients are half
+        // the output's, and half of it with the other sign.
+        "fused::attention_backward by query" => {
+            let inputs = [out(0.0), opposite(2, 1.0), opposite(2, 1.0)];
+            by_attention(inputs, out(TINY), 0)
+        }
+        "fused::attention_backward by key" => {
+            let inputs = [out(1.0), full(&[1, 1, 2, 1], 1.0), opposite(2, 1.0)];
+            by_attention(inputs, out(2.0 * TINY), 1)
+        }
+        "fused::attention_weights_backward" => {
+            let (q, k, options) = (out(1.0), full(&[1, 1, 2, 1], 1.0), composed());
+            let weights = attention_weights(q.clone(), k.clone(), None, &options).unwrap();
+            let grad = opposite(3, 2.0 * TINY);
             run(|| {
-                let [_, _, by_value] =
-                    attention_backward(inputs, None, kept, out(TINY), &composed(), wanted).unwrap();
-                by_value.unwrap()
+                let found = attention_weights_backward([q, k], None, weights, grad, &options, [false, true]);
+                let [_, by_key] = found.unwrap();
+                by_key.unwrap()
             })
         }
+        // One token, whose value is the output.
+        "fused::self_attention" => {
+            let x = full(&[1, 1, 1], TINY);
+            run(|| self_attention(x, projections(), None, &composed()).unwrap().out)
+        }
+        "fused::self_attention_backward by tokens" => by_self_attention([true, false]),
+        "fused::self_attention_backward by weights" => by_self_attention([false, true]),
+        "deform_conv2d" => {
+            let (x, offset, w) = (out(TINY), full(&[1, 2, 1, 1], 0.0), out(1.0));
+            run(|| R::deform_conv2d(x, offset, w, None, None, deformed()))
+        }
+        "deform_conv2d_backward by x" => by_deformed(|found| found.x_grad),
+        "deform_conv2d_backward by weight" => by_deformed(|found| found.weight_grad),
         other => panic!("{other}"),
     }
+}
+
+/// The gradient of attention by one of its inputs.
+fn by_attention(inputs: [burn_rocm::RocmTensor; 3], grad: burn_rocm::RocmTensor, of: usize) -> (f32, bool) {
+    let [q, k, v] = inputs.clone();
+    let kept = attention(q, k, v, None, &composed()).unwrap().kept;
+    let wanted = [0, 1, 2].map(|input| input == of);
+    run(|| {
+        let found = attention_backward(inputs, None, kept, grad, &composed(), wanted).unwrap();
+        found.into_iter().nth(of).unwrap().unwrap()
+    })
+}
+
+/// Queries, keys and values that are the token.
+fn projections() -> Projections {
+    let of = |shape: &[usize], value| [(); 3].map(|()| full(shape, value));
+    Projections { weights: of(&[1, 1], 1.0), biases: of(&[1], 0.0), heads: 1 }
+}
+
+/// The gradient of self-attention by tokens, or by the weight that makes values.
+fn by_self_attention([tokens, weights]: [bool; 2]) -> (f32, bool) {
+    let x = full(&[1, 1, 1], 1.0);
+    let kept = self_attention(x.clone(), projections(), None, &composed()).unwrap().kept;
+    let (grad, wanted) = (full(&[1, 1, 1], TINY), [tokens, weights, false]);
+    run(|| {
+        let found = self_attention_backward(x, 1, None, kept, grad, &composed(), wanted).unwrap();
+        found.tokens.or_else(|| found.weights.map(|[_, _, value]| value)).unwrap()
+    })
+}
+
+fn deformed() -> DeformConvOptions<2> {
+    DeformConvOptions::new([1, 1], [0, 0], [1, 1], 1, 1)
+}
+
+/// A gradient of a deformable convolution of one element that is not displaced.
+fn by_deformed(one: fn(DeformConv2dBackward<R>) -> burn_rocm::RocmTensor) -> (f32, bool) {
+    let element = |value| full(&[1, 1, 1, 1], value);
+    let (x, offset, w, g) = (element(1.0), full(&[1, 2, 1, 1], 0.0), element(1.0), element(TINY));
+    run(|| one(R::deform_conv2d_backward(x, offset, w, None, None, g, deformed())))
 }
 
 /// By products of rocBLAS: the tiled kernels use no matrix instructions.
@@ -120,7 +193,7 @@ fn composed() -> AttentionOptions {
 }
 
 /// No gradients, and one that nothing tells from them.
-const FORWARD: [&str; 7] = [
+const FORWARD: [&str; 9] = [
     "float_matmul",
     "batched float_matmul",
     "gradient of float_matmul",
@@ -128,15 +201,24 @@ const FORWARD: [&str; 7] = [
     "conv2d",
     "conv_transpose2d",
     "fused::attention",
+    "fused::self_attention",
+    "deform_conv2d",
 ];
-const GRADIENTS: [&str; 7] = [
+const GRADIENTS: [&str; 14] = [
     "linear_x_backward",
     "linear_weight_backward",
     "conv2d_x_backward",
     "conv2d_weight_backward",
     "conv_transpose2d_x_backward",
     "conv_transpose2d_weight_backward",
-    "fused::attention_backward",
+    "fused::attention_backward by value",
+    "fused::attention_backward by query",
+    "fused::attention_backward by key",
+    "fused::attention_weights_backward",
+    "fused::self_attention_backward by tokens",
+    "fused::self_attention_backward by weights",
+    "deform_conv2d_backward by x",
+    "deform_conv2d_backward by weight",
 ];
 
 /// Says of each op whether the alternative served it; that values are kept there and lost elsewhere is asserted.

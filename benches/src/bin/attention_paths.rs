@@ -1,15 +1,16 @@
-//! Attention by its tiled kernels and by products, forward and backward: what `AttentionPath::Auto` chooses by.
+//! Times attention by tiled kernels and by products, forward and backward. `AttentionPath::Auto` is
+//! based on these times.
 //!
-//! `attention_paths [ROUNDS]` prints a row for each size and dtype: milliseconds, the median of ROUNDS (default 5)
-//! rounds by device events.
+//! `attention_paths [ROUNDS]` prints a row for each size and dtype: milliseconds, the median of
+//! ROUNDS (default 5) rounds by device events.
 
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend, DType, Shape, TensorData};
 use burn_rocm::fused::{AttentionDropout, AttentionOptions, AttentionPath, attention, attention_backward};
 use burn_rocm::{Rocm, RocmTensor};
 
-/// Batch, heads, sequence, features, the probability of dropout: the transformer of the benches, longer and shorter
-/// sequences.
+/// Batch, heads, sequence, features, and the probability of dropout. The first row is the benches'
+/// transformer; the others have longer and shorter sequences.
 const SIZES: &[([usize; 4], f64)] = &[
     ([16, 12, 512, 64], 0.0),
     ([16, 12, 512, 64], 0.1),
@@ -19,8 +20,8 @@ const SIZES: &[([usize; 4], f64)] = &[
     ([8, 8, 1024, 128], 0.0),
 ];
 
-/// Like the heads of a linear layer's output: [batch, sequence, heads, features] seen as [batch, heads, sequence,
-/// features].
+/// A tensor in the layout of a linear layer's output: `[batch, sequence, heads, features]` seen as
+/// `[batch, heads, sequence, features]`.
 fn heads([batch, heads, sequence, features]: [usize; 4], dtype: DType) -> RocmTensor {
     let len = batch * heads * sequence * features;
     let values: Vec<f32> = (0..len).map(|at| ((at * 2_654_435_761) % 8191) as f32 / 8191.0 - 0.5).collect();
@@ -30,7 +31,7 @@ fn heads([batch, heads, sequence, features]: [usize; 4], dtype: DType) -> RocmTe
     <Rocm as FloatTensorOps<Rocm>>::float_swap_dims(tensor, 1, 2)
 }
 
-/// Milliseconds of one call.
+/// The median milliseconds of one call.
 fn median(rounds: usize, mut body: impl FnMut()) -> hip::Result<f64> {
     let device = hip::Device::get(0)?;
     body(); // compiles and fills the pool

@@ -1,9 +1,11 @@
-//! Convolutions of real networks by layer, and networks of them by step, on the CPU device: its own MIOpen (`auto`)
-//! beside the backend's kernels (`own`), and halves beside f32.
+//! Times convolutions of real networks layer by layer, and whole networks step by step, on the CPU
+//! device: this project's MIOpen (`auto`) beside the backend's kernels (`own`), and f16 and bf16
+//! beside f32.
 //!
-//! `cpu_convolutions [--steps] [--batch N] [--only TEXT]` prints a row for each layer of ResNet-18, ResNet-50,
-//! YOLOX-tiny and MobileNetV2, or for inference and an SGD step of three of these networks, whose name has TEXT in
-//! it. Each figure is the least of nine rounds, in milliseconds; the columns take turns.
+//! `cpu_convolutions [--steps] [--batch N] [--only TEXT]` prints a row for each layer of ResNet-18,
+//! ResNet-50, YOLOX-tiny and MobileNetV2, or with `--steps` for inference and an SGD step of three
+//! of these networks. `--only` selects rows whose name contains TEXT. Each figure is the minimum of
+//! nine rounds, in milliseconds. The columns take turns.
 
 use burn::backend::Autodiff;
 use burn::module::Module;
@@ -25,7 +27,7 @@ use std::{
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Channels of the input and the output, the input's side, the window's, stride, groups.
+/// Input channels, output channels, side of the input, side of the window, stride, groups.
 type Layer = [usize; 6];
 
 const NETWORKS: [(&str, &[Layer]); 4] = [
@@ -109,7 +111,7 @@ fn serve<B: Backend>(device: &B::Device, name: &str, mut body: impl FnMut()) -> 
     Ok(())
 }
 
-/// Forward, the input's gradient, the weight's.
+/// Times a layer: forward, the input's gradient, the weight's gradient.
 fn layer<B: Backend>(
     name: &str,
     batch: usize,
@@ -134,7 +136,7 @@ fn layer<B: Backend>(
     })
 }
 
-/// A convolution and its norm.
+/// A convolution and its batch norm.
 #[derive(Module, Debug)]
 struct Unit<B: Backend> {
     conv: Conv2d<B>,
@@ -158,7 +160,7 @@ impl<B: Backend> Unit<B> {
     }
 }
 
-/// Units with ReLU between, and what goes around them.
+/// Units with ReLU between them, and the shortcut around them.
 #[derive(Module, Debug)]
 struct Block<B: Backend> {
     units: Vec<Unit<B>>,
@@ -208,7 +210,8 @@ impl<B: Backend> Block<B> {
     }
 }
 
-/// ResNet-18 or -50 (the first pooling a stride of the stem) or MobileNetV2 (its ReLU6 a ReLU).
+/// ResNet-18 or -50 (with a stride of the stem instead of the first pooling), or MobileNetV2 (with
+/// ReLU instead of ReLU6).
 #[derive(Module, Debug)]
 struct Network<B: Backend> {
     stem: Unit<B>,
@@ -270,7 +273,7 @@ impl<B: Backend> Network<B> {
     }
 }
 
-/// Inference and an SGD step.
+/// Times inference and an SGD step of a network.
 fn steps<B: AutodiffBackend>(name: &str, batch: usize, make: fn(&B::Device) -> Network<B>) -> Result<()> {
     let device = B::Device::default();
     let images = Tensor::<B, 4>::random([batch, 3, 224, 224], Distribution::Uniform(-1.0, 1.0), &device);
@@ -327,16 +330,17 @@ struct Args {
     steps: bool,
     #[arg(long, default_value_t = 2)]
     batch: usize,
-    /// Only rows whose name has this in it.
+    /// Only rows whose name contains this text.
     #[arg(long, default_value = "")]
     only: String,
-    /// Serves the rows of one dtype as standard input asks for them: the program starts itself so.
+    /// Serves the rows of one dtype on request from standard input. The program starts itself with
+    /// this option.
     #[arg(long, hide = true)]
     dtype: Option<String>,
 }
 
-/// Of each column: what it is called, the way that convolutions go, the dtype. Burn keeps a device's default
-/// dtypes, and the backend the way, for the life of a process: each column has a process of its own.
+/// The name, the `BURN_ROCM_CONV` setting and the dtype of each column. Burn's default dtypes and
+/// the backend's settings stay fixed for the life of a process, so each column has its own process.
 const COLUMNS: [(&str, &str, &str); 4] = [
     ("own f32", "own", "f32"),
     ("auto f32", "auto", "f32"),
@@ -346,8 +350,8 @@ const COLUMNS: [(&str, &str, &str); 4] = [
 
 /// The line that asks a column's process for one round of its row.
 const ROUND: &str = "round";
-/// Rounds of a row in each column. The columns take turns, so that other load on the machine slows
-/// all of them alike.
+/// Rounds of a row in each column. The columns take turns, so other load on the machine slows all
+/// columns alike.
 const ROUNDS: usize = 9;
 
 /// A column's process.

@@ -1,10 +1,10 @@
-//! Times products of batches that no single stride reaches: as `matmul` computes them, with one
-//! call a batch, and with operands that are packed already (their copy is not timed).
-//! `COPIED_A_CALL` in `burn-rocm/src/ops/matmul/plan.rs` comes from this.
+//! Times products of batches that no single stride reaches, in three ways: as `matmul` computes
+//! them, with one call for each batch, and with operands that are already packed (their copy is not
+//! timed). `COPIED_A_CALL` in `burn-rocm/src/ops/matmul/plan.rs` is based on these times.
 //!
 //! `product_batches [ROUNDS]` prints a row for each size and dtype: the launches, and the median
-//! microseconds of ROUNDS (default 20) rounds. Device events time a GPU, a clock and a wait the CPU
-//! device.
+//! microseconds of ROUNDS (default 20) rounds. A GPU is timed by device events, the CPU device by
+//! the host's clock and a sync.
 //!
 //! Predicted for an H200 before the first run (4 us a call, 3 us and 2 TB/s a copy): the rotary
 //! embedding of a 512-token prompt 15 us instead of 130; six products of attention over 4 rows of
@@ -56,7 +56,7 @@ fn one_by_one(a: &RocmTensor, b: &RocmTensor) -> Vec<RocmTensor> {
     (0..a.dims()[0]).map(|at| matmul(&row(a, at), &row(b, at))).collect()
 }
 
-/// The microseconds of one call, and the launches that it makes.
+/// The median microseconds of one call, and the number of its launches.
 fn median(rounds: usize, mut body: impl FnMut()) -> hip::Result<(f64, u64)> {
     const CALLS: usize = 10;
     let device = hip::Device::get(0)?;

@@ -1,4 +1,4 @@
-//! What neural networks are made of.
+//! The ops of neural network modules.
 
 use super::*;
 

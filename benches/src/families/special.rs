@@ -1,4 +1,4 @@
-//! Quantised tensors, deformable convolution, and the loss of connectionist temporal classification.
+//! Quantised tensors, deformable convolution, and the CTC loss.
 
 use super::*;
 use burn::backend::Autodiff;
@@ -8,7 +8,8 @@ use burn_backend::ops::{DeformConvOptions, QTensorOps};
 use burn_backend::quantization::{QuantLevel, QuantScheme, QuantStore, QuantValue};
 use burn_backend::tensor::QuantizedTensor;
 
-/// Bytes of one scale, and of a scale for 32; what fits into half of that.
+/// Three schemes: 8-bit values with one scale, 8-bit values with a scale for each 32 of them, and
+/// packed 4-bit values with a scale for each 32.
 fn schemes() -> [(&'static str, QuantScheme); 3] {
     let scheme =
         |value, store, level| QuantScheme::default().with_value(value).with_store(store).with_level(level);
@@ -46,7 +47,7 @@ pub(super) fn quantization(family: &mut Family<'_>) {
 }
 
 pub(super) fn quantized_products(family: &mut Family<'_>) {
-    // One token and a batch of activations by the weights of a layer.
+    // One token, and batches of activations, multiplied by a layer's weights.
     for [m, k, n] in [[1, 1024, 1024], [64, 256, 128], [128, 784, 512]] {
         for (name, scheme) in schemes() {
             case!(
@@ -97,7 +98,7 @@ pub(super) fn deformable(family: &mut Family<'_>) {
             let [x, offset, weight, mask, bias, _] = s.clone();
             B::deform_conv2d(x, offset, weight, Some(mask), Some(bias), options())
         });
-        // Its gradients there take the peer many seconds.
+        // The peer takes many seconds for these gradients.
         if size > 28 {
             continue;
         }
@@ -130,7 +131,7 @@ fn speech<B: Backend>(device: &B::Device, [steps, batch, classes, labels]: [usiz
 }
 
 pub(super) fn sequences(family: &mut Family<'_>) {
-    // Words in images, letters in speech.
+    // Sizes of word recognition in images, and of letters in speech.
     for dims in [[32, 16, 37, 10], [200, 8, 29, 60]] {
         case!(family, 1, format!("ctc_loss {dims:?}"), |B, device| speech::<B>(device, dims), |s| {
             let (log_probs, targets, inputs, lengths) = s.clone();

@@ -1,5 +1,5 @@
-//! Attention: Burn's module and this project's, forward and backward. The paths that the latter has between are
-//! measured by the program `attention_paths`.
+//! Attention: Burn's module and this project's, forward and backward. The program `attention_paths`
+//! times the two paths of this project's attention.
 
 use burn::nn::attention as stock;
 use burn::nn::transformer as stock_transformer;
@@ -8,7 +8,8 @@ use burn_rocm_nn::{attention, transformer};
 
 use super::{B, Case, HALVES, converted, step, uniform};
 
-/// Batch, sequence, features and heads of the transformer of the benches, or a smaller one.
+/// Batch, sequence, features and heads: those of the benches' transformer on a GPU, smaller ones on
+/// the CPU device.
 fn sizes(is_gpu: bool) -> [usize; 4] {
     if is_gpu { [16, 512, 768, 12] } else { [2, 128, 96, 4] }
 }

@@ -1,4 +1,4 @@
-//! A convolution and ReLU, forward and backward; with a batch norm between them, inference.
+//! A convolution and ReLU, forward and backward, and inference with a batch norm between them.
 
 use burn::module::{AutodiffModule, Param};
 use burn::nn::conv::Conv2dConfig;
@@ -24,7 +24,7 @@ fn case(shape: [usize; 4], channels_out: usize, size: usize) -> Case {
     })
 }
 
-/// Inference: a convolution, batch norm and ReLU as one layer.
+/// Inference of a convolution, a batch norm and ReLU, folded into one layer.
 fn folded(shape: [usize; 4], channels_out: usize) -> Case {
     let name = format!("convolution 3 x 3 to {channels_out} channels, batch norm and ReLU of {shape:?} f32");
     Case::new(format!("{name}, inference"), move |device| {

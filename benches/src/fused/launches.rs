@@ -1,4 +1,4 @@
-//! What a training step asks of the device.
+//! Counts the launches, library calls and copies of a training step.
 
 use burn::optim::AdamConfig;
 use burn_rocm::RocmDevice;
@@ -8,14 +8,15 @@ use super::B;
 use super::train::{both, trainer};
 use crate::gpu::models::{fused, stock};
 
-/// The step behind the first ones, which make the optimizer's state.
+/// The counts of a step after the first ones, which make the optimizer's state.
 fn of_step(mut step: Box<dyn FnMut()>) -> Counts {
     step();
     step();
     trace::counting(step).1
 }
 
-/// Model, stock, fused. The counts are those of any batch.
+/// Each model's name, and its counts with stock and with fused modules. The counts do not depend on
+/// the batch.
 fn counted(device: &RocmDevice) -> [(&'static str, [Counts; 2]); 4] {
     [
         ("MLP", both!(Mlp, 2, device).map(of_step)),
@@ -49,8 +50,7 @@ mod tests {
 
     #[test]
     fn fused_modules_launch_less() {
-        // Where small ops are joined, stock modules launch less than half of what they do
-        // elsewhere.
+        // With chains, stock modules launch less than half as many kernels as without.
         let joined = hip::Device::get(0).expect("a device").chain_limit() > 1;
         let times = if joined { 2 } else { 3 };
         for (model, [composed, fused]) in counted(&RocmDevice::default()) {

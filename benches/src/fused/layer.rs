@@ -1,4 +1,4 @@
-//! Layers and joins that end in an activation, forward and backward.
+//! Layers and sums that end in an activation, forward and backward.
 
 use burn::module::Param;
 use burn::nn::{Linear, SwiGluConfig};
@@ -41,7 +41,7 @@ fn swiglu(rows: usize, size: usize) -> Case {
     })
 }
 
-/// All three tracked.
+/// `a * b + c` with all three tensors tracked.
 fn mul_add(rows: usize) -> Case {
     Case::new(format!("a * b + c [{rows}, 4096] f32, forward and backward"), move |device| {
         let [a, b, c] = [(); 3].map(|()| uniform([rows, 4096], F32, device));

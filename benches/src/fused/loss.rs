@@ -9,12 +9,12 @@ use burn_rocm_nn::loss as own;
 use super::{B, Case, HALVES, step, uniform};
 use crate::gpu::cases::Bar;
 
-/// Class `row % classes` of each row.
+/// Targets: row `i` has class `i % classes`.
 fn targets(rows: usize, classes: usize, device: &RocmDevice) -> Tensor<B, 1, Int> {
     Tensor::<B, 1, Int>::arange(0..rows as i64, device).remainder_scalar(classes as i64)
 }
 
-/// A loss of scores and classes, both ways.
+/// Cross entropy, forward and backward.
 fn cross_entropy(rows: usize, classes: usize, dtype: DType) -> Case {
     let name = format!("cross entropy [{rows}, {classes}] {}, forward and backward", dtype.name());
     Case::new(name, move |device| {
@@ -29,7 +29,7 @@ fn cross_entropy(rows: usize, classes: usize, dtype: DType) -> Case {
     })
 }
 
-/// The same forward alone, without autodiff's graph.
+/// Cross entropy forward, without autodiff.
 fn cross_entropy_forward(rows: usize, classes: usize) -> Case {
     Case::new(format!("cross entropy [{rows}, {classes}] f32, forward"), move |device| {
         let scores = uniform([rows, classes], DType::F32, device).inner();
@@ -44,7 +44,7 @@ fn cross_entropy_forward(rows: usize, classes: usize) -> Case {
     })
 }
 
-/// Of log-probabilities, beside what Burn's cross entropy does with its own.
+/// The loss of log-probabilities, beside the ops by which Burn's cross entropy computes it.
 fn nll(rows: usize, classes: usize) -> Case {
     let name = format!("negative log-likelihood [{rows}, {classes}] f32, forward and backward");
     Case::new(name, move |device| {
@@ -74,7 +74,7 @@ fn binary_cross_entropy(rows: usize, columns: usize) -> Case {
     })
 }
 
-/// The mean loss of differences.
+/// A mean loss over residuals.
 fn of_differences<const N: usize>(
     name: &str,
     shape: [usize; N],

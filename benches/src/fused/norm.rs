@@ -7,7 +7,7 @@ use burn_rocm_nn as ours;
 use super::{B, Case, HALVES, converted, step, uniform};
 use crate::gpu::cases::Bar;
 
-/// Forward and backward of a module made of either crate, the parameters' gradients too.
+/// Forward and backward of a module of either crate, with the parameters' gradients.
 macro_rules! case {
     ($name:literal, $shape:expr, $config:ident($($size:expr),*)) => {
         case!($name, $shape, $config($($size),*), DType::F32)
@@ -26,7 +26,7 @@ macro_rules! case {
     }};
 }
 
-/// Forward alone, without autodiff's graph.
+/// Layer norm forward, without autodiff.
 fn layer_norm_forward(rows: usize, columns: usize) -> Case {
     Case::new(format!("layer norm [{rows}, {columns}] f32, forward"), move |device| {
         let x = uniform([rows, columns], DType::F32, device).inner();
@@ -38,8 +38,8 @@ fn layer_norm_forward(rows: usize, columns: usize) -> Case {
 }
 
 pub(super) fn cases(rows: usize, images: usize) -> Vec<Case> {
-    // A pass over the table. Forward reads and writes one, backward reads two and writes one; the
-    // gradient that `backward` starts from, ones, is written too.
+    // The bytes of one pass over the tensor. Forward makes two passes (one read, one write) and
+    // backward three (two reads, one write). One more writes the ones that `backward` starts from.
     let pass = rows as f64 * 4096.0 * 4.0;
     let mut all = vec![
         layer_norm_forward(rows, 4096).moves(2.0 * pass, Bar::OfCopy(0.9)),

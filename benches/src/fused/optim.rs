@@ -1,4 +1,5 @@
-//! Steps of optimizers alone, over the parameters of the models of the training rows, gradients given.
+//! Optimizer steps without forward and backward pass, over the parameters of the training rows'
+//! models.
 
 use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::momentum::MomentumConfig;
@@ -10,7 +11,7 @@ use burn_rocm_nn::optim as fused;
 use super::{B, Case};
 use crate::gpu::models::{Trained, fill, stock};
 
-/// Gradients: the values of a module like the one that takes the steps, in memory of their own.
+/// Gradients for a module: the values of a second module of the same kind, in memory of their own.
 struct Gradients(GradientsParams);
 
 impl ModuleVisitor<B> for Gradients {
@@ -30,7 +31,7 @@ impl ModuleMapper<B> for Copies {
     }
 }
 
-/// A step of `optimizer`, again and again.
+/// A closure that takes one step of `optimizer` at each call.
 fn stepping<M>(mut optimizer: impl Optimizer<M, B> + 'static, device: &RocmDevice) -> Box<dyn FnMut()>
 where
     M: Trained<B> + AutodiffModule<B> + 'static,

@@ -6,7 +6,7 @@ use burn_rocm_nn::{AvgPool3dConfig, MaxPool3dConfig};
 
 use super::{B, Case};
 
-/// Windows of two elements an axis over height and width, then over depth.
+/// Pools windows of two elements along each axis: over height and width, then over depth.
 fn twice(x: Tensor<B, 5>, pool: impl Fn(Tensor<B, 4>, [usize; 2]) -> Tensor<B, 4>) -> Tensor<B, 5> {
     let [batch, channels, depth, height, width] = x.dims();
     let planes = pool(x.reshape([batch, channels * depth, height, width]), [2, 2]);

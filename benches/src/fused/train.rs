@@ -1,4 +1,4 @@
-//! Training steps of the models of stock modules and of this project's, with the optimizer of each.
+//! Training steps of the models with Burn's modules and optimizer, and with this project's.
 
 use burn::module::AutodiffModule;
 use burn::optim::{AdamConfig, GradientsParams, Optimizer};
@@ -7,7 +7,7 @@ use burn_rocm::RocmDevice;
 use super::{B, Case};
 use crate::gpu::models::{Trained, fill, fused, stock};
 
-/// A step, again and again: each call is one.
+/// A closure that takes one training step at each call.
 pub(super) fn trainer<M>(
     mut optimizer: impl Optimizer<M, B> + 'static,
     size: usize,
@@ -26,7 +26,7 @@ where
     })
 }
 
-/// Both trainers of a model.
+/// A model's two trainers: with stock and with fused modules.
 macro_rules! both {
     ($Model:ident, $size:expr, $device:expr) => {
         [
@@ -61,7 +61,8 @@ mod tests {
         let mut step = |_| {
             let loss = model.loss(batch.clone());
             let gradients = GradientsParams::from_grads(loss.backward(), &model);
-            // The rate of the peers' training: at larger ones f32 and f64 part too.
+            // The learning rate of the peers' training. At larger rates even f32 and f64 diverge
+            // from each other.
             model = optimizer.step(1e-4, model.clone(), gradients);
             loss.into_scalar().into()
         };

@@ -1,4 +1,4 @@
-//! The cases, generic over the backend.
+//! The cases of a GPU, generic over the backend.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,11 +17,11 @@ use super::sizes::{BEYOND_CACHES, rotations, scanned};
 use super::time::Clock;
 use crate::Options;
 
-/// How the names of rows of burn-rocm-nn's modules end; what stands before it is the row of stock modules and of
-/// the peers.
+/// The suffix of the names of burn-rocm-nn's rows. The name without it is that of the stock
+/// modules' and the peers' row.
 pub(crate) const FUSED: &str = ", burn-rocm-nn";
 
-/// Which option asks for a case.
+/// The option that selects a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     Matmul,
@@ -78,38 +78,38 @@ impl Group {
     }
 }
 
-/// What a call of a case does, for its rate.
+/// The work of one call of a case, from which its rate follows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     /// Bytes that must be read or written.
     Bytes(f64),
     /// Multiplications and additions.
     Flops(f64),
-    /// So many small ops: the time is an op's.
+    /// A number of small ops: the figure is the time of one op.
     Ops(f64),
-    /// The time is what counts.
+    /// One step: the figure is its time.
     Step,
 }
 
-/// What a case is held to.
+/// The bar of a case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bar {
-    /// Bytes a second at least.
+    /// At least so many bytes per second.
     Rate(f64),
-    /// This share of the device's copy bandwidth at least.
+    /// At least this share of the device's copy bandwidth.
     OfCopy(f64),
-    /// This share of the bandwidth of a copy as long as the cumulative sum at least.
+    /// At least this share of the bandwidth of a copy that is as long as the cumulative sum.
     OfShortCopy(f64),
-    /// This share of the library called directly at least.
+    /// At least this share of the rate of the library when called directly.
     OfLibrary(f64),
-    /// Seconds at most.
+    /// At most so many seconds.
     Seconds(f64),
-    /// None.
+    /// No bar.
     None,
 }
 
-/// A case made ready: what is timed, and where it trains the losses before each of the first steps, once there were
-/// as many.
+/// A prepared case: the body that is timed and, if the case trains, the losses before each of the
+/// first steps, which are there once these steps have run.
 pub(crate) struct Timed {
     pub(crate) body: Box<dyn FnMut()>,
     pub(crate) losses: Option<Losses>,
@@ -128,7 +128,7 @@ pub(crate) struct Case<B: Backend> {
     pub(crate) make: Make<B>,
 }
 
-/// Operands made several times over, so that no call finds its own in a cache.
+/// Several copies of the operands, so that no call finds its operands in a cache.
 struct Rotation<T> {
     states: Vec<T>,
     next: usize,
@@ -149,10 +149,10 @@ fn uniform<B: Backend, const D: usize>(shape: [usize; D], device: &B::Device) ->
     Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device)
 }
 
-/// A case over one tensor of `[rows, columns]` and what else `make` gives.
+/// A case over one tensor `[rows, columns]` and further operands, both from `make`.
 ///
-/// What `body` gives is held until it has been put to the device: a backend that puts ops off would not write a
-/// result that nobody has any more.
+/// The result of `body` is held until the device has the work: a backend that defers ops would skip
+/// a result that nobody holds any more.
 fn over<B: Clock, T: 'static, R>(
     group: Group,
     name: String,
@@ -328,7 +328,7 @@ fn convolutions<B: Clock>(options: &Options) -> Vec<Case<B>> {
         .into()
 }
 
-/// Additions in a chain.
+/// The number of additions in a chain.
 const CHAIN: usize = 1000;
 
 fn chains<B: Clock>(_: &Options) -> Vec<Case<B>> {
@@ -351,7 +351,8 @@ fn chains<B: Clock>(_: &Options) -> Vec<Case<B>> {
     ]
 }
 
-/// The training rows of one set of modules and one optimizer; the bars of each row in turn, seconds.
+/// The training rows of one set of modules and one optimizer. `$bars` holds each row's bars, in
+/// seconds.
 macro_rules! training {
     ($options:expr, $modules:ident, $optimizer:expr, $suffix:expr, $bars:expr) => {{
         let small = $options.shrink > 1;
@@ -384,7 +385,7 @@ fn training<B: Backend>(options: &Options) -> Vec<Case<B>> {
     training!(options, stock, || AdamConfig::new().init(), "", bars)
 }
 
-/// The training rows again, of burn-rocm-nn's modules and optimizer.
+/// The training rows with burn-rocm-nn's modules and optimizers.
 pub(crate) fn fused_training(options: &Options) -> Vec<Case<burn_rocm::Rocm>> {
     let bars: [&[f64]; 4] = [&[0.35e-3, 0.35e-3, 0.45e-3], &[0.7e-3, 1.8e-3, 13e-3], &[23e-3], &[36e-3]];
     let mut all = training!(options, fused, || burn_rocm_nn::optim::AdamConfig::new().init(), FUSED, bars);
@@ -392,10 +393,11 @@ pub(crate) fn fused_training(options: &Options) -> Vec<Case<burn_rocm::Rocm>> {
     all
 }
 
-/// So many steps long the losses of all peers are compared.
+/// The number of steps over which the losses of all peers are compared.
 const STEPS: usize = 20;
-/// So low that a rounding in the first step is still one in the last: with 1e-3 PyTorch's own losses in f32 and f64
-/// part (the transformer's, on other data, by 40 %).
+/// So low that a rounding in the first step is still no more than a rounding in the last one. With
+/// 1e-3 even PyTorch's losses in f32 and f64 diverge from each other (the transformer's, on other
+/// data, by 40 %).
 const LEARNING_RATE: f64 = 1e-4;
 
 fn trainer<B: Backend, M, O>(
@@ -414,7 +416,7 @@ where
         let batch = M::batch(size, device);
         let mut state = Some(fill::<Autodiff<B>, M>(M::new(device)));
         let mut optimizer = optimizer();
-        // The loss before each of the first steps, read only when all is over.
+        // The loss before each of the first steps. It is read only at the end.
         let losses = Rc::new(RefCell::new(Vec::new()));
         let seen = losses.clone();
         let body = move || {

@@ -1,4 +1,5 @@
-//! What the device reaches at most: copying memory, and products by the library called directly.
+//! The device's ceilings: the bandwidth of a copy, and products of the library when called
+//! directly.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,14 +13,15 @@ use crate::Options;
 pub(crate) struct Ceiling {
     /// Bytes a second, read and written together.
     pub(crate) copy: f64,
-    /// The same of a copy as long as the cumulative sum, whose start and end take a share of its time.
+    /// The same for a copy that is as long as the cumulative sum. Its start and end take a larger
+    /// share of its time.
     pub(crate) short_copy: f64,
-    /// Seconds that the library takes for the square products of the cases.
+    /// The seconds of the library for each of the cases' square products.
     pub(crate) gemm: Vec<(String, f64)>,
 }
 
 impl Ceiling {
-    /// Measures copying. The products come in turns with the cases that they are the ceilings of: [`direct`].
+    /// Measures copies. The products take turns with the cases whose ceilings they are: [`direct`].
     pub(crate) fn measure(device: &Arc<Device>, options: &Options) -> hip::Result<Self> {
         let bytes = (1usize << 30) / options.shrink;
         let (from, to) = (device.alloc(bytes)?, device.alloc(bytes)?);
@@ -32,8 +34,9 @@ impl Ceiling {
     }
 }
 
-/// A product of the cases by the library called directly, of as many operands in turn as the case has, of random
-/// numbers too: what a GPU draws, and with it its clock, goes by the bits that change.
+/// A case's product by the library, called directly. It rotates through as many operands as the
+/// case does, and they are random too: a GPU's power draw, and with it its clock, depends on the
+/// operands' bits.
 pub(crate) fn direct(device: &Arc<Device>, dtype: DType, n: usize) -> hip::Result<Box<dyn FnMut()>> {
     let bytes = n * n * dtype.size();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

@@ -1,5 +1,5 @@
-//! The cases of a GPU: sizes beyond its caches, timed by device events, as shares of what the device reaches at
-//! most and beside the peers measured in the same call.
+//! The cases of a GPU. Their sizes exceed its caches. They are timed by device events, and reported
+//! as shares of the device's ceilings and beside peers that are measured in the same run.
 
 pub(crate) mod cases;
 pub(crate) mod ceiling;
@@ -17,10 +17,10 @@ use crate::Options;
 use cases::{Case, Group};
 use report::Line;
 
-/// Runs the groups asked for on this backend and on the peers named, and prints the table.
+/// Runs the selected groups on this backend and on the selected peers, and prints the table.
 ///
 /// # Errors
-/// What could not be measured, read or written, in words.
+/// A text if something can't be measured, read or written.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let groups: Vec<Group> =
         Group::ALL.into_iter().filter(|group| options.all || group.wanted(options)).collect();
@@ -82,13 +82,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Times one case. What it shows of its progress goes to stderr.
+/// Times one case. Writes its progress to stderr.
 fn measure<B: time::Clock>(case: Case<B>, options: &Options) -> Line {
     let device = B::Device::default();
     eprintln!("{}", case.name);
     let mut timed = (case.make)(&device);
     let [seconds] = time::medians::<B, 1>(&device, [&mut timed.body], options);
-    // Of this backend's kernels; 0 on a peer.
+    // Counts this backend's kernels; a peer launches none.
     let launches = || hip::Device::get(0).map_or(0, |device| device.counters().launches);
     let before = launches();
     (timed.body)();
@@ -104,7 +104,7 @@ fn measure<B: time::Clock>(case: Case<B>, options: &Options) -> Line {
     Line { name: case.name, work: case.work, bar: case.bar, seconds, losses: losses.unwrap_or_default() }
 }
 
-/// Times one case in turns with something else, whose seconds come second.
+/// Times one case in turns with another body. The second result is that body's seconds.
 fn measure_beside<B: time::Clock>(case: Case<B>, other: &mut dyn FnMut(), options: &Options) -> (Line, f64) {
     let device = B::Device::default();
     eprintln!("{}", case.name);

@@ -1,5 +1,5 @@
-//! The models of the training rows: one source, of Burn's stock modules ([`stock`]) and of this project's
-//! ([`fused`]). Each is started from the same weights by every peer: [`fill`].
+//! The models of the training rows. The same source is built with Burn's modules ([`stock`]) and
+//! with this project's ([`fused`]). Every peer starts a model from the same weights: [`fill`].
 
 pub(crate) mod fused;
 pub(crate) mod stock;
@@ -8,21 +8,22 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
 
-/// What a training row needs of a model: a loss for a batch.
+/// A model of a training row: it gives a loss for a batch.
 pub(crate) trait Trained<B: Backend>: Module<B> {
-    /// What a step is given.
+    /// The input of a step.
     type Batch: Clone;
-    /// Uninitialised in the sense of the rows: [`fill`] comes after it.
+    /// The model before [`fill`] sets its weights.
     fn new(device: &B::Device) -> Self;
-    /// The same numbers for every peer.
+    /// A batch with the same numbers for every peer.
     fn batch(size: usize, device: &B::Device) -> Self::Batch;
     /// The loss of a batch.
     fn loss(&self, batch: Self::Batch) -> Tensor<B, 1>;
 }
 
-/// The `i`-th of the numbers in -1..1 that every peer starts from: the index, hashed in 32 bits. Not a sequence
-/// that fills the interval evenly: over a batch of such numbers gradients cancel to little more than rounding,
-/// which Adam scales to whole steps, and no two implementations stay together.
+/// The number at `index` of a series in -1..1 from which every peer starts: the index hashed to 32
+/// bits. A sequence that fills the interval evenly would not do: gradients over a batch of such
+/// numbers cancel to little more than rounding errors, which Adam scales to whole steps, so no two
+/// implementations would agree.
 fn number(index: usize, series: usize) -> f64 {
     let mut x = (index as u32).wrapping_add((series as u32).wrapping_mul(0x9e37_79b9));
     for _ in 0..2 {
@@ -31,7 +32,7 @@ fn number(index: usize, series: usize) -> f64 {
     f64::from(x ^ (x >> 16)) / f64::from(1u32 << 31) - 1.0
 }
 
-/// Such numbers as a tensor's data.
+/// Tensor data of such numbers, times `scale`.
 pub(crate) fn numbers(shape: &[usize], series: usize, scale: f64) -> TensorData {
     let values: Vec<f32> = (0..shape.iter().product()).map(|i| (number(i, series) * scale) as f32).collect();
     TensorData::new(values, shape.to_vec())
@@ -42,7 +43,8 @@ struct Fill {
 }
 
 impl<B: Backend> ModuleMapper<B> for Fill {
-    /// Weights get numbers below `1 / sqrt(inputs)`, biases 0; the scales and variances of norms, which are 1, stay.
+    /// Sets weights to numbers below `1 / sqrt(inputs)` and biases to 0. The scales and variances
+    /// of norms stay 1.
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         if D < 2 {
             let is_scale = param.to_data().iter::<f32>().all(|value| value == 1.0);
@@ -64,7 +66,7 @@ impl<B: Backend> ModuleMapper<B> for Fill {
     }
 }
 
-/// Gives a model the weights that every peer starts from.
+/// Sets the weights from which every peer starts.
 pub(crate) fn fill<B: Backend, M: Module<B>>(model: M) -> M {
     model.map(&mut Fill { series: 0 })
 }

@@ -1,4 +1,5 @@
-//! The peers: eager PyTorch in a Python of its own, `burn-cuda` in this process, and this program started anew.
+//! The peers: eager PyTorch in a Python process, `burn-cuda` in this process, and this program
+//! started again for cold starts.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,13 +13,13 @@ use super::report::{Line, parse_csv};
 use super::time::Clock;
 use crate::Options;
 
-/// The script, part of this program so that it need not be found beside it.
+/// The script, embedded so that this program need not find it on disk.
 const TORCH: &str = include_str!("../../peers/torch_peer.py");
 
 /// Runs the PyTorch peer over the same groups and gives its seconds by case.
 ///
 /// # Errors
-/// Where Python can't be started or ends with an error.
+/// If Python can't be started or ends with an error.
 pub(crate) fn torch(
     python: &Path,
     options: &Options,
@@ -48,10 +49,10 @@ pub(crate) fn torch(
 /// Runs the cases on CubeCL's backend, with its default fusion and autotune.
 ///
 /// # Errors
-/// Where this program was built without it.
+/// If this program was built without the feature `burn-cuda`.
 #[cfg(feature = "burn-cuda")]
 pub(crate) fn burn_cuda(options: &Options, groups: &[Group]) -> Result<BTreeMap<String, f64>, String> {
-    // The memory that this backend's pool holds is the peer's to use.
+    // Gives the memory that this backend's pool holds back, so that the peer can use it.
     let device = hip::Device::get(0).map_err(|error| error.to_string())?;
     device.memory_cleanup().map_err(|error| error.to_string())?;
     Ok(in_process::<burn_cuda::Cuda>(options, groups))
@@ -65,7 +66,7 @@ pub(crate) fn in_process<B: Clock>(options: &Options, groups: &[Group]) -> BTree
             continue;
         }
         let name = case.name.clone();
-        // What the peer can't do ends in a panic; the other rows count.
+        // A case that the peer can't run ends in a panic. The other rows still count.
         let measured =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| super::measure(case, options)));
         let Ok(line) = measured else { continue };
@@ -77,16 +78,17 @@ pub(crate) fn in_process<B: Clock>(options: &Options, groups: &[Group]) -> BTree
     values
 }
 
-/// As above, without the peer.
+/// The same function in a build without the peer.
 #[cfg(not(feature = "burn-cuda"))]
 pub(crate) fn burn_cuda(_: &Options, _: &[Group]) -> Result<BTreeMap<String, f64>, String> {
     Err("--burn-cuda needs a build with `--features burn-cuda`".into())
 }
 
-/// Process start to the end of the first training step: with empty caches, then with those that the first start left.
+/// Times from process start to the end of the first training step: with empty caches, then with the
+/// caches that the first start filled.
 ///
 /// # Errors
-/// Where this program can't be started again, or a step fails.
+/// If this program can't be started again, or a step fails.
 pub(crate) fn cold_starts(options: &Options) -> Result<Vec<Line>, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut lines = Vec::new();
@@ -108,7 +110,7 @@ pub(crate) fn cold_starts(options: &Options) -> Result<Vec<Line>, String> {
                     return Err(format!("the first step of the {} failed: {status}", kind.name()));
                 }
             }
-            // A folder that stays behind in the system's temporary ones harms nobody.
+            // A leftover folder among the system's temporary files does no harm.
             let _ = std::fs::remove_dir_all(&cache);
         }
         for (what, mut times, most) in [("cold", cold, most), ("warm", warm, 1.0)] {

@@ -6,13 +6,14 @@ use plotters::prelude::*;
 
 use super::report::{Column, Line};
 
-/// Pixels a case is high.
+/// The height of a case, in pixels.
 const ROW: u32 = 34;
 
-/// Horizontal bars on a logarithmic axis, one group a case; the line at 1 is this backend.
+/// Draws horizontal bars on a logarithmic axis, one group for each case. The line at 1 is this
+/// backend.
 ///
 /// # Errors
-/// Where there is no peer to draw, or the file can't be written.
+/// If there is no peer to draw, or the file can't be written.
 pub(crate) fn bars(path: &Path, lines: &[Line], columns: &[Column]) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let cases: Vec<(&str, Vec<Option<f64>>)> = lines
@@ -39,7 +40,7 @@ pub(crate) fn bars(path: &Path, lines: &[Line], columns: &[Column]) -> Result<()
         .y_label_area_size(380)
         .build_cartesian_2d((least / 1.2..most * 1.2).log_scale(), 0.0..count as f64)
         .map_err(|error| failed(&error))?;
-    // Cases from the top, their names beside the middle of their bars.
+    // The first case is at the top. Each name stands beside the middle of its bars.
     chart
         .configure_mesh()
         .disable_y_mesh()

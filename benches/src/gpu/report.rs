@@ -1,4 +1,4 @@
-//! The rows and how they are printed.
+//! The rows, and their output.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,16 +18,16 @@ pub(crate) struct Line {
     pub(crate) losses: Vec<f64>,
 }
 
-/// A peer's name, and what it measured by case: seconds, or a loss under [`loss_of`] its case and step.
+/// A peer's name and its measurements: seconds by case, and losses under the names of [`loss_of`].
 pub(crate) type Column = (String, BTreeMap<String, f64>);
 
 impl Line {
-    /// Under which name a peer has the same work.
+    /// The name of the peers' row for the same work.
     fn peers_name(&self) -> &str {
         self.name.strip_suffix(FUSED).unwrap_or(&self.name)
     }
 
-    /// Seconds of one op, where a call is many.
+    /// The seconds of one op if a call consists of many, else of the call.
     fn one(&self, seconds: f64) -> f64 {
         match self.work {
             Work::Ops(count) => seconds / count,
@@ -35,7 +35,7 @@ impl Line {
         }
     }
 
-    /// The time, or the rate where one is meant.
+    /// The row's figure: a rate or a time.
     pub(crate) fn figure(&self, seconds: f64) -> String {
         match self.work {
             Work::Bytes(bytes) => format!("{:.2} TB/s", bytes / seconds / 1e12),
@@ -59,7 +59,7 @@ impl Line {
         }
     }
 
-    /// The cells of the share, the bar and whether it is met.
+    /// The table cells for the share, the bar, and whether the bar is met.
     pub(crate) fn judged(&self, ceiling: &Ceiling) -> String {
         let share = self.share(ceiling).map_or("-".into(), |share| format!("{:.0} %", share * 100.0));
         let (bar, verdict) = match self.bar(ceiling) {
@@ -84,7 +84,7 @@ impl Line {
             Bar::OfShortCopy(least) => {
                 Some((format!("{:.0} % of a copy as long", least * 100.0), self.share(ceiling)? >= least))
             }
-            // What the clock tells apart: a hundredth.
+            // The clock's resolution allows for a hundredth.
             Bar::OfLibrary(least) => {
                 Some((format!("{least:.1} of the library"), self.share(ceiling)? >= least - 0.01))
             }
@@ -93,14 +93,15 @@ impl Line {
     }
 }
 
-/// What the rows were measured on.
+/// The heading: the device on which the rows were measured.
 pub(crate) fn heading(device: &hip::Device, ceiling: &Ceiling) -> String {
     let info = device.info();
     let (provider, copy) = (device.provider().kind(), ceiling.copy / 1e12);
     format!("{} ({}) through the {provider} provider; device copy {copy:.2} TB/s\n", info.name, info.arch)
 }
 
-/// The table, a column for each peer with the ratio of its time to ours: above 1, this backend is the faster one.
+/// The table in Markdown. It has a column for each peer with the ratio of the peer's time to this
+/// backend's: above 1 this backend is faster.
 pub(crate) fn markdown(lines: &[Line], columns: &[Column], ceiling: &Ceiling) -> String {
     let mut text = String::from("| case | burn-rocm | of the ceiling | bar | |");
     let mut rule = String::from("|---|---:|---:|---:|---|");
@@ -127,7 +128,7 @@ pub(crate) fn markdown(lines: &[Line], columns: &[Column], ceiling: &Ceiling) ->
     text + &losses(lines, columns)
 }
 
-/// The first and the last losses compared, one beside the other, and the greatest difference of any step.
+/// The first and the last loss of each peer, side by side, and the largest difference in any step.
 fn losses(lines: &[Line], columns: &[Column]) -> String {
     let mut text = String::new();
     for line in lines {
@@ -147,12 +148,12 @@ fn losses(lines: &[Line], columns: &[Column]) -> String {
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
-/// Under which name the loss of a case before a step, counted from 0, is given.
+/// The name under which the loss of a case before a step (counted from 0) is reported.
 pub(crate) fn loss_of(case: &str, step: usize) -> String {
     format!("loss {step} of {case}")
 }
 
-/// Case and seconds, one a line; `--compare` reads the first two columns.
+/// CSV with one case on each line: its name and seconds. `--compare` reads the first two columns.
 pub(crate) fn csv(lines: &[Line], columns: &[Column]) -> String {
     let mut text = String::from("case,burn-rocm");
     for (name, _) in columns {
@@ -175,7 +176,7 @@ pub(crate) fn csv(lines: &[Line], columns: &[Column]) -> String {
     text
 }
 
-/// What [`csv`] wrote, or a peer: the first number of each line by its case.
+/// Parses the output of [`csv`] or of a peer: the first number of each line, by case.
 pub(crate) fn parse_csv(text: &str) -> BTreeMap<String, f64> {
     text.lines()
         .filter_map(|line| {
@@ -185,17 +186,17 @@ pub(crate) fn parse_csv(text: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// Another run's rows.
+/// Reads another run's rows.
 ///
 /// # Errors
-/// Where the file can't be read or has no rows.
+/// If the file can't be read or has no rows.
 pub(crate) fn read_csv(path: &Path) -> Result<BTreeMap<String, f64>, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let rows = parse_csv(&text);
     if rows.is_empty() { Err(format!("{}: no rows of another run", path.display())) } else { Ok(rows) }
 }
 
-/// Seconds for people.
+/// Seconds in a readable unit.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.2} us", s * 1e6),

@@ -1,12 +1,13 @@
-//! Clocks: device events where the backend is this project's, the host's clock around many repetitions elsewhere.
+//! Clocks: device events for this project's backend, the host's clock around many repetitions for
+//! others.
 
 use burn_backend::Backend;
 use std::time::Instant;
 
 use crate::Options;
 
-/// The least a measured round lasts, and the least calls it has: the first begins on an idle device, which training
-/// steps do not.
+/// The shortest duration of a measured round, in seconds, and the fewest calls in it. A round has
+/// several calls because the first one begins on an idle device, unlike training steps.
 const ROUND: f64 = 0.02;
 const CALLS: f64 = 4.0;
 
@@ -15,11 +16,12 @@ pub(crate) trait Clock: Backend {
     /// Seconds from before `body` to the end of what it queued.
     fn time(device: &Self::Device, body: &mut dyn FnMut()) -> f64;
 
-    /// Puts to the device what the backend has put off until now, if it does so at all; does not wait for it.
+    /// Submits the work that the backend has deferred, if it defers any. Does not wait for the
+    /// work.
     fn launch(_: &Self::Device) {}
 }
 
-/// By the host's clock, the device idle before and after.
+/// Times by the host's clock, with the device idle before and after.
 fn by_host<B: Backend>(device: &B::Device, body: &mut dyn FnMut()) -> f64 {
     crate::cases::sync::<B>(device);
     let start = Instant::now();
@@ -38,7 +40,7 @@ impl Clock for burn_rocm::Rocm {
             body();
             gpu.compute_stream().record(&after)?;
             after.synchronize()?;
-            // Milliseconds.
+            // From milliseconds to seconds.
             Ok(f64::from(after.elapsed_since(&before)?) / 1e3)
         };
         events().expect("events are recorded")
@@ -58,15 +60,15 @@ impl Clock for burn_cuda::Cuda {
     }
 
     fn launch(device: &Self::Device) {
-        // burn-fusion runs what it has put off before it passes a seed on. Its `sync` would wait
-        // for the device too.
+        // burn-fusion runs its deferred work before it passes a seed on. Its `sync` would also wait
+        // for the device.
         Self::seed(device, 0);
     }
 }
 
-/// The median over the measured rounds of the seconds that one call takes, each round as many calls as last long
-/// enough to be told from the clock's grain. Several bodies take turns, so that a slow spell of the machine meets
-/// each.
+/// The seconds of one call of each body, as the median over the measured rounds. A round has so
+/// many calls that its duration exceeds the clock's resolution by far. Several bodies take turns,
+/// so that a slow phase of the machine affects each.
 pub(crate) fn medians<B: Clock, const N: usize>(
     device: &B::Device,
     mut bodies: [&mut dyn FnMut(); N],

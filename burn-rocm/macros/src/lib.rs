@@ -1,14 +1,16 @@
-//! The attribute by which the op methods name themselves in the trace.
+//! The attribute `#[traced]`, which names each op method in the trace.
 //!
-//! A macro and not a first line in each of some 400 methods: none can be forgotten or misnamed, and the methods stay
-//! the one-line delegations that they are.
+//! One attribute names all of some 400 methods. So no method can be forgotten or misnamed, and each
+//! stays a one-line delegation.
 
 use proc_macro::TokenStream;
 use quote::{ToTokens, quote};
 use syn::{Expr, FnArg, ImplItem, ItemImpl, Pat, Type, parse_macro_input, parse_quote};
 
-/// On an `impl` block: each of its functions begins with `hip::trace::op("its name", || the dtype)`, whose result lives
-/// until it returns. The dtype is that of the first tensor argument, or an argument that says so where there is none.
+/// Stands on an `impl` block. It makes each function of the block begin with
+/// `hip::trace::op("its name", || the dtype)` and keep the result until the function returns. The
+/// dtype is that of the first tensor argument. A function without a tensor argument takes it from
+/// the first argument that is a dtype or host data. A function with neither has an empty dtype.
 #[proc_macro_attribute]
 pub fn traced(arguments: TokenStream, item: TokenStream) -> TokenStream {
     if !arguments.is_empty() {
@@ -30,7 +32,7 @@ pub fn traced(arguments: TokenStream, item: TokenStream) -> TokenStream {
     block.into_token_stream().into()
 }
 
-/// The dtype of an argument that is a tensor or a reference to one.
+/// The dtype of an argument that is a tensor or a reference to a tensor.
 fn of_tensor(argument: &FnArg) -> Option<Expr> {
     let FnArg::Typed(argument) = argument else { return None };
     let Pat::Ident(name) = &*argument.pat else { return None };
@@ -46,7 +48,7 @@ fn of_tensor(argument: &FnArg) -> Option<Expr> {
     }
 }
 
-/// The dtype that an argument says.
+/// The dtype of an argument that is itself a dtype, or host data.
 fn named(argument: &FnArg) -> Option<Expr> {
     let FnArg::Typed(argument) = argument else { return None };
     let Pat::Ident(name) = &*argument.pat else { return None };
@@ -57,7 +59,7 @@ fn named(argument: &FnArg) -> Option<Expr> {
     is(&argument.ty, &["TensorData"]).then(|| parse_quote!(crate::burn::dtype(&#name).name()))
 }
 
-/// Whether a type is one of these, whatever its path.
+/// Whether the last segment of the type's path is one of `names`.
 fn is(ty: &Type, names: &[&str]) -> bool {
     let Type::Path(ty) = ty else { return false };
     ty.path.segments.last().is_some_and(|last| names.iter().any(|name| last.ident == name))

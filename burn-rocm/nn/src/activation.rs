@@ -8,7 +8,8 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 
 use crate::fuse::{Applied, Gradients, Kept, Op, Route};
 
-/// SiLU, also known as swish: `x * sigmoid(x)` ([Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415)).
+/// SiLU, also known as swish: `x * sigmoid(x)` ([Hendrycks and Gimpel
+/// 2016](https://arxiv.org/abs/1606.08415)).
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -66,13 +67,14 @@ impl Op<1> for SiluOp {
     }
 }
 
-/// The softmax along a dim, in one kernel, and its gradient in another (Burn composes that of five).
+/// The softmax along a dim in one kernel, and its gradient in another (Burn composes the gradient
+/// from five ops).
 ///
 /// # Shapes
 /// - tensor, output: `[..]`
 ///
 /// # Panics
-/// For a dim that the tensor has not.
+/// For a dim beyond the tensor's rank.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -90,13 +92,13 @@ pub fn softmax<const D: usize, B: Backend>(tensor: Tensor<B, D>, dim: usize) -> 
     }
 }
 
-/// The logarithm of the softmax along a dim, in one kernel, and its gradient in another.
+/// The logarithm of the softmax along a dim in one kernel, and its gradient in another.
 ///
 /// # Shapes
 /// - tensor, output: `[..]`
 ///
 /// # Panics
-/// For a dim that the tensor has not.
+/// For a dim beyond the tensor's rank.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -114,7 +116,8 @@ pub fn log_softmax<const D: usize, B: Backend>(tensor: Tensor<B, D>, dim: usize)
     }
 }
 
-/// Its gradient reads the output, which is kept whatever the strategy: there is nothing to compute again.
+/// The gradient reads the output. So every checkpointing strategy keeps the output, and nothing is
+/// computed again.
 #[derive(Debug)]
 struct SoftmaxOp {
     dim: usize,

@@ -1,4 +1,4 @@
-//! Training in mixed precision: the forward and backward pass in f16 or bf16, the parameters and the optimizer's
+//! Training in mixed precision: forward and backward pass in f16 or bf16, parameters and optimizer
 //! states in f32 ([Micikevicius et al. 2017](https://arxiv.org/abs/1710.03740)).
 //!
 //! ```
@@ -25,8 +25,8 @@
 //! # assert_eq!(model.weight.dims(), [4, 2]);
 //! ```
 //!
-//! bf16 has f32's range and needs no scaler. The optimizers of this crate take its gradients as they are and
-//! compute in the parameters' dtype:
+//! bf16 has f32's range and needs no scaler. The optimizers of this crate take its gradients as
+//! they are and compute in the parameters' dtype:
 //!
 //! ```
 //! # use burn::backend::Autodiff;
@@ -62,48 +62,49 @@ use burn_rocm::{RocmTensor, raise, trace};
 
 use crate::fuse::{from_rocm, is_rocm, refuse, rocm, say_elsewhere};
 
-/// Which parameters a converted module has in which dtype.
+/// The dtypes of a converted module's parameters.
 #[derive(Clone, Debug)]
 pub struct Precision {
     dtype: FloatDType,
     kept: Vec<String>,
-    /// Whether `BatchNorm` is kept too.
+    /// Whether `BatchNorm` keeps its dtype too.
     batch_norm: bool,
 }
 
 impl Precision {
-    /// All float parameters in `dtype`, but those of `BatchNorm`.
+    /// Converts all float parameters to `dtype`, except those of `BatchNorm`.
     pub fn new(dtype: FloatDType) -> Self {
         Self { dtype, kept: vec![], batch_norm: true }
     }
 
-    /// Leaves modules of this type, and all within them, as they are too. `LinearAct` and `ConvAct` are kept by
-    /// their own names and by those of Burn's layers that they take the place of.
+    /// Also leaves modules of this type, and everything in them, unconverted. `LinearAct` and
+    /// `ConvAct` match their own names and those of the Burn layers that they replace.
     ///
-    /// The norms of this crate take an input of the converted dtype beside parameters in f32. What other kept
-    /// modules are given must be cast to their dtype, and what they give back.
+    /// The norms of this crate take an input of the converted dtype beside parameters in f32. For
+    /// other kept modules the caller must cast the inputs to their dtype, and the outputs back.
     pub fn keep(mut self, module: &str) -> Self {
         self.kept.push(module.into());
         self
     }
 
-    /// Converts all modules, whatever was to be kept. Burn's own `BatchNorm` does not run beside the running
-    /// statistics then, this crate's does.
+    /// Converts the parameters of all modules, `BatchNorm` included. Running statistics stay f32;
+    /// Burn's own `BatchNorm` fails on such a mix, this crate's does not.
     pub fn keep_none(mut self) -> Self {
         self.kept.clear();
         self.batch_norm = false;
         self
     }
 
-    /// A copy of the module in this precision: other parameters of the same ids, so that their gradients are the
-    /// original's. On [`Rocm`](burn_rocm::Rocm) up to 165 of them share a launch.
+    /// A copy of the module in this precision. Its parameters are new but have the ids of the
+    /// originals, so their gradients count for the originals. On [`Rocm`](burn_rocm::Rocm) one
+    /// launch converts up to 165 parameters.
     ///
-    /// Running statistics, which the copy shares with the original, stay as they are: a half would lose what a
-    /// batch adds to them.
+    /// The copy shares running statistics with the original. They stay in their dtype, because
+    /// 16-bit floats would lose what a batch adds to them.
     ///
     /// # Panics
-    /// For a name given to [`keep`](Self::keep) that no module of this one has, with an error that lists those
-    /// there are. A module that has no fields with parameters counts as none.
+    /// If no module in `module` has a name that was given to [`keep`](Self::keep). The error lists
+    /// the names that there are. A module without parameters has no name here.
     pub fn convert<B: AutodiffBackend, M: AutodiffModule<B>>(&self, module: &M) -> M {
         let mut all =
             Collect { kept: Kept::new(self), names: BTreeSet::new(), ids: Vec::new(), tensors: Vec::new() };
@@ -135,11 +136,12 @@ impl Precision {
 }
 
 thread_local! {
-    /// The layer of this crate that is being visited as one of Burn's.
+    /// The name of the layer of this crate that is being visited under the name of Burn's layer.
     static LAYER: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Visits fields of a layer, which is known to visitors as one of Burn's, so that it is known here by its own name too.
+/// Visits the fields of a layer that visitors know by the name of Burn's layer. During the visit,
+/// [`names`] also gives the layer's own name.
 pub(crate) fn visit_layer<T>(name: &'static str, visit: impl FnOnce() -> T) -> T {
     struct Reset(Option<&'static str>);
     impl Drop for Reset {
@@ -151,15 +153,15 @@ pub(crate) fn visit_layer<T>(name: &'static str, visit: impl FnOnce() -> T) -> T
     visit()
 }
 
-/// The names by which a container of fields can be kept.
+/// The names by which [`Precision::keep`] matches a module.
 fn names(container: &str) -> impl Iterator<Item = &str> {
     container.rsplit(':').next().into_iter().chain(LAYER.get())
 }
 
-/// Whether what is visited is inside a module that is kept.
+/// Tracks whether the visitor is inside a kept module.
 struct Kept<'a> {
     precision: &'a Precision,
-    /// How many of the modules around are kept.
+    /// How many of the enclosing modules are kept.
     depth: usize,
 }
 
@@ -187,10 +189,10 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// The parameters to convert together.
+/// Collects the parameters that are converted together.
 struct Collect<'a> {
     kept: Kept<'a>,
-    /// Of all modules.
+    /// The names of all modules.
     names: BTreeSet<String>,
     ids: Vec<ParamId>,
     tensors: Vec<RocmTensor>,
@@ -211,7 +213,8 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        // Parameters are made when they are first asked for: here, so that the copy has the same.
+        // Burn initialises a parameter when its value is first asked for. Doing so here gives the
+        // copy the same values.
         let tensor = param.val();
         if is_rocm::<B::InnerBackend>() && !self.kept.here() {
             self.ids.push(param.id);
@@ -224,7 +227,7 @@ struct Convert<'a> {
     kept: Kept<'a>,
     dtype: FloatDType,
     converted: HashMap<ParamId, RocmTensor>,
-    /// What was converted and has no gradient: frozen parameters, and running statistics.
+    /// Converted tensors without a gradient: frozen parameters and running statistics.
     untrained: GradientsParams,
 }
 
@@ -255,7 +258,8 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Convert<'_> {
     }
 }
 
-/// Finds what has changed in an original by converting its copy: running statistics, of which there is one for both.
+/// Finds the tensors of the original that the conversion of the copy changed: running statistics,
+/// which both share.
 struct Shared {
     before: GradientsParams,
     changed: GradientsParams,
@@ -271,7 +275,7 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Shared {
     }
 }
 
-/// Puts these back.
+/// Restores these tensors.
 struct Restore(GradientsParams);
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Restore {
@@ -282,20 +286,20 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Restore {
     }
 }
 
-/// How to make a [`GradScaler`].
+/// Configuration of [`GradScaler`].
 #[derive(Config, Debug)]
 pub struct GradScalerConfig {
-    /// What the loss is multiplied by at first.
+    /// The first factor of the loss.
     #[config(default = 65536.0)]
     pub initial_scale: f64,
-    /// What the scale is multiplied by after [`growth_interval`](Self::growth_interval) steps in a row whose
-    /// gradients were finite.
+    /// Multiplies the scale after [`growth_interval`](Self::growth_interval) steps in a row with
+    /// finite gradients.
     #[config(default = 2.0)]
     pub growth_factor: f64,
-    /// What the scale is multiplied by when a step is skipped.
+    /// Multiplies the scale when a step is skipped.
     #[config(default = 0.5)]
     pub backoff_factor: f64,
-    /// In steps.
+    /// The number of steps with finite gradients after which the scale grows.
     #[config(default = 2000)]
     pub growth_interval: usize,
 }
@@ -304,8 +308,8 @@ impl GradScalerConfig {
     /// The scaler.
     ///
     /// # Panics
-    /// For a scale that is not positive and finite in f32, a growth factor below 1, or a back-off factor that is
-    /// not between 0 and 1.
+    /// For an initial scale that is not positive and finite in f32, a growth factor below 1, or a
+    /// back-off factor that is not between 0 and 1.
     pub fn init(&self) -> GradScaler {
         let scale = self.initial_scale as f32;
         const OP: &str = "GradScalerConfig";
@@ -323,25 +327,26 @@ impl GradScalerConfig {
     }
 }
 
-/// Whether losses can be multiplied by this.
+/// Whether this is a valid scale: positive and finite.
 fn is_scale(scale: f32) -> bool {
     scale > 0.0 && scale.is_finite()
 }
 
-/// What a checkpoint keeps of a [`GradScaler`], beside those of the model and the optimizer. Its settings are its
-/// config's.
+/// The state of a [`GradScaler`], to save with a checkpoint of model and optimizer. It does not
+/// hold the settings, which come from the config.
 #[derive(Record, Clone, Debug, PartialEq)]
 pub struct GradScalerRecord {
-    /// What losses are multiplied by.
+    /// The factor of the loss.
     pub scale: f32,
     /// Steps since the scale changed.
     pub finite: usize,
-    /// The steps that were skipped so far.
+    /// The number of steps skipped so far.
     pub skipped: usize,
 }
 
-/// Scales losses, so that small gradients are not lost in f16, and takes steps with gradients scaled back; a step
-/// whose gradients overflowed is skipped, and the scale made smaller.
+/// Scales the loss, so that small gradients are not lost in f16, and divides the gradients by the
+/// scale before the optimizer's step. It skips a step whose gradients overflowed, and lowers the
+/// scale.
 #[derive(Clone, Debug)]
 pub struct GradScaler {
     config: GradScalerConfig,
@@ -352,27 +357,28 @@ pub struct GradScaler {
 }
 
 impl GradScaler {
-    /// What losses are multiplied by.
+    /// The factor of the loss.
     pub fn factor(&self) -> f32 {
         self.scale
     }
 
-    /// The steps that were skipped so far.
+    /// The number of steps skipped so far.
     pub fn skipped(&self) -> usize {
         self.skipped
     }
 
-    /// The loss times [`factor`](Self::factor): what `backward` is called on. Should be f32, in whose range it stays.
+    /// The loss times [`factor`](Self::factor), on which to call `backward`. The loss should be
+    /// f32, so that the product does not overflow.
     pub fn scale<B: AutodiffBackend, const D: usize>(&self, loss: Tensor<B, D>) -> Tensor<B, D> {
         loss.mul_scalar(self.scale)
     }
 
-    /// The optimizer's step with the gradients of a scaled loss, each divided by the scale in f32 and of its
-    /// parameter's dtype; or the module as it is, and the optimizer's state too, where one of them is infinite or
-    /// NaN. Then the scale for the next step.
+    /// Takes the optimizer's step with the gradients of a scaled loss. Each gradient is divided by
+    /// the scale in f32 and cast to its parameter's dtype. If a gradient is infinite or NaN, module
+    /// and optimizer state stay as they are. Then sets the scale for the next step.
     ///
-    /// Waits for the device: whether a gradient overflowed is read, once a step. On [`Rocm`](burn_rocm::Rocm) up to
-    /// 165 gradients share a launch.
+    /// Waits for the device once a step, to read whether a gradient overflowed. On
+    /// [`Rocm`](burn_rocm::Rocm) up to 165 gradients share a launch.
     pub fn step<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
         &mut self,
         optimizer: &mut O,
@@ -385,12 +391,12 @@ impl GradScaler {
         if is_finite { optimizer.step(lr, module, grads) } else { module }
     }
 
-    /// What to save, so that a run that is resumed goes on with the same scale.
+    /// The state to save, so that a resumed run continues with the same scale.
     pub fn to_record(&self) -> GradScalerRecord {
         GradScalerRecord { scale: self.scale, finite: self.finite, skipped: self.skipped }
     }
 
-    /// The scaler as it was when the record was made; the settings stay this one's.
+    /// The scaler in the state of the record. The settings stay those of this scaler.
     ///
     /// # Panics
     /// For a scale that is not positive and finite.
@@ -447,10 +453,11 @@ fn unscale<B: AutodiffBackend, M: AutodiffModule<B>>(
 struct Take<B: AutodiffBackend> {
     grads: GradientsParams,
     factor: f32,
-    /// To be scaled together.
+    /// Gradients that are scaled together.
     fused: Vec<RocmTensor>,
     ids: Vec<ParamId>,
-    /// Elsewhere: those scaled one by one, and 0, or NaN where one of them is not finite.
+    /// On other backends: the gradients, scaled one by one, and a sum that is 0, or NaN if one of
+    /// them is not finite.
     done: GradientsParams,
     lost: Option<Tensor<B::InnerBackend, 1>>,
 }
@@ -464,7 +471,7 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Take<B> {
             return;
         }
         let grad = grad.cast(wide(param.val().dtype())).mul_scalar(self.factor);
-        // Infinity or NaN, times 0, is NaN.
+        // Infinity or NaN times 0 is NaN.
         let lost = grad.clone().mul_scalar(0.0).sum().cast(FloatDType::F32);
         self.lost = Some(match self.lost.take() {
             Some(before) => {
@@ -477,7 +484,7 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Take<B> {
     }
 }
 
-/// Gives gradients back to those who take steps.
+/// Puts the scaled gradients into the optimizer's gradients.
 struct Give {
     grads: HashMap<ParamId, RocmTensor>,
     done: GradientsParams,
@@ -492,7 +499,7 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Give {
     }
 }
 
-/// What gradients of a parameter of this dtype are scaled in.
+/// The dtype in which gradients of a parameter of this dtype are scaled.
 fn wide(dtype: DType) -> FloatDType {
     if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 }
 }

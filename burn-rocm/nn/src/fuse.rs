@@ -1,7 +1,8 @@
-//! Fused ops under Burn's generic tensors: found by the backend's type and recorded for the backward pass.
+//! Fused ops on Burn's generic tensors. They are found by the backend's type and recorded for the
+//! backward pass.
 //!
-//! A module asks [`Route::of`] for its backend `B`; where there is one, [`Route::apply`] runs an [`Op`] on its
-//! tensors, and where there is none the module composes Burn's ops.
+//! A module asks [`Route::of`] for a route of its backend `B`. With a route, [`Route::apply`] runs
+//! an [`Op`] on the module's tensors. Without one, the module composes Burn's ops.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::{BTreeSet, HashMap};
@@ -23,54 +24,55 @@ use burn_rocm::{
     BoolElement, FloatElement, IntElement, Rocm, RocmDevice, RocmError, RocmTensor, raise, trace,
 };
 
-/// What a fused op gives: its output, and what its gradient reads beside the inputs (or a module keeps, such as a
-/// batch's statistics).
+/// The result of a fused op: its output, and the tensors that its gradient reads beside the inputs
+/// or that a module keeps (such as a batch's statistics).
 pub(crate) type Applied = (RocmTensor, Vec<RocmTensor>);
 
-/// The gradients by an op's inputs.
+/// The gradients with respect to an op's inputs.
 pub(crate) type Gradients<const N: usize> = Result<[Option<RocmTensor>; N], RocmError>;
 
-/// An op on `N` plain tensors and its gradient. Whatever is no tracked tensor (sizes, factors, targets, masks) is a
-/// field of the implementing type.
+/// An op on `N` plain tensors, and its gradient. Everything else (sizes, factors, targets, masks)
+/// is a field of the implementing type.
 pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
-    /// The names that the trace has for the op and for its gradient.
+    /// The names of the op and of its gradient in the trace.
     fn names(&self) -> [&'static str; 2];
 
-    /// Which inputs the gradient reads; the others are not kept for it.
+    /// Which inputs the gradient reads. The others are not kept.
     fn reads(&self) -> [bool; N];
 
-    /// Whether it is cheap to run again, and has no effect but its output: where the checkpointing strategy asks
-    /// for it, the output is not kept but computed again from the inputs.
+    /// Whether the op is cheap to run again and has no effect other than its output. A
+    /// checkpointing strategy may then drop the output and compute it again from the inputs.
     fn memory_bound(&self) -> bool {
         false
     }
 
-    /// Whether [`backward`](Self::backward) adds [`Kept::onto`] to the gradient by its first input: a sum less to
-    /// be read and written. Asked where the input is wanted.
+    /// Whether [`backward`](Self::backward) adds [`Kept::onto`] to the gradient with respect to its
+    /// first input, which saves a separate addition. Only asked if that gradient is wanted.
     fn adds_onto(&self) -> bool {
         false
     }
 
-    /// The output, and what else [`backward`](Self::backward) is given.
+    /// The output, and the tensors to save for [`backward`](Self::backward).
     fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError>;
 
-    /// The gradients by the inputs, from the output's. That of an input that is not `wanted` is dropped; best is
-    /// `None`.
+    /// The gradients with respect to the inputs, from the output's gradient. For an input that is
+    /// not `wanted` the op should return `None`; a gradient would be dropped.
     fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N>;
 }
 
-/// What an op's gradient reads.
+/// The tensors that an op's gradient reads.
 pub(crate) struct Kept<const N: usize> {
-    /// One for each input, `None` where [`Op::reads`] says so.
+    /// The inputs. `None` for one that the gradient does not read ([`Op::reads`]).
     pub(crate) inputs: [Option<RocmTensor>; N],
-    /// What [`Op::forward`] gave beside the output.
+    /// The tensors that [`Op::forward`] saved.
     pub(crate) saved: Vec<RocmTensor>,
-    /// The gradient that the first input has from other ops yet, where [`Op::adds_onto`] asks for it.
+    /// The gradient that other ops have already given the first input, if [`Op::adds_onto`] asks
+    /// for it.
     pub(crate) onto: Option<RocmTensor>,
 }
 
 impl<const N: usize> Kept<N> {
-    /// The first inputs, which [`Op::reads`] asks for.
+    /// Takes the first `K` inputs. [`Op::reads`] must ask for them.
     pub(crate) fn first<const K: usize>(&mut self) -> [RocmTensor; K] {
         std::array::from_fn(|k| self.inputs[k].take().expect("`Op::reads` asks for it, and it is taken once"))
     }
@@ -78,20 +80,20 @@ impl<const N: usize> Kept<N> {
 
 /// How the ops of this crate reach the tensors of backend `B`.
 pub(crate) struct Route<B> {
-    /// Of an autodiff backend: what records an op. Of the plain backend, `None`.
+    /// Records ops on an autodiff backend; `None` on the plain backend.
     recorder: Option<Recorder>,
     backend: PhantomData<B>,
 }
 
-/// A float tensor of any autodiff backend of this project's. Their types differ by the element types, of which
-/// nothing of an op depends; so all are recorded as one.
+/// A float tensor of any of this project's autodiff backends. The backends' types differ in the
+/// element types, on which no op depends, so all are recorded as one type.
 type Tracked = TrackedBy<Rocm>;
 type TrackedBy<B> = FloatTensor<Autodiff<B>>;
 
-/// What is known of an autodiff backend `Autodiff<Rocm<..>, C>`.
+/// How to record on an autodiff backend `Autodiff<Rocm<..>, C>`.
 #[derive(Clone, Copy)]
 struct Recorder {
-    /// Whether `C` computes memory-bound ops again.
+    /// Whether the strategy `C` computes memory-bound ops again.
     balanced: bool,
     /// Takes the backend's tensor out of an `Option`.
     enter: fn(&mut dyn Any) -> Tracked,
@@ -100,25 +102,31 @@ struct Recorder {
     tape: Tape,
 }
 
-/// How the backward pass finds gradients, which are kept under the backend's type.
+/// How the backward pass finds gradients. Burn stores them under the backend's type.
 #[derive(Clone, Copy, Debug)]
 struct Tape {
-    /// Of a node, which has no name outside its crate.
+    /// Takes the gradient of a node. The node's type can't be named outside its crate, hence `Any`.
     consume: fn(&mut grads::Gradients, &dyn Any) -> RocmTensor,
-    /// Of a node that may have no gradient yet; any tensor stands for its output.
+    /// Takes the gradient of a node that may have none yet. The tensor argument is a stand-in for
+    /// the node's output.
     take: fn(&mut grads::Gradients, &dyn Any, NodeId, RocmTensor) -> Option<RocmTensor>,
     register: fn(&mut grads::Gradients, NodeId, RocmTensor),
 }
 
-/// Says once for each module (a type's name), backend and reason that the module composes Burn's
-/// ops.
+/// The reason of every module on another project's backend.
+const ELSEWHERE: &str = "it is not burn-rocm's backend";
+
+/// Logs that a module composes Burn's ops, once for each module (by type name), backend and reason.
+/// On another project's backend the reason is [`ELSEWHERE`], whatever the caller's reason is.
 pub(crate) fn say_composed<B: Backend>(module: &'static str, reason: &'static str) {
     static SAID: Mutex<BTreeSet<(&str, TypeId, &str)>> = Mutex::new(BTreeSet::new());
     if !log::log_enabled!(log::Level::Info) {
         return;
     }
-    // A set is whole after every insertion. A logger may come here too, so the lock is gone by
-    // then.
+    let is_ours = is_rocm::<B>() || recorders().contains_key(&TypeId::of::<B>());
+    let reason = if is_ours { reason } else { ELSEWHERE };
+    // A poisoned lock is harmless, because a set is valid after every insertion. The lock ends
+    // here, because a logger may run a module too.
     let is_new =
         SAID.lock().unwrap_or_else(PoisonError::into_inner).insert((module, TypeId::of::<B>(), reason));
     if is_new {
@@ -126,13 +134,14 @@ pub(crate) fn say_composed<B: Backend>(module: &'static str, reason: &'static st
     }
 }
 
-/// Says so for the reason that the backend is another project's.
+/// [`say_composed`] because the backend is another project's.
 pub(crate) fn say_elsewhere<B: Backend>(module: &'static str) {
-    say_composed::<B>(module, "it is not burn-rocm's backend");
+    say_composed::<B>(module, ELSEWHERE);
 }
 
 impl<B: Backend> Route<B> {
-    /// The route, where `B` is this project's backend or its autodiff. Where it is not, says so for the module.
+    /// The route if `B` is this project's backend, plain or under autodiff. Otherwise logs that
+    /// `module` composes Burn's ops.
     pub(crate) fn of(module: &'static str) -> Option<Self> {
         if is_rocm::<B>() {
             return Some(Self { recorder: None, backend: PhantomData });
@@ -149,7 +158,7 @@ impl<B: Backend> Route<B> {
         self.recorder.is_some()
     }
 
-    /// The output of an op on these tensors, and what it saved.
+    /// Runs an op on these tensors. Returns the output and the saved tensors.
     pub(crate) fn apply<const N: usize>(
         &self,
         op: impl Op<N>,
@@ -173,12 +182,12 @@ impl<B: Backend> Route<B> {
         }
     }
 
-    /// [`apply`](Self::apply) for one tensor in and out of the same rank.
+    /// [`apply`](Self::apply) for an op with one input, whose output has the same rank.
     pub(crate) fn unary<const D: usize>(&self, op: impl Op<1>, x: Tensor<B, D>) -> Tensor<B, D> {
         wrap(self.apply(op, [primitive(x)]).0)
     }
 
-    /// A float tensor of no graph, such as what an op saved, under the backend's type.
+    /// A tensor that is not part of the graph, such as one that an op saved, as a tensor of `B`.
     pub(crate) fn constant<const D: usize>(&self, tensor: RocmTensor) -> Tensor<B, D> {
         wrap(match self.recorder {
             None => cast(tensor),
@@ -190,8 +199,8 @@ impl<B: Backend> Route<B> {
         })
     }
 
-    /// The tensor, where no gradient of it is asked for: what may be a field of an [`Op`].
-    /// Where one is, says so for the module.
+    /// The tensor if it requires no gradient, and so may be a field of an [`Op`]. Otherwise logs
+    /// that `module` composes Burn's ops.
     pub(crate) fn untracked<const D: usize>(
         &self,
         module: &'static str,
@@ -227,14 +236,14 @@ impl<B: Backend> Route<B> {
     }
 }
 
-/// Ends as Burn's ops do where what was given does not fit.
+/// Panics with `Invalid`, as Burn's ops do for arguments that do not fit.
 #[cold]
 #[track_caller]
 pub(crate) fn refuse(op: &'static str, expected: impl Into<String>, found: impl Into<String>) -> ! {
     raise(RocmError::Invalid { op, expected: expected.into(), found: found.into() })
 }
 
-/// The float primitive of a tensor; a quantised one is dequantised.
+/// The float primitive of a tensor. Dequantises a quantised tensor.
 pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
     tensor.into_primitive().tensor()
 }
@@ -244,22 +253,22 @@ pub(crate) fn wrap<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor
     Tensor::from_primitive(TensorPrimitive::Float(tensor))
 }
 
-/// Whether the backend, which records nothing, is this project's.
+/// Whether `B` is this project's backend without autodiff.
 pub(crate) fn is_rocm<B: Backend>() -> bool {
     TypeId::of::<FloatTensor<B>>() == TypeId::of::<RocmTensor>()
 }
 
-/// The tensor of a backend that [`is_rocm`].
+/// The tensor of a backend for which [`is_rocm`] holds.
 pub(crate) fn rocm<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> RocmTensor {
     cast(primitive(tensor))
 }
 
-/// The tensor of a backend that [`is_rocm`], of this rank.
+/// A tensor for a backend for which [`is_rocm`] holds.
 pub(crate) fn from_rocm<B: Backend, const D: usize>(tensor: RocmTensor) -> Tensor<B, D> {
     wrap(cast(tensor))
 }
 
-/// The same value under the name that generic code has for its type.
+/// Converts a value between two names of the same type.
 fn cast<T: 'static, U: 'static>(value: T) -> U {
     let mut value = Some(value);
     let place: &mut dyn Any = &mut value;
@@ -267,13 +276,13 @@ fn cast<T: 'static, U: 'static>(value: T) -> U {
     value.expect("`Route::of` has compared the types")
 }
 
-/// Runs an op under its name in the trace; an error is raised as by Burn's ops.
+/// Runs an op under its name in the trace. Panics on an error, as Burn's ops do.
 fn run<const N: usize>(op: &dyn Op<N>, inputs: [RocmTensor; N]) -> Applied {
     let _op = trace::op(op.names()[0], || inputs[0].dtype().name());
     op.forward(inputs).unwrap_or_else(|error| raise(error))
 }
 
-/// Every autodiff backend that is recorded for.
+/// Every autodiff backend for which ops are recorded.
 fn recorders() -> &'static HashMap<TypeId, Recorder> {
     static RECORDERS: OnceLock<HashMap<TypeId, Recorder>> = OnceLock::new();
     RECORDERS.get_or_init(|| {
@@ -328,7 +337,7 @@ fn take<B: Inner>(
     id: NodeId,
     output: RocmTensor,
 ) -> Option<RocmTensor> {
-    // Burn asks for a tensor, of which it looks at the node.
+    // Burn's function takes a tensor but uses only the tensor's node.
     fn of<Node: Clone + 'static, T>(
         tensor: fn(Node, NodeId, RocmTensor) -> T,
         node: &dyn Any,
@@ -372,11 +381,11 @@ fn record<C: CheckpointStrategy, const N: usize>(
     }
 }
 
-/// What the backward pass is given of an op.
+/// The state that the backward pass of an op gets.
 #[derive(Clone, Debug)]
 struct State<const N: usize> {
     op: Arc<dyn Op<N>>,
-    /// Where the checkpointer finds the inputs that the gradient reads.
+    /// The nodes by which the checkpointer finds the inputs that the gradient reads.
     inputs: [Option<NodeId>; N],
     saved: Vec<RocmTensor>,
 }
@@ -409,7 +418,7 @@ impl<const N: usize> Backward<Rocm, N> for Step {
     }
 }
 
-/// Runs an op again from its inputs, where its output was not kept.
+/// Runs an op again from its inputs if its output was not kept.
 #[derive(Debug)]
 struct Again<const N: usize> {
     op: Arc<dyn Op<N>>,
@@ -427,7 +436,8 @@ impl<const N: usize> RetroForward for Again<N> {
 mod tests {
     use super::*;
 
-    /// Four float types, eight int types, three bool types, two strategies; and no other backend.
+    /// Routes exist for four float types, eight int types, three bool types and two strategies, and
+    /// for no other backend.
     #[test]
     fn every_backend_of_this_project_has_a_route() {
         let mut found = Vec::new();

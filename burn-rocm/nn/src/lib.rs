@@ -1,9 +1,9 @@
-//! Drop-in replacements for Burn's modules, losses and optimizers, each a few kernels and library calls forward and
-//! backward.
+//! Drop-in replacements for Burn's modules, losses and optimizers. Each takes a few kernels and
+//! library calls forward and backward.
 //!
-//! Burn composes batch norm, group norm, softmax's and attention's gradients, its losses and its optimizers from
-//! small ops. The modules here have the same names, fields, configs and records, and take the place of Burn's by a
-//! change of imports:
+//! Burn composes norms, losses, optimizers, attention and the gradient of softmax from many small
+//! ops. The modules here have the names, fields, configs and records of Burn's. An app changes only
+//! its imports:
 //!
 //! ```
 //! // Before: use burn::nn::{BatchNorm, BatchNormConfig};
@@ -17,11 +17,11 @@
 //! assert_eq!(norm.forward(images).dims(), [2, 3, 8, 8]);
 //! ```
 //!
-//! Bounds stay `B: Backend`. The fast path is taken where `B` is [`Rocm`](burn_rocm::Rocm) or `Autodiff<Rocm, C>`
-//! with any of Burn's checkpointing strategies `C`, whatever its element types are. Every other backend (Burn's
-//! dispatch too) takes a path composed of Burn's own ops, with the same result. A module that takes it
-//! says so once through `log`, at the level `Info`, with the reason. `BURN_ROCM_TRACE=1` says what served each op: a
-//! fused op has a name of its own.
+//! Trait bounds stay `B: Backend`. A module takes the fast path if `B` is [`Rocm`](burn_rocm::Rocm)
+//! or `Autodiff<Rocm, C>`, with any element types and any of Burn's checkpointing strategies `C`.
+//! Every other backend (Burn's dispatch too) takes a path composed of Burn's own ops, with the same
+//! result. A module that takes the composed path says so once through `log`, at the level `Info`,
+//! with the reason. `BURN_ROCM_TRACE=1` shows what ran each op; fused ops have names of their own.
 
 pub mod activation;
 pub mod amp;

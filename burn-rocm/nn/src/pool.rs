@@ -1,4 +1,5 @@
-//! Pooling over three axes, which Burn has not: fields, configs and meaning as of its 2-D modules.
+//! Pooling over three axes, which Burn does not have. Fields, configs and semantics follow Burn's
+//! 2-D modules.
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
@@ -11,21 +12,22 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, refuse};
 
-/// What [`MaxPool3d`] is made of.
+/// Configuration of [`MaxPool3d`].
 #[derive(Config, Debug)]
 pub struct MaxPool3dConfig {
     /// Depth, height and width of the window.
     pub kernel_size: [usize; 3],
-    /// How far the window moves.
+    /// The window's stride.
     #[config(default = "kernel_size")]
     pub strides: [usize; 3],
-    /// What is around the input; `Same` pads more behind where the sum is odd.
+    /// The padding. If the total padding of `Same` is odd, the end of the axis gets one more than
+    /// the start.
     #[config(default = "PaddingConfig3d::Valid")]
     pub padding: PaddingConfig3d,
-    /// How far apart the window's elements are.
+    /// The distance between the window's elements.
     #[config(default = "[1, 1, 1]")]
     pub dilation: [usize; 3],
-    /// Whether an incomplete last window counts.
+    /// Whether an incomplete last window counts (ceil mode).
     #[config(default = "false")]
     pub ceil_mode: bool,
 }
@@ -38,10 +40,12 @@ impl MaxPool3dConfig {
     }
 }
 
-/// The largest element of each window: one kernel, and one call of MIOpen's or one kernel for the gradient.
+/// The largest element of each window, by one kernel. The gradient is one MIOpen call or one
+/// kernel.
 ///
-/// On other backends than this project's it is Burn's 2-D pooling twice, over the planes and over what they give:
-/// the same elements, and the same gradients (the first of equal elements has it), but for windows with NaN.
+/// Other backends run Burn's 2-D pooling twice: over the planes, then over the depth of the result.
+/// Elements and gradients are the same, except for windows with NaN. Among equal elements the first
+/// gets the gradient.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -56,15 +60,15 @@ impl MaxPool3dConfig {
 #[derive(Module, Clone, Debug)]
 #[module(custom_display)]
 pub struct MaxPool3d {
-    /// How far the window moves.
+    /// The window's stride.
     pub stride: [usize; 3],
     /// Depth, height and width of the window.
     pub kernel_size: [usize; 3],
-    /// What is around the input.
+    /// The padding.
     pub padding: PaddingConfig3d,
-    /// How far apart the window's elements are.
+    /// The distance between the window's elements.
     pub dilation: [usize; 3],
-    /// Whether an incomplete last window counts.
+    /// Whether an incomplete last window counts (ceil mode).
     pub ceil_mode: bool,
 }
 
@@ -104,21 +108,22 @@ impl MaxPool3d {
     }
 }
 
-/// What [`AvgPool3d`] is made of.
+/// Configuration of [`AvgPool3d`].
 #[derive(Config, Debug)]
 pub struct AvgPool3dConfig {
     /// Depth, height and width of the window.
     pub kernel_size: [usize; 3],
-    /// How far the window moves.
+    /// The window's stride.
     #[config(default = "kernel_size")]
     pub strides: [usize; 3],
-    /// What is around the input; `Same` pads more behind where the sum is odd.
+    /// The padding. If the total padding of `Same` is odd, the end of the axis gets one more than
+    /// the start.
     #[config(default = "PaddingConfig3d::Valid")]
     pub padding: PaddingConfig3d,
-    /// Whether the padding's zeros count.
+    /// Whether the padding's zeros count in the mean.
     #[config(default = "true")]
     pub count_include_pad: bool,
-    /// Whether an incomplete last window counts.
+    /// Whether an incomplete last window counts (ceil mode).
     #[config(default = "false")]
     pub ceil_mode: bool,
 }
@@ -131,12 +136,12 @@ impl AvgPool3dConfig {
     }
 }
 
-/// The mean of each window: one call of MIOpen's each way, or one kernel.
+/// The mean of each window, by one MIOpen call or one kernel in each direction.
 ///
-/// On other backends than this project's it is Burn's 2-D pooling twice, over the planes and over what they give.
+/// Other backends run Burn's 2-D pooling twice: over the planes, then over the depth of the result.
 ///
-/// Padding that differs before and after (`Same` with windows of an even size) counts whatever `count_include_pad`
-/// says, as in Burn's 2-D module.
+/// Padding that differs before and after an axis (`Same` with windows of an even size) always
+/// counts, whatever `count_include_pad` says, as in Burn's 2-D module.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -151,15 +156,15 @@ impl AvgPool3dConfig {
 #[derive(Module, Clone, Debug)]
 #[module(custom_display)]
 pub struct AvgPool3d {
-    /// How far the window moves.
+    /// The window's stride.
     pub stride: [usize; 3],
     /// Depth, height and width of the window.
     pub kernel_size: [usize; 3],
-    /// What is around the input.
+    /// The padding.
     pub padding: PaddingConfig3d,
-    /// Whether the padding's zeros count.
+    /// Whether the padding's zeros count in the mean.
     pub count_include_pad: bool,
-    /// Whether an incomplete last window counts.
+    /// Whether an incomplete last window counts (ceil mode).
     pub ceil_mode: bool,
 }
 
@@ -201,8 +206,8 @@ impl AvgPool3d {
     }
 }
 
-/// The padding that is the same before and after each axis, for a pooling to see to. Where it is not, the input is
-/// padded here, and there is none.
+/// The input, and the padding that the pooling must apply. Pads the input here, and returns a
+/// padding of 0, if the padding differs before and after an axis.
 fn padded<B: Backend>(
     input: Tensor<B, 5>,
     padding: &PaddingConfig3d,
@@ -231,19 +236,19 @@ fn padded<B: Backend>(
         whole[axis + 2] += before + after;
         inside[axis + 2] = before..before + dims[axis + 2];
     }
-    // Burn's `pad` takes the backend's usual dtype for what is around.
+    // Burn's `pad` would fill in the backend's default dtype.
     let around = Tensor::full(whole, value, (&input.device(), input.dtype()));
     (around.slice_assign(inside, input), [0; 3])
 }
 
-/// What the fused ops check themselves.
+/// Checks that the strides are at least 1, as the fused ops do.
 fn check_strides(stride: [usize; 3]) {
     if stride.contains(&0) {
         refuse("pool3d", "strides of at least 1", format!("{stride:?}"));
     }
 }
 
-/// Height and width of a window's size, stride, padding and dilation.
+/// A window's size, stride, padding and dilation, each for height and width.
 type Plane = [[usize; 2]; 4];
 
 /// A pooling over three axes as one over height and width, then one over depth.
@@ -259,7 +264,7 @@ fn twice<B: Backend>(
     let planes = plane(planes, lists.map(|[_, height, width]| [height, width]));
     let [_, _, height, width] = planes.dims();
     let columns = planes.reshape([batch, channels, depth, height * width]);
-    // Across, a window of one element that moves by one.
+    // Along the other axis, a window of one element with stride 1.
     let across = [1, 1, 0, 1];
     let out = plane(columns, std::array::from_fn(|list| [lists[list][0], across[list]]));
     let depth = out.dims()[2];
@@ -271,7 +276,7 @@ struct MaxOp {
     pool: Pool3d,
     /// The input's shape.
     x: [usize; 5],
-    /// Whether there may be a gradient, which the maxima's places are for.
+    /// Whether a gradient may be asked for, which needs the maxima's indices.
     indexed: bool,
 }
 

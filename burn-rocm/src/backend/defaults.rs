@@ -1,4 +1,4 @@
-//! Burn's default dtypes of a device, and the warning for a backend type whose own dtypes differ
+//! Burn's default dtypes of a device, and the warning for a backend type whose element types differ
 //! from them.
 
 use std::any::TypeId;
@@ -10,13 +10,14 @@ use burn_std::{BoolDType, DType};
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
 
-/// The backend types and devices that were checked.
+/// The pairs of backend type and device that were checked.
 static SEEN: Mutex<Vec<(TypeId, usize)>> = Mutex::new(Vec::new());
 /// The devices whose default dtypes Burn has set, by itself or by `set_default_dtypes`.
 static SET: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// Burn asks whether a device has a bool dtype as it sets the device's defaults, and hardly else. It has no function
-/// that tells whether they are set: `get_device_settings` sets them.
+/// Records that Burn has set the device's default dtypes. Burn offers no way to ask:
+/// `get_device_settings` itself sets them. But Burn asks whether a device supports a bool dtype
+/// when it sets the defaults, and hardly ever otherwise, so that question calls this function.
 pub(super) fn are_set(device: &RocmDevice) {
     let mut set = SET.lock().unwrap_or_else(PoisonError::into_inner);
     if !set.contains(&device.index) {
@@ -25,10 +26,10 @@ pub(super) fn are_set(device: &RocmDevice) {
 }
 
 impl<F: FloatElement, I: IntElement, B: BoolElement> Rocm<F, I, B> {
-    /// Every method that makes a tensor calls this. It warns once for each type and device if
-    /// Burn's default dtypes there are not the type's own.
+    /// Every method that makes a tensor calls this. It warns once for each backend type and device
+    /// if Burn's default dtypes of the device differ from the type's own.
     pub(super) fn makes(dtype: impl Into<DType>, device: &RocmDevice) {
-        // The common case is cheap: a tensor of one of the type's own dtypes shows no other
+        // The common case is cheap: a tensor of one of the type's own dtypes is no sign of other
         // defaults.
         let bool: DType = BoolDType::from(B::dtype()).into();
         let own = [F::dtype(), I::dtype(), bool];

@@ -25,8 +25,8 @@ use crate::qtensor::{Format, RocmQTensor};
 use crate::staging;
 use crate::tensor::RocmTensor;
 
-/// The backend: `F`, `I` and `B` are the element types that tensors have where nothing else is said. Any tensor may
-/// have any other dtype.
+/// The backend. `F`, `I` and `B` are the default element types of float, int and bool tensors. A
+/// tensor may have any other supported dtype.
 ///
 /// # Default dtypes belong to a device
 ///
@@ -54,7 +54,7 @@ pub struct Rocm<F = f32, I = i32, B = u8> {
     types: PhantomData<Types<F, I, B>>,
 }
 
-/// Send and Sync whatever the elements are: none is stored.
+/// `Send` and `Sync` for every element type, because no element is stored.
 type Types<F, I, B> = fn() -> (F, I, B);
 
 impl<F, I, B> Clone for Rocm<F, I, B> {
@@ -81,10 +81,11 @@ impl<F, I, B> fmt::Debug for Rocm<F, I, B> {
 pub trait FloatElement: Element {}
 /// The element types that int tensors may have by default.
 pub trait IntElement: Element {}
-/// The element types that bool tensors are stored as by default: `u8` and `bool` are one byte, `u32` is four.
+/// The element types that bool tensors may be stored as by default: `u8` and `bool` take one byte,
+/// `u32` takes four.
 pub trait BoolElement: Element {}
 
-/// Every float, int and bool element type of [`Rocm`], handed to another macro as three lists:
+/// Passes every float, int and bool element type of [`Rocm`] to another macro, as three lists:
 /// `element_types!(table)` is `table! { [f64 f32 ..] [i64 i32 ..] [bool u8 u32] }`.
 #[doc(hidden)]
 #[macro_export]
@@ -132,7 +133,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
         device.open().and_then(|device| device.sync()).map_err(execution)
     }
 
-    /// What `func` allocates comes from memory of its own, which only such allocations share.
+    /// Allocations of `func` on this thread come from memory that only such persistent allocations
+    /// share.
     fn memory_persistent_allocations<Output: Send, Input: Send, Func: Fn(Input) -> Output + Send>(
         device: &RocmDevice,
         input: Input,
@@ -144,7 +146,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
         }
     }
 
-    /// Gives what the device's memory pool holds in reserve back to the driver, pinned host memory too.
+    /// Waits for the device, then returns the memory pool's unused memory and unused pinned host
+    /// memory to the driver.
     fn memory_cleanup(device: &RocmDevice) {
         let cleared = device.open().and_then(|device| {
             fft::forget_tables(&device);
@@ -155,7 +158,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
         }
     }
 
-    /// Moves the data into pinned memory, from which `from_data` on that device uploads without another copy.
+    /// Moves the data into pinned memory, from which `from_data` on that device uploads without
+    /// another copy.
     fn staging<'a, Iter>(data: Iter, device: &RocmDevice)
     where
         Iter: Iterator<Item = &'a mut TensorData>,
@@ -172,14 +176,15 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
                 defaults::are_set(device);
                 DTypeUsage::Storage | DTypeUsage::Arithmetic
             }
-            // A quantised type's arithmetic is its own products, and floats' for the rest.
+            // Quantised types have products of their own. Their other ops compute on dequantised
+            // floats.
             DType::QFloat(scheme) if Format::of("dtype_usage", &scheme).is_err() => DTypeUsageSet::empty(),
-            // None is promised a matrix unit, which not every GPU has.
+            // No dtype promises matrix units, because not every GPU has them.
             _ => DTypeUsage::Storage | DTypeUsage::Arithmetic,
         }
     }
 
-    /// The devices of the provider that was chosen, whichever it is; 0 where none was found.
+    /// The number of devices of the chosen provider, 0 if no provider has a device.
     fn device_count(_type_id: u16) -> usize {
         hip::Device::count().unwrap_or(0)
     }

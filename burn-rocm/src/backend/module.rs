@@ -19,7 +19,7 @@ use crate::ops::pool::{self, Window, pool1d};
 use crate::ops::{embedding, fft, interpolate, linear};
 use crate::tensor::RocmTensor;
 
-/// Burn's options of a convolution as the engine's.
+/// Burn's options of a convolution as those of [`conv`].
 fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
     conv::options::Options {
         stride: options.stride.to_vec(),
@@ -31,7 +31,7 @@ fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
     }
 }
 
-/// Burn's options of a transposed convolution as the engine's.
+/// Burn's options of a transposed convolution as those of [`conv`].
 fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::options::Options {
     conv::options::Options {
         stride: options.stride.to_vec(),
@@ -43,7 +43,7 @@ fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::options
     }
 }
 
-/// Burn's options of a deformable convolution as the engine's.
+/// Burn's options of a deformable convolution as those of [`deform`].
 fn deformed(options: DeformConvOptions<2>) -> deform::Options {
     deform::Options {
         stride: options.stride,
@@ -54,7 +54,7 @@ fn deformed(options: DeformConvOptions<2>) -> deform::Options {
     }
 }
 
-/// Burn's interpolation as the engine's.
+/// Burn's interpolation mode as the kernels' [`Mode`].
 pub(super) fn mode(mode: InterpolateMode) -> Mode {
     match mode {
         InterpolateMode::Nearest => Mode::Nearest,

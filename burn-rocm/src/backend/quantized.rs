@@ -1,5 +1,5 @@
-//! Quantised tensor ops. The element-wise ones that are not here are Burn's, composed of these: float ops on
-//! dequantised values.
+//! Quantised tensor ops. The element-wise ops that are not here are Burn's defaults, which run
+//! float ops on dequantised values.
 
 use burn_backend::ops::{FloatTensorOps, QTensorOps};
 use burn_backend::quantization::{QuantPropagation, QuantScheme, QuantizationParametersPrimitive};
@@ -101,8 +101,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F
     }
 
     fn q_matmul(lhs: TensorPrimitive<Self>, rhs: TensorPrimitive<Self>) -> TensorPrimitive<Self> {
-        // As Burn's default has it: the dtype of an operand of floats, the right side's scheme if
-        // both have one.
+        // As in Burn's default: the result has the dtype of the float operand. If both operands are
+        // quantised, the right one's scheme counts.
         let (dtype, quantized) = match (&lhs, &rhs) {
             (TensorPrimitive::Float(lhs), TensorPrimitive::Float(_)) => (lhs.dtype_of().into(), None),
             (TensorPrimitive::Float(float), TensorPrimitive::QFloat(q))

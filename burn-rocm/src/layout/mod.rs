@@ -1,16 +1,16 @@
 //! How a tensor's elements lie in its buffer: shape, signed strides and offset, all in elements.
 //!
-//! Every method is arithmetic on the metadata; none touches the device. A layout is only ever made from a
-//! contiguous one by the methods here, so the elements it names are always among those of the first: that is
-//! the guarantee which the kernel launches rest on.
+//! Every method computes on the metadata alone and does not touch the device. Every layout comes
+//! from a contiguous one through the methods here, so its elements are always among those of the
+//! contiguous layout. The kernel launches rely on this guarantee.
 
 use burn_std::{Shape, Slice, SmallVec};
 use hip::Error;
 
-/// The dimensions that a layout keeps without the heap.
+/// The most dimensions that a layout holds without a heap allocation.
 const INLINE: usize = 6;
 
-/// The strides of a layout, in elements; negative where an axis was flipped, zero where it was expanded.
+/// The strides of a layout, in elements: negative for a flipped axis, 0 for an expanded one.
 pub(crate) type Strides = SmallVec<[isize; INLINE]>;
 
 /// Shape, strides and offset of a tensor, in elements.
@@ -21,7 +21,7 @@ pub struct Layout {
     offset: usize,
 }
 
-/// The shape of a product of dimensions, row-major.
+/// The strides of a row-major tensor of this shape.
 fn row_major(shape: &[usize]) -> Strides {
     let mut strides: Strides = SmallVec::from_elem(1, shape.len());
     let mut step = 1usize;
@@ -36,10 +36,11 @@ fn invalid<T>(op: &'static str, expected: impl Into<String>, found: impl Into<St
     Err(Error::Invalid { op, expected: expected.into(), found: found.into() })
 }
 
-/// The shape two operands have once every dimension of size 1, and every missing leading one, is repeated.
+/// The shape to which two operands broadcast: dimensions of size 1 and missing leading dimensions
+/// are repeated.
 ///
 /// # Errors
-/// `Invalid` where two sizes differ and neither is 1.
+/// `Invalid` if two sizes differ and neither is 1.
 pub(crate) fn broadcast_shape(op: &'static str, lhs: &[usize], rhs: &[usize]) -> hip::Result<Shape> {
     let rank = lhs.len().max(rhs.len());
     let at = |shape: &[usize], i: usize| {
@@ -59,17 +60,17 @@ pub(crate) fn broadcast_shape(op: &'static str, lhs: &[usize], rhs: &[usize]) ->
 }
 
 impl Layout {
-    /// Row-major, from the buffer's first element.
+    /// A row-major layout that begins at the buffer's first element.
     pub fn contiguous(shape: impl Into<Shape>) -> Self {
         let shape = shape.into();
         let strides = row_major(shape.as_slice());
         Self { shape, strides, offset: 0 }
     }
 
-    /// This shape with these strides from this element on.
+    /// A layout of this shape and these strides, whose element (0, 0, ...) is at `offset`.
     ///
     /// # Errors
-    /// `Invalid` for a first element before the buffer, or strides of another rank.
+    /// `Invalid` for a negative `offset`, or if shape and strides differ in rank.
     pub(crate) fn strided(
         op: &'static str,
         shape: impl Into<Shape>,
@@ -83,7 +84,7 @@ impl Layout {
             }
             _ => invalid(
                 op,
-                "strides from inside a buffer",
+                "an offset inside the buffer and a stride for each axis",
                 format!("{strides:?} from {offset} for {shape:?}"),
             ),
         }
@@ -114,12 +115,12 @@ impl Layout {
         self.strides.len()
     }
 
-    /// The number of elements that the shape names (an expanded one counts as often as it shows).
+    /// The number of elements of the shape. An expanded element counts once for each repetition.
     pub fn len(&self) -> usize {
         self.dims().iter().product()
     }
 
-    /// Whether the shape names no element.
+    /// Whether the shape has no elements.
     pub fn is_empty(&self) -> bool {
         self.dims().contains(&0)
     }
@@ -141,8 +142,8 @@ impl Layout {
         true
     }
 
-    /// Whether the strides alone prove that each index has its own element. Not so if an axis is
-    /// repeated or windows overlap.
+    /// Whether the strides prove that no two indices share an element. They do not if an axis is
+    /// repeated or if windows overlap.
     pub fn names_each_once(&self) -> bool {
         let mut axes: SmallVec<[(usize, usize); INLINE]> =
             self.strides.iter().map(|by| by.unsigned_abs()).zip(self.dims().iter().copied()).collect();
@@ -157,8 +158,9 @@ impl Layout {
             })
     }
 
-    /// The order of the axes in which the elements lie one after the other with no gap, if there is one: the
-    /// identity for a contiguous layout, another for a transposed one, none for a broadcast or sliced one.
+    /// The order of the axes in which the elements are contiguous, if there is one: the identity
+    /// for a contiguous layout, another order for a transposed one, `None` for a broadcast or
+    /// sliced one.
     pub fn dense_order(&self) -> Option<Vec<usize>> {
         let mut axes: Vec<usize> = (0..self.rank()).collect();
         if self.is_contiguous() {
@@ -176,7 +178,8 @@ impl Layout {
         Some(axes)
     }
 
-    /// The first and the last buffer position that the layout names, or `None` for an empty one.
+    /// The first and the last position in the buffer that the layout reaches, in elements; `None`
+    /// for an empty layout.
     pub fn span(&self) -> Option<(usize, usize)> {
         if self.is_empty() {
             return None;
@@ -189,7 +192,7 @@ impl Layout {
         Some((low as usize, high as usize))
     }
 
-    /// A permutation of the axes.
+    /// Permutes the axes: axis `i` of the result is axis `axes[i]`.
     ///
     /// # Errors
     /// `Invalid` unless `axes` names each axis once.
@@ -204,7 +207,7 @@ impl Layout {
         Ok(Self { shape: Shape::from(dims), strides, offset: self.offset })
     }
 
-    /// Two axes exchanged.
+    /// Swaps two axes.
     ///
     /// # Errors
     /// `Invalid` for an axis past the rank.
@@ -217,7 +220,7 @@ impl Layout {
         self.permute(op, &axes)
     }
 
-    /// The axes named read from their end.
+    /// Reverses the given axes.
     ///
     /// # Errors
     /// `Invalid` for an axis past the rank.
@@ -236,8 +239,8 @@ impl Layout {
         Ok(out)
     }
 
-    /// A range of every axis, each with its step; axes past the slices stay whole. A negative step reads its
-    /// range from the end.
+    /// Cuts a range with a step out of each axis; axes beyond the slices stay whole. A negative
+    /// step walks its range backwards.
     ///
     /// # Errors
     /// `Invalid` for more slices than axes.
@@ -251,7 +254,7 @@ impl Layout {
             let range = slice.to_range(dims[axis]);
             let len = slice.output_size(dims[axis]);
             let first = if slice.step() < 0 { range.end.saturating_sub(1) } else { range.start };
-            // An empty axis leaves the offset where it is: there is no first element to point at.
+            // An empty axis leaves the offset alone, because there is no first element.
             if len > 0 {
                 out.offset = (out.offset as isize + first as isize * out.strides[axis]) as usize;
             }
@@ -262,7 +265,7 @@ impl Layout {
         Ok(out)
     }
 
-    /// One range of one axis.
+    /// Cuts a range out of one axis.
     ///
     /// # Errors
     /// `Invalid` for an axis past the rank or a range past its size.
@@ -284,10 +287,10 @@ impl Layout {
         Ok(out)
     }
 
-    /// Sizes of 1, and missing leading ones, repeated to `target`.
+    /// Repeats axes of size 1, and missing leading axes, to the shape `target`.
     ///
     /// # Errors
-    /// `Invalid` where a size is neither 1 nor the target's.
+    /// `Invalid` if a size is neither 1 nor the target's.
     pub fn expand(&self, op: &'static str, target: &[usize]) -> hip::Result<Self> {
         let fail =
             || invalid(op, format!("a shape that expands to {target:?}"), format!("{:?}", self.dims()));
@@ -303,10 +306,11 @@ impl Layout {
         Ok(Self { shape: Shape::from(target.to_vec()), strides, offset: self.offset })
     }
 
-    /// The same elements under another shape, where strides can say that; else `None`, and a copy is needed.
+    /// The same elements under another shape, or `None` if strides can't express it and the tensor
+    /// must be copied.
     ///
     /// # Errors
-    /// `Invalid` where the element counts differ.
+    /// `Invalid` if the element counts differ.
     pub fn reshape(&self, op: &'static str, target: &[usize]) -> hip::Result<Option<Self>> {
         let count: usize = target.iter().product();
         if count != self.len() {
@@ -320,7 +324,7 @@ impl Layout {
         if count == 0 || self.is_contiguous() {
             return Ok(Some(view(row_major(target))));
         }
-        // The old axes fall into runs that are contiguous in themselves; each new axis must divide
+        // The old axes form runs that are contiguous in themselves. Each new axis must lie within
         // one run.
         let old: SmallVec<[(usize, isize); INLINE]> = self
             .dims()
@@ -354,7 +358,8 @@ impl Layout {
         Ok(Some(view(strides)))
     }
 
-    /// Windows of `size` every `step` along `axis`: that axis counts windows, a new last axis is inside one.
+    /// Windows of `size` elements, one every `step` elements along `axis`. That axis then counts
+    /// windows, and a new last axis runs within a window.
     ///
     /// # Errors
     /// `Invalid` for an axis past the rank, a zero size or step, or a window longer than the axis.
@@ -377,7 +382,7 @@ impl Layout {
     }
 }
 
-/// The fewest axes that describe one walk over several operands of one shape.
+/// The fewest axes over which one loop nest walks several operands of the same shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Collapsed<const N: usize> {
     /// Sizes of the axes, outermost first; none is 1.
@@ -387,13 +392,14 @@ pub(crate) struct Collapsed<const N: usize> {
 }
 
 impl<const N: usize> Collapsed<N> {
-    /// Takes the innermost axis off: its size, and each operand's stride over it.
+    /// Removes the innermost axis and returns its size and each operand's stride along it.
     pub(crate) fn pop(&mut self) -> Option<(usize, [isize; N])> {
         let dim = self.shape.pop()?;
         Some((dim, self.strides.each_mut().map(|strides| strides.pop().unwrap_or(0))))
     }
 
-    /// How far each operand is from its start at every index, the last axis fastest.
+    /// Each operand's offset from its first element at every index, with the last axis running
+    /// fastest.
     pub(crate) fn offsets(&self) -> Vec<[isize; N]> {
         let mut offsets = vec![[0; N]];
         for (axis, &dim) in self.shape.iter().enumerate() {
@@ -405,7 +411,7 @@ impl<const N: usize> Collapsed<N> {
     }
 }
 
-/// Drops axes of size 1 and merges neighbours that every operand walks through as one.
+/// Drops axes of size 1, and merges neighbouring axes that every operand can walk as one.
 pub(crate) fn collapse<const N: usize>(shape: &[usize], operands: [&[isize]; N]) -> Collapsed<N> {
     let mut out = Collapsed { shape: SmallVec::new(), strides: std::array::from_fn(|_| SmallVec::new()) };
     for (axis, &dim) in shape.iter().enumerate() {

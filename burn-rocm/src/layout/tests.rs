@@ -1,4 +1,4 @@
-//! Every view against the plain definition: the list of buffer positions in row-major order.
+//! Compares each view with its definition: the list of buffer positions in row-major order.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Activations that Burn composes, and those that are joined to the op before them: a bias, a sum, a product.
+//! Activations that Burn composes from several ops, and activations fused with the bias, sum or
+//! product before them.
 
 use hip::{Device, Error as RocmError, Functor, Grid, KernelName, Template};
 
@@ -16,7 +17,7 @@ use crate::ops::unary::unary;
 use crate::ops::view::reshape;
 use crate::tensor::{RocmTensor, check_axis, float_type, one_device, one_dtype};
 
-/// An activation that the kernels join to another op.
+/// An activation that a kernel computes together with another op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// `max(z, 0)`.
@@ -37,10 +38,10 @@ impl Act {
     }
 }
 
-/// Rows that one thread sums of a column, so that a long plain sum does not lose bits.
+/// The most rows of a column that one thread sums, because a long running sum loses precision.
 const ROWS_A_PART: usize = 256;
 
-/// Packed tensors of one shape and float type.
+/// The tensors packed. Checks that they agree in device, shape and float dtype.
 fn alike<const N: usize>(
     op: &'static str,
     tensors: [RocmTensor; N],
@@ -62,7 +63,7 @@ fn alike<const N: usize>(
     failed.map_or(Ok((tensors, ty)), Err)
 }
 
-/// `x` seen as `[outer, len, inner]` around an axis, and a bias along that.
+/// `x` seen as `[outer, len, inner]` around an axis, and a bias `[len]` along that axis.
 struct Biased {
     x: RocmTensor,
     bias: Option<RocmTensor>,
@@ -99,11 +100,15 @@ impl Biased {
     }
 }
 
-/// `act(x + bias)`, the bias (`[size of the axis]`) along an axis of `x`; in the place of an `x` that has no other
-/// owner.
+/// `act(x + bias)`, with a bias along one axis of `x`. Overwrites `x` if it has no other owner.
+///
+/// # Shapes
+/// - `x`, output: any
+/// - `bias`: `[size of the axis]`
 ///
 /// # Errors
-/// `Invalid` for a bias of another shape, dtype or device, an axis that `x` has not, or integers; the device's own.
+/// `Invalid` for a bias of another shape, dtype or device, an axis beyond the rank of `x`, or
+/// integers; an error of the device.
 pub fn bias_act(
     act: Act,
     x: RocmTensor,
@@ -123,11 +128,13 @@ pub fn bias_act(
     Ok(out)
 }
 
-/// The gradients of [`bias_act`] by `x` (of whose shape `grad` is) and, where `by_bias`, by the bias: one kernel,
-/// and one that joins the bias' sums where there are several. For ReLU the output serves for `x`, without a bias.
+/// The gradients of [`bias_act`] with respect to `x` and, if `by_bias`, to the bias. One kernel
+/// computes both; if several blocks share a sum of the bias' gradient, a second kernel joins their
+/// parts. `grad` has the shape of `x`. For ReLU the caller may pass the output as `x`, without a
+/// bias.
 ///
 /// # Errors
-/// As of [`bias_act`], and `Invalid` for a gradient of another shape or dtype.
+/// As for [`bias_act`], and `Invalid` for a gradient of another shape or dtype.
 pub fn bias_act_backward(
     act: Act,
     x: RocmTensor,
@@ -172,8 +179,9 @@ pub fn bias_act_backward(
     Ok((out, Some(reshape(sums, &[len])?)))
 }
 
-/// The parts of `rows` that columns are summed by, and the grid for a thread to take 8 bytes of each row of a part:
-/// as many as fill the device, of four rows and more. On the CPU device a core takes many columns.
+/// The number of parts into which the rows are cut for sums of columns, and the grid. A thread
+/// takes 8 bytes of each row of its part. There are enough parts to fill the device, each of four
+/// rows or more. On the CPU device a core takes many columns.
 fn columns(device: &Device, rows: usize, len: usize, ty: hip::DType) -> (usize, Grid) {
     let least = rows.div_ceil(ROWS_A_PART);
     let lanes = 8 / ty.size();
@@ -187,15 +195,15 @@ fn columns(device: &Device, rows: usize, len: usize, ty: hip::DType) -> (usize, 
     (parts, device.grid_bytes(16 * (parts * len).div_ceil(width)))
 }
 
-/// `residual + (x + bias)`, the bias along the last axis; in the place of an `x` or a `residual` that has no other
-/// owner. What joins a linear layer's product to the input around it.
+/// `residual + (x + bias)`, with the bias along the last axis: adds a linear layer's product to a
+/// residual connection. Overwrites `x` or `residual` if it has no other owner.
 ///
 /// # Shapes
 /// - `residual`, `x`, output: `[.., features]`
 /// - `bias`: `[features]`
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit, or for integers; the device's own.
+/// `Invalid` if shapes, dtypes or devices do not fit, or for integers; an error of the device.
 pub fn bias_add(residual: RocmTensor, x: RocmTensor, bias: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "bias_add";
     let ([mut residual, x], ty) = alike(OP, [residual, x])?;
@@ -219,29 +227,29 @@ pub fn bias_add(residual: RocmTensor, x: RocmTensor, bias: RocmTensor) -> Result
     Ok(out)
 }
 
-/// The gradient of [`bias_add`] by the bias: the sum of the output's over all but the last axis. That by `residual`
-/// and by `x` is the output's.
+/// The gradient of [`bias_add`] with respect to the bias: the sum of `grad`, the output's gradient,
+/// over all but the last axis. The gradients with respect to `residual` and `x` are `grad` itself.
 ///
 /// # Errors
-/// `Invalid` for a gradient without axes; the device's own.
+/// `Invalid` for a gradient without axes; an error of the device.
 pub fn bias_add_backward(grad: RocmTensor) -> Result<RocmTensor, RocmError> {
     bias_backward(grad)
 }
 
-/// `act(a + b)` of two tensors of one shape.
+/// `act(a + b)` of two tensors of the same shape.
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices differ, or for integers; the device's own.
+/// `Invalid` if shapes, dtypes or devices differ, or for integers; an error of the device.
 pub fn add_act(act: Act, a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "add_act";
     let ([a, b], ty) = alike(OP, [a, b])?;
     map(OP, Template::add_act.functor(act.functor()).ty(ty), &[&a, &b])
 }
 
-/// The gradient of [`add_act`], the same by `a` and by `b`.
+/// The gradient of [`add_act`], which is the same with respect to `a` and to `b`.
 ///
 /// # Errors
-/// As of [`add_act`].
+/// As for [`add_act`].
 pub fn add_act_backward(
     act: Act,
     a: RocmTensor,
@@ -256,41 +264,44 @@ pub fn add_act_backward(
 /// `x * sigmoid(x)` of each element.
 ///
 /// # Errors
-/// `Unsupported` for integers; the device's own.
+/// `Unsupported` for integers; an error of the device.
 pub fn silu(x: RocmTensor) -> Result<RocmTensor, RocmError> {
     unary("silu", Functor::Silu, x)
 }
 
-/// The gradient of [`silu`] by `x`: `grad * s * (1 + x * (1 - s))` with `s = sigmoid(x)`, shapes broadcast.
+/// The gradient of [`silu`]: `grad * s * (1 + x * (1 - s))` with `s = sigmoid(x)`. Shapes
+/// broadcast.
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices differ; `Unsupported` for integers; the device's own.
+/// `Invalid` if shapes, dtypes or devices differ; `Unsupported` for integers; an error of the
+/// device.
 pub fn silu_backward(x: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
     binary("silu_backward", Functor::SiluBackward, x, grad)
 }
 
-/// The gradient of a ReLU from its output.
+/// The gradient of a ReLU from its output: `grad` where the output is positive, else 0.
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices differ; the device's own.
+/// `Invalid` if shapes, dtypes or devices differ; an error of the device.
 pub fn relu_backward(output: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
     binary("relu_backward", Functor::ReluBackward, output, grad)
 }
 
-/// `a * b + c` of three tensors of one shape.
+/// `a * b + c` of three tensors of the same shape.
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices differ, or for integers; the device's own.
+/// `Invalid` if shapes, dtypes or devices differ, or for integers; an error of the device.
 pub fn mul_add(a: RocmTensor, b: RocmTensor, c: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "mul_add";
     let ([a, b, c], ty) = alike(OP, [a, b, c])?;
     map(OP, Template::mul_add.ty(ty), &[&a, &b, &c])
 }
 
-/// The gradients of [`mul_add`] by `a` and by `b`; that by `c` is `grad`.
+/// The gradients of [`mul_add`] with respect to `a` and `b`. The gradient with respect to `c` is
+/// `grad` itself.
 ///
 /// # Errors
-/// As of [`mul_add`].
+/// As for [`mul_add`].
 pub fn mul_add_backward(
     a: RocmTensor,
     b: RocmTensor,
@@ -299,20 +310,20 @@ pub fn mul_add_backward(
     mul_backward("mul_add_backward", Functor::Plain, a, b, grad)
 }
 
-/// `silu(a) * b` of two tensors of one shape.
+/// `silu(a) * b` of two tensors of the same shape.
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices differ, or for integers; the device's own.
+/// `Invalid` if shapes, dtypes or devices differ, or for integers; an error of the device.
 pub fn silu_mul(a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "silu_mul";
     let ([a, b], ty) = alike(OP, [a, b])?;
     map(OP, Template::silu_mul.ty(ty), &[&a, &b])
 }
 
-/// The gradients of [`silu_mul`] by `a` and by `b`.
+/// The gradients of [`silu_mul`] with respect to `a` and `b`.
 ///
 /// # Errors
-/// As of [`silu_mul`].
+/// As for [`silu_mul`].
 pub fn silu_mul_backward(
     a: RocmTensor,
     b: RocmTensor,
@@ -321,7 +332,7 @@ pub fn silu_mul_backward(
     mul_backward("silu_mul_backward", Functor::Silu, a, b, grad)
 }
 
-/// A new tensor of what a kernel makes of packed ones.
+/// Launches an element-wise kernel over packed tensors into a new tensor.
 fn map(op: &'static str, kernel: KernelName, inputs: &[&RocmTensor]) -> hip::Result<RocmTensor> {
     let out = inputs[0].empty_like()?;
     if !out.is_empty() {

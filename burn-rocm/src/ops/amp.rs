@@ -1,4 +1,4 @@
-//! Many tensors at once from one float type to another, and gradients of a scaled loss.
+//! Casts of many tensors at once, and the unscaling of gradients.
 
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ use crate::ops::create::full_on;
 use crate::ops::multi_tensor::{Group, Writes, group, tables};
 use crate::tensor::RocmTensor;
 
-/// The tensors' elements as `dtype`, a float's. Between f32 and f16 or bf16 up to 165 tensors share a launch.
+/// Casts the tensors to the float type `dtype`. Casts between f32 and f16 or bf16 take one launch
+/// for up to 165 tensors.
 ///
 /// # Errors
-/// `Unsupported` where a dtype is no float's; the device's own.
+/// `Unsupported` for a dtype that is not a float type; an error of the device.
 pub fn cast_all(tensors: Vec<RocmTensor>, dtype: DType) -> Result<Vec<RocmTensor>, RocmError> {
     const OP: &str = "cast_all";
     let to = kernel_type(dtype)?;
@@ -53,14 +54,15 @@ pub fn cast_all(tensors: Vec<RocmTensor>, dtype: DType) -> Result<Vec<RocmTensor
     Ok(all)
 }
 
-/// The gradients times `factor`, as f32 (f64 ones stay f64), and for each device a flag, a u32 of shape `[1]`: 1
-/// where an element of the result is infinite or NaN, else 0. Up to 165 gradients of a dtype share a launch.
-/// Nothing waits.
+/// Multiplies the gradients by `factor`. Returns them in f32 (f64 gradients stay f64) and one flag
+/// for each device, a u32 tensor of shape `[1]`: 1 if an element of a result on that device is
+/// infinite or NaN, else 0. One launch takes up to 165 gradients of a dtype. Does not wait for the
+/// device.
 ///
-/// f32 and f64 gradients are replaced where they have no other owner.
+/// Overwrites f32 and f64 gradients that have no other owner.
 ///
 /// # Errors
-/// `Unsupported` where a gradient is no float; the device's own.
+/// `Unsupported` for a gradient that is not of a float type; an error of the device.
 pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, Vec<RocmTensor>), RocmError> {
     const OP: &str = "unscale";
     if let Some(other) = grads.iter().find(|grad| !grad.dtype_of().is_float()) {
@@ -104,10 +106,10 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
     Ok((all, flags))
 }
 
-/// Whether a flag of [`unscale`] is set on any device. Waits for the devices, once each.
+/// Whether any flag of [`unscale`] is set. Waits once for each device.
 ///
 /// # Errors
-/// The device's own, and what it recorded.
+/// An error of the device, also one that it recorded earlier.
 pub fn any_set(flags: Vec<RocmTensor>) -> Result<bool, RocmError> {
     let read = crate::ops::transfer::read_all(flags)?;
     Ok(read.iter().any(|data| data.iter::<u32>().any(|flag| flag != 0)))

@@ -1,4 +1,5 @@
-//! Where bools are true. The one op whose result's size is data: the count is read, and nothing else.
+//! The coordinates of true elements. The size of the result depends on the data, so this op reads
+//! the count, and only the count, from the device.
 
 use burn_std::{DType, IntDType};
 use hip::{Functor, Template};
@@ -12,14 +13,14 @@ use crate::arg::Arg;
 use crate::dtype::is_index;
 use crate::tensor::RocmTensor;
 
-/// Elements that one thread counts: a cache line of one-byte bools; where a block has one thread, as many as keep
-/// the sums short.
+/// Elements that one thread counts: a cache line of one-byte bools. On the CPU device, whose blocks
+/// have one thread, a larger number keeps the list of counts short.
 const CHUNK: usize = 64;
 const SERIAL_CHUNK: usize = 4096;
-/// Dims of which one launch writes the coordinates: `Sizes` in the kernel.
+/// The most dims whose coordinates one launch writes: `Sizes` in the kernel.
 const DIMS: usize = 8;
 
-/// The coordinates of each true element, a row each, in row-major order.
+/// The coordinates of the true elements, `[count, rank]`, in row-major order.
 pub(crate) fn argwhere(tensor: RocmTensor, dtype: IntDType) -> hip::Result<RocmTensor> {
     const OP: &str = "bool_argwhere";
     let dtype: DType = dtype.into();

@@ -11,7 +11,8 @@ use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
-/// The functor's result of two tensors, broadcast to one shape. Written over an operand that has no other owner.
+/// Applies the functor to two tensors, broadcast to one shape. Overwrites an operand that has no
+/// other owner, if its layout allows.
 pub(crate) fn binary(
     op: &'static str,
     functor: Functor,
@@ -25,7 +26,7 @@ pub(crate) fn binary(
         && let Some(order) = lhs.layout().dense_order()
         && !lhs.is_contiguous()
     {
-        // Two transposed views of one kind: work in the order they lie in, and transpose the
+        // Both operands are transposed alike: compute in their order in memory, and transpose the
         // result.
         let (l, r) = (lhs.layout().permute(op, &order)?, rhs.layout().permute(op, &order)?);
         let out = binary(op, functor, lhs.view(l), rhs.view(r))?;
@@ -43,7 +44,7 @@ pub(crate) fn binary(
     if out.is_empty() {
         return Ok(out);
     }
-    // Integers are divided by kernels that raise the op's flag at a zero.
+    // Kernels that divide integers raise the op's fault flag for a zero divisor.
     let flag = [Arg::Flag(op, Fault::Division)];
     let divides = matches!(functor, Functor::Div | Functor::Rem) && !ty.is_float();
     let [contiguous, strided] = match divides {
@@ -68,7 +69,7 @@ pub(crate) fn binary(
     Ok(out)
 }
 
-/// The functor's result of a tensor and a scalar.
+/// Applies the functor to each element and a scalar.
 pub(crate) fn scalar(
     op: &'static str,
     functor: Functor,
@@ -76,8 +77,8 @@ pub(crate) fn scalar(
     value: Scalar,
 ) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
-    // Near a multiple of the divisor, the divisor's rounding decides whether the remainder is 0 or
-    // almost the divisor.
+    // For an element near a multiple of the divisor, the rounding of the divisor decides whether
+    // the remainder is 0 or almost the divisor.
     let value = if functor == Functor::Rem { element(value, ty) } else { compute(value, ty) };
     dense_map(op, tensor, |tensor, out| {
         let kernel = Template::binary_scalar.functor(functor).ty(ty);
@@ -85,8 +86,8 @@ pub(crate) fn scalar(
     })
 }
 
-/// Floats divided by a scalar. By 1 they are the same floats, and nothing is launched: Burn divides so by the
-/// number of threads each time that it reads a running statistic.
+/// Divides floats by a scalar. A division by 1 launches nothing: Burn divides by the number of
+/// threads each time that it reads a running statistic.
 pub(crate) fn divide_by_scalar(
     op: &'static str,
     tensor: RocmTensor,
@@ -98,8 +99,8 @@ pub(crate) fn divide_by_scalar(
     scalar(op, Functor::Div, tensor, value)
 }
 
-/// An element-wise map over packed elements, in place where it can be. A transposed view is worked on in the order
-/// it lies in.
+/// An element-wise map over packed elements, in place if nobody else holds them. A transposed view
+/// is computed in its order in memory.
 pub(crate) fn dense_map(
     op: &'static str,
     tensor: RocmTensor,
@@ -150,14 +151,14 @@ pub(crate) fn divide(
     scalar(op, functor, tensor, divisor)
 }
 
-/// A logical op of two bool tensors of one store.
+/// A logical op of two bool tensors.
 pub(crate) fn logic(
     op: &'static str,
     functor: Functor,
     lhs: RocmTensor,
     rhs: RocmTensor,
 ) -> hip::Result<RocmTensor> {
-    // The two one-byte stores hold the same bytes; the result keeps the left one's name.
+    // The two one-byte stores hold the same bytes. The result has the left operand's store.
     let rhs = match (lhs.dtype_of(), rhs.dtype_of()) {
         (DType::Bool(l), DType::Bool(r)) if l != r => super::cast::cast(rhs, DType::Bool(l))?,
         _ => rhs,
@@ -177,7 +178,7 @@ pub(crate) fn cross(lhs: RocmTensor, rhs: RocmTensor, axis: usize) -> hip::Resul
     let lhs = super::view::expand(lhs, shape.as_slice())?;
     let rhs = super::view::expand(rhs, shape.as_slice())?;
     let out = RocmTensor::empty(lhs.hip_device(), shape.clone(), dtype)?;
-    // The walk leaves the axis out; the kernel steps along it.
+    // The launch covers all axes but this one; the kernel itself steps along this axis.
     let mut dims = shape.as_slice().to_vec();
     dims.remove(axis);
     let mut steps = [0isize; 3];

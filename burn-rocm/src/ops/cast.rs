@@ -8,8 +8,8 @@ use super::launch::flat;
 use crate::layout::inverse;
 use crate::tensor::RocmTensor;
 
-/// The tensor's elements as `dtype`: floats to integers saturate and NaN becomes 0, integers wrap, anything but
-/// zero is true.
+/// The tensor's elements as `dtype`. Floats saturate to integers, and NaN becomes 0. Integers wrap.
+/// As a bool, every number but 0 is true.
 pub(crate) fn cast(tensor: RocmTensor, dtype: DType) -> hip::Result<RocmTensor> {
     const OP: &str = "cast";
     let from = tensor.dtype_of();
@@ -18,7 +18,7 @@ pub(crate) fn cast(tensor: RocmTensor, dtype: DType) -> hip::Result<RocmTensor> 
     }
     let (source, target) = (tensor.kernel_type()?, crate::dtype::kernel_type(dtype)?);
     let four_byte_bool = |dtype| matches!(dtype, DType::Bool(BoolStore::U32));
-    // Types that differ by name alone: the one-byte bool stores, f32 and flex32, a four-byte bool
+    // Types with the same bits: the two one-byte bool stores, f32 and flex32, a four-byte bool read
     // as u32.
     if source == target && !four_byte_bool(dtype) {
         return Ok(tensor.reinterpret(dtype));

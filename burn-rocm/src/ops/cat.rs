@@ -1,5 +1,5 @@
-//! Concatenation: one launch for all inputs, whose places go to the kernel by value, as a table
-//! (`Parts` in `copy.hip`).
+//! Concatenation in one launch for all inputs. A table of their addresses and shapes goes to the
+//! kernel by value (`Parts` in `copy.hip`).
 
 use hip::Template;
 
@@ -11,18 +11,18 @@ use crate::error::invalid;
 use crate::layout::collapse;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
-/// `PART_DIMS` of `copy.hip`: the most axes of an input after merging. An input with more is copied
-/// by a launch of its own.
+/// `PART_DIMS` of `copy.hip`: the most axes of an input after merging. A launch of its own copies
+/// an input with more.
 const DIMS: usize = 4;
 
 /// `PART_PIECE` of `copy.hip`: the elements that a block takes at a time.
 const PIECE: usize = 4096;
 
-/// `PART_ROWS` of `copy.hip`, as an array of arrays: 55 inputs, which fill the 4 KiB that a launch
-/// may pass.
+/// `PART_ROWS` of `copy.hip`, as an array of arrays: 55 inputs fill the 4 KiB of arguments that a
+/// launch may pass.
 const ROWS: [usize; 2] = [5, 11];
 
-/// The bytes of a unit: a GPU copies by units if all runs are whole units.
+/// The bytes of a unit. A GPU copies whole units if every run of elements consists of them.
 const UNIT: usize = 16;
 
 /// `Part` of `copy.hip`: one input.
@@ -46,12 +46,12 @@ struct Parts {
     row: [[Part; ROWS[1]]; ROWS[0]],
 }
 
-/// The tensors one after the other along an axis.
+/// Joins the tensors along an axis.
 pub(crate) fn cat(tensors: Vec<RocmTensor>, axis: usize) -> hip::Result<RocmTensor> {
     cat_as("cat", tensors, axis)
 }
 
-/// [`cat`], with errors in the name of another op.
+/// [`cat`], with errors that name another op.
 pub(super) fn cat_as(op: &'static str, tensors: Vec<RocmTensor>, axis: usize) -> hip::Result<RocmTensor> {
     let operands: Vec<&RocmTensor> = tensors.iter().collect();
     let Some(&first) = operands.first() else { return invalid(op, "at least one tensor", "none") };
@@ -88,8 +88,8 @@ pub(super) fn cat_as(op: &'static str, tensors: Vec<RocmTensor>, axis: usize) ->
     Ok(out)
 }
 
-/// An input and its place in the output, merged to the fewest axes. Offsets and strides count
-/// elements.
+/// An input and the part of the output that it fills, merged to the fewest axes. Offsets and
+/// strides count elements.
 struct Copy<'a> {
     input: &'a RocmTensor,
     offsets: [usize; 2],
@@ -99,7 +99,7 @@ struct Copy<'a> {
 }
 
 impl<'a> Copy<'a> {
-    /// `None` if it has too many axes or elements for the kernel's table.
+    /// `None` if the copy has too many axes or elements for the kernel's table.
     fn new(op: &'static str, input: &'a RocmTensor, place: &RocmTensor) -> hip::Result<Option<Self>> {
         let end = input.layout().span().map_or(0, |(_, last)| (last + 1) * input.dtype_size());
         if end > input.buffer().len() {
@@ -144,8 +144,8 @@ impl<'a> Copy<'a> {
             && self.strides.iter().all(whole)
     }
 
-    /// The table's row, in units of `per` elements, and the number of its pieces; `first` is the
-    /// index of the first one.
+    /// The table's row, in units of `per` elements, and the number of its pieces. `first` is the
+    /// index of its first piece.
     fn part(&self, per: usize, first: usize) -> (Part, usize) {
         let mut shape = self.shape.map(|dim| dim as u32);
         let mut stride = self.strides.map(|strides| strides.map(|by| (by / per as isize) as i32));
@@ -167,7 +167,7 @@ impl<'a> Copy<'a> {
 fn launch(copies: &[Copy<'_>], out: &RocmTensor) -> hip::Result<()> {
     let device = out.hip_device();
     let per_unit = UNIT / out.dtype_size();
-    // A CPU core copies a run by elements as fast.
+    // A CPU core copies a run element by element just as fast.
     let units = device.block_threads() > 1 && copies.iter().all(|copy| copy.is_of_units(per_unit));
     let (per, kernel) = if units {
         (per_unit, Template::cat_units.int(UNIT as i32))
@@ -213,8 +213,8 @@ mod tests {
         read(tensor).expect("what was computed").iter::<f32>().collect()
     }
 
-    /// One launch copies all that the table holds, whatever the layouts, and every element lands in
-    /// its place.
+    /// One launch copies all inputs of a table, in any layout, and every element reaches its
+    /// position.
     #[test]
     fn tensors_one_after_the_other_are_one_launch() {
         for (count, launches) in [(1, 1), (2, 1), (7, 1), (55, 1), (56, 2), (200, 4)] {
@@ -247,9 +247,9 @@ mod tests {
         }
     }
 
-    /// A text generator's cache. If nobody else holds it, one launch writes one place of it, in
-    /// either order of its axes. If somebody does, one launch writes all of it to a new buffer, and
-    /// the old one stays.
+    /// The cache of a text generator. If nobody else holds it, one launch writes one position of
+    /// it, in either order of its axes. Otherwise one launch writes all of it to a new buffer, and
+    /// the old cache stays.
     #[test]
     fn a_cache_is_written_in_one_launch() {
         let cut = [Slice::from(0..2), Slice::from(0..3), Slice::from(5..6), Slice::from(0..4)];

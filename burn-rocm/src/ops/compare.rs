@@ -1,4 +1,4 @@
-//! Comparisons: bool tensors of the store asked for.
+//! Comparisons. Their results are bool tensors of the store that the caller asks for.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::launch::{Operand, Output, Walk, flat, is_packed};
 use crate::arg::element;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
-/// A new one-byte bool tensor: what the kernels answer in.
+/// A new one-byte bool tensor, which is what the kernels write.
 fn answer(device: &Arc<Device>, shape: Shape) -> hip::Result<RocmTensor> {
     RocmTensor::empty(device, shape, DType::Bool(BoolStore::Native))
 }
 
-/// The functor's answer for two tensors, broadcast to one shape.
+/// Compares two tensors, broadcast to one shape, by the functor.
 pub(crate) fn compare(
     op: &'static str,
     functor: Functor,
@@ -27,7 +27,7 @@ pub(crate) fn compare(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[&lhs, &rhs])?;
     one_dtype(op, &[&lhs, &rhs])?;
-    // Greater is less with the sides exchanged, whatever NaN is among them.
+    // `a > b` is `b < a`, also with NaN.
     let (functor, lhs, rhs) = match functor {
         Functor::Greater => (Functor::Less, rhs, lhs),
         Functor::GreaterEqual => (Functor::LessEqual, rhs, lhs),
@@ -50,8 +50,8 @@ pub(crate) fn compare(
     cast(out, store.into())
 }
 
-/// The functor's result for a tensor and a scalar, which is first rounded to an element of the
-/// tensor's dtype.
+/// Compares each element with a scalar by the functor. The scalar is first rounded to the tensor's
+/// dtype.
 pub(crate) fn scalar(
     op: &'static str,
     functor: Functor,
@@ -86,7 +86,8 @@ pub(crate) fn predicate(
     cast(out, store.into())
 }
 
-/// Where two bool tensors agree (`not` = false) or differ, in the left one's store.
+/// Whether the elements of two bool tensors are equal (`not` = false) or differ, in the left
+/// tensor's store.
 pub(crate) fn bools(
     op: &'static str,
     lhs: RocmTensor,
@@ -97,7 +98,7 @@ pub(crate) fn bools(
     if not { Ok(differ) } else { super::unary::unary(op, Functor::LogicNot, differ) }
 }
 
-/// Where a bool tensor is `value`: itself or its negation.
+/// Whether each bool equals `value`: the tensor itself or its negation.
 pub(crate) fn bool_scalar(op: &'static str, tensor: RocmTensor, value: bool) -> hip::Result<RocmTensor> {
     if value { Ok(tensor) } else { super::unary::unary(op, Functor::LogicNot, tensor) }
 }

@@ -1,4 +1,4 @@
-//! Copies on a device: of a tensor in row-major order, where its own order will not do, and over a part of another.
+//! Copies on a device: of a tensor to row-major order, and over a part of another tensor.
 
 use hip::{KernelName, Template};
 
@@ -14,7 +14,7 @@ pub(crate) fn contiguous(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if tensor.is_contiguous() { Ok(tensor) } else { copy(&tensor) }
 }
 
-/// The tensor as the contiguous kernels take it: row-major from an aligned byte.
+/// The tensor as the contiguous kernels take it: row-major, beginning at an aligned address.
 pub(crate) fn packed(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if is_packed(&tensor) { Ok(tensor) } else { copy(&tensor) }
 }
@@ -41,12 +41,12 @@ pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
     Ok(out)
 }
 
-/// Copies by 16 bytes where runs of the tensor's elements lie side by side in memory, as where the outer axes alone
-/// are permuted: whether they do.
+/// Copies 16 bytes at a time if the tensor consists of contiguous runs of such units, for example
+/// if only outer axes are permuted. Returns whether it copied.
 fn in_units(tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
     const BYTES: usize = 16;
     if out.hip_device().block_threads() == 1 {
-        return Ok(false); // a core copies a run as fast by elements
+        return Ok(false); // a core copies a run element by element just as fast
     }
     let per_unit = BYTES / tensor.dtype_size();
     let merged = collapse(tensor.dims(), [tensor.layout().strides()]);
@@ -71,12 +71,13 @@ fn in_units(tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
     Ok(true)
 }
 
-/// A packed tensor that the caller may write: this one if nobody else holds its buffer, else a copy.
+/// A packed tensor that the caller may write: this tensor if nobody else holds its buffer, else a
+/// copy.
 pub(crate) fn writable(mut tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if is_packed(&tensor) && tensor.can_overwrite() { Ok(tensor) } else { copy(&tensor) }
 }
 
-/// Copies `value` over the elements of `target` that `region`, a view of it, names.
+/// Copies `value` to `region`, a view of the target.
 pub(crate) fn assign(op: &'static str, region: &RocmTensor, value: &RocmTensor) -> hip::Result<()> {
     if region.dims() != value.dims() {
         return invalid(op, format!("a value of shape {:?}", region.dims()), format!("{:?}", value.dims()));
@@ -94,7 +95,7 @@ pub(crate) fn assign(op: &'static str, region: &RocmTensor, value: &RocmTensor) 
         .launch()
 }
 
-/// A batch of transposed matrices: rows lie one element apart, columns further.
+/// A batch of transposed matrices: the stride of rows is 1, that of columns is larger.
 struct Transposed {
     batches: usize,
     rows: usize,
@@ -104,7 +105,7 @@ struct Transposed {
 }
 
 impl Transposed {
-    /// The tile of `copy_transposed`; smaller matrices go element by element.
+    /// The tile side of `copy_transposed`. Smaller matrices are copied element by element.
     const TILE: usize = 32;
 
     fn of(tensor: &RocmTensor) -> Option<Self> {
@@ -127,14 +128,14 @@ impl Transposed {
 
     fn copy(&self, tensor: &RocmTensor, out: &RocmTensor, kernel: KernelName) -> hip::Result<()> {
         let device = out.hip_device();
-        // In registers a block transposes 64 x 64 elements of 4 bytes.
+        // On a GPU a block transposes 64 x 64 elements of 4 bytes in registers.
         let side = if device.block_threads() == 1 { Self::TILE } else { 2 * Self::TILE };
         let tiles = self.batches * self.rows.div_ceil(side) * self.columns.div_ceil(side);
         let grid = device.grid_rows(tiles, usize::MAX);
         let dims = [self.batches, self.rows, self.columns, self.batch_stride, self.column_stride]
             .map(|value| Arg::U64(value as u64));
-        // The view is dense in another order, or has gaps between columns: its own span is what is
-        // read.
+        // The view is dense in another order, or has gaps between columns. The kernel reads only
+        // elements within its span.
         views("copy", device, kernel, grid, &dims, &[Some(tensor)], &[], out)
     }
 }

@@ -1,4 +1,4 @@
-//! New tensors: empty, full of one value, counting.
+//! New tensors: uninitialised, filled with one value, or counting.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) fn empty(device: &RocmDevice, shape: Shape, dtype: DType) -> hip::Res
     RocmTensor::empty(&device.open()?, shape, dtype)
 }
 
-/// A tensor with every element `value`.
+/// A tensor whose elements are all `value`.
 pub(crate) fn full(
     device: &RocmDevice,
     shape: Shape,

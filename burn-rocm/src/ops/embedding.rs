@@ -6,7 +6,7 @@ use super::view::reshape;
 use crate::error::invalid;
 use crate::tensor::RocmTensor;
 
-/// Rows and their width.
+/// The number of rows of the table, and their width.
 fn table(op: &'static str, weights: &RocmTensor) -> hip::Result<[usize; 2]> {
     match weights.dims() {
         &[rows, width] => Ok([rows, width]),
@@ -14,7 +14,7 @@ fn table(op: &'static str, weights: &RocmTensor) -> hip::Result<[usize; 2]> {
     }
 }
 
-/// The rows that the indices name, in the indices' shape with the rows' width behind it.
+/// The table's rows at the indices. The result has the indices' shape with the row width appended.
 pub(crate) fn embedding(weights: RocmTensor, indices: RocmTensor) -> hip::Result<RocmTensor> {
     const OP: &str = "embedding";
     let [_, width] = table(OP, &weights)?;
@@ -23,7 +23,8 @@ pub(crate) fn embedding(weights: RocmTensor, indices: RocmTensor) -> hip::Result
     reshape(select(OP, weights, 0, reshape(indices, &[count])?)?, &shape)
 }
 
-/// The gradient of the table: each row the sum of the gradients at the places that named it.
+/// The gradient with respect to the table: each row is the sum of the gradients at the indices that
+/// select it.
 pub(crate) fn embedding_backward(
     weights: RocmTensor,
     grad: RocmTensor,

@@ -1,5 +1,6 @@
-//! Fourier transforms of real signals, of any length: one launch a prime factor (fours together), Bluestein's form
-//! where a factor is large.
+//! Fourier transforms of real signals of any length. Each prime factor of the length takes one
+//! launch (two factors of 2 share one), and lengths with a large prime factor go by Bluestein's
+//! algorithm.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,18 +14,18 @@ use crate::arg::Arg;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
-/// Prime factors up to this are summed directly; beyond it Bluestein's three transforms of four to eight times the
-/// length cost less.
+/// The largest prime factor that is summed directly. For larger ones Bluestein's three transforms,
+/// of four to eight times the length, cost less.
 const LARGEST_RADIX: usize = 61;
 
-/// Lengths stay below this: `fft.hip` squares indices and multiplies them by eight in 64 bits.
+/// Lengths must be below this: `fft.hip` squares indices and multiplies them by eight in 64 bits.
 const LONGEST: usize = 1 << 31;
 
-/// Entries that the kept twiddle tables may have together: 16 MiB of f64.
+/// The most entries of all cached twiddle tables together: 16 MiB of f64.
 const MOST_KEPT: usize = 1 << 20;
 
-/// The tables used last, latest first: making one takes the sines and cosines of all its angles in f64, which is
-/// more work than the transform.
+/// Cached twiddle tables, the last used one first. Making a table computes sine and cosine of all
+/// its angles in f64, which is more work than the transform.
 static TABLES: Mutex<VecDeque<Table>> = Mutex::new(VecDeque::new());
 
 struct Table {
@@ -34,20 +35,21 @@ struct Table {
     entries: Complex,
 }
 
-/// Gives up a device's tables.
+/// Drops a device's tables.
 pub(crate) fn forget_tables(device: &Device) {
     let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
     tables.retain(|table| table.device != device.info().index);
 }
 
-/// Real and imaginary parts, each a flat tensor of the computed type.
+/// Real and imaginary parts, each a flat tensor of the type that is computed in.
 #[derive(Clone)]
 struct Complex {
     re: RocmTensor,
     im: RocmTensor,
 }
 
-/// Lines of `len` along the middle axis of `[outer, len, inner]`, and the type they are computed in.
+/// Lines of `len` elements along the middle axis of `[outer, len, inner]`, and the type in which
+/// they are computed.
 struct Lines {
     op: &'static str,
     device: Arc<Device>,
@@ -106,12 +108,12 @@ impl Lines {
         rows(self.op, &self.device, kernel, self.device.grid(items), &dims, inputs, scalars, outputs)
     }
 
-    /// The kernel in the computed type.
+    /// The kernel for the type that is computed in.
     fn kernel(&self, name: Template) -> hip::Result<KernelName> {
         Ok(name.ty(crate::dtype::kernel_type(self.dtype)?))
     }
 
-    /// `exp(-2 pi i k / n)`, kept for the next transform.
+    /// The table of `exp(-2 pi i k / n)`, which is cached for the next transform.
     fn table(&self, n: usize) -> hip::Result<Complex> {
         let device = self.device.info().index;
         let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +149,7 @@ impl Lines {
         }
     }
 
-    /// Stockham's passes, one a radix.
+    /// Stockham's passes, one for each radix.
     fn passes(&self, mut x: Complex, radices: &[usize], table: &Complex) -> hip::Result<Complex> {
         let mut out = self.whole()?;
         let (mut left, mut done) = (self.len, 1);
@@ -181,7 +183,8 @@ impl Lines {
         Ok(x)
     }
 
-    /// The transform as a convolution, by transforms of a power of two.
+    /// The transform as a convolution, computed by transforms whose length is a power of two
+    /// (Bluestein).
     fn bluestein(&self, x: Complex) -> hip::Result<Complex> {
         let (outer, len, inner) = (self.outer, self.len, self.inner);
         let padded = self.with_len((2 * len - 1).next_power_of_two());
@@ -213,7 +216,7 @@ impl Lines {
         Ok(x)
     }
 
-    /// The first `count` elements of each line, times `scale`, as a tensor of the shape.
+    /// The first `count` elements of each line, times `scale`, as a tensor of `shape`.
     fn store(
         &self,
         x: &RocmTensor,
@@ -230,7 +233,7 @@ impl Lines {
     }
 }
 
-/// The factors of a length by which it is transformed, small ones first.
+/// The radices of a length's passes, small ones first.
 fn radices(mut len: usize) -> Vec<usize> {
     let mut radices = Vec::new();
     while len.is_multiple_of(4) {
@@ -257,7 +260,8 @@ fn with_axis(x: &RocmTensor, axis: usize, len: usize) -> Vec<usize> {
     dims
 }
 
-/// The `n / 2 + 1` bins of the signal along the axis, cut or filled with zeros to `n` samples.
+/// The `n / 2 + 1` frequency bins of the real signal along an axis. The signal is cut, or padded
+/// with zeros, to `n` samples.
 pub(crate) fn rfft(x: RocmTensor, axis: usize, n: Option<usize>) -> hip::Result<(RocmTensor, RocmTensor)> {
     const OP: &str = "rfft";
     check_axis(OP, &x, axis)?;
@@ -299,8 +303,8 @@ pub(crate) fn rfft(x: RocmTensor, axis: usize, n: Option<usize>) -> hip::Result<
     Ok((part(&spectrum.re)?, part(&spectrum.im)?))
 }
 
-/// The `n` samples of the real signal that has these bins along the axis, cut or filled with zeros to `n / 2 + 1`;
-/// without `n`, twice as many samples as bins less two.
+/// The `n` samples of the real signal with these frequency bins along an axis. The bins are cut, or
+/// padded with zeros, to `n / 2 + 1`. Without `n` there are `2 * (bins - 1)` samples.
 pub(crate) fn irfft(
     re: RocmTensor,
     im: RocmTensor,

@@ -1,4 +1,4 @@
-//! Ops that read or write where an int tensor says.
+//! Ops that read or write elements at the indices that an int tensor holds.
 
 use burn_std::DType;
 use hip::{Fault, Functor, KernelName, Template};
@@ -11,7 +11,7 @@ use crate::dtype::{is_index, raw_type};
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
-/// Indices as the kernels read them: 32 or 64 bits, signed.
+/// The indices in a type that the kernels read: signed, of 32 or 64 bits.
 pub(crate) fn index(op: &'static str, indices: RocmTensor) -> hip::Result<RocmTensor> {
     let dtype = indices.dtype_of();
     if is_index(dtype) {
@@ -23,7 +23,7 @@ pub(crate) fn index(op: &'static str, indices: RocmTensor) -> hip::Result<RocmTe
     cast(indices, DType::I64)
 }
 
-/// That `shape` is within `tensor`'s in every axis but `axis`.
+/// Checks that `shape` is no larger than the tensor's shape in every axis but `axis`.
 pub(super) fn check_within(
     op: &'static str,
     tensor: &RocmTensor,
@@ -34,12 +34,17 @@ pub(super) fn check_within(
     let dims = tensor.dims();
     let fits = dims.len() == shape.len() && (0..dims.len()).all(|d| d == axis || shape[d] <= dims[d]);
     if !fits {
-        return invalid(op, format!("indices within {dims:?} but for axis {axis}"), format!("{shape:?}"));
+        return invalid(
+            op,
+            format!("indices of a shape within {dims:?}, except along axis {axis}"),
+            format!("{shape:?}"),
+        );
     }
     Ok(())
 }
 
-/// The strides of `tensor` with the axis' own taken out, and that one with the axis' size as the kernels take them.
+/// The strides of `tensor` with that of `axis` set to 0, then the stride and the size of `axis` as
+/// kernel arguments.
 fn without_axis(tensor: &RocmTensor, axis: usize) -> (Vec<isize>, [Arg; 2]) {
     let mut strides = tensor.layout().strides().to_vec();
     let step = core::mem::replace(&mut strides[axis], 0);
@@ -47,12 +52,13 @@ fn without_axis(tensor: &RocmTensor, axis: usize) -> (Vec<isize>, [Arg; 2]) {
     (strides, [Arg::I64(step as i64), Arg::U64(size)])
 }
 
-/// What raises the op's flag at an index out of range.
+/// The fault flag that the kernel raises for an index out of range.
 fn flag(op: &'static str) -> Arg {
     Arg::Flag(op, Fault::Index)
 }
 
-/// An axis without elements has no index at all; the host knows that before any kernel.
+/// Checks that the indexed axis has elements. If it has none, every index is out of range, and the
+/// host knows so before any kernel runs.
 pub(crate) fn check_size(op: &'static str, size: usize) -> hip::Result<()> {
     match size {
         0 => invalid(op, "indices from 0 to below the axis' size", "an axis of size 0"),
@@ -60,10 +66,12 @@ pub(crate) fn check_size(op: &'static str, size: usize) -> hip::Result<()> {
     }
 }
 
-/// For indices that another kernel has checked: its fault is in the indices, and so in the result.
+/// No fault flag, for indices that another kernel has checked. That kernel's fault marks the
+/// indices and through them the result.
 const NO_FLAG: Arg = Arg::U64(0);
 
-/// Element `[.., indices[..], ..]` of the tensor, over `shape`, the indices read with the strides given.
+/// Element `[.., indices[..], ..]` of the tensor for every index of `shape`. The indices are read
+/// by the given strides.
 fn pick(
     op: &'static str,
     flag: Arg,
@@ -104,7 +112,7 @@ pub(crate) fn gather(
     pick(op, flag(op), axis, &tensor, &indices, indices.layout().strides(), indices.dims())
 }
 
-/// The strides with which a list of indices is read along one axis of a shape.
+/// The strides that read a list of indices along one axis of a shape of `rank` axes.
 fn along(indices: &RocmTensor, rank: usize, axis: usize) -> Vec<isize> {
     let mut strides = vec![0; rank];
     strides[axis] = indices.layout().strides()[0];
@@ -118,10 +126,11 @@ pub(super) fn check_list(op: &'static str, indices: &RocmTensor) -> hip::Result<
     }
 }
 
-/// Bytes from which a row is copied by a block: below, its threads would stand idle.
+/// The fewest bytes of a row that a whole block copies. For shorter rows, most of its threads would
+/// be idle.
 const LEAST_ROW: usize = 64;
 
-/// The slices of the tensor along an axis that a list of indices names.
+/// The tensor's slices along an axis at a list of indices.
 pub(crate) fn select(
     op: &'static str,
     tensor: RocmTensor,
@@ -137,7 +146,7 @@ pub(crate) fn select(
     select_along(op, flag(op), &tensor, axis, &indices, &shape)
 }
 
-/// The slices of the tensor along an axis, a result of `shape`.
+/// The tensor's slices along an axis at `indices`; the result has the shape `shape`.
 fn select_along(
     op: &'static str,
     flag: Arg,
@@ -153,7 +162,7 @@ fn select_along(
     pick(op, flag, axis, tensor, indices, &along(indices, shape.len(), axis), shape)
 }
 
-/// [`select`] on the first of two axes, for places that a kernel has checked.
+/// [`select`] on the first of two axes, for indices that a kernel has checked.
 pub(super) fn pick_rows(
     op: &'static str,
     table: &RocmTensor,
@@ -191,7 +200,7 @@ fn select_rows(
     Ok(out)
 }
 
-/// How two values that meet in one element are joined.
+/// How a value is combined with the element at its index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Join {
     Add,
@@ -200,8 +209,9 @@ pub(crate) enum Join {
 }
 
 impl Join {
-    /// Whether the values that meet in one element may do so in any order: or is the same in each; sums of floats
-    /// are not, and which assignment stays is not either; and not every type is added to atomically.
+    /// Whether values with the same index may be combined in any order. `Or` gives the same result
+    /// in each order. Sums of floats and assignments do not. Besides, not every type has an atomic
+    /// addition.
     pub(super) fn any_order(self, ty: hip::DType) -> bool {
         match self {
             Self::Or => true,
@@ -232,7 +242,8 @@ pub(crate) fn scatter(
     Ok(out)
 }
 
-/// Adds each slice of `value` along an axis to the slice of the tensor that a list of indices names.
+/// Combines each slice of `value` along an axis with the tensor's slice at the corresponding index
+/// of a list.
 pub(crate) fn select_into(
     op: &'static str,
     tensor: RocmTensor,
@@ -256,13 +267,15 @@ pub(crate) fn select_into(
     Ok(out)
 }
 
-/// Whether the device adds to this type atomically; the others are added by one thread a line.
+/// Whether the device adds to this type atomically. For other types one thread adds all values of a
+/// line.
 fn has_atomic_add(ty: hip::DType) -> bool {
     use hip::DType as D;
     matches!(ty, D::F32 | D::F64 | D::I32 | D::U32 | D::I64 | D::U64)
 }
 
-/// Joins each row of `value` with the row of `out` that its place names, in any order; the places have been looked at.
+/// Combines each row of `value` with the row of `out` at its index. Another kernel has checked the
+/// indices.
 pub(super) fn put_rows(
     op: &'static str,
     out: &RocmTensor,
@@ -273,7 +286,7 @@ pub(super) fn put_rows(
     put(op, NO_FLAG, 0, out, places, &along(places, 2, 0), value, join)
 }
 
-/// Columns that a block of `scatter_columns` takes at least.
+/// The fewest columns that a block of `scatter_columns` takes.
 const COLUMNS_PER_BLOCK: usize = 256;
 
 #[allow(clippy::too_many_arguments)]
@@ -305,7 +318,7 @@ fn put(
     let name = |template: Template| -> hip::Result<KernelName> {
         Ok(template.functor(functor).ty(ty).ty(indices.kernel_type()?))
     };
-    // Where a block has one thread, adding in order costs less than adding atomically.
+    // On the CPU device, whose blocks have one thread, adding in order costs less than atomics.
     let in_order = join == Join::Add && out.hip_device().info().max_threads_per_block == 1;
     if join.any_order(ty) && !in_order {
         return Walk::new(
@@ -320,15 +333,15 @@ fn put(
     }
     let shared = indices.layout().rank() == 1 && value.layout().rank() > 1;
     let dims = value.dims();
-    // That kernel steps through values and tensor by one shape, but values may be narrower than the
-    // tensor in any axis.
+    // `scatter_columns` walks values and tensor by one shape, but the values may be narrower than
+    // the tensor in any axis.
     let alike = (0..dims.len()).all(|d| d == axis || dims[d] == out.dims()[d]);
     if join == Join::Add && alike && out.is_contiguous() && value.is_contiguous() && indices.is_contiguous() {
         let (outer, inner): (usize, usize) =
             (dims[..axis].iter().product(), dims[axis + 1..].iter().product());
         let device = out.hip_device();
         let mut grid = device.grid(value.len());
-        // Every block walks all indices: it needs columns enough to be worth that.
+        // Every block walks all indices, which pays only if it has enough columns.
         let most = (outer * inner).div_ceil(COLUMNS_PER_BLOCK);
         grid.blocks = grid.blocks.min(u32::try_from(most).unwrap_or(u32::MAX));
         let [outer, len, inner, size] =
@@ -343,7 +356,7 @@ fn put(
     let lines: Vec<usize> =
         value.dims().iter().enumerate().filter(|&(d, _)| d != axis).map(|(_, &dim)| dim).collect();
     let (i, v, o) = (drop_axis(index_strides), drop_axis(value.layout().strides()), drop_axis(&out_strides));
-    // One thread a line adds its elements in order.
+    // One thread adds the elements of a line in order.
     let steps = [index_strides[axis], value.layout().strides()[axis]].map(|step| Arg::I64(step as i64));
     let inputs = [Operand::new(indices, &i), Operand::new(value, &v)];
     Walk::new(op, name(Template::scatter_ordered)?, &lines, &inputs, Output::First(Operand::new(out, &o)))

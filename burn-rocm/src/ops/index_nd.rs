@@ -1,4 +1,5 @@
-//! Gather and scatter by tuples of indices: each tuple becomes one place in the leading dims, seen as one.
+//! Gather and scatter by tuples of indices. A kernel first turns each tuple into one index into the
+//! leading dims, which are merged into one.
 
 use burn_std::DType;
 use hip::{Fault, Functor, Template};
@@ -17,14 +18,15 @@ use crate::dtype::raw_type;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
-/// Dims of which one launch reads the indices: `Sizes` in the kernels.
+/// The most dims whose indices one launch reads: `Sizes` in the kernels.
 const DIMS: usize = 8;
 
-/// Elements of a slice from which sorting the places costs less than an atomic an element. On two cores of a Xeon,
-/// 10,000 slices of 64: 0.7 ms sorted, 2.5 by atomics; 100,000 of 1: 2.4 and 0.6.
+/// Elements of a slice from which sorting the indices costs less than one atomic for each element.
+/// On two cores of a Xeon, 10,000 slices of 64: 0.7 ms sorted, 2.5 by atomics; 100,000 of 1: 2.4
+/// and 0.6.
 const WIDE: usize = 16;
 
-/// How a tensor is seen by tuples of `length` indices: `slices` slices of the shape `rest`.
+/// A tensor as seen by tuples of `length` indices: `slices` slices, each of the shape `rest`.
 struct Slices {
     length: usize,
     tuples: Vec<usize>,
@@ -58,12 +60,12 @@ impl Slices {
         self.rest.iter().product()
     }
 
-    /// The tuples' shape with a slice's behind it.
+    /// The shape of the tuples, followed by that of a slice.
     fn shape(&self) -> Vec<usize> {
         [&self.tuples[..], &self.rest[..]].concat()
     }
 
-    /// The slice that each tuple names, -1 for one that is out of range.
+    /// The index of the slice that each tuple selects, -1 for a tuple out of range.
     fn places(
         &self,
         op: &'static str,
@@ -98,13 +100,13 @@ impl Slices {
         Ok(out)
     }
 
-    /// The type of places that need not be sorted: the shorter one that holds them.
+    /// The shorter integer type that can hold the index of a slice.
     fn place_type(&self) -> DType {
         if self.slices <= i32::MAX as usize { DType::I32 } else { DType::I64 }
     }
 }
 
-/// The slices of the tensor that tuples along the last dim of the indices name.
+/// The tensor's slices at tuples of indices, which lie along the last dim of `indices`.
 pub(crate) fn gather(op: &'static str, tensor: RocmTensor, indices: RocmTensor) -> hip::Result<RocmTensor> {
     one_device(op, &[&tensor, &indices])?;
     let slices = Slices::new(op, &tensor, &indices)?;
@@ -113,9 +115,9 @@ pub(crate) fn gather(op: &'static str, tensor: RocmTensor, indices: RocmTensor) 
     reshape(pick_rows(op, &table, &places)?, &slices.shape())
 }
 
-/// Joins each slice of `value` with the slice of the tensor that its tuple of indices names. Where several tuples
-/// name one slice, sums of floats and what is assigned depend on an order, which is the tuples' own for wide slices
-/// and where `BURN_ROCM_DETERMINISTIC` is set.
+/// Combines each slice of `value` with the tensor's slice at its tuple of indices. If several
+/// tuples select one slice, sums of floats and assignments depend on the order. It is the order of
+/// the tuples for wide slices and if `BURN_ROCM_DETERMINISTIC` is set; otherwise it is not defined.
 pub(crate) fn scatter(
     op: &'static str,
     tensor: RocmTensor,
@@ -150,7 +152,7 @@ pub(crate) fn scatter(
     if value.is_empty() {
         return Ok(out);
     }
-    // Stable: updates of one place stay in their order.
+    // The sort is stable, so updates of one slice keep their order.
     let (places, order) = sort_with_indices(op, places, 0, false, DType::I32)?;
     let places = cast(places, DType::I64)?;
     let value = packed(value)?;

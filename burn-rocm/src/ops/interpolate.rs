@@ -1,4 +1,4 @@
-//! Resizing of images, its gradient, and sampling at given points.
+//! Resizing of images with its gradient, and sampling at given points.
 
 use burn_std::{DType, Slice};
 use hip::Template;
@@ -11,7 +11,7 @@ use crate::arg::Arg;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
-/// The numbers of `interpolate.hip`.
+/// The interpolation mode, numbered as in `interpolate.hip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Nearest = 0,
@@ -22,7 +22,7 @@ pub(crate) enum Mode {
     Lanczos3 = 3,
 }
 
-/// What a sample past the image's ends is; the numbers of `interpolate.hip`.
+/// The value of a sample outside the image, numbered as in `interpolate.hip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Padding {
     Zeros = 0,
@@ -30,13 +30,13 @@ pub(crate) enum Padding {
     Reflection = 2,
 }
 
-/// Weights a row of the tables (`TAPS` of `interpolate.hip`).
+/// Weights in a row of the tables (`TAPS` of `interpolate.hip`).
 const TAPS: usize = 6;
 
-/// The kernels' indices keep within this.
+/// The largest index that the kernels handle.
 const MAX_SIZE: usize = 1 << 30;
 
-/// The four sizes of an image with pixels.
+/// The sizes `[batch, channels, height, width]` of images that have pixels.
 fn image(op: &'static str, x: &[usize]) -> hip::Result<[usize; 4]> {
     match *x {
         [batch, channels, height, width] if [height, width].iter().all(|n| (1..MAX_SIZE).contains(n)) => {
@@ -57,7 +57,7 @@ fn u(value: usize) -> Arg {
     Arg::U32(value as u32)
 }
 
-/// Input steps an output step.
+/// The distance between neighbouring outputs, in input pixels.
 fn ratio(mode: Mode, input: usize, output: usize, align_corners: bool) -> f64 {
     match align_corners && mode != Mode::Nearest {
         true => (input - 1) as f64 / output.saturating_sub(1).max(1) as f64,
@@ -65,7 +65,7 @@ fn ratio(mode: Mode, input: usize, output: usize, align_corners: bool) -> f64 {
     }
 }
 
-/// Of each output row and then column: its weights, and which inputs they are for.
+/// The weights and the input indices for each output row, then for each output column.
 fn tables(
     op: &'static str,
     like: &RocmTensor,
@@ -122,7 +122,7 @@ fn centres(corners: RocmTensor) -> hip::Result<RocmTensor> {
     slice(corners, &[every, every, second, second])
 }
 
-/// The gradient of the input of [`interpolate`].
+/// The gradient with respect to the input of [`interpolate`].
 pub(crate) fn interpolate_backward(
     x: RocmTensor,
     grad: RocmTensor,
@@ -167,7 +167,8 @@ pub(crate) fn interpolate_backward(
     Ok(out)
 }
 
-/// Each plane of `x` at the points `grid` `[batch, height, width, 2]`, of which -1 and 1 are the image's ends.
+/// Samples each plane of `x` at the points `grid` `[batch, height, width, 2]`, whose coordinates -1
+/// and 1 are the image's edges.
 pub(crate) fn grid_sample(
     x: RocmTensor,
     grid: RocmTensor,
@@ -191,7 +192,8 @@ pub(crate) fn grid_sample(
     if out.is_empty() {
         return Ok(out);
     }
-    // One thread takes a point for many channels, but not so many that the device is left idle.
+    // One thread samples a point in many channels, but in so few that the threads still fill the
+    // device.
     let points = out_height * out_width;
     let groups = ENOUGH_ITEMS.div_ceil(batch * points).min(channels);
     let dims = [
@@ -205,7 +207,7 @@ pub(crate) fn grid_sample(
         Arg::I32(padding as i32),
         Arg::I32(align_corners as i32),
     ];
-    // The most inputs along one axis that a point reads.
+    // The most pixels along one axis that a sample reads.
     let taps = match mode {
         Mode::Nearest | Mode::NearestExact | Mode::Bilinear => 2,
         Mode::Bicubic => 4,
@@ -217,5 +219,5 @@ pub(crate) fn grid_sample(
     Ok(out)
 }
 
-/// Items of work with which the largest devices are busy.
+/// Work items that keep the largest devices busy.
 const ENOUGH_ITEMS: usize = 1 << 16;

@@ -1,9 +1,10 @@
-//! Every kernel launch of this crate, in three shapes: over contiguous elements, over strided ones, and with
-//! dimensions of its own.
+//! Every kernel launch of this crate, in three forms: over contiguous elements, over strided
+//! elements, and with dimensions that the kernel defines.
 //!
-//! What a kernel may touch is checked here, against the buffers, before anything is launched; the one `unsafe`
-//! of the crate rests on that and on the kernels' own contract (`hip/kernels`: no access outside the elements
-//! their dimensions name, bad indices ignored).
+//! These functions check, before a launch, that the elements which the kernel may access lie inside
+//! the buffers. The `unsafe` call of the launch relies on that check and on the kernels' contract
+//! (`hip/kernels`): a kernel accesses only the elements that its dimensions name and ignores bad
+//! indices.
 
 use std::sync::Arc;
 
@@ -17,11 +18,12 @@ use crate::tensor::RocmTensor;
 /// `MAX_DIMS` of `prelude.h`.
 const MAX_DIMS: usize = 8;
 
-/// What `prelude.h` has in 32 bits stays at or below this.
+/// The largest number that `prelude.h` holds in 32 bits.
 pub(crate) const MAX_REACH: usize = i32::MAX as usize;
 
-/// Element counts and offsets of one strided launch stay at or below this: [`MAX_REACH`], or less where a setting
-/// says so, so that tests see launches split without tensors of that size.
+/// The limit of element counts and offsets of one strided launch: [`MAX_REACH`], or less if
+/// `BURN_ROCM_LAUNCH_REACH` says so. With a low limit the tests see launches split without huge
+/// tensors.
 pub(crate) fn max_reach() -> usize {
     hip::launch_reach()
 }
@@ -29,7 +31,7 @@ pub(crate) fn max_reach() -> usize {
 /// The vector accesses of contiguous kernels need pointers at multiples of this.
 const ALIGNMENT: usize = 16;
 
-/// Where a dense tensor's bytes start and that they are all inside its buffer.
+/// The byte offset of a contiguous tensor. Checks that all its bytes lie inside the buffer.
 fn dense(op: &'static str, tensor: &RocmTensor) -> hip::Result<usize> {
     let start = tensor.byte_offset();
     let size = tensor.dtype_size();
@@ -39,12 +41,12 @@ fn dense(op: &'static str, tensor: &RocmTensor) -> hip::Result<usize> {
     Ok(start)
 }
 
-/// Whether the contiguous kernels take the tensor as it is.
+/// Whether the contiguous kernels take the tensor without a copy.
 pub(crate) fn is_packed(tensor: &RocmTensor) -> bool {
     tensor.is_contiguous() && tensor.byte_offset().is_multiple_of(ALIGNMENT)
 }
 
-/// The one way to the device.
+/// Submits a launch. Every launch of this crate comes through here.
 pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
     // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `Table` (`ops/multi_tensor.rs`) and
     // `cat` check that the counts, shapes and strides which they pass name elements inside the
@@ -57,10 +59,11 @@ fn elements(tensor: &RocmTensor) -> Elements<'_> {
     Elements { buffer: tensor.buffer(), byte_offset: tensor.byte_offset() }
 }
 
-/// An element-wise op of packed tensors of one shape and dtype: put off, to be launched together with the next
-/// ones, or by its own kernel.
+/// Runs an element-wise op of packed tensors of one shape and dtype. The stream defers it, to
+/// launch it together with the next ones, or its own kernel runs now.
 ///
-/// `kernel` is the op's own, whose first argument is `functor` and whose parameters are those of [`flat`].
+/// `kernel` is the op's own kernel. Its first template argument is `functor`, and its parameters
+/// are those of [`flat`].
 pub(crate) fn element_wise(
     op: &'static str,
     kernel: KernelName,
@@ -82,7 +85,7 @@ pub(crate) fn element_wise(
     }
 }
 
-/// Whether the op on packed elements is one that the device puts off, to launch it together with the next ones.
+/// Defers the op if it can join a chain of deferred ops. Returns whether it was deferred.
 pub(crate) fn put_off(
     op: &'static str,
     functor: Functor,
@@ -93,8 +96,8 @@ pub(crate) fn put_off(
     out.hip_device().put_off(op, ElementWise { functor, dtype, len, operands, out: elements(out) })
 }
 
-/// Launches `kernel(n, inputs.., scalars.., outputs..)` over packed tensors, each of at least `n` elements (the
-/// outputs' and inputs' own shapes do not matter).
+/// Launches `kernel(n, inputs.., scalars.., outputs..)` over packed tensors of at least `n`
+/// elements each. Their shapes do not matter.
 pub(crate) fn flat(
     op: &'static str,
     kernel: KernelName,
@@ -114,8 +117,8 @@ pub(crate) fn flat(
     rows(op, device, kernel, grid, &[Arg::U64(n as u64)], inputs, scalars, outputs)
 }
 
-/// Launches `kernel(dims.., inputs.., scalars.., outputs..)` over dense tensors. `dims` name the elements that the
-/// kernel touches; the caller has derived them from these tensors' shapes.
+/// Launches `kernel(dims.., inputs.., scalars.., outputs..)` over contiguous tensors. `dims` say
+/// which elements the kernel accesses; the caller derives them from the shapes of these tensors.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn rows(
     op: &'static str,
@@ -144,8 +147,8 @@ pub(crate) fn rows(
     submit(launch, grid)
 }
 
-/// Launches `kernel(dims.., inputs.., scalars.., output)` over inputs that need not be dense, a null pointer for an
-/// absent one: `dims` give the strides of their own layouts.
+/// Launches `kernel(dims.., inputs.., scalars.., output)` over inputs of any layout. `dims` give
+/// the inputs' strides. An absent input is a null pointer.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn views(
     op: &'static str,
@@ -160,7 +163,7 @@ pub(crate) fn views(
     views_to(op, device, kernel, grid, dims, inputs, scalars, &[Some(output)])
 }
 
-/// [`views`] with several outputs, a null pointer for an absent one.
+/// [`views`] with several outputs. An absent output is a null pointer.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn views_to(
     op: &'static str,
@@ -200,20 +203,21 @@ pub(crate) fn views_to(
     submit(launch, grid)
 }
 
-/// One operand of a strided launch: a tensor and the strides with which the walk's shape reads it.
+/// One operand of a strided launch: a tensor, and its strides over the shape of the launch.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<'a> {
     buffer: &'a Buffer,
-    /// Of the first element, in elements.
+    /// The first element's offset in the buffer, in elements.
     offset: isize,
     size: usize,
-    /// Of elements smaller than a byte, how many one holds: the kernel gets the buffer's start, and `offset` before it.
+    /// The number of elements in a byte if they are smaller than one. The kernel then gets the
+    /// buffer's start, and ahead of it `offset`.
     packed: Option<usize>,
     strides: &'a [isize],
 }
 
 impl<'a> Operand<'a> {
-    /// `tensor` walked with `strides`, one a dimension of the walk.
+    /// `tensor` read by `strides`, one for each dimension of the launch.
     pub(crate) fn new(tensor: &'a RocmTensor, strides: &'a [isize]) -> Self {
         Self {
             buffer: tensor.buffer(),
@@ -224,13 +228,14 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// `tensor` by units of `bytes`, at a multiple of which it begins; the strides count units.
+    /// `tensor` read in units of `bytes`. It begins at a multiple of `bytes`, and the strides count
+    /// units.
     pub(crate) fn units(tensor: &'a RocmTensor, strides: &'a [isize], bytes: usize) -> Self {
         let offset = (tensor.layout().offset() * tensor.dtype_size() / bytes) as isize;
         Self { buffer: tensor.buffer(), offset, size: bytes, packed: None, strides }
     }
 
-    /// Values of `bits` each in the bytes of `storage`, which lie as `layout` says.
+    /// Values of `bits` bits each, packed in the bytes of `storage`, in the layout `layout`.
     pub(crate) fn packed(storage: &'a RocmTensor, layout: &'a Layout, bits: usize) -> Self {
         Self {
             buffer: storage.buffer(),
@@ -241,7 +246,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// The bytes that end with element `last`.
+    /// The number of bytes up to and including element `last`.
     fn bytes_to(&self, last: usize) -> usize {
         match self.packed {
             Some(per_byte) => last / per_byte + 1,
@@ -249,7 +254,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// `tensor` walked over its own shape.
+    /// `tensor` read over its own shape.
     pub(crate) fn whole(tensor: &'a RocmTensor) -> Self {
         Self::new(tensor, tensor.layout().strides())
     }
@@ -258,11 +263,11 @@ impl<'a> Operand<'a> {
 /// The result of a strided launch.
 #[derive(Clone, Copy)]
 pub(crate) enum Output<'a> {
-    /// Element `i` of the walk goes to element `i` of a contiguous tensor.
+    /// Element `i` of the launch goes to element `i` of a contiguous tensor.
     Row(&'a RocmTensor),
-    /// The result is an operand of the walk like the inputs: the last row of the metadata.
+    /// The output is strided like the inputs. Its strides are the last row of the metadata.
     Last(Operand<'a>),
-    /// The same, and the first row.
+    /// The output is strided like the inputs. Its strides are the first row of the metadata.
     First(Operand<'a>),
 }
 
@@ -275,8 +280,8 @@ impl<'a> Output<'a> {
     }
 }
 
-/// A strided launch: `kernel(n, before.., Strided<N>, after.., inputs.., scalars.., out)`, N being the inputs and,
-/// if it is walked, the output.
+/// A strided launch: `kernel(n, before.., Strided<N>, after.., inputs.., scalars.., out)`, where N
+/// counts the inputs and, if it is strided, the output.
 pub(crate) struct Walk<'a> {
     op: &'static str,
     kernel: KernelName,
@@ -287,14 +292,14 @@ pub(crate) struct Walk<'a> {
     after: &'a [Arg],
     scalars: &'a [Arg],
     work: usize,
-    /// A thread takes 16 bytes.
+    /// Whether a thread takes 16 bytes.
     pieces: bool,
-    /// Bytes of an output element, where they are not the tensor's.
+    /// The bytes of an output element, if they are not those of the tensor's dtype.
     unit: Option<usize>,
 }
 
 impl<'a> Walk<'a> {
-    /// The kernel over every index of `shape`.
+    /// Runs the kernel at every index of `shape`.
     pub(crate) fn new(
         op: &'static str,
         kernel: KernelName,
@@ -317,33 +322,34 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Scalars between the inputs and the output.
+    /// Passes scalars between the inputs and the output.
     pub(crate) fn scalars(self, scalars: &'a [Arg]) -> Self {
         Self { scalars, ..self }
     }
 
-    /// Scalars before and after the metadata.
+    /// Passes scalars before and after the metadata.
     pub(crate) fn around_metadata(self, before: &'a [Arg], after: &'a [Arg]) -> Self {
         Self { before, after, ..self }
     }
 
-    /// How many elements the kernel works on at each index, where that is not one.
+    /// Sets how many elements the kernel processes at each index. The default is one.
     pub(crate) fn work(self, work: usize) -> Self {
         Self { work, ..self }
     }
 
-    /// The kernel takes 16 bytes of the output at a time where it can, and behind the metadata how the operands
-    /// lie: [`lies`].
+    /// The kernel takes 16 bytes of the output at a time if it can. It gets the result of [`lies`]
+    /// after the metadata.
     pub(crate) fn pieces(self) -> Self {
         Self { pieces: true, ..self }
     }
 
-    /// The output's elements are units of so many bytes.
+    /// The output's elements are units of `bytes` bytes.
     pub(crate) fn units(self, bytes: usize) -> Self {
         Self { unit: Some(bytes), ..self }
     }
 
-    /// Launches over the shape, merged to the fewest dimensions and split where 32 bits would not do.
+    /// Launches over the shape, which is merged to the fewest dimensions and split where it exceeds
+    /// 32 bits.
     pub(crate) fn launch(&self) -> hip::Result<()> {
         match self.inputs.len() + self.output.walked().is_some() as usize {
             1 => walk_of::<1>(self),
@@ -354,7 +360,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// `Strided<N>` of `prelude.h`: what a launch takes by value.
+/// `Strided<N>` of `prelude.h`, which a launch passes by value.
 trait Metadata: bytemuck::NoUninit {
     fn new(rank: u32, shape: [u32; MAX_DIMS], strides: &[[i32; MAX_DIMS]]) -> Self;
 }
@@ -404,7 +410,7 @@ fn walk_of<const N: usize>(walk: &Walk<'_>) -> hip::Result<()> {
     part(walk, &merged.shape, strides, operands.map(|operand| operand.offset), 0)
 }
 
-/// That every element the walk reads of `operand` lies inside its buffer.
+/// Checks that every element which the launch accesses in `operand` lies inside its buffer.
 fn inside(walk: &Walk<'_>, operand: &Operand<'_>) -> hip::Result<()> {
     let (mut low, mut high) = (operand.offset, operand.offset);
     for (&dim, &stride) in walk.shape.iter().zip(operand.strides) {
@@ -422,8 +428,9 @@ fn inside(walk: &Walk<'_>, operand: &Operand<'_>) -> hip::Result<()> {
     Ok(())
 }
 
-/// One launch; one for each index of the outermost dimension where there are more than the kernels take, or two
-/// halves along it where they reach too far.
+/// One launch. If there are too many dimensions for the kernels, one launch for each index of the
+/// outermost dimension. If offsets exceed 32 bits, two launches, one for each half of the outermost
+/// dimension.
 fn part<const N: usize>(
     walk: &Walk<'_>,
     shape: &[usize],
@@ -462,8 +469,9 @@ fn part<const N: usize>(
     part(walk, &halves[1], strides, skipped, done + first)
 }
 
-/// 0, or 1 where the last axis is of pieces of `width` elements that every operand has side by side and begins at a
-/// multiple of as many; `2 << k` is added where operand `k` has one value along it instead.
+/// 1 if the last axis consists of pieces of `width` elements that are contiguous and aligned in
+/// every operand, else 0. An operand `k` may also have a single value along the axis; `2 << k` is
+/// then added.
 fn lies<const N: usize>(shape: &[usize], strides: [&[isize]; N], width: usize) -> u32 {
     if !shape.last().is_some_and(|last| last.is_multiple_of(width)) {
         return 0;

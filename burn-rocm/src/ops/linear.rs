@@ -9,7 +9,7 @@ use super::view::{reshape, swap_dims, unsqueeze_to};
 use crate::error::invalid;
 use crate::tensor::RocmTensor;
 
-/// `x` with every axis but the last made one.
+/// `x` with all axes but the last merged into one.
 fn as_rows(op: &'static str, x: RocmTensor) -> hip::Result<RocmTensor> {
     let Some((&last, leading)) = x.dims().split_last() else {
         return invalid(op, "at least one axis", "none");
@@ -28,7 +28,7 @@ pub(crate) fn linear(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>
     }
 }
 
-/// `x [.., in] x weight [in, out]`.
+/// `x [.., in] x weight [in, out]`, with the leading axes of `x` merged into rows.
 fn by_rows(request: Request, x: RocmTensor, weight: RocmTensor) -> hip::Result<RocmTensor> {
     let rank = x.dims().len();
     let Some((_, leading)) = x.dims().split_last() else {
@@ -36,7 +36,7 @@ fn by_rows(request: Request, x: RocmTensor, weight: RocmTensor) -> hip::Result<R
     };
     let leading = leading.to_vec();
     let out = match rank {
-        // A vector is a row; the result is a vector again.
+        // A vector counts as one row, and the result is a vector again.
         1 => {
             let out = product(request, unsqueeze_to(x, 2)?, weight)?;
             let columns = out.len();
@@ -51,24 +51,24 @@ fn by_rows(request: Request, x: RocmTensor, weight: RocmTensor) -> hip::Result<R
     Ok(out)
 }
 
-/// The gradient of `x`: `grad [.., out] x weight^T`.
+/// The gradient with respect to `x`: `grad [.., out] x weight^T`.
 pub(crate) fn x_backward(weight: RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
     x_product(grad, swap_dims(weight, 0, 1)?)
 }
 
-/// [`x_backward`] of a weight that is transposed already.
+/// [`x_backward`] for a weight that is already transposed.
 pub(crate) fn x_product(grad: RocmTensor, weight: RocmTensor) -> hip::Result<RocmTensor> {
     by_rows(Request::gradient("linear_x_backward", 1.0), grad, weight)
 }
 
-/// The gradient of the weight: `x^T x grad` over all rows.
+/// The gradient with respect to the weight: `x^T x grad` over all rows.
 pub(crate) fn weight_backward(x: RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
     const OP: &str = "linear_weight_backward";
     let (x, grad) = (as_rows(OP, x)?, as_rows(OP, grad)?);
     product(Request::gradient(OP, 1.0), swap_dims(x, 0, 1)?, grad)
 }
 
-/// The gradient of the bias: the sum over all rows.
+/// The gradient with respect to the bias: the sum over all rows.
 pub(crate) fn bias_backward(grad: RocmTensor) -> hip::Result<RocmTensor> {
     const OP: &str = "linear_bias_backward";
     let columns = grad.dims().last().copied().unwrap_or(1);

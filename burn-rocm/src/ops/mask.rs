@@ -1,4 +1,4 @@
-//! Choosing by a bool tensor.
+//! Selection by a bool tensor.
 
 use burn_backend::Scalar;
 use hip::{KernelName, Template};
@@ -9,15 +9,15 @@ use crate::dtype::raw_type;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 
-/// That the mask is one.
+/// Checks that the mask is a bool tensor.
 pub(super) fn check_mask(op: &'static str, mask: &RocmTensor) -> hip::Result<()> {
     match mask.dtype_of() {
         burn_std::DType::Bool(_) => Ok(()),
-        other => invalid(op, "a mask of bool", other.name()),
+        other => invalid(op, "a bool mask", other.name()),
     }
 }
 
-/// The result's tensor: `tensor` itself where it may be overwritten.
+/// The tensor for the result: `tensor` itself if it may be overwritten.
 fn target(tensor: &mut RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
     if tensor.dims() == shape && is_packed(tensor) && tensor.can_overwrite() {
         return Ok(tensor.clone());

@@ -1,4 +1,4 @@
-//! What the families that MIOpen computes share.
+//! What the op families that use MIOpen share.
 
 use std::sync::Once;
 
@@ -11,7 +11,8 @@ pub(crate) fn whole(tensor: &RocmTensor) -> TensorArg<'_> {
     TensorArg { buffer: tensor.buffer(), offset: tensor.byte_offset() }
 }
 
-/// `Ok` where what went wrong is MIOpen's affair and a kernel of this crate may take its place. Said once.
+/// `Ok` if the error is one of MIOpen's and a kernel of this project may replace MIOpen. Warns once
+/// through `log`.
 pub(crate) fn without_library(error: hip::Error) -> hip::Result<()> {
     static ONCE: Once = Once::new();
     match error {

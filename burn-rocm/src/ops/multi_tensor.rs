@@ -1,4 +1,5 @@
-//! Launches over many tensors, which go to the kernel by value, as a table (`Table` in `optim.hip`).
+//! Launches over many tensors. A table of their addresses and lengths goes to the kernel by value
+//! (`Table` in `optim.hip`).
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ const PIECE: usize = 4096;
 /// `TABLE_BYTES` of `optim.hip`, in words.
 const WORDS: usize = 497;
 
-/// What a launch takes: the number of rows and of pieces, then the rows.
+/// The kernel's argument: the number of rows and of pieces, then the rows.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 struct Words {
@@ -23,17 +24,17 @@ struct Words {
     rows: [[u64; 16]; (WORDS - 1) / 16],
 }
 
-/// Packed tensors of one length: what a row of a table names.
+/// A row of a table: packed tensors of one length.
 pub(crate) type Row = Vec<RocmTensor>;
 
-/// Rows that share launches: their device, and what else they have in common.
+/// Rows that share launches: their device, and the key that they have in common.
 pub(crate) struct Group<K> {
     pub(crate) device: Arc<Device>,
     pub(crate) key: K,
     pub(crate) rows: Vec<Row>,
 }
 
-/// The group of this device and key; a new one where there is none.
+/// The group of this device and key. Makes one if there is none.
 pub(crate) fn group<'g, K: PartialEq>(
     groups: &'g mut Vec<Group<K>>,
     device: &Arc<Device>,
@@ -47,33 +48,34 @@ pub(crate) fn group<'g, K: PartialEq>(
     &mut groups[at]
 }
 
-/// The rows that a table of `width` tensors each has at most.
+/// The most rows of a table whose rows have `width` tensors each.
 pub(crate) fn capacity(width: usize) -> usize {
     (WORDS - 1) / (width + 1)
 }
 
-/// Rows of at least one element each, at most [`capacity`] of them.
+/// At most [`capacity`] rows of at least one element each.
 pub(crate) struct Table<'a> {
     words: Words,
     device: &'a Arc<Device>,
     rows: &'a [Row],
-    /// Pieces that the blocks share among themselves.
+    /// The number of pieces, which the blocks share out.
     pub(crate) pieces: usize,
 }
 
 /// Which tensors a launch over a table writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Writes {
-    /// How many of each row's tensors, counted from the end.
+    /// How many of each row's tensors it writes, counted from the end.
     pub(crate) of_row: usize,
-    /// How many of the buffers, counted from the end.
+    /// How many of the buffers it writes, counted from the end.
     pub(crate) buffers: usize,
 }
 
-/// The tables over these rows, and which rows each has. All tensors are on `device`.
+/// Cuts the rows into tables, each with its range of rows. All tensors must be on `device`.
 ///
 /// # Errors
-/// `Invalid` for a tensor that is elsewhere, not packed or not as long as its row's others.
+/// `Invalid` for a tensor that is on another device, not packed, or not as long as the others of
+/// its row.
 pub(crate) fn tables<'a>(
     op: &'static str,
     device: &'a Arc<Device>,
@@ -124,10 +126,10 @@ impl<'a> Table<'a> {
         Ok(Self { words, device, rows, pieces })
     }
 
-    /// Launches `kernel(table, scalars.., buffers..)`, a null pointer for an absent buffer, with the threads that
-    /// its pieces need.
+    /// Launches `kernel(table, scalars.., buffers..)` over the table's pieces. An absent buffer is
+    /// a null pointer.
     ///
-    /// A scalar that is a struct may have more fields than the kernel's.
+    /// A scalar that is a struct may have more fields than the kernel's struct.
     pub(crate) fn launch(
         &self,
         op: &'static str,
@@ -151,8 +153,9 @@ impl<'a> Table<'a> {
         submit(launch, self.device.grid_rows(self.pieces, PIECE))
     }
 
-    /// A row's outputs take over the faults of that row's inputs alone, and the buffers written those of all rows.
-    /// What the buffers that are read say of a row was computed from that row.
+    /// A row's outputs take over the faults of that row's inputs only. Buffers that are written
+    /// take over the faults of all rows. Buffers that are read add no fault to a row's outputs,
+    /// because each of their elements was computed from that row.
     fn carry_faults(&self, buffers: &[Option<&RocmTensor>], writes: Writes) {
         let (read, written) = buffers.split_at(buffers.len() - writes.buffers);
         let read = || read.iter().flatten().map(|tensor| tensor.buffer());

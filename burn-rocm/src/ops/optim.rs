@@ -14,16 +14,17 @@ use crate::ops::launch::is_packed;
 use crate::ops::multi_tensor::{Group, Row, Writes, group, tables};
 use crate::tensor::{RocmTensor, one_device};
 
-/// What [`Adam`] does to keep parameters small.
+/// The weight decay of [`Adam`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decay {
-    /// Adds the parameter, times this, to its gradient: an L2 penalty.
+    /// An L2 penalty: adds the parameter times this factor to its gradient.
     Penalty(f32),
-    /// Takes `lr * rate` of the parameter from it ([Loshchilov and Hutter 2017](https://arxiv.org/abs/1711.05101)).
+    /// Subtracts `lr * rate` times the parameter from it ([Loshchilov and Hutter
+    /// 2017](https://arxiv.org/abs/1711.05101)).
     Decoupled {
         /// The rate.
         rate: f32,
-        /// Only elements that have the sign of their first moment ([Cautious Weight
+        /// Whether only elements decay that have the sign of their first moment ([Cautious Weight
         /// Decay](https://arxiv.org/abs/2510.12402)).
         cautious: bool,
     },
@@ -34,26 +35,28 @@ pub enum Decay {
 pub struct Adam {
     /// Learning rate.
     pub lr: f64,
-    /// Decay of the first moment.
+    /// The decay rate of the first moment.
     pub beta_1: f32,
-    /// Decay of the second moment.
+    /// The decay rate of the second moment.
     pub beta_2: f32,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     pub epsilon: f32,
-    /// Divides by the largest second moment so far ([Reddi et al. 2018](https://arxiv.org/abs/1904.09237)).
+    /// Whether to divide by the largest second moment so far ([Reddi et al.
+    /// 2018](https://arxiv.org/abs/1904.09237)).
     pub amsgrad: bool,
     /// How parameters decay.
     pub decay: Decay,
 }
 
-/// What [`Sgd`] remembers of earlier gradients.
+/// The momentum of [`Sgd`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Momentum {
-    /// The share of the velocity that stays.
+    /// The share of the velocity that each step keeps.
     pub momentum: f64,
-    /// What is taken from a gradient, as a share of it, before it is added to the velocity. The first is added whole.
+    /// The share by which a gradient is reduced before it is added to the velocity. The first
+    /// gradient is added whole.
     pub dampening: f64,
-    /// Steps along the velocity after the next step ([Sutskever et al.
+    /// Whether momentum is Nesterov's ([Sutskever et al.
     /// 2013](http://proceedings.mlr.press/v28/sutskever13.html)).
     pub nesterov: bool,
 }
@@ -63,13 +66,13 @@ pub struct Momentum {
 pub struct Sgd {
     /// Learning rate.
     pub lr: f64,
-    /// Adds the parameter, times this, to its gradient.
+    /// An L2 penalty: adds the parameter times this factor to its gradient.
     pub penalty: f32,
-    /// With momentum, where there is one.
+    /// The momentum, if any.
     pub momentum: Option<Momentum>,
 }
 
-/// An optimizer's rule.
+/// An optimizer's update rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Rule {
@@ -77,30 +80,32 @@ pub enum Rule {
     Sgd(Sgd),
 }
 
-/// What is done to gradients ahead of the rule.
+/// How gradients are clipped before the rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// Nothing.
+    /// Not at all.
     None,
-    /// Each element is held within plus and minus this.
+    /// Clamps each element to plus and minus this value.
     Value(f32),
-    /// Each tensor is scaled down to this Euclidean norm, where it has a larger one: two launches more.
+    /// Scales each tensor with a larger Euclidean norm down to this norm. Costs two more launches.
     Norm(f32),
 }
 
-/// What an optimizer keeps of a parameter between steps.
+/// An optimizer's state of one parameter.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// The steps taken; counted by [`Adam`] alone.
+    /// The number of steps taken. Only [`Adam`] counts them.
     pub time: usize,
-    /// Of the parameter's shape. [`Adam`]'s: first moment, second moment and, with `amsgrad`, the largest second
-    /// moment. [`Sgd`]'s: the velocity, where there is momentum.
+    /// Tensors of the parameter's shape. For [`Adam`]: first moment, second moment and, with
+    /// `amsgrad`, the largest second moment. For [`Sgd`]: the velocity, if there is momentum.
     pub tensors: Vec<RocmTensor>,
 }
 
-/// One step over many parameters, gathered one by one and then taken together.
+/// One optimizer step over many parameters: [`add`](Self::add) gathers them one by one, and
+/// [`run`](Self::run) updates all.
 ///
-/// Parameters of one dtype, device and number of steps so far share a launch, up to 62 of them (49 with `amsgrad`).
+/// Parameters of one dtype, device and number of steps so far share a launch, up to 62 of them (49
+/// with `amsgrad`).
 #[must_use = "nothing is computed before `run`"]
 pub struct Step {
     rule: Rule,
@@ -108,7 +113,7 @@ pub struct Step {
     groups: Vec<Group<Kind>>,
 }
 
-/// What parameters that share launches have in common.
+/// The key of parameters that share launches.
 #[derive(PartialEq)]
 struct Kind {
     dtype: hip::DType,
@@ -116,7 +121,7 @@ struct Kind {
     old: Old,
 }
 
-/// How many of the states there were before the step: the last template argument of the kernels.
+/// Which state tensors existed before the step: the last template argument of the kernels.
 #[derive(Clone, Copy, PartialEq)]
 enum Old {
     None = 0,
@@ -126,7 +131,7 @@ enum Old {
 }
 
 impl Step {
-    /// A step of this rule, over no parameter yet.
+    /// A step of this rule, without parameters yet.
     pub fn new(rule: Rule, clip: Clip) -> Self {
         Self { rule, clip, groups: Vec::new() }
     }
@@ -138,7 +143,7 @@ impl Step {
         }
     }
 
-    /// The tensors that the rule keeps.
+    /// The number of state tensors of the rule.
     fn states(&self) -> usize {
         match self.rule {
             Rule::Adam(adam) => 2 + usize::from(adam.amsgrad),
@@ -146,17 +151,18 @@ impl Step {
         }
     }
 
-    /// Adds a parameter, its gradient of the same shape and what was kept of it. A gradient of a narrower float
-    /// type, as a model in f16 or bf16 gives for parameters in f32, is cast to the parameter's by
-    /// [`run`](Self::run), up to 165 of them in a launch. Returns the new parameter and what is to be kept, whose
-    /// elements are not there before [`run`](Self::run); `state` stays what it was.
+    /// Adds a parameter, its gradient (of the same shape) and its state. The gradient may be of a
+    /// narrower float type, as from a model in f16 or bf16 with parameters in f32:
+    /// [`run`](Self::run) then casts it to the parameter's dtype, up to 165 gradients in a launch.
+    /// Returns the new parameter and the new state. Only [`run`](Self::run) computes their
+    /// elements.
     ///
-    /// A tensor takes the place of the old one where this value, or `state`, is its only owner.
+    /// A new tensor reuses the memory of the old one if the argument is its only owner.
     ///
     /// # Errors
-    /// `Invalid` where shapes or devices of parameter and gradient differ, the gradient's dtype is not the
-    /// parameter's and no narrower float's, or a kept tensor has another shape or device; `Unsupported` where the
-    /// parameter has no floats; the device's own. Nothing has changed then.
+    /// `Invalid` if shapes or devices of parameter, gradient and state differ, or if the gradient's
+    /// dtype is neither the parameter's nor a narrower float type; `Unsupported` if the parameter
+    /// is not of a float type; an error of the device. After an error no tensor has changed.
     pub fn add(
         &mut self,
         param: RocmTensor,
@@ -186,7 +192,7 @@ impl Step {
             }
         }
         let states = self.states();
-        // What an earlier rule kept beside these stays as it is.
+        // Further state tensors, which another rule kept, stay as they are.
         let had = match state.tensors.len() {
             _ if states == 0 => Old::None,
             n if n >= states => Old::All,
@@ -215,8 +221,8 @@ impl Step {
             new.push(RocmTensor::empty(&device, new_param.layout().shape().clone(), dtype)?);
         }
         if !new_param.is_empty() {
-            // Rows have a place for every old state; the kernel does not look at those that were
-            // not there.
+            // A row has an entry for every old state tensor. The kernel does not read those that
+            // did not exist.
             read.extend(new[read.len() - 2..].iter().cloned());
             let row = read.into_iter().chain([new_param.clone()]).chain(new.iter().cloned()).collect();
             let kind = Kind { dtype: kernel_type, time, old: had };
@@ -226,10 +232,10 @@ impl Step {
         Ok((new_param, State { time, tensors: new }))
     }
 
-    /// Computes what [`add`](Self::add) has promised.
+    /// Computes the new parameters and states that [`add`](Self::add) returned.
     ///
     /// # Errors
-    /// The device's own.
+    /// An error of the device.
     pub fn run(&mut self) -> Result<(), RocmError> {
         let op = self.op();
         for group in &mut self.groups {
@@ -255,15 +261,14 @@ impl Step {
         Ok(())
     }
 
-    /// `Adam` or `Sgd` of `optim.hip`, at step `time`.
+    /// The struct `Adam` or `Sgd` of `optim.hip` at step `time`.
     fn numbers(&self, time: usize) -> [f64; 12] {
         let limit = match self.clip {
             Clip::Value(limit) => limit.into(),
             Clip::None | Clip::Norm(_) => f64::INFINITY,
         };
         match self.rule {
-            // In f32 as in Burn's: a beta's power differs in the fifth digit of `1 - beta^t`
-            // otherwise.
+            // Computed in f32, as in Burn. In f64, `1 - beta^t` would differ in the fifth digit.
             Rule::Adam(Adam { lr, beta_1, beta_2, epsilon, decay, .. }) => {
                 let scale = |beta: f32| 1.0 / f64::from(1.0 - beta.powi(time as i32));
                 let (penalty, decay, cautious) = match decay {
@@ -299,7 +304,7 @@ impl Step {
     }
 }
 
-/// Brings narrower gradients to the parameters' dtype.
+/// Casts narrower gradients to the parameters' dtype.
 fn widen_gradients(rows: &mut [Row]) -> Result<(), RocmError> {
     let Some(dtype) = rows.first().map(|row| row[0].dtype_of()) else { return Ok(()) };
     let narrow: Vec<&mut RocmTensor> =
@@ -311,7 +316,7 @@ fn widen_gradients(rows: &mut [Row]) -> Result<(), RocmError> {
     Ok(())
 }
 
-/// The tensor to read, and the one to write: the same where nobody else holds it.
+/// The tensor to read and the tensor to write. Both are the same if nobody else holds it.
 fn in_place(tensor: &mut RocmTensor) -> Result<(RocmTensor, RocmTensor), RocmError> {
     let out = match tensor.can_overwrite() {
         true => tensor.clone(),
@@ -320,7 +325,7 @@ fn in_place(tensor: &mut RocmTensor) -> Result<(RocmTensor, RocmTensor), RocmErr
     Ok((tensor.clone(), out))
 }
 
-/// Numbers in the type that kernels over `dtype` compute in.
+/// The numbers in the type that kernels over `dtype` compute in.
 fn scalars(numbers: &[f64; 12], dtype: hip::DType) -> Arg {
     match dtype {
         hip::DType::F64 => Arg::F64x12(*numbers),
@@ -328,7 +333,7 @@ fn scalars(numbers: &[f64; 12], dtype: hip::DType) -> Arg {
     }
 }
 
-/// What the gradients of these rows are multiplied by to have no larger norm than `most`.
+/// For each row, the factor that scales its gradient to a norm of at most `most`.
 fn norm_factors(
     op: &'static str,
     device: &Arc<Device>,
@@ -342,7 +347,7 @@ fn norm_factors(
     };
     let grads: Vec<Row> = rows.iter().map(|row| vec![row[1].clone()]).collect();
     let factors = RocmTensor::empty(device, Shape::from([rows.len()]), dtype)?;
-    // One table: a row of one tensor is shorter than those of the step.
+    // All rows fit one table, because a row of one tensor is shorter than a row of the step.
     for (table, _) in tables(op, device, &grads)? {
         let sums = RocmTensor::empty(device, Shape::from([table.pieces]), dtype)?;
         let writes = Writes { of_row: 0, buffers: 1 };

@@ -1,4 +1,5 @@
-//! Random tensors: Philox 4x32-10 on the device, the counter being the element's index and the number of the call.
+//! Random tensors by Philox 4x32-10 on the device. The counter consists of the element's index and
+//! the number of the call.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -29,14 +30,14 @@ fn states() -> &'static Mutex<HashMap<usize, State>> {
     STATES.get_or_init(Default::default)
 }
 
-/// Starts the device's random numbers again from `seed`.
+/// Restarts the device's random numbers from `seed`.
 pub(crate) fn seed(device: &RocmDevice, seed: u64) {
     let mut states = states().lock().unwrap_or_else(PoisonError::into_inner);
     states.insert(device.index, State { seed, calls: 0 });
 }
 
-/// The key and the number of this call. A device that was never seeded starts from the operating system's entropy,
-/// which is what the standard library keys its hash maps with.
+/// The key and the number of this call. A device that was never seeded starts from the operating
+/// system's entropy, by the random keys of the standard library's hash maps.
 pub(crate) fn next(device: &RocmDevice) -> [u64; 2] {
     let mut states = states().lock().unwrap_or_else(PoisonError::into_inner);
     let state = states
@@ -47,7 +48,7 @@ pub(crate) fn next(device: &RocmDevice) -> [u64; 2] {
     [state.seed, call]
 }
 
-/// The greatest finite number of a float type.
+/// The largest finite number of a float type.
 fn greatest(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => f16::MAX.to_f64(),
@@ -58,8 +59,8 @@ fn greatest(dtype: DType) -> f64 {
 }
 
 /// A tensor drawn from the distribution. `Default` is [0, 1) for floats and [0, 255) for ints, as
-/// on Burn's other GPU backends. A uniform distribution of floats is cut to the dtype's finite
-/// numbers.
+/// on Burn's other GPU backends. The bounds of a uniform float distribution are clamped to the
+/// dtype's finite numbers.
 ///
 /// # Errors
 /// `Invalid` for uniform bounds that are not finite, which Burn's CPU backends refuse too.

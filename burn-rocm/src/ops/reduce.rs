@@ -17,24 +17,24 @@ use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, check_axis};
 
-/// The least that a part of a line has, so that what it saves is more than its own cost: elements of a row, and of a
-/// column.
+/// The fewest elements of one part of a row, and of a column. Smaller parts cost more than they
+/// save.
 const LEAST_PART: [usize; 2] = [1024, 256];
 
-/// A packed tensor seen as `[outer, len, inner]` around the axis reduced.
+/// A packed tensor seen as `[outer, len, inner]` around the reduced axis.
 pub(super) struct Lines {
     pub(super) tensor: RocmTensor,
     pub(super) outer: usize,
     pub(super) len: usize,
     pub(super) inner: usize,
-    /// The shape of the result, in the order of axes worked in.
+    /// The result's shape, in the order of axes that is computed in.
     dims: Vec<usize>,
-    /// What brings the result's axes back into the caller's order.
+    /// The permutation that restores the caller's order of axes.
     back: Option<Vec<usize>>,
 }
 
 impl Lines {
-    /// The axis of `tensor`, in the order that its elements lie in where that needs no copy.
+    /// The lines along `axis`. Permutes a dense tensor to its order in memory, which saves a copy.
     pub(super) fn new(op: &'static str, tensor: RocmTensor, axis: usize) -> hip::Result<Self> {
         check_axis(op, &tensor, axis)?;
         let order = if tensor.is_contiguous() { None } else { tensor.layout().dense_order() };
@@ -54,12 +54,12 @@ impl Lines {
         Ok(Self { tensor, outer, len, inner, dims, back })
     }
 
-    /// A result with the axis of size 1.
+    /// A new tensor for the result, in which the reduced axis has size 1.
     fn output(&self, dtype: DType) -> hip::Result<RocmTensor> {
         RocmTensor::empty(self.tensor.hip_device(), self.dims.clone(), dtype)
     }
 
-    /// The result's axes in the caller's order.
+    /// Puts the result's axes into the caller's order.
     pub(super) fn restore(&self, out: RocmTensor) -> hip::Result<RocmTensor> {
         match &self.back {
             Some(back) => permute(out, back),
@@ -67,10 +67,11 @@ impl Lines {
         }
     }
 
-    /// The blocks that the columns of one part take where a thread has several side by side (`wide_columns`): of 32
-    /// threads each along a row, or fewer on shorter rows. 0 where it has one.
+    /// The number of blocks for the columns of one part, if a thread takes several neighbouring
+    /// columns (`wide_columns`); 0 if it takes one. A block has 32 threads along a row, or fewer on
+    /// shorter rows.
     fn wide_blocks(&self) -> usize {
-        // `SIDE_BY_SIDE`.
+        // `SIDE_BY_SIDE` of the kernel.
         let lanes = (16 / self.tensor.dtype_size()).min(4);
         let threads = self.tensor.hip_device().block_threads() as usize;
         if self.inner == 1 || threads == 1 || !self.inner.is_multiple_of(lanes) {
@@ -80,14 +81,15 @@ impl Lines {
         self.outer * wide.div_ceil(wide.next_power_of_two().min(32).min(threads))
     }
 
-    /// How many parts to reduce each line in so that a few long lines fill the device: 1 where there are enough lines.
+    /// The number of parts into which each line is cut, so that a few long lines fill the device; 1
+    /// if there are enough lines.
     fn parts(&self) -> usize {
         let device = self.tensor.hip_device();
         let units = device.info().compute_units as usize;
         let threads = device.block_threads() as usize;
-        // A row is a block's work, a column a thread's or, where a block has one thread, one of a
-        // vector's. Blocks for each unit: as many as read at the full rate (H200, sums of 2^28 f32
-        // as one row and as 4096 columns).
+        // A block reduces a row, and a thread a column; on the CPU device a vector lane reduces a
+        // column. The number of blocks for each compute unit reaches the full memory rate (H200,
+        // sums of 2^28 f32 as one row and as 4096 columns).
         let (lines, least, blocks) = match (self.inner, self.wide_blocks()) {
             (1, _) => (self.outer, LEAST_PART[0], if threads == 1 { 4 } else { 32 }),
             (inner, 0) => ((self.outer * inner).div_ceil(threads.max(64)), LEAST_PART[1], 4),
@@ -96,14 +98,14 @@ impl Lines {
         if lines == 0 || lines >= units {
             1
         } else {
-            // Not one block more than that: it would begin another round (H200, sums of 8192 x 2304
-            // f32: 29 us with 1062 blocks of 132 units).
+            // Rounds down, because a single block more would begin another round (H200, sums of
+            // 8192 x 2304 f32: 29 us with 1062 blocks on 132 units).
             (blocks * units / lines).min(self.len / least).max(1)
         }
     }
 
-    /// Launches the row kernel on `row_grid`, or the column kernel where a line's elements lie apart, `values`
-    /// after the shape.
+    /// Launches the row kernel on `row_grid`, or the column kernel if a line's elements are not
+    /// contiguous. `values` follow the shape arguments.
     pub(super) fn launch(
         &self,
         op: &'static str,
@@ -161,8 +163,8 @@ impl Lines {
         Ok(out)
     }
 
-    /// The whole reduction, in one pass or two; `to` another type than the tensor's only between f32 and narrower
-    /// floats.
+    /// The whole reduction, in one pass or two. `to` may differ from the tensor's dtype only
+    /// between f32 and narrower floats.
     fn reduce(&self, op: &'static str, functor: Functor, to: DType) -> hip::Result<RocmTensor> {
         let dtype = self.tensor.dtype_of();
         let parts = self.parts();
@@ -188,19 +190,19 @@ impl Lines {
     }
 }
 
-/// Whether sums of the type are kept in f32.
+/// Whether the type is a 16-bit float, whose sums are kept in f32.
 fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
 impl Lines {
-    /// For kernels that give a row to a block and read it 16 bytes a thread.
+    /// The grid of kernels in which a block takes a row and a thread reads 16 bytes at a time.
     pub(super) fn kept_row_grid(&self) -> Grid {
         self.tensor.hip_device().grid_kept_rows(self.outer, self.len)
     }
 
-    /// A block for each row and part, or a warp where that fills the device: `reduce_rows` goes by whether there
-    /// are as many as warps.
+    /// A block for each part of each row, or a warp if warps are enough to fill the device.
+    /// `reduce_rows` tells the two apart by the number of warps in the grid.
     fn row_grid(&self, parts: usize) -> Grid {
         let device = self.tensor.hip_device();
         let rows = self.outer * parts;
@@ -213,15 +215,15 @@ impl Lines {
     }
 }
 
-/// A grid for one thread a column, counting each column's elements as its work.
+/// A grid with one thread for each column, sized by the elements of all columns.
 fn column_grid(device: &Arc<Device>, columns: usize, len: usize) -> Grid {
     let whole = device.grid(columns.saturating_mul(len.max(1)));
     let enough = columns.div_ceil(whole.threads as usize).max(1);
     Grid { blocks: whole.blocks.min(enough.min(u32::MAX as usize) as u32), threads: whole.threads }
 }
 
-/// The result of a reduction along an empty axis. A mean is refused like an extreme, as in Burn's
-/// CPU backends: Burn would compute a variance of 0 from it.
+/// The result of a reduction along an empty axis. A mean is an error, like a maximum or minimum, as
+/// in Burn's CPU backends: Burn would compute a variance of 0 from a NaN mean.
 fn identity(op: &'static str, functor: Functor) -> hip::Result<Scalar> {
     match functor {
         Functor::Sum => Ok(0i64.into()),
@@ -230,7 +232,7 @@ fn identity(op: &'static str, functor: Functor) -> hip::Result<Scalar> {
     }
 }
 
-/// The functor's result along an axis, which stays with size 1.
+/// Reduces an axis to size 1 by the functor.
 pub(crate) fn reduce_dim(
     op: &'static str,
     functor: Functor,
@@ -249,7 +251,8 @@ pub(crate) fn reduce_dim(
     lines.restore(lines.reduce(op, functor, dtype)?)
 }
 
-/// The sum along an axis, which stays with size 1, of f32 in a narrower float (or of any type in itself): rounded once.
+/// The sum along an axis, which then has size 1. `to` is the tensor's dtype, or a narrower float
+/// for f32; the sum is rounded once.
 pub(crate) fn sum_dim_to(
     op: &'static str,
     tensor: RocmTensor,
@@ -260,7 +263,8 @@ pub(crate) fn sum_dim_to(
     lines.restore(lines.reduce(op, Functor::Sum, to)?)
 }
 
-/// The sum along two axes, which stay with size 1: rounded once, also in types narrower than f32.
+/// The sum along two axes, which then have size 1. It is rounded once, also in types narrower than
+/// f32.
 pub(crate) fn sum_two_dims(
     op: &'static str,
     tensor: RocmTensor,
@@ -276,7 +280,7 @@ pub(crate) fn sum_two_dims(
     lines.restore(lines.reduce(op, Functor::Sum, dtype)?)
 }
 
-/// All elements as one row, whatever the order.
+/// All elements as one row, in any order.
 fn one_row(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     let tensor = match tensor.layout().dense_order() {
         Some(order) => permute(tensor, &order)?,
@@ -287,11 +291,11 @@ fn one_row(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     reshape(tensor, &[n])
 }
 
-/// The functor's result over all elements, of shape `[1]`.
+/// Reduces all elements by the functor to shape `[1]`.
 pub(crate) fn reduce(op: &'static str, functor: Functor, tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if tensor.is_empty() {
-        // The results for no elements are burn-flex's. Along an axis burn-flex refuses too, and
-        // integers have no infinities.
+        // Results for empty tensors follow burn-flex. Integers have no infinities, so their maximum
+        // and minimum are errors, as along an empty axis.
         let value = match (functor, tensor.kernel_type()?.is_float()) {
             (Functor::Max | Functor::MaxAbs, true) => Some(f64::NEG_INFINITY),
             (Functor::Min, true) => Some(f64::INFINITY),
@@ -306,7 +310,7 @@ pub(crate) fn reduce(op: &'static str, functor: Functor, tensor: RocmTensor) -> 
     reduce_dim(op, functor, one_row(tensor)?, 0)
 }
 
-/// Whether any, or every, element along an axis is true or not zero.
+/// Whether any, or every, element along an axis is true (or not zero).
 pub(crate) fn test_dim(
     op: &'static str,
     functor: Functor,
@@ -328,7 +332,7 @@ pub(crate) fn test_dim(
     lines.restore(cast(lines.reduce(op, functor, dtype)?, store.into())?)
 }
 
-/// Whether any, or every, element is true or not zero, of shape `[1]`.
+/// Whether any, or every, element of the tensor is true (or not zero): shape `[1]`.
 pub(crate) fn test(
     op: &'static str,
     functor: Functor,
@@ -338,7 +342,7 @@ pub(crate) fn test(
     test_dim(op, functor, one_row(tensor)?, 0, store)
 }
 
-/// The extreme along an axis and its first index, which has the dtype asked for.
+/// The maximum or minimum along an axis, and its first index in the given dtype.
 pub(crate) fn extreme_with_index(
     op: &'static str,
     functor: Functor,
@@ -367,8 +371,9 @@ pub(crate) fn extreme_with_index(
     Ok((lines.restore(values)?, lines.restore(cast(indices, index)?)?))
 }
 
-/// Along an axis longer than the kernels' 32-bit indices reach: the extremes of parts of it, and the extreme of
-/// those. The first of equals is in the first of equal parts.
+/// [`extreme_with_index`] along an axis beyond the kernels' 32-bit indices: takes the extremes of
+/// parts of the axis, then the extreme of those. The first of several equal elements lies in the
+/// first of the equal parts.
 fn extreme_in_parts(
     op: &'static str,
     functor: Functor,
@@ -389,7 +394,7 @@ fn extreme_in_parts(
     Ok((reshape(value, &lines.dims)?, reshape(place, &lines.dims)?))
 }
 
-/// [`extreme_with_index`] of an int tensor, whose indices have the type that its sorts give them.
+/// [`extreme_with_index`] of an int tensor. The indices have the type of its sort indices.
 pub(crate) fn int_extreme(
     op: &'static str,
     functor: Functor,

@@ -10,7 +10,7 @@ use super::reduce::Lines;
 use crate::arg::Arg;
 use crate::tensor::RocmTensor;
 
-/// The functor's running result along an axis.
+/// The cumulative result of the functor along an axis.
 pub(crate) fn scan(
     op: &'static str,
     functor: Functor,
@@ -36,10 +36,10 @@ pub(crate) fn scan(
     lines.restore(out)
 }
 
-/// How to cut rows into tiles if there are too few rows to keep the device busy with a block each.
+/// How rows are cut into tiles if there are too few rows to fill the device with one block each.
 struct Tiles {
     grid: Grid,
-    /// The most words that the tiles publish.
+    /// The most words in which the tiles publish their results.
     words: usize,
 }
 
@@ -48,7 +48,7 @@ impl Tiles {
         let device = lines.tensor.hip_device();
         let threads = device.block_threads();
         let block = threads as usize;
-        // A core scans its rows one element after the other.
+        // A CPU core scans its rows one element after the other.
         if threads == 1 {
             return None;
         }
@@ -66,7 +66,8 @@ impl Tiles {
         Some(Self { grid: Grid { blocks, threads }, words })
     }
 
-    /// The zeroed state: the counter of tiles taken, then what each row's tiles publish.
+    /// The zeroed state: the counter of tiles taken, then the words in which each row's tiles
+    /// publish their results.
     fn state(&self, device: &Arc<Device>) -> hip::Result<RocmTensor> {
         let state = RocmTensor::empty(device, [1 + self.words], DType::U64)?;
         device.fill_bytes(state.buffer(), 0, 0, state.len() * size_of::<u64>())?;

@@ -23,7 +23,7 @@ pub(crate) fn slice_assign(
     }
     let own = tensor.is_sole_holder() && tensor.layout().names_each_once();
     if !own && let Some((axis, range)) = one_cut(tensor.dims(), slices) {
-        // One launch writes what stays and what is new.
+        // One launch writes the kept and the new elements.
         let rest = tensor.dims()[axis] - range.end;
         let ahead = narrow(tensor.clone(), axis, 0, range.start)?;
         let behind = narrow(tensor, axis, range.end, rest)?;
@@ -35,8 +35,8 @@ pub(crate) fn slice_assign(
     Ok(out)
 }
 
-/// The only axis that the ranges don't take whole, and the part of it that they take. `None` if a
-/// step is not 1.
+/// The only axis that the slices cut, and its range. `None` if they cut several axes or have a step
+/// other than 1.
 fn one_cut(dims: &[usize], slices: &[Slice]) -> Option<(usize, std::ops::Range<usize>)> {
     let mut cut = None;
     for (axis, (slice, &dim)) in slices.iter().zip(dims).enumerate() {

@@ -6,7 +6,7 @@ use super::copy::packed;
 use super::reduce::Lines;
 use crate::tensor::{RocmTensor, check_gradient};
 
-/// The gradient by the input, from the output and its gradient.
+/// The gradient with respect to the input, from the output and the output's gradient.
 fn backward(
     op: &'static str,
     names: [Template; 2],
@@ -26,7 +26,7 @@ fn backward(
     Ok(out)
 }
 
-/// `row` and `column` kernels along the axis.
+/// Launches the row or the column kernel of `names` along the axis.
 fn along(op: &'static str, names: [Template; 2], tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
     let lines = Lines::new(op, tensor, axis)?;
@@ -42,7 +42,7 @@ fn along(op: &'static str, names: [Template; 2], tensor: RocmTensor, axis: usize
 /// `exp(x - max) / sum(exp(x - max))` along an axis.
 ///
 /// # Errors
-/// `Invalid` for an axis that `x` has not; the device's own.
+/// `Invalid` for an axis beyond the rank of `x`; an error of the device.
 pub fn softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
     along("softmax", [Template::softmax_rows, Template::softmax_columns], x, axis)
 }
@@ -50,7 +50,8 @@ pub fn softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
 /// The gradient of [`softmax`], from its output `y`: `y (grad - sum(grad y))`.
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices differ, or for an axis that there is not; the device's own.
+/// `Invalid` if shapes, dtypes or devices differ, or for an axis that there is not; an error of the
+/// device.
 pub fn softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
     let names = [Template::softmax_rows_backward, Template::softmax_columns_backward];
     backward("softmax_backward", names, y, grad, axis)
@@ -64,7 +65,7 @@ pub(crate) fn softmin(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor
 /// `x - max - log(sum(exp(x - max)))` along an axis.
 ///
 /// # Errors
-/// `Invalid` for an axis that `x` has not; the device's own.
+/// `Invalid` for an axis beyond the rank of `x`; an error of the device.
 pub fn log_softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
     along("log_softmax", [Template::log_softmax_rows, Template::log_softmax_columns], x, axis)
 }
@@ -72,7 +73,8 @@ pub fn log_softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> 
 /// The gradient of [`log_softmax`], from its output `y`: `grad - exp(y) sum(grad)`.
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices differ, or for an axis that there is not; the device's own.
+/// `Invalid` if shapes, dtypes or devices differ, or for an axis that there is not; an error of the
+/// device.
 pub fn log_softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
     let names = [Template::log_softmax_rows_backward, Template::log_softmax_columns_backward];
     backward("log_softmax_backward", names, y, grad, axis)

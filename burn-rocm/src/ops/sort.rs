@@ -1,4 +1,5 @@
-//! Sorts along an axis: stable, floats in IEEE's total order as Burn has it (a NaN without a sign comes last).
+//! Stable sorts along an axis. Floats are in IEEE 754's total order, as in Burn: a positive NaN
+//! comes last.
 
 use burn_std::DType;
 use hip::Template;
@@ -13,13 +14,14 @@ use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, check_axis};
 
-/// `TILE` of `sort.hip`: what a block sorts in its shared memory.
+/// `TILE` of `sort.hip`: the elements that a block sorts in shared memory.
 const TILE: usize = 1024;
 
-/// What one thread of the CPU sorts before merging: its pairs and as many spare ones stay in a core's cache.
+/// The elements that one CPU thread sorts before merging. Its pairs, and scratch space for as many,
+/// fit a core's cache.
 const SERIAL_TILE: usize = 16384;
 
-/// The least that one thread merges, in `sort.hip`.
+/// The fewest elements that one thread of `sort.hip` merges.
 const SHARE: usize = 16;
 
 /// `SIGNED`, `FLOAT` and `DESCENDING` of `sort.hip`.
@@ -38,8 +40,8 @@ fn flags(op: &'static str, dtype: DType, descending: bool) -> hip::Result<u32> {
     Ok(order | if descending { DESCENDING } else { 0 })
 }
 
-/// The type of an integer tensor's sort indices, as Burn's own sorts have it: the tensor's; i32 where that may not hold
-/// every place.
+/// The type of an integer tensor's sort indices, as in Burn's own sorts: the tensor's own type, or
+/// i32 if that type is too small for every index.
 pub(crate) fn index_dtype(tensor: &RocmTensor) -> DType {
     match tensor.dtype_of() {
         wide @ (DType::I64 | DType::I32 | DType::U64 | DType::U32) => wide,
@@ -47,7 +49,7 @@ pub(crate) fn index_dtype(tensor: &RocmTensor) -> DType {
     }
 }
 
-/// The sorted elements and, as i32, each one's place along the axis before.
+/// The sorted elements and, as i32, each element's index along the axis before the sort.
 fn sorted(
     op: &'static str,
     tensor: RocmTensor,
@@ -56,7 +58,7 @@ fn sorted(
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     check_axis(op, &tensor, axis)?;
     let flags = Arg::U32(flags(op, tensor.dtype_of(), descending)?);
-    // The axis goes last, so that a block reads a row of neighbours.
+    // The axis becomes the last one, so that a block reads contiguous rows.
     let last = tensor.dims().len() - 1;
     let order: Vec<usize> = (0..=last).filter(|&a| a != axis).chain([axis]).collect();
     let back = inverse(&order);
@@ -80,7 +82,7 @@ fn sorted(
         } else {
             let serial = device.block_threads() == 1;
             let tile = if serial { SERIAL_TILE } else { TILE };
-            // A pair is of two words for keys of eight bytes, of one otherwise.
+            // A pair takes two words for keys of eight bytes, otherwise one word.
             let words = if ty.size() == 8 { 2 } else { 1 };
             let pairs = || RocmTensor::empty(device, [x.len(), words], DType::U64);
             let (mut from, mut to) = (pairs()?, pairs()?);
@@ -103,7 +105,7 @@ fn sorted(
     Ok((permute(out, &back)?, permute(index, &back)?))
 }
 
-/// The elements sorted along an axis.
+/// Sorts the elements along an axis.
 pub(crate) fn sort(
     op: &'static str,
     tensor: RocmTensor,
@@ -113,7 +115,7 @@ pub(crate) fn sort(
     Ok(sorted(op, tensor, axis, descending)?.0)
 }
 
-/// The sorted elements and where each was.
+/// The sorted elements, and the index that each had before.
 pub(crate) fn sort_with_indices(
     op: &'static str,
     tensor: RocmTensor,
@@ -125,7 +127,7 @@ pub(crate) fn sort_with_indices(
     Ok((out, cast(at, index)?))
 }
 
-/// Where each of the sorted elements was.
+/// The index that each of the sorted elements had before.
 pub(crate) fn argsort(
     op: &'static str,
     tensor: RocmTensor,
@@ -144,13 +146,13 @@ fn check_count(op: &'static str, tensor: &RocmTensor, axis: usize, k: usize) -> 
     }
 }
 
-/// The `k` greatest elements of an axis, the greatest first.
+/// The `k` largest elements along an axis, the largest first.
 pub(crate) fn topk(op: &'static str, tensor: RocmTensor, axis: usize, k: usize) -> hip::Result<RocmTensor> {
     check_count(op, &tensor, axis, k)?;
     narrow(sort(op, tensor, axis, true)?, axis, 0, k)
 }
 
-/// Where the `k` greatest elements of an axis are, the greatest first.
+/// The indices of the `k` largest elements along an axis, the largest first.
 pub(crate) fn argtopk(
     op: &'static str,
     tensor: RocmTensor,

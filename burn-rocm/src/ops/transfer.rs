@@ -1,4 +1,4 @@
-//! Elements on their way between the host and devices, and from one device to another.
+//! Transfers between the host and devices, and from one device to another.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::invalid;
 use crate::staging;
 use crate::tensor::RocmTensor;
 
-/// The host's data on the device.
+/// Uploads the host's data as a tensor of `dtype`.
 pub(crate) fn upload(data: TensorData, dtype: DType, device: &RocmDevice) -> hip::Result<RocmTensor> {
     kernel_type(dtype)?;
     let (bytes, shape, _) = burn::parts(data);
@@ -34,7 +34,8 @@ pub(crate) fn upload(data: TensorData, dtype: DType, device: &RocmDevice) -> hip
     RocmTensor::new(buffer, shape, dtype)
 }
 
-/// The dtype of a bool tensor made of host data: bytes and words count as bools stored so.
+/// The dtype of a bool tensor made from host data: bytes and 32-bit words count as bools of that
+/// store.
 pub(crate) fn bool_dtype(dtype: DType) -> DType {
     match dtype {
         DType::U8 => DType::Bool(BoolStore::U8),
@@ -43,7 +44,8 @@ pub(crate) fn bool_dtype(dtype: DType) -> DType {
     }
 }
 
-/// Elements on the host. A vector of the element's own size gives the bytes its alignment.
+/// Elements on the host. The vector's element type has the size of the tensor's elements, so the
+/// bytes have its alignment.
 enum Elements {
     Bytes(Vec<u8>),
     Halves(Vec<u16>),
@@ -78,8 +80,8 @@ impl Elements {
             Self::Words(elements) => Bytes::from_elems(elements),
             Self::Doubles(elements) => Bytes::from_elems(elements),
         };
-        // One-byte bools are 0 or 1 under either name, and to the host a bool is Rust's: Burn's own
-        // suite compares what is read with such, also where its dispatch has asked for `U8`.
+        // One-byte bools are 0 or 1 in either store, and the host reads Rust's bools. Burn's own
+        // test suite compares with Rust's bools, also if its dispatch has asked for `U8`.
         let dtype = match tensor.dtype_of() {
             DType::Bool(BoolStore::U8) => DType::Bool(BoolStore::Native),
             dtype => dtype,
@@ -95,11 +97,11 @@ pub(crate) fn read(tensor: RocmTensor) -> hip::Result<TensorData> {
 }
 
 /// The tensor's elements on the host, and its fault if a kernel found an index out of range or a
-/// division by zero: for finding out which elements are concerned. Burn's reads only return the
-/// fault. Waits for the device.
+/// division by zero. Burn's reads return only the fault; with this function an app can find out
+/// which elements it concerns. Waits for the device.
 ///
 /// # Errors
-/// The device's own.
+/// An error of the device.
 ///
 /// ```
 /// use burn::tensor::{Int, Tensor};
@@ -122,7 +124,8 @@ pub fn read_with_fault(tensor: RocmTensor) -> hip::Result<(TensorData, Option<hi
     Ok((elements.of(&tensor), fault))
 }
 
-/// Several tensors' elements on the host, with one wait for each device that holds some.
+/// The elements of several tensors on the host, with one wait for each device that holds any of
+/// them.
 pub(crate) fn read_all(tensors: Vec<RocmTensor>) -> hip::Result<Vec<TensorData>> {
     let tensors = tensors.into_iter().map(contiguous).collect::<hip::Result<Vec<_>>>()?;
     let mut elements: Vec<Elements> = tensors.iter().map(Elements::new).collect();
@@ -141,7 +144,8 @@ pub(crate) fn read_all(tensors: Vec<RocmTensor>) -> hip::Result<Vec<TensorData>>
     Ok(elements.into_iter().zip(&tensors).map(|(elements, tensor)| elements.of(tensor)).collect())
 }
 
-/// The tensor on `device`: itself, or a copy that the two devices order between themselves.
+/// The tensor itself if it is on `device`, else a copy there. Events order the copy between the two
+/// devices.
 pub(crate) fn to_device(tensor: RocmTensor, device: &RocmDevice) -> hip::Result<RocmTensor> {
     if tensor.device() == *device {
         return Ok(tensor);

@@ -8,7 +8,7 @@ use super::launch::{Operand, Output, Walk, element_wise, flat};
 use crate::arg::{Arg, compute, saturated};
 use crate::tensor::RocmTensor;
 
-/// The functor's result of each element.
+/// Applies the functor to each element.
 pub(crate) fn unary(op: &'static str, functor: Functor, tensor: RocmTensor) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
     if tensor.layout().dense_order().is_none() {
@@ -29,7 +29,7 @@ pub(crate) fn unary(op: &'static str, functor: Functor, tensor: RocmTensor) -> h
     })
 }
 
-/// The functor's result of each element and two scalars.
+/// Applies the functor to each element and two scalars.
 pub(crate) fn unary2(
     op: &'static str,
     functor: Functor,
@@ -68,9 +68,10 @@ fn map2(
     })
 }
 
-/// Limits each element to the bounds; an absent bound is the type's own end. NaN elements stay and
-/// a NaN bound is ignored, as Burn defines clamp (by masks of what is lower or greater than a
-/// bound). If the bounds are in the wrong order, the upper one counts.
+/// Limits each element to the bounds; without a bound, the type's own limit counts. NaN elements
+/// stay NaN, and a NaN bound is ignored. So does Burn's definition of clamp, which masks the
+/// elements below and above the bounds. If the lower bound exceeds the upper one, the upper one
+/// counts.
 pub(crate) fn clamp(
     op: &'static str,
     tensor: RocmTensor,
@@ -85,7 +86,8 @@ pub(crate) fn clamp(
     map2(op, Functor::Clamp, tensor, ty, scalars)
 }
 
-/// `x` to an integer power, by products where that is fewer roundings than a power function; one kernel each.
+/// `x` to an integer power. Small exponents are computed by products, with fewer roundings than a
+/// power function. Each product is one kernel.
 pub(crate) fn powi_scalar(op: &'static str, tensor: RocmTensor, exponent: Scalar) -> hip::Result<RocmTensor> {
     use super::binary::{binary, scalar};
     let float = tensor.kernel_type()?.is_float();

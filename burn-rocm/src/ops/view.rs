@@ -6,7 +6,7 @@ use burn_std::Slice;
 use super::copy::{contiguous, copy};
 use crate::tensor::{RocmTensor, check_axis};
 
-/// The same elements in row-major order under another shape.
+/// The elements in row-major order under another shape.
 pub(crate) fn reshape(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
     match tensor.layout().reshape("reshape", shape)? {
         Some(layout) => Ok(tensor.view(layout)),
@@ -14,13 +14,13 @@ pub(crate) fn reshape(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTe
     }
 }
 
-/// Two axes exchanged.
+/// Swaps two axes.
 pub(crate) fn swap_dims(tensor: RocmTensor, a: usize, b: usize) -> hip::Result<RocmTensor> {
     let layout = tensor.layout().swap_dims("swap_dims", a, b)?;
     Ok(tensor.view(layout))
 }
 
-/// The last two axes exchanged; fewer than two stay as they are.
+/// Swaps the last two axes. A tensor with fewer than two axes stays as it is.
 pub(crate) fn transpose(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     match tensor.layout().rank() {
         rank @ 2.. => swap_dims(tensor, rank - 2, rank - 1),
@@ -28,31 +28,31 @@ pub(crate) fn transpose(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     }
 }
 
-/// The axes in the order given.
+/// Permutes the axes.
 pub(crate) fn permute(tensor: RocmTensor, axes: &[usize]) -> hip::Result<RocmTensor> {
     let layout = tensor.layout().permute("permute", axes)?;
     Ok(tensor.view(layout))
 }
 
-/// The axes given, backwards.
+/// Reverses the given axes.
 pub(crate) fn flip(tensor: RocmTensor, axes: &[usize]) -> hip::Result<RocmTensor> {
     let layout = tensor.layout().flip("flip", axes)?;
     Ok(tensor.view(layout))
 }
 
-/// Sizes of 1 and missing leading axes repeated.
+/// Repeats axes of size 1 and missing leading axes to `shape`.
 pub(crate) fn expand(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
     let layout = tensor.layout().expand("expand", shape)?;
     Ok(tensor.view(layout))
 }
 
-/// A range of every axis.
+/// Cuts a range out of each axis.
 pub(crate) fn slice(tensor: RocmTensor, slices: &[Slice]) -> hip::Result<RocmTensor> {
     let layout = tensor.layout().slice("slice", slices)?;
     Ok(tensor.view(layout))
 }
 
-/// One range of one axis.
+/// Cuts a range out of one axis.
 pub(crate) fn narrow(tensor: RocmTensor, axis: usize, start: usize, len: usize) -> hip::Result<RocmTensor> {
     let layout = tensor.layout().narrow("slice", axis, start, len)?;
     Ok(tensor.view(layout))
@@ -64,7 +64,7 @@ pub(crate) fn unfold(tensor: RocmTensor, axis: usize, size: usize, step: usize) 
     Ok(tensor.view(layout))
 }
 
-/// The tensor `times` over along an axis.
+/// Repeats the tensor `times` times along an axis.
 pub(crate) fn repeat_dim(tensor: RocmTensor, axis: usize, times: usize) -> hip::Result<RocmTensor> {
     check_axis("repeat_dim", &tensor, axis)?;
     let mut target = tensor.dims().to_vec();
@@ -72,7 +72,8 @@ pub(crate) fn repeat_dim(tensor: RocmTensor, axis: usize, times: usize) -> hip::
         target[axis] = times;
         return expand(tensor, &target);
     }
-    // [.., d, ..] as [.., 1, d, ..], the new axis repeated, and the two merged again by one copy.
+    // Views [.., d, ..] as [.., 1, d, ..], repeats the new axis, and merges the two axes by one
+    // copy.
     let mut apart = target.clone();
     apart.insert(axis, 1);
     let tensor = reshape(tensor, &apart)?;
@@ -82,7 +83,7 @@ pub(crate) fn repeat_dim(tensor: RocmTensor, axis: usize, times: usize) -> hip::
     reshape(repeated, &target)
 }
 
-/// The tensor under a shape with ones in front, as far as `rank`.
+/// Adds leading axes of size 1 up to `rank` axes.
 pub(crate) fn unsqueeze_to(tensor: RocmTensor, rank: usize) -> hip::Result<RocmTensor> {
     let missing = rank.saturating_sub(tensor.layout().rank());
     let dims: Vec<usize> = core::iter::repeat_n(1, missing).chain(tensor.dims().iter().copied()).collect();

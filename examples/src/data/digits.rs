@@ -1,5 +1,6 @@
-//! Drawn digits: a data set that needs no download. Each image is a digit in one of its usual forms,
-//! drawn with a random pen, posture and place, over clutter and noise. The same images on every machine.
+//! Drawn digits: a data set that needs no download. Each image is a digit in one of its usual
+//! forms, drawn with a random pen, posture and position, over clutter and noise. The images are the
+//! same on every machine.
 
 use super::raster::{Canvas, Point};
 use super::{CLASSES, Data, PIXELS, SIDE, Split};
@@ -222,7 +223,7 @@ impl Default for Variation {
     }
 }
 
-/// Draws the data set. `seed` 0 is the one that every run of the examples uses.
+/// Draws the data set. The examples use `seed` 0.
 pub fn generate(seed: u64, train: usize, test: usize) -> Data {
     Data::new("drawn digits", split(seed, 1, train), split(seed, 2, test))
 }
@@ -232,14 +233,14 @@ fn split(seed: u64, stream: u64, count: usize) -> Split {
     let mut rng = Rng::new(seed, stream);
     let mut split = Split::with_capacity(count);
     for index in 0..count {
-        // Every class equally often; the order does not matter, as training shuffles.
+        // Every class is equally frequent. The order does not matter, because training shuffles.
         let digit = index % CLASSES;
         split.push(&draw(digit, &variation, &mut rng), digit as u8);
     }
     split
 }
 
-/// Where the points of a glyph go on the canvas.
+/// The transformation of a glyph's points to the canvas.
 struct Posture {
     matrix: [[f32; 2]; 2],
     centre: Point,
@@ -303,7 +304,7 @@ fn draw(digit: usize, variation: &Variation, rng: &mut Rng) -> [u8; PIXELS] {
 
 /// A uniform Catmull-Rom spline through `points` (Catmull and Rom, 1974), as a polyline.
 fn spline(points: &[Point]) -> Vec<Point> {
-    /// Pieces between two points: pieces of a pixel or so at this canvas' size.
+    /// Pieces between two points. A piece is about a pixel long on this canvas.
     const PIECES: usize = 6;
     let at = |index: isize| points[index.clamp(0, points.len() as isize - 1) as usize];
     let mut line = Vec::with_capacity(points.len() * PIECES);
@@ -345,7 +346,8 @@ mod tests {
         assert!((0..CLASSES).all(|digit| usize::from(first.train.label(digit)) == digit));
     }
 
-    /// Softmax regression by stochastic gradient descent; returns the best test accuracy of any epoch.
+    /// Softmax regression by stochastic gradient descent; returns the best test accuracy of any
+    /// epoch.
     fn linear_classifier(data: &Data, epochs: usize, rate: f32) -> f32 {
         const BATCH: usize = 32;
         let mut weights = vec![0.0f32; (PIXELS + 1) * CLASSES];

@@ -7,7 +7,7 @@ use crate::error::Error;
 ///
 /// # Errors
 ///
-/// [`Error::Data`] with the reason, when it is neither cached nor to be had.
+/// [`Error::Data`] with the reason, if MNIST is not cached and can't be downloaded.
 pub fn load() -> Result<Data, Error> {
     imp::load().map_err(|reason| Error::Data { name: "MNIST", reason })
 }
@@ -29,23 +29,24 @@ mod imp {
 
     use crate::data::{Data, PIXELS, Split};
 
-    /// Plain HTTP: each file's hash shows that the data is right, and TLS takes longer to build than
-    /// the rest of the download.
+    /// Plain HTTP is enough, because each file's hash is checked. A TLS library takes longer to
+    /// build than the rest of the downloader.
     const SERVER: &str = "http://storage.googleapis.com/cvdf-datasets/mnist";
-    /// Time for the name look-up and for the connection, each.
+    /// The time limit of the name look-up, and that of the connection.
     const PATIENCE: Duration = Duration::from_secs(4);
-    /// Time for one file.
+    /// The time limit of one file.
     const TRANSFER: Duration = Duration::from_secs(180);
-    /// The most bytes that a file may have, packed and unpacked. MNIST's largest has 9.9 and 47.0 MB.
+    /// The most bytes of a file, compressed and uncompressed. MNIST's largest file has 9.9 and 47.0
+    /// MB.
     const PACKED_LIMIT: u64 = 16 << 20;
     const LIMIT: u64 = 64 << 20;
 
-    /// A file in IDX format: two zeros, the type of the elements, the number of dims, four bytes a dim, then one
-    /// byte an element.
+    /// A file in IDX format: two zero bytes, the elements' type, the number of dims, four bytes for
+    /// each dim, then one byte for each element.
     struct File {
         /// Its path in the cache. Burn's own loader uses the same.
         path: &'static str,
-        /// Of the unpacked file, wherever it comes from.
+        /// The SHA-256 of the uncompressed file, cached or downloaded.
         sha256: &'static str,
     }
 
@@ -101,7 +102,8 @@ mod imp {
                 .download(&url)
                 .and_then(|bytes| self.checked(bytes))
                 .map_err(|reason| format!("{cached}; {url}: {reason}"))?;
-            // Renamed when it is whole: an interrupted run leaves no half of a file.
+            // The file is renamed when it is complete, so an interrupted run leaves no partial
+            // file.
             let part = path.with_extension(format!("part-{}", std::process::id()));
             let kept = fs::create_dir_all(path.parent().unwrap_or(folder))
                 .and_then(|()| fs::write(&part, &bytes))
@@ -113,7 +115,7 @@ mod imp {
             Ok(elements(bytes))
         }
 
-        /// The whole file from the server, unpacked.
+        /// Downloads the file and uncompresses it.
         fn download(&self, url: &str) -> Result<Vec<u8>, String> {
             fn text(error: impl Display) -> String {
                 error.to_string()
@@ -123,7 +125,7 @@ mod imp {
                 .timeout_connect(Some(PATIENCE))
                 .timeout_recv_response(Some(PATIENCE))
                 .timeout_global(Some(TRANSFER));
-            // A proxy reaches other servers than this machine's own.
+            // A proxy can't reach a server on this machine.
             let config = if url.starts_with("http://127.0.0.1") { config.proxy(None) } else { config };
             let mut answer = Agent::new_with_config(config.build()).get(url).call().map_err(text)?;
             let packed = answer.body_mut().with_config().limit(PACKED_LIMIT).read_to_vec().map_err(text)?;
@@ -142,7 +144,7 @@ mod imp {
         }
     }
 
-    /// What follows the header of a file that was checked.
+    /// The elements after the header of a checked file.
     fn elements(mut file: Vec<u8>) -> Vec<u8> {
         file.split_off(4 + 4 * usize::from(file[3]))
     }
@@ -179,7 +181,7 @@ mod imp {
             let folder = std::env::temp_dir().join(format!("burn-rocm-mnist-{}", std::process::id()));
             assert_eq!(LABELS.load(&folder, &server()), Ok(vec![7, 2]));
             assert_eq!(LABELS.load(&folder, "http://127.0.0.1:1"), Ok(vec![7, 2]), "from the cache");
-            // Another label: no bytes less, and the header is right.
+            // A changed label: length and header are right, but the hash is not.
             let path = folder.join(LABELS.path);
             let whole = fs::read(&path).expect("the cached file");
             let altered = [&whole[..9], &[3]].concat();

@@ -13,7 +13,7 @@ pub const PIXELS: usize = SIDE * SIDE;
 /// Number of classes: the digits 0 to 9.
 pub const CLASSES: usize = 10;
 
-/// Labelled images, one byte a pixel, one image after the other.
+/// Labelled images with one byte for each pixel, one image after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Split {
     pixels: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// Room for `count` images.
+    /// An empty split with room for `count` images.
     pub fn with_capacity(count: usize) -> Self {
         Self { pixels: Vec::with_capacity(count * PIXELS), labels: Vec::with_capacity(count) }
     }
@@ -42,7 +42,7 @@ impl Split {
         self.labels.is_empty()
     }
 
-    /// The pixels of image `index`, row by row, 0 is background.
+    /// The pixels of image `index`, row by row. 0 is background.
     pub fn image(&self, index: usize) -> &[u8] {
         &self.pixels[index * PIXELS..(index + 1) * PIXELS]
     }
@@ -71,7 +71,7 @@ impl Split {
 /// A training split, and a held-out test split that training never sees.
 #[derive(Debug, Clone)]
 pub struct Data {
-    /// What it is, for the user: "MNIST" or "drawn digits".
+    /// The name shown to the user: "MNIST" or "drawn digits".
     pub name: &'static str,
     /// Images to train on.
     pub train: Split,
@@ -82,13 +82,14 @@ pub struct Data {
 }
 
 impl Data {
-    /// Joins two splits; pixels will be normalised by the mean and deviation of the training split.
+    /// Joins two splits. Batches are normalised by mean and deviation of the training split.
     pub fn new(name: &'static str, train: Split, test: Split) -> Self {
         let (mean, deviation) = train.statistics();
         Self { name, train, test, mean, deviation: deviation.max(1e-6) }
     }
 
-    /// Gathers the images at `indices` of `split` (one of this data's two) into normalised floats and labels.
+    /// The images at `indices` of `split` (one of this data's two) as normalised floats, and their
+    /// labels.
     pub fn batch(&self, split: &Split, indices: &[usize]) -> (Vec<f32>, Vec<i32>) {
         let scale = 1.0 / (255.0 * self.deviation);
         let shift = -self.mean / self.deviation;

@@ -1,4 +1,4 @@
-//! A small rasteriser: antialiased strokes of round caps on a grey-level canvas.
+//! A small rasteriser: antialiased strokes with round caps on a grey-level canvas.
 
 use super::{PIXELS, SIDE};
 
@@ -23,13 +23,13 @@ impl Canvas {
         &self.pixels
     }
 
-    /// The pixels, row by row, to change.
+    /// The pixels, row by row, mutable.
     pub fn pixels_mut(&mut self) -> &mut [f32; PIXELS] {
         &mut self.pixels
     }
 
-    /// Draws the segments between consecutive `points`, `width` pixels wide, `ink` dark. Where ink is
-    /// already, the darker one stays, so joints and crossings do not show.
+    /// Draws the segments between consecutive `points`, `width` pixels wide, with darkness `ink`.
+    /// Where strokes overlap, the darker value stays, so joints and crossings do not show.
     pub fn polyline(&mut self, points: &[Point], width: f32, ink: f32) {
         for pair in points.windows(2) {
             self.segment(pair[0], pair[1], width, ink);
@@ -58,7 +58,7 @@ impl Canvas {
         }
     }
 
-    /// The canvas as bytes, 0 is background, values outside 0..=1 clipped.
+    /// The canvas as bytes. 0 is background, and values outside 0..=1 are clipped.
     pub fn to_bytes(&self) -> [u8; PIXELS] {
         self.pixels.map(|value| (value.clamp(0.0, 1.0) * 255.0).round() as u8)
     }

@@ -1,4 +1,5 @@
-//! The structs that compiled kernels and the device share: `device/hip_cpu.h` and `device/hip_cpu_table.h`.
+//! The structs that the device shares with compiled kernels, as in `device/hip_cpu.h` and
+//! `device/hip_cpu_table.h`.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -16,7 +17,7 @@ impl Dim3 {
         u64::from(self.x) * u64::from(self.y) * u64::from(self.z)
     }
 
-    /// The position that stands at `index` counting x first.
+    /// The position with this index, counted x first.
     #[cfg(lockstep)]
     pub(crate) fn at(self, index: u64) -> Self {
         let (x, y) = (u64::from(self.x), u64::from(self.y));
@@ -55,12 +56,12 @@ pub(crate) struct LaunchRecord {
     pub(crate) scratch: Option<unsafe extern "C" fn(bytes: u64) -> *mut c_void>,
 }
 
-// SAFETY: native launches share it read-only; each part of a launch sets what its `dynamic_shared`
-// points to. Only lockstep uses `arguments`.
+// SAFETY: native launches share the record read-only, and each part of a launch sets its own
+// `dynamic_shared`. Only lockstep uses `arguments`.
 unsafe impl Sync for LaunchRecord {}
 
 impl LaunchRecord {
-    /// The launch of some of its blocks.
+    /// The launch of `count` of its blocks, from block `first` on.
     pub(crate) fn part(&self, first: u64, count: u64) -> Self {
         Self { first, count, ..*self }
     }
@@ -85,7 +86,7 @@ pub(crate) struct Table {
     pub(crate) count: u64,
 }
 
-/// A kernel that can be launched. Plain data; whoever holds it keeps its code loaded.
+/// A kernel that can be launched. It is plain data: its owner must keep its code loaded.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel {
     pub(crate) name: &'static str,
@@ -95,8 +96,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The arguments in the layout of AMD's hardware: one after the other, each at its type's
-    /// alignment (LLVM's "User Guide for AMDGPU Backend", "Kernarg Segment").
+    /// The arguments in AMD's layout: one after the other, each at its type's alignment (LLVM's
+    /// "User Guide for AMDGPU Backend", "Kernarg Segment").
     ///
     /// # Safety
     /// `arguments` has a pointer to each of the kernel's arguments.
@@ -106,13 +107,13 @@ impl Kernel {
             .layout
             .iter()
             .fold(0, |end: usize, [size, align]| end.next_multiple_of(*align as usize) + *size as usize);
-        // Some room behind them: a struct may have more members than this kernel has parameters,
-        // which the kernel does not look at.
+        // The kernel may read the segment as a struct with more members than it has parameters,
+        // without using them. So some room follows the arguments.
         let mut segment = vec![u128::MAX; end.div_ceil(size_of::<u128>()) + 4];
         let mut at: usize = 0;
         for (index, [size, align]) in self.layout.iter().enumerate() {
             at = at.next_multiple_of(*align as usize);
-            // SAFETY: the segment has room for all of them; the caller vouches for the argument.
+            // SAFETY: the segment has room for all arguments; the caller vouches for each.
             unsafe {
                 let to = segment.as_mut_ptr().cast::<u8>().add(at);
                 to.copy_from_nonoverlapping((*arguments.add(index)).cast(), *size as usize);
@@ -127,12 +128,12 @@ impl Table {
     /// The table's kernels.
     ///
     /// # Safety
-    /// The table is what `hip_cpu_table.h` generates, and stays loaded for as long as the result is used, whatever
-    /// the lifetimes of its parts say.
+    /// `hip_cpu_table.h` generated the table, and the table stays loaded while the result is used,
+    /// although the result's lifetimes are static.
     pub(crate) unsafe fn kernels(&self) -> Vec<Kernel> {
         (0..self.count as usize)
             .filter_map(|i| {
-                // SAFETY: the table has `count` entries, by the caller's word.
+                // SAFETY: the caller vouches for `count` entries.
                 let entry = unsafe { &*self.entries.add(i) };
                 // SAFETY: a NUL-terminated literal of the translation unit.
                 let name = unsafe { std::ffi::CStr::from_ptr(entry.name) };
@@ -145,12 +146,12 @@ impl Table {
     }
 }
 
-/// What a launch needs besides the kernel.
+/// The size of a launch.
 pub(crate) struct LaunchShape {
     pub(crate) grid: Dim3,
     pub(crate) block: Dim3,
     pub(crate) shared_bytes: u32,
 }
 
-/// Shared memory of a block, in bytes: AMD's.
+/// Shared memory of a block, in bytes, as on AMD's GPUs.
 pub(crate) const SHARED_BYTES: u32 = 65536;

@@ -1,13 +1,14 @@
-//! What the device is called, and what code is compiled for.
+//! The device's architecture name, and the architecture that code is compiled for.
 
 use crate::settings::settings;
 
-/// The architecture's name, as the device says it.
+/// The architecture name that the device reports.
 pub(crate) fn arch_name() -> String {
     settings().ok().and_then(|settings| settings.arch.clone()).unwrap_or_else(target)
 }
 
-/// What code is compiled for. `BURN_ROCM_CPU_ARCH` does not hide the instruction set here.
+/// The architecture that code is compiled for. Unlike [`arch_name`], it ignores
+/// `BURN_ROCM_CPU_ARCH`.
 pub(crate) fn target() -> String {
     match settings().map(|settings| settings.wave) {
         Ok(Some(wave)) => format!("cpu-lockstep-wave{wave}"),

@@ -1,19 +1,22 @@
-//! Code objects: what hipRTC gives and `hipModuleLoadData` takes. Self-describing, so that one that was written to disk
-//! by another process, another version or another CPU is known for what it is, and a damaged one is refused.
+//! Code objects, which hipRTC gives and `hipModuleLoadData` takes. They describe themselves, so
+//! that the device recognises one from another process, version or CPU, and refuses a damaged one.
 //!
-//! `MAGIC`, the payload's length and its hash, the hash of all that; then the payload: the length of a text, the text,
-//! and a shared object where the kernels are not built in. The text's lines: what compiled it and for what, the kind
-//! and, for built-in kernels, the family, its source's hash and the names.
+//! The header is `MAGIC`, the payload's length and hash, and a hash of these. The payload is the
+//! length of a text, the text, and for programs that are not built in a shared object. The text's
+//! lines are the compiler, the target, the kind and, for built-in kernels, the family, its source's
+//! hash and the names.
 
 use crate::arch::target;
 use std::ffi::c_void;
 
-const MAGIC: &[u8; 8] = b"HIPCPU\x01\n";
+use xxhash_rust::xxh3::xxh3_64 as hash;
+
+const MAGIC: &[u8; 8] = b"HIPCPU\x02\n";
 const HEADER: usize = 32;
-/// Far above any shared object of kernels: a length past it is damage.
+/// Far above the size of any code object. A greater length means damage.
 const LARGEST: u64 = 1 << 30;
 
-/// What a code object holds.
+/// The contents of a code object.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     /// Kernels of a built-in family, by name expression.
@@ -25,17 +28,10 @@ pub(crate) enum Code {
 /// Why a code object was refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// It is none, or is damaged.
+    /// It is not a code object, or is damaged.
     Damaged,
-    /// It is whole, but for another version or architecture.
+    /// It is intact, but for another version or architecture.
     Foreign,
-}
-
-/// FNV-1a.
-pub(crate) fn hash(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn source_hash(family: &str) -> Option<u64> {
@@ -76,10 +72,11 @@ impl Code {
         bytes
     }
 
-    /// Reads a code object whose length nobody gives.
+    /// Reads a code object, whose length the API does not pass.
     ///
     /// # Safety
-    /// `image` points to a code object, whole or with wrong bytes, or to at least 32 readable bytes of something else.
+    /// `image` points to a code object, intact or with wrong bytes, or to at least 32 readable
+    /// bytes of something else.
     pub(crate) unsafe fn read(image: *const c_void) -> Result<Self, Refused> {
         let image = image.cast::<u8>();
         // SAFETY: the caller's.
@@ -89,7 +86,7 @@ impl Code {
         if &header[..8] != MAGIC || hash(&header[..24]) != word(24) || word(8) > LARGEST {
             return Err(Refused::Damaged);
         }
-        // SAFETY: the header is whole, so its length is the one that was written with it.
+        // SAFETY: the header's hash is right, so its length is the one that was written.
         let payload = unsafe { std::slice::from_raw_parts(image.add(HEADER), word(8) as usize) };
         if hash(payload) != word(16) {
             return Err(Refused::Damaged);
@@ -144,7 +141,7 @@ mod tests {
         assert_eq!(read(&[0x7f; 64]), Err(Refused::Damaged));
     }
 
-    /// A process reads the variable once: the case is a process of its own.
+    /// The test runs in its own process, because a process reads the variable once.
     #[test]
     fn a_device_that_goes_by_another_name_takes_no_other_instruction_sets_code() {
         const ARCH: &str = "BURN_ROCM_CPU_ARCH";

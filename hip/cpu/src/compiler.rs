@@ -1,4 +1,4 @@
-//! The host's C++ compiler at run time: for sources that were not built ahead.
+//! The host's C++ compiler at run time, for programs that are not built in.
 
 use crate::{
     flags::{COMMON, LOCKSTEP, isas},
@@ -16,7 +16,7 @@ use std::{
 const DEVICE_HEADERS: &[(&str, &str)] = &[
     ("hip_cpu.h", include_str!("../device/hip_cpu.h")),
     ("hip_cpu_table.h", include_str!("../device/hip_cpu_table.h")),
-    // Built in, as in AMD's hipRTC.
+    // hipRTC has this header built in.
     ("hip/hip_runtime.h", ""),
 ];
 
@@ -29,7 +29,7 @@ pub(crate) struct Unit<'a> {
     pub(crate) names: &'a [String],
 }
 
-/// Compiles to a shared object; `Err` is the compiler's log.
+/// Compiles to a shared object and a log; `Err` is the compiler's log.
 pub(crate) fn compile(unit: &Unit<'_>) -> Result<(Vec<u8>, String), String> {
     let (std, options) = options(unit.options)?;
     let folder = Folder::new().map_err(|error| format!("no folder for temporary files: {error}"))?;
@@ -61,7 +61,7 @@ pub(crate) fn compile(unit: &Unit<'_>) -> Result<(Vec<u8>, String), String> {
             isas(env::consts::ARCH).iter().chain([&LOCKSTEP]).find(|known| known.name == isa().name);
         command.args(isa_flags.map_or(&[][..], |isa| isa.flags));
         command.arg("-iquote").arg(&folder.0).arg("-idirafter").arg(&folder.0).args(&options);
-        // Messages speak of the program, not of the folder.
+        // Run in the folder, so that messages do not show its path.
         command.current_dir(&folder.0).arg(&source).arg("-o").arg(&library).arg("-lm");
         match command.output() {
             Ok(output) => {
@@ -87,13 +87,13 @@ fn compilers() -> Vec<OsString> {
     set.into_iter().chain(["c++", "g++", "clang++"].map(OsString::from)).collect()
 }
 
-/// The path of the compiler for programs that were not built ahead; `None` if there is none.
+/// The path of the compiler for programs that are not built in; `None` if there is none.
 pub fn host_compiler() -> Option<PathBuf> {
     let folders: Vec<PathBuf> =
         env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default();
     let found = |name: OsString| {
         let path = Path::new(&name);
-        // A name without a folder is looked up in PATH, as the system does.
+        // A name without a folder is searched in PATH.
         let path = match path.components().count() {
             1 => folders.iter().map(|folder| folder.join(path)).find(|path| path.is_file())?,
             _ => path.to_owned(),
@@ -104,8 +104,8 @@ pub fn host_compiler() -> Option<PathBuf> {
     compilers().into_iter().find_map(found)
 }
 
-/// The language standard and the options that mean something to a host compiler. Those about a GPU's code are AMD's
-/// compiler's alone.
+/// The language standard, and the options that a host compiler understands. Options for GPU code
+/// are dropped.
 fn options(given: &[String]) -> Result<(String, Vec<&str>), String> {
     let mut std = "-std=c++17".to_owned();
     let mut kept = Vec::new();
@@ -142,8 +142,8 @@ fn options(given: &[String]) -> Result<(String, Vec<&str>), String> {
 impl Unit<'_> {
     fn text(&self) -> String {
         let code = without_comments(self.source);
-        // A program without a prelude of its own finds the C library's mathematics, as AMD's
-        // compiler has it built in.
+        // A program without `prelude.h` gets the C library's mathematics, which AMD's compiler has
+        // built in.
         let library = if code.contains("#include \"prelude.h\"") {
             ""
         } else {
@@ -183,7 +183,7 @@ fn without_comments(source: &str) -> String {
     text + rest
 }
 
-/// The kernels that are found by their plain names: `extern "C" __global__ void name(`.
+/// The kernels with plain names: `extern "C" __global__ void name(`.
 fn extern_kernels(code: &str) -> Vec<String> {
     code.split("extern \"C\"")
         .skip(1)
@@ -202,7 +202,7 @@ fn extern_kernels(code: &str) -> Vec<String> {
         .collect()
 }
 
-/// A folder that nobody else may read, gone when dropped.
+/// A temporary folder that no other user may read, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -234,7 +234,7 @@ pub(crate) fn load(library: &[u8]) -> Result<libloading::Library, String> {
     let folder = Folder::new().map_err(|error| error.to_string())?;
     let path = folder.0.join("program.so");
     fs::write(&path, library).map_err(|error| error.to_string())?;
-    // SAFETY: `compile` made it; it has no initialisers.
+    // SAFETY: `compile` made the library, which has no initialisers.
     unsafe { libloading::Library::new(&path) }.map_err(|error| error.to_string())
 }
 

@@ -1,17 +1,18 @@
-// Compiler flags, read by the build script and by the run-time compiler alike. Understood by g++
-// from 9 and clang++ from 10.
+// Compiler flags for the build script and the run-time compiler. g++ 9 and clang++ 10, and later
+// versions, accept them.
 
 /// An instruction set that the kernels are built for.
 #[derive(Clone, Copy)]
 pub(crate) struct IsaFlags {
     /// Its short name.
     pub(crate) name: &'static str,
-    /// What the compiler is told.
+    /// The compiler's flags.
     pub(crate) flags: &'static [&'static str],
 }
 
-/// For every instruction set. Results must not depend on the instruction set, hence no contraction into fused
-/// multiply-adds; nothing reads the floating-point exception flags, which keeps selects vectorisable.
+/// Flags for every instruction set. Results must not depend on the instruction set, so the compiler
+/// may not contract to fused multiply-adds. It may ignore floating-point exceptions, so that it can
+/// vectorise selects.
 pub(crate) const COMMON: &[&str] = &[
     "-fno-exceptions",
     "-fno-rtti",
@@ -22,16 +23,18 @@ pub(crate) const COMMON: &[&str] = &[
     "-fno-threadsafe-statics",
     "-fno-stack-protector",
     "-fno-asynchronous-unwind-tables",
-    // As -O3 vectorises; the rest of -O3 costs a quarter more time to build and gains nothing here.
+    // Vectorises as -O3 does. The rest of -O3 takes a quarter more build time and gains nothing
+    // here.
     "-O2",
     "-ftree-vectorize",
     "-fvect-cost-model=dynamic",
     "-Wno-unknown-pragmas",
 ];
 
-/// Blocks of coroutines. Calls of warp-level operations are told apart by their address, and the lanes at the
-/// lowest one go first: code may be neither duplicated nor moved (gcc's `-O1` already threads jumps). Stacks end in
-/// a page that a large frame must not step over.
+/// Flags for lockstep. The scheduler identifies calls of warp-level operations by their address,
+/// and lanes at the lowest address go first. So the compiler may neither duplicate nor move code,
+/// as gcc's `-O1` does by threading jumps. A guard page ends each stack, and a large frame must not
+/// step over it.
 pub(crate) const LOCKSTEP: IsaFlags = IsaFlags {
     name: "lockstep",
     flags: &[
@@ -48,14 +51,14 @@ pub(crate) const LOCKSTEP: IsaFlags = IsaFlags {
     ],
 };
 
-/// Where the lockstep mode has been tried. `corosensei` switches coroutines on more.
+/// The architectures on which lockstep was tested. `corosensei` supports more.
 #[allow(dead_code, reason = "the build script's")]
 pub(crate) const LOCKSTEP_ARCHITECTURES: &[&str] = &["x86_64", "aarch64"];
 
-/// The instruction sets of an architecture, the least first.
+/// The instruction sets of an architecture, oldest first.
 pub(crate) fn isas(arch: &str) -> &'static [IsaFlags] {
     const BASELINE: IsaFlags = IsaFlags { name: "baseline", flags: &[] };
-    // For CPUs from before 2013 and bare virtual machines: built at half the cost.
+    // For CPUs from before 2013 and minimal virtual machines. `-O1` halves the build time.
     const OLD: IsaFlags = IsaFlags { name: "baseline", flags: &["-O1"] };
     const V3: IsaFlags = IsaFlags {
         name: "v3",
@@ -74,7 +77,7 @@ pub(crate) fn isas(arch: &str) -> &'static [IsaFlags] {
     }
 }
 
-/// Whether the CPU that runs this has an instruction set.
+/// Whether this machine's CPU has an instruction set.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn cpu_has(isa: &str) -> bool {
     let v3 = || {

@@ -1,4 +1,5 @@
-//! hipRTC: built-in sources are served from the table of what was built ahead, any other goes to the host's compiler.
+//! hipRTC: built-in kernels come from this program's tables; the host's compiler compiles all
+//! others.
 
 use crate::{code_object::Code, compiler, kernels::built_in, runtime::Handles};
 use hip_provider::hiprtc::{Status, table};
@@ -26,7 +27,7 @@ struct Program {
 struct State {
     /// Name expressions and their lowered names, which are the same here.
     names: BTreeMap<CString, CString>,
-    /// `Some` once the program was compiled, with or without success.
+    /// `Some` after compilation, empty if it failed.
     code: Option<Vec<u8>>,
     log: CString,
 }
@@ -42,7 +43,7 @@ impl Program {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The built-in family that this is, if all its parts are as they were when it was built.
+    /// The built-in family with the same source and headers, if there is one.
     fn family(&self) -> Option<&'static hip_kernels::Family> {
         let headers_are_ours = self.headers.iter().all(|(name, text)| {
             hip_kernels::HEADERS.iter().any(|(known, known_text)| known == name && known_text == text)
@@ -82,7 +83,7 @@ impl Program {
     }
 }
 
-/// Programs of this process.
+/// Implements hipRTC's programs in this process.
 struct Programs;
 
 impl hip_provider::hiprtc::Programs for Programs {
@@ -136,7 +137,8 @@ impl hip_provider::hiprtc::Programs for Programs {
         let program = get(program)?;
         let state = program.state();
         require(state.code.is_some(), HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION)?;
-        // The text stays where it is until the program is destroyed: no name is added any more.
+        // The text does not move until the program is destroyed, because no name is added after
+        // compilation.
         let name = state.names.get(expression).ok_or(HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID)?;
         Ok(name.as_ptr())
     }

@@ -17,7 +17,7 @@ unsafe impl Sync for Isa {}
 
 include!(concat!(env!("OUT_DIR"), "/tables.rs"));
 
-/// The newest instruction set that was built, that the CPU has and that is not newer than `limit`.
+/// The newest instruction set up to `limit` that was built and that the CPU has.
 pub(crate) fn usable(limit: Option<&str>) -> Option<&'static Isa> {
     let known = isas(env::consts::ARCH);
     let limit = known.iter().position(|isa| Some(isa.name) == limit).unwrap_or(known.len());

@@ -1,4 +1,4 @@
-//! The kernels that were built ahead, for the instruction set that this CPU has.
+//! The built-in kernels, for the instruction set in use.
 
 use crate::{
     abi::Kernel,
@@ -7,8 +7,8 @@ use crate::{
 };
 use std::{collections::HashMap, sync::OnceLock};
 
-/// The instruction set in use. Settings name a problem where there is none, so nothing is launched
-/// from the set that then stands in.
+/// The instruction set in use. If none is usable, [`settings`] returns a problem, so that no kernel
+/// of the placeholder is launched.
 pub(crate) fn isa() -> &'static Isa {
     static CHOSEN: OnceLock<&'static Isa> = OnceLock::new();
     CHOSEN.get_or_init(|| {
@@ -22,7 +22,7 @@ pub(crate) fn isa() -> &'static Isa {
     })
 }
 
-/// A family's kernel by its name expression.
+/// A kernel by its family and name expression.
 pub(crate) fn built_in(family: &str, name: &str) -> Option<Kernel> {
     static KERNELS: OnceLock<HashMap<&'static str, HashMap<&'static str, Kernel>>> = OnceLock::new();
     let families = KERNELS.get_or_init(|| {

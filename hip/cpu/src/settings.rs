@@ -1,4 +1,4 @@
-//! What the environment asks of the CPU device, read once.
+//! The CPU device's settings, read from the environment once.
 
 use hip_provider::Problem;
 use std::{
@@ -17,29 +17,29 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     pub(crate) isa: Option<String>,
     pub(crate) poison: bool,
-    /// Lockstep mode and its wave size.
+    /// The wave size of lockstep mode; `None` in native mode.
     pub(crate) wave: Option<u32>,
     pub(crate) seed: u64,
-    /// The architecture that the device says it is.
+    /// The architecture name that the device reports.
     pub(crate) arch: Option<String>,
-    /// What is to fail, and which call of it where not every one.
+    /// The failures to simulate, each for every call or for the call with this number.
     pub(crate) fail: Vec<(Failure, Option<u64>)>,
 }
 
-/// What a test may want to see fail, as AMD's libraries do on a machine where something is wrong.
+/// A failure of AMD's libraries that a test can simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// `rocblas_create_handle`, as where there is no memory for its workspace.
+    /// `rocblas_create_handle`, as without memory for its workspace.
     RocblasHandle,
-    /// Every rocBLAS product, as where there are no kernels for the chip (and the process lives).
+    /// Every rocBLAS computation, as without kernels for the chip, except that the process goes on.
     RocblasProducts,
     /// `miopenCreateWithStream`.
     MiopenHandle,
-    /// Every computation of MIOpen, as where its kernels do not compile.
+    /// Every call with a MIOpen handle, as if its kernels did not compile.
     MiopenKernels,
-    /// `hipEventRecord`, as where the runtime has no memory for it.
+    /// `hipEventRecord`, as without memory for it.
     EventRecord,
-    /// `hipHostMalloc`, as where the host has no more memory to pin.
+    /// `hipHostMalloc`, as if the host could pin no more memory.
     HostMalloc,
 }
 
@@ -53,7 +53,7 @@ impl Failure {
         ("hipHostMalloc", Self::HostMalloc),
     ];
 
-    /// Whether `BURN_ROCM_CPU_FAIL` asks for it at this call.
+    /// Counts a call, and says whether `BURN_ROCM_CPU_FAIL` makes it fail.
     pub(crate) fn is_asked(self) -> bool {
         static CALLS: [AtomicU64; Failure::ALL.len()] = [const { AtomicU64::new(0) }; Failure::ALL.len()];
         let Some((_, which)) =
@@ -66,7 +66,7 @@ impl Failure {
     }
 }
 
-/// Whether the environment's settings can be honoured. With a problem here every HIP call fails with
+/// Checks the environment's settings. If one is invalid, every HIP call fails with
 /// `hipErrorNotInitialized`.
 pub fn check_settings() -> Result<(), Problem> {
     settings().map(|_| ()).map_err(Clone::clone)
@@ -78,7 +78,7 @@ pub(crate) fn settings() -> Result<&'static Settings, &'static Problem> {
 }
 
 /// A variable's text. Bytes that are not UTF-8 become the replacement character, so each setting
-/// refuses them like any other bad value.
+/// refuses them like any other invalid value.
 fn text(value: OsString) -> String {
     value.into_string().unwrap_or_else(|value| value.to_string_lossy().into_owned())
 }

@@ -1,5 +1,5 @@
-//! hipRTC over NVRTC: the same handles and the same numbers of statuses; options are translated, code objects are
-//! cubins.
+//! hipRTC over NVRTC. Handles and status numbers are the same, options are translated, and code
+//! objects are cubins.
 
 use cudarc::nvrtc::sys as nvrtc;
 use hip_provider::hiprtc::{Programs, Status, table};
@@ -14,7 +14,7 @@ pub fn hiprtc_table() -> Hiprtc {
     table::<Nvrtc>()
 }
 
-/// Read ahead of every program.
+/// The header that NVRTC includes before every program.
 const HEADER: &CStr =
     match CStr::from_bytes_with_nul(concat!(include_str!("../device/hip_cuda.h"), "\0").as_bytes()) {
         Ok(text) => text,
@@ -24,23 +24,23 @@ const HEADER_NAME: &CStr = c"hip_cuda.h";
 
 /// Options of every program.
 const OWN_OPTIONS: &[&str] = &[
-    // As hipRTC has it: functions without a mark, `constexpr` ones say, may be called on the
-    // device.
+    // As in hipRTC, unmarked functions, such as `constexpr` ones, may be called on the device.
     "--device-as-default-execution-space",
     "--pre-include=hip_cuda.h",
-    // hipRTC gives a kernel without `__launch_bounds__` no more registers than a block of 1024
-    // threads has, NVRTC up to 255, with which such a block does not start. A block has 65,536
-    // registers on every NVIDIA GPU. Kernels with launch bounds keep theirs: for these the option
-    // is ignored (CUDA C++ Programming Guide, "Launch Bounds").
+    // hipRTC limits the registers of a kernel without `__launch_bounds__` so that a block of 1024
+    // threads can start. NVRTC uses up to 255, and such a block does not start, because a block has
+    // 65,536 registers on every NVIDIA GPU. NVRTC ignores the option for kernels with launch bounds
+    // (CUDA C++ Programming Guide, "Launch Bounds").
     "--maxrregcount=64",
 ];
 
-/// What this provider compiles every program with beside what hipRTC is told: a part of what a code object is kept by.
+/// The texts that this provider adds to every compilation: its header and options. The key of a
+/// cached code object must cover them.
 pub fn hiprtc_additions() -> impl Iterator<Item = &'static str> {
     [include_str!("../device/hip_cuda.h")].into_iter().chain(OWN_OPTIONS.iter().copied())
 }
 
-/// What NVRTC says of a call, in hipRTC's numbers, which are NVRTC's up to 11.
+/// NVRTC's status as hipRTC's. The numbers are the same up to 11.
 fn status(result: nvrtc::nvrtcResult) -> Status {
     match result as u32 {
         HIPRTC_SUCCESS => Ok(()),
@@ -48,12 +48,12 @@ fn status(result: nvrtc::nvrtcResult) -> Status {
     }
 }
 
-/// hipRTC's options in NVRTC's spelling. What NVRTC has no word for and always does is left out.
+/// Translates hipRTC's options to NVRTC's. Options whose effect NVRTC always has are left out.
 fn translate(options: &[impl AsRef<str>]) -> Vec<String> {
     let mut all = Vec::with_capacity(options.len() + OWN_OPTIONS.len());
     for option in options {
         match option.as_ref() {
-            // NVRTC optimises unless told not to.
+            // NVRTC optimises by default.
             "-O1" | "-O2" | "-O3" => {}
             "-O0" => all.push("--device-debug".into()),
             "-ffast-math" => all.push("--use_fast_math".into()),
@@ -86,7 +86,7 @@ impl Programs for Nvrtc {
         let texts: Vec<_> = all().map(|(_, text)| text.as_ptr()).collect();
         let (source, name, count) = (source.as_ptr(), name.as_ptr(), texts.len() as c_int);
         let mut made = ptr::null_mut();
-        // SAFETY: as many texts as said; NVRTC copies every one.
+        // SAFETY: both arrays have `count` texts; NVRTC copies every one.
         status(unsafe {
             nvrtc::nvrtcCreateProgram(&mut made, source, name, count, texts.as_ptr(), names.as_ptr())
         })?;

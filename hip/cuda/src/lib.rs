@@ -1,10 +1,11 @@
-//! AMD's HIP, hipRTC, rocBLAS and MIOpen C API on NVIDIA GPUs: over the CUDA driver, NVRTC, cuBLAS and cuDNN 9, all
-//! loaded when the program runs.
+//! AMD's C API of HIP, hipRTC, rocBLAS and MIOpen on NVIDIA GPUs, implemented by the CUDA driver,
+//! NVRTC, cuBLAS and cuDNN 9, which are loaded at run time.
 //!
-//! Arguments are checked as AMD's libraries check them, statuses are AMD's; what NVIDIA's libraries lack answers the
-//! documented "not supported". A table may be asked for once its libraries are loaded: see [`missing_symbol`].
+//! The functions check arguments as AMD's libraries do and return AMD's statuses. What NVIDIA's
+//! libraries lack returns AMD's status for "not supported". Load a table's libraries before using
+//! the table; see [`missing_symbol`].
 //!
-//! f32 is computed in f32, unless [`allow_tf32`] allows less.
+//! f32 is computed in f32, unless [`allow_tf32`] allows TF32.
 #![allow(non_snake_case, non_upper_case_globals)]
 
 mod hiprtc;

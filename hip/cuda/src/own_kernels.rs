@@ -1,5 +1,5 @@
-//! Kernels of this provider's own, for what NVIDIA's libraries lack: compiled when first asked for, kept for the
-//! process.
+//! This provider's kernels for what NVIDIA's libraries lack. A kernel is compiled at its first use
+//! and kept until the process ends.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -23,14 +23,15 @@ const THREADS: u32 = 256;
 #[derive(Clone, Copy)]
 struct Function(cuda::CUfunction);
 
-// SAFETY: function handles may be used from any thread; their modules are never unloaded.
+// SAFETY: any thread may use a function handle, and this crate never unloads the modules.
 unsafe impl Send for Function {}
 
-/// Launches a kernel of `own.cu`, by its C++ name, over `items` items.
+/// Launches a kernel of `own.cu` over `items` items, with at most one thread each. `name` is its
+/// C++ name.
 ///
 /// # Safety
-/// The arguments are the kernel's, and every access that it makes with them is inside memory that lives until the
-/// stream has passed the launch.
+/// The arguments match the kernel's parameters. Every access that the kernel makes with them is
+/// inside memory that lives until the stream has passed the launch.
 pub(crate) unsafe fn launch(
     name: &'static str,
     items: u64,
@@ -71,7 +72,7 @@ fn function(name: &'static str) -> Status<Function> {
 fn compile(name: &str, device: c_int) -> Status<(Vec<u8>, CString)> {
     use cuda::CUdevice_attribute_enum as Attribute;
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: the function is the driver's, the pointers valid; a device's handle is its number.
+    // SAFETY: the function is the driver's, the pointers valid; a device's handle is its index.
     unsafe {
         let which = Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
         from_cuda(cuda::cuDeviceGetAttribute(&mut major, which, device))?;
@@ -84,7 +85,7 @@ fn compile(name: &str, device: c_int) -> Status<(Vec<u8>, CString)> {
     })
 }
 
-/// The code and the symbol of a kernel; the compiler's log where there are none.
+/// The code and the symbol of a kernel, or the compiler's log.
 fn compile_for(name: &str, architecture: &str) -> Result<(Vec<u8>, CString), String> {
     let rtc = crate::hiprtc_table();
     let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
@@ -92,8 +93,8 @@ fn compile_for(name: &str, architecture: &str) -> Result<(Vec<u8>, CString), Str
     let options = [text(&format!("--offload-arch={architecture}"))?, text("-std=c++17")?];
     let list: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
     let mut program = ptr::null_mut();
-    // SAFETY: the table is hipRTC's; texts and out-pointers outlive the calls, sizes are those that
-    // it told.
+    // SAFETY: the table is hipRTC's. Texts and out-pointers outlive the calls, and buffers have the
+    // sizes that hipRTC returned.
     unsafe {
         let none = ptr::null();
         let status =

@@ -1,13 +1,14 @@
-//! What a process asks of this provider.
+//! The process's setting of this provider.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static TF32: AtomicBool = AtomicBool::new(false);
 
-/// Whether f32 products and convolutions may round their operands to TF32 (10 bits of fraction); they may not unless
-/// this says so. Call it before the first of them.
+/// Sets whether f32 products and convolutions may round their operands to TF32 (10 bits of
+/// fraction). The default is no. Call it before the first rocBLAS or MIOpen handle or descriptor is
+/// made.
 pub fn allow_tf32(allowed: bool) {
-    // Relaxed: nothing else is published by it.
+    // Relaxed: the flag publishes no other data.
     TF32.store(allowed, Ordering::Relaxed);
 }
 

@@ -1,5 +1,5 @@
-//! The functions that are called, by library: looked for before the first call, so that an old or broken library is an
-//! error and not a panic.
+//! The functions that this crate calls, by library. [`missing_symbol`] looks for them before the
+//! first call, so that an old or broken library gives an error and not a panic.
 
 use cudarc::{cublas, cudnn, driver, nvrtc};
 
@@ -16,8 +16,8 @@ pub enum Library {
     Cudnn,
 }
 
-/// The first function that a loaded library lacks. The library must be loaded already, under one of its usual names:
-/// without it `cudarc` panics.
+/// The first function that a loaded library lacks. The caller must have loaded the library under
+/// one of its usual names, because `cudarc` panics without it.
 pub fn missing_symbol(library: Library) -> Option<&'static str> {
     // SAFETY: the libraries are NVIDIA's, whose initialisers are made to be run by dlopen; only
     // addresses are looked up.

@@ -9,7 +9,7 @@ use crate::{
 };
 
 function_table! {
-    /// The functions of `libamdhip64` that are called.
+    /// The functions of `libamdhip64` that this project calls.
     pub struct Hip {
         required {
             /// Initialises the runtime.
@@ -65,9 +65,9 @@ function_table! {
             fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: c_uint) -> hipError_t;
             /// Destroys an event.
             fn hipEventDestroy(event: hipEvent_t) -> hipError_t;
-            /// Puts an event into a stream.
+            /// Records an event in a stream.
             fn hipEventRecord(event: hipEvent_t, stream: hipStream_t) -> hipError_t;
-            /// Says whether an event has happened.
+            /// Says whether the stream has passed an event.
             fn hipEventQuery(event: hipEvent_t) -> hipError_t;
             /// Waits for an event.
             fn hipEventSynchronize(event: hipEvent_t) -> hipError_t;
@@ -103,15 +103,15 @@ function_table! {
         optional {
             /// Properties in the layout of HIP 6.0 and later.
             fn hipGetDevicePropertiesR0600(prop: *mut hipDeviceProp_tR0600, device: c_int) -> hipError_t;
-            /// Properties in the layout before HIP 6.0 (what this symbol means in every version).
+            /// Properties in the layout before HIP 6.0, which this symbol has in every version.
             fn hipGetDeviceProperties(prop: *mut hipDeviceProp_tR0000, device: c_int) -> hipError_t;
             /// Counts a kernel's blocks that fit on one compute unit.
             fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
                 blocks: *mut c_int, function: hipFunction_t, block_size: c_int, shared_bytes: usize,
             ) -> hipError_t;
-            /// Takes down what a stream is given from now on, instead of running it.
+            /// Begins to capture a stream's work instead of running it.
             fn hipStreamBeginCapture(stream: hipStream_t, mode: hipStreamCaptureMode) -> hipError_t;
-            /// Ends a capture and gives what was taken down as a graph.
+            /// Ends a capture and gives the captured work as a graph.
             fn hipStreamEndCapture(stream: hipStream_t, graph: *mut hipGraph_t) -> hipError_t;
             /// Makes a graph ready to be launched.
             fn hipGraphInstantiateWithFlags(
@@ -119,7 +119,7 @@ function_table! {
             ) -> hipError_t;
             /// Runs a graph in stream order.
             fn hipGraphLaunch(exec: hipGraphExec_t, stream: hipStream_t) -> hipError_t;
-            /// Destroys what is launched; the graph that it was made of stays.
+            /// Destroys an executable graph, but not the graph that it was made from.
             fn hipGraphExecDestroy(exec: hipGraphExec_t) -> hipError_t;
             /// Destroys a graph.
             fn hipGraphDestroy(graph: hipGraph_t) -> hipError_t;

@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int};
 use crate::{function_table, hiprtcProgram, hiprtcResult};
 
 function_table! {
-    /// The functions of `libhiprtc` that are called.
+    /// The functions of `libhiprtc` that this project calls.
     pub struct Hiprtc {
         required {
             /// Gives hipRTC's version.

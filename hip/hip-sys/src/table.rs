@@ -1,8 +1,9 @@
-//! The function table: one struct of C function pointers for one library.
+//! Macros for function tables and C enums.
 
-/// Declares a table of C functions: a struct with one function pointer a field, and a loader that fills it.
+/// Declares a library's function table: a struct with one C function pointer for each field, and a
+/// loader that fills it.
 ///
-/// Functions after `optional` are `Option`s: some versions of the library lack them.
+/// Functions after `optional` are `Option`s, because some versions of the library lack them.
 #[macro_export]
 macro_rules! function_table {
     (
@@ -36,11 +37,12 @@ macro_rules! function_table {
                 }, )*
             ];
 
-            /// Fills the table from a symbol lookup; `Err` names the first required symbol that is missing.
+            /// Fills the table from a symbol lookup; `Err` names the first required symbol that is
+            /// missing.
             ///
             /// # Safety
-            /// What `symbol` returns for a name must be the address of the C function of that name with the
-            /// signature declared here, valid for as long as the table is used.
+            /// For each name, `symbol` must return the address of the C function of that name and
+            /// of the signature declared here. It must stay valid while the table is used.
             pub unsafe fn load(
                 mut symbol: impl FnMut(&core::ffi::CStr) -> Option<core::ptr::NonNull<core::ffi::c_void>>,
             ) -> Result<Self, &'static core::ffi::CStr> {
@@ -76,9 +78,9 @@ macro_rules! function_table {
     };
 }
 
-/// Declares a C enum as a transparent integer with one constant a value.
+/// Declares a C enum as a transparent integer with one constant for each value.
 ///
-/// Not a Rust enum: a library newer than the header may hand back a value that the header lacks.
+/// It is not a Rust enum, because a newer library may return a value that the header lacks.
 #[macro_export]
 macro_rules! c_enum {
     (

@@ -1,4 +1,5 @@
-//! Types and constants of HIP and hipRTC, as in `hip_runtime_api.h`, `driver_types.h` and `hiprtc.h`.
+//! Types and constants of HIP and hipRTC, as in `hip_runtime_api.h`, `driver_types.h` and
+//! `hiprtc.h`.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -46,13 +47,13 @@ pub const hipErrorInvalidSource: hipError_t = 300;
 pub const hipErrorFileNotFound: hipError_t = 301;
 /// A handle is not valid.
 pub const hipErrorInvalidHandle: hipError_t = 400;
-/// What was asked for is not possible in the present state.
+/// The operation is not possible in the present state.
 pub const hipErrorIllegalState: hipError_t = 401;
 /// A name was not found.
 pub const hipErrorNotFound: hipError_t = 500;
-/// Work that was asked about is not finished.
+/// The queried work has not finished.
 pub const hipErrorNotReady: hipError_t = 600;
-/// A kernel accessed memory that is not its own.
+/// A kernel accessed an address outside any allocation.
 pub const hipErrorIllegalAddress: hipError_t = 700;
 /// A launch needs more registers or other resources than there are.
 pub const hipErrorLaunchOutOfResources: hipError_t = 701;
@@ -60,7 +61,7 @@ pub const hipErrorLaunchOutOfResources: hipError_t = 701;
 pub const hipErrorLaunchTimeOut: hipError_t = 702;
 /// Access to the peer was enabled before.
 pub const hipErrorPeerAccessAlreadyEnabled: hipError_t = 704;
-/// A context, or a stream of it, is no more.
+/// A context was destroyed.
 pub const hipErrorContextIsDestroyed: hipError_t = 709;
 /// A device-side `assert` failed.
 pub const hipErrorAssert: hipError_t = 710;
@@ -68,32 +69,32 @@ pub const hipErrorAssert: hipError_t = 710;
 pub const hipErrorLaunchFailure: hipError_t = 719;
 /// A cooperative launch has more blocks than fit on the device at once.
 pub const hipErrorCooperativeLaunchTooLarge: hipError_t = 720;
-/// The runtime does not implement what was asked.
+/// The runtime does not implement the operation.
 pub const hipErrorNotSupported: hipError_t = 801;
-/// A stream that is captured can't do this.
+/// The operation is not allowed in a stream that is being captured.
 pub const hipErrorStreamCaptureUnsupported: hipError_t = 900;
-/// The capture failed before.
+/// An earlier error invalidated the capture.
 pub const hipErrorStreamCaptureInvalidated: hipError_t = 901;
-/// Two captures would become one.
+/// The operation would merge two captures.
 pub const hipErrorStreamCaptureMerge: hipError_t = 902;
 /// The capture did not begin in this stream.
 pub const hipErrorStreamCaptureUnmatched: hipError_t = 903;
-/// Another stream that joined the capture has work that this one does not wait for.
+/// Another stream of the capture has work that the first stream does not wait for.
 pub const hipErrorStreamCaptureUnjoined: hipError_t = 904;
-/// The capture would depend on work outside of it.
+/// The capture would depend on work outside it.
 pub const hipErrorStreamCaptureIsolation: hipError_t = 905;
 /// The default stream would depend on the capture.
 pub const hipErrorStreamCaptureImplicit: hipError_t = 906;
-/// An event of a capture can't be used so.
+/// An event that was recorded in a capture can't be used so.
 pub const hipErrorCapturedEvent: hipError_t = 907;
-/// The capture began in another thread.
+/// Another thread began the capture.
 pub const hipErrorStreamCaptureWrongThread: hipError_t = 908;
 /// A graph can't be updated so.
 pub const hipErrorGraphExecUpdateFailure: hipError_t = 910;
-/// No other code fits.
+/// Any other failure.
 pub const hipErrorUnknown: hipError_t = 999;
 
-/// A device's number.
+/// A device's index.
 pub type hipDevice_t = c_int;
 /// A pointer into a device's memory.
 pub type hipDeviceptr_t = *mut c_void;
@@ -119,7 +120,7 @@ handles! {
     ihipModule_t => hipModule_t;
     /// A kernel of a module.
     ihipModuleSymbol_t => hipFunction_t;
-    /// Work and its order, as it was captured from a stream.
+    /// A graph of work, captured from a stream.
     ihipGraph => hipGraph_t;
     /// A graph that can be launched.
     hipGraphExec => hipGraphExec_t;
@@ -137,41 +138,41 @@ pub const hipMemcpyHostToDevice: hipMemcpyKind = 1;
 pub const hipMemcpyDeviceToHost: hipMemcpyKind = 2;
 /// Device to device.
 pub const hipMemcpyDeviceToDevice: hipMemcpyKind = 3;
-/// The runtime tells from the addresses.
+/// The runtime infers the direction from the addresses.
 pub const hipMemcpyDefault: hipMemcpyKind = 4;
 
-/// A stream that waits for the default stream and makes it wait.
+/// A stream that synchronises with the default stream.
 pub const hipStreamDefault: c_uint = 0;
-/// A stream that the default stream does not order.
+/// A stream that does not synchronise with the default stream.
 pub const hipStreamNonBlocking: c_uint = 1;
 
-/// What may not happen beside a capture.
+/// Which calls are forbidden during a capture.
 pub type hipStreamCaptureMode = c_uint;
-/// No call in any thread that a capture does not allow.
+/// Forbids unsafe calls in every thread.
 pub const hipStreamCaptureModeGlobal: hipStreamCaptureMode = 0;
-/// None in this thread.
+/// Forbids unsafe calls in the capturing thread.
 pub const hipStreamCaptureModeThreadLocal: hipStreamCaptureMode = 1;
-/// Anything may.
+/// Forbids no call.
 pub const hipStreamCaptureModeRelaxed: hipStreamCaptureMode = 2;
 
 /// An event with timing.
 pub const hipEventDefault: c_uint = 0;
 /// A wait for the event sleeps instead of spinning.
 pub const hipEventBlockingSync: c_uint = 1;
-/// An event without timing: cheaper.
+/// An event without timing, which is cheaper.
 pub const hipEventDisableTiming: c_uint = 2;
-/// After waiting for such an event the host sees what the device wrote into host memory, coherent
-/// or not.
+/// After a wait for such an event, the host sees the device's writes to host memory, coherent or
+/// not.
 pub const hipEventReleaseToSystem: c_uint = 0x8000_0000;
 
 /// Pinned memory that the current device can reach.
 pub const hipHostMallocDefault: c_uint = 0;
 /// Pinned memory that every device can reach.
 pub const hipHostMallocPortable: c_uint = 1;
-/// Pinned memory that the device does not cache: host and device see the same contents at any time.
+/// Pinned memory that the device does not cache, so host and device always see the same contents.
 pub const hipHostMallocCoherent: c_uint = 0x4000_0000;
 
-/// What [`crate::Hip::hipDeviceGetAttribute`] can be asked for.
+/// An attribute for [`crate::Hip::hipDeviceGetAttribute`].
 pub type hipDeviceAttribute_t = c_uint;
 /// Peak clock in kHz.
 pub const hipDeviceAttributeClockRate: hipDeviceAttribute_t = 5;
@@ -179,11 +180,11 @@ pub const hipDeviceAttributeClockRate: hipDeviceAttribute_t = 5;
 pub const hipDeviceAttributeIntegrated: hipDeviceAttribute_t = 16;
 /// Level-2 cache in bytes.
 pub const hipDeviceAttributeL2CacheSize: hipDeviceAttribute_t = 19;
-/// Most blocks of a grid in x.
+/// The largest x dimension of a grid.
 pub const hipDeviceAttributeMaxGridDimX: hipDeviceAttribute_t = 29;
-/// Most threads of a block.
+/// The most threads of a block.
 pub const hipDeviceAttributeMaxThreadsPerBlock: hipDeviceAttribute_t = 56;
-/// Most resident threads of a compute unit.
+/// The most resident threads of a compute unit.
 pub const hipDeviceAttributeMaxThreadsPerMultiProcessor: hipDeviceAttribute_t = 57;
 /// Compute units (on RDNA in WGP mode: work group processors).
 pub const hipDeviceAttributeMultiprocessorCount: hipDeviceAttribute_t = 63;
@@ -192,7 +193,8 @@ pub const hipDeviceAttributeMaxSharedMemoryPerBlock: hipDeviceAttribute_t = 74;
 /// Threads of a warp (AMD: a wave).
 pub const hipDeviceAttributeWarpSize: hipDeviceAttribute_t = 87;
 
-/// Device properties in the layout of HIP 6.0 and later, trimmed to the field that no attribute gives.
+/// Device properties in the layout of HIP 6.0 and later, trimmed to the field that no attribute
+/// gives.
 #[repr(C, align(8))]
 pub struct hipDeviceProp_tR0600 {
     /// Fields that are asked for as attributes.
@@ -232,7 +234,7 @@ pub const HIPRTC_ERROR_INVALID_INPUT: hiprtcResult = 3;
 pub const HIPRTC_ERROR_INVALID_PROGRAM: hiprtcResult = 4;
 /// A compiler option is not valid.
 pub const HIPRTC_ERROR_INVALID_OPTION: hiprtcResult = 5;
-/// The program does not compile; its log says why.
+/// The program does not compile; its log has the reason.
 pub const HIPRTC_ERROR_COMPILATION: hiprtcResult = 6;
 /// A name expression was added after compilation.
 pub const HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION: hiprtcResult = 8;
@@ -240,5 +242,5 @@ pub const HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION: hiprtcResult = 8;
 pub const HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION: hiprtcResult = 9;
 /// A name expression was never added, or names nothing.
 pub const HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID: hiprtcResult = 10;
-/// The compiler failed on its own account.
+/// An internal error of the compiler.
 pub const HIPRTC_ERROR_INTERNAL_ERROR: hiprtcResult = 11;

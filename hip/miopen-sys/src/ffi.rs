@@ -5,8 +5,8 @@ use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 
 hip_sys::function_table! {
-    /// The functions of `libMIOpen`. Those under `optional` came after ROCm 5.7; the norms among them are still
-    /// called beta.
+    /// The functions of `libMIOpen`. Those under `optional` came after ROCm 5.7. AMD still calls
+    /// the norms among them beta.
     pub struct Miopen {
         required {
             fn miopenGetErrorString(error: miopenStatus_t) -> *const c_char;

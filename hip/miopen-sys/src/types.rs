@@ -141,7 +141,7 @@ hip_sys::c_enum! {
 }
 
 hip_sys::c_enum! {
-    /// What a batch norm averages over.
+    /// Whether a batch norm has statistics for each activation or for each channel.
     pub enum miopenBatchNormMode_t {
         miopenBNPerActivation = 0,
         miopenBNSpatial = 1,
@@ -281,7 +281,7 @@ hip_sys::c_enum! {
     }
 }
 
-/// Which algorithm a [`miopenConvAlgoPerf_t`] is about; the direction that was asked says which field holds.
+/// The algorithm of a [`miopenConvAlgoPerf_t`]. The call's direction says which field is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union miopenConvAlgoPerf_algorithm {

@@ -1,27 +1,27 @@
-//! hipRTC: its functions over a provider's programs.
+//! hipRTC's C functions, over a provider's programs.
 
 use crate::require;
 use core::ffi::{CStr, c_char, c_int};
 use hip_sys::*;
 
-/// What a call comes to.
+/// The result of a call; the error is hipRTC's status.
 pub type Status<T = ()> = Result<T, hiprtcResult>;
 
-/// A provider's programs. Programs passed to these methods are not null.
+/// A provider's programs. The methods get no null program.
 pub trait Programs {
     /// The version: major and minor.
     fn version() -> Status<[c_int; 2]>;
 
-    /// Makes a program of a source with a name, and headers by name.
+    /// Creates a program from a source, its name, and headers as pairs of name and text.
     fn create(source: &CStr, name: &CStr, headers: &[(&CStr, &CStr)]) -> Status<hiprtcProgram>;
 
-    /// Ends a program.
+    /// Destroys a program.
     ///
     /// # Safety
-    /// It came from [`Programs::create`] and is not destroyed, here and below.
+    /// The program came from [`Programs::create`] and is not destroyed, here and below.
     unsafe fn destroy(program: hiprtcProgram) -> Status;
 
-    /// Asks for the lowered name of an expression.
+    /// Adds a name expression, whose lowered name is wanted after compilation.
     ///
     /// # Safety
     /// As [`Programs::destroy`].
@@ -33,16 +33,16 @@ pub trait Programs {
     /// As [`Programs::destroy`].
     unsafe fn compile(program: hiprtcProgram, options: &[String]) -> Status;
 
-    /// Bytes of the compiler's messages, with a NUL.
+    /// Bytes of the compiler's log, including the NUL.
     ///
     /// # Safety
     /// As [`Programs::destroy`].
     unsafe fn log_size(program: hiprtcProgram) -> Status<usize>;
 
-    /// Writes the compiler's messages.
+    /// Writes the compiler's log.
     ///
     /// # Safety
-    /// As [`Programs::destroy`]; there is room for them.
+    /// As [`Programs::destroy`]; there is room for [`Programs::log_size`] bytes.
     unsafe fn log(program: hiprtcProgram, to: *mut c_char) -> Status;
 
     /// The lowered name of an expression, which lives as long as the program.
@@ -60,11 +60,11 @@ pub trait Programs {
     /// Writes the code object.
     ///
     /// # Safety
-    /// As [`Programs::destroy`]; there is room for it.
+    /// As [`Programs::destroy`]; there is room for [`Programs::code_size`] bytes.
     unsafe fn code(program: hiprtcProgram, to: *mut c_char) -> Status;
 }
 
-/// hipRTC of a provider.
+/// hipRTC's function table for a provider.
 pub fn table<P: Programs>() -> Hiprtc {
     Hiprtc {
         hiprtcVersion: hiprtcVersion::<P>,
@@ -81,7 +81,7 @@ pub fn table<P: Programs>() -> Hiprtc {
     }
 }
 
-/// The body of an API function: nothing unwinds into the caller.
+/// Runs the body of an API function, so that no panic unwinds into the caller.
 fn api(body: impl FnOnce() -> Status) -> hiprtcResult {
     crate::boundary(HIPRTC_SUCCESS, HIPRTC_ERROR_INTERNAL_ERROR, body)
 }
@@ -198,7 +198,8 @@ unsafe extern "C" fn hiprtcGetProgramLog<P: Programs>(
     api(|| {
         let program = checked(program)?;
         require(!log.is_null(), HIPRTC_ERROR_INVALID_INPUT)?;
-        // SAFETY: as above; the caller has the room that it was told, by hipRTC's contract.
+        // SAFETY: as above; the caller has room for the size that it was given, by hipRTC's
+        // contract.
         unsafe { P::log(program, log) }
     })
 }
@@ -224,7 +225,8 @@ unsafe extern "C" fn hiprtcGetCode<P: Programs>(program: hiprtcProgram, code: *m
     api(|| {
         let program = checked(program)?;
         require(!code.is_null(), HIPRTC_ERROR_INVALID_INPUT)?;
-        // SAFETY: as above; the caller has the room that it was told, by hipRTC's contract.
+        // SAFETY: as above; the caller has room for the size that it was given, by hipRTC's
+        // contract.
         unsafe { P::code(program, code) }
     })
 }

@@ -1,8 +1,8 @@
-//! What the providers of AMD's C API share: the C functions, their argument checks and statuses, descriptors, and the
-//! map of allocations.
+//! The code that the providers `cpu` and `cuda` share: AMD's C functions, their argument checks and
+//! statuses, descriptors, and the map of allocations.
 //!
-//! Each library's `table` is generic over traits that a provider implements. The C functions here check the arguments
-//! as strictly as AMD's libraries do, decode them, and call a method of such a trait.
+//! Each library's `table` is generic over traits that a provider implements. The C functions check
+//! arguments as strictly as AMD's libraries do, decode them, and call a method of such a trait.
 #![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
 
 pub mod hiprtc;
@@ -20,10 +20,10 @@ pub fn require<E>(condition: bool, status: E) -> Result<(), E> {
     if condition { Ok(()) } else { Err(status) }
 }
 
-/// Runs the body of a C function: nothing unwinds into the caller.
+/// Runs the body of a C function, so that no panic unwinds into the caller.
 ///
-/// The bodies keep no state that a panic could leave half-changed except the caller's output buffers, whose content is
-/// unspecified after any error.
+/// A panic can leave only the caller's output buffers half-written. Their content is unspecified
+/// after any error.
 fn boundary<E>(success: E, panicked: E, body: impl FnOnce() -> Result<(), E>) -> E {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => success,

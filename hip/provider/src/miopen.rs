@@ -1,6 +1,6 @@
-//! MIOpen: its functions over a provider's handle.
+//! MIOpen's C functions, over a provider's handle.
 //!
-//! Descriptors and scalars are checked as MIOpen checks them. Buffers are the provider's to check.
+//! They check descriptors and scalars as MIOpen does. The provider checks buffers.
 
 mod activation;
 mod batch_norm;
@@ -32,33 +32,34 @@ use crate::require;
 use core::ffi::c_void;
 use miopen_sys::*;
 
-/// What the body of a function returns; the error is the C status.
+/// The result of a function's body; the error is MIOpen's status.
 pub type Outcome<T = ()> = Result<T, miopenStatus_t>;
 
-/// What a `miopenHandle_t` refers to.
+/// The object behind a `miopenHandle_t`.
 ///
-/// Computations are methods of other traits, one trait for each family. Their arguments were checked, except for
-/// memory: the caller of the C function vouches for the addresses of operands and workspaces.
+/// Each op family has a trait of its own for its computations. The C functions have checked all
+/// arguments except memory. The caller of the C function vouches for the addresses of operands and
+/// workspaces.
 pub trait Handle: Sized + 'static {
-    /// What the provider keeps with a tensor's descriptor.
+    /// The provider's part of a tensor descriptor.
     type Tensor: Own<Tensor>;
 
     /// The library's version: major, minor, patch.
     fn version() -> [usize; 3];
 
-    /// Makes a handle of a stream.
+    /// Creates a handle for a stream.
     fn create(stream: miopenAcceleratorQueue_t) -> Outcome<miopenHandle_t>;
 
-    /// Ends a handle.
+    /// Destroys a handle.
     ///
     /// # Safety
-    /// It came from [`Handle::create`], and is not used again.
+    /// The handle came from [`Handle::create`] and is not used again.
     unsafe fn destroy(handle: miopenHandle_t) -> Outcome;
 
-    /// Runs the body of a call, in order with the stream's other work.
+    /// Runs the body of a call in order with the stream's other work.
     ///
     /// # Safety
-    /// A handle came from [`Handle::create`] and is not destroyed.
+    /// A non-null handle came from [`Handle::create`] and is not destroyed.
     unsafe fn with(handle: miopenHandle_t, body: impl FnOnce(&Self) -> Outcome) -> Outcome;
 }
 
@@ -76,7 +77,7 @@ fn status(body: impl FnOnce() -> Outcome) -> miopenStatus_t {
     crate::boundary(miopenStatusSuccess, miopenStatusInternalError, body)
 }
 
-/// What an opaque pointer of the API points to; null is a bad parameter.
+/// The object behind an opaque pointer of the API; null is a bad parameter.
 ///
 /// # Safety
 /// A non-null `pointer` came from this library's create function for `T` and is not destroyed.
@@ -85,16 +86,17 @@ pub unsafe fn object<'a, T, P>(pointer: *mut P) -> Outcome<&'a T> {
     unsafe { pointer.cast::<T>().as_ref() }.ok_or(miopenStatusBadParm)
 }
 
-/// As [`object`], to change it.
+/// As [`object`], mutable.
 ///
 /// # Safety
-/// As [`object`], and no other thread uses the object: MIOpen's descriptors are not for concurrent change.
+/// As [`object`], and no other thread uses the object, because MIOpen's descriptors must not be
+/// changed concurrently.
 unsafe fn object_mut<'a, T, P>(pointer: *mut P) -> Outcome<&'a mut T> {
     // SAFETY: the caller vouches for it.
     unsafe { pointer.cast::<T>().as_mut() }.ok_or(miopenStatusBadParm)
 }
 
-/// Hands a new object to the caller through `to`.
+/// Moves a new object to the heap and gives its pointer to the caller through `to`.
 ///
 /// # Safety
 /// A non-null `to` is valid for a write.
@@ -105,7 +107,7 @@ unsafe fn give<T, P>(to: *mut *mut P, value: T) -> Outcome {
     Ok(())
 }
 
-/// Destroys what `give` made.
+/// Destroys an object that `give` made.
 ///
 /// # Safety
 /// As [`object`]; the pointer is not used again.
@@ -127,7 +129,7 @@ unsafe fn answer<T>(to: *mut T, value: T) -> Outcome {
     Ok(())
 }
 
-/// A scalar argument (alpha, beta): host memory, `f64` for double tensors, else `f32`.
+/// A scalar argument (alpha or beta) from host memory: `f64` for double tensors, else `f32`.
 ///
 /// # Safety
 /// A non-null `pointer` is valid for a read of that type.
@@ -143,7 +145,7 @@ pub unsafe fn scalar(pointer: *const c_void, data: miopenDataType_t) -> Outcome<
     })
 }
 
-/// Refuses scalars other than alpha = 1, beta = 0, which is all that most of MIOpen's functions take.
+/// Refuses scalars other than alpha = 1 and beta = 0, as most of MIOpen's functions do.
 ///
 /// # Safety
 /// As [`scalar`].

@@ -1,7 +1,7 @@
-//! rocBLAS: its functions over a provider's handle.
+//! rocBLAS's C functions, over a provider's handle.
 //!
-//! Arguments are checked as rocBLAS checks them, in its order; a buffer that is not the runtime's memory is
-//! `rocblas_status_invalid_pointer`.
+//! They check arguments as rocBLAS does, in its order. A buffer outside the runtime's allocations
+//! gives `rocblas_status_invalid_pointer`.
 
 mod functions;
 mod gemm;
@@ -16,18 +16,18 @@ use core::ffi::{CStr, c_void};
 use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
-/// What the body of a function returns; the error is the C status.
+/// The result of a function's body; the error is rocBLAS's status.
 pub type Outcome<T = ()> = Result<T, rocblas_status>;
 
-/// What a `rocblas_handle` points to.
+/// The object that a `rocblas_handle` points to.
 pub trait Handle: Real<f32> + Real<f64> + Mixed + Sized + 'static {
-    /// The library's version, `5.2.0` say.
+    /// The library's version, such as `5.2.0`.
     fn version() -> &'static CStr;
 
-    /// Makes a handle of the default stream, for scalars on the host.
+    /// Creates a handle with the default stream and scalars on the host.
     fn create() -> Outcome<Self>;
 
-    /// Ends a handle that is ready for a call.
+    /// Destroys a handle, after [`Handle::ready`].
     fn destroy(self) -> Outcome;
 
     /// Makes the handle ready for a call by this thread.
@@ -39,35 +39,35 @@ pub trait Handle: Real<f32> + Real<f64> + Mixed + Sized + 'static {
     /// Gives the handle another stream.
     fn set_stream(&mut self, stream: hipStream_t) -> Outcome;
 
-    /// Whether the scalars of calls lie in memory that the host reads.
+    /// Whether the scalars of calls are in host memory.
     fn scalars_on_host(&self) -> bool;
 
-    /// Says where the scalars of calls lie.
+    /// Sets whether the scalars of calls are in host memory.
     fn set_scalars_on_host(&mut self, on_host: bool) -> Outcome;
 
     /// Allows or forbids atomics.
     fn allow_atomics(&mut self, allowed: bool) -> Outcome;
 
-    /// Gives the handle scratch memory of the device.
+    /// Sets the handle's workspace in device memory; null for the library's own.
     fn set_workspace(&mut self, at: *mut c_void, bytes: usize) -> Outcome;
 
-    /// Runs a computation, its checks included, in order with the stream's other work.
+    /// Runs `body`, the checks and the computation, in order with the stream's other work.
     fn compute(&mut self, body: impl FnOnce(&mut Self) -> Outcome) -> Outcome;
 
-    /// Whether so many bytes are the runtime's memory.
+    /// Whether a range lies inside one of the runtime's allocations.
     fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool;
 }
 
-/// What a handle computes in several types.
+/// Products with several types.
 pub trait Mixed {
-    /// Multiplies, with operands of one type and sums of another.
+    /// `D = alpha op(A) op(B) + beta C`, with operands of one type and sums of another.
     ///
     /// # Safety
     /// The call was checked; its buffers and scalars are of `types`.
     unsafe fn gemm_ex(&mut self, call: &Gemm, types: Types) -> Outcome;
 }
 
-/// What a handle computes in one type.
+/// Computations in one type.
 pub trait Real<T> {
     /// `C = alpha op(A) op(B) + beta C`.
     ///
@@ -88,12 +88,14 @@ pub trait Real<T> {
     unsafe fn geam(&mut self, call: &Geam<T>) -> Outcome;
 }
 
-/// Rows and columns in memory of a matrix that its operation (none or a transpose) makes `rows` x `columns`.
+/// Rows and columns in memory of a matrix that has `rows` x `columns` after its operation (none or
+/// a transpose).
 fn stored(operation: rocblas_operation, rows: i32, columns: i32) -> (i32, i32) {
     if operation == rocblas_operation_none { (rows, columns) } else { (columns, rows) }
 }
 
-/// Refuses a batch of matrices of `size`-byte elements that is not the runtime's memory; none of them is empty.
+/// Refuses a batch of matrices that is not inside one of the runtime's allocations. `size` is the
+/// bytes of an element. No matrix is empty.
 fn check_memory<H: Handle>(
     pointer: *const c_void,
     size: usize,
@@ -106,7 +108,7 @@ fn check_memory<H: Handle>(
     let own = (i64::from(columns) - 1) * ld + i64::from(rows) - 1;
     let far = stride.checked_mul(i64::from(batch) - 1).ok_or_else(overflow)?;
     let last = own.checked_add(far.max(0)).ok_or_else(overflow)?;
-    // The batch may lie before `pointer`.
+    // With a negative stride, the batch lies before `pointer`.
     let first = far.min(0);
     let bytes = |elements: i64| elements.checked_mul(size as i64).ok_or_else(overflow);
     let elements = last.checked_sub(first).and_then(|last| last.checked_add(1)).ok_or_else(overflow)?;

@@ -1,4 +1,4 @@
-//! The HIP runtime: its functions over a provider's devices, memory, streams, events and modules.
+//! The HIP runtime's C functions, over a provider's devices, memory, streams, events and modules.
 
 mod copies;
 mod devices;
@@ -16,7 +16,7 @@ pub use streams::Streams;
 
 use hip_sys::*;
 
-/// The table of HIP's functions for a provider, without graphs.
+/// HIP's function table for a provider, without the functions of graphs.
 pub fn table<R: Devices + Memory + Copies + Streams + Modules>() -> Hip {
     Hip {
         hipInit: devices::hipInit::<R>,

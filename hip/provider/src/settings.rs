@@ -7,9 +7,9 @@ use std::fmt;
 pub struct Problem {
     /// The environment variable.
     pub what: String,
-    /// What it may be.
+    /// The values that it may have.
     pub expected: String,
-    /// What it is.
+    /// The value that it has.
     pub found: String,
 }
 

@@ -79,7 +79,7 @@ hip_sys::c_enum! {
 }
 
 hip_sys::c_enum! {
-    /// Whether atomics, whose order is not fixed, are allowed.
+    /// Whether atomics are allowed. Their order varies between runs.
     pub enum rocblas_atomics_mode {
         rocblas_atomics_not_allowed = 0,
         rocblas_atomics_allowed = 1,
@@ -94,13 +94,14 @@ hip_sys::c_enum! {
     }
 }
 
-/// `flags` of the `_ex` functions: no flag. A bit set in C, hence not a `c_enum`.
+/// `flags` of the `_ex` functions: no flag. In C it is a bit set, so it is not a `c_enum`.
 pub const rocblas_gemm_flags_none: u32 = 0;
-/// `flags` of the `_ex` functions: on MI200, f16 by bf16's matrix instructions, which keep the range that f16's flush.
+/// `flags` of the `_ex` functions: on MI200, f16 products use bf16 matrix instructions, which keep
+/// the subnormals that the f16 ones flush to 0.
 pub const rocblas_gemm_flags_fp16_alt_impl: u32 = 4;
 
 hip_sys::function_table! {
-    /// The functions of `librocblas`; every one is in ROCm 5.7 already.
+    /// The functions of `librocblas`. ROCm 5.7 has every one.
     pub struct Rocblas {
         required {
             fn rocblas_create_handle(handle: *mut rocblas_handle) -> rocblas_status;

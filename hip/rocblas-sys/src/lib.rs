@@ -1,6 +1,6 @@
-//! Raw rocBLAS: types, constants and one table of C functions, trimmed to what is called.
+//! Raw rocBLAS: types, constants and a table of the C functions that this project calls.
 //!
-//! After the headers of ROCm 7.2; everything here is the same in ROCm 5.7.
+//! Taken from the headers of ROCm 7.2. All of it is the same in ROCm 5.7.
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 
 mod ffi;

@@ -1,8 +1,8 @@
-//! From strided matrices to rocBLAS's operands: transposes, leading dimensions, batches. No handle, no device.
+//! Translates strided matrices to rocBLAS's operands: transposes, leading dimensions, batches.
 
 use crate::{Error, Result};
 
-/// A matrix of a batch, in elements: everything of a `MatrixView` but its buffer.
+/// A batch of matrices, sizes and strides in elements: a `MatrixView` without its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Strided {
     pub(crate) rows: usize,
@@ -12,7 +12,7 @@ pub(crate) struct Strided {
     pub(crate) batch_stride: usize,
 }
 
-/// How rocBLAS is to read a matrix: column-major with this leading dimension, then transposed or not.
+/// How rocBLAS reads a matrix: column-major with this leading dimension, then transposed or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Operand {
     pub(crate) transpose: bool,
@@ -20,10 +20,11 @@ pub(crate) struct Operand {
     pub(crate) batch_stride: i64,
 }
 
-/// A product as rocBLAS computes it.
+/// A product `a x b = c` in rocBLAS's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The caller's b is rocBLAS's first operand: c is row-major, and rocBLAS computes its transpose.
+    /// Whether the caller's b is rocBLAS's first operand: c is row-major, so rocBLAS computes its
+    /// transpose.
     pub(crate) swap: bool,
     pub(crate) m: i32,
     pub(crate) n: i32,
@@ -48,9 +49,10 @@ impl Strided {
         }
     }
 
-    /// How rocBLAS can read this matrix; `None` if neither of its strides is 1 or rows overlap.
+    /// How rocBLAS can read this matrix; `None` if neither stride is 1 or if rows overlap.
     ///
-    /// The stride of a dimension of size 1 does not matter, and rocBLAS wants `ld >= max(1, rows)` even so.
+    /// The stride of a dimension of size 1 does not matter, but rocBLAS always requires
+    /// `ld >= max(1, rows)`.
     pub(crate) fn operand(self) -> Option<Operand> {
         if self.rows == 0 || self.cols == 0 {
             let ld = i32::try_from(self.rows.max(1)).ok()?;
@@ -58,7 +60,7 @@ impl Strided {
         }
         let plain = leading_dimension(self.rows, self.cols, self.row_stride, self.col_stride);
         let turned = leading_dimension(self.cols, self.rows, self.col_stride, self.row_stride);
-        // A single row: read along its elements rather than as columns of one element each.
+        // rocBLAS reads a single row as one transposed column, not as columns of one element each.
         let (ld, transpose) = match (plain, turned) {
             (Some(_), Some(ld)) if self.rows == 1 => (ld, true),
             (Some(ld), _) => (ld, false),
@@ -84,13 +86,15 @@ impl Strided {
     }
 }
 
-/// The leading dimension of a matrix stored by columns of `inner` elements, if it is stored so.
+/// The leading dimension of a matrix that is stored by columns of `inner` elements; `None` if it is
+/// not.
 fn leading_dimension(inner: usize, outer: usize, inner_stride: usize, outer_stride: usize) -> Option<usize> {
     let ld = if outer <= 1 { inner.max(1) } else { outer_stride };
     ((inner <= 1 || inner_stride == 1) && ld >= inner.max(1)).then_some(ld)
 }
 
-/// How rocBLAS computes `c = a x b`. No dimension of `c` and not `batch` may be 0; the inner dimension may.
+/// How rocBLAS computes `c = a x b`. Neither `batch` nor a dimension of `c` may be 0. The inner
+/// dimension may.
 pub(crate) fn plan(batch: usize, a: Strided, b: Strided, c: Strided) -> Result<Plan> {
     if a.rows != c.rows || b.cols != c.cols || a.cols != b.rows {
         return Err(Error::Invalid {
@@ -141,7 +145,8 @@ pub(crate) fn plan(batch: usize, a: Strided, b: Strided, c: Strided) -> Result<P
     })
 }
 
-/// How rocBLAS computes `c = a + b` (`k` is 0), every matrix of the same shape, none empty.
+/// How rocBLAS computes `c = a + b`, three matrices of one shape that is not empty. The plan's `k`
+/// is 0.
 pub(crate) fn plan_sum(batch: usize, a: Strided, b: Strided, c: Strided) -> Result<Plan> {
     if (a.rows, a.cols) != (c.rows, c.cols) || (b.rows, b.cols) != (c.rows, c.cols) {
         return Err(Error::Invalid {
@@ -150,7 +155,7 @@ pub(crate) fn plan_sum(batch: usize, a: Strided, b: Strided, c: Strided) -> Resu
             found: format!("{} x {} and {} x {}", a.rows, a.cols, b.rows, b.cols),
         });
     }
-    // Row-major: the transpose of everything is column-major.
+    // If c is row-major, its transpose is column-major, so the plan transposes all three matrices.
     let turn = leading_dimension(c.cols, c.rows, c.col_stride, c.row_stride).is_some();
     let [a, b, c] = if turn { [a.transposed(), b.transposed(), c.transposed()] } else { [a, b, c] };
     let ldc = leading_dimension(c.rows, c.cols, c.row_stride, c.col_stride)

@@ -1,4 +1,5 @@
-//! Matrix products on rocBLAS: one handle a device, bound to the device's compute stream for life.
+//! Matrix products by rocBLAS. A device has one handle, which is bound to its compute stream for
+//! life.
 
 mod layout;
 
@@ -18,10 +19,10 @@ use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, carry_faults, trace, workarounds};
 use layout::{Operand, Plan, Strided};
 
-/// A batch of matrices in device memory; offset and strides in elements.
+/// A batch of matrices in device memory. Offset and strides count elements.
 #[derive(Clone, Copy)]
 pub struct MatrixView<'a> {
-    /// Where the elements are.
+    /// The buffer of the elements.
     pub buffer: &'a Buffer,
     /// The first element.
     pub offset: usize,
@@ -33,7 +34,7 @@ pub struct MatrixView<'a> {
     pub row_stride: usize,
     /// Elements from one column to the next.
     pub col_stride: usize,
-    /// Elements from one matrix to the next; 0 repeats the same matrix.
+    /// Elements from one matrix to the next. 0 uses one matrix for the whole batch.
     pub batch_stride: usize,
 }
 
@@ -50,14 +51,15 @@ struct Handle {
     raw: rocblas_handle,
 }
 
-// SAFETY: rocBLAS allows a handle to be used from any thread, one at a time (rocBLAS Programmer's
-// Guide, "Thread safety"); the mutex in `Blas` sees to that.
+// SAFETY: rocBLAS allows any thread to use a handle, one thread at a time (rocBLAS Programmer's
+// Guide, "Thread safety"). The mutex in `Blas` ensures this.
 unsafe impl Send for Handle {}
 
 impl Blas {
     /// Creates the handle for the current device.
     ///
-    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as long as the result.
+    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as
+    /// long as the result.
     pub(crate) fn new(
         table: &'static Rocblas,
         arch: &str,
@@ -89,22 +91,23 @@ impl Blas {
 
     /// `c[i] = alpha * a[i] x b[i] + beta * c[i]` for each matrix `i` of the batch.
     ///
-    /// Each view needs a stride of 1 in rows or columns and the other at least as large as the dimension it skips
-    /// (the stride of a dimension of size 1 does not matter); transposes are worked out from that. `dtype` is that
-    /// of `a` and `b`: f32, f64, f16 and bf16 (accumulated in f32), or i8, whose `c` is i32. `c` may not overlap
-    /// `a` or `b`.
+    /// In each view one stride must be 1, and the other at least the size of the dimension whose
+    /// stride is 1. The stride of a dimension of size 1 does not matter. Transposes follow from the
+    /// strides. `dtype` is that of `a` and `b`: f32, f64, f16 and bf16 (accumulated in f32), or i8,
+    /// whose `c` is i32. `c` may not overlap `a` or `b`.
     ///
-    /// `gradient` says that `c` is one: on gfx90a those of f16 go by rocBLAS's alternative implementation, which
-    /// keeps subnormal values (`BURN_ROCM_F16_ALTERNATIVE`).
+    /// `gradient` says whether `c` is a gradient. On gfx90a, f16 gradients use rocBLAS's
+    /// alternative implementation, which keeps subnormal values
+    /// ([`Config::f16_alternative`](crate::Config::f16_alternative)).
     ///
-    /// A single row or column goes through gemm like the rest. rocBLAS's gemv executes 0.1 to 5 times as many
-    /// instructions there (ROCm 7.2, gfx1030: 216 k against 1,765 k wave instructions for 1 x 1024 x 1024, but in 4
-    /// workgroups against 32; 5,992 k against 1,169 k for 4096 x 1 x 256), so it is no clear gain, and no AMD GPU
-    /// was at hand to time it.
+    /// A single row or column uses gemm too. rocBLAS's gemv executes 0.1 to 5 times as many
+    /// instructions (ROCm 7.2, gfx1030: 216 k against 1,765 k wave instructions for 1 x 1024 x
+    /// 1024, but in 4 workgroups against 32; 5,992 k against 1,169 k for 4096 x 1 x 256). So it is
+    /// no clear gain; neither was timed on an AMD GPU.
     ///
     /// # Errors
-    /// `Unsupported` for other dtypes; `Invalid` for shapes, strides or sizes that rocBLAS can't take or that leave
-    /// the buffers; `Rocblas` for what the library reports.
+    /// `Unsupported` for other dtypes; `Invalid` for shapes, strides or sizes that rocBLAS does not
+    /// support, or views that reach past a buffer's end; `Rocblas` for a status of the library.
     #[allow(clippy::too_many_arguments)] // BLAS's own signature.
     pub fn gemm(
         &self,
@@ -126,7 +129,7 @@ impl Blas {
         let (a, b) = (self.span("gemm", &a, batch, dtype)?, self.span("gemm", &b, batch, dtype)?);
         let out = self.span("gemm", &c, batch, kind.output)?.apart_from("gemm", &[a, b])?;
         carry_faults(read, [c.buffer]);
-        // With no inner dimension nothing is read, but rocBLAS wants no null pointer.
+        // If the inner dimension is 0 nothing is read, but rocBLAS refuses null pointers.
         let (a, b) = if plan.k == 0 { (out, out) } else { (a, b) };
         let (first, second) = if plan.swap { (b, a) } else { (a, b) };
         let flags = match self.halves.alternative(dtype, gradient) {
@@ -136,13 +139,13 @@ impl Blas {
         c.buffer.device().make_current()?;
         let handle = self.lock();
         // SAFETY: `span` checked that every element of the views lies inside its buffer, and `plan`
-        // describes those elements; the buffers live on until the stream has passed this call,
-        // which the pool guarantees.
+        // describes those elements. The pool keeps the memory until the stream has passed this
+        // call.
         unsafe { handle.gemm(kind, &plan, first.ptr, second.ptr, out.ptr, alpha, beta, flags) }
     }
 
-    /// `c[i] = alpha * a[i] + beta * b[i]`, every view transposed as its strides say; `a` and `b` shaped like `c`.
-    /// f32 and f64.
+    /// `c[i] = alpha * a[i] + beta * b[i]` for each matrix `i` of the batch, in f32 or f64. `a` and
+    /// `b` have the shape of `c`. Transposes follow from the strides.
     ///
     /// # Errors
     /// As for [`Blas::gemm`].
@@ -179,7 +182,7 @@ impl Blas {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a batch of matrices covers of its buffer.
+    /// The range of its buffer that a batch of matrices covers.
     fn span(&self, op: &'static str, view: &MatrixView<'_>, batch: usize, dtype: DType) -> Result<Span> {
         let overflow = || Error::invalid(op, "a view that fits memory", format!("{:?}", view.strided()));
         let bytes = |elements: usize| elements.checked_mul(dtype.size()).ok_or_else(overflow);
@@ -189,10 +192,10 @@ impl Blas {
 }
 
 impl Device {
-    /// rocBLAS on this device, bound to the compute stream; created at the first call.
+    /// rocBLAS on this device, bound to the compute stream. The first call creates the handle.
     ///
     /// # Errors
-    /// `NotAvailable` where the provider has no rocBLAS, or that has no kernels for this GPU.
+    /// `NotAvailable` if the provider has no rocBLAS, or if rocBLAS has no kernels for this GPU.
     pub fn blas(&self) -> Result<&Blas> {
         self.blas.get(|| {
             let table = self.provider().rocblas()?;
@@ -220,7 +223,7 @@ impl MatrixView<'_> {
     }
 }
 
-/// The functions and types for one dtype of the operands.
+/// The dtypes of a product's operands and result.
 #[derive(Clone, Copy)]
 struct Kind {
     input: DType,
@@ -256,8 +259,8 @@ fn operation(operand: &Operand) -> rocblas_operation {
 
 impl Handle {
     /// # Safety
-    /// `first`, `second` and `out` are device memory that holds what `plan` describes, in `kind`'s types, until the
-    /// stream has passed the call.
+    /// `first`, `second` and `out` point to the device memory that `plan` describes, of `kind`'s
+    /// types. The memory lives until the stream has passed the call.
     #[allow(clippy::too_many_arguments)]
     unsafe fn gemm(
         &self,
@@ -459,8 +462,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the handle is valid and used by nobody else; whoever drops a `Device` has waited
-        // for its stream.
+        // SAFETY: the handle is valid and no other code uses it. The owner of a `Device` waits for
+        // its stream before it drops the device.
         let status = unsafe { (self.table.rocblas_destroy_handle)(self.raw) };
         if let Err(error) = check(self.table, "rocblas_destroy_handle", status, String::new) {
             log::warn!("{error}");
@@ -475,7 +478,7 @@ fn check(
     status: rocblas_status,
     detail: impl FnOnce() -> String,
 ) -> Result<()> {
-    // Degraded: done, but slower than it could be for want of memory.
+    // `perf_degraded`: computed, but slower for lack of workspace.
     if status == rocblas_status_success || status == rocblas_status_perf_degraded {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Code objects on disk: compiled once for an architecture, not at every start.
+//! The cache of code objects on disk, so that kernels are not compiled at every start.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -15,17 +15,17 @@ use crate::settings::settings;
 /// A compiled kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CodeObject {
-    /// The kernel's symbol.
+    /// The kernel's symbol in the code.
     pub(crate) symbol: String,
     pub(crate) code: Box<[u8]>,
 }
 
-/// What the code-object cache has done in this process.
+/// What the code-object cache did in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheStats {
     /// Code objects read from disk.
     pub hits: u64,
-    /// Code objects that were not there.
+    /// Code objects that were not in the cache.
     pub misses: u64,
     /// Kernels compiled.
     pub compiled: u64,
@@ -33,15 +33,15 @@ pub struct CacheStats {
     pub compile_time: Duration,
     /// Files written.
     pub stored: u64,
-    /// Files that were damaged, and compiled again.
+    /// Damaged files, whose kernels were compiled again.
     pub damaged: u64,
-    /// Files and directories that were refused: another user owns them, or may write them.
+    /// Files and directories that were refused, because another user owns them or may write them.
     pub refused: u64,
-    /// Files removed to stay under the limit.
+    /// Files removed to stay below the limit.
     pub evicted: u64,
 }
 
-/// The code objects that this user's programs share.
+/// The cache of code objects on disk, which all programs of a user share.
 pub struct CodeCache {
     directory: Option<PathBuf>,
     limit: AtomicU64,
@@ -51,9 +51,9 @@ pub struct CodeCache {
 #[derive(Default)]
 struct State {
     stats: CacheStats,
-    /// Whether the directory was looked at, and what came of it.
+    /// Whether the directory is usable; `None` until it is checked.
     usable: Option<bool>,
-    /// Bytes on disk as far as known.
+    /// Bytes on disk; `None` if not known.
     size: Option<u64>,
     refusal: Option<Error>,
 }
@@ -61,7 +61,7 @@ struct State {
 const MAGIC: &[u8; 8] = b"BRCODE1\n";
 /// Magic, key, checksum, length of the symbol.
 const HEADER: usize = 8 + 16 + 16 + 4;
-/// No kernel's code is near this size: a larger file is damaged, and is not read into memory.
+/// No kernel's code is near this size. A larger file counts as damaged and is not read.
 const LARGEST: u64 = 256 << 20;
 
 /// The process's cache of code objects.
@@ -84,8 +84,8 @@ impl CodeCache {
         Self { directory, limit: AtomicU64::new(limit), state: Mutex::new(State::default()) }
     }
 
-    /// Where the files are; `None` where there is no place for them, or [`Config::cache`](crate::Config::cache)
-    /// is off.
+    /// The cache's directory; `None` if there is none, or if
+    /// [`Config::cache`](crate::Config::cache) is off.
     pub fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
     }
@@ -95,7 +95,7 @@ impl CodeCache {
         self.state().stats
     }
 
-    /// Sets the most bytes on disk; the files used longest ago go first.
+    /// Sets the most bytes on disk. The least recently used files are removed first.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
@@ -123,8 +123,8 @@ impl CodeCache {
         state.stats.compile_time += time;
     }
 
-    /// Reads a code object. A file that is damaged is removed, one that another user owns is left alone; either way
-    /// the kernel is compiled again.
+    /// Reads a code object. A damaged file is removed; a file that another user owns is left alone.
+    /// In both cases the kernel is compiled again.
     pub(crate) fn get(&self, key: u128) -> Option<CodeObject> {
         let path = path(self.usable()?, key);
         let mut file = match File::open(&path) {
@@ -138,7 +138,8 @@ impl CodeCache {
             }
         };
         let facts = file.metadata().ok()?;
-        // Asked of the open file, not of the path, so that nobody can exchange it in between.
+        // The owner of the open file, not of the path, which another user could exchange in
+        // between.
         let own = effective_user();
         if facts.uid() != own {
             self.refuse(&path, format!("a file of user {own}"), format!("one of user {}", facts.uid()));
@@ -154,7 +155,7 @@ impl CodeCache {
         match if read { decode(key, &bytes) } else { Err("it can't be read") } {
             Ok(object) => {
                 self.state().stats.hits += 1;
-                // The time of last use, for eviction; not worth a write at every start.
+                // Records the time of last use, for eviction, at most once a day.
                 let now = SystemTime::now();
                 let age = facts.modified().ok().and_then(|then| now.duration_since(then).ok());
                 if age.is_some_and(|age| age > Duration::from_secs(24 * 3600)) {
@@ -169,7 +170,7 @@ impl CodeCache {
         }
     }
 
-    /// Removes a file that turned out to be useless.
+    /// Removes a file that can't be used.
     pub(crate) fn discard(&self, key: u128, why: &str) {
         let Some(directory) = self.usable() else { return };
         let path = path(directory, key);
@@ -178,7 +179,7 @@ impl CodeCache {
         self.state().stats.damaged += 1;
     }
 
-    /// Keeps a code object. Failing to is no error: it is compiled again next time.
+    /// Stores a code object. A failure is no error, as the kernel is then compiled again next time.
     pub(crate) fn put(&self, key: u128, object: &CodeObject) {
         let Some(directory) = self.usable() else { return };
         let bytes = encode(key, object);
@@ -189,7 +190,7 @@ impl CodeCache {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let temporary = directory.join(format!("{key:032x}.{}.{serial}.tmp", std::process::id()));
-        // Whole or not at all: another process sees the old file or the new one.
+        // A rename is atomic, so another process sees either the old file or the new one.
         let written = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -221,7 +222,7 @@ impl CodeCache {
         let mut size: u64 = files.iter().map(|file| file.size).sum();
         let mut evicted = 0;
         for file in files {
-            // Some room, so that the next file does not list the directory again.
+            // Leave some room, so that the next file does not trigger another eviction.
             if size <= limit / 4 * 3 {
                 break;
             }
@@ -235,7 +236,7 @@ impl CodeCache {
         state.stats.evicted += evicted;
     }
 
-    /// The directory, made if need be, if it is this user's own.
+    /// The directory, created if missing; `None` if it is not this user's alone.
     fn usable(&self) -> Option<&Path> {
         let directory = self.directory.as_deref()?;
         if let Some(usable) = self.state().usable {
@@ -297,7 +298,7 @@ struct CacheFile {
     used: SystemTime,
 }
 
-/// The cache's files, and what a process that was killed left of one.
+/// The cache's files. Removes temporary files that a killed process left.
 fn files(directory: &Path) -> Vec<CacheFile> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     entries
@@ -423,7 +424,7 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(cache.get(2), None);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        // Only root may give a file away; elsewhere the mode alone is tested.
+        // Only root may give a file to another user. Other users test the mode alone.
         if std::os::unix::fs::chown(&file, Some(effective_user() + 1), None).is_ok() {
             assert_eq!(cache.get(2), None);
             assert_eq!(cache.stats().refused, 2);
@@ -480,7 +481,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    // A cache each, as processes have.
+                    // Each thread has its own cache, as processes do.
                     let cache = scratch.cache();
                     for round in 0..200u128 {
                         cache.put(round % 5, &object(3000));

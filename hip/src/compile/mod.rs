@@ -1,4 +1,4 @@
-//! From a kernel's text to a code object: hipRTC, what identifies it, and the cache on disk.
+//! Compiles kernels to code objects: hipRTC, the identity of its build, and the cache on disk.
 
 pub(crate) mod cache;
 pub(crate) mod program;

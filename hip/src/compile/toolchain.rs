@@ -1,5 +1,5 @@
-//! Identifies what compiles a provider's kernels. A code object on disk is used only if all of this
-//! is the same.
+//! Identifies the compiler of a provider's kernels. The key of a code object on disk covers all of
+//! it.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +24,7 @@ pub(crate) struct Toolchain {
 /// The libraries that make AMD's code objects. Before ROCm 7 libamdhip64 also had hipRTC's
 /// functions.
 const AMD: &[&str] = &["libhiprtc", "libamd_comgr", "libamdhip64"];
-/// The library that makes NVIDIA's.
+/// The library that makes NVIDIA's code objects.
 const NVIDIA: &[&str] = &["libnvrtc"];
 
 impl Toolchain {
@@ -41,21 +41,21 @@ impl Toolchain {
         Self { provider, hiprtc, runtime, builds }
     }
 
-    /// Adds it to a key.
+    /// Adds the toolchain to a key.
     pub(crate) fn add_to(&self, key: Digest) -> Digest {
         self.provider
             .compiles_with()
             .fold(key, |key, text| key.part(text))
-            // The provider too: an NVIDIA or CPU device never has AMD's architecture name, but
-            // nothing forbids it.
+            // The provider's name is a part too, because nothing forbids another provider to use
+            // AMD's architecture names.
             .part(self.provider.name())
             .part(&format!("{}.{} {}", self.hiprtc.0, self.hiprtc.1, self.runtime))
             .part(&self.builds)
     }
 }
 
-/// The builds of this process's libraries whose file names begin with one of `names`, sorted. A
-/// build is the build id, or the file's size and time if the linker wrote no id.
+/// The builds of this process's loaded libraries whose file names begin with one of `names`,
+/// sorted. A build is the linker's build id, or the file's size and time if there is no id.
 fn builds_loaded(names: &[&'static str]) -> String {
     struct Found<'a> {
         names: &'a [&'static str],
@@ -63,7 +63,7 @@ fn builds_loaded(names: &[&'static str]) -> String {
     }
 
     /// # Safety
-    /// For `dl_iterate_phdr`, with `found` pointing to a [`Found`].
+    /// Called by `dl_iterate_phdr`, with `found` pointing to a [`Found`].
     unsafe extern "C" fn look(
         info: *mut libc::dl_phdr_info,
         _size: libc::size_t,
@@ -109,8 +109,8 @@ unsafe fn build_id(info: &libc::dl_phdr_info) -> Option<String> {
     })
 }
 
-/// The build id among notes. A note has its name's size, its description's size and its type, then
-/// name and description, each padded.
+/// The build id among ELF notes. A note has the sizes of its name and of its description, its type,
+/// then name and description, both padded.
 fn build_id_in(mut notes: &[u8], align: usize) -> Option<String> {
     const GNU_BUILD_ID: u32 = 3;
     let align = if align == 8 { 8 } else { 4 };

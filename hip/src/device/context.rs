@@ -1,5 +1,5 @@
-//! What everything that belongs to a device shares: the function table, the error that is waiting to be reported,
-//! and the counters.
+//! The state that a device's streams, events and buffers share: the function table, the unreported
+//! error and the counters.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ use hip_sys::{Hip, hipError_t};
 use crate::error::{Error, Result, check, device_error};
 use crate::provider::Provider;
 
-/// What a device was asked to do, counted above the provider.
+/// How often this crate asked a device for each kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Copies from the device to the host.
@@ -20,7 +20,7 @@ pub struct Counters {
     pub host_to_device: u64,
     /// Times that the host waited for the device.
     pub waits: u64,
-    /// Kernels launched (not those within AMD's libraries).
+    /// Kernels launched, without those that AMD's libraries launch.
     pub launches: u64,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct CounterCells {
     pub(crate) launches: AtomicU64,
 }
 
-/// Adds one; the counters order nothing.
+/// Adds one. Relaxed: a counter orders no other access.
 pub(crate) fn count(cell: &AtomicU64) {
     cell.fetch_add(1, Ordering::Relaxed);
 }
@@ -42,17 +42,18 @@ pub(crate) fn count(cell: &AtomicU64) {
 pub(crate) enum EventKind {
     /// Other streams wait for it. So does the host, for memory that the device only reads.
     Ordering,
-    /// The host waits for it before it reads what the device wrote into host memory.
+    /// The host waits for it before it reads host memory that the device wrote.
     ///
-    /// "A system-scope release when recording this event ... to make non-coherent host memory visible to the host"
-    /// (`hip_runtime_api.h`, `hipEventReleaseToSystem`). Without it `hipEventSynchronize` promises that for
-    /// coherent memory alone (HIP programming guide, "Visibility of Zero-Copy Host Memory").
+    /// HIP's flag for this: "A system-scope release when recording this event ... to make
+    /// non-coherent host memory visible to the host" (`hip_runtime_api.h`,
+    /// `hipEventReleaseToSystem`). Without the flag, `hipEventSynchronize` promises visibility only
+    /// for coherent memory (HIP programming guide, "Visibility of Zero-Copy Host Memory").
     ToHost,
     /// It measures time.
     Timing,
 }
 
-/// One device's part of a provider.
+/// One device of a provider, as its streams, events and buffers use it.
 pub(crate) struct Context {
     pub(crate) provider: &'static Provider,
     pub(crate) index: usize,
@@ -86,10 +87,10 @@ impl Context {
 
     /// Makes the device current for this thread.
     ///
-    /// With several devices this asks HIP each time which device is current: other code on this
+    /// With several devices, each call asks HIP which device is current, because other code on this
     /// thread may use HIP too. A single device stays current. `hipGetDevice` takes 13 ns and
-    /// `hipSetDevice` 23 ns beside a launch's 2,980 (`examples/current_device.rs`, one H200 through
-    /// the `cuda` provider).
+    /// `hipSetDevice` 23 ns; a launch takes 2,980 ns (`examples/current_device.rs`, one H200
+    /// through the `cuda` provider).
     #[inline]
     pub(crate) fn bind(&self) -> Result<()> {
         thread_local! {
@@ -120,7 +121,8 @@ impl Context {
         check(self.hip(), call, status)
     }
 
-    /// Keeps an error for the next read or sync; the first one counts, later ones mostly follow from it.
+    /// Keeps an error for the next read or sync. Only the first one is kept, as later ones mostly
+    /// follow from it.
     pub(crate) fn record(&self, error: Error) {
         log::error!("{error}");
         let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,14 +130,14 @@ impl Context {
         self.has_error.store(true, Ordering::Release);
     }
 
-    /// For `Drop`: records a status that is not success.
+    /// For `Drop`: records a status that is a failure.
     pub(crate) fn record_status(&self, call: &'static str, status: hipError_t) {
         if status != hip_sys::hipSuccess && status != hip_sys::hipErrorDeinitialized {
             self.record(device_error(self.hip(), call, status));
         }
     }
 
-    /// Reports what was recorded, once.
+    /// Returns the recorded error and forgets it.
     pub(crate) fn take_error(&self) -> Result<()> {
         if !self.has_error.load(Ordering::Acquire) {
             return Ok(());

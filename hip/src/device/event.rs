@@ -22,7 +22,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event, a recycled one if one of its kind is kept.
+    /// An event of this kind, recycled if one is kept.
     pub(crate) fn new(context: &Arc<Context>, kind: EventKind) -> Result<Self> {
         if let Some(raw) = context.take_event(kind) {
             return Ok(Self { context: context.clone(), raw, kind });
@@ -44,7 +44,11 @@ impl Event {
         self.raw
     }
 
-    /// Whether the stream has passed the event; true where it was never recorded.
+    /// Whether the stream has passed the event; true if the event was never recorded.
+    ///
+    /// # Errors
+    ///
+    /// `Device` where HIP reports a failure of the device's work, also for the functions below.
     pub fn query(&self) -> Result<bool> {
         // SAFETY: the function is HIP's, the handle is ours.
         let status = unsafe { (self.context.hip().hipEventQuery)(self.raw) };
@@ -62,10 +66,11 @@ impl Event {
         self.context.check("hipEventSynchronize", status)
     }
 
-    /// Milliseconds from an earlier event to this one, both with timing and both passed.
+    /// Milliseconds from an earlier event to this one. The streams must have passed both.
     ///
     /// # Errors
-    /// `Invalid` where one of the two has no timing.
+    /// `Invalid` if either event has no timing
+    /// ([`Device::timing_event`](crate::Device::timing_event)).
     pub fn elapsed_since(&self, start: &Event) -> Result<f32> {
         if self.kind != EventKind::Timing || start.kind != EventKind::Timing {
             return Err(Error::invalid("elapsed_since", "two events with timing", "one without"));
@@ -84,8 +89,8 @@ impl Drop for Event {
         if self.raw.is_null() {
             return;
         }
-        // A stream that was told to wait for this event keeps the point it had: recording again
-        // does not move it.
+        // A stream that waits for this event waits for the point that was recorded before the call.
+        // A later recording does not move that point.
         self.context.keep_event(self.kind, self.raw);
     }
 }

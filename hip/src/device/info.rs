@@ -1,4 +1,4 @@
-//! What a device is, as its driver says.
+//! A device's properties, as its driver reports them.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -8,12 +8,12 @@ use hip_sys::{Hip, hipDeviceAttribute_t};
 use crate::error::{Error, Result, check};
 use crate::provider::Provider;
 
-/// What the driver says of a device.
+/// A device's properties, as its driver reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// The device's number.
+    /// The device's index.
     pub index: usize,
-    /// The marketing name, or the architecture where the driver gives none.
+    /// The marketing name, or the architecture if the driver gives none.
     pub name: String,
     /// The full architecture name, such as `gfx90a:sramecc+:xnack-`.
     pub arch: String,
@@ -23,9 +23,9 @@ pub struct DeviceInfo {
     pub compute_units: u32,
     /// Threads of a warp (AMD: a wave).
     pub warp_size: u32,
-    /// Most threads of a block.
+    /// The most threads of a block.
     pub max_threads_per_block: u32,
-    /// Most resident threads of a compute unit.
+    /// The most resident threads of a compute unit.
     pub max_threads_per_compute_unit: u32,
     /// Bytes of shared memory that a block may have.
     pub shared_memory_per_block: usize,
@@ -79,7 +79,7 @@ fn attribute(hip: &Hip, device: c_int, which: hipDeviceAttribute_t) -> Result<u3
     Ok(value.max(0) as u32)
 }
 
-/// `gcnArchName`, through the symbol whose layout is known.
+/// `gcnArchName`, read through a symbol that fixes the struct's layout.
 fn architecture(hip: &Hip, device: c_int) -> Result<String> {
     // SAFETY: both structs are plain numbers and characters (zero is valid) of the sizes that HIP
     // writes.

@@ -30,17 +30,20 @@ use crate::provider::{Provider, provider};
 use crate::settings::{Route, STEPS, settings};
 use crate::workarounds;
 
-/// Items of an element-wise launch per block: 8 a thread of 256. A strided copy of 2^28 f32 on an H200: 1.99 TB/s,
-/// with 4 a thread 1.91, with one 1.57.
+/// Items per block of an element-wise launch: 8 for each of 256 threads. A strided copy of 2^28 f32
+/// on an H200 reached 1.99 TB/s; 1.91 with 4 items a thread, 1.57 with one.
 const ITEMS_PER_BLOCK: usize = 2048;
-/// More blocks than this loop: HIP takes fewer than 2^32 threads a launch.
+/// The most blocks of a launch, because HIP takes fewer than 2^32 threads. The kernels loop over
+/// the rest.
 const MOST_BLOCKS: usize = (1 << 22) - 1;
-/// Threads of a block: a multiple of every warp size, and few enough for many registers each.
+/// Threads of a block: a multiple of every warp size, and few enough that each can have many
+/// registers.
 const THREADS: u32 = 256;
 
-/// One GPU of the chosen provider. Shared as `Arc<Device>`; all threads enqueue on its one compute stream.
+/// One GPU of the chosen provider. Shared as `Arc<Device>`; all threads enqueue on its one compute
+/// stream.
 pub struct Device {
-    // Before the stream that they are bound to.
+    // Declared first, so dropped before the stream that their handles are bound to.
     pub(crate) blas: OnceAny,
     pub(crate) dnn: OnceAny,
     info: DeviceInfo,
@@ -52,7 +55,7 @@ pub struct Device {
     pub(crate) fences: TransferFences,
     kernels: Kernels,
     pub(crate) faults: Arc<Faults>,
-    /// Steps that a list holds at most; 0 where nothing is put off.
+    /// The most deferred steps of one launch; 0 if no op is deferred.
     pub(crate) chain_limit: usize,
     pub(crate) peers: Mutex<Vec<usize>>,
 }
@@ -63,10 +66,10 @@ impl Device {
         Ok(provider()?.device_count())
     }
 
-    /// A device by its number; the same `Device` each time.
+    /// A device by its index. Every call with one index returns the same `Device`.
     ///
     /// # Errors
-    /// `Config` for a number past the end, `NotAvailable` where no provider has a device.
+    /// `Config` for an index past the last device; `NotAvailable` if no provider has a device.
     pub fn get(index: usize) -> Result<Arc<Self>> {
         static DEVICES: OnceLock<Box<[OnceLock<Arc<Device>>]>> = OnceLock::new();
         static CREATION: Mutex<()> = Mutex::new(());
@@ -99,8 +102,8 @@ impl Device {
             staging: Staging::new(&context),
             fences: TransferFences::default(),
             faults: Faults::new(&context, &compute)?,
-            // Where a block is one thread, a launch costs less than the look at whether it can be
-            // joined.
+            // If a block is one thread, a launch costs less than the check whether it can be
+            // deferred.
             chain_limit: settings()?.chain.unwrap_or(if info.max_threads_per_block == 1 { 0 } else { STEPS }),
             peers: Mutex::new(Vec::new()),
             kernels,
@@ -111,7 +114,7 @@ impl Device {
         })
     }
 
-    /// What the device is.
+    /// The device's properties.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
@@ -121,16 +124,17 @@ impl Device {
         self.context.provider
     }
 
-    /// Free and total bytes, as the driver says; what the pool caches is not free.
+    /// Free and total bytes, as the driver reports them. Memory that the pool caches is not free.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
         crate::memory::driver::free_and_total(&self.context)
     }
 
-    /// Who computes batch, layer and group norms ([`Config::norm`](crate::Config::norm)). If the setting is `auto`, own
-    /// kernels do where the library would leave most of the device idle.
+    /// Which implementation computes batch, layer, RMS and group norms
+    /// ([`Config::norm`](crate::Config::norm)). For `auto` it is [`Route::Own`] if the library
+    /// would leave most of the device idle.
     ///
     /// # Errors
-    /// `Config` for a variable that makes no sense.
+    /// `Config` for a variable with an invalid value.
     pub fn norm_route(&self) -> Result<Route> {
         Ok(match settings()?.norm {
             Route::Auto if !workarounds::norms_fill_the_device(&self.info.arch) => Route::Own,
@@ -143,8 +147,8 @@ impl Device {
         &self.pool
     }
 
-    /// Waits for the device, then gives cached memory, pinned host memory and unloaded kernels'
-    /// memory back to the driver.
+    /// Gives cached device memory, cached pinned memory and the modules of unused kernels back to
+    /// the driver, after waiting for the device where needed.
     pub fn memory_cleanup(&self) -> Result<()> {
         self.pool.clear()?;
         self.staging.clear();
@@ -154,7 +158,7 @@ impl Device {
         Ok(())
     }
 
-    /// What the device was asked to do so far.
+    /// The device's counters so far.
     pub fn counters(&self) -> Counters {
         let cells = &self.context.counters;
         let of = |cell: &std::sync::atomic::AtomicU64| cell.load(Ordering::Relaxed);
@@ -166,7 +170,7 @@ impl Device {
         }
     }
 
-    /// The stream on which everything is computed.
+    /// The stream on which all ops run.
     pub fn compute_stream(&self) -> &Stream {
         &self.compute
     }
@@ -182,15 +186,15 @@ impl Device {
         Event::new(&self.context, EventKind::Timing)
     }
 
-    /// Makes the device current for this thread, with all that was put off launched: for AMD's libraries, which go
-    /// by that and queue on the compute stream by themselves.
+    /// Launches all deferred ops and makes the device current for this thread. Call it before AMD's
+    /// libraries, which use the current device and enqueue on the compute stream themselves.
     pub(crate) fn make_current(&self) -> Result<()> {
         self.compute.catch_up();
         self.context.bind()
     }
 
-    /// A block of the pool. Before it fails, it frees cached pinned host memory: on some devices
-    /// that is the same memory.
+    /// A block of the pool. If the pool has too little, this frees cached pinned host memory and
+    /// tries again, because some devices share the host's memory.
     pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
         match self.pool.allocate(bytes, purpose) {
             Err(Error::OutOfMemory { .. }) if self.staging.clear() > 0 => self.pool.allocate(bytes, purpose),
@@ -201,15 +205,16 @@ impl Device {
     /// Takes back a buffer's block.
     pub(crate) fn give_back(&self, block: PoolBlock) {
         let fence = match block.fenced() {
-            // The compute stream is in order: what uses the block next comes behind what used it.
+            // The compute stream runs in order, so the block's next user runs after its last.
             false => 0,
             true => self.fences.behind(&self.compute, &self.context),
         };
         self.pool.free(block, fence);
     }
 
-    /// Waits for everything enqueued so far. Reports, once, what `Drop` recorded and each fault
-    /// that no read has reported, also those of dropped results. Faulty results stay faulty.
+    /// Waits for all work enqueued so far. Reports errors that `Drop` recorded and faults that no
+    /// read has reported, also those of dropped results, each once. Reads of faulty results still
+    /// fail afterwards.
     pub fn sync(&self) -> Result<()> {
         let launched = self.faults.launched();
         self.kernels.unload_behind(|| {
@@ -221,13 +226,14 @@ impl Device {
         self.faults.report().map_or(Ok(()), Err)
     }
 
-    /// The words of pinned memory in use: those of launches that may still find a fault, and those
-    /// that a buffer's faults refer to.
+    /// The number of fault words in use: those of launches that may still find a fault, and those
+    /// that the faults of a buffer refer to.
     pub fn fault_words(&self) -> usize {
         self.faults.words()
     }
 
-    /// Keeps an error for the next read or sync, for where none can be returned. The first one counts.
+    /// Keeps an error for the next read or sync, if the caller can't return it. Only the first one
+    /// is kept.
     pub fn record(&self, error: Error) {
         self.context.record(error);
     }
@@ -236,8 +242,8 @@ impl Device {
         self.kernels.built_in(name)
     }
 
-    /// Compiles (or finds in the cache) an instantiation of a program: `expression` is its C++ name, such as
-    /// `scale<float>`.
+    /// Loads an instantiation of a program, from the cache or compiled. `expression` is its C++
+    /// name, such as `scale<float>`.
     ///
     /// # Errors
     /// `Compilation` with the compiler's log.
@@ -245,43 +251,44 @@ impl Device {
         self.kernels.of_program(program, expression)
     }
 
-    /// Kernels loaded onto the device and the bytes of their code.
+    /// The number of kernels loaded onto the device, and the bytes of their code.
     pub fn loaded_kernels(&self) -> (usize, usize) {
         self.kernels.size()
     }
 
-    /// Kernels that nobody uses any more but whose modules are still loaded, because the device may
-    /// be running them.
+    /// The number of unused kernels whose modules are still loaded, because the device may be
+    /// running them.
     pub fn retired_kernels(&self) -> usize {
         self.kernels.retired()
     }
 
-    /// Sets the bytes of code above which the kernels used longest ago are unloaded (256 MiB).
+    /// Sets how many bytes of code may be loaded (256 MiB by default). Above it, the least recently
+    /// used kernels are unloaded.
     pub fn set_loaded_kernels_limit(&self, bytes: usize) {
         self.kernels.set_limit(bytes);
     }
 
-    /// Forgets every loaded kernel: each is read from disk or compiled again when asked for.
+    /// Forgets every loaded kernel. The next use of each reads it from disk or compiles it again.
     pub fn forget_kernels(&self) {
         self.kernels.clear();
     }
 
-    /// The grid for an element-wise kernel over so many items.
+    /// The grid for an element-wise kernel over `items` items.
     pub fn grid(&self, items: usize) -> Grid {
         self.blocks_of(ITEMS_PER_BLOCK, items)
     }
 
-    /// The grid for an element-wise kernel over contiguous memory, `bytes` of its widest operand: one access of 16
-    /// bytes a thread.
+    /// The grid for an element-wise kernel over contiguous memory, whose widest operand has `bytes`
+    /// bytes: one access of 16 bytes a thread.
     pub fn grid_bytes(&self, bytes: usize) -> Grid {
         match self.block_threads() {
-            // A core vectorises: what counts is how long its loop is.
+            // A block is a loop on one core, and a longer loop vectorises better.
             1 => self.grid(bytes / 4),
             threads => self.blocks_of(16 * threads as usize, bytes),
         }
     }
 
-    /// The grid for a kernel that gives each row of `row_len` items to a block.
+    /// The grid for a kernel that computes each row of `row_len` items in one block.
     pub fn grid_rows(&self, rows: usize, row_len: usize) -> Grid {
         let widest = self.block_threads();
         let wanted = row_len.clamp(1, widest as usize).next_power_of_two() as u32;
@@ -289,16 +296,16 @@ impl Device {
         Grid { blocks: rows.clamp(1, self.most_blocks(threads)) as u32, threads }
     }
 
-    /// The grid for a kernel that gives each row of `row_len` elements to a block, which reads it 16 bytes a
-    /// thread: eight elements a thread, or up to twelve where threads that are a power of two would else be half
-    /// idle. So short rows make many blocks, and with them enough bytes on their way (H200, rows of 512 f32: masked
-    /// softmax 2.8 TB/s beside 0.8 with a thread an element; of 768, layer norm 3.6 TB/s with 64 threads beside 2.5
-    /// with 128).
+    /// The grid for a kernel that computes each row of `row_len` elements in one block with 16-byte
+    /// reads: 6 to 12 elements a thread, up to the largest block. Small blocks let more rows be in
+    /// flight. On an H200, masked softmax of rows of 512 f32 reached 2.8 TB/s, and 0.8 with one
+    /// element a thread; layer norm of rows of 768 reached 3.6 TB/s with 64 threads and 2.5 with
+    /// 128.
     pub fn grid_kept_rows(&self, rows: usize, row_len: usize) -> Grid {
         self.grid_rows(rows, row_len.div_ceil(12))
     }
 
-    /// The warps that are resident at once.
+    /// The most warps that are resident on the device at once.
     pub fn resident_warps(&self) -> usize {
         let per_unit = self.info.max_threads_per_compute_unit / self.info.warp_size;
         self.info.compute_units as usize * per_unit.max(1) as usize
@@ -314,10 +321,10 @@ impl Device {
         THREADS.min(self.info.max_threads_per_block)
     }
 
-    /// As many as there is work for, where a block has more than one thread: blocks that start as others end keep
-    /// memory busier than resident ones that loop (H200, 2^28 f32: exp 4.27 TB/s beside 3.93, softmax of rows of
-    /// 4096 3.99 beside 3.60, its gradient 3.94 beside 2.74). Where a block is a core's loop, those that run at
-    /// once.
+    /// The most blocks of a launch. On a GPU this bounds only very large launches: blocks that
+    /// start as others end keep memory busier than resident blocks that loop (H200, 2^28 f32: exp
+    /// 4.27 against 3.93 TB/s, softmax of rows of 4096 3.99 against 3.60, its gradient 3.94 against
+    /// 2.74). If a block is one thread, it is the number of blocks that run at once.
     fn most_blocks(&self, threads: u32) -> usize {
         if threads > 1 {
             return MOST_BLOCKS;

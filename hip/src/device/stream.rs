@@ -1,4 +1,4 @@
-//! Streams: queues of work on one device.
+//! Streams: queues of a device's work.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
 use crate::launch::steps::{Chain, Pending, Steps};
 
-/// A queue of work on one device, in order.
+/// A queue of a device's work, which runs in order.
 pub struct Stream {
     context: Arc<Context>,
     raw: hipStream_t,
-    /// Work that is to be launched before anything else is queued.
+    /// Deferred ops, which are launched before any other work is enqueued.
     pub(crate) chain: Chain,
 }
 
@@ -39,14 +39,15 @@ impl Stream {
         Ok(stream)
     }
 
-    /// The handle, to queue work behind all that came before.
+    /// Launches the deferred ops and returns the handle, so that work enqueued on it comes after
+    /// all earlier work.
     #[inline]
     pub(crate) fn raw(&self) -> hipStream_t {
         self.catch_up();
         self.raw
     }
 
-    /// The handle as it is, for what launches what was put off, or has.
+    /// The handle, for code that launches the deferred ops itself or has launched them.
     pub(crate) fn handle(&self) -> hipStream_t {
         self.raw
     }
@@ -55,7 +56,11 @@ impl Stream {
         &self.context
     }
 
-    /// Puts an event behind the work enqueued so far.
+    /// Records an event behind the work enqueued so far.
+    ///
+    /// # Errors
+    ///
+    /// `Device` where HIP fails, also for the functions below.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.record_on(event, self.raw())
     }
@@ -74,8 +79,8 @@ impl Stream {
         Ok(event)
     }
 
-    /// Records a new event behind the work enqueued so far. After it the host may read what that
-    /// work wrote into host memory.
+    /// Records a new event behind the work enqueued so far. After a wait for the event, the host
+    /// may read what that work wrote into host memory.
     pub(crate) fn mark_for_host(&self) -> Result<Event> {
         let event = Event::new(&self.context, EventKind::ToHost)?;
         self.record(&event)?;
@@ -83,14 +88,15 @@ impl Stream {
     }
 
     /// Records a new event behind the work that HIP has been given so far, without launching the
-    /// ops that were put off.
+    /// deferred ops.
     pub(crate) fn mark_queued(&self) -> Result<Event> {
         let event = Event::new(&self.context, EventKind::Ordering)?;
         self.record_on(&event, self.raw)?;
         Ok(event)
     }
 
-    /// Lets later work wait for the event, which may be of another stream or device; the host does not wait.
+    /// Makes later work of this stream wait for the event, which may be of another stream or
+    /// device. The host does not wait.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the function is HIP's, both handles are alive.
@@ -109,7 +115,7 @@ impl Stream {
 }
 
 impl Stream {
-    /// Launches the ops that were put off. An error is kept for the next read or sync.
+    /// Launches the deferred ops. An error is kept for the next read or sync.
     #[inline]
     pub(crate) fn catch_up(&self) {
         if self.chain.any.load(Ordering::Acquire) {
@@ -137,11 +143,12 @@ impl Stream {
         unsafe { self.launch(kernel, grid, 0, &mut parameters) }
     }
 
-    /// Enqueues a kernel right behind what was enqueued so far; what was put off is not launched before.
+    /// Enqueues a kernel without launching the deferred ops first.
     ///
     /// # Safety
-    /// `parameters` point to the kernel's arguments, as many and of the types that it has, and every access that it
-    /// makes with them stays inside memory that is there until the stream is past it.
+    /// `parameters` point to the kernel's arguments and match its parameters in number and type.
+    /// Every access that the kernel makes with them stays inside memory that lives until the stream
+    /// is past the kernel.
     #[inline]
     pub(crate) unsafe fn launch(
         &self,

@@ -1,4 +1,4 @@
-//! What this machine has, provider by provider: for `device-info`.
+//! A report on each provider of this machine, for the example `device-info`.
 
 use std::fmt;
 
@@ -13,24 +13,24 @@ use crate::provider::library::{self, fill};
 use crate::provider::{Provider, Versions, candidate};
 use crate::workarounds;
 
-/// What was found of one provider.
+/// The state of one provider.
 #[derive(Debug, Clone)]
 pub struct ProviderReport {
     /// Which provider.
     pub kind: ProviderKind,
-    /// Why it can't be used; `None` where it can.
+    /// Why it can't be used; `None` if it can.
     pub error: Option<Error>,
-    /// The versions of its parts.
+    /// The versions of its runtime, driver and hipRTC; `None` if it can't be used.
     pub versions: Option<Versions>,
-    /// Its libraries.
+    /// AMD's libraries; empty for other providers.
     pub libraries: Vec<LibraryReport>,
-    /// Its devices, each with free bytes where the driver tells.
+    /// Its devices, each with its free bytes if the driver reports them.
     pub devices: Vec<(DeviceInfo, Option<usize>)>,
-    /// What keeps it from working, and what is unusual.
+    /// Causes of a failure, and unusual settings.
     pub hints: Vec<String>,
 }
 
-/// Looks at every provider, used or not.
+/// Reports on every provider, whichever is chosen.
 ///
 /// ```
 /// for report in hip::survey() {
@@ -68,12 +68,12 @@ fn report(kind: ProviderKind) -> ProviderReport {
     report
 }
 
-/// Whether the rocBLAS of this machine has kernels for an architecture (`gfx1030`, `gfx90a:sramecc+:xnack-`): what
-/// [`crate::Device::blas`] asks before it makes a handle, as rocBLAS ends the process where it has none. Needs no
-/// device.
+/// Checks that this machine's rocBLAS has kernels for an architecture, such as `gfx1030` or
+/// `gfx90a:sramecc+:xnack-`. It needs no device. [`crate::Device::blas`] does the same check,
+/// because rocBLAS without kernels ends the process.
 ///
 /// # Errors
-/// `NotAvailable` where rocBLAS is not installed, or has none in the folder that it looks in.
+/// `NotAvailable` if rocBLAS is not installed, or its folder has no kernels for the architecture.
 pub fn rocblas_serves(architecture: &str) -> Result<()> {
     let library = library::open(library::ROCBLAS)?;
     let table = fill!(Rocblas, &library, "rocBLAS")?;

@@ -1,4 +1,4 @@
-//! Activations, both ways.
+//! Activations, forward and backward.
 
 use miopen_sys::*;
 
@@ -24,9 +24,9 @@ pub enum Activation {
     Abs,
     /// `min(max(x, 0), limit)`
     ClippedRelu(f64),
-    /// `x` where positive, else `slope * x`
+    /// `x` if positive, else `slope * x`
     LeakyRelu(f64),
-    /// `x` where positive, else `alpha * (exp(x) - 1)`
+    /// `x` if positive, else `alpha * (exp(x) - 1)`
     Elu(f64),
 }
 
@@ -47,11 +47,13 @@ impl Activation {
 }
 
 impl Dnn {
-    /// `y`, the activation of the `len` elements of `x`; the two may be the same memory. f32 and f16:
-    /// MIOpen has no bf16 here. It multiplies where one would select: ReLU of -inf is NaN, and of a negative number -0.
+    /// `y`, the activation of the `len` elements of `x`, in f32 or f16. The two may be the same
+    /// memory. MIOpen has no bf16 activation. It multiplies instead of selecting, so ReLU of -inf
+    /// is NaN, and of a negative number -0.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype; `Invalid` for memory that is too small; `Miopen` for what the library reports.
+    /// `Unsupported` for the dtype; `Invalid` for memory that is too small; `Miopen` for a status
+    /// of the library.
     pub fn activation_forward(
         &self,
         activation: Activation,
@@ -66,7 +68,7 @@ impl Dnn {
             return Ok(());
         }
         let handle = self.begin(y.buffer)?;
-        // SAFETY: the spans hold the tensors that the descriptor describes; the pool keeps them
+        // SAFETY: the spans hold the tensors that the descriptor describes. The pool keeps them
         // until the stream has passed the call. The scalars are static.
         let status = unsafe {
             (self.table.miopenActivationForward)(
@@ -83,7 +85,8 @@ impl Dnn {
         self.served("miopenActivationForward", status, || format!("{activation:?}, {dtype:?}, {len}"))
     }
 
-    /// `dx`, the gradient of `x`, from that of `y`, with `x` and `y` as the forward pass had them.
+    /// `dx`, the gradient of `x`, from `dy`, the gradient of `y`, and the forward pass's `x` and
+    /// `y`.
     ///
     /// # Errors
     /// As for [`Dnn::activation_forward`].

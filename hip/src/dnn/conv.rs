@@ -1,10 +1,11 @@
 //! Convolution in 2-D and 3-D: forward, gradient of the data, gradient of the weights.
 //!
-//! A transposed convolution is the gradient of the data of the plain one with the same weights.
+//! A transposed convolution is the data gradient of the plain convolution with the same weights.
 //!
-//! A shape's solution is chosen by immediate mode: MIOpen's database or its heuristics, nothing timed. At the third
-//! use of a shape, which a training loop has and a single forward pass has not, its algorithms are timed, and the
-//! fastest is taken from there on. `BURN_ROCM_CONV_FIND` has the one or the other alone.
+//! At first, MIOpen's immediate mode chooses a shape's solution from a database or heuristics,
+//! without timing. A training loop uses a shape more often than twice. The third use times the
+//! shape's algorithms, and later uses take the fastest.
+//! [`Config::conv_find`](crate::Config::conv_find) can choose one of these two modes alone.
 
 mod calls;
 
@@ -25,27 +26,31 @@ const OP: &str = "convolution";
 /// Uses of a shape before its algorithms are timed.
 const USES_BEFORE_FIND: u32 = 2;
 
-/// A convolution's shapes and options. Spatial rank 2 or 3; `stride`, `padding` and `dilation` have that length.
+/// A convolution's shapes and options. Spatial rank 2 or 3; `stride`, `padding` and `dilation` have
+/// that length.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvDesc {
     /// f32, f16 or bf16 (the latter two accumulated in f32).
     pub dtype: DType,
     /// Shape of the input: batch, channels, then depth (3-D), height, width.
     pub x: Vec<usize>,
-    /// Shape of the weights: channels of the output, channels of the input / groups, then the window.
+    /// Shape of the weights: channels of the output, channels of the input / groups, then the
+    /// window.
     pub w: Vec<usize>,
     /// Shape of the output.
     pub y: Vec<usize>,
     /// Steps of the window.
     pub stride: Vec<usize>,
-    /// Zeros before and after each spatial dimension.
+    /// Zeros at each end of each spatial dimension.
     pub padding: Vec<usize>,
-    /// Steps between the elements of the window.
+    /// Distances between the elements of the window.
     pub dilation: Vec<usize>,
-    /// Groups of channels that are convolved apart.
+    /// Groups of channels that are convolved separately.
     pub groups: usize,
-    /// Whether the result is a gradient: on gfx90a those of f16 go by MIOpen's alternative implementation, which keeps
-    /// subnormal values (`BURN_ROCM_F16_ALTERNATIVE`). [`ConvDesc::new`] says no.
+    /// Whether the result is a gradient. On gfx90a, f16 gradients use MIOpen's alternative
+    /// implementation, which keeps subnormal values
+    /// ([`Config::f16_alternative`](crate::Config::f16_alternative)). [`ConvDesc::new`] sets it to
+    /// false.
     pub gradient: bool,
 }
 
@@ -63,15 +68,15 @@ pub(super) struct Prepared {
     x: TensorDesc,
     w: TensorDesc,
     y: TensorDesc,
-    /// Whether MIOpen was asked for its alternative for f16.
+    /// Whether MIOpen was asked for its alternative implementation of f16.
     alternative: bool,
-    /// The chosen solution, then those to fall back to when there is no memory for its workspace.
+    /// The chosen solution, then fallbacks for when there is no memory for its workspace.
     choices: Vec<Choice>,
-    /// What was timed later, instead of `choices`; empty where that failed.
+    /// The timed algorithms, which replace `choices`; empty if timing failed.
     timed: OnceLock<Vec<Choice>>,
-    /// How often `choices` were asked for, in auto mode.
+    /// The number of uses in auto mode.
     uses: AtomicU32,
-    /// Why there is none.
+    /// Why MIOpen refuses the shape.
     refused: Refusal,
 }
 
@@ -91,12 +96,12 @@ enum Solution {
 }
 
 impl ConvDesc {
-    /// Whether MIOpen convolves this dtype; for others [`Dnn`]'s calls return `Unsupported`.
+    /// Whether MIOpen convolves this dtype. For other dtypes [`Dnn`]'s calls return `Unsupported`.
     pub fn takes(dtype: DType) -> bool {
         FLOATS.contains(&dtype)
     }
 
-    /// The descriptor for an input and weights, the output's shape worked out.
+    /// The descriptor for an input and weights. It computes the output's shape.
     ///
     /// # Errors
     /// `Invalid` if the shapes and options do not fit together.
@@ -170,11 +175,12 @@ impl ConvDesc {
 }
 
 impl Dnn {
-    /// `y = x * w`.
+    /// `y = x * w`, the convolution.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype; `Invalid` for shapes that don't fit, or memory that is too small or overlaps;
-    /// `OutOfMemory` if no solution's workspace fits; `Miopen` for what the library reports.
+    /// `Unsupported` for the dtype; `Invalid` for shapes that don't fit together, or memory that is
+    /// too small or overlaps; `OutOfMemory` if no solution's workspace fits; `Miopen` for a status
+    /// of the library.
     pub fn conv_forward(
         &self,
         desc: &ConvDesc,
@@ -188,7 +194,8 @@ impl Dnn {
         self.convolve(Direction::Forward, desc, [xs, ws, ys], y)
     }
 
-    /// `dx`, the gradient of `x`, from that of `y`; also the transposed convolution of `dy`.
+    /// `dx`, the gradient of `x`, from `dy`, the gradient of `y`. This is also the transposed
+    /// convolution of `dy`.
     ///
     /// # Errors
     /// As for [`Dnn::conv_forward`].
@@ -205,7 +212,7 @@ impl Dnn {
         self.convolve(Direction::BackwardData, desc, [xs, ws, ys], dx)
     }
 
-    /// `dw`, the gradient of `w`, from that of `y`.
+    /// `dw`, the gradient of `w`, from `dy`, the gradient of `y`.
     ///
     /// # Errors
     /// As for [`Dnn::conv_forward`].
@@ -233,7 +240,8 @@ impl Dnn {
         Ok([span(x, &desc.x)?, span(w, &desc.w)?, span(y, &desc.y)?])
     }
 
-    /// `spans` are of x, w and y; `out` is the one that is written.
+    /// Computes the tensor that `direction` names. `spans` are those of x, w and y; `out` is the
+    /// tensor that is written.
     fn convolve(
         &self,
         direction: Direction,
@@ -250,7 +258,7 @@ impl Dnn {
             return desc.validate();
         }
         if spans.iter().any(|span| span.bytes == 0) {
-            // A sum of nothing; the bits of 0.0 are 0 in every float type.
+            // An empty sum is 0.0, whose bits are 0 in every float type.
             desc.validate()?;
             return out.buffer.device().fill_bytes(out.buffer, out.offset, 0, written.bytes);
         }
@@ -259,7 +267,7 @@ impl Dnn {
         let device = out.buffer.device();
         prepared.refused.check()?;
         let mut failed = None;
-        // What was timed later has kernels of its own, which may not have run yet.
+        // The timed algorithms have their own kernels, which may not have run yet.
         let choices = self.chosen(&prepared, direction, desc, spans, out.buffer);
         let first = if std::ptr::eq(choices, prepared.choices.as_slice()) { 0 } else { 32 };
         for (way, choice) in (first..).zip(choices) {
@@ -274,9 +282,9 @@ impl Dnn {
             let space = workspace_span(&workspace, choice.workspace);
             let handle = self.begin(out.buffer)?;
             let operands = prepared.operands(&handle, direction, spans);
-            // SAFETY: the spans hold the tensors that the descriptors describe; they and the
-            // workspace go back to the pool at the earliest when the stream has been given this
-            // call, and the stream runs in order.
+            // SAFETY: the spans hold the tensors that the descriptors describe. The pool gets them
+            // and the workspace back after this call is enqueued, and reuses them only for later
+            // work of the same stream.
             let (call, status) = unsafe {
                 match choice.solution {
                     Solution::Immediate(id) => operands.immediate(space, id),
@@ -317,8 +325,8 @@ impl Dnn {
         if self.deterministic {
             prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, 1)?;
         }
-        // Left alone, MIOpen takes the alternative by direction: for a transposed convolution too,
-        // which is no gradient.
+        // Without the attribute MIOpen chooses the alternative by direction, also for a transposed
+        // convolution, which is no gradient.
         let alternative = self.halves.alternative(desc.dtype, desc.gradient);
         if let Some(on) = alternative {
             prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL, on.into())?;
@@ -339,7 +347,7 @@ impl Dnn {
         Ok(prepared)
     }
 
-    /// The ways to compute a convolution, best first, as `BURN_ROCM_CONV_FIND` has them chosen at a shape's first use.
+    /// The ways to compute a convolution at a shape's first use, best first.
     fn choices(
         &self,
         prepared: &Prepared,
@@ -348,8 +356,8 @@ impl Dnn {
         spans: [Span; 3],
         at: &Buffer,
     ) -> Result<Vec<Choice>> {
-        // Find mode tries everything: products too, which must not be tried without rocBLAS's
-        // kernels.
+        // Find mode tries every algorithm, also those that call rocBLAS, which must not run without
+        // its kernels.
         if settings()?.conv_find != FindMode::Find || !self.products {
             let handle = self.begin(at)?;
             return prepared.operands(&handle, direction, spans).solutions(desc, self.products);
@@ -357,8 +365,9 @@ impl Dnn {
         self.find(prepared, direction, desc, spans, at)
     }
 
-    /// Those to take now: the first ones, until the shape has been used often enough to be timed. Not where the
-    /// same seed is to give the same bits, since the fastest may be another in each run.
+    /// The ways to use now: `choices` until the shape has been used often enough to be timed, then
+    /// the timed ones. In deterministic mode nothing is timed, because the fastest algorithm may
+    /// differ between runs.
     fn chosen<'a>(
         &self,
         prepared: &'a Prepared,
@@ -373,7 +382,7 @@ impl Dnn {
         }
         if prepared.timed.get().is_none() && prepared.uses.fetch_add(1, Ordering::Relaxed) == USES_BEFORE_FIND
         {
-            // Where there is no memory for a workspace, what was chosen first does.
+            // If there is no memory for an algorithm's workspace, the first choices serve.
             let timed = match self.find(prepared, direction, desc, spans, at) {
                 Ok(found) => found.into_iter().chain(prepared.choices.iter().copied()).collect(),
                 Err(error) => {
@@ -390,7 +399,8 @@ impl Dnn {
         }
     }
 
-    /// Times the algorithms, which write where the convolution will; fastest first.
+    /// Times the algorithms and returns them, fastest first. They overwrite the convolution's
+    /// output.
     fn find(
         &self,
         prepared: &Prepared,
@@ -406,8 +416,7 @@ impl Dnn {
         let workspace = at.device().alloc(bytes)?;
         let space = workspace_span(&workspace, bytes);
         let handle = self.begin(at)?;
-        // SAFETY: as in `convolve`; what is written here is written again by the convolution
-        // itself.
+        // SAFETY: as in `convolve`. The convolution overwrites the output again.
         unsafe { prepared.operands(&handle, direction, spans).find(desc, space) }
     }
 }
@@ -425,7 +434,7 @@ impl Prepared {
     }
 }
 
-/// The workspace as MIOpen takes it: null where none is needed.
+/// The workspace as MIOpen takes it; null if none is needed.
 pub(super) fn workspace_span(buffer: &Buffer, bytes: usize) -> Span {
     if bytes == 0 { Span::NULL } else { Span { ptr: buffer.as_ptr(), bytes } }
 }

@@ -15,9 +15,9 @@ macro_rules! descriptor {
             raw: $raw,
         }
 
-        // SAFETY: a descriptor is plain data in MIOpen's heap, tied to no thread (nor to a handle);
-        // calls only read it once it is set, and the setters here take `&mut self` or run before it
-        // is shared.
+        // SAFETY: a descriptor is plain data in MIOpen's heap, tied to no thread or handle. Calls
+        // only read it once it is set. The setters here take `&mut self` or run before it is
+        // shared.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
@@ -77,7 +77,7 @@ descriptor!(
     OperatorArgs, miopenOperatorArgs_t, miopenCreateOperatorArgs, miopenDestroyOperatorArgs
 );
 descriptor!(
-    /// A reduction's op, types and whether it gives indices.
+    /// A reduction's op, type, and whether it gives indices.
     ReduceTensorDesc,
     miopenReduceTensorDescriptor_t,
     miopenCreateReduceTensorDescriptor,
@@ -94,7 +94,7 @@ impl TensorDesc {
     ) -> Result<Self> {
         let (dims, strides) = packed(op, shape)?;
         let this = Self::create(table)?;
-        // SAFETY: both arrays hold as many values as said, and are copied.
+        // SAFETY: both arrays hold `dims.len()` values, which MIOpen copies.
         let status = unsafe {
             (table.miopenSetTensorDescriptor)(
                 this.raw,
@@ -109,7 +109,7 @@ impl TensorDesc {
     }
 }
 
-/// Dimensions and strides as MIOpen takes them.
+/// The dimensions and packed strides as C ints.
 fn packed(op: &'static str, shape: &[usize]) -> Result<(Vec<i32>, Vec<i32>)> {
     let dims = ints(op, shape)?;
     let mut strides = vec![1i32; dims.len()];
@@ -129,7 +129,7 @@ fn too_large(op: &'static str, found: &[usize]) -> Error {
 }
 
 impl ConvolutionDesc {
-    /// Of a convolution with this padding, stride and dilation, each with a number an axis.
+    /// A convolution with this padding, stride and dilation, each with one number for each axis.
     pub(super) fn of(
         table: &'static Miopen,
         op: &'static str,
@@ -139,7 +139,8 @@ impl ConvolutionDesc {
         let (padding, stride, dilation) = (ints(op, padding)?, ints(op, stride)?, ints(op, dilation)?);
         let groups = ints(op, &[groups])?[0];
         let this = Self::create(table)?;
-        // SAFETY: the three arrays have the same length, as the caller has checked, and are copied.
+        // SAFETY: the three arrays have the same length, which the caller has checked, and MIOpen
+        // copies them.
         let status = unsafe {
             (table.miopenInitConvolutionNdDescriptor)(
                 this.raw,
@@ -173,20 +174,20 @@ impl OperatorArgs {
     }
 }
 
-/// Ops in a row, and what was compiled of them.
+/// A fusion plan: a sequence of ops, which MIOpen compiles to one kernel.
 pub(super) struct FusionPlan {
     table: &'static Miopen,
     raw: miopenFusionPlanDescriptor_t,
 }
 
-// SAFETY: a plan is plain data in MIOpen's heap, tied to no thread; it is compiled before it is
-// shared, and run under the handle's lock.
+// SAFETY: a plan is plain data in MIOpen's heap, tied to no thread. It is compiled before it is
+// shared, and runs under the handle's lock.
 unsafe impl Send for FusionPlan {}
 // SAFETY: as above.
 unsafe impl Sync for FusionPlan {}
 
 impl FusionPlan {
-    /// A plan without ops for an input.
+    /// A plan for an input, without ops.
     pub(super) fn new(table: &'static Miopen, input: &TensorDesc) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` outlives the call; the descriptor is valid, and copied.
@@ -222,7 +223,7 @@ impl PoolingDesc {
         index: miopenIndexType_t,
     ) -> Result<Self> {
         let this = Self::create(table)?;
-        // SAFETY: the caller's three arrays have the same length, and are copied.
+        // SAFETY: the caller's three arrays have the same length, and MIOpen copies them.
         let status = unsafe {
             (table.miopenSetNdPoolingDescriptor)(
                 this.raw,

@@ -1,7 +1,7 @@
-//! A convolution, its bias and an activation in one call: MIOpen's fusion plans.
+//! A convolution, its bias and an activation in one call, by MIOpen's fusion plans.
 //!
-//! A plan is made for a shape and compiled once. MIOpen times the fused kernels that it has for the shape then;
-//! where it has none, it says so, and the shape is not asked for again.
+//! A plan for a shape is compiled once. MIOpen then times its fused kernels for the shape. If it
+//! has none it returns an error, and the shape is not tried again.
 
 use std::ptr;
 
@@ -17,7 +17,7 @@ use crate::{Error, Result, workarounds};
 
 const OP: &str = "fused convolution";
 
-/// A convolution, whether there is a bias, and what follows.
+/// The key of a plan: the convolution, whether it has a bias, and the activation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Fused {
     conv: ConvDesc,
@@ -25,10 +25,10 @@ pub(super) struct Fused {
     activation: miopenActivationMode_t,
 }
 
-/// A compiled plan and what it was made of.
+/// A compiled plan and the descriptors that it was made from.
 pub(super) struct Prepared {
     plan: FusionPlan,
-    // What the plan's ops refer to: MIOpen copies it, and says so nowhere.
+    // The plan's ops refer to these. MIOpen copies them, but does not document it.
     _conv: ConvolutionDesc,
     _weight: TensorDesc,
     _bias: TensorDesc,
@@ -36,19 +36,19 @@ pub(super) struct Prepared {
     y: TensorDesc,
     ops: Ops,
     workspace: usize,
-    /// Why MIOpen has no plan for this.
+    /// Why MIOpen refuses the plan.
     refused: Refusal,
 }
 
-/// The plan's ops, which it owns.
+/// The plan's ops, which the plan owns.
 struct Ops {
     conv: miopenFusionOpDescriptor_t,
     bias: miopenFusionOpDescriptor_t,
     activation: miopenFusionOpDescriptor_t,
 }
 
-// SAFETY: the ops are parts of a plan, which is plain data in MIOpen's heap, tied to no thread;
-// calls are made by one thread at a time, under the handle's lock.
+// SAFETY: the ops are parts of a plan, which is plain data in MIOpen's heap, tied to no thread. One
+// thread at a time uses them, under the handle's lock.
 unsafe impl Send for Ops {}
 // SAFETY: as above.
 unsafe impl Sync for Ops {}
@@ -56,12 +56,12 @@ unsafe impl Sync for Ops {}
 impl Dnn {
     /// `y`, the activation of `x * w + bias`, by a fusion plan.
     ///
-    /// MIOpen multiplies where one would select: ReLU of -inf is NaN, and of a negative number -0.
+    /// MIOpen multiplies instead of selecting, so ReLU of -inf is NaN, and of a negative number -0.
     ///
     /// # Errors
-    /// `Miopen`, `Unsupported` where MIOpen has no plan for the shape, dtype and activation; `Invalid` for shapes
-    /// that don't fit, or memory that is too small or overlaps; `OutOfMemory` where there is no memory for the
-    /// plan's workspace.
+    /// `Miopen` or `Unsupported` if MIOpen has no plan for the shape, dtype and activation, and in
+    /// deterministic mode; `Invalid` for shapes that don't fit together, or memory that is too
+    /// small or overlaps; `OutOfMemory` for the plan's workspace.
     pub fn conv_bias_activation(
         &self,
         desc: &ConvDesc,
@@ -83,7 +83,7 @@ impl Dnn {
             let dtype = format!("{:?}: MIOpen's plans are wrong for {} groups", desc.dtype, desc.groups);
             return Err(Error::Unsupported { op: OP, dtype });
         }
-        // Plans have no attributes that would ask for either.
+        // Plans have no attribute for either.
         if self.deterministic || self.halves.alternative(desc.dtype, desc.gradient) == Some(true) {
             let dtype = format!("{:?}: a plan that is deterministic, or has FP16_ALT_IMPL", desc.dtype);
             return Err(Error::Unsupported { op: OP, dtype });
@@ -99,9 +99,9 @@ impl Dnn {
         let space = workspace_span(&workspace, prepared.workspace);
         let handle = self.begin(y.buffer)?;
         let detail = || format!("{desc:?}, {activation:?}");
-        // SAFETY: the spans hold the tensors that the descriptors describe; they and the workspace
-        // go back to the pool at the earliest when the stream has been given this call, and the
-        // stream runs in order.
+        // SAFETY: the spans hold the tensors that the descriptors describe. The pool gets them and
+        // the workspace back after this call is enqueued, and reuses them only for later work of
+        // the same stream.
         let run = unsafe { prepared.run(&handle, parameters, [xs, ws, bs, ys], space) };
         let served = run.and_then(|(call, status)| self.served(call, status, detail));
         prepared.refused.keep(0, served)
@@ -122,8 +122,7 @@ impl Dnn {
         let mut ops = Ops { conv: ptr::null_mut(), bias: ptr::null_mut(), activation: ptr::null_mut() };
         let mut workspace = 0;
         let made = (|| {
-            // SAFETY: the plan and the descriptors are valid; what is written to outlives the
-            // calls.
+            // SAFETY: the plan and the descriptors are valid; the out-pointers outlive the calls.
             unsafe {
                 let status =
                     (table.miopenCreateOpConvForward)(plan.raw(), &mut ops.conv, conv.raw(), weight.raw());
@@ -137,7 +136,7 @@ impl Dnn {
                 check(table, "miopenCreateOpActivationForward", status, detail)?;
                 let status = (table.miopenCompileFusionPlan)(handle.raw, plan.raw());
                 check(table, "miopenCompileFusionPlan", status, detail)?;
-                // Of what was compiled; the algorithm is not looked at.
+                // The workspace of the compiled kernel. MIOpen ignores the algorithm.
                 let status = (table.miopenFusionPlanGetWorkSpaceSize)(
                     handle.raw,
                     plan.raw(),
@@ -160,10 +159,10 @@ impl Dnn {
 }
 
 impl Prepared {
-    /// Runs the plan on x, w, the bias and y; the call and what it answered.
+    /// Runs the plan on x, w, the bias and y. Returns the function's name and status.
     ///
     /// # Safety
-    /// The spans hold the tensors that the plan was made for, and stay until the stream has passed the call;
+    /// The spans hold the tensors that the plan was made for, until the stream has passed the call.
     /// `space` is as large as the plan's workspace.
     unsafe fn run(
         &self,
@@ -195,8 +194,8 @@ impl Prepared {
             check(table, "miopenSetOpArgsActivForward", status, String::new)?;
         }
         let (plan, xd, yd) = (self.plan.raw(), self.x.raw(), self.y.raw());
-        // SAFETY: the caller vouches for the memory; plan, descriptors and arguments are valid, and
-        // MIOpen has read them when the call returns.
+        // SAFETY: the caller vouches for the memory. Plan, descriptors and arguments are valid, and
+        // MIOpen reads them before the call returns.
         Ok(unsafe {
             match table.miopenExecuteFusionPlan_v2 {
                 Some(call) => (

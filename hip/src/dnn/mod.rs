@@ -1,4 +1,5 @@
-//! MIOpen: one handle a device, bound to the device's compute stream for life. One file an op family.
+//! Ops by MIOpen, one file for each op family. A device has one handle, which is bound to its
+//! compute stream for life.
 
 mod activation;
 mod conv;
@@ -35,12 +36,12 @@ pub use pool::{PoolDesc, PoolMode};
 pub use reduce::{ReduceDesc, Reduction};
 pub use softmax::SoftmaxDesc;
 
-/// A packed, row-major tensor in device memory; the op's descriptor says its shape and dtype.
+/// A packed, row-major tensor in device memory. The op's descriptor gives its shape and dtype.
 #[derive(Clone, Copy)]
 pub struct TensorArg<'a> {
-    /// Where the elements are.
+    /// The buffer of the elements.
     pub buffer: &'a Buffer,
-    /// The first element, in bytes.
+    /// The first element's place, in bytes.
     pub offset: usize,
 }
 
@@ -56,7 +57,7 @@ fn carry<'a>(from: impl IntoIterator<Item = TensorArg<'a>>, to: impl IntoIterato
     carry_faults(from.into_iter().map(|arg| arg.buffer), to.into_iter().map(|arg| arg.buffer));
 }
 
-/// MIOpen on one device. Every op is queued on the compute stream and waits for nothing.
+/// MIOpen on one device. Every op is enqueued on the compute stream; the host does not wait.
 pub struct Dnn {
     handle: Mutex<Handle>,
     table: &'static Miopen,
@@ -77,16 +78,16 @@ struct Handle {
     raw: miopenHandle_t,
 }
 
-// SAFETY: MIOpen's handle may be used from any thread, by one at a time (MIOpen documentation,
-// "miopenHandle_t"); the mutex in `Dnn` sees to that.
+// SAFETY: MIOpen allows any thread to use a handle, one thread at a time (MIOpen documentation,
+// "miopenHandle_t"). The mutex in `Dnn` ensures this.
 unsafe impl Send for Handle {}
 
 impl Dnn {
     /// Creates the handle for the current device.
     ///
-    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as long as the result.
-    /// `products` says that rocBLAS has kernels for the device: MIOpen calls it without asking, and it would end
-    /// the process.
+    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as
+    /// long as the result. `products` says whether rocBLAS has kernels for the device. If not,
+    /// MIOpen must not call it, because rocBLAS would end the process.
     pub(crate) fn new(
         table: &'static Miopen,
         arch: &str,
@@ -116,14 +117,14 @@ impl Dnn {
         })
     }
 
-    /// The handle for one call, the device made current; `at` is memory of the call.
+    /// Makes the device current and locks the handle for one call. `at` is memory of the call.
     fn begin(&self, at: &Buffer) -> Result<MutexGuard<'_, Handle>> {
         at.device().make_current()?;
         // A panic between two calls leaves the handle as it was.
         Ok(self.handle.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What a tensor of `elements` elements covers of its buffer.
+    /// The range of its buffer that a tensor of `elements` elements covers.
     fn span(&self, op: &'static str, tensor: TensorArg<'_>, dtype: DType, elements: usize) -> Result<Span> {
         let bytes = elements
             .checked_mul(dtype.size())
@@ -131,7 +132,7 @@ impl Dnn {
         Span::new(op, self.device, tensor.buffer, tensor.offset, bytes)
     }
 
-    /// As `span`, for a tensor that may be absent.
+    /// As `span`; null for an absent tensor.
     fn span_or_null(
         &self,
         op: &'static str,
@@ -142,7 +143,7 @@ impl Dnn {
         tensor.map_or(Ok(Span::NULL), |tensor| self.span(op, tensor, dtype, elements))
     }
 
-    /// What a call that computes answered; the trace has it where it did.
+    /// Checks the status of a call that computes, and traces the call if it succeeded.
     fn served(&self, call: &'static str, status: miopenStatus_t, detail: impl Fn() -> String) -> Result<()> {
         check(self.table, call, status, &detail)?;
         trace::served(trace::Kind::Library, || format!("{call} {}", detail()));
@@ -151,14 +152,14 @@ impl Dnn {
 }
 
 impl Device {
-    /// MIOpen on this device, bound to the compute stream; created at the first call.
+    /// MIOpen on this device, bound to the compute stream. The first call creates the handle.
     ///
     /// # Errors
-    /// `NotAvailable` where the provider has no MIOpen.
+    /// `NotAvailable` if the provider has no MIOpen; `Miopen` if it can't make a handle.
     pub fn dnn(&self) -> Result<&Dnn> {
         self.dnn.get(|| {
             let table = self.provider().miopen()?;
-            // MIOpen multiplies by the rocBLAS that is loaded here too.
+            // MIOpen uses the same rocBLAS library as this crate.
             let products = self
                 .provider()
                 .rocblas()
@@ -170,7 +171,7 @@ impl Device {
     }
 }
 
-/// The scalars of a call, read before it returns: f32 for every dtype but f64.
+/// The scalars of a call, which MIOpen reads before it returns: f32 for every dtype but f64.
 static ONE: f32 = 1.0;
 static ZERO: f32 = 0.0;
 
@@ -182,7 +183,7 @@ fn zero() -> *const c_void {
     (&raw const ZERO).cast()
 }
 
-/// The number of elements; `Invalid` if it does not fit.
+/// The number of elements; `Invalid` if it overflows.
 fn elements(op: &'static str, shape: &[usize]) -> Result<usize> {
     shape
         .iter()
@@ -208,12 +209,14 @@ fn data_type(op: &'static str, dtype: DType, allowed: &[DType]) -> Result<miopen
     })
 }
 
-/// The dtypes of convolution and the norms.
+/// The dtypes of convolution.
 const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
-/// The dtypes of pooling, softmax and activations: MIOpen 3.5 has no bf16 solver for them ("No solver found").
+/// The dtypes of pooling, softmax and activations: MIOpen 3.5 has no bf16 solver for them ("No
+/// solver found").
 const NO_BF16: &[DType] = &[DType::F32, DType::F16];
 
-/// What was prepared for a descriptor, by the descriptor's values.
+/// What is prepared for a descriptor, such as MIOpen's descriptors and solutions, by the
+/// descriptor's values.
 struct Cache<K, V>(Mutex<HashMap<K, Arc<V>>>);
 
 impl<K, V> Default for Cache<K, V> {
@@ -223,11 +226,12 @@ impl<K, V> Default for Cache<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V> Cache<K, V> {
-    /// A network has tens of shapes; whoever passes this many has a new one at every step, and gains nothing from
-    /// keeping the old ones.
+    /// The most entries. A network has tens of shapes. A program with more than this has new shapes
+    /// at every step and gains nothing from old ones.
     const LIMIT: usize = 1024;
 
-    /// The entry for `key`, made by `make` if there is none. Two threads may both make it; one is kept.
+    /// The entry for `key`, made by `make` if there is none. If two threads make it at once, one is
+    /// kept.
     fn get(&self, key: &K, make: impl FnOnce() -> Result<V>) -> Result<Arc<V>> {
         if let Some(found) = self.lock().get(key) {
             return Ok(found.clone());
@@ -256,16 +260,16 @@ impl Drop for Handle {
     }
 }
 
-/// Why a shape is not MIOpen's, once it is known: what does not compile is not tried again at each call, which
-/// takes MIOpen its time.
+/// Why MIOpen refuses a shape, if it does. A refused shape is not tried again, because each failed
+/// compilation takes time.
 ///
-/// MIOpen compiles a kernel when it is found or first run, and failing to has no status of its own ("internal
-/// error", "unknown error"). So what fails before it ever worked counts as refused; what fails later is an error of
-/// that run and says nothing of the next.
+/// MIOpen compiles a kernel when it is found or first run. A failed compilation has no status of
+/// its own ("internal error", "unknown error"). So a failure before the first success counts as a
+/// refusal. A later failure concerns that call only.
 #[derive(Default)]
 struct Refusal {
     why: OnceLock<Error>,
-    /// A bit for each way that has worked.
+    /// A bit for each way to compute that has worked.
     worked: AtomicU64,
 }
 
@@ -274,7 +278,8 @@ impl Refusal {
         self.why.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Keeps a failure of the `way`-th way to compute a shape if it is a refusal, unless it may pass.
+    /// Passes on the result of the `way`-th way to compute a shape, and keeps the error if it is a
+    /// refusal.
     fn keep(&self, way: usize, result: Result<()>) -> Result<()> {
         let bit = 1 << way.min(63);
         match result {
@@ -282,7 +287,7 @@ impl Refusal {
                 self.worked.fetch_or(bit, Ordering::Relaxed);
                 Ok(())
             }
-            // For want of memory: a kernel that needs less may serve meanwhile.
+            // A lack of memory may be temporary, and another kernel may need less.
             Err(error) if is_short_of_memory(&error) => Err(error),
             Err(Error::Miopen { call, status, name, detail, .. })
                 if self.worked.load(Ordering::Relaxed) & bit != 0 =>
@@ -351,11 +356,11 @@ mod tests {
         let status = miopenStatusInternalError;
         assert_eq!(refusal.keep(0, failed(status, true)), failed(status, false), "an error of this run");
         assert_eq!(refusal.check(), Ok(()));
-        // A fallback for want of memory: that may pass either way.
+        // A lack of memory is temporary in either case.
         let status = miopenStatusAllocFailed;
         assert_eq!(refusal.keep(0, failed(status, true)), failed(status, true));
         assert_eq!(refusal.check(), Ok(()));
-        // Another way, of which no kernel has been compiled yet.
+        // Another way, whose kernel has not been compiled yet.
         let status = miopenStatusInternalError;
         assert_eq!(refusal.keep(1, failed(status, true)), failed(status, true));
         assert_eq!(refusal.check(), failed(status, true));

@@ -1,4 +1,4 @@
-//! Batch norm both ways, layer norm and group norm forward.
+//! Batch norm forward and backward; layer norm and group norm forward.
 
 use miopen_sys::*;
 
@@ -11,25 +11,26 @@ const BATCH: &str = "batch norm";
 const LAYER: &str = "layer norm";
 const GROUP: &str = "group norm";
 
-/// A tensor seen as `batch x channels x spatial`, normalised per channel. Scale, bias and statistics are f32, one
-/// value a channel.
+/// A tensor seen as `batch x channels x spatial`, normalised per channel. Scale, bias and
+/// statistics have one f32 value for each channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BatchNormDesc {
-    /// f32 or f16: bf16 is not rounded to nearest (`workarounds.rs`).
+    /// f32 or f16. In bf16 MIOpen does not round to nearest (`workarounds.rs`).
     pub dtype: DType,
     /// The first dimension.
     pub batch: usize,
     /// The second dimension.
     pub channels: usize,
-    /// The product of the others.
+    /// The product of the other dimensions.
     pub spatial: usize,
 }
 
 impl BatchNormDesc {
-    /// That MIOpen computes statistics and gradients of such a tensor correctly; inference it always does.
+    /// Checks that MIOpen computes statistics and gradients of such a tensor correctly. Its
+    /// inference is always correct.
     ///
     /// # Errors
-    /// `Unsupported` where it does not.
+    /// `Unsupported` if MIOpen's result would be wrong.
     pub fn trained_correctly(&self) -> Result<()> {
         let Self { dtype, batch, spatial, .. } = *self;
         match workarounds::batch_norm_is_right(batch, spatial) {
@@ -44,20 +45,20 @@ impl BatchNormDesc {
     }
 }
 
-/// A tensor seen as `rows x len`, normalised per row. Weight and bias have `len` values, the statistics `rows`, all
-/// of the tensor's dtype.
+/// A tensor seen as `rows x len`, normalised per row. Weight and bias have `len` values, each
+/// statistic has `rows`, all of the tensor's dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LayerNormDesc {
     /// f32 or f16.
     pub dtype: DType,
-    /// The product of the dimensions that are kept apart.
+    /// The product of the other dimensions.
     pub rows: usize,
     /// The product of the dimensions that are normalised over.
     pub len: usize,
 }
 
-/// A tensor seen as `batch x channels x spatial`, normalised per group of channels. Weight and bias have `channels`
-/// values, the statistics `batch x groups`, all of the tensor's dtype.
+/// A tensor seen as `batch x channels x spatial`, normalised per group of channels. Weight and bias
+/// have `channels` values, each statistic has `batch x groups`, all of the tensor's dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GroupNormDesc {
     /// f32 or f16.
@@ -66,9 +67,9 @@ pub struct GroupNormDesc {
     pub batch: usize,
     /// The second dimension.
     pub channels: usize,
-    /// The product of the others.
+    /// The product of the other dimensions.
     pub spatial: usize,
-    /// Groups, which divide the channels.
+    /// Groups. Their number divides `channels`.
     pub groups: usize,
 }
 
@@ -77,12 +78,12 @@ pub(super) struct Prepared {
     pub(super) tensor: TensorDesc,
     pub(super) row: TensorDesc,
     pub(super) column: TensorDesc,
-    /// Why MIOpen does not normalise so.
+    /// Why MIOpen refuses the shape.
     pub(super) refused: Refusal,
 }
 
 impl Prepared {
-    /// `tensor` of rank 4: with rank 2 MIOpen warns of an unknown layout at every new shape.
+    /// `tensor` must have rank 4: for rank 2 MIOpen warns of an unknown layout at every new shape.
     pub(super) fn new(
         table: &'static Miopen,
         op: &'static str,
@@ -108,14 +109,16 @@ struct BatchNorm {
 }
 
 impl Dnn {
-    /// Normalises with the statistics of `x` itself: `y = (x - mean) / sqrt(var + epsilon) * scale + bias`.
+    /// Normalises with the statistics of `x` itself:
+    /// `y = (x - mean) / sqrt(var + epsilon) * scale + bias`.
     ///
-    /// `running` are mean and variance (unbiased), updated to `old * (1 - momentum) + new * momentum`; `saved` gets
-    /// this batch's mean and `1 / sqrt(var + epsilon)` for the gradient.
+    /// `running` is the running mean and unbiased variance. Each becomes
+    /// `old * (1 - momentum) + new * momentum`. `saved` gets this batch's mean and
+    /// `1 / sqrt(var + epsilon)` for the gradient.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype; `Invalid` for memory that is too small or overlaps; `Miopen` for what the library
-    /// reports.
+    /// `Unsupported` for the dtype; `Invalid` for memory that is too small or overlaps; `Miopen`
+    /// for a status of the library.
     #[allow(clippy::too_many_arguments)] // The tensors of MIOpen's own signature.
     pub fn batch_norm_train(
         &self,
@@ -168,7 +171,8 @@ impl Dnn {
         self.served("miopenBatchNormalizationForwardTraining", status, || format!("{desc:?}"))
     }
 
-    /// Normalises with given statistics: `y = (x - mean) / sqrt(variance + epsilon) * scale + bias`.
+    /// Normalises with given statistics:
+    /// `y = (x - mean) / sqrt(variance + epsilon) * scale + bias`.
     ///
     /// # Errors
     /// As for [`Dnn::batch_norm_train`].
@@ -214,7 +218,8 @@ impl Dnn {
         self.served("miopenBatchNormalizationForwardInference", status, || format!("{desc:?}"))
     }
 
-    /// The gradients of `x`, scale and bias from that of `y`; `saved` as the forward pass left it.
+    /// The gradients of `x`, scale and bias from `dy`, the gradient of `y`, and the forward pass's
+    /// `saved`.
     ///
     /// # Errors
     /// As for [`Dnn::batch_norm_train`].
@@ -304,20 +309,21 @@ impl Dnn {
         Ok(spans)
     }
 
-    /// Whether MIOpen has layer norm for the dtype.
+    /// Checks that MIOpen has layer norm for the dtype.
     ///
     /// # Errors
-    /// `Unsupported` where it has not: for the dtype, or because it is older than ROCm 6.
+    /// `Unsupported` for other dtypes, or if MIOpen is older than ROCm 6.
     pub fn has_layer_norm(&self, dtype: DType) -> Result<()> {
         data_type(LAYER, dtype, workarounds::NORMS)?;
         self.table.miopenLayerNormForward.map(|_| ()).ok_or_else(|| absent(LAYER, dtype))
     }
 
-    /// `y = (x - mean) * rstd * weight + bias` with each row's mean and `rstd = 1 / sqrt(var + epsilon)`.
+    /// `y = (x - mean) * rstd * weight + bias`, with the mean and `rstd = 1 / sqrt(var + epsilon)`
+    /// of each row.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype, and where MIOpen is older than ROCm 6; `Invalid` for memory that is too small or
-    /// overlaps; `Miopen` for what the library reports.
+    /// `Unsupported` for the dtype, or if MIOpen is older than ROCm 6; `Invalid` for memory that is
+    /// too small or overlaps; `Miopen` for a status of the library.
     #[allow(clippy::too_many_arguments)] // The tensors of MIOpen's own signature.
     pub fn layer_norm_forward(
         &self,
@@ -380,9 +386,10 @@ impl Dnn {
         refused.keep(0, self.served("miopenLayerNormForward", status, || format!("{desc:?}")))
     }
 
-    /// `y = (x - mean) * rstd * weight + bias` with each group's mean and `rstd = 1 / sqrt(var + epsilon)`.
+    /// `y = (x - mean) * rstd * weight + bias`, with the mean and `rstd = 1 / sqrt(var + epsilon)`
+    /// of each group.
     ///
-    /// MIOpen has kernels for 32 groups and more; for fewer it reports an error.
+    /// MIOpen has kernels for 32 groups or more. For fewer it returns an error.
     ///
     /// # Errors
     /// As for [`Dnn::layer_norm_forward`].

@@ -1,4 +1,4 @@
-//! Pooling in 2-D and 3-D, both ways.
+//! Pooling in 2-D and 3-D, forward and backward.
 
 use miopen_sys::*;
 
@@ -9,21 +9,22 @@ use crate::{DType, Error, Result};
 
 const OP: &str = "pooling";
 
-/// What a window becomes.
+/// How a pooling combines the elements of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PoolMode {
     /// Its largest element.
     Max,
-    /// The mean of its elements, zeros of the padding counted.
+    /// The mean of its elements, including the zeros of the padding.
     AverageInclusive,
-    /// The mean of its elements inside the input.
+    /// The mean of those of its elements that lie inside the input.
     AverageExclusive,
 }
 
-/// A pooling's shapes and options. Spatial rank 2 or 3; `window`, `stride` and `padding` have that length.
+/// A pooling's shapes and options. Spatial rank 2 or 3; `window`, `stride` and `padding` have that
+/// length.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolDesc {
-    /// f32 or f16; MIOpen has no bf16 here.
+    /// f32 or f16; MIOpen has no bf16 pooling.
     pub dtype: DType,
     /// Shape of the input: batch, channels, then depth (3-D), height, width.
     pub x: Vec<usize>,
@@ -33,11 +34,11 @@ pub struct PoolDesc {
     pub window: Vec<usize>,
     /// Steps of the window.
     pub stride: Vec<usize>,
-    /// Padding before and after.
+    /// Padding at each end of each spatial dimension.
     pub padding: Vec<usize>,
-    /// What a window becomes.
+    /// How the elements of a window are combined.
     pub mode: PoolMode,
-    /// The type of the indices: u32 or i32 for 4 bytes, u64 or i64 for 8.
+    /// The dtype of the indices: u32 or i32, or u64 or i64.
     pub index: DType,
 }
 
@@ -48,12 +49,12 @@ pub(super) struct Prepared {
     y: TensorDesc,
     /// Bytes of the indices.
     indices: usize,
-    /// Why MIOpen does not pool so.
+    /// Why MIOpen refuses the shape.
     refused: Refusal,
 }
 
 impl PoolDesc {
-    /// Whether MIOpen pools this dtype; for others [`Dnn`]'s calls return `Unsupported`.
+    /// Whether MIOpen pools this dtype. For other dtypes [`Dnn`]'s calls return `Unsupported`.
     pub fn takes(dtype: DType) -> bool {
         NO_BF16.contains(&dtype)
     }
@@ -88,15 +89,17 @@ impl PoolDesc {
 }
 
 impl Dnn {
-    /// `y` from `x`. With [`PoolMode::Max`], `indices` (shaped like `y`, of type `desc.index`) gets each maximum's
-    /// place in its channel of the unpadded input, `(slice * height + row) * width + column`; the gradient needs it.
+    /// `y` from `x`. With [`PoolMode::Max`], `indices` (shaped like `y`, of type `desc.index`) gets
+    /// each maximum's place in its channel of the unpadded input,
+    /// `(slice * height + row) * width + column`; the gradient needs it.
     ///
-    /// The first of equal elements wins. MIOpen starts from the lowest finite number and takes what is greater: NaN is
-    /// never the maximum, and a window of nothing but NaN and -inf gives that number and place 0.
+    /// The first of equal elements wins. MIOpen starts from the lowest finite number and takes
+    /// greater elements. So NaN is never the maximum, and a window of only NaN and -inf gives that
+    /// number and place 0.
     ///
     /// # Errors
-    /// `Unsupported` for the dtypes; `Invalid` for shapes that don't fit, or memory that is too small or overlaps;
-    /// `Miopen` for what the library reports.
+    /// `Unsupported` for the dtypes; `Invalid` for shapes that don't fit together, or memory that
+    /// is too small or overlaps; `Miopen` for a status of the library.
     pub fn pool_forward(
         &self,
         desc: &PoolDesc,
@@ -115,8 +118,8 @@ impl Dnn {
         }
         prepared.refused.check()?;
         let handle = self.begin(y.buffer)?;
-        // SAFETY: the spans hold the tensors that the descriptors describe, and the indices' the
-        // bytes that MIOpen asks for; the pool keeps them until the stream has passed the call. The
+        // SAFETY: the spans hold the tensors that the descriptors describe, and `kept` the bytes
+        // that MIOpen asks for. The pool keeps them until the stream has passed the call. The
         // scalars are static.
         let status = unsafe {
             (self.table.miopenPoolingForward)(
@@ -136,9 +139,11 @@ impl Dnn {
         prepared.refused.keep(0, self.served("miopenPoolingForward", status, || format!("{desc:?}")))
     }
 
-    /// `dx`, the gradient of `x`, from `dy`, that of `y`; `indices` as the forward pass of [`PoolMode::Max`] left it.
+    /// `dx`, the gradient of `x`, from `dy`, the gradient of `y`, and for [`PoolMode::Max`] the
+    /// forward pass's `indices`.
     ///
-    /// MIOpen's call names `x` and `y` too, and reads neither: it is given the gradients in their places.
+    /// MIOpen's function also takes `x` and `y`, but reads neither. It gets the gradients in their
+    /// places.
     ///
     /// # Errors
     /// As for [`Dnn::pool_forward`]; `Invalid` also for [`PoolMode::Max`] without indices.
@@ -188,7 +193,7 @@ impl Dnn {
         Ok([span(x, &desc.x)?, span(y, &desc.y)?])
     }
 
-    /// The indices as MIOpen's workspace, whose size it tells; null where none are kept.
+    /// The indices, which MIOpen takes as its workspace; null if none are kept.
     fn indices(&self, desc: &PoolDesc, prepared: &Prepared, indices: Option<TensorArg<'_>>) -> Result<Span> {
         match indices {
             Some(indices) if desc.mode == PoolMode::Max => {

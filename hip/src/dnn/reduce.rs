@@ -1,4 +1,4 @@
-//! Reductions over any dimensions.
+//! Reductions over any set of dimensions.
 
 use std::ffi::c_void;
 
@@ -11,7 +11,7 @@ use crate::{DType, Error, Result};
 
 const OP: &str = "reduce";
 
-/// How elements become one.
+/// The op of a reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// Their sum.
@@ -35,13 +35,13 @@ pub enum Reduction {
 /// A reduction's shapes and op.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReduceDesc {
-    /// f32, f16, bf16 or f64; the two short ones accumulate in f32.
+    /// f32, f16, bf16 or f64. f16 and bf16 accumulate in f32.
     pub dtype: DType,
     /// Shape of the input, of rank 1 to 5.
     pub x: Vec<usize>,
-    /// Shape of the output: that of the input with 1 for each dimension that goes.
+    /// Shape of the output: that of the input with 1 for each reduced dimension.
     pub y: Vec<usize>,
-    /// How elements become one.
+    /// The op.
     pub op: Reduction,
 }
 
@@ -68,13 +68,15 @@ impl ReduceDesc {
 }
 
 impl Dnn {
-    /// `y`, `x` reduced. `indices` (u32, shaped like `y`; `Min`, `Max` and `AbsMax` only) gets the place of each
-    /// element found, row-major in the dimensions that go. NaN propagates; the maximum of nothing but -inf is the
-    /// lowest finite number, and likewise the minimum of inf.
+    /// `y`, the reduction of `x`. `indices` (u32, shaped like `y`; only for `Min`, `Max` and
+    /// `AbsMax`) gets the place of each found element, counted row-major over the reduced
+    /// dimensions. NaN propagates. The maximum of elements that are all -inf is the lowest finite
+    /// number, the minimum of all inf the highest.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype; `Invalid` for shapes that don't fit, or memory that is too small or overlaps;
-    /// `OutOfMemory` for the workspace; `Miopen` for what the library reports.
+    /// `Unsupported` for the dtype; `Invalid` for shapes that don't fit together, or memory that is
+    /// too small or overlaps; `OutOfMemory` for the workspace; `Miopen` for a status of the
+    /// library.
     pub fn reduce(
         &self,
         desc: &ReduceDesc,
@@ -142,7 +144,7 @@ impl Dnn {
             if double { ((&raw const ONE).cast(), (&raw const ZERO).cast()) } else { (one(), zero()) };
         let handle = self.begin(y.buffer)?;
         // SAFETY: the spans hold the tensors that the descriptors describe and the bytes that
-        // MIOpen asked for; the pool keeps them until the stream has passed the call. The scalars
+        // MIOpen asked for. The pool keeps them until the stream has passed the call. The scalars
         // are static.
         let status = unsafe {
             (table.miopenReduceTensor)(

@@ -1,8 +1,8 @@
-//! RMS norm forward, which MIOpen calls T5's layer norm.
+//! RMS norm forward, which MIOpen calls T5 layer norm.
 //!
-//! Its backward call is not taken: the statistics that it wants are kept in the tensor's dtype, as are the partial
-//! sums of the weight's gradient, and the kernel of that gradient has no end where the length is no multiple of its
-//! 256 threads (its source in the library of ROCm 7.2).
+//! MIOpen's backward call is not used. It keeps statistics and the partial sums of the weight
+//! gradient in the tensor's dtype. Its weight-gradient kernel never terminates unless the length is
+//! a multiple of its 256 threads (kernel source in the library of ROCm 7.2).
 
 use miopen_sys::*;
 
@@ -13,20 +13,21 @@ use crate::{DType, Result, workarounds};
 const OP: &str = "RMS norm";
 
 impl Dnn {
-    /// Whether MIOpen has RMS norm for the dtype.
+    /// Checks that MIOpen has RMS norm for the dtype.
     ///
     /// # Errors
-    /// `Unsupported` where it has not: for the dtype, or because it is older than the call.
+    /// `Unsupported` for other dtypes, or if this MIOpen is too old to have the function.
     pub fn has_rms_norm(&self, dtype: DType) -> Result<()> {
         data_type(OP, dtype, workarounds::NORMS)?;
         self.table.miopenT5LayerNormForward.map(|_| ()).ok_or_else(|| absent(OP, dtype))
     }
 
-    /// `y = x * rstd * weight` with each row's `rstd = 1 / sqrt(mean(x^2) + epsilon)`.
+    /// `y = x * rstd * weight`, where each row has `rstd = 1 / sqrt(mean(x^2) + epsilon)`. `weight`
+    /// has `len` values, `rstd` `rows`.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype, and where MIOpen has not the call; `Invalid` for memory that is too small or
-    /// overlaps; `Miopen` for what the library reports.
+    /// `Unsupported` for the dtype, or if MIOpen lacks the function; `Invalid` for memory that is
+    /// too small or overlaps; `Miopen` for a status of the library.
     pub fn rms_norm_forward(
         &self,
         desc: &LayerNormDesc,

@@ -1,4 +1,4 @@
-//! Softmax and log-softmax, both ways.
+//! Softmax and log-softmax, forward and backward.
 
 use miopen_sys::*;
 
@@ -9,23 +9,24 @@ use crate::{DType, Result};
 
 const OP: &str = "softmax";
 
-/// A tensor seen as `outer x len x inner`, of which the middle dimension is summed over.
+/// A softmax over the middle dimension of a tensor seen as `outer x len x inner`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SoftmaxDesc {
-    /// f32 or f16; MIOpen has no bf16 here.
+    /// f32 or f16; MIOpen has no bf16 softmax.
     pub dtype: DType,
-    /// The product of the dimensions before.
+    /// The product of the dimensions before `len`.
     pub outer: usize,
-    /// The dimension that is summed over.
+    /// The dimension that the softmax sums over.
     pub len: usize,
-    /// The product of the dimensions after.
+    /// The product of the dimensions after `len`.
     pub inner: usize,
-    /// The logarithm of the softmax.
+    /// Whether to compute the logarithm of the softmax.
     pub log: bool,
 }
 
 impl SoftmaxDesc {
-    /// Whether MIOpen has a softmax of this dtype; for others [`Dnn`]'s calls return `Unsupported`.
+    /// Whether MIOpen has a softmax of this dtype. For other dtypes [`Dnn`]'s calls return
+    /// `Unsupported`.
     pub fn takes(dtype: DType) -> bool {
         NO_BF16.contains(&dtype)
     }
@@ -40,10 +41,11 @@ impl SoftmaxDesc {
 }
 
 impl Dnn {
-    /// `y`, the softmax of `x`; the two may be the same memory.
+    /// `y`, the softmax of `x`. The two may be the same memory.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype; `Invalid` for memory that is too small; `Miopen` for what the library reports.
+    /// `Unsupported` for the dtype; `Invalid` for memory that is too small; `Miopen` for a status
+    /// of the library.
     pub fn softmax_forward(&self, desc: &SoftmaxDesc, x: TensorArg<'_>, y: TensorArg<'_>) -> Result<()> {
         let (tensor, [xs, ys]) = self.softmax(desc, [x, y])?;
         carry([x], [y]);
@@ -51,7 +53,7 @@ impl Dnn {
             return Ok(());
         }
         let handle = self.begin(y.buffer)?;
-        // SAFETY: the spans hold the tensors that the descriptor describes; the pool keeps them
+        // SAFETY: the spans hold the tensors that the descriptor describes. The pool keeps them
         // until the stream has passed the call. The scalars are static.
         let status = unsafe {
             (self.table.miopenSoftmaxForward_V2)(
@@ -69,7 +71,7 @@ impl Dnn {
         self.served("miopenSoftmaxForward_V2", status, || format!("{desc:?}"))
     }
 
-    /// `dx`, the gradient of `x`, from that of `y` and `y` itself.
+    /// `dx`, the gradient of `x`, from `y` and its gradient `dy`.
     ///
     /// # Errors
     /// As for [`Dnn::softmax_forward`].

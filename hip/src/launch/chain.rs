@@ -1,10 +1,12 @@
-//! Element-wise chains: ops over small tensors of one length that are put off and launched together.
+//! Chains: element-wise ops over small tensors of one length, which are deferred and launched
+//! together.
 //!
-//! What such an op costs is its launch (2 to 4 us of the host's time, by driver), not its elements. A device's
-//! compute stream therefore keeps a list of steps; whatever else is queued on the stream, recorded in it or waited
-//! for launches the list first, so that nothing can tell the difference but by the clock. The steps are done one
-//! after the other for each element, by the same functors as in kernels of their own, and each rounds its result to
-//! the tensor's dtype: the bits are the same.
+//! The cost of a small op is its launch (2 to 4 us of the host's time, depending on the driver),
+//! not its elements. Therefore a device's compute stream keeps a list of deferred steps. Any other
+//! work on the stream, any event recorded in it and any wait for it launches the list first, so
+//! only the timing differs. The kernel applies the steps to each element in their order. It uses
+//! the same functors as the ops' own kernels and rounds each result to the tensor's dtype, so the
+//! bits are the same.
 
 use std::sync::atomic::Ordering;
 
@@ -16,62 +18,65 @@ use crate::launch::steps::{IN_MEMORY, SCALAR, Step};
 use crate::memory::buffer::{Buffer, carry_faults};
 use crate::trace;
 
-/// Bytes of a tensor above which an op is launched at once: its elements then take longer than its launch.
+/// An op on larger tensors, in bytes, is launched at once, because its elements take longer than
+/// its launch.
 const MOST_BYTES: usize = 8 << 20;
 
 /// Vector accesses need addresses at multiples of this.
 const ALIGNMENT: usize = 16;
 
-/// Packed elements of a buffer, from an offset in bytes on.
+/// Contiguous elements of a buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct Elements<'a> {
-    /// Where they are.
+    /// The buffer.
     pub buffer: &'a Buffer,
-    /// The first one's place.
+    /// The first element's place, in bytes.
     pub byte_offset: usize,
 }
 
-/// What an element-wise step takes.
+/// The operands of an element-wise op.
 #[derive(Debug, Clone, Copy)]
 pub enum Operands<'a> {
-    /// Nothing but a value, of the dtype that is computed in: the functor is `Fill`.
+    /// A value alone, for the functor `Fill`.
     Value(f32),
     /// A tensor.
     One(Elements<'a>),
-    /// A tensor and a value, the same for every element, of the dtype that is computed in.
+    /// A tensor, and a value that is the same for every element.
     Scalar(Elements<'a>, f32),
     /// Two tensors.
     Two(Elements<'a>, Elements<'a>),
 }
 
-/// An element-wise op that may be put off: `out[i] = functor(a[i], b[i])`. `out` may be an operand.
+/// An element-wise op that may be deferred: `out[i] = functor(a[i], b[i])`, computed in f32. `out`
+/// may be an operand.
 #[derive(Debug, Clone, Copy)]
 pub struct ElementWise<'a> {
-    /// What is computed.
+    /// The function.
     pub functor: Functor,
-    /// Of all tensors.
+    /// The dtype of all tensors.
     pub dtype: DType,
-    /// Elements of each.
+    /// The number of elements of each tensor.
     pub len: usize,
-    /// What the functor takes.
+    /// The functor's arguments.
     pub operands: Operands<'a>,
     /// The result.
     pub out: Elements<'a>,
 }
 
 impl Device {
-    /// The small element-wise ops that one launch joins at most; 0 or 1 where each is launched by itself
-    /// (`BURN_ROCM_CHAIN`).
+    /// The most small element-wise ops that one launch joins
+    /// ([`Config::chain`](crate::Config::chain)); 0 or 1 if each is launched by itself.
     pub fn chain_limit(&self) -> usize {
         self.chain_limit
     }
 
-    /// Takes an op to be launched together with others, or says `false` where it is not one to be put off: larger
-    /// than 8 MiB, of a functor or dtype that `chain.hip` does not have, not at 16-byte boundaries, or on a device
-    /// where chains are off (`BURN_ROCM_CHAIN`).
+    /// Defers an op, to launch it together with others. Returns `false` and does nothing if the op
+    /// can't be deferred: its tensors are empty or larger than 8 MiB, or not at 16-byte boundaries,
+    /// `chain.hip` lacks the functor or dtype, or chains are off for the device.
     ///
     /// # Errors
-    /// `Invalid` for a range past its buffer's end or a buffer of another device; `Compilation` for the kernel.
+    /// `Invalid` for a range past its buffer's end or a buffer of another device; `Compilation` if
+    /// the kernel does not compile.
     pub fn put_off(&self, op: &'static str, step: ElementWise<'_>) -> Result<bool> {
         let bytes = step.len.saturating_mul(step.dtype.size());
         if self.chain_limit == 0 || bytes > MOST_BYTES || bytes == 0 {
@@ -111,7 +116,7 @@ impl Device {
             pending.grid = self.grid_bytes(step.len * size_of::<f32>());
             pending.dtype = step.dtype;
             pending.steps.len = step.len as u32;
-            // Of the thread that begins the list: another may be the one that launches it.
+            // The thread that begins the list counts the kernel, as another thread may launch it.
             trace::count(trace::Kind::Kernel);
         }
         pending.steps.push(next);

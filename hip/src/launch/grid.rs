@@ -1,10 +1,10 @@
-//! How a launch is divided.
+//! The grid of a launch.
 
-/// How many blocks of how many threads.
+/// The number of blocks of a launch, and of threads of each block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
-    /// Blocks; a launch of 0 does nothing.
+    /// Blocks. A launch of 0 blocks does nothing.
     pub blocks: u32,
-    /// Threads of a block: a multiple of the device's warp size.
+    /// Threads of a block, a multiple of the device's warp size.
     pub threads: u32,
 }

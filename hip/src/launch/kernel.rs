@@ -1,4 +1,4 @@
-//! A kernel that is loaded onto a device, and its module's end.
+//! A kernel that is loaded onto a device, and the modules that wait to be unloaded.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub struct Kernel {
     /// HIP may read the code object for as long as the module is loaded.
     pub(super) code: Option<Box<[u8]>>,
     pub(super) last_use: AtomicU64,
-    /// Its C++ name, as the trace gives it.
+    /// Its C++ name, for the trace.
     pub(super) name: Box<str>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct RetiredModule {
 // SAFETY: as for `Kernel`.
 unsafe impl Send for RetiredModule {}
 
-/// Modules that nobody launches from any more, but the device may still run.
+/// Modules whose kernels are dropped, but which the device may still be running.
 #[derive(Default)]
 pub(super) struct Retired(Mutex<Vec<RetiredModule>>);
 

@@ -20,10 +20,11 @@ use crate::launch::kernel::{Kernel, Retired, RetiredModule};
 use crate::once::Once;
 use crate::provider::library;
 
-/// Bytes of loaded code objects before those used longest ago are unloaded: some 5,000 kernels of 50 KB.
+/// The default limit of loaded code, in bytes: about 5,000 kernels of 50 KB. Above it, the least
+/// recently used kernels are unloaded.
 const MOST_LOADED: usize = 256 << 20;
 
-/// Retired modules and an event behind their last launches, oldest first.
+/// Retired modules, each group with an event behind its last launches, oldest first.
 type Passing = VecDeque<(Vec<RetiredModule>, Event)>;
 
 /// The kernels that are loaded onto one device.
@@ -45,7 +46,8 @@ pub(crate) struct Kernels {
 struct Loaded {
     kernels: HashMap<u128, Arc<Kernel>>,
     bytes: usize,
-    /// One lock for each kernel that is being compiled, so that two threads do not compile the same one.
+    /// One lock for each kernel that is being compiled, so that two threads do not compile the same
+    /// one.
     compiling: HashMap<u128, Arc<Mutex<()>>>,
 }
 
@@ -65,7 +67,7 @@ impl Kernels {
         }
     }
 
-    /// A built-in kernel, compiled when it is first asked for.
+    /// A built-in kernel, which is compiled at its first use.
     #[inline]
     pub(crate) fn built_in(&self, name: KernelName) -> Result<Arc<Kernel>> {
         let known = self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
@@ -91,8 +93,8 @@ impl Kernels {
         let file = rtc::file_of(family);
         let kernel =
             self.load(&rtc::program_of(family, &file), rtc::source_hash(family), &name.to_string())?;
-        // What is found by its name is counted in `loaded`: another thread may have unloaded it
-        // since.
+        // `by_name` holds only kernels that `loaded` counts. Another thread may have unloaded this
+        // one meanwhile.
         let loaded = self.loaded();
         if loaded.kernels.values().any(|other| Arc::ptr_eq(other, &kernel)) {
             let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
@@ -137,8 +139,7 @@ impl Kernels {
             self.unload_oldest(&mut loaded);
         }
         drop(loaded);
-        // Retired modules pile up where kernels are loaded, so this unloads those that the device
-        // is past.
+        // Loading may retire kernels, so this is the place to unload those that the device is past.
         self.unload_passed();
         Ok(kernel)
     }
@@ -154,7 +155,7 @@ impl Kernels {
         if let Some(object) = cache.get(key) {
             match self.instantiate(expression, object) {
                 Ok(kernel) => return Ok(kernel),
-                // Whole, but not what the driver takes: compiled once more.
+                // The file is intact, but the driver refuses the code: compile it again.
                 Err(why) => cache.discard(key, &why.to_string()),
             }
         }
@@ -176,7 +177,7 @@ impl Kernels {
             last_use: AtomicU64::new(0),
             name: name.into(),
         };
-        // Loading may come to the compiler's library too.
+        // Loading a module may call the compiler's library.
         let _held = library::compiling();
         // SAFETY: the functions are HIP's; the code object comes from hipRTC (or a file with its
         // checksum) and stays in `kernel`, which owns the module from the moment it exists.
@@ -192,22 +193,22 @@ impl Kernels {
         Ok(kernel)
     }
 
-    /// Forgets every kernel. Kernels in flight are unloaded once the stream is past them.
+    /// Forgets every kernel. A kernel that is running is unloaded once the stream is past it.
     pub(crate) fn clear(&self) {
         let mut loaded = self.loaded();
         loaded.kernels.clear();
         loaded.bytes = 0;
-        // While `loaded` is locked, so that nobody adds a name in between.
+        // `loaded` stays locked, so that no thread adds a name in between.
         self.by_name.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Kernels loaded and the bytes of their code.
+    /// The number of loaded kernels, and the bytes of their code.
     pub(crate) fn size(&self) -> (usize, usize) {
         let loaded = self.loaded();
         (loaded.kernels.len(), loaded.bytes)
     }
 
-    /// Sets the bytes of code above which the kernels used longest ago are unloaded.
+    /// Sets the bytes of code above which the least recently used kernels are unloaded.
     pub(crate) fn set_limit(&self, bytes: usize) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
@@ -234,15 +235,15 @@ impl Kernels {
         passing + self.retired.list().len()
     }
 
-    /// Unloads the modules that the device is past, and records an event behind those retired
-    /// since. Waits for nothing.
+    /// Unloads the modules that the device is past, and records an event behind the newly retired
+    /// ones. Does not wait.
     fn unload_passed(&self) {
         let mut over = Vec::new();
         let mut passing = self.passing();
         let new = std::mem::take(&mut *self.retired.list());
         if !new.is_empty() {
-            // This event must not launch what was put off: that list holds its own kernels, and
-            // launching it may have asked for this kernel.
+            // Recording the event must not launch the deferred steps. Their list keeps its own
+            // kernel alive, and may be locked by the caller, which needs this kernel.
             match self.compute.mark_queued() {
                 Ok(event) => passing.push_back((new, event)),
                 Err(error) => {
@@ -258,8 +259,8 @@ impl Kernels {
         self.unload(over);
     }
 
-    /// Unloads what was retired before `wait`, which waits for the compute stream. If `wait` fails,
-    /// the device may be in any state and the modules stay loaded.
+    /// Unloads the modules that were retired before `wait`, which waits for the compute stream. If
+    /// `wait` fails, the device's state is unknown and the modules stay loaded.
     pub(crate) fn unload_behind(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut retired = std::mem::take(&mut *self.retired.list());
         retired.extend(std::mem::take(&mut *self.passing()).into_iter().flat_map(|(modules, _)| modules));

@@ -1,4 +1,4 @@
-//! Launching kernels: one typed builder, its arguments inline.
+//! Launching kernels: one builder, which stores the arguments' values.
 
 pub(crate) mod chain;
 pub(crate) mod grid;
@@ -23,12 +23,13 @@ use crate::memory::fault::{Fault, Ticket};
 use crate::memory::marks::Set;
 use crate::trace;
 
-/// The arguments that a kernel may have.
+/// The most arguments of a kernel.
 pub const MAX_ARGUMENTS: usize = 32;
-/// The bytes that they may take together: CUDA's limit before 12.1, and no more than ROCm 7.2 was seen to take.
+/// The most bytes of a kernel's arguments together: CUDA's limit before 12.1. ROCm 7.2 accepts as
+/// many.
 pub const MAX_ARGUMENT_BYTES: usize = 4096;
 
-/// The arguments' values and where each begins.
+/// The arguments' values, and the offset of each.
 #[repr(C, align(16))]
 struct Storage {
     bytes: [MaybeUninit<u8>; MAX_ARGUMENT_BYTES],
@@ -49,12 +50,13 @@ impl Storage {
 }
 
 thread_local! {
-    /// A thread's storage between launches. Not a part of `Launch`: the builder is moved at every argument, and
-    /// with 1 KiB to move a launch of four arguments took 325 ns above HIP; so, 76 ns (Xeon, 2 cores, both busy).
+    /// A thread's storage between launches. It is not a part of `Launch`, because each argument
+    /// moves the builder: with 1 KiB inside the builder this crate's part of a launch with four
+    /// arguments took 325 ns, without it 76 ns (Xeon, 2 busy cores).
     static SPARE: Cell<Option<Box<Storage>>> = const { Cell::new(None) };
 }
 
-/// A launch whose arguments are being added, in the order of the kernel's parameters.
+/// The builder of a launch. Add the arguments in the order of the kernel's parameters.
 #[must_use = "nothing is launched until `submit`"]
 pub struct Launch<'d> {
     device: &'d Device,
@@ -64,9 +66,9 @@ pub struct Launch<'d> {
     arguments: usize,
     used: usize,
     wrong: Option<Box<Error>>,
-    /// The faults that may be in what the kernel reads, and the launch's own ticket.
+    /// The tickets of the buffers that the kernel reads, and the launch's own.
     faults: Option<Arc<Set>>,
-    /// The launch's own ticket, until the launch is queued.
+    /// The launch's own ticket, until the launch is enqueued.
     ticket: Option<Arc<Ticket>>,
     /// Whether an output was added.
     writes: bool,
@@ -75,7 +77,7 @@ pub struct Launch<'d> {
 impl Drop for Launch<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Not where the thread is ending and its values are gone.
+        // `try_with` fails only when the thread is ending and its values are gone.
         let _ = SPARE.try_with(|spare| spare.set(self.storage.take()));
         if let Some(ticket) = self.ticket.take() {
             ticket.cancelled();
@@ -101,7 +103,7 @@ impl<'d> Launch<'d> {
         }
     }
 
-    /// Adds a pointer into a buffer that the kernel reads, at `byte_offset` bytes.
+    /// Adds a pointer to byte `byte_offset` of a buffer that the kernel reads.
     #[inline]
     pub fn buffer(mut self, buffer: &Buffer, byte_offset: usize) -> Self {
         self.reads(buffer);
@@ -109,9 +111,9 @@ impl<'d> Launch<'d> {
         self
     }
 
-    /// Adds a pointer into a buffer that the kernel writes. Add outputs after all inputs and after
-    /// the flag: the buffer takes over the faults that were added before it. Its own earlier faults
-    /// also go to itself and to the outputs after it.
+    /// Adds a pointer to byte `byte_offset` of a buffer that the kernel writes. Add outputs after
+    /// all inputs and after the flag, because an output takes over the faults of the arguments
+    /// before it. It also keeps its own earlier faults and passes them to later outputs.
     #[inline]
     pub fn output(mut self, buffer: &Buffer, byte_offset: usize) -> Self {
         self.reads(buffer);
@@ -123,7 +125,7 @@ impl<'d> Launch<'d> {
         self
     }
 
-    /// Tells that the kernel reads a buffer to which no argument points.
+    /// Says that the kernel reads a buffer to which no argument points.
     #[inline]
     pub fn reads(&mut self, buffer: &Buffer) {
         if buffer.marks.any() {
@@ -147,9 +149,9 @@ impl<'d> Launch<'d> {
     }
 
     /// Adds a pointer to a flag: a `u64` in host memory that the kernel sets to a value other than
-    /// 0 if it finds the fault. Reads of the outputs, and of what is computed from them, then
-    /// return [`Error::Invalid`] with the op's name. If no read did, the next [`Device::sync`]
-    /// does, once. A launch has at most one flag, added before its outputs.
+    /// 0 if it finds the fault. Reads of the outputs, and of buffers computed from them, then
+    /// return [`Error::Invalid`] with the op's name. If no read has reported the fault, the next
+    /// [`Device::sync`] does, once. A launch has at most one flag, added before its outputs.
     pub fn flag(mut self, op: &'static str, fault: Fault) -> Self {
         match self.device.faults.issue(op, fault) {
             Ok(ticket) => {
@@ -208,13 +210,13 @@ impl<'d> Launch<'d> {
     /// Enqueues the kernel on the device's compute stream.
     ///
     /// # Safety
-    /// The arguments match the kernel's parameters in number, order and type, and every access that the kernel
-    /// makes with them stays inside the buffers.
+    /// The arguments match the kernel's parameters in number, order and type. Every access that the
+    /// kernel makes with them stays inside the buffers.
     ///
     /// # Errors
-    /// `Invalid` for a buffer of another device, an offset past its end, too many arguments, or a
-    /// block size that is no multiple of the warp size: shuffles with lanes that don't exist are
-    /// undefined. `Device` where HIP refuses.
+    /// `Invalid` for a buffer of another device, an offset past a buffer's end, too many arguments,
+    /// a misplaced flag, or a block size that is no multiple of the warp size, because shuffles
+    /// with missing lanes are undefined. `Device` where HIP refuses the launch.
     #[inline]
     pub unsafe fn submit(mut self, grid: Grid, shared_bytes: u32) -> Result<()> {
         if let Some(wrong) = self.wrong.take() {
@@ -253,12 +255,13 @@ fn part_of_a_warp(warp: u32, threads: u32) -> Error {
 }
 
 impl Device {
-    /// A launch of a built-in kernel, compiled when it is first asked for.
+    /// A launch of a built-in kernel, which is compiled at its first use.
     ///
     /// # Errors
-    /// `Compilation` where the kernel is not in the table or does not compile.
+    /// `Compilation` if the kernel is not in the table or does not compile.
     ///
-    /// Templates and functors are enums that the table of kernels generates, so a misspelt name does not compile:
+    /// Templates and functors are enums generated from the kernel table, so a misspelt name does
+    /// not compile:
     ///
     /// ```compile_fail,E0599
     /// let kernel = hip::Template::binary_contigous.name();
@@ -268,7 +271,7 @@ impl Device {
         Ok(Launch::new(self, self.built_in(name)?))
     }
 
-    /// A launch of a kernel that [`Device::kernel`] gave.
+    /// A launch of a kernel from [`Device::kernel`].
     ///
     /// # Errors
     /// `Invalid` for a kernel of another device.

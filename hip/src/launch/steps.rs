@@ -1,4 +1,4 @@
-//! The steps of an element-wise chain, as `chain.hip` takes them, and a stream's list of them.
+//! The steps of a chain in the layout of `chain.hip`, and a stream's list of deferred steps.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,13 +10,13 @@ use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
 use crate::settings::STEPS;
 
-/// `Source` of `chain.hip`.
+/// The values of `Source` in `chain.hip`: where a step finds an operand.
 pub(crate) const IN_MEMORY: u8 = 0;
 const LAST: u8 = 1;
 const BEFORE_LAST: u8 = 2;
 pub(crate) const SCALAR: u8 = 3;
 
-/// `Step` of `chain.hip`.
+/// `Step` of `chain.hip`. An operand is an address, or for `SCALAR` the value's bits.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Step {
@@ -36,7 +36,7 @@ impl Step {
         (self.source_a == IN_MEMORY && self.a == tensor) || (self.source_b == IN_MEMORY && self.b == tensor)
     }
 
-    /// The addresses that the step names.
+    /// The addresses of the step's tensors.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = u64> {
         let a = (self.source_a != SCALAR).then_some(self.a);
         let b = (self.source_b != SCALAR).then_some(self.b);
@@ -58,8 +58,9 @@ impl Steps {
         &self.step[..self.count as usize]
     }
 
-    /// Whether the step may follow: where two steps name the same memory and one writes it, they name it from the
-    /// same address on, so that a thread finds what it wrote itself.
+    /// Whether the step may join the list. If two steps use overlapping memory and one writes it,
+    /// their tensors must begin at the same address, so that each thread reads only elements that
+    /// it wrote itself.
     pub(crate) fn fits(&self, step: &Step, bytes: u64) -> bool {
         let apart = |a: u64, b: u64| a == b || a.abs_diff(b) >= bytes;
         self.so_far().iter().all(|before| {
@@ -68,7 +69,7 @@ impl Steps {
         })
     }
 
-    /// Adds a step whose operands are in memory, or in registers where the last two results are meant.
+    /// Adds a step. An operand that is one of the last two results is read from registers.
     pub(crate) fn push(&mut self, mut step: Step) {
         let from_end = |n: usize| self.so_far().iter().rev().nth(n).map(|before| before.out);
         let source = |tensor: u64| match Some(tensor) {
@@ -81,8 +82,8 @@ impl Steps {
                 *from = source(tensor);
             }
         }
-        // The value that this step writes over needs no place in memory, unless a step in between
-        // read it there.
+        // A value that this step overwrites need not be stored, unless a step in between reads it
+        // from memory.
         if !step.reads(step.out) {
             let mut later = false;
             for before in self.step[..self.count as usize].iter_mut().rev() {
@@ -98,7 +99,7 @@ impl Steps {
     }
 }
 
-/// Steps that wait for their launch.
+/// The deferred steps, and the kernel and grid of their launch.
 pub(crate) struct Pending {
     pub(crate) steps: Steps,
     pub(crate) dtype: DType,
@@ -106,10 +107,10 @@ pub(crate) struct Pending {
     pub(crate) grid: Grid,
 }
 
-/// The steps that a stream has put off.
+/// A stream's list of deferred steps.
 pub(crate) struct Chain {
-    /// Whether there is one: set and cleared under the lock, read without it. A thread that was told of a tensor by
-    /// another one sees what that one put off before.
+    /// Whether the list has a step. Set and cleared under the lock, read without it. A thread that
+    /// gets a tensor from another thread sees the steps that the other thread deferred before.
     pub(crate) any: AtomicBool,
     pending: Mutex<Pending>,
 }
@@ -128,7 +129,7 @@ impl Default for Chain {
 
 impl Chain {
     pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
-        // A list of plain values, whole after every statement that changes it.
+        // Plain values, consistent after every statement that changes them.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,16 +1,17 @@
-//! Which parts of the driver's memory are free: bookkeeping without a driver.
+//! The pool's allocator: bookkeeping of used and free blocks, without a driver.
 //!
-//! Segments (regions that the driver gave) are cut into blocks. Free blocks stand in lists by size class, two
-//! bitmaps say which lists have any, so that taking, splitting, freeing and merging cost the same however many
-//! blocks there are. The scheme is Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems",
-//! ECRTS 2004.
+//! The allocator cuts segments, which are regions from the driver, into blocks. It keeps free
+//! blocks in one list for each size class. Bitmaps of two levels say which lists are not empty, so
+//! allocating and freeing take constant time. The scheme is Masmano et al., "TLSF: a new dynamic
+//! memory allocator for real-time systems", ECRTS 2004.
 
-/// Every block starts at a multiple of this many bytes: what hipMalloc gives, and enough for any access.
+/// Every block starts at a multiple of this many bytes. It is hipMalloc's alignment, and enough for
+/// any access.
 pub(crate) const ALIGN: usize = 256;
-/// Classes per power of two: a request is rounded up to a class, which wastes at most 1/32.
+/// Size classes per power of two. A request is rounded up to a class, which wastes at most 1/32.
 const STEPS: usize = 32;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
-/// Powers of two: up to 2^48 bytes.
+/// Powers of two that have classes: block sizes up to 2^48 bytes.
 const POWERS: usize = 40;
 const NONE: u32 = u32::MAX;
 
@@ -21,18 +22,18 @@ pub(crate) struct BlockId(u32);
 struct Block {
     address: usize,
     size: usize,
-    /// What must have happened before the block is written again; 0 is nothing.
+    /// The fence that the copy stream must wait for before it writes the block; 0 is none.
     fence: u64,
     used: bool,
-    /// Neighbours in the segment.
+    /// Neighbours in the segment, by address.
     before: u32,
     after: u32,
-    /// Neighbours in the class's list.
+    /// Neighbours in the list of the size class.
     previous: u32,
     next: u32,
 }
 
-/// The blocks of some segments.
+/// The used and free blocks of a set of segments.
 pub(crate) struct Arena {
     blocks: Vec<Block>,
     unused_numbers: Vec<u32>,
@@ -50,7 +51,7 @@ pub(crate) struct Taken {
     pub(crate) fence: u64,
 }
 
-/// The bytes that a request takes: the least class that holds it. `None` past 2^47.
+/// The bytes of the smallest class that holds a request. `None` for 2^47 bytes or more.
 pub(crate) fn rounded(bytes: usize) -> Option<usize> {
     if bytes >= 1 << 47 {
         return None;
@@ -63,7 +64,7 @@ pub(crate) fn rounded(bytes: usize) -> Option<usize> {
     Some(units.next_multiple_of(step) * ALIGN)
 }
 
-/// The class that a block of this size belongs to.
+/// The class of a block of this size: its power of two, and its step within it.
 fn class(size: usize) -> (usize, usize) {
     let units = size / ALIGN;
     if units < STEPS {
@@ -84,7 +85,8 @@ impl Arena {
         }
     }
 
-    /// Takes a free block of a size that [`rounded`] gave, splitting a larger one.
+    /// Takes a free block of at least `size` bytes, which [`rounded`] gave, and splits it if it is
+    /// larger.
     pub(crate) fn take(&mut self, size: usize) -> Option<Taken> {
         let (power, step) = class(size);
         let here = self.steps[power] & (u32::MAX << step);
@@ -103,7 +105,7 @@ impl Arena {
         Some(self.cut(number, size))
     }
 
-    /// Adds a segment that the driver gave, and takes a block from its beginning.
+    /// Adds a segment from the driver, and takes a block from its beginning.
     pub(crate) fn add_segment(&mut self, address: usize, segment: usize, size: usize) -> Taken {
         debug_assert!(size <= segment && address.is_multiple_of(ALIGN));
         let number = self.number(Block {
@@ -119,7 +121,7 @@ impl Arena {
         self.cut(number, size)
     }
 
-    /// Frees a block, and merges it with free neighbours.
+    /// Frees a block, merges it with free neighbours, and returns its size in bytes.
     pub(crate) fn free(&mut self, id: BlockId, fence: u64) -> usize {
         let mut number = id.0;
         let block = &mut self.blocks[number as usize];
@@ -140,12 +142,12 @@ impl Arena {
         size
     }
 
-    /// Removes the segments that are wholly free: their addresses and sizes.
+    /// Removes the segments without a used block, and returns their addresses and sizes.
     pub(crate) fn remove_free_segments(&mut self) -> Vec<(usize, usize)> {
         let mut removed = Vec::new();
         for number in 0..self.blocks.len() as u32 {
             let block = &self.blocks[number as usize];
-            // A number that is not in use has size 0.
+            // An unused number has size 0.
             if block.size != 0 && !block.used && block.before == NONE && block.after == NONE {
                 removed.push((block.address, block.size));
                 self.unlist(number);
@@ -156,7 +158,7 @@ impl Arena {
         removed
     }
 
-    /// Makes a block, free and on no list, used; lists what is left of it.
+    /// Marks a block that is free and on no list as used. Splits off and lists what exceeds `size`.
     fn cut(&mut self, number: u32, size: usize) -> Taken {
         let block = &mut self.blocks[number as usize];
         let (address, whole, fence, after) = (block.address, block.size, block.fence, block.after);
@@ -183,7 +185,7 @@ impl Arena {
         Taken { id: BlockId(number), address, size, fence }
     }
 
-    /// Merges the second block, neither listed, into the first.
+    /// Merges the second block into the first. Neither is on a list.
     fn join(&mut self, first: u32, second: u32) {
         let Block { size, fence, after, .. } = self.blocks[second as usize];
         let block = &mut self.blocks[first as usize];
@@ -255,7 +257,7 @@ mod tests {
             assert!(size >= bytes && size.is_multiple_of(ALIGN));
             assert!(size - bytes <= ALIGN + bytes / 32, "{bytes} -> {size}");
             assert_eq!(rounded(size), Some(size));
-            // A freed block of a request's size is found again by the same request.
+            // The class exists.
             let (power, step) = class(size);
             assert!(power < POWERS && step < STEPS);
         }

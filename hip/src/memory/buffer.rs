@@ -9,14 +9,15 @@ use crate::error::Result;
 use crate::memory::marks::{Marks, Set};
 use crate::memory::pool::{PoolBlock, Purpose};
 
-/// Memory of one device, from its pool; given back when dropped. Not `Clone`: share an `Arc`.
+/// Memory of one device, from its pool, which gets it back on drop. Not `Clone`; share it by an
+/// `Arc`.
 pub struct Buffer {
     device: Arc<Device>,
     /// `None` only while the buffer is dropped.
     block: Option<PoolBlock>,
     address: usize,
     bytes: usize,
-    /// The faults that may be in its contents.
+    /// The tickets of the faults that its contents may have.
     pub(crate) marks: Marks,
 }
 
@@ -26,7 +27,7 @@ impl Buffer {
         Self { device, block: Some(block), address, bytes, marks: Marks::default() }
     }
 
-    /// Bytes asked for.
+    /// The length in bytes, as requested.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
@@ -39,8 +40,8 @@ impl Buffer {
         &self.device
     }
 
-    /// The address on the device; never null, even for 0 bytes. For tables of tensors that a kernel
-    /// takes by value; call [`carry_faults`](crate::carry_faults) for those too.
+    /// The address on the device; never null, even for 0 bytes. A kernel that gets addresses in a
+    /// table needs a call of [`carry_faults`](crate::carry_faults) for these buffers.
     #[inline]
     pub fn address(&self) -> usize {
         self.address
@@ -60,10 +61,11 @@ impl Buffer {
 }
 
 impl Device {
-    /// Memory from the pool: 256-byte aligned, contents undefined; 0 bytes are allowed.
+    /// Memory from the pool, aligned to 256 bytes, with undefined contents. 0 bytes are allowed.
     ///
     /// # Errors
-    /// `OutOfMemory` where there is too little even with every cached block given back.
+    /// `OutOfMemory` if there is too little memory even after the pool gave back every cached
+    /// block.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         let block = self.allocate(bytes, Purpose::Compute)?;
         Ok(Buffer::new(self.clone(), block, bytes))
@@ -78,9 +80,9 @@ impl Drop for Buffer {
     }
 }
 
-/// Tells that the buffers `to` are computed from the buffers `from` where a kernel's arguments
-/// don't tell it: faults in any of `from` then count for all of `to`. Earlier faults of a buffer in
-/// `to` stay its own; name it in `from` if they matter to the others.
+/// Says that the buffers `to` are computed from the buffers `from`, if a launch's arguments don't
+/// say so. All of `to` then take over the faults of all of `from`. They keep their own earlier
+/// faults. If those affect the other buffers of `to`, name the buffer in `from` too.
 #[inline]
 pub fn carry_faults<'a>(
     from: impl IntoIterator<Item = &'a Buffer>,

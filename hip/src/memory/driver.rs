@@ -1,4 +1,4 @@
-//! The driver below the pool, and what keeps uploads behind the last use of their memory.
+//! The driver below the pool, and the fences that order uploads after the last use of their memory.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::memory::pool::Backing;
 
-/// Plain `hipMalloc` on one device.
+/// The pool's source of memory: plain `hipMalloc` on one device.
 pub(crate) struct Driver {
     context: Arc<Context>,
     compute: Arc<Stream>,
@@ -29,8 +29,8 @@ impl Backing for Driver {
         // SAFETY: the function is HIP's; it writes one pointer.
         let status = unsafe { (self.context.hip().hipMalloc)(&mut address, bytes) };
         if status == hip_sys::hipErrorOutOfMemory {
-            // SAFETY: the function is HIP's. The thread's last error is cleared, so that a
-            // library's own check after its next launch does not see this one.
+            // SAFETY: the function is HIP's. It clears the thread's last error, which a library
+            // that checks it after its next launch would otherwise find.
             unsafe { (self.context.hip().hipGetLastError)() };
             return Ok(None);
         }
@@ -75,7 +75,8 @@ pub(crate) fn free_and_total(context: &Context) -> Result<(usize, usize)> {
     Ok((free, total))
 }
 
-/// Points of the compute stream behind which uploaded memory is free, so that the copy stream waits for just those.
+/// Numbered points of the compute stream. A freed transfer block carries the number of the point
+/// behind its last use, so that the copy stream waits for that point only.
 #[derive(Default)]
 pub(crate) struct TransferFences(Mutex<Fences>);
 
@@ -87,10 +88,10 @@ struct Fences {
 }
 
 impl TransferFences {
-    /// A fence behind everything in the stream so far.
+    /// The number of a new fence behind all work of the stream so far.
     pub(crate) fn behind(&self, stream: &Stream, context: &Context) -> u64 {
         let mut fences = self.fences();
-        // Under the lock, so that the events stand in the queue in the stream's order.
+        // Recorded under the lock, so that the queue has the events in stream order.
         match stream.mark() {
             Ok(event) => {
                 fences.last += 1;
@@ -101,7 +102,7 @@ impl TransferFences {
             }
             Err(error) => {
                 context.record(error);
-                // Without an event: wait here, once, rather than let an upload overwrite what is
+                // Without an event, wait here. Otherwise an upload could overwrite data that is
                 // still read.
                 let _ = stream.synchronize();
                 fences.last
@@ -109,7 +110,7 @@ impl TransferFences {
         }
     }
 
-    /// Lets a stream wait for a fence, if it has not been passed.
+    /// Makes a stream wait for a fence, unless it is known to be passed.
     pub(crate) fn wait(&self, stream: &Stream, fence: u64) -> Result<()> {
         if fence == 0 {
             return Ok(());

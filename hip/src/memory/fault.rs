@@ -1,11 +1,10 @@
 //! Faults that only kernels see: indices out of range, division by zero. A kernel can't return an
-//! error, so it stores one word into host memory that the device reaches: no atomic, no copy, no
-//! wait.
+//! error, so it stores one word in pinned host memory, without an atomic, a copy or a wait.
 //!
 //! Each launch that may find a fault has a word of its own, and a [`Ticket`] for it. The buffers
 //! that the launch writes hold the ticket, and so do those that are computed from them
-//! ([`crate::memory::marks`]). The word is free again once nobody holds the ticket and the device is past
-//! the launch.
+//! ([`crate::memory::marks`]). The word is free again once the ticket is dropped and the device is
+//! past the launch.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,42 +16,43 @@ use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::memory::pinned::PinnedBlock;
 
-/// What a kernel may find wrong with the values it reads.
+/// The kinds of faults that a kernel may find in the values that it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// An index outside its axis. The word is `prelude.h`'s `raise_index`.
+    /// An index outside its axis. The kernel writes the word by `raise_index` of
+    /// `prelude_device.h`.
     Index,
     /// An integer divided by zero.
     Division,
 }
 
-/// The words that are pinned at once: a page of memory.
+/// The words that are allocated together: a page of memory.
 const WORDS: usize = 512;
 
-/// Stands for the number of a launch that is not queued yet.
+/// The launch number of a ticket whose launch is not enqueued yet.
 const NOT_YET: u64 = u64::MAX;
 
-/// The launches with a word between two events. The events tell the host which of these launches
-/// are over.
+/// The least number of launches with a word between two events. The events tell the host which of
+/// these launches have finished.
 const EVENT_EVERY: u64 = 4;
 
-/// Increases whenever a device is known to be past more launches. While it stays, looking at a
-/// ticket again tells nothing new.
+/// Increases whenever a device is known to be past more launches. While it stays the same, checking
+/// a ticket again gives the same answer.
 static PROGRESS: AtomicU64 = AtomicU64::new(0);
 
-/// Where [`PROGRESS`] stands.
+/// The value of [`PROGRESS`].
 pub(crate) fn progress() -> u64 {
     PROGRESS.load(Ordering::Acquire)
 }
 
-/// One launch's word.
+/// The fault word of one launch.
 pub(crate) struct Ticket {
     /// Its place in the order of all tickets of the process.
     id: u64,
     home: Arc<Faults>,
     word: u32,
     address: usize,
-    /// Its number among its device's launches with a word; 0 if it was cancelled.
+    /// The launch's number among its device's launches with a word; 0 if it was cancelled.
     launch: AtomicU64,
 }
 
@@ -66,9 +66,9 @@ impl Ticket {
         self.address
     }
 
-    /// Says that the launch is queued.
+    /// Says that the launch is enqueued.
     pub(crate) fn launched(&self) {
-        // In this order: whoever sees the number knows that its launch is queued.
+        // In this order, so that a thread that sees a number knows that its launch is enqueued.
         let number = self.home.launched.fetch_add(1, Ordering::AcqRel) + 1;
         self.launch.store(number, Ordering::Release);
     }
@@ -80,14 +80,14 @@ impl Ticket {
 
     /// What the kernel has stored so far; 0 if it has found nothing wrong.
     pub(crate) fn value(&self) -> u64 {
-        // SAFETY: `home` keeps the page that holds the word, with more than its alignment; device
-        // and host access each word as a whole.
+        // SAFETY: `home` keeps the page that holds the word, which is aligned. Device and host
+        // access each word as a whole.
         unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.load(Ordering::Acquire)
     }
 
-    /// Whether the launch is known to be over without a fault.
+    /// Whether the launch is known to have finished without a fault.
     pub(crate) fn is_good(&self) -> bool {
-        // In this order: once the launch is over, the word holds all that it stored.
+        // In this order, because the word is final once the launch has finished.
         self.is_over() && self.value() == 0
     }
 
@@ -100,7 +100,7 @@ impl Ticket {
         self.home.poll();
     }
 
-    /// Waits until the launch is over, if it is queued.
+    /// Waits until the launch has finished, if it is enqueued.
     pub(crate) fn wait(&self) {
         let launch = self.launch.load(Ordering::Acquire);
         if launch != NOT_YET
@@ -111,7 +111,7 @@ impl Ticket {
         }
     }
 
-    /// The fault; it counts as reported from now on.
+    /// The fault, which counts as reported from now on.
     fn told(&self) -> Complaint {
         let mut state = self.home.state();
         let slot = &mut state.slots[self.word as usize];
@@ -136,7 +136,7 @@ impl Drop for Ticket {
 pub(crate) struct Faults {
     context: Arc<Context>,
     stream: Arc<Stream>,
-    /// How many launches with a word were queued.
+    /// How many launches with a word were enqueued.
     launched: AtomicU64,
     /// Of these, how many the device is known to be past.
     passed: AtomicU64,
@@ -150,7 +150,7 @@ struct State {
     /// The launch that each word belongs to.
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Words that nobody holds any more, each with the launch that may still store into it.
+    /// Words whose tickets are dropped, each with the number of the launch that may still write it.
     retired: Vec<(u64, u32)>,
     /// Numbers of launches, each with an event behind it, oldest first.
     events: VecDeque<(u64, Event)>,
@@ -194,7 +194,7 @@ impl Faults {
         }))
     }
 
-    /// A word for a launch of `op` that is about to be queued.
+    /// A word for a launch of `op` that is about to be enqueued.
     pub(crate) fn issue(self: &Arc<Self>, op: &'static str, fault: Fault) -> Result<Arc<Ticket>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let mut state = self.state();
@@ -217,13 +217,13 @@ impl Faults {
         }))
     }
 
-    /// The number of the last queued launch with a word. Work that is queued from now on comes
-    /// after it.
+    /// The number of the last enqueued launch with a word. Work that is enqueued from now on comes
+    /// after that launch.
     pub(crate) fn launched(&self) -> u64 {
         self.launched.load(Ordering::Acquire)
     }
 
-    /// Tells that the device is past this launch, and past all before it.
+    /// Says that the device is past this launch and all launches before it.
     pub(crate) fn pass(&self, launch: u64) {
         if self.passed.fetch_max(launch, Ordering::AcqRel) >= launch {
             return;
@@ -241,18 +241,18 @@ impl Faults {
         }
     }
 
-    /// Finds out how far the device is: asks the events, and records one behind what was queued
-    /// since the last look.
+    /// Finds out how far the device is: queries the events, and records one behind the newly
+    /// enqueued launches.
     fn poll(&self) {
         let launched = self.launched();
         let polled = self.polled.load(Ordering::Relaxed);
         if launched < polled.saturating_add(EVENT_EVERY)
-            // If the exchange fails, another thread is at it.
+            // If the exchange fails, another thread is polling.
             || self.polled.compare_exchange(polled, launched, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {
             return;
         }
-        // Outside the lock: recording an event queues the ops that were put off.
+        // Outside the lock, because recording an event launches the deferred ops.
         let event = match self.stream.mark() {
             Ok(event) => event,
             Err(error) => return self.context.record(error),
@@ -283,8 +283,8 @@ impl Faults {
         Ok(())
     }
 
-    /// All faults that were not reported yet, in one error with the first one's op. The tickets
-    /// stay as they are.
+    /// One error for all unreported faults, with the first one's op. Reads of faulty buffers still
+    /// fail.
     pub(crate) fn report(&self) -> Option<Error> {
         let mut state = self.state();
         let mut found = std::mem::take(&mut state.untold);
@@ -299,7 +299,7 @@ impl Faults {
         joined(found)
     }
 
-    /// Words that are in use.
+    /// The number of words in use.
     pub(crate) fn words(&self) -> usize {
         let state = self.state();
         state.slots.len() - state.free.len()
@@ -312,7 +312,7 @@ impl Faults {
 }
 
 impl State {
-    /// Adds a page of words; no other code pins any.
+    /// Adds a page of words.
     fn grow(&mut self, context: &Arc<Context>) -> Result<()> {
         self.pages.push(PinnedBlock::coherent(context, WORDS * size_of::<u64>())?);
         let (from, to) = (self.slots.len(), self.pages.len() * WORDS);
@@ -327,12 +327,12 @@ impl State {
     }
 
     fn word(&self, word: u32) -> &AtomicU64 {
-        // SAFETY: `self` keeps the page that holds the word, with more than its alignment; device
-        // and host access each word as a whole.
+        // SAFETY: `self` keeps the page that holds the word, which is aligned. Device and host
+        // access each word as a whole.
         unsafe { AtomicU64::from_ptr(self.address(word) as *mut u64) }
     }
 
-    /// Frees a word that nobody holds and no launch stores into any more.
+    /// Frees a word whose ticket is dropped and which no launch writes any more.
     fn settle(&mut self, word: u32) {
         let value = self.word(word).swap(0, Ordering::AcqRel);
         let Slot { op, fault, told } = self.slots[word as usize];
@@ -344,14 +344,13 @@ impl State {
     }
 }
 
-/// The error of those tickets whose launches found a fault, if any did. Those faults count as
-/// reported.
+/// One error for all tickets whose launches found a fault. These faults then count as reported.
 pub(crate) fn tell<'a>(tickets: impl IntoIterator<Item = &'a Arc<Ticket>>) -> Option<Error> {
     let bad = tickets.into_iter().filter(|ticket| ticket.value() != 0);
     joined(bad.map(|ticket| ticket.told()).collect())
 }
 
-/// All in one error with the first one's op; one fault of each kind for each op.
+/// One error with the first fault's op. It names each op's faults once per kind.
 fn joined(complaints: Vec<Complaint>) -> Option<Error> {
     let mut said: Vec<(&'static str, Fault)> = Vec::new();
     let mut first: Option<Error> = None;
@@ -371,8 +370,8 @@ fn joined(complaints: Vec<Complaint>) -> Option<Error> {
     first
 }
 
-/// In words: `raise_index` has the axis' size in bits 32 to 62 and the index in bits 0 to 31, each at its type's end
-/// where it is past it.
+/// What was expected and what was found. `raise_index` stores the axis' size in bits 32 to 62 and
+/// the index in bits 0 to 31, both saturated.
 fn describe(fault: Fault, value: u64) -> (String, String) {
     if fault == Fault::Division {
         return ("divisors other than 0".into(), "division by zero".into());

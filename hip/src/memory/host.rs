@@ -1,5 +1,5 @@
-//! Pinned host memory in a caller's hands: the device copies from it by itself, without a copy of the host's in
-//! between.
+//! Pinned host memory for callers. The device reads it directly, so an upload needs no copy to a
+//! staging buffer.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::pinned::PinnedBlock;
 use crate::memory::pool::Purpose;
 
-/// Pinned memory of the host. Kept for the next that needs some when dropped.
+/// Pinned host memory. When it is dropped, the device keeps it for the next caller.
 pub struct HostBuffer {
     device: Arc<Device>,
     /// `None` only while the buffer is dropped.
@@ -49,25 +49,31 @@ impl fmt::Debug for HostBuffer {
 }
 
 impl Device {
-    /// Pinned memory of the host, for data that is going to be uploaded. Its contents are whatever they were.
+    /// Pinned host memory for data to upload. Its contents are unspecified.
     ///
     /// # Errors
-    /// `Device` where the host has too little.
+    /// `Device` if the host can't pin so much memory.
     pub fn host_buffer(self: &Arc<Self>, bytes: usize) -> Result<HostBuffer> {
         let block = self.staging.take_host_block(bytes)?;
         Ok(HostBuffer { device: self.clone(), block: Some(block), bytes })
     }
 
-    /// Whether these bytes lie in a [`HostBuffer`] of this device that is in use.
+    /// Whether these bytes lie in a live [`HostBuffer`] of this device.
     pub fn is_host_buffer(&self, bytes: &[u8]) -> bool {
         self.staging.holds(bytes)
     }
 
-    /// Copies pinned bytes into a new buffer, without waiting and without a copy of the host's. The owner is
-    /// dropped some time after the copy is over.
+    /// Copies bytes into a new buffer directly, without waiting and without a staging buffer; they
+    /// should be pinned, as those of a [`HostBuffer`] are. The owner is dropped some time after the
+    /// copy has finished.
     ///
     /// # Safety
-    /// The bytes stay where they are, and as they are, until the owner is dropped, also where the owner is moved.
+    /// The bytes neither move nor change until the owner is dropped, even if the owner itself is
+    /// moved.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory`; `Device` where HIP fails.
     pub unsafe fn upload_owned<O>(self: &Arc<Self>, owner: O) -> Result<Buffer>
     where
         O: Deref<Target = [u8]> + Send + 'static,
@@ -81,9 +87,9 @@ impl Device {
         }
         let source = owner.as_ptr();
         let queued = self.fences.wait(&self.copies, fence).and_then(|()| {
-            // SAFETY: the buffer has just as many bytes; the source stays until the owner is
-            // dropped, which is kept until the event behind the copy has passed, or else until
-            // `joined` has waited.
+            // SAFETY: the buffer has `length` bytes. The source lives until the owner is dropped,
+            // which is after the stream has passed the event behind the copy, or after `joined` has
+            // waited.
             unsafe { self.staging.copy_to_device(&self.copies, buffer.address(), source, length)? };
             let event = self.copies.mark()?;
             self.compute.wait(&event)?;

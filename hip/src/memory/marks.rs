@@ -1,10 +1,10 @@
-//! Which faults may be in a buffer's contents.
+//! The faults that a buffer's contents may have.
 //!
-//! An op's outputs take over the [`Ticket`]s of its inputs and of its own launches. A read looks at
-//! the tickets of its buffer only. A ticket is forgotten once its launch is over without a fault. A
-//! ticket with a fault stays until the buffer is dropped or overwritten as a whole.
+//! An op's outputs take over the [`Ticket`]s of its inputs and of its own launches. A read checks
+//! the tickets of its buffer only. A ticket is forgotten once its launch has finished without a
+//! fault. A ticket with a fault stays until the buffer is dropped or wholly overwritten.
 //!
-//! Most buffers have none; each of those costs a launch one relaxed load.
+//! Most buffers have no ticket. Each of those costs a launch one relaxed load.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::error::Error;
 use crate::memory::fault::{Ticket, progress, tell};
 
-/// With more tickets, a set asks how far the device is, which costs an event now and then.
+/// With more tickets, joining sets polls the device's progress, which costs an event now and then.
 const FEW: usize = 8;
-/// With more tickets, the host waits for the older half of the set's launches: it is that far ahead
-/// of the device.
+/// With more tickets, the host waits for the older half of the set's launches, because it is far
+/// ahead of the device.
 const MOST: usize = 64;
-/// The tickets with a fault that an overfull set keeps: any of them makes a read fail.
+/// The most tickets with a fault that an overfull set keeps. One is enough to make a read fail.
 const MOST_FAULTS: usize = 8;
 
 /// Tickets, oldest first. Buffers with the same tickets share a set.
@@ -36,7 +36,7 @@ impl Set {
         Arc::new(Self { tickets, looked: AtomicU64::new(looked) })
     }
 
-    /// The tickets that are not known to be good; `None` if there are none.
+    /// The set without the tickets that are known to be good; `None` if no ticket is left.
     fn unsettled(self: &Arc<Self>) -> Option<Arc<Self>> {
         let now = progress();
         if self.looked.load(Ordering::Relaxed) == now {
@@ -50,14 +50,14 @@ impl Set {
         (!rest.is_empty()).then(|| Self::new(rest, now))
     }
 
-    /// Whether all tickets of `other` are here.
+    /// Whether this set has all tickets of `other`.
     fn holds(&self, other: &Self) -> bool {
         let mut own = self.tickets.iter();
         other.tickets.len() <= self.tickets.len()
             && other.tickets.iter().all(|ticket| own.any(|own| own.id() == ticket.id()))
     }
 
-    /// The tickets of both.
+    /// A set with the tickets of both.
     pub(crate) fn join(a: Option<Arc<Self>>, b: Option<Arc<Self>>) -> Option<Arc<Self>> {
         let (a, b) = match (a, b) {
             (Some(a), Some(b)) => (a, b),
@@ -83,7 +83,8 @@ fn bound(tickets: &mut Vec<Arc<Ticket>>) {
     if tickets.len() <= FEW {
         return;
     }
-    // The newest ticket of each device would do. Most sets are of one device, which polls once.
+    // Polling the newest ticket of each device would be enough. Most sets have tickets of one
+    // device, and only the first call polls it.
     tickets.iter().for_each(|ticket| ticket.poll());
     tickets.retain(|ticket| !ticket.is_good());
     if tickets.len() <= MOST {
@@ -94,16 +95,16 @@ fn bound(tickets: &mut Vec<Arc<Ticket>>) {
         tickets.truncate(MOST_FAULTS);
         return;
     }
-    // Newest first: the device is then past the others too.
+    // The newest first. Once the device is past it, it is past the others too.
     tickets[..tickets.len() / 2].iter().rev().for_each(|ticket| ticket.wait());
     tickets.retain(|ticket| !ticket.is_good());
 }
 
-/// A buffer's set.
+/// A buffer's set of tickets.
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// Whether there is a set: written under the lock, read without it. A thread that gets a buffer
-    /// from another thread sees what that thread marked before.
+    /// Whether there is a set. Written under the lock, read without it. A thread that gets a buffer
+    /// from another thread sees the marks that the other thread set before.
     any: AtomicBool,
     set: Mutex<Option<Arc<Set>>>,
 }
@@ -133,7 +134,7 @@ impl Marks {
         *own = set;
     }
 
-    /// The error of the launches that found a fault; call it after waiting for them.
+    /// The error of the launches that found a fault. Call it after waiting for the launches.
     #[inline]
     pub(crate) fn fault(&self) -> Option<Error> {
         if self.any() { self.get().and_then(|set| tell(&set.tickets)) } else { None }
@@ -155,7 +156,7 @@ mod tests {
         device.faults.issue("marks test", Fault::Index).expect("a word")
     }
 
-    /// A ticket whose launch is over and stored this value.
+    /// A ticket whose launch has finished and stored this value.
     fn over(complaint: u64) -> Arc<Ticket> {
         let ticket = ticket();
         // SAFETY: the word belongs to the ticket and lives as long.

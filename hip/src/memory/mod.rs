@@ -1,4 +1,5 @@
-//! Memory of the device and pinned memory of the host: the pool, buffers, copies, and the faults that kernels store.
+//! Device memory and pinned host memory: the pool, buffers, copies, and the fault words that
+//! kernels write.
 
 pub(crate) mod arena;
 pub(crate) mod buffer;

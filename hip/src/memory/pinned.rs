@@ -1,4 +1,5 @@
-//! Pinned host memory: what the device's copy engine reads and writes by itself, recycled by events.
+//! Pinned host memory, which the device's copy engine accesses directly. Events say when a block is
+//! free again.
 
 use std::collections::VecDeque;
 use std::ffi::c_uint;
@@ -11,16 +12,17 @@ use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::trace;
 
-/// Uploads and reads up to this many bytes go through the compute stream: shorter than the events that another
-/// stream would need.
+/// Uploads and reads up to this many bytes use the compute stream. They take less time than the
+/// events that another stream would need.
 pub(crate) const SMALL: usize = 64 << 10;
 /// Small uploads fill a page of this size before one event is recorded for all of them.
 const PAGE: usize = 1 << 20;
-/// Larger copies go in chunks, so that filling one overlaps copying the one before.
+/// Larger copies are split into chunks, so that the host fills one while the device copies another.
 pub(crate) const CHUNK: usize = 4 << 20;
-/// Bytes of callers' blocks that are kept for the next caller.
+/// The most bytes of freed callers' blocks that are kept for the next caller.
 const MOST_HOST: usize = 256 << 20;
-/// Above this many pinned bytes a large upload waits for a chunk of its own to come back.
+/// Above this many bytes of chunks, an upload waits for a chunk in flight instead of pinning
+/// another.
 const MOST: usize = 64 << 20;
 
 /// A block of pinned host memory.
@@ -30,14 +32,14 @@ pub(crate) struct PinnedBlock {
     size: usize,
 }
 
-// SAFETY: it is plain memory, owned by the block, which HIP lets every thread use.
+// SAFETY: it is plain memory that the block owns, and HIP lets every thread use it.
 unsafe impl Send for PinnedBlock {}
 // SAFETY: shared access only reads the address.
 unsafe impl Sync for PinnedBlock {}
 
 impl PinnedBlock {
-    /// Memory for copies. The host sees what the device wrote into it after
-    /// [`Stream::mark_for_host`]'s event or a wait for the stream.
+    /// Memory for copies. The host sees the device's writes after a wait for
+    /// [`Stream::mark_for_host`]'s event or for the stream.
     pub(crate) fn new(context: &Arc<Context>, size: usize) -> Result<Self> {
         Self::allocate(context, size, hip_sys::hipHostMallocPortable)
     }
@@ -57,8 +59,8 @@ impl PinnedBlock {
         context.check("hipHostMalloc", status)?;
         match NonNull::new(address.cast::<u8>()) {
             Some(address) => {
-                // SAFETY: HIP gave `size` bytes at this address. Zeroed, so that they are
-                // initialised for Rust.
+                // SAFETY: HIP gave `size` bytes at this address. Rust requires initialised bytes,
+                // so they are zeroed.
                 unsafe { address.as_ptr().write_bytes(0, size) };
                 Ok(Self { context: context.clone(), address, size })
             }
@@ -91,7 +93,7 @@ impl PinnedBlock {
 impl Drop for PinnedBlock {
     fn drop(&mut self) {
         // SAFETY: the function is HIP's; the address is what hipHostMalloc gave, and no copy uses
-        // it any more: blocks wait in the staging's queue for their event.
+        // it any more, because blocks in flight stay in `Staging` until their event has passed.
         let status = unsafe { (self.context.hip().hipHostFree)(self.address.as_ptr().cast()) };
         self.context.record_status("hipHostFree", status);
     }
@@ -108,20 +110,21 @@ struct State {
     page: Option<(PinnedBlock, usize)>,
     /// Full pages and the events behind their last copy, oldest first.
     full_pages: VecDeque<(PinnedBlock, Event)>,
-    /// Chunks and the events behind their copy, oldest first.
+    /// Chunks and the events behind their copies, oldest first.
     in_flight: VecDeque<(PinnedBlock, Event)>,
     free_pages: Vec<PinnedBlock>,
     free_chunks: Vec<PinnedBlock>,
     chunks: usize,
-    /// Blocks that callers gave back, and the addresses and sizes of those that they have.
+    /// Blocks that callers gave back, and the addresses and sizes of the blocks that callers have.
     free_host: Vec<PinnedBlock>,
     used_host: Vec<(usize, usize)>,
-    /// What copies read that did not go through a block of ours, and the events behind them, oldest first.
+    /// The owners of memory that copies read directly, and the events behind these copies, oldest
+    /// first.
     kept: VecDeque<(Box<dyn Send>, Event)>,
 }
 
 impl State {
-    /// Takes back the pages and chunks whose copies are over.
+    /// Takes back the pages and chunks whose copies have finished.
     fn collect(&mut self) {
         let over = |(_, event): &(PinnedBlock, Event)| event.query().unwrap_or(false);
         while self.full_pages.front().is_some_and(over) {
@@ -143,8 +146,8 @@ impl State {
     }
 }
 
-/// New pinned memory. If the host can pin no more, `give_back` frees cached blocks, returns their
-/// bytes, and the allocation is tried again.
+/// New pinned memory. If the host can pin no more, calls `give_back`, which frees cached blocks and
+/// returns their bytes, and tries again.
 fn pin(context: &Arc<Context>, size: usize, give_back: impl FnOnce() -> usize) -> Result<PinnedBlock> {
     const FULL: i32 = hip_sys::hipErrorOutOfMemory as i32;
     let full = |error: &Error| matches!(error, Error::Device { code: FULL, .. });
@@ -154,13 +157,13 @@ fn pin(context: &Arc<Context>, size: usize, give_back: impl FnOnce() -> usize) -
     }
 }
 
-/// Frees blocks, and returns their bytes.
+/// Frees blocks and returns their bytes.
 fn freed(blocks: Vec<PinnedBlock>) -> usize {
     blocks.iter().map(|block| block.size).sum()
 }
 
-/// The size of a caller's block: one of few sizes, so that the block also fits the next request;
-/// exactly `bytes` if it is too large to be kept.
+/// The size of a caller's block: a power of two, so that the block fits later requests, or exactly
+/// `bytes` if it is too large to be kept.
 fn host_size(bytes: usize) -> usize {
     match bytes.max(SMALL).checked_next_power_of_two() {
         Some(size) if size <= MOST_HOST => size,
@@ -198,13 +201,12 @@ impl Staging {
     ) -> Result<()> {
         debug_assert!(bytes.len() <= SMALL);
         self.context.bind()?;
-        // Held until the copy is enqueued: the page's event must come behind it.
+        // Held until the copy is enqueued, because the page's event must come after the copy.
         let mut state = self.state();
         let room = state.page.as_ref().is_some_and(|(_, used)| used + bytes.len() <= PAGE);
         if !room {
             if state.page.is_some() {
-                // Before the page is taken: without an event behind its copies it must not be
-                // freed.
+                // Before `take`: without an event behind its copies, the page must not be freed.
                 let event = stream.mark()?;
                 let page = state.page.take();
                 state.full_pages.extend(page.map(|(page, _)| (page, event)));
@@ -212,7 +214,7 @@ impl Staging {
             state.collect();
             let page = match state.free_pages.pop() {
                 Some(page) => page,
-                // Frees under the lock, but only if no memory is left.
+                // This frees blocks under the lock, but only if no memory is left.
                 None => pin(&self.context, PAGE, || freed(state.take_free()))?,
             };
             state.page = Some((page, 0));
@@ -232,7 +234,7 @@ impl Staging {
         unsafe { self.copy_to_device(stream, destination, source, bytes.len()) }
     }
 
-    /// Copies any number of bytes to the device on the copy stream, and returns the event behind them.
+    /// Copies any number of bytes to the device on `stream`, the copy stream, through chunks.
     ///
     /// # Safety
     /// The device memory at `destination` holds as many bytes.
@@ -254,8 +256,8 @@ impl Staging {
             match event {
                 Ok(event) => self.state().in_flight.push_back((block, event)),
                 Err(error) => {
-                    // Without an event nobody knows when the copy is over: wait before the block is
-                    // freed.
+                    // Without an event nothing tells when the copy has finished, so wait before the
+                    // block is freed.
                     let _ = stream.synchronize();
                     self.give_chunk(block);
                     return Err(error);
@@ -266,7 +268,7 @@ impl Staging {
     }
 
     /// # Safety
-    /// Both addresses hold as many bytes; the source stays until the copy is over.
+    /// Both addresses hold `bytes` bytes; the source lives until the copy has finished.
     pub(crate) unsafe fn copy_to_device(
         &self,
         stream: &Stream,
@@ -320,7 +322,7 @@ impl Staging {
             match self.take_chunk() {
                 Ok(chunk) => chunks.push(chunk),
                 Err(error) => {
-                    // They are counted already; the next caller takes them.
+                    // `chunks` counts them already. Keep them for the next caller.
                     self.state().free_chunks.extend(chunks);
                     return Err(error);
                 }
@@ -334,7 +336,7 @@ impl Staging {
         self.state().free_chunks.push(block);
     }
 
-    /// A block of at least so many bytes for a caller.
+    /// A block of at least `bytes` bytes for a caller.
     pub(crate) fn take_host_block(&self, bytes: usize) -> Result<PinnedBlock> {
         self.drop_kept();
         let size = host_size(bytes);
@@ -372,20 +374,21 @@ impl Staging {
         blocks.iter().any(|&(address, size)| start >= address && start + bytes.len() <= address + size)
     }
 
-    /// Keeps what a copy reads until the event behind it has passed.
+    /// Keeps the owner of memory that a copy reads until the stream has passed the event behind the
+    /// copy.
     pub(crate) fn keep(&self, owner: Box<dyn Send>, event: Event) {
         self.state().kept.push_back((owner, event));
         self.drop_kept();
     }
 
-    /// Drops what no copy reads any more.
+    /// Drops the owners of memory that no copy reads any more.
     fn drop_kept(&self) {
         let mut over = Vec::new();
         let mut state = self.state();
         while state.kept.front().is_some_and(|(_, event)| event.query().unwrap_or(false)) {
             over.extend(state.kept.pop_front());
         }
-        // Owners may give blocks back.
+        // Unlock before the owners drop, as they may give blocks back.
         drop(state);
     }
 
@@ -415,10 +418,10 @@ mod tests {
     thread_local! {
         /// The arguments of each `hipHostMalloc` call.
         static ASKED: RefCell<Vec<(usize, c_uint)>> = const { RefCell::new(Vec::new()) };
-        /// The pinned blocks that are alive, and how many may be.
+        /// The number of live pinned blocks, and its limit.
         static LIVE: Cell<usize> = const { Cell::new(0) };
         static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
-        /// With more pinned blocks alive there is no device memory.
+        /// With more live pinned blocks than this, device memory runs out.
         static SHARED: Cell<usize> = const { Cell::new(usize::MAX) };
         /// The flags of each event, and of each event that the host waited for.
         static EVENTS: RefCell<Vec<(usize, c_uint)>> = const { RefCell::new(Vec::new()) };

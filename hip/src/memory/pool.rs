@@ -1,8 +1,8 @@
 //! The caching pool over plain `hipMalloc`.
 //!
-//! Not `hipMallocAsync`: its ordering bugs are still open (ROCm/rocm-systems#10943, #11690). A device has one
-//! compute stream, so a freed block can be given out again at once: whatever still reads it comes earlier in the
-//! same stream.
+//! It does not use `hipMallocAsync`, whose ordering bugs are open (ROCm/rocm-systems#10943,
+//! #11690). A device has one compute stream, so the pool can give out a freed block at once: work
+//! that still reads it comes earlier in the same stream.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,44 +10,45 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::error::{Error, Result};
 use crate::memory::arena::{Arena, BlockId, rounded};
 
-/// Where the pool's memory comes from: the driver, or a test's imitation of one.
+/// The source of the pool's memory: the driver, or an imitation in tests.
 pub(crate) trait Backing: Send + Sync {
-    /// A new region, or `None` where there is not enough.
+    /// The address of a new region, or `None` if there is too little memory.
     fn allocate(&self, bytes: usize) -> Result<Option<usize>>;
     /// Gives a region back. Failures are recorded, not returned.
     fn release(&self, address: usize);
-    /// Waits until the device uses no freed block.
+    /// Waits until the device has finished all work, which may use freed blocks.
     fn wait(&self) -> Result<()>;
     /// Free and total bytes.
     fn free_and_total(&self) -> Result<(usize, usize)>;
 }
 
-/// What a pool has done.
+/// A pool's statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolStats {
     /// Bytes of the blocks in use.
     pub allocated: usize,
     /// Bytes held from the driver.
     pub reserved: usize,
-    /// The most bytes that were ever in use at once.
+    /// The most bytes in use at once, since the start or the last [`MemoryPool::reset_peak`].
     pub peak: usize,
-    /// Allocations served from what the pool held.
+    /// Allocations served from memory that the pool held.
     pub hits: u64,
     /// Allocations that asked the driver.
     pub misses: u64,
-    /// Bytes of the blocks in use that were allocated by [`MemoryPool::persistently`], a part of `allocated`.
+    /// Bytes of the blocks in use that were allocated by [`MemoryPool::persistently`], a part of
+    /// `allocated`.
     pub persistent: usize,
     /// Bytes held from the driver for such blocks, a part of `reserved`.
     pub persistent_reserved: usize,
 }
 
-/// What a block is for.
+/// Which stream writes a block first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Written by the compute stream.
     Compute,
-    /// Written by the copy stream: such blocks are kept apart, so that an upload need not wait for the compute stream
-    /// to reach the point where the block was freed, but only for what used it.
+    /// Written by the copy stream. These blocks are kept apart, and each has a fence behind its
+    /// last use, so that an upload waits for that fence only.
     Transfer,
 }
 
@@ -55,31 +56,32 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 pub(crate) struct PoolBlock {
     pub(crate) address: usize,
-    /// As passed to [`MemoryPool::free`] when the memory was last in use.
+    /// The fence that was passed to [`MemoryPool::free`] after the last use of the memory.
     pub(crate) fence: u64,
     arena: usize,
     id: BlockId,
 }
 
 impl PoolBlock {
-    /// Whether the memory may next be written by the copy stream, which must then know what used it.
+    /// Whether the copy stream may write this memory next, so that [`MemoryPool::free`] needs a
+    /// fence.
     pub(crate) fn fenced(&self) -> bool {
         self.arena >= TRANSFER
     }
 }
 
-/// Requests up to this size share segments of [`SEGMENTS`]`[0]`: most tensors of a model are small, and one that
-/// stays for the whole run must not keep a large segment from merging.
+/// Requests up to this size share segments of [`SEGMENTS`]`[0]` bytes. Most tensors of a model are
+/// small, and a small one that stays for the whole run must not split a large segment.
 const SMALL: usize = 1 << 20;
-/// Bytes asked from the driver at once, by arena: small, large, transfer, persistent. Larger requests get a segment
-/// of their own.
+/// Bytes asked from the driver at once, by arena: small, large, transfer, persistent. Larger
+/// requests get a segment of their own.
 const SEGMENTS: [usize; ARENAS] = [8 << 20, 64 << 20, 32 << 20, 8 << 20];
 const ARENAS: usize = 4;
 const TRANSFER: usize = 2;
 const PERSISTENT: usize = 3;
 
 thread_local! {
-    /// The pools, by their addresses, from which this thread allocates persistently.
+    /// The addresses of the pools for which this thread runs [`MemoryPool::persistently`].
     static PERSISTENTLY: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -89,7 +91,7 @@ struct State {
     limit: Option<usize>,
 }
 
-/// A device's memory: blocks are kept when freed and given out again.
+/// A device's memory pool. It keeps freed blocks and gives them out again.
 pub struct MemoryPool {
     backing: Box<dyn Backing>,
     state: Mutex<State>,
@@ -104,32 +106,33 @@ impl MemoryPool {
         Self { backing, state, clearing: Mutex::new(()) }
     }
 
-    /// What the pool has done so far.
+    /// The pool's statistics so far.
     pub fn stats(&self) -> PoolStats {
         self.state().stats
     }
 
-    /// Sets the most bytes that the pool may hold from the driver; what it holds beyond that stays until it is freed.
+    /// Sets the most bytes that the pool may hold from the driver; `None` is no limit. If the pool
+    /// holds more already, it keeps them.
     pub fn set_limit(&self, bytes: Option<usize>) {
         self.state().limit = bytes;
     }
 
-    /// Starts the peak again from what is in use now.
+    /// Sets the peak to the bytes in use now.
     pub fn reset_peak(&self) {
         let mut state = self.state();
         state.stats.peak = state.stats.allocated;
     }
 
-    /// Gives every segment without a block in use back to the driver, after waiting for the device. Returns the
-    /// bytes given back.
+    /// Waits for the device, then gives every segment without a block in use back to the driver.
+    /// Returns the bytes given back.
     ///
-    /// If another thread is in this function, waits until that thread has given its memory back
-    /// too.
+    /// If another thread is in this function, waits for that thread first.
     pub fn clear(&self) -> Result<usize> {
-        // Held to the end: otherwise a second thread would find neither free segments nor free
+        // Held to the end. Otherwise a second thread would find neither free segments nor free
         // memory, and report out of memory.
         let _one_at_a_time = self.clearing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Removed under the lock, freed outside it: waiting and hipFree may take long.
+        // Segments are removed under the lock and freed outside it, because waiting and hipFree may
+        // take long.
         let mut state = self.state();
         let mut removed: Vec<_> =
             state.arenas[..PERSISTENT].iter_mut().flat_map(Arena::remove_free_segments).collect();
@@ -151,9 +154,9 @@ impl MemoryPool {
         Ok(bytes)
     }
 
-    /// What `body` allocates on this thread stays apart from all else: memory of its own, which only such
-    /// allocations are given again when it is freed, so that what lives long does not lie among what comes and
-    /// goes.
+    /// Runs `body`, whose allocations on this thread come from segments of their own. Only other
+    /// persistent allocations reuse that memory. So long-lived buffers, such as parameters, do not
+    /// fragment the memory of short-lived ones.
     pub fn persistently<T>(&self, body: impl FnOnce() -> T) -> T {
         struct Leave;
         impl Drop for Leave {
@@ -167,7 +170,7 @@ impl MemoryPool {
     }
 
     fn is_persistent(&self) -> bool {
-        // Not where the thread is ending and its values are gone.
+        // `try_with` fails only when the thread is ending and its values are gone.
         PERSISTENTLY
             .try_with(|pools| pools.borrow().contains(&std::ptr::from_ref(self).addr()))
             .unwrap_or(false)
@@ -200,7 +203,7 @@ impl MemoryPool {
         Ok(state.hand_out(taken, arena))
     }
 
-    /// Frees a block; `fence` comes back with the next block from the same memory.
+    /// Frees a block. The next block from the same memory carries `fence`.
     pub(crate) fn free(&self, block: PoolBlock, fence: u64) {
         let mut state = self.state();
         let size = state.arenas[block.arena].free(block.id, fence);
@@ -210,8 +213,9 @@ impl MemoryPool {
         }
     }
 
-    /// Asks the driver; `None` where it has too little or the limit forbids it. The lock is not held meanwhile, so that
-    /// other threads go on; the bytes are counted first, so that together they stay under the limit.
+    /// Asks the driver for a segment; `None` if it has too little memory or the limit forbids it.
+    /// The lock is not held meanwhile, so other threads go on. The bytes are counted before, so
+    /// that all threads together stay below the limit.
     fn new_segment(&self, bytes: usize) -> Result<Option<usize>> {
         {
             let mut state = self.state();
@@ -228,7 +232,8 @@ impl MemoryPool {
         address
     }
 
-    /// A segment of just the size needed, if need be after giving back all that is cached.
+    /// A segment of just `size` bytes. If there is too little memory, gives back all cached
+    /// segments and tries again.
     fn squeeze(&self, requested: usize, size: usize) -> Result<(usize, usize)> {
         if let Some(address) = self.new_segment(size)? {
             return Ok((address, size));
@@ -277,11 +282,11 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
-    /// A driver with so many bytes, that never gives the same address twice.
+    /// A driver with `total` bytes, which never gives the same address twice.
     struct Imitation {
         total: usize,
         state: Mutex<(usize, Vec<(usize, usize)>)>,
-        /// Makes `wait` slow: it sends on the one channel, then waits for the other.
+        /// Makes `wait` slow: it sends on the first channel, then waits for the second.
         slow: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     }
 
@@ -443,7 +448,7 @@ mod tests {
         let (pool, _) = pool(1 << 30);
         let (transient, other) = (take(&pool, 1000).unwrap(), super::tests::pool(1 << 30).0);
         let kept = pool.persistently(|| {
-            // Another pool's are as ever, and so is this one's on another thread.
+            // Other pools are not affected, nor is this pool on other threads.
             let block = take(&other, 1000).unwrap();
             assert_eq!(other.stats().persistent, 0);
             other.free(block, 0);
@@ -459,7 +464,7 @@ mod tests {
         let address = kept.address;
         pool.free(kept, 7);
         assert_eq!(pool.stats().persistent, 0);
-        // Its memory is given to nothing else, but to the next of its kind, whatever that is for.
+        // Only the next persistent allocation reuses the memory, whatever its purpose.
         let next = take(&pool, 3000).unwrap();
         assert_ne!(next.address, address);
         let again = pool.persistently(|| pool.allocate(3000, Purpose::Transfer).unwrap());

@@ -1,4 +1,4 @@
-//! A checked piece of device memory: what a library call gets to see of a buffer.
+//! A checked range of device memory, as library calls take it.
 
 use std::ffi::c_void;
 
@@ -12,10 +12,14 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Where there is nothing.
+    /// The null pointer, for an absent tensor.
     pub(crate) const NULL: Self = Self { ptr: std::ptr::null_mut(), bytes: 0 };
 
-    /// `bytes` bytes from `offset` on, once they are known to lie inside the buffer and on the device `device`.
+    /// The `bytes` bytes from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` unless they lie inside the buffer and the buffer is on device `device`.
     pub(crate) fn new(
         op: &'static str,
         device: usize,
@@ -32,7 +36,7 @@ impl Span {
             ));
         }
         match offset.checked_add(bytes) {
-            // In bounds as just checked, or one past the end where `bytes` is 0.
+            // In bounds, or one past the end if `bytes` is 0.
             Some(end) if end <= buffer.len() => {
                 Ok(Self { ptr: buffer.as_ptr().wrapping_byte_add(offset), bytes })
             }
@@ -44,7 +48,7 @@ impl Span {
         }
     }
 
-    /// `Invalid` where this result would be written over an operand that is still being read.
+    /// This range. `Invalid` if it overlaps one of the operands.
     pub(crate) fn apart_from(self, op: &'static str, operands: &[Span]) -> Result<Self> {
         for other in operands {
             let (a, b) = (self.ptr as usize, other.ptr as usize);

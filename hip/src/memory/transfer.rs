@@ -1,4 +1,4 @@
-//! Copies: to the device, from it, within it and between two.
+//! Copies to a device, from it, within it and between two devices.
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,17 +10,17 @@ use crate::memory::pinned::{CHUNK, PinnedBlock, SMALL};
 use crate::memory::pool::Purpose;
 use crate::trace;
 
-/// Blocks that a read of many ranges fills before it waits.
+/// The blocks that a read of many ranges fills before it waits.
 const WAVE: usize = (64 << 20) / CHUNK;
 
-/// One of several reads: bytes of a buffer from an offset on, as many as `out` has.
+/// One range of [`Device::read_all`]: `out.len()` bytes of a buffer from `byte_offset` on.
 #[derive(Debug)]
 pub struct Read<'a> {
-    /// What is read.
+    /// The source.
     pub buffer: &'a Buffer,
-    /// From where.
+    /// The source's first byte.
     pub byte_offset: usize,
-    /// To where.
+    /// The destination.
     pub out: &'a mut [u8],
 }
 
@@ -34,7 +34,8 @@ struct Piece {
 }
 
 impl Piece {
-    /// The reads one after the other in blocks of [`CHUNK`], cut where a block ends.
+    /// Lays the reads one after the other into blocks of [`CHUNK`] bytes, and cuts them where a
+    /// block ends.
     fn cut(reads: &[Read<'_>]) -> Vec<Self> {
         let mut pieces = Vec::new();
         let mut filled = 0;
@@ -56,8 +57,12 @@ impl Piece {
 }
 
 impl Device {
-    /// Copies bytes into a new buffer through pinned memory, without waiting for the device. Large uploads go on
-    /// the copy stream and overlap what is being computed.
+    /// Copies bytes into a new buffer through pinned memory, normally without waiting for the
+    /// device. Uploads of more than 64 KiB use the copy stream and overlap computation.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory`; `Device` where HIP fails.
     pub fn upload(self: &Arc<Self>, bytes: &[u8]) -> Result<Buffer> {
         if bytes.len() <= SMALL {
             let buffer = self.alloc(bytes.len())?;
@@ -71,7 +76,8 @@ impl Device {
         let fence = block.fence;
         let buffer = Buffer::new(self.clone(), block, bytes.len());
         let queued = self.fences.wait(&self.copies, fence).and_then(|()| {
-            // SAFETY: the buffer has just as many bytes; what used them before is behind the fence.
+            // SAFETY: the buffer has as many bytes. The copy stream has waited for their last use
+            // by the fence.
             unsafe { self.staging.upload_large(&self.copies, buffer.address(), bytes)? };
             self.compute.wait(&self.copies.mark()?)
         });
@@ -79,9 +85,9 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Passes on what came of queueing copies that the compute stream was to wait for. Where that failed it waits
-    /// for none of them: the host does, before their memory goes back to the pool, which gives it to the compute
-    /// stream's next work.
+    /// Returns `queued`, the result of enqueueing copies and the compute stream's wait for them. If
+    /// it is an error, the compute stream may not wait for the copies. So the host waits here,
+    /// before their memory goes back to the pool.
     pub(crate) fn joined(&self, queued: Result<()>) -> Result<()> {
         queued.inspect_err(|_| {
             if let Err(error) = self.copies.synchronize() {
@@ -90,18 +96,19 @@ impl Device {
         })
     }
 
-    /// Copies `out.len()` bytes from `byte_offset` on to the host. Waits for them, and reports what
-    /// `Drop` recorded.
+    /// Copies `out.len()` bytes of a buffer, from `byte_offset` on, to the host, and waits for the
+    /// copy.
     ///
     /// # Errors
-    /// `Invalid` for a range past the end or a buffer of another device. Also `Invalid`, each time,
-    /// if a kernel found a fault while it computed the buffer's contents or something that they
-    /// were computed from.
+    /// `Invalid` for a range past the end or a buffer of another device; once, the error that
+    /// `Drop` recorded. Every read also returns `Invalid` if a kernel found a fault while it
+    /// computed the buffer or anything that the buffer was computed from.
     pub fn read(&self, buffer: &Buffer, byte_offset: usize, out: &mut [u8]) -> Result<()> {
         self.read_with_fault(buffer, byte_offset, out)?.map_or(Ok(()), Err)
     }
 
-    /// As [`Device::read`], but gives the bytes even if there is a fault, and returns the fault.
+    /// As [`Device::read`], but copies the bytes even if there is a fault, and returns that fault
+    /// as `Some`.
     pub fn read_with_fault(
         &self,
         buffer: &Buffer,
@@ -124,7 +131,7 @@ impl Device {
                 result?;
             }
         } else {
-            // On the copy stream, so that other threads' work goes on meanwhile.
+            // On the copy stream, so that the compute stream goes on with other threads' work.
             self.copies.wait(&self.compute.mark()?)?;
             self.read_large(buffer.address() + byte_offset, out)?;
         }
@@ -154,7 +161,7 @@ impl Device {
         Ok(())
     }
 
-    /// Two chunks in turn: while one is copied to `out`, the other is filled.
+    /// Alternates two chunks: the device fills one while the host copies the other to `out`.
     fn read_large(&self, source: usize, out: &mut [u8]) -> Result<()> {
         let mut blocks = self.staging.take_chunks(2)?;
         let result = self.read_chunks(source, out, &mut blocks);
@@ -203,11 +210,10 @@ impl Device {
         Ok(())
     }
 
-    /// Copies several ranges to the host and waits once for all of them (once each 64 MiB), as [`Device::read`]
-    /// does for one.
+    /// As [`Device::read`] for several ranges, with one wait for each 64 MiB.
     ///
     /// # Errors
-    /// `Invalid` for a range past the end or a buffer of another device; nothing is read then.
+    /// As for [`Device::read`]. If a range is invalid, nothing is read.
     pub fn read_all(&self, mut reads: Vec<Read<'_>>) -> Result<()> {
         for read in &reads {
             self.check_range("read", read.buffer, read.byte_offset, read.out.len())?;
@@ -268,7 +274,7 @@ impl Device {
         Ok(())
     }
 
-    /// Copies within the device, in stream order. The ranges may not overlap.
+    /// Copies within the device, in stream order.
     ///
     /// # Errors
     /// `Invalid` for a range past the end, a buffer of another device or overlapping ranges.
@@ -308,18 +314,18 @@ impl Device {
         Ok(())
     }
 
-    /// Forgets the faults of a buffer that is written over as a whole.
+    /// Forgets a buffer's faults if all its bytes were overwritten.
     fn written(&self, buffer: &Buffer, bytes: usize) {
         if buffer.marks.any() && bytes == buffer.len() {
             buffer.marks.put(None);
         }
     }
 
-    /// Copies from another device into a new buffer: ordered by events behind what computes the source and before what
-    /// reads the copy; the host does not wait.
+    /// Copies `bytes` bytes from a buffer of another device into a new buffer of this device.
+    /// Events order the copy after the work that computes the source. The host does not wait.
     ///
     /// # Errors
-    /// `Invalid` for a range past the end.
+    /// `Invalid` for a range past the end; `OutOfMemory`; `Device` where HIP fails.
     pub fn copy_from_device(
         self: &Arc<Self>,
         source: &Buffer,
@@ -354,13 +360,14 @@ impl Device {
         };
         self.context.check("hipMemcpyPeerAsync", status)?;
         trace::served(trace::Kind::Copy, || "copy from another device");
-        // The tickets' words are in host memory, which reads of both devices look at.
+        // The tickets' words are in host memory, so reads on both devices can check them.
         carry_faults([source], [&buffer]);
         other.compute.wait(&self.compute.mark()?)?;
         Ok(buffer)
     }
 
-    /// Lets this device reach a peer's memory directly where the hardware can; else HIP copies through the host.
+    /// Enables direct access to a peer's memory if the hardware has it. Otherwise HIP copies
+    /// through the host.
     fn reach(&self, other: &Device) {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.contains(&other.context.index) {
@@ -382,7 +389,7 @@ impl Device {
         }
     }
 
-    /// Fills bytes, in stream order.
+    /// Fills `bytes` bytes with `value`, in stream order.
     ///
     /// # Errors
     /// `Invalid` for a range past the end or a buffer of another device.
@@ -407,7 +414,7 @@ impl Device {
         Ok(())
     }
 
-    /// That bytes lie inside a buffer of this device.
+    /// Checks that a range lies inside a buffer of this device.
     pub(crate) fn check_range(
         &self,
         op: &'static str,

@@ -1,4 +1,4 @@
-//! The CUDA provider's tables, once NVIDIA's libraries are loaded.
+//! Loads NVIDIA's libraries and gives the CUDA provider's tables.
 
 use hip_sys::{Hip, Hiprtc};
 use miopen_sys::Miopen;
@@ -10,7 +10,8 @@ use crate::settings::settings;
 
 pub(super) use hip_cuda::hiprtc_additions;
 
-/// Loads a library and looks for every function that is called. It stays loaded, where `hip-cuda` finds it by its name.
+/// Loads a library and checks that it has every function that `hip-cuda` calls. The library stays
+/// loaded, so `hip-cuda` finds it by its name.
 fn load(names: Names, library: hip_cuda::Library) -> Result<String> {
     let loaded = nvidia::open(names)?;
     match hip_cuda::missing_symbol(library) {
@@ -22,7 +23,7 @@ fn load(names: Names, library: hip_cuda::Library) -> Result<String> {
     }
 }
 
-/// HIP, hipRTC, and the libraries behind them: title and path.
+/// The tables of HIP and hipRTC, and the title and path of each library behind them.
 #[allow(clippy::type_complexity)]
 pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
     let driver = load(nvidia::DRIVER, hip_cuda::Library::Driver)?;
@@ -32,10 +33,11 @@ pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
 }
 
 pub(super) fn rocblas() -> Result<Rocblas> {
-    // Not before: a look at what this machine has leaves the settings open.
+    // The settings are read here and not in `hip()`, because a survey of the machine must not fix
+    // them.
     hip_cuda::allow_tf32(settings()?.cuda_tf32);
-    // cuBLAS needs it, and does not always look beside itself; where it is missing, loading cuBLAS
-    // says so.
+    // cuBLAS needs cuBLASLt, and does not always search its own folder. If cuBLASLt is missing,
+    // loading cuBLAS fails with the reason.
     if let Err(missing) = nvidia::open(nvidia::CUBLAS_LT) {
         log::debug!("{missing}");
     }

@@ -1,18 +1,19 @@
-//! What is wrong with a ROCm installation, as far as files and the environment tell.
+//! Finds faults of a ROCm installation from files and environment variables.
 
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The state of this machine's AMD kernel driver and of what the user may do with it.
+/// The state of this machine's AMD kernel driver, and of the user's permissions on its device
+/// files.
 #[derive(Debug, Clone, Default)]
 pub struct Diagnosis {
     problems: Vec<String>,
     notes: Vec<String>,
 }
 
-/// Where to look: the real machine, or a test's imitation of one.
+/// Where to look: the real machine, or an imitation in a test.
 struct System {
     root: PathBuf,
     variable: fn(&str) -> Option<String>,
@@ -24,7 +25,7 @@ fn variable(name: &str) -> Option<String> {
 }
 
 impl Diagnosis {
-    /// Looks at this machine.
+    /// Examines this machine.
     pub fn of_this_machine() -> Self {
         Self::of(&System { root: "/".into(), variable })
     }
@@ -34,7 +35,7 @@ impl Diagnosis {
         &self.problems
     }
 
-    /// What is unusual, and may or may not matter.
+    /// Unusual settings, which may or may not matter.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -105,7 +106,7 @@ impl Diagnosis {
     }
 }
 
-/// What to do about a device file of this group.
+/// Why the user has no access to a device file of this group, and what to do.
 fn membership(system: &System, gid: u32) -> String {
     let group = group_name(&system.root, gid).unwrap_or_else(|| gid.to_string());
     if own_groups(&system.root).contains(&gid) {

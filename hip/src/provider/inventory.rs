@@ -1,4 +1,5 @@
-//! AMD's libraries as they are on this machine, found without a device: paths, versions, which functions they have.
+//! A report on AMD's libraries of this machine, which needs no device: their paths, versions and
+//! functions.
 
 use std::ffi::{CStr, c_char};
 
@@ -9,22 +10,23 @@ use rocblas_sys::{Rocblas, rocblas_status_success};
 use crate::error::Result;
 use crate::provider::library::{self, Loaded, Names, fill};
 
-/// One of AMD's libraries.
+/// The state of one of AMD's libraries.
 #[derive(Debug, Clone)]
 pub struct LibraryReport {
     /// HIP, hipRTC, rocBLAS or MIOpen.
     pub title: &'static str,
-    /// Where it was found, or why it can't be had.
+    /// The path or file name that it was loaded from, or why it can't be loaded.
     pub path: Result<String>,
-    /// As it says itself; `None` where it can't be asked.
+    /// The version that the library returns; `None` if it can't be called.
     pub version: Option<String>,
-    /// Functions that this crate needs and it lacks: it can't be used.
+    /// Functions that this crate needs and that the library lacks. With any of these missing, it
+    /// can't be used.
     pub missing: Vec<&'static str>,
-    /// Functions that some versions lack, and whether this one has each.
+    /// Functions that this crate can do without, each with whether the library has it.
     pub optional: Vec<(&'static str, bool)>,
 }
 
-/// Looks at each library.
+/// Reports on HIP, hipRTC, rocBLAS and MIOpen.
 pub(crate) fn inventory() -> Vec<LibraryReport> {
     let hip = report(library::HIP, library::open(library::HIP), Hip::REQUIRED, Hip::OPTIONAL, |library| {
         let table = fill!(Hip, library, "HIP").ok()?;
@@ -33,7 +35,7 @@ pub(crate) fn inventory() -> Vec<LibraryReport> {
         let status = unsafe { (table.hipRuntimeGetVersion)(&mut number) };
         (status == hipSuccess).then(|| version(number))
     });
-    // Before ROCm 7, libamdhip64 may have hipRTC's functions too, and alone.
+    // Before ROCm 7, libamdhip64 may be the only library with hipRTC's functions.
     let rtc_in = library::open(library::HIPRTC).or_else(|missing| match library::open(library::HIP) {
         Ok(hip) if hip.symbol(c"hiprtcVersion").is_some() => Ok(hip),
         _ => Err(missing),
@@ -49,14 +51,14 @@ pub(crate) fn inventory() -> Vec<LibraryReport> {
     let rocblas = report(library::ROCBLAS, found, Rocblas::REQUIRED, Rocblas::OPTIONAL, |library| {
         let table = fill!(Rocblas, library, "rocBLAS").ok()?;
         let mut len = 0;
-        // SAFETY: the functions are rocBLAS's; they need no handle, and write what fits the lengths
-        // given.
+        // SAFETY: the functions are rocBLAS's. They need no handle, and write no more than the
+        // given length.
         unsafe {
             let known = (table.rocblas_get_version_string_size)(&mut len) == rocblas_status_success;
             let mut text: Vec<c_char> = vec![0; len + 1];
             let read =
                 known && (table.rocblas_get_version_string)(text.as_mut_ptr(), len) == rocblas_status_success;
-            // One 0 more than was written ends it.
+            // The buffer has one 0 more than rocBLAS writes, which ends the text.
             read.then(|| CStr::from_ptr(text.as_ptr()).to_string_lossy().trim_end_matches('.').to_owned())
         }
     });
@@ -99,7 +101,7 @@ fn report(
     report
 }
 
-/// `70253211` as `7.2.53211`.
+/// HIP's version number as text: `70253211` as `7.2.53211`.
 pub(crate) fn version(number: i32) -> String {
     format!("{}.{}.{}", number / 10_000_000, number / 100_000 % 100, number % 100_000)
 }

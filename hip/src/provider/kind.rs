@@ -1,4 +1,4 @@
-//! Which providers there are, by name.
+//! The kinds of providers and their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ pub enum ProviderKind {
     Rocm,
     /// HIP over the CUDA driver, for NVIDIA GPUs.
     Cuda,
-    /// The software device.
+    /// HIP on the host's CPU, for machines without a GPU.
     Cpu,
 }
 
@@ -20,7 +20,7 @@ impl ProviderKind {
     /// Every kind, in the order in which `auto` tries them.
     pub const ALL: [Self; 3] = [Self::Rocm, Self::Cuda, Self::Cpu];
 
-    /// The name, as in `BURN_ROCM_PROVIDER`.
+    /// The name, as `BURN_ROCM_PROVIDER` spells it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rocm => "rocm",

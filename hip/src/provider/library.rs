@@ -1,4 +1,4 @@
-//! AMD's shared libraries: where they are looked for, and what came of it.
+//! Finds and opens AMD's shared libraries, and NVIDIA's for the CUDA provider.
 
 use std::ffi::{CStr, c_void};
 use std::path::PathBuf;
@@ -9,22 +9,22 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::error::{Error, Result};
 
-/// Read while AMD's compiler may be at work, written while a library is opened.
+/// Locked for reading while AMD's compiler may run, and for writing while a library is opened.
 ///
-/// Workaround: in ROCm 7.2 the two wait for each other for ever. A library's initialisers, which run under the
-/// loader's lock, give HIP its code objects, and with them the compiler's, which takes a lock of its own
-/// (`amd_comgr_do_action`); the compiler, under that lock, registers a thread's destructors
-/// (`__cxa_thread_atexit`), for which glibc takes the loader's. Seen where one thread's first product opened
-/// rocBLAS while another compiled a kernel.
+/// Workaround: in ROCm 7.2 the two can deadlock. A library's initialisers run under the dynamic
+/// loader's lock. They register code objects with HIP, which calls the compiler, which takes its
+/// own lock (`amd_comgr_do_action`). A compiling thread holds that lock when it registers
+/// thread-local destructors (`__cxa_thread_atexit`), for which glibc takes the loader's lock. Seen
+/// when one thread's first matrix product opened rocBLAS while another thread compiled a kernel.
 static COMPILER: RwLock<()> = RwLock::new(());
 
-/// No library is opened here as long as this is held: to call AMD's compiler, or what may. Not to be held twice by
-/// one thread.
+/// While the guard lives, [`open`] opens no library. Hold it for every call that may run AMD's
+/// compiler. A thread must not hold it twice.
 pub(crate) fn compiling() -> RwLockReadGuard<'static, ()> {
     COMPILER.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One of AMD's libraries: its file names, newest first.
+/// A library's title and its file names, newest first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names {
     pub(crate) title: &'static str,
@@ -60,7 +60,7 @@ pub(crate) mod nvidia {
         Names { title: "cuBLAS", files: &["libcublas.so.13", "libcublas.so.12", "libcublas.so"] };
     pub(crate) const CUDNN: Names = Names { title: "cuDNN 9", files: &["libcudnn.so.9"] };
 
-    /// As [`super::open`], with CUDA's directories.
+    /// As [`super::open`], in CUDA's directories.
     pub(crate) fn open(names: Names) -> Result<Loaded> {
         let mut directories = Vec::new();
         for variable in ["CUDA_PATH", "CUDA_HOME"] {
@@ -74,7 +74,7 @@ pub(crate) mod nvidia {
     }
 }
 
-/// A library that is loaded, and stays so until the process ends.
+/// A loaded library. It stays loaded until the process ends.
 pub(crate) struct Loaded {
     /// The path or file name under which it was found.
     pub(crate) path: String,
@@ -90,7 +90,7 @@ impl Loaded {
     }
 }
 
-/// The directories in which libraries are looked for before the loader's own path.
+/// The directories that are searched before the loader's own path.
 pub(crate) fn directories() -> Vec<PathBuf> {
     let mut found = Vec::new();
     if let Some(root) = std::env::var_os("ROCM_PATH").filter(|root| !root.is_empty()) {
@@ -101,14 +101,15 @@ pub(crate) fn directories() -> Vec<PathBuf> {
     found
 }
 
-/// Loads a library from the first place that has it. The error lists every place and what came of it.
+/// Loads a library from the first place that has it. The error lists every place, and why a file
+/// there did not load.
 pub(crate) fn open(names: Names) -> Result<Loaded> {
     open_in(names, &directories())
 }
 
 fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
     let mut searched = Vec::new();
-    // What came of the first file that is there.
+    // Why the first file that exists did not load.
     let mut broken = None;
     for directory in directories {
         for file in names.files {
@@ -121,8 +122,8 @@ fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
                 Ok(library) => {
                     return Ok(Loaded { path: path.display().to_string(), library });
                 }
-                // There, but broken: a library it needs is missing, or it is of another
-                // architecture.
+                // The file exists but does not load: it needs a library that is missing, or is
+                // built for another architecture.
                 Err(why) => {
                     searched.push(format!("{} ({why})", path.display()));
                     broken.get_or_insert(why);
@@ -151,14 +152,14 @@ fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
 
 fn load(path: &std::ffi::OsStr) -> std::result::Result<std::mem::ManuallyDrop<Library>, String> {
     let _alone = COMPILER.write().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: these are AMD's libraries, whose initialisers are made to be run by dlopen. Never
-    // unloaded: their threads and exit handlers would outlive them.
+    // SAFETY: these are AMD's libraries, whose initialisers are made to be run by dlopen. They are
+    // never unloaded, because their threads and exit handlers would outlive them.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
         .map(std::mem::ManuallyDrop::new)
         .map_err(|error| error.to_string())
 }
 
-/// Fills a table from a loaded library.
+/// Fills a function table from a loaded library.
 macro_rules! fill {
     ($table:ty, $library:expr, $title:expr) => {{
         let library: &$crate::provider::library::Loaded = $library;
@@ -204,7 +205,7 @@ mod tests {
         let compiling = compiling();
         let (opened, answer) = std::sync::mpsc::channel();
         let opener = std::thread::spawn(move || opened.send(open_in(NONE, &[]).is_err()));
-        // Long enough for a search that waits for nobody.
+        // Long enough for a search that nothing blocks.
         let early = answer.recv_timeout(std::time::Duration::from_millis(300));
         assert!(early.is_err(), "opened beside the compiler");
         drop(compiling);

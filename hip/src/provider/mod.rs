@@ -23,8 +23,8 @@ use crate::settings::settings;
 mod cuda;
 
 impl ProviderKind {
-    /// What its hipRTC compiles every program with beside what it is told, where that can change without its
-    /// version changing.
+    /// What the provider's hipRTC adds to every program, if it can change while hipRTC's version
+    /// stays.
     pub(crate) fn compiles_with(self) -> impl Iterator<Item = &'static str> {
         (self == Self::Cuda).then(cuda::hiprtc_additions).into_iter().flatten()
     }
@@ -54,20 +54,20 @@ pub struct Versions {
 }
 
 impl Provider {
-    /// Which provider this is.
+    /// The kind of this provider.
     pub fn kind(&self) -> ProviderKind {
         self.kind
     }
 
-    /// How many devices it has; never 0.
+    /// How many devices the provider has; never 0.
     pub fn device_count(&self) -> usize {
         self.devices
     }
 
-    /// Refuses a number past the last device's.
+    /// Refuses an index past the last device.
     ///
     /// # Errors
-    /// `Config` for such a number.
+    /// `Config` for such an index.
     pub fn check_index(&self, index: usize) -> Result<()> {
         if index < self.devices {
             return Ok(());
@@ -76,12 +76,12 @@ impl Provider {
         Err(Error::config("device index", expected, index.to_string()))
     }
 
-    /// The versions of its parts.
+    /// The versions of its runtime, driver and hipRTC.
     pub fn versions(&self) -> Versions {
         self.versions
     }
 
-    /// The libraries that were loaded at start: title and path.
+    /// The libraries that were loaded when the provider started: title, and path or file name.
     pub fn libraries(&self) -> &[(&'static str, String)] {
         &self.libraries
     }
@@ -94,7 +94,7 @@ impl Provider {
         &self.hiprtc
     }
 
-    /// rocBLAS, loaded when it is first asked for.
+    /// rocBLAS, loaded at the first call.
     pub(crate) fn rocblas(&self) -> Result<&Rocblas> {
         self.rocblas
             .get_or_init(|| match self.kind {
@@ -110,7 +110,7 @@ impl Provider {
             .map_err(Error::clone)
     }
 
-    /// MIOpen, loaded when it is first asked for.
+    /// MIOpen, loaded at the first call.
     pub(crate) fn miopen(&self) -> Result<&Miopen> {
         self.miopen
             .get_or_init(|| match self.kind {
@@ -138,7 +138,7 @@ impl Provider {
         unsafe {
             let status = (hip.hipInit)(0);
             let status = if status == hipSuccess { (hip.hipGetDeviceCount)(&mut count) } else { status };
-            // HIP 5.7 says "invalid device" where there is none.
+            // HIP 5.7 returns "invalid device" if there is no device.
             if ![hipSuccess, hipErrorNoDevice, hipErrorInvalidDevice].contains(&status) {
                 return Err(device_error(&hip, "hipInit", status));
             }
@@ -169,7 +169,7 @@ impl Provider {
 
 #[cfg(all(test, feature = "cpu"))]
 impl Provider {
-    /// The CPU provider with some functions replaced, to imitate another driver.
+    /// The CPU provider with some functions replaced, to imitate another driver in tests.
     pub(crate) fn altered(change: impl FnOnce(&mut Hip)) -> &'static Self {
         let (mut hip, hiprtc) = cpu::hip().expect("the CPU provider");
         change(&mut hip);
@@ -231,7 +231,7 @@ pub(crate) fn candidate(kind: ProviderKind) -> Result<&'static Provider> {
 fn load_rocm() -> Result<Provider> {
     let hip_library = library::open(library::HIP)?;
     let hip = fill!(Hip, &hip_library, "HIP")?;
-    // Before ROCm 7, libamdhip64 has hipRTC's functions too.
+    // Before ROCm 7, libamdhip64 also has hipRTC's functions.
     let (rtc_library, hiprtc): (Option<Loaded>, _) = match library::open(library::HIPRTC) {
         Ok(library) => {
             let table = fill!(Hiprtc, &library, "hipRTC")?;
@@ -249,8 +249,8 @@ pub(crate) fn host_compiler() -> Option<std::path::PathBuf> {
     cpu::host_compiler()
 }
 
-/// `hipRuntimeGetVersion` without looking for devices; 0 if HIP is not installed or gives no
-/// version.
+/// The result of `hipRuntimeGetVersion`, without a search for devices; 0 if HIP is not installed or
+/// gives no version.
 pub(crate) fn hip_version() -> i32 {
     let hip = library::open(library::HIP).and_then(|library| fill!(Hip, &library, "HIP"));
     let mut version = 0;
@@ -262,7 +262,7 @@ pub(crate) fn hip_version() -> i32 {
     version
 }
 
-/// AMD's hipRTC and the file it was found in, without a look for devices.
+/// AMD's hipRTC and the file that it was found in, without a search for devices.
 pub(crate) fn load_hiprtc() -> Result<(Hiprtc, String)> {
     match library::open(library::HIPRTC) {
         Ok(library) => Ok((fill!(Hiprtc, &library, "hipRTC")?, library.path)),
@@ -282,11 +282,12 @@ struct Chosen {
 
 static CHOSEN: Mutex<Chosen> = Mutex::new(Chosen { provider: None, passed_over: Vec::new(), asked: None });
 
-/// The provider of this process: chosen at the first call, by [`select_provider`], else by
-/// [`Config::provider`](crate::Config::provider), and the same from then on.
+/// The provider of this process. The first call chooses it, as [`select_provider`] said, else as
+/// [`Config::provider`](crate::Config::provider) says. All later calls return the same one.
 ///
 /// # Errors
-/// `Config` where the environment makes no sense, `NotAvailable` where the provider asked for can't be had.
+/// `Config` if the environment has an invalid value; `NotAvailable` if the wanted provider is not
+/// usable.
 ///
 /// ```
 /// let provider = hip::provider()?;
@@ -313,11 +314,11 @@ pub fn provider() -> Result<&'static Provider> {
     Ok(FAST.get_or_init(|| provider))
 }
 
-/// Chooses the provider (`None`: the first that has a device). This counts instead of
+/// Chooses the provider; `None` stands for the first one that has a device. The choice overrides
 /// [`Config::provider`](crate::Config::provider).
 ///
 /// # Errors
-/// `Config` where another provider is in use already.
+/// `Config` if another provider is in use already.
 ///
 /// ```
 /// hip::select_provider(Some(hip::ProviderKind::Cpu))?;
@@ -339,7 +340,7 @@ pub fn select_provider(kind: Option<ProviderKind>) -> Result<()> {
     }
 }
 
-/// The providers that were tried before the chosen one, and why each was passed over.
+/// The providers that were tried before the chosen one, each with the reason why it is not usable.
 pub fn passed_over() -> Vec<(ProviderKind, Error)> {
     CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).passed_over.clone()
 }
@@ -367,7 +368,7 @@ fn choose(asked: Option<ProviderKind>) -> Result<(&'static Provider, Vec<(Provid
     })
 }
 
-/// An error in short: without the list of places.
+/// An error's text without the list of places that were searched.
 pub(crate) fn reason(error: &Error) -> String {
     match error {
         Error::NotAvailable { reason, .. } => reason.clone(),
@@ -385,8 +386,8 @@ fn announce(provider: &Provider, passed_over: &[(ProviderKind, Error)]) {
     let fell_back = provider.kind == ProviderKind::Cpu && !passed_over.is_empty();
     if fell_back {
         log::warn!("{line}");
-        // Without a logger the maximum level is `Off`: then a silent fallback would look like a
-        // slow GPU.
+        // The maximum level is `Off` if there is no logger. Without a message a user could take the
+        // CPU device for a slow GPU.
         if log::max_level() == log::LevelFilter::Off {
             eprintln!("{line}");
         }
@@ -395,17 +396,17 @@ fn announce(provider: &Provider, passed_over: &[(ProviderKind, Error)]) {
     }
 }
 
-/// Whether there is an AMD GPU that HIP can use, whichever provider is chosen.
+/// Whether HIP can use an AMD GPU, whichever provider is chosen.
 pub fn is_available() -> bool {
     rocm_device_count() > 0
 }
 
-/// How many AMD GPUs HIP can use, whichever provider is chosen; 0 where HIP is not installed.
+/// How many AMD GPUs HIP can use, whichever provider is chosen; 0 if HIP is not installed.
 pub fn rocm_device_count() -> usize {
     candidate(ProviderKind::Rocm).map_or(0, Provider::device_count)
 }
 
-/// No CUDA provider: the feature `cuda` is off.
+/// Stands for the CUDA provider if the feature `cuda` is off.
 #[cfg(not(feature = "cuda"))]
 mod cuda {
     use super::{Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};
@@ -453,7 +454,7 @@ mod cpu {
     }
 }
 
-/// No CPU provider: the feature `cpu` is off.
+/// Stands for the CPU provider if the feature `cpu` is off.
 #[cfg(not(feature = "cpu"))]
 mod cpu {
     use super::{Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};

@@ -1,11 +1,12 @@
-//! Writes `docs/conformance.md`: every method of Burn's backend traits, what serves it here, the dtypes that the tests
-//! ran it on and the tests that name it.
+//! Writes `docs/conformance.md`: every method of Burn's backend traits, what computes it here, the
+//! dtypes in which the tests ran it, and the tests that name it.
 //!
-//! `conformance TRACE [--check]`: TRACE is the file that `BURN_ROCM_TRACE_FILE` named while the tests ran. With
-//! `--check` nothing is written; the program fails where the file in the repository says something else.
+//! `conformance TRACE [--check]`: TRACE is the file that `BURN_ROCM_TRACE_FILE` named while the
+//! tests ran. With `--check` the program writes nothing and fails if the file in the repository
+//! differs.
 //!
-//! Methods and their default bodies come from the sources of the `burn-backend` that this workspace is locked to, so a
-//! method that a later Burn adds shows up here as one without a test.
+//! The methods and their default bodies come from the sources of the `burn-backend` in this
+//! workspace's lock file. So a method that a later Burn adds appears here as one without a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -18,7 +19,7 @@ use syn::visit::Visit;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The traits, in the order of the document, and the file of `burn-backend` that has each.
+/// The traits, in the order of the document, each with its file in `burn-backend`.
 const TRAITS: [(&str, &str); 8] = [
     ("Backend", "src/backend/base.rs"),
     ("FloatTensorOps", "src/backend/ops/tensor.rs"),
@@ -30,7 +31,7 @@ const TRAITS: [(&str, &str); 8] = [
     ("TransactionOps", "src/backend/ops/transaction.rs"),
 ];
 
-/// The document, from the repository's root, and the hand-written parts that it ends with.
+/// The document, relative to the repository's root, and the hand-written parts at its end.
 const DOCUMENT: &str = "docs/conformance.md";
 const PARTS: [&str; 2] = ["docs/burn-backend-tests.md", "docs/h200.md"];
 
@@ -88,7 +89,7 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-/// What the tests' trace says of each op.
+/// The tests' trace, by op.
 #[derive(Default)]
 struct Trace {
     served: BTreeMap<String, BTreeSet<String>>,
@@ -96,7 +97,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// From lines such as `float_add f32: kernel binary_contiguous<Add, f32>`.
+    /// Parses lines such as `float_add f32: kernel binary_contiguous<Add, f32>`.
     fn parse(text: &str) -> Self {
         let mut trace = Self::default();
         for line in text.lines() {
@@ -104,7 +105,7 @@ impl Trace {
             let (op, dtype) = op.split_once(' ').unwrap_or((op, ""));
             let by = match by.split_once(' ') {
                 Some(("kernel", name)) => format!("`{}`", name.split('<').next().unwrap_or(name)),
-                // The rest says sizes.
+                // The rest of the line describes sizes.
                 Some((call, _)) if call.starts_with("rocblas") || call.starts_with("miopen") => {
                     format!("`{call}`")
                 }
@@ -118,7 +119,8 @@ impl Trace {
         trace
     }
 
-    /// Library calls and kernels; what is nothing or a copy only where there is nothing else.
+    /// The library calls and kernels of an op. Copies, and that nothing was launched, count only if
+    /// there is nothing else.
     fn served(&self, op: &str) -> Option<String> {
         let all = self.served.get(op)?;
         let computed: Vec<&str> = all.iter().map(String::as_str).filter(|by| by.starts_with('`')).collect();
@@ -132,7 +134,7 @@ impl Trace {
     }
 }
 
-/// The directory of `burn-backend`'s sources, as cargo knows it.
+/// The directory of `burn-backend`'s sources, from cargo's metadata.
 fn burn_backend(root: &Path) -> Result<PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let output = Command::new(cargo)
@@ -184,7 +186,7 @@ fn implemented(directory: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     Ok(all)
 }
 
-/// The identifiers that each test file has, by its name without the ending.
+/// The identifiers in each test file, by the file's name without its extension.
 fn sources(directory: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     files(directory)?
         .into_iter()

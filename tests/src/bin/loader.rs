@@ -1,6 +1,6 @@
-//! Asserts what the loader finds of a real ROCm on a machine without a device: `loader VERSION`, VERSION being that
-//! of the root it runs in. `loader --rocblas ARCHITECTURE...` says of each whether rocBLAS has kernels for it.
-//! `tests/rocm/loader.sh` runs it.
+//! `loader VERSION` asserts what the loader finds in a real ROCm on a machine without a device.
+//! VERSION is that of the root in which it runs. `loader --rocblas ARCHITECTURE...` prints for each
+//! architecture whether rocBLAS has kernels for it. `tests/rocm/loader.sh` runs it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,19 +9,21 @@ use std::process::ExitCode;
 use burn_rocm_tests::*;
 use hip::{Error, ProviderKind};
 
-/// What a root has: HIP's version, and of each library what its version begins with; `None` where the root has
-/// none. The others count for themselves: hipRTC is 9.0 in all, rocBLAS and MIOpen of ROCm 6.4 are 4.4 and 3.4, of
-/// 7.2 5.2 and 3.5. No Debian has those of 5.7.
+/// The libraries of each root: the beginning of the version of HIP, hipRTC, rocBLAS and MIOpen, or
+/// `None` for a library that the root lacks. Only HIP's version follows ROCm's: hipRTC is 9.0 in
+/// all three, rocBLAS and MIOpen are 4.4 and 3.4 in ROCm 6.4, and 5.2 and 3.5 in ROCm 7.2. Debian
+/// has no rocBLAS and MIOpen 5.7.
 const ROOTS: [(&str, [Option<&str>; 4]); 3] = [
     ("5.7", [Some("5.7."), Some("9."), None, None]),
     ("6.4", [Some("6.4."), Some("9."), Some("4.4."), Some("3.4.")]),
     ("7.2", [Some("7.2."), Some("9."), Some("5.2."), Some("3.5.")]),
 ];
 
-/// What the headers of each version declare: the list that `tests/rocm/bindings.sh` checks.
+/// The functions that each version's headers declare: the list that `tests/rocm/bindings.sh`
+/// checks.
 const DECLARED: &str = include_str!("../../rocm/bindings.txt");
 
-/// Functions that the library has although the version's headers do not say so.
+/// Functions that a library has although its version's headers do not declare them.
 const UNDECLARED: [(&str, &str); 0] = [];
 
 fn main() -> ExitCode {
@@ -70,7 +72,7 @@ fn main() -> ExitCode {
          have them"
     );
 
-    // No device: a typed error that says why, and where was looked.
+    // Without a device there is a typed error that says why, and where the loader searched.
     let Some(Error::NotAvailable { reason, searched }) = &report.error else {
         panic!("{:?}", report.error);
     };
@@ -80,7 +82,7 @@ fn main() -> ExitCode {
     assert_eq!(hip::rocm_device_count(), 0);
     assert!(!hip::is_available());
 
-    // The first op of a program, whatever provider it is to have.
+    // The first op of a program, on any provider.
     let sum = catch_unwind(AssertUnwindSafe(|| {
         let ones = R::float_ones(Shape::new([2]), &Default::default(), FloatDType::F32);
         read_float::<R>(R::float_add(ones.clone(), ones)).to_vec::<f32>().unwrap()

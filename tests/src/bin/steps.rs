@@ -1,6 +1,8 @@
-//! Trains a small fixed problem and prints the loss after each step: the same program on every provider.
+//! Trains a small fixed problem and prints the loss after each step. The program is the same on
+//! every provider.
 //!
-//! `steps mlp|cnn N`: one line a step, `<step> <loss>`. `BURN_ROCM_TRACE_FILE` names a file for the trace of what ran.
+//! `steps mlp|cnn N` prints one line for each step: `<step> <loss>`. `BURN_ROCM_TRACE_FILE` names a
+//! file for the trace.
 
 use burn_rocm_examples::model::Kind;
 use burn_rocm_tests::training::{Trainer, batch};

@@ -1,4 +1,5 @@
-//! The models, of whatever modules `parts` has: this file is compiled once for each choice of them.
+//! The models, built with the modules of `parts`. This file is compiled once for each set of
+//! modules.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -77,8 +78,8 @@ impl<B: Backend> Trained<B> for Cnn<B> {
     }
 }
 
-/// Two convolutions with batch norm and a way around them (He et al. 2015, "Deep Residual Learning for Image
-/// Recognition").
+/// Two convolutions with batch norm and a shortcut (He et al. 2015, "Deep Residual Learning for
+/// Image Recognition").
 #[derive(Module, Debug)]
 struct Block<B: Backend> {
     conv1: Conv2d<B>,
@@ -170,7 +171,7 @@ impl<B: Backend> Trained<B> for ResNet18<B> {
     }
 }
 
-/// Four pre-norm transformer layers of 768 features and 12 heads, GELU between, over sequences of 512.
+/// Four pre-norm transformer layers with 768 features, 12 heads and GELU, over sequences of 512.
 #[derive(Module, Debug)]
 pub(crate) struct Transformer<B: Backend> {
     encoder: TransformerEncoder<B>,
@@ -189,7 +190,7 @@ impl<B: Backend> Trained<B> for Transformer<B> {
         (of(0), of(1))
     }
 
-    /// The mean square of the distance from other numbers.
+    /// The mean squared error against target numbers.
     fn loss(&self, (input, target): Self::Batch) -> Tensor<B, 1> {
         mean_square(self.encoder.forward(TransformerEncoderInput::new(input)), target)
     }

@@ -1,7 +1,7 @@
-//! The models of Burn's modules.
+//! The models built with Burn's modules.
 
 mod parts {
-    //! What the models are made of.
+    //! The modules of the models.
 
     use burn::tensor::activation::relu;
     use burn::tensor::backend::Backend;

@@ -1,23 +1,23 @@
-//! What an autoregressive pass keeps between tokens.
+//! The caches of autoregressive decoding.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
 use crate::fuse::refuse;
 
-/// The output of a layer for the tokens so far.
+/// A layer's output for the tokens so far.
 pub struct TensorCache<B: Backend, const D: usize> {
     value: Option<Tensor<B, D>>,
 }
 
 impl<B: Backend, const D: usize> TensorCache<B, D> {
-    /// A cache of nothing.
+    /// An empty cache.
     pub fn empty() -> Self {
         Self { value: None }
     }
 
-    /// Panics unless `tokens` are one more than the cached ones along `axis`. Of several new
-    /// tokens, all but the last would be lost.
+    /// Panics unless `tokens` has exactly one token more along `axis` than the cache. With several
+    /// new tokens, all but the last would be lost.
     fn check(&self, tokens: &Tensor<B, 3>, axis: usize) {
         let Some(value) = &self.value else { return };
         let cached = value.dims()[axis];
@@ -28,7 +28,7 @@ impl<B: Backend, const D: usize> TensorCache<B, D> {
     }
 
     /// The layer's output for all tokens along `axis`: the cached ones, then the new one. The first
-    /// call runs all tokens through the layer, each later call the last one.
+    /// call runs all tokens through the layer, each later call only the last token.
     pub(crate) fn forward_autoregressive(
         &mut self,
         tokens: Tensor<B, 3>,
@@ -46,7 +46,7 @@ impl<B: Backend, const D: usize> TensorCache<B, D> {
         self.value.insert(value).clone()
     }
 
-    /// The layer's output for the first call's tokens.
+    /// The layer's output for the tokens of the first call.
     pub(crate) fn forward_full(
         &mut self,
         tokens: Tensor<B, 3>,
@@ -64,16 +64,16 @@ pub struct MhaCache<B: Backend> {
     pub(super) output: MhaLinearCache<B, 3>,
 }
 
-/// The cache of one of its linear layers.
+/// The cache of one linear layer of the attention.
 pub(super) enum MhaLinearCache<B: Backend, const D: usize> {
-    /// Grows by a token each call, along this axis.
+    /// Grows by one token in each call, along this axis.
     Autoregressive(TensorCache<B, D>, usize),
-    /// Stays what the first call made it.
+    /// Keeps the output of the first call.
     Full(TensorCache<B, D>),
 }
 
 impl<B: Backend> MhaCache<B> {
-    /// For decoding with self-attention.
+    /// A cache for decoding with self-attention.
     pub fn autoregressive() -> Self {
         Self {
             query: MhaLinearCache::Autoregressive(TensorCache::empty(), 2),
@@ -83,7 +83,8 @@ impl<B: Backend> MhaCache<B> {
         }
     }
 
-    /// For decoding with cross-attention, whose keys and values are those of the first call.
+    /// A cache for decoding with cross-attention, which keeps the keys and values of the first
+    /// call.
     pub fn autoregressive_cross_attention() -> Self {
         Self {
             key: MhaLinearCache::Full(TensorCache::empty()),
@@ -94,7 +95,7 @@ impl<B: Backend> MhaCache<B> {
 }
 
 impl<B: Backend, const D: usize> MhaLinearCache<B, D> {
-    /// Panics where [`forward`](Self::forward) would.
+    /// Panics if [`forward`](Self::forward) would.
     pub(super) fn check(&self, tokens: &Tensor<B, 3>) {
         if let Self::Autoregressive(cache, axis) = self {
             cache.check(tokens, *axis);

@@ -1,4 +1,4 @@
-//! Attention of several heads.
+//! Multi-head attention.
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
@@ -20,7 +20,7 @@ pub struct MultiHeadAttentionConfig {
     pub d_model: usize,
     /// The number of heads; divides `d_model`.
     pub n_heads: usize,
-    /// The probability of a score to be dropped. Default: 0.1
+    /// The probability that a score is dropped. Default: 0.1
     #[config(default = 0.1)]
     pub dropout: f64,
     /// The score of a masked key. Default: -1.0e4
@@ -30,16 +30,16 @@ pub struct MultiHeadAttentionConfig {
     /// ([Miller 2023](https://www.evanmiller.org/attention-is-off-by-one.html)). Default: false
     #[config(default = false)]
     pub quiet_softmax: bool,
-    /// How the parameters begin.
+    /// How to initialise the parameters.
     #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
     pub initializer: Initializer,
 }
 
-/// Attention of several heads ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the
-/// fields, the record and the result.
+/// Multi-head attention ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)), with the fields,
+/// record and result of Burn's module.
 ///
-/// On this project's backend more scores than `BURN_ROCM_ATTENTION_SCORES` says (256 MiB by default) are never in
-/// memory, so that from there on memory is linear in the sequence; see
+/// On [`Rocm`](burn_rocm::Rocm), scores of more than `BURN_ROCM_ATTENTION_SCORES` bytes (256 MiB by
+/// default) are not stored, so beyond that limit memory is linear in the sequence; see
 /// [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
 ///
 /// ```
@@ -57,17 +57,17 @@ pub struct MultiHeadAttentionConfig {
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct MultiHeadAttention<B: Backend> {
-    /// Makes queries of the input.
+    /// Makes queries from the input.
     pub query: Linear<B>,
-    /// Makes keys.
+    /// Makes keys from the input.
     pub key: Linear<B>,
-    /// Makes values.
+    /// Makes values from the input.
     pub value: Linear<B>,
-    /// Makes the output of all heads' contexts.
+    /// Makes the output from the contexts of all heads.
     pub output: Linear<B>,
     /// Dropout of the scores.
     pub dropout: Dropout,
-    /// Not used; Burn's module has it.
+    /// Not used. Burn's module has this field.
     pub activation: Gelu,
     /// Features of the input and of the output.
     pub d_model: usize,
@@ -98,13 +98,13 @@ impl<B: Backend> ModuleDisplay for MultiHeadAttention<B> {
     }
 }
 
-/// What [`MultiHeadAttention`] takes.
+/// The input of [`MultiHeadAttention`].
 #[derive(Debug, Clone)]
 pub struct MhaInput<B: Backend> {
     query: Tensor<B, 3>,
     key: Tensor<B, 3>,
     value: Tensor<B, 3>,
-    /// Whether the three are one tensor.
+    /// Whether query, key and value are the same tensor.
     alike: bool,
     masks: Masks<B>,
 }
@@ -118,11 +118,11 @@ pub(crate) struct Masks<B: Backend> {
     pub(crate) attn: Option<Tensor<B, 3, Bool>>,
 }
 
-/// True hides a key; broadcasts to scores `[batch, heads, queries, keys]`.
+/// A mask in which true hides a key. Broadcasts to scores `[batch, heads, queries, keys]`.
 pub(crate) type Mask<B> = Option<Tensor<B, 4, Bool>>;
 
 impl<B: Backend> Masks<B> {
-    /// One mask for both: it hides a key that either hides.
+    /// Joins the two masks: a key is hidden if either mask hides it.
     pub(crate) fn joined(self) -> Mask<B> {
         let pad = self.pad.map(|mask| mask.unsqueeze_dims::<4>(&[1, 2]));
         let attn = self.attn.map(|mask| mask.unsqueeze_dim::<4>(1));
@@ -145,7 +145,7 @@ impl<B: Backend> Masks<B> {
     }
 }
 
-/// Repeats heads `[1, heads, sequence, d_k]` for each of `batch` rows; leaves others as they are.
+/// Repeats heads `[1, heads, sequence, d_k]` to `batch` batches. Leaves other heads as they are.
 fn for_each_batch<B: Backend>(heads: Tensor<B, 4>, batch: usize) -> Tensor<B, 4> {
     match heads.dims() {
         [1, count, sequence, width] if batch > 1 => heads.expand([batch, count, sequence, width]),
@@ -162,8 +162,8 @@ impl<B: Backend> MhaInput<B> {
         Self { alike: true, ..Self::new(tensor.clone(), tensor.clone(), tensor) }
     }
 
-    /// Attention of queries to keys and values of another sequence. Keys or values of batch 1 serve
-    /// the queries of every batch.
+    /// Attention of queries to keys and values. Keys or values of batch 1 serve the queries of
+    /// every batch.
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
@@ -186,10 +186,10 @@ impl<B: Backend> MhaInput<B> {
     }
 }
 
-/// What [`MultiHeadAttention`] gives.
+/// The output of [`MultiHeadAttention`].
 #[derive(Debug)]
 pub struct MhaOutput<B: Backend> {
-    /// The weights `[batch, heads, queries, keys]`, computed where they are looked at.
+    /// The weights `[batch, heads, queries, keys]`, computed when they are first looked at.
     pub weights: MhaWeights<B>,
     /// The output `[batch, queries, d_model]`.
     pub context: Tensor<B, 3>,
@@ -205,7 +205,7 @@ impl MultiHeadAttentionConfig {
     /// The module, with new parameters.
     ///
     /// # Panics
-    /// Where the heads do not divide `d_model`, and for a dropout outside 0 to 1.
+    /// If the heads do not divide `d_model`, and for a dropout outside 0 to 1.
     pub fn init<B: Backend>(&self, device: &B::Device) -> MultiHeadAttention<B> {
         if self.n_heads == 0 || !self.d_model.is_multiple_of(self.n_heads) {
             let expected = format!("heads that divide {} features", self.d_model);
@@ -233,9 +233,11 @@ impl MultiHeadAttentionConfig {
 }
 
 impl<B: Backend> MultiHeadAttention<B> {
-    /// Attention of each query to the keys and values. Of [`MhaInput::self_attn`] in training, tokens are brought
-    /// sequence first, one copy each way, so that no product needs its operands packed; and where they are enough,
-    /// one product makes queries, keys and values.
+    /// Attention of each query to the keys and values.
+    ///
+    /// In training with [`MhaInput::self_attn`], the tokens' sequence axis becomes the first one,
+    /// so that no product needs a copy of its operands. This takes one copy of the tokens each way.
+    /// With enough tokens, one product makes queries, keys and values.
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
@@ -261,13 +263,13 @@ impl<B: Backend> MultiHeadAttention<B> {
         MhaOutput { weights, context: self.output.forward(context) }
     }
 
-    /// [`forward`](Self::forward) whose linear layers only compute what `cache` lacks: all tokens
-    /// in the first call, one in each later call.
+    /// [`forward`](Self::forward), but the linear layers compute only the tokens that `cache`
+    /// lacks: all tokens in the first call, one in each later call.
     ///
     /// # Panics
     /// As [`forward`](Self::forward), and with [`Invalid`](burn_rocm::RocmError::Invalid) if a
     /// later call's tokens are not one more than the cached ones; the cache then stays as it was.
-    /// Burn's module takes the last of several new tokens and panics later.
+    /// With several new tokens, Burn's module takes only the last one and panics later.
     pub fn forward_cache(&self, input: MhaInput<B>, cache: &mut MhaCache<B>) -> MhaOutput<B> {
         let MhaInput { query, key, value, masks, .. } = input;
         self.forward_cached([query, key, value], masks.joined(), cache)
@@ -280,7 +282,7 @@ impl<B: Backend> MultiHeadAttention<B> {
         mask: Mask<B>,
         cache: &mut MhaCache<B>,
     ) -> MhaOutput<B> {
-        // Checks all three before it changes one cache.
+        // All three checks come before the first change of a cache.
         for (cache, tokens) in [(&cache.query, &query), (&cache.key, &key), (&cache.value, &value)] {
             cache.check(tokens);
         }
@@ -314,8 +316,8 @@ impl<B: Backend> MultiHeadAttention<B> {
         (context.swap_dims(1, 2).reshape([batch, queries, count * width]), weights)
     }
 
-    /// Self-attention ahead of the output layer: with a route of tokens and contexts `[sequence, batch, d_model]`,
-    /// without one of batches first.
+    /// Self-attention without the output layer. Tokens and contexts are
+    /// `[sequence, batch, d_model]` with a route, `[batch, sequence, d_model]` without one.
     pub(crate) fn contexts(
         &self,
         route: Option<&Route<B>>,
@@ -344,9 +346,10 @@ impl<B: Backend> MultiHeadAttention<B> {
         (context.permute([2, 0, 1, 3]).reshape([sequence, batch, self.n_heads * self.d_k]), weights)
     }
 
-    /// The layers of queries, keys and values where one product makes all three. In f32 packing them, transposing
-    /// them and taking their gradient apart moves `72 d_model^2` bytes; what that saves, two additions of gradients
-    /// by the tokens, `24 rows d_model`. So it takes enough rows, and a gradient.
+    /// The layers of queries, keys and values if one product is to make all three. In f32, packing
+    /// the weights, transposing them and splitting their gradient moves `72 d_model^2` bytes. It
+    /// saves two additions of gradients with respect to the tokens, which move `24 rows d_model`
+    /// bytes. So it pays only with a gradient and enough rows.
     fn joined(&self, route: &Route<B>, tokens: &Tensor<B, 3>) -> Option<[Layer<B>; 3]> {
         let [sequence, batch, d_model] = tokens.dims();
         if !route.records() || sequence * batch < 4 * d_model {
@@ -360,7 +363,7 @@ impl<B: Backend> MultiHeadAttention<B> {
         Some([layer(&self.query)?, layer(&self.key)?, layer(&self.value)?])
     }
 
-    /// Attention by the fused op: the context of each head and the weights.
+    /// Attention by the fused op. Returns the context of each head, and the weights.
     fn fused(
         &self,
         route: &Route<B>,
@@ -373,7 +376,7 @@ impl<B: Backend> MultiHeadAttention<B> {
         (wrap(route.apply(ContextOp(rule), inputs).0), weights)
     }
 
-    /// Mask and options of a fused op, with the next numbers of dropout.
+    /// The mask and the options of a fused op. Draws the next random numbers if there is dropout.
     fn rule(&self, route: &Route<B>, device: &B::Device, mask: Mask<B>) -> Rule {
         let dropout = (B::ad_enabled(device) && self.dropout.prob != 0.0)
             .then(|| AttentionDropout::draw(&route.device(device), self.dropout.prob));

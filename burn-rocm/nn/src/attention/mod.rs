@@ -1,4 +1,4 @@
-//! Attention: as `burn::nn::attention`, whose other items are found here too.
+//! Attention modules. Re-exports everything else of `burn::nn::attention`.
 
 mod cache;
 mod mha;

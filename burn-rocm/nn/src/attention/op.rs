@@ -1,11 +1,11 @@
-//! The fused ops.
+//! The fused ops of attention.
 
 use burn_rocm::fused::{self, AttentionOptions, Projections};
 use burn_rocm::{RocmError, RocmTensor};
 
 use crate::fuse::{Applied, Gradients, Kept, Op};
 
-/// What an attention is but its tracked tensors.
+/// The arguments of an attention other than its tracked tensors.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     /// True hides a key; broadcasts to `[batch, heads, queries, keys]`.
@@ -13,7 +13,7 @@ pub(super) struct Rule {
     pub(super) options: AttentionOptions,
 }
 
-/// The context of query, key and value.
+/// The context, from query, key and value.
 #[derive(Debug)]
 pub(super) struct ContextOp(pub(super) Rule);
 
@@ -38,7 +38,7 @@ impl Op<3> for ContextOp {
     }
 }
 
-/// The weights of query and key.
+/// The weights, from query and key.
 #[derive(Debug)]
 pub(super) struct WeightsOp(pub(super) Rule);
 
@@ -64,8 +64,8 @@ impl Op<2> for WeightsOp {
     }
 }
 
-/// Self-attention of tokens `[sequence, batch, d_model]`, from them and the weights and biases that make queries,
-/// keys and values, by one product.
+/// Self-attention with one projection. Its inputs are the tokens `[sequence, batch, d_model]`, and
+/// weights and biases of the layers of queries, keys and values.
 #[derive(Debug)]
 pub(super) struct SelfAttentionOp {
     pub(super) rule: Rule,
@@ -101,12 +101,12 @@ impl Op<7> for SelfAttentionOp {
     }
 }
 
-/// Each of three, if any.
+/// Turns an optional array into an array of options.
 fn apart(three: Option<[RocmTensor; 3]>) -> [Option<RocmTensor>; 3] {
     three.map_or([None, None, None], |three| three.map(Some))
 }
 
-/// The first two axes exchanged, packed.
+/// Swaps the first two axes and packs the result.
 #[derive(Debug)]
 pub(super) struct SwapOp;
 

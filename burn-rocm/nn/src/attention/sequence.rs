@@ -1,6 +1,7 @@
-//! Tokens sequence first, `[sequence, batch, features]`: so one stride leads from each head to the next over all
-//! batches, and the products of attention take heads where they lie. Of `[batch, sequence, features]` each product
-//! needs its operands packed, eleven copies a step.
+//! Tokens with the sequence axis first, `[sequence, batch, features]`. In this layout a single
+//! stride leads from each head to the next over all batches, so the products of attention need no
+//! copies. In `[batch, sequence, features]` each product needs packed operands: eleven copies a
+//! step.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -8,9 +9,10 @@ use burn::tensor::backend::Backend;
 use super::op::SwapOp;
 use crate::fuse::Route;
 
-/// What `run` makes of tokens `[batch, sequence, features]`. Where this project's kernels run it is given them
-/// sequence first, with the route, and gives such: one copy in and one out, none where there is one batch or one
-/// token. Where they don't, says so for `module`.
+/// Calls `run` with tokens `[batch, sequence, features]`. If this project's kernels run, `run` gets
+/// the route and tokens with the sequence axis first, and its result has that layout too. This
+/// takes one copy before and one after, and none with one batch or one token. On other backends it
+/// logs that `module` composes Burn's ops.
 pub(crate) fn sequence_first<B: Backend, T>(
     module: &'static str,
     tokens: Tensor<B, 3>,

@@ -1,4 +1,4 @@
-//! Attention weights, made when they are asked for.
+//! Attention weights that are computed on demand.
 
 use std::ops::Deref;
 use std::sync::OnceLock;
@@ -10,12 +10,13 @@ use burn::tensor::{Tensor, TensorData};
 use super::op::{Rule, WeightsOp};
 use crate::fuse::{Route, primitive, wrap};
 
-/// The weights `[batch, heads, queries, keys]` of an attention, which its own kernels do not put into memory: they
-/// are computed, and recorded for the backward pass, when they are first looked at.
+/// The weights `[batch, heads, queries, keys]` of an attention. The attention kernels need not
+/// store them, so they are computed, and recorded for the backward pass, when they are first looked
+/// at.
 ///
-/// Stands where Burn has a `Tensor<B, 4>`, and derefs to one: `output.weights.dims()` and `output.weights.clone()`
-/// (a tensor) compile as with Burn. Only a method that takes the tensor itself needs `output.weights.clone()` or
-/// [`into_tensor`](Self::into_tensor) ahead of it.
+/// Replaces Burn's `Tensor<B, 4>` and derefs to one. So `output.weights.dims()` and
+/// `output.weights.clone()` (a tensor) compile as with Burn. A method that takes the tensor by
+/// value needs `output.weights.clone()` or [`into_tensor`](Self::into_tensor) first.
 #[derive(Debug)]
 pub struct MhaWeights<B: Backend> {
     made: OnceLock<Tensor<B, 4>>,
@@ -28,17 +29,17 @@ struct Recipe<B: Backend> {
     rule: Rule,
 }
 
-/// What queries and keys are, or are made of.
+/// The queries and keys, or the tensors from which they are computed.
 #[derive(Clone, Debug)]
 enum Operands<B: Backend> {
     /// Queries and keys `[batch, heads, sequence, d_k]`.
     Heads([Tensor<B, 4>; 2]),
-    /// Tokens `[sequence, batch, d_model]`, the layers that make queries and keys of them, heads and features of a
-    /// head.
+    /// Tokens `[sequence, batch, d_model]`, the layers that make queries and keys from them, and
+    /// the numbers of heads and of features of a head.
     Tokens(Tensor<B, 3>, [Layer<B>; 2], [usize; 2]),
 }
 
-/// Weight and bias of a linear layer.
+/// The weight and the bias of a linear layer.
 pub(super) type Layer<B> = (Tensor<B, 2>, Tensor<B, 1>);
 
 /// The heads `[batch, heads, sequence, d_k]` of features `[sequence, batch, heads * d_k]`.
@@ -59,12 +60,12 @@ impl<B: Backend> Operands<B> {
 }
 
 impl<B: Backend> MhaWeights<B> {
-    /// Weights to be made of these.
+    /// The weights of these queries and keys.
     pub(super) fn of(query: Tensor<B, 4>, key: Tensor<B, 4>, rule: Rule) -> Self {
         Self::to_be_made(Operands::Heads([query, key]), rule)
     }
 
-    /// Weights of tokens to themselves, whose queries and keys are to be made by these layers.
+    /// The weights of self-attention over tokens, whose queries and keys these layers make.
     pub(super) fn of_tokens(
         tokens: Tensor<B, 3>,
         layers: [Layer<B>; 2],
@@ -88,7 +89,8 @@ impl<B: Backend> MhaWeights<B> {
         self.into_tensor().into_data()
     }
 
-    /// Another holder of the same weights. Not `Clone`: `weights.clone()` is a tensor, as it is with Burn.
+    /// Another handle of the same weights. This type is not `Clone`, so that `weights.clone()` is a
+    /// tensor, as with Burn.
     pub(super) fn again(&self) -> Self {
         Self { made: self.made.clone(), recipe: self.recipe.clone() }
     }

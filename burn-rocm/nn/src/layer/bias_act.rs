@@ -7,7 +7,7 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 use super::{Act, composed};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
-/// `act(x + bias)`, the bias along an axis.
+/// `act(x + bias)`, with the bias along an axis.
 pub(super) fn bias_act<B: Backend, const D: usize>(
     module: &'static str,
     act: Act,
@@ -29,7 +29,7 @@ pub(super) fn bias_act<B: Backend, const D: usize>(
     }
 }
 
-/// Of the product, and of the bias if there is one.
+/// The inputs are the product and, if there is one, the bias.
 #[derive(Debug)]
 struct BiasAct {
     act: Act,
@@ -37,8 +37,8 @@ struct BiasAct {
 }
 
 impl BiasAct {
-    /// ReLU's gradient reads its output, which the next op keeps too; so the product need not be kept, and its
-    /// place is taken.
+    /// ReLU's gradient reads the output, which the next op keeps anyway. So the product is not
+    /// kept, and the output overwrites it.
     fn reads_output(&self) -> bool {
         self.act == Act::Relu
     }

@@ -14,31 +14,31 @@ use super::bias_act::bias_act;
 use super::like_burn::like_burn;
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, refuse, wrap};
 
-/// What [`ConvAct`] is made of: Burn's `Conv2dConfig` and an activation.
+/// Configuration of [`ConvAct`]: Burn's `Conv2dConfig` and an activation.
 #[derive(Config, Debug)]
 pub struct ConvActConfig {
-    /// Channels of the input and of the output.
+    /// The numbers of input and output channels.
     pub channels: [usize; 2],
     /// Height and width of the window.
     pub kernel_size: [usize; 2],
-    /// What follows.
+    /// The activation.
     pub activation: Act,
-    /// How far the window moves.
+    /// The window's stride.
     #[config(default = "[1, 1]")]
     pub stride: [usize; 2],
-    /// How far apart the window's elements are.
+    /// The distance between the window's elements.
     #[config(default = "[1, 1]")]
     pub dilation: [usize; 2],
-    /// Groups of channels.
+    /// The number of groups of channels.
     #[config(default = "1")]
     pub groups: usize,
-    /// What is around the input.
+    /// The padding.
     #[config(default = "PaddingConfig2d::Valid")]
     pub padding: PaddingConfig2d,
     /// Whether there is a bias.
     #[config(default = true)]
     pub bias: bool,
-    /// How parameters start.
+    /// How to initialise the parameters.
     #[config(default = "Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }")]
     pub initializer: Initializer,
 }
@@ -57,9 +57,10 @@ impl ConvActConfig {
     }
 }
 
-/// The activation of a 2-D convolution: with ReLU one call of MIOpen's where it has a fusion plan for the shape,
-/// else the convolution on MIOpen, bias and activation in one kernel. Backward, the activation's gradient and the
-/// bias' in one kernel (and one that joins the sums of its parts), then the convolution's.
+/// A 2-D convolution and an activation. With ReLU it is one MIOpen call if MIOpen has a fusion plan
+/// for the shape. Otherwise MIOpen convolves, and one kernel adds the bias and applies the
+/// activation. Backward, one kernel computes the gradients of activation and bias (a second may
+/// join the bias' partial sums). The convolution's gradients follow.
 ///
 /// Its record is that of Burn's [`Conv2d`].
 ///
@@ -79,17 +80,17 @@ pub struct ConvAct<B: Backend> {
     pub weight: Param<Tensor<B, 4>>,
     /// `[channels_out]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    /// How far the window moves.
+    /// The window's stride.
     pub stride: [usize; 2],
     /// Height and width of the window.
     pub kernel_size: [usize; 2],
-    /// How far apart the window's elements are.
+    /// The distance between the window's elements.
     pub dilation: [usize; 2],
-    /// Groups of channels.
+    /// The number of groups of channels.
     pub groups: usize,
-    /// What is around the input.
+    /// The padding.
     pub padding: PaddingConfig2d,
-    /// What follows.
+    /// The activation.
     pub activation: Act,
 }
 
@@ -124,7 +125,7 @@ impl<B: Backend> ConvAct<B> {
         )
     }
 
-    /// The padding where it is the same before and after each axis.
+    /// The padding, if it is the same before and after each axis.
     fn even_padding(&self, [_, _, height, width]: [usize; 4]) -> Option<[usize; 2]> {
         match self.padding {
             PaddingConfig2d::Valid => Some([0, 0]),
@@ -145,15 +146,16 @@ impl<B: Backend> ConvAct<B> {
         }
     }
 
-    /// A convolution, the batch norm behind it and an activation as one layer, for inference: the norm's scale is
-    /// in the weight, what it adds in the bias.
+    /// Folds a convolution, the batch norm after it and an activation into one layer, for
+    /// inference. The weight absorbs the norm's scale, and the bias its shift.
     ///
-    /// `norm` has scale, shift, running mean and running variance, each `[channels_out]`; `epsilon` is what the
-    /// norm adds to the variance. f16 and bf16 are folded in f32; the layer has the dtype of the convolution's
-    /// weight.
+    /// `norm` holds scale, shift, running mean and running variance, each `[channels_out]`.
+    /// `epsilon` is the number that the norm adds to the variance. f16 and bf16 are folded in f32.
+    /// The layer has the dtype of the convolution's weight.
     ///
     /// # Panics
-    /// Where the bias or a tensor of the norm has another shape than `[channels_out]`, with an error that says which.
+    /// If the bias or a tensor of the norm has another shape than `[channels_out]`. The error names
+    /// the tensor.
     pub fn folded(conv: Conv2d<B>, norm: [Tensor<B, 1>; 4], epsilon: f64, activation: Act) -> Self {
         let weight = conv.weight.val();
         let (channels, dtype) = (weight.dims()[0], weight.dtype());
@@ -186,8 +188,8 @@ impl<B: Backend> ConvAct<B> {
     }
 }
 
-/// The ReLU of a convolution, whose gradient reads its output in the place of the product: of an input, a weight
-/// and, where there is a third tensor, a bias.
+/// The ReLU of a convolution. The inputs are the convolution's input, the weight and, if there is a
+/// third tensor, the bias. The gradient reads the output instead of the convolution's result.
 #[derive(Debug)]
 struct ConvRelu(Conv2dOptions);
 

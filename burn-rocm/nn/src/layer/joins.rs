@@ -1,4 +1,4 @@
-//! Sums and products of tensors, joined with what follows them.
+//! Sums and products of tensors, fused with the op after them.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -8,8 +8,8 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 use super::{Act, composed};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, say_composed, wrap};
 
-/// The activation of a sum, as where a residual block joins its input: one kernel, and one for both gradients.
-/// Shapes that differ broadcast, composed of Burn's ops.
+/// The activation of a sum, for example at the end of a residual block. One kernel computes it, and
+/// one kernel both gradients. Burn's ops compute inputs of different shapes, which broadcast.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -23,7 +23,7 @@ use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, say_composed, 
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct AddAct {
-    /// What follows the sum.
+    /// The activation.
     pub activation: Act,
 }
 
@@ -42,10 +42,8 @@ impl AddAct {
             Some(route) if a.dims() == b.dims() => {
                 wrap(route.apply(AddActOp(self.activation), [primitive(a), primitive(b)]).0)
             }
-            route => {
-                if route.is_some() {
-                    say_composed::<B>("AddAct", "its inputs differ in shape");
-                }
+            _ => {
+                say_composed::<B>("AddAct", "its inputs differ in shape");
                 composed(self.activation, a + b)
             }
         }
@@ -56,7 +54,7 @@ impl AddAct {
 struct AddActOp(Act);
 
 impl AddActOp {
-    /// ReLU's gradient reads its output, which the next op keeps too: neither input need be kept.
+    /// ReLU's gradient reads the output, which the next op keeps anyway. So neither input is kept.
     fn reads_output(&self) -> bool {
         self.0 == Act::Relu
     }
@@ -93,8 +91,8 @@ impl Op<2> for AddActOp {
     }
 }
 
-/// `a * b + c` of each element, in one kernel, and the gradients by both factors in another. Shapes that differ
-/// broadcast, composed of Burn's ops.
+/// Element-wise `a * b + c` in one kernel, and the gradients with respect to both factors in
+/// another. Burn's ops compute inputs of different shapes, which broadcast.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -129,10 +127,8 @@ impl MulAdd {
             Some(route) if a.dims() == b.dims() && b.dims() == c.dims() => {
                 wrap(route.apply(MulAddOp, [primitive(a), primitive(b), primitive(c)]).0)
             }
-            route => {
-                if route.is_some() {
-                    say_composed::<B>("MulAdd", "its inputs differ in shape");
-                }
+            _ => {
+                say_composed::<B>("MulAdd", "its inputs differ in shape");
                 a * b + c
             }
         }

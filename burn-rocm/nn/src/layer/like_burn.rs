@@ -1,7 +1,9 @@
-//! Layers that are one of Burn's and an activation. To optimizers, recorders and displays they are Burn's layer:
-//! the activation has no parameter and is no part of a record, so that checkpoints of either load into the other.
+//! Layers that consist of one of Burn's layers and an activation. Optimizers, recorders and
+//! displays see Burn's layer: the activation has no parameters and is not in the record, so
+//! checkpoints of either load into the other.
 
-/// A struct of the fields of Burn's layer and `activation` as a module that stands for that layer.
+/// Implements `Module` for a struct that has the fields of Burn's layer and `activation`, so that
+/// it appears as Burn's layer.
 macro_rules! like_burn {
     ($own:ident, $burn:ident, [$($field:ident),*]) => {
         impl<B: Backend> $own<B> {
@@ -11,13 +13,13 @@ macro_rules! like_burn {
                 Self { $($field,)* activation }
             }
 
-            /// Burn's layer of the same parameters.
+            /// Burn's layer with the same parameters.
             pub fn into_burn(self) -> $burn<B> {
                 $burn { $($field: self.$field),* }
             }
 
-            /// Burn's layer with these very parameters: a clone of one that was not yet initialised would start
-            /// with other numbers.
+            /// Burn's layer with the same parameters. Initialises them first, because a clone of an
+            /// uninitialised parameter would draw other values.
             fn burn(&self) -> $burn<B> {
                 self.weight.val();
                 if let Some(bias) = &self.bias {

@@ -11,22 +11,22 @@ use super::Act;
 use super::bias_act::bias_act;
 use super::like_burn::like_burn;
 
-/// What [`LinearAct`] is made of: Burn's `LinearConfig` and an activation.
+/// Configuration of [`LinearAct`]: Burn's `LinearConfig` and an activation.
 #[derive(Config, Debug)]
 pub struct LinearActConfig {
     /// Features of the input.
     pub d_input: usize,
     /// Features of the output.
     pub d_output: usize,
-    /// What follows.
+    /// The activation.
     pub activation: Act,
     /// Whether there is a bias.
     #[config(default = true)]
     pub bias: bool,
-    /// How parameters start.
+    /// How to initialise the parameters.
     #[config(default = "Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }")]
     pub initializer: Initializer,
-    /// How the weight lies in memory.
+    /// The weight's layout in memory.
     #[config(default = "LinearLayout::Row")]
     pub layout: LinearLayout,
 }
@@ -42,8 +42,9 @@ impl LinearActConfig {
     }
 }
 
-/// `act(x W + b)`: the product on rocBLAS, bias and activation in one kernel; backward, the activation's gradient
-/// and the bias' in one kernel (and one that joins the sums of its parts), then the products.
+/// `act(x W + b)`: the product runs on rocBLAS, bias and activation in one kernel. Backward, one
+/// kernel computes the gradients of activation and bias (a second may join the bias' partial sums).
+/// The products follow.
 ///
 /// Its record is that of Burn's [`Linear`].
 ///
@@ -63,7 +64,7 @@ pub struct LinearAct<B: Backend> {
     pub weight: Param<Tensor<B, 2>>,
     /// `[d_output]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    /// What follows.
+    /// The activation.
     pub activation: Act,
 }
 
@@ -80,7 +81,7 @@ impl<B: Backend> LinearAct<B> {
     }
 }
 
-/// The activation of Burn's layer's output, as [`LinearAct`] computes it, in `module`.
+/// Computes a Burn layer and an activation as [`LinearAct`] does. `module` is the name for the log.
 pub(crate) fn linear_act<B: Backend, const D: usize>(
     module: &'static str,
     layer: &Linear<B>,

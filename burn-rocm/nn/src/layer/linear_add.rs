@@ -1,4 +1,4 @@
-//! A linear layer and a sum, as where a sub-layer's output joins its input.
+//! A linear layer and a sum, for example at the end of a transformer's sub-layer.
 
 use burn::nn::Linear;
 use burn::tensor::Tensor;
@@ -6,9 +6,9 @@ use burn::tensor::backend::Backend;
 use burn::tensor::module::linear;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, say_composed, wrap};
 
-/// `onto + layer(x)`, bias and sum in one kernel after the product.
+/// `onto + layer(x)`: one kernel after the product adds the bias and `onto`.
 pub(crate) fn linear_add<B: Backend, const D: usize>(
     module: &'static str,
     layer: &Linear<B>,
@@ -20,11 +20,15 @@ pub(crate) fn linear_add<B: Backend, const D: usize>(
             let product = primitive(linear(x, layer.weight.val(), None));
             wrap(route.apply(BiasAdd, [primitive(onto), product, primitive(bias.val())]).0)
         }
-        _ => onto + layer.forward(x),
+        _ => {
+            say_composed::<B>(module, "a layer ahead of a sum has no bias");
+            onto + layer.forward(x)
+        }
     }
 }
 
-/// Of what is added to, the product and the bias. Nothing is kept, so the sum takes the product's place.
+/// The inputs are `onto`, the product and the bias. None of them is kept, so the sum overwrites the
+/// product.
 #[derive(Debug)]
 struct BiasAdd;
 

@@ -1,4 +1,4 @@
-//! Layers whose last steps are one kernel.
+//! Layers that compute their last steps in one kernel.
 
 mod bias_act;
 mod conv_act;
@@ -21,7 +21,7 @@ use burn::tensor::activation::{gelu, relu, silu};
 use burn::tensor::backend::Backend;
 use burn_rocm::fused;
 
-/// An activation that is joined to the layer before it.
+/// An activation that is fused with the layer before it.
 #[derive(Config, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// `max(z, 0)`.
@@ -42,7 +42,7 @@ impl Act {
     }
 }
 
-/// An activation by Burn's ops.
+/// The activation, composed of Burn's ops.
 fn composed<B: Backend, const D: usize>(act: Act, x: Tensor<B, D>) -> Tensor<B, D> {
     match act {
         Act::Relu => relu(x),

@@ -10,7 +10,7 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
-/// What [`SwiGlu`] is made of.
+/// Configuration of [`SwiGlu`].
 #[derive(Config, Debug)]
 pub struct SwiGluConfig {
     /// Features of the input.
@@ -20,10 +20,10 @@ pub struct SwiGluConfig {
     /// Whether the linear layers have a bias.
     #[config(default = false)]
     pub bias: bool,
-    /// How parameters start.
+    /// How to initialise the parameters.
     #[config(default = "Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }")]
     pub initializer: Initializer,
-    /// How the weights lie in memory.
+    /// The weights' layout in memory.
     #[config(default = "LinearLayout::Row")]
     pub layout: LinearLayout,
 }
@@ -42,8 +42,8 @@ impl SwiGluConfig {
     }
 }
 
-/// `silu(x W1 + b1) * (x W2 + b2)` ([Shazeer 2020](https://arxiv.org/abs/2002.05202)): SiLU and product in one
-/// kernel, both of their gradients in another.
+/// `silu(x W1 + b1) * (x W2 + b2)` ([Shazeer 2020](https://arxiv.org/abs/2002.05202)): SiLU and
+/// product run in one kernel, the gradients of both in another.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -58,9 +58,9 @@ impl SwiGluConfig {
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct SwiGlu<B: Backend> {
-    /// What SiLU is of.
+    /// The layer `W1`, `b1`, whose output goes through SiLU.
     pub linear_inner: Linear<B>,
-    /// What it is multiplied by.
+    /// The layer `W2`, `b2`, whose output is the other factor.
     pub linear_outer: Linear<B>,
 }
 

@@ -10,14 +10,15 @@ use burn_rocm::{RocmError, RocmTensor};
 use super::check_options;
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
-/// What [`BinaryCrossEntropyLoss`] is made of.
+/// Configuration of [`BinaryCrossEntropyLoss`].
 #[derive(Config, Debug)]
 pub struct BinaryCrossEntropyLossConfig {
-    /// A positive weight of each label: of each column, or of 0 and 1 where scores have one axis.
+    /// Positive weights: one for each label (column) or, for scores with one axis, one for each of
+    /// the targets 0 and 1.
     pub weights: Option<Vec<f32>>,
-    /// The share of each target that is spread over all labels, 0 to 1.
+    /// Label smoothing: the share of each target that is spread over all labels, 0 to 1.
     pub smoothing: Option<f32>,
-    /// Whether the input is logits, and not probabilities.
+    /// Whether the input holds logits instead of probabilities.
     #[config(default = false)]
     pub logits: bool,
 }
@@ -39,8 +40,8 @@ impl BinaryCrossEntropyLossConfig {
 
 /// The mean over elements of `-y log(p) - (1 - y) log(1 - p)`.
 ///
-/// Logarithms of probabilities are kept above -100; where that happens the gradient is 0 (Burn's is NaN at exactly
-/// 0 and 1). A loss whose weights require a gradient is composed of Burn's ops.
+/// Logarithms below -100 become -100, with a gradient of 0 (Burn's gradient is NaN at exactly 0 and
+/// 1). A loss whose weights require a gradient is composed of Burn's ops.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -56,11 +57,12 @@ impl BinaryCrossEntropyLossConfig {
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct BinaryCrossEntropyLoss<B: Backend> {
-    /// Of each column, or of 0 and 1 where scores have one axis.
+    /// One weight for each label (column) or, for scores with one axis, one for each of the targets
+    /// 0 and 1.
     pub weights: Option<Tensor<B, 1>>,
-    /// The share of each target that is spread over all labels.
+    /// Label smoothing: the share of each target that is spread over all labels.
     pub smoothing: Option<f32>,
-    /// Whether the input is logits.
+    /// Whether the input holds logits.
     pub logits: bool,
 }
 
@@ -91,7 +93,7 @@ impl<B: Backend> BinaryCrossEntropyLoss<B> {
         self.fused(&logits, &targets).unwrap_or_else(|| self.composed(logits, targets))
     }
 
-    /// The loss by the fused op, where there is a route and no gradient of the weights is asked for.
+    /// The loss by the fused op, if there is a route and the weights require no gradient.
     fn fused<const D: usize>(
         &self,
         logits: &Tensor<B, D>,

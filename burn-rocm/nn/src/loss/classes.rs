@@ -1,4 +1,4 @@
-//! The op behind losses of rows with one class each.
+//! The op of losses over rows that have one class each.
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
@@ -14,8 +14,8 @@ pub(super) struct Options<'a> {
     pub(super) pad_tokens: &'a [usize],
 }
 
-/// The loss of scores `[rows, classes]` by the fused op, where there is a route and no gradient of the weights is
-/// asked for.
+/// The loss of scores `[rows, classes]` by the fused op, if there is a route and the weights
+/// require no gradient.
 pub(super) fn class_loss<B: Backend>(
     module: &'static str,
     names: [&'static str; 2],

@@ -9,16 +9,17 @@ use burn_rocm::fused::ClassScores;
 use super::check_options;
 use super::classes::{Options, class_loss};
 
-/// What [`CrossEntropyLoss`] is made of.
+/// Configuration of [`CrossEntropyLoss`].
 #[derive(Config, Debug)]
 pub struct CrossEntropyLossConfig {
-    /// Targets whose rows have no loss (they count in the mean).
+    /// Pad tokens: rows with these targets have no loss, but count in the mean's divisor.
     pub pad_tokens: Option<Vec<usize>>,
-    /// A positive weight of each class: the sum of the rows' losses is then divided by their targets' weights.
+    /// A positive weight for each class. The loss is then divided by the sum of the targets'
+    /// weights.
     pub weights: Option<Vec<f32>>,
-    /// The share of each target that is spread over all classes, 0 to 1.
+    /// Label smoothing: the share of each target that is spread over all classes, 0 to 1.
     pub smoothing: Option<f32>,
-    /// Whether the input is logits, and not probabilities.
+    /// Whether the input holds logits instead of probabilities.
     #[config(default = true)]
     pub logits: bool,
 }
@@ -39,13 +40,14 @@ impl CrossEntropyLossConfig {
     }
 }
 
-/// The mean over rows of minus the logarithm of the probability of each row's class.
+/// The mean over rows of `-log(p)`, where `p` is the probability of the row's class.
 ///
-/// From logits by the log-sum-exp, so that neither large nor small ones overflow. See
-/// [`burn_rocm::fused::cross_entropy`] for the formula. More than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens
-/// are composed of Burn's ops, and so is a loss whose weights require a gradient.
+/// Logits go through log-sum-exp, so no logit overflows. [`burn_rocm::fused::cross_entropy`] has
+/// the formula. A loss with more than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, or whose
+/// weights require a gradient, is composed of Burn's ops.
 ///
-/// Where the targets' weights sum to 0 the loss is NaN, as Burn's; rows of pad tokens have gradient 0 all the same.
+/// If the targets' weights sum to 0, the loss is NaN, as in Burn. Rows of pad tokens have gradient
+/// 0 even then.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -61,13 +63,13 @@ impl CrossEntropyLossConfig {
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct CrossEntropyLoss<B: Backend> {
-    /// Targets whose rows have no loss.
+    /// Pad tokens: rows with these targets have no loss.
     pub pad_tokens: Option<Vec<usize>>,
     /// `[classes]`.
     pub weights: Option<Tensor<B, 1>>,
-    /// The share of each target that is spread over all classes.
+    /// Label smoothing: the share of each target that is spread over all classes.
     pub smoothing: Option<f32>,
-    /// Whether the input is logits.
+    /// Whether the input holds logits.
     pub logits: bool,
 }
 
@@ -100,7 +102,7 @@ impl<B: Backend> CrossEntropyLoss<B> {
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For other shapes. A target that is no class adds nothing to the loss, and reads of the loss
+    /// For other shapes. A target that is not a class adds nothing to the loss; reads of the loss
     /// and its gradients report it.
     pub fn forward(&self, logits: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
         let options = Options {

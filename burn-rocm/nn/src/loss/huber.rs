@@ -1,4 +1,4 @@
-//! Huber's loss.
+//! The Huber loss.
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
@@ -13,7 +13,7 @@ use crate::fuse::refuse;
 const MODULE: &str = "HuberLoss";
 const NAMES: [&str; 2] = ["nn_huber_loss", "nn_huber_loss_backward"];
 
-/// What [`HuberLoss`] is made of.
+/// Configuration of [`HuberLoss`].
 #[derive(Config, Debug)]
 pub struct HuberLossConfig {
     /// The residual beyond which the loss is linear.
@@ -33,8 +33,8 @@ impl HuberLossConfig {
     }
 }
 
-/// Of a residual `r`: `r^2 / 2` up to `|r| = delta`, `delta |r| - delta^2 / 2` beyond ([Huber
-/// 1964](https://doi.org/10.1214/aoms/1177703732)).
+/// The loss of a residual `r`: `r^2 / 2` up to `|r| = delta`, and `delta |r| - delta^2 / 2` beyond
+/// ([Huber 1964](https://doi.org/10.1214/aoms/1177703732)).
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -52,7 +52,7 @@ impl HuberLossConfig {
 pub struct HuberLoss {
     /// The residual beyond which the loss is linear.
     pub delta: f32,
-    /// Half of its square.
+    /// `delta^2 / 2`.
     pub lin_bias: f32,
 }
 
@@ -75,14 +75,15 @@ impl HuberLoss {
         burn::nn::loss::HuberLoss { delta: self.delta, lin_bias: self.lin_bias }
     }
 
-    /// The mean or the sum over all elements. Shapes that differ broadcast, composed of Burn's ops.
+    /// The mean or the sum over all elements. Burn's ops compute inputs of different shapes, which
+    /// broadcast.
     ///
     /// # Shapes
     /// - predictions, targets: `[..]`
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For [`Reduction::BatchMean`], as Burn's.
+    /// For [`Reduction::BatchMean`], as Burn's loss does.
     pub fn forward<const D: usize, B: Backend>(
         &self,
         predictions: Tensor<B, D>,

@@ -1,8 +1,8 @@
-//! Losses, each one kernel forward (and one that joins the sums of its blocks, where it needs several) and one
-//! backward.
+//! Losses. Each takes one kernel forward and one backward. If the forward kernel runs in several
+//! blocks, a second kernel joins their sums.
 //!
-//! In place of those of `burn::nn::loss`: same names, fields, configs, records and results. On
-//! [`Rocm`](burn_rocm::Rocm) f16 and bf16 are computed in f32 and rounded once.
+//! They replace those of `burn::nn::loss`, with the same names, fields, configs, records and
+//! results. On [`Rocm`](burn_rocm::Rocm), f16 and bf16 are computed in f32 and rounded once.
 
 mod binary_cross_entropy;
 mod classes;
@@ -21,7 +21,7 @@ pub use nll::{NllLoss, NllLossConfig};
 
 use crate::fuse::refuse;
 
-/// What Burn asserts of the options that losses of classes share.
+/// The checks of options that Burn's classification losses share.
 ///
 /// # Panics
 /// For a smoothing outside 0 to 1, and for weights that are not positive.

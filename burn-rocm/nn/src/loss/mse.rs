@@ -33,14 +33,15 @@ impl MseLoss {
         Self
     }
 
-    /// The mean or the sum over all elements. Shapes that differ broadcast, composed of Burn's ops.
+    /// The mean or the sum over all elements. Burn's ops compute inputs of different shapes, which
+    /// broadcast.
     ///
     /// # Shapes
     /// - logits, targets: `[..]`
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For [`Reduction::BatchMean`], as Burn's.
+    /// For [`Reduction::BatchMean`], as Burn's loss does.
     pub fn forward<const D: usize, B: Backend>(
         &self,
         logits: Tensor<B, D>,

@@ -10,14 +10,15 @@ use super::check_options;
 use super::classes::{Options, class_loss};
 use crate::fuse::refuse;
 
-/// What [`NllLoss`] is made of.
+/// Configuration of [`NllLoss`].
 #[derive(Config, Debug)]
 pub struct NllLossConfig {
-    /// Targets whose rows have no loss (they count in the mean).
+    /// Pad tokens: rows with these targets have no loss, but count in the mean's divisor.
     pub pad_tokens: Option<Vec<usize>>,
-    /// A positive weight of each class: the sum of the rows' losses is then divided by their targets' weights.
+    /// A positive weight for each class. The loss is then divided by the sum of the targets'
+    /// weights.
     pub weights: Option<Vec<f32>>,
-    /// The share of each target that is spread over all classes, 0 to 1.
+    /// Label smoothing: the share of each target that is spread over all classes, 0 to 1.
     pub smoothing: Option<f32>,
 }
 
@@ -36,13 +37,13 @@ impl NllLossConfig {
     }
 }
 
-/// The mean over rows of minus the log-probability of each row's class:
-/// [`CrossEntropyLoss`](super::CrossEntropyLoss) of what a log-softmax gives.
+/// The mean over rows of minus the log-probability of the row's class:
+/// [`CrossEntropyLoss`](super::CrossEntropyLoss) for inputs that have gone through a log-softmax.
 ///
-/// NaN where the targets' weights sum to 0, and rows of pad tokens have gradient 0 all the same. Burn 0.21 has no
-/// loss of this name; options and record are those of its cross entropy. More than
-/// [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, and weights that require a gradient, are composed of Burn's
-/// ops.
+/// If the targets' weights sum to 0, the loss is NaN. Rows of pad tokens have gradient 0 even then.
+/// Burn 0.21 has no loss of this name; options and record are those of its cross entropy. A loss
+/// with more than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, or whose weights require a
+/// gradient, is composed of Burn's ops.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -58,11 +59,11 @@ impl NllLossConfig {
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct NllLoss<B: Backend> {
-    /// Targets whose rows have no loss.
+    /// Pad tokens: rows with these targets have no loss.
     pub pad_tokens: Option<Vec<usize>>,
     /// `[classes]`.
     pub weights: Option<Tensor<B, 1>>,
-    /// The share of each target that is spread over all classes.
+    /// Label smoothing: the share of each target that is spread over all classes.
     pub smoothing: Option<f32>,
 }
 
@@ -89,7 +90,7 @@ impl<B: Backend> NllLoss<B> {
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For other shapes. A target that is no class adds nothing to the loss, and reads of the loss
+    /// For other shapes. A target that is not a class adds nothing to the loss; reads of the loss
     /// and its gradients report it.
     pub fn forward(&self, log_probs: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
         let options = Options {

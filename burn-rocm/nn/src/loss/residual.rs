@@ -1,4 +1,4 @@
-//! The op behind losses of differences.
+//! The op of losses over residuals.
 
 use burn::nn::loss::Reduction;
 use burn::tensor::Tensor;
@@ -8,7 +8,7 @@ use burn_rocm::{RocmError, RocmTensor};
 
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, say_composed, wrap};
 
-/// The loss of `a - b` by the fused op, where there is a route and nothing to broadcast.
+/// The loss of `a - b` by the fused op, if there is a route and nothing to broadcast.
 pub(super) fn residual_loss<B: Backend, const D: usize, const OUT: usize>(
     module: &'static str,
     names: [&'static str; 2],
@@ -26,7 +26,7 @@ pub(super) fn residual_loss<B: Backend, const D: usize, const OUT: usize>(
     Some(wrap(route.apply(op, [primitive(a.clone()), primitive(b.clone())]).0))
 }
 
-/// What a reduction asks for, `None` where Burn's losses, which then panic, have no such one.
+/// The fused op's form of a reduction. `None` for a reduction that Burn's losses lack; they panic.
 pub(super) fn total<B: Backend>(module: &'static str, reduction: &Reduction) -> Option<Total> {
     match reduction {
         Reduction::Mean | Reduction::Auto => Some(Total::Mean),
@@ -69,14 +69,15 @@ impl Op<2> for ResidualLoss {
         };
         match wanted {
             [false, false] => Ok([None, None]),
-            // Of b as of a: the loss is even.
+            // The loss is even, so the gradient with respect to b is that of a with the inputs
+            // swapped.
             [false, true] => Ok([None, Some(of(b, a, false)?.0)]),
             [true, both] => of(a, b, both).map(|(by_a, by_b)| [Some(by_a), by_b]),
         }
     }
 }
 
-/// The loss of each residual by the fused op, where there is a route.
+/// The loss of each residual by the fused op, if there is a route.
 pub(super) fn loss_of_residuals<B: Backend, const D: usize>(
     module: &'static str,
     names: [&'static str; 2],

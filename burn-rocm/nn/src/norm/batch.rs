@@ -9,12 +9,12 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 use super::{composed, shared};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
-/// How a [`BatchNorm`] is made.
+/// Configuration of [`BatchNorm`].
 #[derive(Config, Debug)]
 pub struct BatchNormConfig {
     /// The number of channels.
     pub num_features: usize,
-    /// What is added to the variance. Default: 1e-5
+    /// Added to the variance. Default: 1e-5
     #[config(default = 1e-5)]
     pub epsilon: f64,
     /// The part of the running statistics that each batch replaces. Default: 0.1
@@ -22,14 +22,15 @@ pub struct BatchNormConfig {
     pub momentum: f64,
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over all axes but the channels'
-/// ([Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167)).
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, where mean and variance are taken over
+/// all axes but the channels' ([Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167)).
 ///
-/// Made by [`BatchNormConfig`]. On an autodiff backend it normalises with the batch's statistics and updates the
-/// running ones, the variance being the biased one, as Burn's does; else with the running ones. An input of f16 or
-/// bf16 may meet parameters and statistics in f32, as those of a model that [`amp`](crate::amp) converted are. Both
-/// ways on MIOpen, or two own kernels, as `BURN_ROCM_NORM` says. No checkpointing strategy runs it again: each
-/// forward pass updates the statistics once.
+/// Made by [`BatchNormConfig`]. On an autodiff backend the module normalises with the batch's
+/// statistics and updates the running ones with the biased variance, as Burn's does. On other
+/// backends it normalises with the running statistics. An f16 or bf16 input may come with
+/// parameters and statistics in f32, as in a model that [`amp`](crate::amp) converted. MIOpen or
+/// two kernels of this project compute each direction, as `BURN_ROCM_NORM` says. No checkpointing
+/// strategy runs the module again, so each forward pass updates the statistics once.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -54,12 +55,12 @@ pub struct BatchNorm<B: Backend> {
     pub running_var: RunningState<Tensor<B, 1>>,
     /// The part of the running statistics that each batch replaces.
     pub momentum: f64,
-    /// What is added to the variance.
+    /// Added to the variance.
     pub epsilon: f64,
 }
 
 impl BatchNormConfig {
-    /// The module: gamma 1, beta 0, running mean 0 and variance 1.
+    /// The module, with gamma 1, beta 0, running mean 0 and running variance 1.
     pub fn init<B: Backend>(&self, device: &B::Device) -> BatchNorm<B> {
         let shape = [self.num_features];
         BatchNorm {
@@ -74,13 +75,13 @@ impl BatchNormConfig {
 }
 
 impl<B: Backend> BatchNorm<B> {
-    /// Normalises each channel; on an autodiff backend as in training, else as in inference.
+    /// Normalises each channel: on an autodiff backend as in training, else as in inference.
     ///
     /// # Shapes
     /// - input, output: `[batch_size, channels, ..]`
     ///
     /// # Panics
-    /// Where the input has fewer than two axes or other channels than the module.
+    /// If the input has fewer than two axes or another number of channels than the module.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         match Route::of("BatchNorm") {
             Some(route) if B::ad_enabled(&input.device()) => self.train(&route, input),
@@ -114,7 +115,8 @@ impl<B: Backend> BatchNorm<B> {
         wrap(output)
     }
 
-    /// Burn's module of the same parameters, in the dtype of the statistics, and the same running statistics.
+    /// Burn's module with the same parameters, cast to the dtype of the statistics, and the same
+    /// running statistics.
     fn composed(&self) -> burn::nn::BatchNorm<B> {
         let dtype = self.running_mean.value().dtype();
         let like_statistics = |param: &Param<Tensor<B, 1>>| match param.val() {
@@ -144,7 +146,8 @@ impl<B: Backend> ModuleDisplay for BatchNorm<B> {
     }
 }
 
-/// Of x, gamma, beta, running mean and variance; saves the batch's statistics and the running ones after it.
+/// The inputs are x, gamma, beta, running mean and running variance. Saves the batch's statistics
+/// and the new running statistics.
 #[derive(Debug)]
 struct BatchNormTrain {
     momentum: f64,
@@ -175,7 +178,8 @@ impl Op<5> for BatchNormTrain {
     }
 }
 
-/// Of x, gamma, beta, running mean and variance. It has no gradient: a backend that records trains.
+/// The inputs are x, gamma, beta, running mean and running variance. There is no gradient, because
+/// a backend that records ops is in training.
 #[derive(Debug)]
 struct BatchNormInfer {
     epsilon: f64,

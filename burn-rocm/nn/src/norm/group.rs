@@ -9,26 +9,27 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 use super::{both, by_inputs, composed, shared};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, refuse, wrap};
 
-/// How a [`GroupNorm`] is made.
+/// Configuration of [`GroupNorm`].
 #[derive(Debug, Config)]
 pub struct GroupNormConfig {
     /// The number of groups, which divides the channels.
     pub num_groups: usize,
     /// The number of channels.
     pub num_channels: usize,
-    /// What is added to the variance. Default: 1e-5
+    /// Added to the variance. Default: 1e-5
     #[config(default = 1e-5)]
     pub epsilon: f64,
-    /// Whether there are gamma and beta, a value a channel. Default: `true`
+    /// Whether there are gamma and beta, with one value for each channel. Default: `true`
     #[config(default = true)]
     pub affine: bool,
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over each group of channels of each sample
-/// ([Wu and He 2018](https://arxiv.org/abs/1803.08494)).
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, where mean and variance are taken over
+/// each group of channels of each sample ([Wu and He 2018](https://arxiv.org/abs/1803.08494)).
 ///
-/// Made by [`GroupNormConfig`]. Forward on MIOpen for 32 groups and more, or one own kernel, as `BURN_ROCM_NORM`
-/// says; the gradient is one kernel, and two more for the sums of the parameters' gradients.
+/// Made by [`GroupNormConfig`]. Forward, MIOpen (for 32 groups or more) or one kernel of this
+/// project computes the norm, as `BURN_ROCM_NORM` says. The gradient takes one kernel, and two more
+/// for the sums of the parameters' gradients.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -51,7 +52,7 @@ pub struct GroupNorm<B: Backend> {
     pub num_groups: usize,
     /// The number of channels.
     pub num_channels: usize,
-    /// What is added to the variance.
+    /// Added to the variance.
     pub epsilon: f64,
     /// Whether gamma and beta are used.
     pub affine: bool,
@@ -69,10 +70,10 @@ impl<B: Backend> ModuleDisplay for GroupNorm<B> {
 }
 
 impl GroupNormConfig {
-    /// The module, gamma 1 and beta 0.
+    /// The module, with gamma 1 and beta 0.
     ///
     /// # Panics
-    /// Where the groups do not divide the channels.
+    /// If the groups do not divide the channels.
     pub fn init<B: Backend>(&self, device: &B::Device) -> GroupNorm<B> {
         let Self { num_groups, num_channels, .. } = *self;
         if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
@@ -97,7 +98,8 @@ impl<B: Backend> GroupNorm<B> {
     /// - input, output: `[batch_size, num_channels, ..]`
     ///
     /// # Panics
-    /// Where the input has another number of channels, or `affine` is true and gamma or beta is missing.
+    /// If the input has another number of channels, or if `affine` is true and gamma or beta is
+    /// missing.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let Some(route) = Route::of("GroupNorm") else {
             let norm = burn::nn::GroupNorm {
@@ -116,7 +118,7 @@ impl<B: Backend> GroupNorm<B> {
     }
 }
 
-/// The fused op; `[channels, groups]` are what the module was made for.
+/// Runs the fused op. `[channels, groups]` are the module's.
 pub(super) fn group_norm<B: Backend, const D: usize>(
     route: &Route<B>,
     input: Tensor<B, D>,

@@ -9,23 +9,25 @@ use super::group::group_norm;
 use super::{composed, shared};
 use crate::fuse::Route;
 
-/// How an [`InstanceNorm`] is made.
+/// Configuration of [`InstanceNorm`].
 #[derive(Debug, Config)]
 pub struct InstanceNormConfig {
     /// The number of channels.
     pub num_channels: usize,
-    /// What is added to the variance. Default: 1e-5
+    /// Added to the variance. Default: 1e-5
     #[config(default = 1e-5)]
     pub epsilon: f64,
-    /// Whether there are gamma and beta, a value a channel. Default: `true`
+    /// Whether there are gamma and beta, with one value for each channel. Default: `true`
     #[config(default = true)]
     pub affine: bool,
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over each channel of each sample
-/// ([Ulyanov, Vedaldi and Lempitsky 2016](https://arxiv.org/abs/1607.08022)).
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, where mean and variance are taken over
+/// each channel of each sample ([Ulyanov, Vedaldi and Lempitsky
+/// 2016](https://arxiv.org/abs/1607.08022)).
 ///
-/// Made by [`InstanceNormConfig`]. A [`GroupNorm`](crate::GroupNorm) with a group for each channel.
+/// Made by [`InstanceNormConfig`]. It is a [`GroupNorm`](crate::GroupNorm) with one group for each
+/// channel.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -46,7 +48,7 @@ pub struct InstanceNorm<B: Backend> {
     pub beta: Option<Param<Tensor<B, 1>>>,
     /// The number of channels.
     pub num_channels: usize,
-    /// What is added to the variance.
+    /// Added to the variance.
     pub epsilon: f64,
     /// Whether gamma and beta are used.
     pub affine: bool,
@@ -64,7 +66,7 @@ impl<B: Backend> ModuleDisplay for InstanceNorm<B> {
 }
 
 impl InstanceNormConfig {
-    /// The module, gamma 1 and beta 0.
+    /// The module, with gamma 1 and beta 0.
     pub fn init<B: Backend>(&self, device: &B::Device) -> InstanceNorm<B> {
         InstanceNorm {
             gamma: self.affine.then(|| Initializer::Ones.init([self.num_channels], device)),
@@ -83,7 +85,8 @@ impl<B: Backend> InstanceNorm<B> {
     /// - input, output: `[batch_size, num_channels, ..]`
     ///
     /// # Panics
-    /// Where the input has another number of channels, or `affine` is true and gamma or beta is missing.
+    /// If the input has another number of channels, or if `affine` is true and gamma or beta is
+    /// missing.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let Some(route) = Route::of("InstanceNorm") else {
             let norm = burn::nn::InstanceNorm {

@@ -9,12 +9,12 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 use super::{by_inputs, composed};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
 
-/// How a [`LayerNorm`] is made.
+/// Configuration of [`LayerNorm`].
 #[derive(Debug, Config)]
 pub struct LayerNormConfig {
     /// The size of the last axis.
     pub d_model: usize,
-    /// What is added to the variance. Default: 1e-5
+    /// Added to the variance. Default: 1e-5
     #[config(default = 1e-5)]
     pub epsilon: f64,
     /// Whether there is a beta. Default: true
@@ -22,11 +22,12 @@ pub struct LayerNormConfig {
     pub bias: bool,
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and Hinton
-/// 2016](https://arxiv.org/abs/1607.06450)).
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and
+/// Hinton 2016](https://arxiv.org/abs/1607.06450)).
 ///
-/// Made by [`LayerNormConfig`]. Forward on MIOpen or an own kernel, as `BURN_ROCM_NORM` says; the gradient is one
-/// kernel, and one more joins the sums of the parameters' gradients.
+/// Made by [`LayerNormConfig`]. Forward, MIOpen or a kernel of this project computes the norm, as
+/// `BURN_ROCM_NORM` says. The gradient takes one kernel, and one more that joins the sums of the
+/// parameters' gradients.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -45,12 +46,12 @@ pub struct LayerNorm<B: Backend> {
     pub gamma: Param<Tensor<B, 1>>,
     /// The shift, if any.
     pub beta: Option<Param<Tensor<B, 1>>>,
-    /// What is added to the variance.
+    /// Added to the variance.
     epsilon: f64,
 }
 
 impl LayerNormConfig {
-    /// The module, gamma 1 and beta 0.
+    /// The module, with gamma 1 and beta 0.
     pub fn init<B: Backend>(&self, device: &B::Device) -> LayerNorm<B> {
         LayerNorm {
             gamma: Initializer::Ones.init([self.d_model], device),

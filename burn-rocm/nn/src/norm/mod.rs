@@ -1,5 +1,5 @@
-//! Normalisations. Parameters may be f32 beside f16 or bf16 inputs: the kernels then read them as
-//! f32, and their gradients are f32.
+//! Norms. Parameters may be f32 beside f16 or bf16 inputs. The kernels then read the parameters as
+//! f32, and the parameters' gradients are f32.
 
 mod batch;
 mod group;
@@ -20,15 +20,15 @@ use burn_rocm::RocmTensor;
 
 use crate::fuse::refuse;
 
-/// The parameter itself in another module: a clone of one that was not yet initialised would be another tensor, and
-/// the gradient would be that one's.
+/// The same parameter, for another module. Initialises it first, because a clone of an
+/// uninitialised parameter would be another tensor and would receive the gradient.
 fn shared<B: Backend, const D: usize>(param: &Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
     param.val();
     param.clone()
 }
 
-/// What Burn's module gives of `input`. An f16 or bf16 one beside parameters in f32, which Burn's does not take, is
-/// computed in f32.
+/// The output of Burn's module. Burn's module does not take an f16 or bf16 input beside parameters
+/// in f32, so such an input is computed in f32.
 fn composed<B: Backend, const D: usize>(
     params: Option<DType>,
     input: Tensor<B, D>,
@@ -40,14 +40,14 @@ fn composed<B: Backend, const D: usize>(
     }
 }
 
-/// The gradients by an op's inputs, of which the parameters may be fewer or none.
+/// The gradients with respect to an op's inputs: x, and up to two parameters.
 fn by_inputs<const N: usize>(dx: RocmTensor, sums: Option<[RocmTensor; 2]>) -> [Option<RocmTensor>; N] {
     let [dgamma, dbeta] = sums.map_or([None, None], |sums| sums.map(Some));
     let mut found = [Some(dx), dgamma, dbeta].into_iter();
     std::array::from_fn(|_| found.next().flatten())
 }
 
-/// The parameters of an op, checked by it: both or neither.
+/// Gamma and beta, both or neither. Panics if `affine` asks for a parameter that is missing.
 fn both<B: Backend>(
     affine: bool,
     gamma: Option<Tensor<B, 1>>,
@@ -56,6 +56,6 @@ fn both<B: Backend>(
     match (affine, gamma, beta) {
         (false, ..) => None,
         (true, Some(gamma), Some(beta)) => Some([gamma, beta]),
-        (true, ..) => refuse("group_norm", "gamma and beta, as `affine` is true", "not both"),
+        (true, ..) => refuse("group_norm", "gamma and beta, as `affine` is true", "at least one is missing"),
     }
 }

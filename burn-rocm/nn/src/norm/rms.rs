@@ -9,21 +9,21 @@ use burn_rocm::{RocmError, RocmTensor, fused};
 use super::{composed, shared};
 use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, refuse, wrap};
 
-/// How an [`RmsNorm`] is made.
+/// Configuration of [`RmsNorm`].
 #[derive(Config, Debug)]
 pub struct RmsNormConfig {
     /// The size of the last axis.
     pub d_model: usize,
-    /// What is added to the mean of squares. Default: 1e-5
+    /// Added to the mean of squares. Default: 1e-5
     #[config(default = 1e-5)]
     pub epsilon: f64,
 }
 
 impl RmsNormConfig {
-    /// The module, gamma 1.
+    /// The module, with gamma 1.
     ///
     /// # Panics
-    /// Where epsilon is not positive.
+    /// If epsilon is not positive.
     pub fn init<B: Backend>(&self, device: &B::Device) -> RmsNorm<B> {
         let epsilon = self.epsilon;
         if epsilon.is_nan() || epsilon <= 0.0 {
@@ -36,9 +36,9 @@ impl RmsNormConfig {
 /// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich
 /// 2019](https://arxiv.org/abs/1910.07467)).
 ///
-/// Made by [`RmsNormConfig`]. One kernel or call of MIOpen's forward; the gradient is one kernel, and one more
-/// joins the sums of gamma's gradient. f64 is computed in f64, where Burn's module takes the mean of squares in
-/// f32.
+/// Made by [`RmsNormConfig`]. Forward takes one kernel or MIOpen call. The gradient takes one
+/// kernel, and one more that joins the sums of gamma's gradient. f64 is computed in f64; Burn's
+/// module takes the mean of squares in f32.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -55,7 +55,7 @@ impl RmsNormConfig {
 pub struct RmsNorm<B: Backend> {
     /// The scale.
     pub gamma: Param<Tensor<B, 1>>,
-    /// What is added to the mean of squares.
+    /// Added to the mean of squares.
     pub epsilon: f64,
 }
 

@@ -10,7 +10,7 @@ use super::Rules;
 use super::adaptor::OptimizerAdaptor;
 use crate::fuse::{from_rocm, rocm};
 
-/// How to make an [`Adam`]: [`burn::optim::AdamConfig`].
+/// Configuration of [`Adam`], like [`burn::optim::AdamConfig`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -31,13 +31,13 @@ use crate::fuse::{from_rocm, rocm};
 /// ```
 #[derive(Config, Debug)]
 pub struct AdamConfig {
-    /// The share of the first moment that stays.
+    /// The share of the first moment that each step keeps.
     #[config(default = 0.9)]
     beta_1: f32,
-    /// The share of the second moment that stays.
+    /// The share of the second moment that each step keeps.
     #[config(default = 0.999)]
     beta_2: f32,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     #[config(default = 1e-5)]
     epsilon: f32,
     /// Whether to divide by the largest second moment so far.
@@ -45,11 +45,11 @@ pub struct AdamConfig {
     amsgrad: bool,
     /// An L2 penalty.
     weight_decay: Option<WeightDecayConfig>,
-    /// What is done to gradients first.
+    /// How gradients are clipped before the step.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
-/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)), in the place of [`burn::optim::Adam`].
+/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)), replaces [`burn::optim::Adam`].
 #[derive(Clone)]
 pub struct Adam {
     burn: optim::Adam,
@@ -57,7 +57,7 @@ pub struct Adam {
 }
 
 impl AdamConfig {
-    /// The optimizer's rule.
+    /// The optimizer's update rule.
     pub fn build(&self) -> Adam {
         let burn = optim::AdamConfig::new()
             .with_beta_1(self.beta_1)
@@ -69,7 +69,7 @@ impl AdamConfig {
         Adam { burn, config: self.clone() }
     }
 
-    /// An optimizer of a module.
+    /// An optimizer for a module.
     pub fn init<B: AutodiffBackend, M: AutodiffModule<B>>(&self) -> OptimizerAdaptor<Adam, M, B> {
         OptimizerAdaptor::clipped(self.build(), self.grad_clipping.as_ref())
     }
@@ -99,14 +99,14 @@ impl<B: Backend> Rules<B> for Adam {
     }
 }
 
-/// What is kept of Burn's state.
+/// Converts Burn's state to this crate's.
 pub(super) fn moments<B: Backend, const D: usize>(state: AdaptiveMomentumState<B, D>) -> State {
     let AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2 } = state;
     let tensors = [Some(moment_1), Some(moment_2), max_moment_2].into_iter().flatten().map(rocm).collect();
     State { time, tensors }
 }
 
-/// Burn's state, from what is kept.
+/// Converts this crate's state to Burn's.
 pub(super) fn momentum<B: Backend, const D: usize>(state: State) -> AdaptiveMomentumState<B, D> {
     let time = state.time;
     let mut tensors = state.tensors.into_iter().map(from_rocm);

@@ -9,7 +9,7 @@ use super::Rules;
 use super::adam::{moments, momentum};
 use super::adaptor::OptimizerAdaptor;
 
-/// How to make an [`AdamW`]: [`burn::optim::AdamWConfig`].
+/// Configuration of [`AdamW`], like [`burn::optim::AdamWConfig`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -30,31 +30,31 @@ use super::adaptor::OptimizerAdaptor;
 /// ```
 #[derive(Config, Debug)]
 pub struct AdamWConfig {
-    /// The share of the first moment that stays.
+    /// The share of the first moment that each step keeps.
     #[config(default = 0.9)]
     beta_1: f32,
-    /// The share of the second moment that stays.
+    /// The share of the second moment that each step keeps.
     #[config(default = 0.999)]
     beta_2: f32,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     #[config(default = 1e-5)]
     epsilon: f32,
-    /// What a step takes from a parameter, as a share of it, over the learning rate.
+    /// The decay rate: each step subtracts `lr * weight_decay` times the parameter from it.
     #[config(default = 1e-4)]
     weight_decay: f32,
-    /// Whether parameters decay only where they have the sign of their first moment
+    /// Whether only elements decay that have the sign of their first moment
     /// ([2025](https://arxiv.org/abs/2510.12402)).
     #[config(default = false)]
     cautious_weight_decay: bool,
     /// Whether to divide by the largest second moment so far.
     #[config(default = false)]
     amsgrad: bool,
-    /// What is done to gradients first.
+    /// How gradients are clipped before the step.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
-/// Adam with decoupled weight decay ([Loshchilov and Hutter 2017](https://arxiv.org/abs/1711.05101)), in the place
-/// of [`burn::optim::AdamW`].
+/// Adam with decoupled weight decay ([Loshchilov and Hutter
+/// 2017](https://arxiv.org/abs/1711.05101)), replaces [`burn::optim::AdamW`].
 #[derive(Clone)]
 pub struct AdamW {
     burn: optim::AdamW,
@@ -62,7 +62,7 @@ pub struct AdamW {
 }
 
 impl AdamWConfig {
-    /// The optimizer's rule.
+    /// The optimizer's update rule.
     pub fn build(&self) -> AdamW {
         let burn = optim::AdamWConfig::new()
             .with_beta_1(self.beta_1)
@@ -75,7 +75,7 @@ impl AdamWConfig {
         AdamW { burn, config: self.clone() }
     }
 
-    /// An optimizer of a module.
+    /// An optimizer for a module.
     pub fn init<B: AutodiffBackend, M: AutodiffModule<B>>(&self) -> OptimizerAdaptor<AdamW, M, B> {
         OptimizerAdaptor::clipped(self.build(), self.grad_clipping.as_ref())
     }

@@ -1,4 +1,4 @@
-//! An optimizer of a module, from a rule.
+//! The optimizer of a module, built from an update rule.
 
 use std::marker::PhantomData;
 
@@ -16,34 +16,34 @@ use std::collections::HashMap;
 
 use crate::fuse::{from_rocm, is_rocm, refuse, rocm, say_elsewhere};
 
-/// A rule that has a fused step, and Burn's optimizer that it takes the place of.
+/// An update rule with a fused step, and Burn's optimizer that it replaces.
 pub trait Rules<B: Backend>: Clone + Send + Sync {
     /// The optimizer's name in the log.
     const NAME: &'static str;
 
-    /// Burn's optimizer: its record is this one's too.
+    /// Burn's optimizer, whose record this optimizer shares.
     type Burn: SimpleOptimizer<B>;
 
-    /// Burn's optimizer, of the same settings.
+    /// Burn's optimizer with the same settings.
     fn burn(&self) -> Self::Burn;
 
     /// The rule at this learning rate.
     fn rule(&self, lr: LearningRate) -> Rule;
 
-    /// What is kept of Burn's state.
+    /// Converts Burn's state to this crate's.
     fn keep<const D: usize>(state: <Self::Burn as SimpleOptimizer<B>>::State<D>, device: &B::Device)
     -> State;
 
-    /// Burn's state from what is kept.
+    /// Converts this crate's state to Burn's.
     fn give<const D: usize>(state: State) -> <Self::Burn as SimpleOptimizer<B>>::State<D>;
 }
 
-/// Takes steps of a module's parameters, in the place of [`burn::optim::adaptor::OptimizerAdaptor`]; its record is
-/// that one's.
+/// Updates a module's parameters. Replaces [`burn::optim::adaptor::OptimizerAdaptor`] and has the
+/// same record.
 ///
-/// On [`Rocm`](burn_rocm::Rocm) under autodiff the parameters share launches; elsewhere it is Burn's. Gradients may
-/// be of a narrower float type than their parameters, as those of a model that [`amp`](crate::amp) converted are:
-/// they are cast first.
+/// On [`Rocm`](burn_rocm::Rocm) under autodiff the parameters share launches. On other backends
+/// Burn's optimizer runs. Gradients may be of a narrower float type than their parameters, as in a
+/// model that [`amp`](crate::amp) converted. They are cast first.
 #[derive(Clone)]
 pub struct OptimizerAdaptor<O, M, B>
 where
@@ -52,18 +52,19 @@ where
     B: AutodiffBackend,
 {
     rules: O,
-    /// By parameter; empty where the backend is another.
+    /// The state of each parameter. Empty on other backends.
     states: HashMap<ParamId, Held<O, B>>,
-    /// What steps on another backend; here it holds what is done to gradients.
+    /// Takes the steps on other backends. On this project's backend it only holds the gradient
+    /// clipping.
     burn: BurnAdaptor<O::Burn, M, B>,
     module: PhantomData<M>,
 }
 
-/// What is kept of a parameter between steps.
+/// The state of a parameter between steps.
 enum Held<O: Rules<B::InnerBackend>, B: AutodiffBackend> {
-    /// As loaded, for a parameter that was not met yet.
+    /// A loaded record of a parameter that no step has reached yet.
     Loaded(AdaptorRecord<O::Burn, B>),
-    /// Of a parameter of this rank.
+    /// The state of a parameter of this rank.
     Kept { rank: usize, state: State },
 }
 
@@ -94,7 +95,7 @@ where
     M: AutodiffModule<B>,
     B: AutodiffBackend,
 {
-    /// With gradients clipped as configured, if at all.
+    /// The optimizer of these rules, with gradients clipped as configured.
     pub(super) fn clipped(rules: O, clipping: Option<&GradientClippingConfig>) -> Self {
         let adaptor = Self::from(rules);
         match clipping {
@@ -103,7 +104,7 @@ where
         }
     }
 
-    /// The rule.
+    /// The update rule.
     pub fn optim(&self) -> &O {
         &self.rules
     }
@@ -118,7 +119,8 @@ where
         self.burn.grad_clipping()
     }
 
-    /// The optimizer with gradients clipped: each element to a value, or each parameter's gradient to a norm.
+    /// The optimizer with clipped gradients: each element to a value, or each parameter's gradient
+    /// to a norm.
     pub fn with_grad_clipping(self, gradient_clipping: GradientClipping) -> Self {
         Self { burn: self.burn.with_grad_clipping(gradient_clipping), ..self }
     }
@@ -143,16 +145,16 @@ where
     }
 }
 
-/// Gives each parameter that has a gradient its new tensor, which [`Step::run`] then fills. Where that does not
-/// come to its end, as where a gradient does not fit or memory is short, the states are those before the step
-/// again.
+/// Gives each parameter that has a gradient its new tensor, which [`Step::run`] fills afterwards.
+/// If this fails (a gradient does not fit, or memory runs out), the states are restored to those
+/// before the step.
 struct Gather<'a, O: Rules<B::InnerBackend>, B: AutodiffBackend> {
     step: Step,
     states: &'a mut HashMap<ParamId, Held<O, B>>,
     grads: GradAdaptor,
-    /// What was kept of the parameters gathered so far.
+    /// The old states of the parameters gathered so far.
     before: Vec<(ParamId, Held<O, B>)>,
-    /// What is to be kept of them.
+    /// Their new states.
     after: Vec<(ParamId, Held<O, B>)>,
 }
 
@@ -178,7 +180,7 @@ impl<O: Rules<B::InnerBackend>, B: AutodiffBackend> ModuleMapper<B> for Gather<'
             return Param::from_mapped_value(id, tensor, mapper);
         };
         let is_require_grad = tensor.is_require_grad();
-        // As Burn has it: where the gradient is.
+        // As in Burn, the parameter moves to the gradient's device.
         let tensor = if tensor.device() == device { tensor } else { tensor.to_device(&device) };
         let before = self.states.remove(&id).map(|held| match held {
             Held::Kept { state: State { time, tensors }, .. } => {
@@ -223,7 +225,7 @@ where
     }
 
     fn step_multi(&mut self, lr: LearningRate, module: M, grads: MultiGradientsParams) -> M {
-        // They are added up: each is cast before.
+        // Burn adds gradients of several devices, so each is cast first.
         let of_device = |(grads, device)| (Widen::all(&module, grads), device);
         let grads = MultiGradientsParams { grads: grads.grads.into_iter().map(of_device).collect() };
         match is_rocm::<B::InnerBackend>() {
@@ -256,7 +258,7 @@ where
     }
 }
 
-/// Casts gradients to their parameters' dtypes where those are wider.
+/// Casts gradients to the dtypes of their parameters if those are wider.
 struct Widen(GradientsParams);
 
 impl Widen {
@@ -277,7 +279,7 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Widen {
     }
 }
 
-/// Burn's record of what is kept of a parameter of this rank.
+/// Burn's record of the state of a parameter of this rank.
 fn given<O: Rules<B::InnerBackend>, B: AutodiffBackend>(
     rank: usize,
     state: State,

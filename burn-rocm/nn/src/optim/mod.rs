@@ -1,10 +1,10 @@
-//! Optimizers that take the step of all parameters in a few launches, in the place of [`burn::optim`]'s.
+//! Optimizers that update all parameters in a few launches. They replace those of [`burn::optim`].
 //!
-//! Everything else of `burn::optim` is here too, so that an app changes the path alone.
+//! Everything else of `burn::optim` is re-exported, so an app changes only the path.
 //!
-//! A parameter, and what is kept of it, is updated in place where nobody else holds it; a clone of the module or a
-//! record keeps its values. Launches are shared by parameters of one dtype, device and number of steps taken, up to
-//! 62 each.
+//! A parameter and its state are updated in place if nobody else holds them. So a clone of the
+//! module, and a record, keep their values. Parameters of the same dtype, device and number of
+//! steps share launches, up to 62 in each.
 
 mod adam;
 mod adamw;

@@ -13,7 +13,7 @@ use super::Rules;
 use super::adaptor::OptimizerAdaptor;
 use crate::fuse::{from_rocm, rocm};
 
-/// How to make an [`Sgd`]: [`burn::optim::SgdConfig`].
+/// Configuration of [`Sgd`], like [`burn::optim::SgdConfig`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -36,13 +36,13 @@ use crate::fuse::{from_rocm, rocm};
 pub struct SgdConfig {
     /// An L2 penalty.
     weight_decay: Option<WeightDecayConfig>,
-    /// What stays of earlier gradients.
+    /// The momentum, if any.
     momentum: Option<MomentumConfig>,
-    /// What is done to gradients first.
+    /// How gradients are clipped before the step.
     gradient_clipping: Option<GradientClippingConfig>,
 }
 
-/// Stochastic gradient descent, with momentum or without, in the place of [`burn::optim::Sgd`].
+/// Stochastic gradient descent, with or without momentum. Replaces [`burn::optim::Sgd`].
 #[derive(Clone)]
 pub struct Sgd<B: Backend> {
     burn: optim::Sgd<B>,
@@ -50,7 +50,7 @@ pub struct Sgd<B: Backend> {
 }
 
 impl SgdConfig {
-    /// The optimizer's rule.
+    /// The optimizer's update rule.
     pub fn build<B: Backend>(&self) -> Sgd<B> {
         let burn = optim::SgdConfig::new()
             .with_weight_decay(self.weight_decay.clone())
@@ -59,7 +59,7 @@ impl SgdConfig {
         Sgd { burn, config: self.clone() }
     }
 
-    /// An optimizer of a module.
+    /// An optimizer for a module.
     pub fn init<B: AutodiffBackend, M: AutodiffModule<B>>(
         &self,
     ) -> OptimizerAdaptor<Sgd<B::InnerBackend>, M, B> {
@@ -78,7 +78,7 @@ impl<B: Backend> Rules<B> for Sgd<B> {
 
     fn rule(&self, lr: f64) -> Rule {
         let momentum = self.config.momentum.as_ref().map(|config| Momentum {
-            // As Burn has it: rounded to the backend's float.
+            // As in Burn, rounded to the backend's float type.
             momentum: config.momentum.elem::<B::FloatElem>().elem(),
             dampening: config.dampening,
             nesterov: config.nesterov,
@@ -99,7 +99,8 @@ impl<B: Backend> Rules<B> for Sgd<B> {
     }
 }
 
-/// The velocity, which Burn shows in the state's record alone: by way of the host, once for a loaded record.
+/// The velocity of Burn's state. Burn exposes it only through the state's record, so it passes
+/// through the host, once for each loaded record.
 fn velocity<B: Backend, const D: usize>(state: MomentumState<B, D>, device: &B::Device) -> Tensor<B, D> {
     let item = Record::<B>::into_item::<DoublePrecisionSettings>(state);
     Record::<B>::from_item::<DoublePrecisionSettings>(item.velocity, device)

@@ -1,4 +1,4 @@
-//! Layers of self-attention and position-wise layers.
+//! The transformer encoder: layers of self-attention and position-wise feed-forward layers.
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
@@ -11,7 +11,7 @@ use super::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 use crate::attention::{
     Mask, Masks, MhaCache, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache, sequence_first,
 };
-use crate::fuse::{Route, refuse};
+use crate::fuse::{Route, refuse, say_composed};
 use crate::layer::linear_add;
 use crate::{LayerNorm, LayerNormConfig};
 
@@ -20,26 +20,26 @@ use crate::{LayerNorm, LayerNormConfig};
 pub struct TransformerEncoderConfig {
     /// Features of the input and of the output.
     pub d_model: usize,
-    /// Features between a position's two linear layers.
+    /// Features between the two position-wise linear layers.
     pub d_ff: usize,
     /// The number of heads; divides `d_model`.
     pub n_heads: usize,
     /// The number of layers.
     pub n_layers: usize,
-    /// The probability of dropout, wherever there is one. Default: 0.1
+    /// The probability of every dropout. Default: 0.1
     #[config(default = 0.1)]
     pub dropout: f64,
-    /// Whether a layer norm comes ahead of each sub-layer, and not after it. Default: false
+    /// Whether the layer norms come before the sub-layers instead of after them. Default: false
     #[config(default = false)]
     pub norm_first: bool,
     /// Whether 1 is added to the sum of a row's exponentials, see
     /// [`MultiHeadAttentionConfig::quiet_softmax`]. Default: false
     #[config(default = false)]
     pub quiet_softmax: bool,
-    /// How the parameters begin.
+    /// How to initialise the parameters.
     #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
     pub initializer: Initializer,
-    /// The activation between a position's two linear layers. Default: Gelu
+    /// The activation between the two position-wise linear layers. Default: Gelu
     #[config(default = "ActivationConfig::Gelu")]
     pub activation: ActivationConfig,
     /// The epsilon of the layer norms. Default: 1e-5
@@ -47,8 +47,8 @@ pub struct TransformerEncoderConfig {
     pub layer_norm_eps: f64,
 }
 
-/// The encoder of a transformer ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the
-/// fields, the record and the result. Made by [`TransformerEncoderConfig`].
+/// The encoder of a transformer ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)), with the
+/// fields, record and result of Burn's module. Made by [`TransformerEncoderConfig`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -71,13 +71,13 @@ pub struct TransformerEncoder<B: Backend> {
     pub layers: Vec<TransformerEncoderLayer<B>>,
     /// Features of the input and of the output.
     pub d_model: usize,
-    /// Features between a position's two linear layers.
+    /// Features between the two position-wise linear layers.
     pub d_ff: usize,
     /// The number of heads.
     pub n_heads: usize,
     /// The number of layers.
     pub n_layers: usize,
-    /// The probability of dropout.
+    /// The probability of every dropout.
     pub dropout: f64,
     /// Whether a layer norm comes ahead of each sub-layer, and not after it.
     pub norm_first: bool,
@@ -103,7 +103,7 @@ impl<B: Backend> ModuleDisplay for TransformerEncoder<B> {
     }
 }
 
-/// What [`TransformerEncoder`] takes.
+/// The input of [`TransformerEncoder`].
 #[derive(Debug)]
 pub struct TransformerEncoderInput<B: Backend> {
     tensor: Tensor<B, 3>,
@@ -112,7 +112,7 @@ pub struct TransformerEncoderInput<B: Backend> {
 }
 
 impl<B: Backend> TransformerEncoderInput<B> {
-    /// A sequence of each batch.
+    /// A sequence for each batch.
     ///
     /// # Shapes
     /// - tensor: `[batch, sequence, d_model]`
@@ -152,8 +152,8 @@ impl TransformerEncoderConfig {
 }
 
 impl<B: Backend> TransformerEncoder<B> {
-    /// The layers, one after the other. On this project's backend they run on tokens sequence first, which costs
-    /// one copy ahead of them and one after.
+    /// Runs the layers one after the other. On this project's backend they run on tokens with the
+    /// sequence axis first, which takes one copy before and one after the layers.
     ///
     /// # Shapes
     /// - input, output: `[batch, sequence, d_model]`
@@ -166,7 +166,8 @@ impl<B: Backend> TransformerEncoder<B> {
         sequence_first("TransformerEncoder", tensor, layers).0
     }
 
-    /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with this cache.
+    /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with
+    /// this cache.
     ///
     /// # Shapes
     /// - input, output: `[batch, sequence, d_model]`
@@ -189,7 +190,8 @@ impl<B: Backend> TransformerEncoder<B> {
         layers.fold(tensor, |x, (layer, cache)| layer.of_one_more_token(x, &mask, cache))
     }
 
-    /// A cache of nothing, for [`forward_autoregressive_inference`](Self::forward_autoregressive_inference).
+    /// An empty cache for
+    /// [`forward_autoregressive_inference`](Self::forward_autoregressive_inference).
     pub fn new_autoregressive_cache(&self) -> TransformerEncoderAutoregressiveCache<B> {
         TransformerEncoderAutoregressiveCache {
             layers: self.layers.iter().map(|_| TransformerEncoderLayerAutoregressiveCache::empty()).collect(),
@@ -197,18 +199,21 @@ impl<B: Backend> TransformerEncoder<B> {
     }
 }
 
+/// The name of a layer in the log.
+const LAYER: &str = "TransformerEncoderLayer";
+
 /// One layer of a [`TransformerEncoder`].
 #[derive(Module, Debug)]
 pub struct TransformerEncoderLayer<B: Backend> {
     /// Self-attention.
     pub mha: MultiHeadAttention<B>,
-    /// The position-wise layers.
+    /// The position-wise feed-forward layers.
     pub pwff: PositionWiseFeedForward<B>,
-    /// The norm between attention and position-wise layers.
+    /// The norm between attention and feed-forward layers.
     pub norm_1: LayerNorm<B>,
-    /// The norm ahead of the attention (`norm_first`), or after the position-wise layers.
+    /// The norm before the attention (`norm_first`), or after the feed-forward layers.
     pub norm_2: LayerNorm<B>,
-    /// Dropout of both sub-layers' outputs.
+    /// Dropout of the outputs of both sub-layers.
     pub dropout: Dropout,
     /// Whether a layer norm comes ahead of each sub-layer, and not after it.
     pub norm_first: bool,
@@ -236,7 +241,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         }
     }
 
-    /// Attention and position-wise layers, each added to its input.
+    /// Attention and feed-forward layers, each added to its input.
     ///
     /// # Shapes
     /// - input, output: `[batch, sequence, d_model]`
@@ -247,14 +252,11 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         mask_attn: Option<Tensor<B, 3, Bool>>,
     ) -> Tensor<B, 3> {
         let mask = Masks { pad: mask_pad, attn: mask_attn }.joined();
-        sequence_first("TransformerEncoderLayer", input, |route, tokens| {
-            (self.of_tokens(route, tokens, &mask), ())
-        })
-        .0
+        sequence_first(LAYER, input, |route, tokens| (self.of_tokens(route, tokens, &mask), ())).0
     }
 
-    /// [`forward`](Self::forward) of tokens as [`MultiHeadAttention::contexts`] takes them: all else is of each
-    /// token by itself.
+    /// [`forward`](Self::forward) for tokens in the layout of [`MultiHeadAttention::contexts`]. All
+    /// parts but the attention treat each token separately, so they take either layout.
     fn of_tokens(&self, route: Option<&Route<B>>, tokens: Tensor<B, 3>, mask: &Mask<B>) -> Tensor<B, 3> {
         self.layer(tokens, |part| match part {
             Part::Attention { x, onto } => {
@@ -267,15 +269,17 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         })
     }
 
-    /// A sub-layer's output, which `last` gives for `x`, added to its input.
+    /// Adds a sub-layer's output `last(x)` to the sub-layer's input `onto`.
     fn add(&self, onto: Tensor<B, 3>, last: &Linear<B>, x: Tensor<B, 3>) -> Tensor<B, 3> {
         if self.dropout.prob == 0.0 || !B::ad_enabled(&x.device()) {
-            return linear_add("TransformerEncoderLayer", last, x, onto);
+            return linear_add(LAYER, last, x, onto);
         }
+        say_composed::<B>(LAYER, "dropout comes ahead of a sum");
         onto + self.dropout.forward(last.forward(x))
     }
 
-    /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with this cache.
+    /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with
+    /// this cache.
     ///
     /// # Panics
     /// If the sequence is not one token longer.
@@ -295,6 +299,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         mask: &Mask<B>,
         cache: &mut TransformerEncoderLayerAutoregressiveCache<B>,
     ) -> Tensor<B, 3> {
+        say_composed::<B>(LAYER, "a cache comes ahead of a sum");
         self.layer(input, |part| match part {
             Part::Attention { x, onto } => {
                 let output = self.mha.forward_cached([x.clone(), x.clone(), x], mask.clone(), &mut cache.mha);
@@ -309,7 +314,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         })
     }
 
-    /// The order of the parts.
+    /// Runs the parts in the order that `norm_first` asks for.
     fn layer(&self, x: Tensor<B, 3>, mut run: impl FnMut(Part<B>) -> Tensor<B, 3>) -> Tensor<B, 3> {
         if self.norm_first {
             let ahead = run(Part::Norm2(x.clone()));
@@ -325,7 +330,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
     }
 }
 
-/// A part of a layer, its input, and of a sub-layer what its output is added to.
+/// A part of a layer with its input `x`. The output of a sub-layer is added to `onto`.
 enum Part<B: Backend> {
     Attention { x: Tensor<B, 3>, onto: Tensor<B, 3> },
     FeedForward { x: Tensor<B, 3>, onto: Tensor<B, 3> },
@@ -335,18 +340,18 @@ enum Part<B: Backend> {
 
 /// The cache of a [`TransformerEncoderLayer`].
 pub struct TransformerEncoderLayerAutoregressiveCache<B: Backend> {
-    /// Of the attention.
+    /// The cache of the attention.
     pub mha: MhaCache<B>,
-    /// Of the position-wise layers.
+    /// The cache of the feed-forward layers.
     pub pwff: TensorCache<B, 3>,
-    /// Of the first norm.
+    /// The cache of the first norm.
     pub norm_1: TensorCache<B, 3>,
-    /// Of the second norm.
+    /// The cache of the second norm.
     pub norm_2: TensorCache<B, 3>,
 }
 
 impl<B: Backend> TransformerEncoderLayerAutoregressiveCache<B> {
-    /// A cache of nothing.
+    /// An empty cache.
     pub fn empty() -> Self {
         Self {
             mha: MhaCache::autoregressive(),

@@ -1,4 +1,4 @@
-//! Two linear layers with an activation between.
+//! Two linear layers with an activation between them.
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
 use crate::Act;
-use crate::fuse::{Route, say_composed};
+use crate::fuse::say_composed;
 use crate::layer::linear_act;
 
 /// Configuration of [`PositionWiseFeedForward`].
@@ -16,12 +16,12 @@ use crate::layer::linear_act;
 pub struct PositionWiseFeedForwardConfig {
     /// Features of the input and of the output.
     pub d_model: usize,
-    /// Features between.
+    /// Features between the two linear layers.
     pub d_ff: usize,
-    /// The probability of a feature between to be dropped. Default: 0.1
+    /// The probability that a feature between the two layers is dropped. Default: 0.1
     #[config(default = 0.1)]
     pub dropout: f64,
-    /// How the parameters begin.
+    /// How to initialise the parameters.
     #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
     pub initializer: Initializer,
     /// The activation. Default: Gelu
@@ -29,10 +29,11 @@ pub struct PositionWiseFeedForwardConfig {
     pub activation: ActivationConfig,
 }
 
-/// `outer(dropout(activation(inner(x))))` of each position ([Vaswani et al.
-/// 2017](https://arxiv.org/abs/1706.03762)): of Burn's module the fields, the record and the result. As there,
-/// parameters of the activation are not in the record. ReLU and exact GELU are one kernel with the first layer's
-/// bias, as in [`LinearAct`](crate::LinearAct). Made by [`PositionWiseFeedForwardConfig`].
+/// `outer(dropout(activation(inner(x))))` for each position ([Vaswani et al.
+/// 2017](https://arxiv.org/abs/1706.03762)), with the fields, record and result of Burn's module.
+/// As in Burn's module, the record does not hold parameters of the activation. ReLU and exact GELU
+/// run in one kernel with the first layer's bias, as in [`LinearAct`](crate::LinearAct). Made by
+/// [`PositionWiseFeedForwardConfig`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -51,7 +52,7 @@ pub struct PositionWiseFeedForward<B: Backend> {
     pub linear_inner: Linear<B>,
     /// From `d_ff` to `d_model` features.
     pub linear_outer: Linear<B>,
-    /// Dropout of the features between.
+    /// Dropout of the features between the two layers.
     pub dropout: Dropout,
     /// The activation.
     #[module(skip)]
@@ -84,7 +85,7 @@ impl PositionWiseFeedForwardConfig {
 }
 
 impl<B: Backend> PositionWiseFeedForward<B> {
-    /// The layers, one after the other.
+    /// Runs the layers one after the other.
     ///
     /// # Shapes
     /// - input, output: `[.., d_model]`
@@ -92,7 +93,7 @@ impl<B: Backend> PositionWiseFeedForward<B> {
         self.linear_outer.forward(self.between(input))
     }
 
-    /// What the second layer is given.
+    /// The input of the second layer.
     pub(super) fn between<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         const MODULE: &str = "PositionWiseFeedForward";
         let inner = &self.linear_inner;
@@ -100,12 +101,13 @@ impl<B: Backend> PositionWiseFeedForward<B> {
             Activation::Gelu(gelu) if !gelu.approximate => linear_act(MODULE, inner, Act::Gelu, input),
             Activation::Relu(_) => linear_act(MODULE, inner, Act::Relu, input),
             other => {
-                if Route::<B>::of(MODULE).is_some() {
-                    say_composed::<B>(MODULE, "no fused op has its activation");
-                }
+                say_composed::<B>(MODULE, "no fused op has its activation");
                 other.forward(inner.forward(input))
             }
         };
+        if self.dropout.prob != 0.0 && B::ad_enabled(&between.device()) {
+            say_composed::<B>(MODULE, "no fused op has its dropout");
+        }
         self.dropout.forward(between)
     }
 }

@@ -1,4 +1,4 @@
-//! Transformers: as `burn::nn::transformer`, whose other items are found here too.
+//! Transformer modules. Re-exports everything else of `burn::nn::transformer`.
 
 mod encoder;
 mod feed_forward;

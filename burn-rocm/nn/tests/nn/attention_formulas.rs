@@ -1,9 +1,8 @@
 //! Attention and its gradients by the formulas in f64, and how far results may be from them.
 
-use burn::tensor::{bf16, f16};
 use burn_rocm::fused::{AttentionDropout, AttentionOptions};
-use burn_rocm_tests::limits::{assert_within, growth, least, unit, wide};
 
+use crate::bounded::{Bounded, Roundings, Sum};
 use crate::support::*;
 
 /// Sizes of one call.
@@ -46,127 +45,6 @@ fn kept(dropout: &AttentionDropout, row: usize, keys: usize, key: usize) -> f64 
     );
     let dropped = f64::from(words[key % 64 / 16]) < (prob * 4294967296.0).round();
     if dropped { 0.0 } else { 1.0 / (1.0 - prob) }
-}
-
-/// A number, and how far a result may be from it: the running error analysis of Higham 2002, section
-/// 3.3.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Bounded {
-    value: f64,
-    off: f64,
-}
-
-impl Bounded {
-    fn exact(value: f64) -> Self {
-        Self { value, off: 0.0 }
-    }
-
-    fn plus(self, other: Self, step: f64) -> Self {
-        let value = self.value + other.value;
-        Self { value, off: self.off + other.off + step * value.abs() }
-    }
-
-    fn minus(self, other: Self, step: f64) -> Self {
-        self.plus(Self { value: -other.value, ..other }, step)
-    }
-
-    fn times(self, other: Self, step: f64) -> Self {
-        let mut sum = Sum::default();
-        sum.add(self, other);
-        Self { value: sum.value, off: sum.off + step * sum.magnitude }
-    }
-}
-
-/// These numbers, without errors.
-pub(crate) fn exact(values: impl IntoIterator<Item = f64>) -> Vec<Bounded> {
-    values.into_iter().map(Bounded::exact).collect()
-}
-
-/// A sum of products.
-#[derive(Clone, Copy, Default)]
-struct Sum {
-    value: f64,
-    off: f64,
-    magnitude: f64,
-    terms: usize,
-}
-
-impl Sum {
-    fn add(&mut self, a: Bounded, b: Bounded) {
-        self.value += a.value * b.value;
-        self.off += a.off * b.value.abs() + a.value.abs() * b.off + a.off * b.off;
-        self.magnitude += (a.value * b.value).abs() + a.off * b.value.abs() + a.value.abs() * b.off;
-        self.terms += 1;
-    }
-
-    fn join(&mut self, other: Self) {
-        self.value += other.value;
-        self.off += other.off;
-        self.magnitude += other.magnitude;
-        self.terms += other.terms;
-    }
-
-    fn of(a: impl IntoIterator<Item = Bounded>, b: impl IntoIterator<Item = Bounded>) -> Self {
-        let mut sum = Self::default();
-        a.into_iter().zip(b).for_each(|(a, b)| sum.add(a, b));
-        sum
-    }
-}
-
-/// How results of `dtype` are rounded: computed in f32 (f64 for f64), and stored in `dtype`.
-#[derive(Clone, Copy)]
-struct Roundings {
-    dtype: DType,
-    /// Of one operation.
-    step: f64,
-    /// Of one number that is stored.
-    store: f64,
-}
-
-impl Roundings {
-    fn of(dtype: DType) -> Self {
-        let computed = wide(dtype);
-        Self { dtype, step: unit(computed), store: if computed == dtype { 0.0 } else { unit(dtype) } }
-    }
-
-    fn growth(self, terms: usize) -> f64 {
-        growth(terms, wide(self.dtype))
-    }
-
-    /// A number that may be stored. One that `dtype` has and that is off by less than half the distance
-    /// to its neighbours is stored as it is.
-    fn stored(self, x: Bounded) -> Bounded {
-        let held = match self.dtype {
-            DType::F16 => f16::from_f64(x.value).to_f64() == x.value,
-            DType::BF16 => bf16::from_f64(x.value).to_f64() == x.value,
-            _ => false,
-        };
-        if held && x.off < self.store / 2.0 * x.value.abs() {
-            return x;
-        }
-        Bounded { value: x.value, off: x.off + self.store * (x.value.abs() + x.off) + least(self.dtype) }
-    }
-
-    /// A sum whose terms are added in any order.
-    fn summed(self, sum: &Sum) -> Bounded {
-        Bounded { value: sum.value, off: sum.off + self.growth(sum.terms) * sum.magnitude }
-    }
-
-    /// The stored sum of products.
-    fn dot(self, a: &[Bounded], b: &[Bounded]) -> Bounded {
-        self.stored(self.summed(&Sum::of(a.iter().copied(), b.iter().copied())))
-    }
-
-    /// A sum in `parts` that are stored, as are their sums.
-    fn in_parts(self, sum: &Sum, parts: usize) -> Bounded {
-        let Bounded { value, off } = self.summed(sum);
-        let each = (self.step + self.store) * (sum.magnitude + off) + 2.0 * least(self.dtype);
-        Bounded { value, off: off + parts as f64 * each }
-    }
-
-    fn all(self, sums: Vec<Sum>) -> Vec<Bounded> {
-        sums.iter().map(|sum| self.stored(self.summed(sum))).collect()
-    }
 }
 
 /// Weights, output and gradients of one call.
@@ -312,26 +190,36 @@ impl Layer {
         self.weight.len() / self.bias.len()
     }
 
-    /// Of each row of `x`, the stored product and then, stored again, its sum with the bias.
-    fn forward(&self, x: &[Bounded], roundings: Roundings) -> Vec<Bounded> {
+    /// Of each row of `x`, the stored product's sum with the bias.
+    pub(crate) fn biased(&self, x: &[Bounded], roundings: Roundings) -> Vec<Bounded> {
         let outputs = self.bias.len();
         let of = |row: &[Bounded], column: usize| {
             let weight = self.weight.iter().skip(column).step_by(outputs);
             let product = roundings.stored(roundings.summed(&Sum::of(row.iter().copied(), weight.copied())));
-            roundings.stored(product.plus(self.bias[column], roundings.step))
+            product.plus(self.bias[column], roundings.step)
         };
         x.chunks(self.inputs()).flat_map(|row| (0..outputs).map(move |column| of(row, column))).collect()
     }
 
+    /// The same, stored.
+    pub(crate) fn forward(&self, x: &[Bounded], roundings: Roundings) -> Vec<Bounded> {
+        self.biased(x, roundings).into_iter().map(|sum| roundings.stored(sum)).collect()
+    }
+
     /// The gradient by the input, whose terms are not added yet.
-    fn by_input(&self, grad: &[Bounded]) -> Vec<Sum> {
+    pub(crate) fn by_input(&self, grad: &[Bounded]) -> Vec<Sum> {
         let outputs = self.bias.len();
         let of = |grad: &[Bounded], weight: &[Bounded]| Sum::of(grad.iter().copied(), weight.iter().copied());
         grad.chunks(outputs).flat_map(|grad| self.weight.chunks(outputs).map(move |w| of(grad, w))).collect()
     }
 
     /// The gradients by weight and bias.
-    fn by_parameters(&self, x: &[Bounded], grad: &[Bounded], roundings: Roundings) -> [Vec<Bounded>; 2] {
+    pub(crate) fn by_parameters(
+        &self,
+        x: &[Bounded],
+        grad: &[Bounded],
+        roundings: Roundings,
+    ) -> [Vec<Bounded>; 2] {
         let (inputs, outputs) = (self.inputs(), self.bias.len());
         let mut by_weight = vec![Sum::default(); inputs * outputs];
         let mut by_bias = vec![Sum::default(); outputs];
@@ -421,40 +309,5 @@ impl SelfAttention<'_> {
         };
         let by_x = by_x.iter().map(|sum| roundings.in_parts(sum, 3)).collect();
         [result, by_x].into_iter().chain(by_parameters).collect()
-    }
-}
-
-/// Asserts that each of some results is within its limits.
-pub(crate) fn assert_bounded(what: &str, found: &[TensorData], expected: &[Vec<Bounded>]) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    for (result, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let sides = sides(found.dtype);
-        let data = |of: &dyn Fn(&Bounded) -> f64| {
-            TensorData::new(expected.iter().map(of).collect::<Vec<f64>>(), found.shape.clone())
-        };
-        let (reference, limits) = (data(&|x| x.value), data(&|x| sides * x.off));
-        assert_within(&format!("{what}, result {result}"), found, &reference, &limits);
-    }
-}
-
-/// Whether all elements of a finite result are within their limits.
-fn is_bounded(found: &TensorData, expected: &[Bounded]) -> bool {
-    let sides = sides(found.dtype);
-    found.iter::<f64>().zip(expected).all(|(found, x)| (found - x.value).abs() <= sides * x.off)
-}
-
-/// Asserts that the limits reject zeros, another order and doubled values.
-pub(crate) fn assert_wrong_fails(what: &str, found: &TensorData, expected: &[Bounded]) {
-    let values: Vec<f64> = found.iter::<f64>().collect();
-    let mut turned = values.clone();
-    turned.rotate_left(1);
-    let wrong = [
-        ("zeros", vec![0.0; values.len()]),
-        ("another order", turned),
-        ("doubled", values.iter().map(|x| 2.0 * x).collect()),
-    ];
-    for (way, wrong) in wrong {
-        let wrong = TensorData::new(wrong, found.shape.clone()).convert_dtype(found.dtype);
-        assert!(!is_bounded(&wrong, expected), "{what} passes although it is {way}");
     }
 }

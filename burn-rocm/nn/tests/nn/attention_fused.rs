@@ -11,7 +11,8 @@ use burn_rocm_tests::{
     Backend, BoolTensorOps, FLOATS, FloatTensorOps, R, Shape, TensorMetadata, assert_close, read_float,
 };
 
-use crate::attention_formulas::{Bounded, Case, Given, assert_bounded, case, exact, expected};
+use crate::attention_formulas::{Case, Given, case, expected};
+use crate::bounded::{Bounded, assert_bounded, exact};
 use crate::support::*;
 
 /// Past a tile of queries, of keys, of features, of each; as wide as the tiled kernels take; rows longer than a

@@ -7,8 +7,9 @@ use burn_rocm::fused::{AttentionOptions, AttentionPath, attention, attention_bac
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{FloatTensorOps, R, read_float};
 
-use crate::attention_formulas::{Case, Given, assert_bounded, case, exact, expected};
+use crate::attention_formulas::{Case, Given, case, expected};
 use crate::attention_fused::{Lies, on_device};
+use crate::bounded::{assert_bounded, exact};
 use crate::support::*;
 
 const KERNELS: [&str; 2] = ["attention_softmax<f32", "attention_softmax_backward<f32"];

@@ -1,13 +1,16 @@
-//! Losses of elements: squared error, Huber's, binary cross entropy; against Burn's modules.
+//! Losses of elements: squared error, Huber's, binary cross entropy; against Burn's modules in f64
+//! or the formula, within rounding bounds, and against Burn's in f32.
 
 use burn::nn::loss as burns;
 use burn::nn::loss::Reduction;
 use burn::tensor::Int;
 use burn_rocm::fused::{self, Residual, Total};
 use burn_rocm_nn::loss as own;
+use burn_rocm_tests::limits::{self, least, unit, wide};
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{FLOATS, SHAPES};
 
+use crate::bounded::{assert_narrow, bounded};
 use crate::support::*;
 
 /// What a loss gives, and both gradients of its square.
@@ -25,6 +28,38 @@ macro_rules! gradients {
 fn pairs(random: &Random) -> Vec<[TensorData; 2]> {
     let shapes: Vec<&[usize]> = SHAPES.iter().copied().filter(|shape| shape.len() == 2).collect();
     shapes.iter().map(|shape| [0, 1].map(|_| uniform(random, shape))).collect()
+}
+
+/// Operands of which every type has 1.5 times the first, and that less the second.
+fn held_pairs(random: &Random) -> Vec<[TensorData; 2]> {
+    let shapes: Vec<&[usize]> = SHAPES.iter().copied().filter(|shape| shape.len() == 2).collect();
+    shapes.iter().map(|shape| [0, 1].map(|_| multiples(random, shape, 8, 0.25))).collect()
+}
+
+/// Losses of elements of [`held_pairs`] and both gradients of their squares' sum, with their
+/// limits. A loss is rounded to `dtype` once. So is its product with twice the slope, and the first
+/// gradient once more when it is multiplied by 1.5. What is computed ahead of each has at most 8
+/// roundings in the type that it is computed in.
+fn limited_each(reference: Vec<TensorData>, dtype: DType) -> Vec<[TensorData; 2]> {
+    let limited = |(reference, roundings): (TensorData, f64)| {
+        let share = 1.01 * sides(dtype) * (roundings * unit(dtype) + 8.0 * unit(wide(dtype)));
+        let limits = limits::shares(&reference, share, dtype);
+        [reference, limits]
+    };
+    reference.into_iter().zip([1.0, 3.0, 2.0]).map(limited).collect()
+}
+
+/// Asserts that losses of elements, here and with their gradients, are within [`limited_each`] of
+/// Burn's in f64.
+macro_rules! each_within_limits {
+    ($what:expr, $dtype:expr, $data:expr, theirs |$x:ident, $y:ident| $theirs:expr, ours |$a:ident, $b:ident| $ours:expr) => {{
+        let expected = limited_each(gradients!(Oracle, $data, DType::F64, |$x, $y| $theirs), $dtype);
+        within_limits!($what, $dtype, expected.clone(), |B| {
+            let found = gradients!(B, $data, $dtype, |$a, $b| $ours);
+            assert_narrow(&$what, &found, &bounded(&expected));
+            found
+        });
+    }};
 }
 
 #[test]
@@ -52,9 +87,17 @@ fn squared_error() {
                 gradients!(B, rounded, dtype, |a, b| own::MseLoss::new().forward(a, b, reduction.clone()))
             });
         }
-        against_burn!(what, Tolerance::of(dtype).times(30.0), |B|
-            theirs gradients!(B, data, dtype, |a, b| burns::MseLoss::new().forward_no_reduction(a, b)),
-            ours gradients!(B, data, dtype, |a, b| own::MseLoss::new().forward_no_reduction(a, b))
+    }
+    for (data, dtype) in held_pairs(&random).iter().flat_map(|data| FLOATS.map(|dtype| (data, dtype))) {
+        let what = format!("mse of each of {:?} {dtype:?}", data[0].shape);
+        each_within_limits!(
+            what,
+            dtype,
+            data,
+            theirs | a,
+            b | burns::MseLoss::new().forward_no_reduction(a, b),
+            ours | a,
+            b | own::MseLoss::new().forward_no_reduction(a, b)
         );
     }
 }
@@ -74,15 +117,28 @@ fn huber() {
         within_limits!(format!("{what} mean"), dtype, expected, |B| {
             gradients!(B, rounded, dtype, |a, b| ours.forward(a, b, Reduction::Mean))
         });
-        // Narrow floats round a residual near the bound to either side of it.
-        let tolerance = Tolerance::of(dtype).times(30.0);
-        against_burn!(format!("{what} each"), tolerance, |B|
-            theirs gradients!(B, data, dtype, |a, b| theirs.forward_no_reduction(a, b)),
-            ours gradients!(B, data, dtype, |a, b| ours.forward_no_reduction(a, b))
+    }
+    let theirs = burns::HuberLossConfig::new(0.7).init();
+    let ours = own::HuberLossConfig::new(0.7).init();
+    for (data, dtype) in held_pairs(&random).iter().flat_map(|data| FLOATS.map(|dtype| (data, dtype))) {
+        let what = format!("huber of each of {:?} {dtype:?}", data[0].shape);
+        each_within_limits!(
+            what,
+            dtype,
+            data,
+            theirs | a,
+            b | theirs.forward_no_reduction(a, b),
+            ours | a,
+            b | ours.forward_no_reduction(a, b)
         );
-        against_burn!(format!("{what} of residuals"), tolerance, |B|
-            theirs gradients!(B, data, dtype, |a, b| theirs.forward_residuals(a - b)),
-            ours gradients!(B, data, dtype, |a, b| ours.forward_residuals(a - b))
+        each_within_limits!(
+            format!("{what}, of residuals"),
+            dtype,
+            data,
+            theirs | a,
+            b | theirs.forward_residuals(a - b),
+            ours | a,
+            b | ours.forward_residuals(a - b)
         );
     }
 }
@@ -119,8 +175,11 @@ fn means_of_many_elements() {
         let mean = a.iter().zip(&b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>() / a.len() as f64;
         let [a, b] = [0, 1].map(|k: usize| tensor::<Ours, 1>(&data[k], dtype));
         let ours = own::MseLoss::new().forward(a, b, Reduction::Mean).into_data();
-        let theirs = TensorData::new(vec![mean], [1]).convert_dtype(dtype);
-        burn_rocm_tests::assert_close(&dtype.name(), &[ours], &[theirs], Tolerance::of(dtype).times(3.0));
+        let mean_data = TensorData::new(vec![mean], [1]);
+        let expected = rounded_once(mean_data.clone(), &mean_data, 70_001, dtype);
+        let off = if dtype == DType::BF16 { 0.02 } else { 0.01 };
+        assert!(expected[1].iter::<f64>().all(|limit| limit < off * mean), "{dtype:?}: a wide limit");
+        assert_limits(&dtype.name(), dtype, &[ours], &[expected]);
     }
 }
 
@@ -237,21 +296,38 @@ fn binary_cross_entropy_in_every_float_type() {
             let labels = labels(&random, [13, 7]);
             let case = (x.clone(), labels.clone(), dtype, DType::I32, logits, Some(0.1f32), None::<Vec<f32>>);
             let ours = binary!(Ours, 2, own, case);
-            let (mut loss, mut grad) = (0.0, Vec::new());
+            let (mut loss, mut loss_magnitude) = (0.0, 0.0);
+            let (mut slopes, mut slope_magnitudes) = (Vec::new(), Vec::new());
             for (x, y) in x.iter::<f64>().zip(labels.iter::<f64>()) {
                 let y = y * (1.0 - f64::from(0.1f32)) + f64::from(0.1f32) / 7.0;
                 let p = if logits { 1.0 / (1.0 + (-x).exp()) } else { x };
-                loss -= (y * p.ln() + (1.0 - y) * (1.0 - p).ln()) / 91.0;
-                let slope = (1.0 - y) / (1.0 - p) - y / p;
-                grad.push(slope * if logits { p * (1.0 - p) } else { 1.0 } / 91.0);
+                let each = -(y * p.ln() + (1.0 - y) * (1.0 - p).ln());
+                loss += each / 91.0;
+                // A logit is multiplied by a target that was rounded, and may be rounded itself.
+                loss_magnitude += if logits { 1.0 + x.abs() } else { each } / 91.0;
+                let [no, yes] = [(1.0 - y) / (1.0 - p), y / p];
+                slopes.push((no - yes) * if logits { p * (1.0 - p) } else { 1.0 } / 91.0);
+                // Of a logit, a sigmoid less a target.
+                slope_magnitudes.push(if logits { 1.0 } else { no + yes } / 91.0);
             }
-            let square: Vec<f64> = grad.iter().map(|g| 2.0 * loss * g).collect();
-            let theirs = [
-                TensorData::new(vec![loss], [1]).convert_dtype(dtype),
-                TensorData::new(square, [13, 7]).convert_dtype(dtype),
-            ];
+            let data = |values: &[f64], shape: &[usize]| TensorData::new(values.to_vec(), shape.to_vec());
+            let all = |values: &[f64]| data(values, &[13, 7]);
+            let one = |value: f64| data(&[value], &[1]);
+            let of_loss = rounded_once(one(loss), &one(loss_magnitude), 91, dtype);
+            let [_, slope_limits] = rounded_once(all(&slopes), &all(&slope_magnitudes), 0, dtype);
+            // The gradient of the square is twice the loss times the slope: it has the errors of
+            // both.
+            let loss_limit = of_loss[1].iter::<f64>().next().unwrap();
+            let limits: Vec<f64> = slopes
+                .iter()
+                .zip(slope_limits.iter::<f64>())
+                .map(|(slope, limit)| 2.02 * (slope.abs() * loss_limit + loss * limit) + least(dtype))
+                .collect();
+            let squares: Vec<f64> = slopes.iter().map(|slope| 2.0 * loss * slope).collect();
+            let expected = [of_loss, [all(&squares), all(&limits)]];
             let what = format!("{dtype:?} logits {logits}");
-            burn_rocm_tests::assert_close(&what, &ours, &theirs, Tolerance::of(dtype).times(10.0));
+            assert_limits(&what, dtype, &ours, &expected);
+            assert_narrow(&what, &ours, &bounded(&expected));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Layer, RMS, group and instance norm against Burn's in f64.
+//! Layer, RMS, group and instance norm within rounding bounds of the formulas.
 
 use burn::module::Param;
 use burn::nn as theirs;
@@ -10,12 +10,9 @@ use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{FLOATS, FloatTensorOps, R, Shape, again, assert_close};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::bounded::{Bounded, Roundings, assert_bounded, assert_narrow, exact};
+use crate::norm_formulas::{Norm, Places, negated};
 use crate::support::*;
-
-/// The dtype that this program's own tolerance is for: f32 sums of some thousand values of about unit size.
-pub(crate) fn tolerance(dtype: DType) -> Tolerance {
-    Tolerance::of(dtype).times(if matches!(dtype, DType::F16 | DType::BF16) { 20.0 } else { 200.0 })
-}
 
 /// An input, parameters a channel and the gradient of the output.
 #[derive(Clone)]
@@ -60,6 +57,29 @@ impl Case {
         (out.neg() * tensor::<B, D>(&self.grad, dtype)).sum()
     }
 
+    /// The leaf's gradient in the input's order of axes.
+    pub(crate) fn in_order<B: Backend, const D: usize>(grad: Tensor<B, D>, turned: bool) -> TensorData {
+        if turned { grad.swap_dims(0, D - 1) } else { grad }.into_data()
+    }
+
+    /// The norm of [`input`](Self::input) with gamma and beta.
+    pub(crate) fn norm(&self, places: Places, epsilon: f64, dtypes: [DType; 2]) -> Norm {
+        let params = [&self.gamma, &self.beta].map(|data| Some(exact(data.iter::<f64>())));
+        let [gamma, beta] = params;
+        Norm { gamma, beta, ..Norm::new(places, epsilon, negated(&self.x), dtypes) }
+    }
+
+    /// What [`run!`] gives: the output, the gradient with respect to the leaf, and those with
+    /// respect to the norm's parameters.
+    pub(crate) fn expected(&self, norm: &Norm) -> Vec<Vec<Bounded>> {
+        let statistics = norm.statistics();
+        let [by_x, by_gamma, by_beta] = norm.backward(&statistics, &negated(&self.grad));
+        let by_leaf = by_x.into_iter().map(|x| Bounded { value: -x.value, ..x }).collect();
+        let by_gamma = norm.gamma.is_some().then_some(by_gamma);
+        let by_beta = norm.beta.is_some().then_some(by_beta);
+        [norm.forward(&statistics), by_leaf].into_iter().chain(by_gamma).chain(by_beta).collect()
+    }
+
     pub(crate) fn param<B: AutodiffBackend>(&self, data: &TensorData, dtype: DType) -> Param<Tensor<B, 1>> {
         Param::from_tensor(tensor::<B, 1>(data, dtype))
     }
@@ -75,44 +95,48 @@ macro_rules! run {
         let out = $forward;
         let grads = $case.loss(out.clone(), $dtype).backward();
         #[allow(unused_mut)] // without parameters
-        let mut found = vec![out.into_data(), leaf.grad(&grads).unwrap().into_data()];
+        let mut found = vec![out.into_data(), Case::in_order(leaf.grad(&grads).unwrap(), $turned)];
         $(found.extend($param.map(|param| param.grad(&grads).unwrap().into_data()));)*
         found
     }};
 }
 pub(crate) use run;
 
-/// A body on the oracle in f64, rounded, against the same in `dtype` here with each checkpointing strategy.
-macro_rules! against_f64 {
-    ($what:expr, $dtype:expr, |$B:ident, $nn:ident, $of:ident| $body:expr) => {
-        against_f64!($what, $dtype, |$B, $of|
+/// A body on the oracle in f64, and in `dtype` here with each checkpointing strategy, against the
+/// formulas: `expected` gives the results of a dtype.
+macro_rules! against_formulas {
+    ($what:expr, $dtype:expr, $expected:expr, |$B:ident, $nn:ident, $of:ident| $body:expr) => {
+        against_formulas!($what, $dtype, $expected, |$B, $of|
             theirs { use burn::nn as $nn; $body },
             ours { use burn_rocm_nn as $nn; $body }
         )
     };
-    ($what:expr, $dtype:expr, |$B:ident, $of:ident| theirs $theirs:expr, ours $ours:expr) => {{
+    ($what:expr, $dtype:expr, $expected:expr, |$B:ident, $of:ident| theirs $theirs:expr, ours $ours:expr) => {{
         burn_rocm_tests::trace::to_file();
-        let expected: Vec<TensorData> = {
+        let (what, expected) = ($what, $expected);
+        {
             type $B = $crate::support::Oracle;
             let $of = DType::F64;
             let found: Vec<TensorData> = $theirs;
-            found.into_iter().map(|data| data.convert_dtype($dtype)).collect()
+            $crate::bounded::assert_bounded(&format!("{what}, by Burn in f64"), &found, &expected(DType::F64));
+        }
+        let ($of, expected) = ($dtype, expected($dtype));
+        let check = |what: &str, found: Vec<TensorData>| {
+            assert!(found.iter().all(|data| data.dtype == $of), "{what}");
+            $crate::bounded::assert_bounded(what, &found, &expected);
+            $crate::bounded::assert_narrow(what, &found, &expected);
         };
-        let $of = $dtype;
-        let found: Vec<TensorData> = {
+        {
             type $B = $crate::support::Ours;
-            $ours
-        };
-        let tolerance = $crate::norm::tolerance($dtype);
-        burn_rocm_tests::assert_close(&$what, &found, &expected, tolerance);
-        let found: Vec<TensorData> = {
+            check(&what, $ours);
+        }
+        {
             type $B = $crate::support::Balanced;
-            $ours
-        };
-        burn_rocm_tests::assert_close(&format!("{}, recomputed", $what), &found, &expected, tolerance);
+            check(&format!("{what}, recomputed"), $ours);
+        }
     }};
 }
-pub(crate) use against_f64;
+pub(crate) use against_formulas;
 
 macro_rules! layer_norm_of {
     ($random:expr, $D:literal, $shape:expr) => {{
@@ -122,7 +146,12 @@ macro_rules! layer_norm_of {
             let bias = $random.below(3) > 0;
             let turned = $random.below(2) > 0;
             let what = format!("layer norm of {shape:?} {dtype:?}, bias {bias}, turned {turned}");
-            against_f64!(what, dtype, |B, nn, of| {
+            let expected = |of: DType| {
+                let mut norm = case.norm(Places::rows(&shape), 1e-3, [of; 2]);
+                norm.beta = norm.beta.filter(|_| bias);
+                case.expected(&norm)
+            };
+            against_formulas!(what, dtype, expected, |B, nn, of| {
                 let mut module = nn::LayerNormConfig::new(shape[$D - 1])
                     .with_bias(bias)
                     .with_epsilon(1e-3)
@@ -174,33 +203,27 @@ macro_rules! rms_norm_of {
         for dtype in FLOATS {
             let case = Case::new(&$random, &shape, shape[$D - 1], dtype);
             let turned = $random.below(2) > 0;
-            // By the formula: Burn's module takes the mean of squares in f32, whatever the input
-            // has.
-            let expected: Vec<TensorData> = {
-                let [x, leaf] = case.input::<Oracle, $D>(DType::F64, turned);
-                let gamma = tensor::<Oracle, 1>(&case.gamma, DType::F64).require_grad();
-                let out =
-                    x.clone() / (x.square().mean_dim($D - 1) + epsilon).sqrt() * gamma.clone().unsqueeze();
-                let grads = case.loss(out.clone(), DType::F64).backward();
-                [out.clone().inner(), leaf.grad(&grads).unwrap()]
-                    .map(|tensor| tensor.into_data().convert_dtype(dtype))
-                    .into_iter()
-                    .chain([gamma.grad(&grads).unwrap().into_data().convert_dtype(dtype)])
-                    .collect()
+            let what = format!("RMS norm of {shape:?} {dtype:?}, turned {turned}");
+            let expected = |of: DType| {
+                let norm = case.norm(Places::rows(&shape), epsilon, [of; 2]);
+                case.expected(&Norm { centred: false, beta: None, ..norm })
             };
-            macro_rules! check {
-                ($B:ident) => {{
-                    let mut module = ours::RmsNormConfig::new(shape[$D - 1])
-                        .with_epsilon(epsilon)
-                        .init::<$B>(&Default::default());
-                    module.gamma = case.param(&case.gamma, dtype);
-                    let found = run!(case, $B, $D, dtype, turned, module, [Some(module.gamma.val())]);
-                    let what = format!("RMS norm of {shape:?} {dtype:?}, turned {turned}");
-                    assert_close(&what, &found, &expected, tolerance(dtype));
-                }};
-            }
-            check!(Ours);
-            check!(Balanced);
+            against_formulas!(what, dtype, expected, |B, of|
+                // By the formula: Burn's module takes the mean of squares in f32, whatever the
+                // input has.
+                theirs {
+                    let gamma = case.param::<B>(&case.gamma, of).val();
+                    run!(case, B, $D, of, turned, |x| {
+                        x.clone() / (x.square().mean_dim($D - 1) + epsilon).sqrt() * gamma.clone().unsqueeze()
+                    }, [Some(gamma)])
+                },
+                ours {
+                    let config = ours::RmsNormConfig::new(shape[$D - 1]).with_epsilon(epsilon);
+                    let mut module = config.init::<B>(&Default::default());
+                    module.gamma = case.param(&case.gamma, of);
+                    run!(case, B, $D, of, turned, module, [Some(module.gamma.val())])
+                }
+            );
         }
     }};
 }
@@ -219,7 +242,7 @@ fn rms_norm() {
 #[test]
 fn rms_norm_as_burns() {
     let case = Case::new(&Random::new(), &[6, 40], 40, DType::F32);
-    against_burn!("RMS norm", tolerance(DType::F32), |B|
+    against_burn!("RMS norm", Tolerance::of(DType::F32).times(200.0), |B|
         theirs {
             let mut module = theirs::RmsNormConfig::new(40).init::<B>(&Default::default());
             module.gamma = case.param(&case.gamma, DType::F32);
@@ -265,7 +288,12 @@ macro_rules! group_norm_of {
             let what = format!("norm of {shape:?} {dtype:?} in {groups} groups, affine {affine}, turned {turned}");
             macro_rules! compare {
                 ($kind:literal, $config:expr) => {
-                    against_f64!(format!("{} {what}", $kind), dtype, |B, of|
+                    let expected = |of: DType| {
+                        let mut norm = case.norm(Places::groups(&shape, groups), 1e-2, [of; 2]);
+                        [norm.gamma, norm.beta] = [norm.gamma, norm.beta].map(|param| param.filter(|_| affine));
+                        case.expected(&norm)
+                    };
+                    against_formulas!(format!("{} {what}", $kind), dtype, expected, |B, of|
                         theirs {
                             let [gamma, beta] = [&case.gamma, &case.beta]
                                 .map(|data| affine.then(|| case.param::<B>(data, of).val()));
@@ -391,17 +419,35 @@ fn a_norm_beside_its_input() {
             let round = |data: TensorData| data.convert_dtype(dtype).convert_dtype(DType::F32);
             let [data, weights] = [(); 2].map(|()| round(uniform(&random, &shape)));
             let what = format!("{shape:?} {dtype:?}");
-            let compare = |(ours, lines): (TensorData, Vec<String>),
+            let expected = |norm: Norm, of: DType| {
+                let [by_x, ..] = norm.backward(&norm.statistics(), &exact(weights.iter::<f64>()));
+                let pairs = by_x.into_iter().zip(exact(weights.iter::<f64>()));
+                let roundings = Roundings::of(of);
+                vec![pairs.map(|(a, b)| roundings.stored(a.plus(b, roundings.step))).collect::<Vec<_>>()]
+            };
+            let norm = |of: DType| Norm::new(Places::rows(&shape), 1e-5, exact(data.iter::<f64>()), [of; 2]);
+            let compare = |centred,
+                           (ours, lines): (TensorData, Vec<String>),
                            (theirs, _): (TensorData, Vec<String>)| {
-                assert_close(&what, &[ours], &[theirs.convert_dtype(dtype)], tolerance(dtype));
+                // Burn adds a row one element after the other.
+                let burns = Norm { centred, in_turn: |n| n, ..norm(DType::F32) };
+                let burns = expected(burns, DType::F32);
+                assert_bounded(&format!("{what}, by Burn in f32"), &[theirs], &burns);
+                let expected = expected(Norm { centred, ..norm(dtype) }, dtype);
+                assert_eq!(ours.dtype, dtype, "{what}");
+                let ours = std::slice::from_ref(&ours);
+                assert_bounded(&what, ours, &expected);
+                assert_narrow(&what, ours, &expected);
                 let sums = lines.iter().filter(|line| line.starts_with("float_add")).count();
                 assert_eq!(sums, 0, "{what} {lines:#?}");
             };
             compare(
+                true,
                 around!(ours, Ours, LayerNormConfig, &data, &weights, dtype),
                 around!(theirs, Oracle, LayerNormConfig, &data, &weights, DType::F32),
             );
             compare(
+                false,
                 around!(ours, Ours, RmsNormConfig, &data, &weights, dtype),
                 around!(theirs, Oracle, RmsNormConfig, &data, &weights, DType::F32),
             );

@@ -1,4 +1,5 @@
-//! Batch norm against Burn's in f64: values, gradients and running statistics, in training and in inference.
+//! Batch norm within rounding bounds of the formulas: values, gradients and running statistics, in
+//! training and in inference.
 
 use burn::module::{AutodiffModule, RunningState};
 use burn::tensor::backend::Backend;
@@ -8,11 +9,48 @@ use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{FLOATS, assert_close};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::norm::{Case, against_f64, child, run};
+use crate::bounded::{Bounded, exact};
+use crate::norm::{Case, against_formulas, child, run};
+use crate::norm_formulas::{Norm, Places};
 use crate::support::*;
 
 pub(crate) fn state<B: Backend>(data: &TensorData, dtype: DType) -> RunningState<Tensor<B, 1>> {
     RunningState::new(Tensor::from_data(data.clone(), (&Default::default(), dtype)))
+}
+
+/// Two steps of training with the first's parameters, each with the running statistics after it,
+/// then inference of the first's input.
+pub(crate) fn two_steps(
+    steps: &[Case; 2],
+    shape: &[usize],
+    [mean, variance]: [&TensorData; 2],
+    [epsilon, momentum]: [f64; 2],
+    of: impl Fn(Norm) -> Norm,
+) -> Vec<Vec<Bounded>> {
+    let norm = |case: &Case| {
+        let first = steps[0].norm(Places::channels(shape), epsilon, [DType::F64; 2]);
+        let norm = case.norm(Places::channels(shape), epsilon, [DType::F64; 2]);
+        of(Norm { gamma: first.gamma, beta: first.beta, ..norm })
+    };
+    let [mut mean, mut variance] = [mean, variance].map(|data| exact(data.iter::<f64>()));
+    let mut all = Vec::new();
+    for case in steps {
+        let norm = norm(case);
+        let statistics = norm.statistics();
+        let [means, variances]: [Vec<Bounded>; 2] = [
+            statistics.iter().map(|of| of.mean).collect(),
+            statistics.iter().map(|of| of.variance).collect(),
+        ];
+        mean = norm.running(&mean, &means, momentum);
+        variance = norm.running(&variance, &variances, momentum);
+        all.extend(case.expected(&norm));
+        all.extend([mean.clone(), variance.clone()]);
+    }
+    let norm = norm(&steps[0]);
+    let statistics: Vec<_> =
+        mean.iter().zip(&variance).map(|(&mean, &variance)| norm.given(mean, variance)).collect();
+    all.push(norm.forward(&statistics));
+    all
 }
 
 /// Two steps of training, then inference with the statistics that they left.
@@ -20,7 +58,8 @@ macro_rules! batch_norm_of {
     ($random:expr, $D:literal, $shape:expr) => {{
         let shape: [usize; $D] = $shape;
         for dtype in FLOATS {
-            let [first, second] = [(); 2].map(|()| Case::new(&$random, &shape, shape[1], dtype));
+            let steps = [(); 2].map(|()| Case::new(&$random, &shape, shape[1], dtype));
+            let [first, second] = &steps;
             let values = |low| -> TensorData {
                 let values: Vec<f64> = (0..shape[1]).map(|_| $random.uniform(low, 2.0)).collect();
                 TensorData::new(values, [shape[1]]).convert_dtype(dtype)
@@ -28,7 +67,11 @@ macro_rules! batch_norm_of {
             let (mean, variance) = (values(-2.0), values(0.5));
             let turned = $random.below(2) > 0;
             let what = format!("batch norm of {shape:?} {dtype:?}, turned {turned}");
-            against_f64!(what, dtype, |B, nn, of| {
+            let expected = |of: DType| {
+                let typed = |norm| Norm { dtypes: [of; 2], ..norm };
+                two_steps(&steps, &shape, [&mean, &variance], [1e-2, 0.3], typed)
+            };
+            against_formulas!(what, dtype, expected, |B, nn, of| {
                 let mut module = nn::BatchNormConfig::new(shape[1])
                     .with_epsilon(1e-2)
                     .with_momentum(0.3)
@@ -38,7 +81,7 @@ macro_rules! batch_norm_of {
                 module.running_mean = state::<B>(&mean, of);
                 module.running_var = state::<B>(&variance, of);
                 let mut all = vec![];
-                for case in [&first, &second] {
+                for case in [first, second] {
                     let params = [module.gamma.val(), module.beta.val()];
                     let [gamma, beta] = params.map(Some);
                     all.extend(run!(case, B, $D, of, turned, module, [gamma, beta]));
@@ -189,7 +232,8 @@ fn by_miopen_alone() {
 fn miopen_or_an_error() {
     for dtype in [DType::F32, DType::F16] {
         let case = Case::new(&Random::new(), &[3, 5, 8], 5, dtype);
-        against_f64!(format!("batch norm by MIOpen, {dtype:?}"), dtype, |B, nn, of| {
+        let expected = |of: DType| case.expected(&case.norm(Places::channels(&[3, 5, 8]), 1e-2, [of; 2]));
+        against_formulas!(format!("batch norm by MIOpen, {dtype:?}"), dtype, expected, |B, nn, of| {
             let mut module = nn::BatchNormConfig::new(5).with_epsilon(1e-2).init::<B>(&Default::default());
             module.gamma = case.param(&case.gamma, of);
             module.beta = case.param(&case.beta, of);

@@ -1,5 +1,5 @@
-//! Norms of f16 and bf16 with parameters in f32, as `amp` leaves them, against f64: values, gradients and running
-//! statistics. What is f32 is held to f32's tolerance.
+//! Norms of f16 and bf16 with parameters in f32, as `amp` leaves them, within rounding bounds of
+//! the formulas: values, gradients and running statistics. What is f32 has f32's bounds.
 
 use burn::module::{AutodiffModule, Module};
 use burn::nn::{Linear, LinearConfig};
@@ -8,12 +8,13 @@ use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_nn as ours;
 use burn_rocm_nn::amp::Precision;
-use burn_rocm_tests::assert_close;
 use burn_rocm_tests::trace::during;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::norm::{Case, child, run, tolerance};
-use crate::norm_batch::state;
+use crate::bounded::{Bounded, assert_bounded, assert_narrow};
+use crate::norm::{Case, child, run};
+use crate::norm_batch::{state, two_steps};
+use crate::norm_formulas::{Norm, Places};
 use crate::support::*;
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
@@ -25,37 +26,30 @@ fn case(random: &Random, shape: &[usize], channels: usize, dtype: DType) -> Case
     case
 }
 
-fn compare(what: &str, found: &[TensorData], expected: &[TensorData]) {
-    for (k, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let expected = expected.clone().convert_dtype(found.dtype);
-        let what = format!("{what}, part {k} in {:?}", found.dtype);
-        assert_close(&what, std::slice::from_ref(found), &[expected], tolerance(found.dtype));
-    }
-}
-
-/// A body with everything in f64 on the oracle, against an input of `dtype` and parameters in f32: here with each
-/// checkpointing strategy, and composed.
-macro_rules! against_f64 {
-    ($what:expr, $dtype:expr, |$B:ident, $x:ident, $params:ident| $body:expr) => {{
+/// A body with an input of `dtype` and parameters in f32, here with each checkpointing strategy and
+/// composed, against the formulas: `expected` gives the results of a norm that a function gives its
+/// dtypes.
+macro_rules! against_formulas {
+    ($what:expr, $dtype:expr, $expected:expr, |$B:ident, $x:ident, $params:ident| $body:expr) => {{
         burn_rocm_tests::trace::to_file();
-        let expected: Vec<TensorData> = {
-            type $B = Oracle;
-            let ($x, $params) = (DType::F64, DType::F64);
-            $body
-        };
+        let dtypes = [$dtype, DType::F32];
         macro_rules! on {
-            ($of:ty) => {{
+            ($of:ty, $change:expr) => {{
                 type $B = $of;
-                let ($x, $params) = ($dtype, DType::F32);
+                let [$x, $params] = dtypes;
                 let found: Vec<TensorData> = $body;
-                assert_eq!([found[0].dtype, found[1].dtype, found[2].dtype], [$dtype, $dtype, DType::F32]);
-                assert_eq!(found.len(), expected.len());
-                compare(&format!("{} on {}", $what, stringify!($of)), &found, &expected);
+                let what = format!("{} on {}", $what, stringify!($of));
+                assert_eq!([found[0].dtype, found[1].dtype, found[2].dtype], [$x, $x, $params], "{what}");
+                let change: fn(Norm) -> Norm = $change;
+                let expected: Vec<Vec<Bounded>> = $expected(&|norm| change(Norm { dtypes, ..norm }));
+                assert_bounded(&what, &found, &expected);
+                assert_narrow(&what, &found, &expected);
             }};
         }
-        on!(Ours);
-        on!(Balanced);
-        on!(Oracle);
+        on!(Ours, |norm| norm);
+        on!(Balanced, |norm| norm);
+        // Burn adds one element after the other.
+        on!(Oracle, |norm| Norm { in_turn: |n| n, ..norm });
     }};
 }
 
@@ -72,25 +66,33 @@ fn batch_norm() {
                 TensorData::new(values, [channels]).convert_dtype(DType::F32)
             };
             let (mean, variance) = (values(-2.0), values(0.5));
-            against_f64!(format!("batch norm of {shape:?} {dtype:?}"), dtype, |B, x, params| {
-                let mut module =
-                    ours::BatchNormConfig::new(channels).with_epsilon(1e-2).init::<B>(&Default::default());
-                module.gamma = steps[0].param(&steps[0].gamma, params);
-                module.beta = steps[0].param(&steps[0].beta, params);
-                module.running_mean = state::<B>(&mean, params);
-                module.running_var = state::<B>(&variance, params);
-                let mut all = vec![];
-                for case in &steps {
-                    let affine = [module.gamma.val(), module.beta.val()];
-                    let [gamma, beta] = affine.map(Some);
-                    all.extend(run!(case, B, 3, x, false, module, [gamma, beta]));
-                    let states = [&module.running_mean, &module.running_var];
-                    all.extend(states.map(|state| state.value_sync().into_data()));
+            let expected =
+                |of: &dyn Fn(Norm) -> Norm| two_steps(&steps, &shape, [&mean, &variance], [1e-2, 0.1], of);
+            against_formulas!(
+                format!("batch norm of {shape:?} {dtype:?}"),
+                dtype,
+                expected,
+                |B, x, params| {
+                    let mut module = ours::BatchNormConfig::new(channels)
+                        .with_epsilon(1e-2)
+                        .init::<B>(&Default::default());
+                    module.gamma = steps[0].param(&steps[0].gamma, params);
+                    module.beta = steps[0].param(&steps[0].beta, params);
+                    module.running_mean = state::<B>(&mean, params);
+                    module.running_var = state::<B>(&variance, params);
+                    let mut all = vec![];
+                    for case in &steps {
+                        let affine = [module.gamma.val(), module.beta.val()];
+                        let [gamma, beta] = affine.map(Some);
+                        all.extend(run!(case, B, 3, x, false, module, [gamma, beta]));
+                        let states = [&module.running_mean, &module.running_var];
+                        all.extend(states.map(|state| state.value_sync().into_data()));
+                    }
+                    let [input, _] = steps[0].input::<B, 3>(x, false);
+                    all.push(module.valid().forward(input.inner()).into_data());
+                    all
                 }
-                let [input, _] = steps[0].input::<B, 3>(x, false);
-                all.push(module.valid().forward(input.inner()).into_data());
-                all
-            });
+            );
         }
     }
 }
@@ -102,11 +104,16 @@ fn other_norms() {
     let random = Random::new();
     for dtype in HALVES {
         macro_rules! check {
-            ($config:expr, $shape:expr, $axis:literal, |$module:ident, $case:ident, $of:ident| $set:expr) => {{
+            (
+                $config:expr, $shape:expr, $axis:literal, $norm:expr,
+                |$module:ident, $case:ident, $of:ident| $set:expr
+            ) => {{
                 let shape: [usize; 3] = $shape;
                 let $case = case(&random, &shape, shape[$axis], dtype);
                 let what = format!("{} of {shape:?} {dtype:?}", stringify!($config));
-                against_f64!(what, dtype, |B, x, params| {
+                let norm: &dyn Fn(&Case) -> Norm = &$norm;
+                let expected = |of: &dyn Fn(Norm) -> Norm| $case.expected(&of(norm(&$case)));
+                against_formulas!(what, dtype, expected, |B, x, params| {
                     let mut $module = $config.init::<B>(&Default::default());
                     let $of = params;
                     let [gamma, beta] = $set;
@@ -114,33 +121,42 @@ fn other_norms() {
                 });
             }};
         }
+        // Until `against_formulas` sets them.
+        const TYPES: [DType; 2] = [DType::F64; 2];
         for shape in [[7, 5, 33], [2, 9, 64], [2, 1, 8200]] {
+            let rows = |case: &Case| case.norm(Places::rows(&shape), 1e-3, TYPES);
             for bias in [true, false] {
                 let config = ours::LayerNormConfig::new(shape[2]).with_bias(bias).with_epsilon(1e-3);
-                check!(config, shape, 2, |module, case, of| {
+                let norm = |case: &Case| {
+                    let norm = rows(case);
+                    Norm { beta: norm.beta.filter(|_| bias), ..norm }
+                };
+                check!(config, shape, 2, norm, |module, case, of| {
                     module.gamma = case.param(&case.gamma, of);
                     module.beta = module.beta.map(|_| case.param(&case.beta, of));
                     [Some(module.gamma.val()), module.beta.as_ref().map(|beta| beta.val())]
                 });
             }
             let config = ours::RmsNormConfig::new(shape[2]).with_epsilon(1e-3);
-            check!(config, shape, 2, |module, case, of| {
+            let norm = |case: &Case| Norm { centred: false, beta: None, ..rows(case) };
+            check!(config, shape, 2, norm, |module, case, of| {
                 module.gamma = case.param(&case.gamma, of);
                 [Some(module.gamma.val()), None]
             });
         }
         macro_rules! channels {
-            ($config:expr, $shape:expr) => {
-                check!($config.with_epsilon(1e-2), $shape, 1, |module, case, of| {
+            ($config:expr, $shape:expr, $groups:expr) => {
+                let norm = |case: &Case| case.norm(Places::groups(&$shape, $groups), 1e-2, TYPES);
+                check!($config.with_epsilon(1e-2), $shape, 1, norm, |module, case, of| {
                     module.gamma = Some(case.param(&case.gamma, of));
                     module.beta = Some(case.param(&case.beta, of));
                     [&module.gamma, &module.beta].map(|param| param.as_ref().map(|param| param.val()))
                 })
             };
         }
-        channels!(ours::GroupNormConfig::new(3, 6), [2, 6, 5]);
-        channels!(ours::GroupNormConfig::new(32, 64), [2, 64, 9]);
-        channels!(ours::InstanceNormConfig::new(4), [3, 4, 40]);
+        channels!(ours::GroupNormConfig::new(3, 6), [2, 6, 5], 3);
+        channels!(ours::GroupNormConfig::new(32, 64), [2, 64, 9], 32);
+        channels!(ours::InstanceNormConfig::new(4), [3, 4, 40], 4);
     }
 }
 

@@ -8,9 +8,8 @@ use burn_rocm_tests::{
     Backend, BoolTensorOps, FLOATS, FloatTensorOps, R, Shape, assert_close, read_bool, read_float,
 };
 
-use crate::attention_formulas::{
-    Bounded, Layer, SelfAttention, assert_bounded, assert_wrong_fails, exact, turned,
-};
+use crate::attention_formulas::{Layer, SelfAttention, turned};
+use crate::bounded::{Bounded, assert_bounded, assert_wrong_fails, exact};
 use crate::support::*;
 
 fn on_device(data: &TensorData, dtype: DType) -> RocmTensor {

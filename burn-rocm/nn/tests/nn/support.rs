@@ -5,7 +5,7 @@ use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::backend::AutodiffBackend;
 pub(crate) use burn::tensor::{DType, Tensor, TensorData};
-use burn_rocm_tests::limits::{self, growth, unit, wide};
+use burn_rocm_tests::limits::{self, Terms, growth, unit, wide};
 pub(crate) use burn_rocm_tests::{Random, Tolerance};
 
 /// This backend, with either strategy.
@@ -47,6 +47,18 @@ pub(crate) fn limited(
     assert_eq!(reference.len(), magnitude.len(), "a magnitude for each result");
     let limits = magnitude.iter().map(|data| limits::shares(data, share, dtype));
     reference.into_iter().zip(limits).map(|(reference, limits)| [reference, limits]).collect()
+}
+
+/// A reference, and limits for results that are rounded once: `terms` numbers are added, and 32
+/// more roundings allow for functions and factors.
+pub(crate) fn rounded_once(
+    reference: TensorData,
+    magnitude: &TensorData,
+    terms: usize,
+    dtype: DType,
+) -> [TensorData; 2] {
+    let limits = limits::sums(&reference, magnitude, Terms::of(terms + 32, dtype));
+    [reference, limits]
 }
 
 /// How often a limit allows one side's error. The reference is computed in f64, so beside a result

@@ -1,5 +1,5 @@
-//! Scaled dot-product attention: one tiled kernel that keeps the scores on the chip, or a product, masks, a softmax
-//! and a product for heads that the kernel's tiles do not hold.
+//! Scaled dot-product attention: one tiled kernel that keeps the scores on the chip, or a product,
+//! masks, a softmax and a second product for heads that are too wide for the kernel's tiles.
 
 use burn_backend::ops::AttentionModuleOptions;
 use hip::{Functor, Template};
@@ -17,10 +17,10 @@ use crate::ops::unary::unary;
 use crate::ops::view::transpose;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
-/// `WIDEST` of `attention.hip`: features of a query, a key or a value that its tiles hold.
+/// `WIDEST` of `attention.hip`: the most features of a query, key or value that its tiles hold.
 const WIDEST: usize = 256;
 
-/// A call whose inputs fit together, `[batch, heads, ..]` of each one shape.
+/// A call with checked inputs. All have the same `[batch, heads, ..]`.
 struct Call {
     query: RocmTensor,
     key: RocmTensor,
@@ -32,8 +32,8 @@ struct Call {
     causal: bool,
 }
 
-/// `softmax(mask(softcap(scale * q k^T)) + bias) v` over `[batch, heads, sequence, features]`. A row whose every
-/// position is masked gives zeros.
+/// `softmax(mask(softcap(scale * q k^T)) + bias) v` over `[batch, heads, sequence, features]`. A
+/// query whose keys are all masked gives zeros.
 pub(crate) fn attention(
     query: RocmTensor,
     key: RocmTensor,
@@ -77,10 +77,10 @@ impl Call {
         let (width, keys) = (query.dims()[3], key.dims()[2]);
         if width == 0 || key.dims()[3] != width {
             let found = format!("{:?} and {:?}", query.dims(), key.dims());
-            return invalid(OP, "queries and keys of one number of features, at least 1", found);
+            return invalid(OP, "queries and keys with the same number of features, at least 1", found);
         }
         if value.dims()[2] != keys {
-            return invalid(OP, format!("{keys} values, one a key"), format!("{:?}", value.dims()));
+            return invalid(OP, format!("{keys} values, one for each key"), format!("{:?}", value.dims()));
         }
         let pairs = broadcast_shape(OP, &query.dims()[..2], &key.dims()[..2])?;
         let pairs = broadcast_shape(OP, pairs.as_slice(), &value.dims()[..2])?;
@@ -103,7 +103,7 @@ impl Call {
         })
     }
 
-    /// Whether the kernel takes the call.
+    /// Whether the tiled kernel takes the call.
     fn is_tiled(&self) -> bool {
         let widest = self.query.dims()[3].max(self.value.dims()[3]);
         let threads = self.query.hip_device().grid_rows(1, usize::MAX).threads;
@@ -111,7 +111,7 @@ impl Call {
         widest <= WIDEST && queries >= LEAST_QUERIES && (threads == 256 || threads == 1)
     }
 
-    /// By the one kernel. Reads views where they lie.
+    /// Computes the call with the tiled kernel, which reads views without a copy.
     fn tiled(self) -> hip::Result<RocmTensor> {
         let ty = self.query.kernel_type()?;
         let &[batch, heads, queries, width] = self.query.dims() else {
@@ -136,7 +136,8 @@ impl Call {
         let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
         let masked = self.mask.is_some() || self.bias.is_some();
         let kernel = Template::attention.ty(ty).int(masked.into());
-        // What only the kernel for training reads: fill, quiet, seed, call, dropping, last, factor.
+        // Arguments that only the training kernel reads: fill, quiet, seed, call, dropping, last,
+        // factor.
         let zero = compute(0.0.into(), ty);
         let unread = [zero, Arg::U32(0), Arg::U64(0), Arg::U64(0), Arg::U32(0), Arg::U32(0), zero];
         let scalars: Vec<Arg> = scalars.into_iter().chain(unread).collect();
@@ -144,12 +145,13 @@ impl Call {
         Ok(out)
     }
 
-    /// By rocBLAS and a kernel a step, the scores in memory.
+    /// Computes the call with rocBLAS and one kernel for each step, with the scores in memory.
     fn composed(self) -> hip::Result<RocmTensor> {
         let request = Request::new(OP, self.scale);
         let mut scores = product(request, self.query, transpose(self.key)?)?;
         if let Some(softcap) = self.softcap {
-            // Before any masking: tanh would make a finite number of -inf.
+            // The softcap comes before any masking, because tanh would turn -inf into a finite
+            // number.
             scores = scalar(OP, Functor::Div, scores, softcap.into())?;
             scores = scalar(OP, Functor::Mul, unary(OP, Functor::Tanh, scores)?, softcap.into())?;
         }
@@ -166,7 +168,7 @@ impl Call {
     }
 }
 
-/// The last axis' softmax in which a row of nothing but -inf is zeros.
+/// The softmax along the last axis. A row that holds only -inf becomes zeros.
 fn masked_softmax(scores: RocmTensor) -> hip::Result<RocmTensor> {
     let kernel = Template::masked_softmax_rows.ty(scores.kernel_type()?);
     let scores = packed(scores)?;
@@ -181,7 +183,7 @@ fn masked_softmax(scores: RocmTensor) -> hip::Result<RocmTensor> {
     Ok(out)
 }
 
-/// -inf where a key is later than its query; the last query sees every key.
+/// Sets scores of keys that come after their query to -inf. The last query sees every key.
 fn causal(scores: RocmTensor) -> hip::Result<RocmTensor> {
     let kernel = Template::causal_mask.ty(scores.kernel_type()?);
     dense_map(OP, packed(scores)?, |scores, out| {

@@ -1,5 +1,5 @@
-//! Self-attention with one projection: packed weights make queries, keys and values in one product, and one product
-//! each makes their gradients.
+//! Self-attention with one projection. One product with packed weights computes queries, keys and
+//! values. Backward, one product computes the tokens' gradient and one the weights'.
 
 use hip::{Error as RocmError, Template};
 
@@ -27,24 +27,25 @@ pub struct Projections {
     pub heads: usize,
 }
 
-/// What [`self_attention`] gives.
+/// The result of [`self_attention`].
 #[derive(Clone, Debug)]
 pub struct SelfAttended {
     /// `[sequence, batch, heads * d_k]`.
     pub out: RocmTensor,
-    /// What the gradient reads beside the tokens: the packed weight, all queries, keys and values, and what
-    /// [`attention`](crate::fused::attention()) keeps.
+    /// The tensors that the gradient reads beside the tokens: the packed weight, all queries, keys
+    /// and values, and [`Attended::kept`](crate::fused::Attended::kept).
     pub kept: Vec<RocmTensor>,
 }
 
-/// The gradients of [`self_attention`], those that are wanted.
+/// The gradients of [`self_attention`]; `None` for one that was not asked for.
 #[derive(Clone, Debug, Default)]
 pub struct SelfAttentionGradients {
-    /// By the tokens, `[sequence, batch, d_model]`.
+    /// With respect to the tokens: `[sequence, batch, d_model]`.
     pub tokens: Option<RocmTensor>,
-    /// By the weights of queries, keys and values, which lie behind each other in one buffer.
+    /// With respect to the weights of queries, keys and values: `[d_model, heads * d_k]` each, one
+    /// after the other in one buffer.
     pub weights: Option<[RocmTensor; 3]>,
-    /// By their biases, likewise.
+    /// With respect to the biases: `[heads * d_k]` each, likewise in one buffer.
     pub biases: Option<[RocmTensor; 3]>,
 }
 
@@ -76,9 +77,9 @@ impl Sizes {
         self.heads * self.d_k
     }
 
-    /// Queries, keys and values as `[batch, heads, sequence, d_k]`, of all in one row a token: a row has those of a
-    /// head side by side, so that one stride leads from each head to the next over all batches, and products take
-    /// them where they lie.
+    /// Views `[batch, heads, sequence, d_k]` of the queries, keys and values in `all`, which has
+    /// one row for each token. A row holds a head's query, key and value side by side. So a single
+    /// stride leads from each head to the next over all batches, and products need no copy.
     fn parts(&self, all: &RocmTensor) -> hip::Result<[RocmTensor; 3]> {
         let Self { sequence, batch, heads, d_k, .. } = *self;
         let all = reshape(all.clone(), &[sequence, batch, heads, 3, d_k])?;
@@ -89,15 +90,16 @@ impl Sizes {
         Ok([part(0)?, part(1)?, part(2)?])
     }
 
-    /// Weights and biases as one tensor `[d_model + 1, heads * 3 * d_k]`, head by head, the biases in its last row:
-    /// one launch.
+    /// Packs weights and biases into one tensor `[d_model + 1, heads * 3 * d_k]`, head by head,
+    /// with the biases in its last row. Takes one launch.
     fn pack(&self, weights: &[RocmTensor; 3], biases: &[RocmTensor; 3]) -> hip::Result<[RocmTensor; 2]> {
         let Self { d_model, heads, d_k, .. } = *self;
         let columns = 3 * self.width();
         let out = RocmTensor::empty(weights[0].hip_device(), [d_model + 1, columns], weights[0].dtype_of())?;
         let parts =
             weights.iter().chain(biases).map(|part| packed(part.clone())).collect::<hip::Result<Vec<_>>>()?;
-        // As many bytes at once as a head's features and every tensor's place are a multiple of.
+        // The largest access size, in bytes, that divides a head's features and every tensor's
+        // offset.
         let size = out.dtype_size();
         let even = |bytes: &usize| {
             (d_k * size).is_multiple_of(*bytes)
@@ -129,7 +131,8 @@ impl Sizes {
         Ok([weight, reshape(narrow(out, 0, d_model, 1)?, &[columns])?])
     }
 
-    /// The three parts of what [`pack`](Self::pack) packs, behind each other in one buffer: one copy.
+    /// Undoes [`pack`](Self::pack): the three parts, one after the other in one buffer. Takes one
+    /// copy.
     fn unpack(&self, packed: RocmTensor, rows: usize, dims: &[usize]) -> hip::Result<[RocmTensor; 3]> {
         let apart = permute(reshape(packed, &[rows, self.heads, 3, self.d_k])?, &[2, 0, 1, 3])?;
         let apart = contiguous(apart)?;
@@ -138,9 +141,9 @@ impl Sizes {
     }
 }
 
-/// Self-attention of tokens: `attention(x Wq + bq, x Wk + bk, x Wv + bv)` of each head, by one product for all
-/// three. Tokens come sequence first, because so one stride leads from each head to the next over all batches: no
-/// product needs its operands packed.
+/// Self-attention of tokens: `attention(x Wq + bq, x Wk + bk, x Wv + bv)` of each head, with one
+/// product for all three projections. The tokens' first axis is the sequence. So a single stride
+/// leads from each head to the next over all batches, and no product needs a copy of its operands.
 ///
 /// # Shapes
 /// - `x`: `[sequence, batch, d_model]`
@@ -148,8 +151,9 @@ impl Sizes {
 /// - output: `[sequence, batch, heads * d_k]`
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit, heads do not divide the features, or as
-/// [`attention`](crate::fused::attention()); `Unsupported` for integers; the device's own.
+/// `Invalid` if shapes, dtypes or devices do not fit or the heads do not divide the features; the
+/// errors of [`attention`](crate::fused::attention()); `Unsupported` for integers; an error of the
+/// device.
 pub fn self_attention(
     x: RocmTensor,
     projections: Projections,
@@ -177,12 +181,13 @@ pub fn self_attention(
     Ok(SelfAttended { out, kept: [weight, all].into_iter().chain(attended.kept).collect() })
 }
 
-/// The gradients of [`self_attention`], of the tokens, of the weights and of the biases where they are `wanted`,
-/// from the output's. `kept` is what [`self_attention`] gave for the same tokens, number of heads, mask and
-/// options.
+/// The gradients of [`self_attention`] with respect to tokens, weights and biases, each if
+/// `wanted`, from the output's gradient. `kept` is [`SelfAttended::kept`] for the same tokens,
+/// number of heads, mask and options.
 ///
 /// # Errors
-/// As [`self_attention`]; `Invalid` where the gradient or `kept` has another shape than the output, or what was kept.
+/// As [`self_attention`]; `Invalid` if the gradient has another shape than the output, or `kept`
+/// other shapes than those that were kept.
 pub fn self_attention_backward(
     x: RocmTensor,
     heads: usize,
@@ -219,8 +224,9 @@ pub fn self_attention_backward(
     let kept = kept.collect();
     trained::gradients(inputs, mask, kept, grad, options, [true; 3], Some(places))?;
     if wanted[0] {
-        // The right side as it lies is faster than its transpose: on an H200 628 us against 670 for
-        // 8192 x 2304 x 768 in f32. The copy moves a fraction of what the product does.
+        // A product with a right side in row-major order is faster than one with its transpose: on
+        // an H200 628 us against 670 for 8192 x 2304 x 768 in f32. The copy moves a fraction of the
+        // bytes of the product.
         let turned = copy(&swap_dims(weight, 0, 1)?)?;
         found.tokens = Some(x_product(by_all.clone(), turned)?);
     }
@@ -234,11 +240,11 @@ pub fn self_attention_backward(
     Ok(found)
 }
 
-/// The first two axes exchanged, and packed: tokens `[batch, sequence, ..]` as `[sequence, batch, ..]` and back.
-/// Nothing is copied where one of the two is 1.
+/// Swaps the first two axes and packs the result: tokens `[batch, sequence, ..]` become
+/// `[sequence, batch, ..]`, or the reverse. Copies nothing if one of the two axes has size 1.
 ///
 /// # Errors
-/// `Invalid` for fewer than two axes; the device's own.
+/// `Invalid` for fewer than two axes; an error of the device.
 pub fn swap_leading(x: RocmTensor) -> Result<RocmTensor, RocmError> {
     contiguous(swap_dims(x, 0, 1)?)
 }

@@ -1,5 +1,6 @@
-//! The softmax of attention's scores, and its gradient, in one kernel each with the product ahead of it
-//! (`attention_softmax.hip`), where that is the faster way.
+//! One kernel for the scores' product and its softmax, and one for the product and the softmax's
+//! gradient (`attention_softmax.hip`), for shapes where that is faster than a library product and a
+//! kernel over its rows.
 
 use hip::{DType, Grid, Route, Template, matmul_route};
 
@@ -8,20 +9,21 @@ use crate::arg::Arg;
 use crate::ops::launch::views;
 use crate::tensor::RocmTensor;
 
-/// Columns that a part of a block's tile has (`TEAM * WIDTH` of `attention_softmax.hip`).
+/// Columns of one part of a block's tile (`TEAM * WIDTH` of `attention_softmax.hip`).
 const PART: usize = 128;
-/// Rows of a tile of one part (`TEAMS * 32`); of `n` parts, an `n`-th of them.
+/// Rows of a tile that has one part (`TEAMS * 32`). A tile of `n` parts has an `n`-th of them.
 const ROWS: usize = 256;
 /// Threads of a block (`THREADS`).
 const THREADS: u32 = 256;
-/// Elements that an access takes (`WIDTH`).
+/// Elements of one memory access (`WIDTH`).
 const WIDTH: usize = 4;
-/// Terms of a sum up to which the kernel was measured to be faster than a product and a kernel over its rows: half
-/// as fast a product saves its result's way through memory.
+/// The most terms of a sum for which the kernel was measured to be faster than a library product
+/// and a kernel over its rows. The product in this kernel is half as fast, but its result does not
+/// pass through memory.
 const MOST_TERMS: usize = 64;
 
-/// `left x right^T` of `[batch, heads, rows, terms]` and `[batch, heads, columns, terms]`, and what becomes of its
-/// rows.
+/// A product `left x right^T` of `[batch, heads, rows, terms]` and `[batch, heads, columns, terms]`
+/// in one kernel with a softmax, or a softmax's gradient, of its rows.
 pub(super) struct Joined<'a> {
     op: &'static str,
     left: &'a RocmTensor,
@@ -33,9 +35,10 @@ pub(super) struct Joined<'a> {
 }
 
 impl<'a> Joined<'a> {
-    /// The kernel for these operands, `None` where it does not take them or is not the faster way: for f32, rows of
-    /// up to 512 columns, most of a tile in use, and a tile for each compute unit. Matrix units multiply f32
-    /// several times faster than the kernel would, and `BURN_ROCM_MATMUL=rocblas` wants every product in rocBLAS.
+    /// The kernel for these operands, or `None` if it does not take them or would be slower. It
+    /// takes f32 and rows of up to 512 columns, if most of a tile is in use and each compute unit
+    /// gets a tile. Matrix units multiply f32 several times faster than this kernel does, and
+    /// `BURN_ROCM_MATMUL=rocblas` sends every product to rocBLAS.
     pub(super) fn of(
         op: &'static str,
         left: &'a RocmTensor,
@@ -63,13 +66,15 @@ impl<'a> Joined<'a> {
             && most_of(rows, tiles * ROWS / parts)
             && batch * heads * tiles >= info.compute_units as usize
             && [left, right].into_iter().all(is_readable);
-        // Two blocks for each unit: what one has read of the right operand serves its next tiles.
+        // Two blocks for each compute unit: a block reuses the right operand that it has read for
+        // its next tiles.
         let blocks = (batch * heads * tiles).min(2 * info.compute_units as usize) as u32;
         let shape = [batch * heads, heads, rows, columns, terms, tiles];
         Ok(fits.then_some(Self { op, left, right, shape, parts, grid: Grid { blocks, threads: THREADS } }))
     }
 
-    /// `softmax(scale left x right^T)`, over 1 + the sum of the exponentials where it is quiet.
+    /// `softmax(scale left x right^T)`, and if `quiet`, with 1 added to the sum of the
+    /// exponentials.
     pub(super) fn softmax(&self, scale: f64, quiet: bool) -> hip::Result<RocmTensor> {
         let out = self.out()?;
         let scalars = [Arg::F32(scale as f32), Arg::U32(quiet as u32)];
@@ -77,7 +82,8 @@ impl<'a> Joined<'a> {
         Ok(out)
     }
 
-    /// The gradient by what `weights` are the softmax of, from theirs: `left x right^T`.
+    /// The gradient with respect to the scores, whose softmax is `weights`. The weights' gradient
+    /// is `left x right^T`.
     pub(super) fn softmax_backward(&self, weights: &RocmTensor) -> hip::Result<RocmTensor> {
         let out = self.out()?;
         let inputs = [Some(self.left), Some(self.right), Some(weights)];
@@ -105,8 +111,8 @@ impl<'a> Joined<'a> {
     }
 }
 
-/// Whether a row's elements lie side by side, each row at a multiple of 16 bytes, and those of a pair within 2^32
-/// elements.
+/// Whether the kernel can read the tensor: a row's elements are contiguous, each row begins at a
+/// multiple of 16 bytes, and a pair of batch and head spans fewer than 2^32 elements.
 fn is_readable(tensor: &RocmTensor) -> bool {
     let layout = tensor.layout();
     let (&[.., rows, _], &[.., row, column]) = (tensor.dims(), layout.strides()) else { return false };

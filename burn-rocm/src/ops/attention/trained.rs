@@ -1,5 +1,5 @@
-//! Scaled dot-product attention with its gradient, dropout and all: by tiled kernels that keep no scores, or by
-//! products.
+//! Scaled dot-product attention with a gradient and dropout: by tiled kernels that store no scores,
+//! or by products.
 
 use std::cmp::Reverse;
 
@@ -20,17 +20,18 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 const BACKWARD: &str = "attention_backward";
 
-/// `WIDEST` of `attention_backward.hip`: features of a query, a key or a value that its tiles hold.
+/// `WIDEST` of `attention_backward.hip`: the most features of a query, key or value that its tiles
+/// hold.
 const WIDEST: usize = 128;
 
-/// An operand of a product: as it lies where one stride leads from each head to the next over all batches, as where
-/// tokens lie `[sequence, batch, features]`; else packed.
+/// An operand of a product. The tensor itself if a single stride leads from each head to the next
+/// over all batches, as for tokens `[sequence, batch, features]`; else a packed copy.
 fn operand(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if is_one_batch(&tensor) { Ok(tensor) } else { contiguous(tensor) }
 }
 
-/// A new tensor whose axes follow each other in memory as those of `like` do, or packed where a product could not
-/// be written so.
+/// A new tensor with the order of axes in memory that `like` has, or a packed one if a product
+/// could not be written to that order.
 fn in_order_of(like: &RocmTensor, dims: [usize; 4]) -> hip::Result<RocmTensor> {
     let mut axes = [0, 1, 2, 3];
     axes.sort_by_key(|&axis| Reverse(like.layout().strides()[axis]));
@@ -44,10 +45,10 @@ fn in_order_of(like: &RocmTensor, dims: [usize; 4]) -> hip::Result<RocmTensor> {
     new(dims)
 }
 
-/// A call whose inputs fit together.
+/// A call with checked inputs.
 struct Call<'a> {
     op: &'static str,
-    /// batch, heads, queries, keys, features.
+    /// Batch, heads, queries, keys, features.
     sizes: [usize; 5],
     mask: Option<RocmTensor>,
     scale: f64,
@@ -78,7 +79,7 @@ impl<'a> Call<'a> {
         if (batch, heads, width) != (others, key_heads, key_width) || width == 0 {
             return invalid(
                 op,
-                "queries and keys of one batch, number of heads and, at least 1, of features",
+                "queries and keys with the same batch, heads and features (at least 1)",
                 found(),
             );
         }
@@ -118,7 +119,7 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Whether the tiled kernels compute it.
+    /// Whether the tiled kernels compute this call.
     fn is_tiled(&self, query: &RocmTensor, values: usize) -> hip::Result<bool> {
         let [batch, heads, queries, keys, width] = self.sizes;
         let threads = query.hip_device().grid_rows(1, usize::MAX).threads;
@@ -134,8 +135,8 @@ impl<'a> Call<'a> {
                 let scores = [batch, heads, queries, keys]
                     .iter()
                     .fold(query.dtype_size(), |n, &dim| n.saturating_mul(dim));
-                // The tiled kernels compute the scores twice more for the gradient and without
-                // matrix units, which pays only where memory is short.
+                // The tiled kernels compute the scores twice more for the gradient, and without
+                // matrix units. So they pay only if memory is short.
                 let most = self.options.scores.map_or_else(hip::attention_scores, Ok)?;
                 Ok(possible && queries >= LEAST_QUERIES && scores > most)
             }
@@ -146,11 +147,12 @@ impl<'a> Call<'a> {
         Arg::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32)
     }
 
-    /// Seed, call, whether scores are dropped, the greatest word that drops, the factor of the others.
+    /// Seed, call, whether scores are dropped, the largest random word that drops a score, the
+    /// factor of the scores that stay.
     fn dropout(&self) -> [Arg; 5] {
         let dropout = self.options.dropout.filter(|dropout| dropout.prob > 0.0);
         let (seed, call, prob) = dropout.map_or((0, 0, 0.0), |d| (d.seed, d.call, d.prob));
-        // A word drops where it is below prob * 2^32.
+        // A random word below prob * 2^32 drops its score.
         let words = (prob * 4294967296.0).round().max(1.0);
         let factor = if prob < 1.0 { 1.0 / (1.0 - prob) } else { 0.0 };
         [
@@ -166,20 +168,20 @@ impl<'a> Call<'a> {
         compute(value.into(), self.ty)
     }
 
-    /// Whether the scores are softmax's input as they are, or their gradient its gradient.
+    /// Whether nothing (mask, causality, dropout) stands between the scores and the softmax.
     fn is_plain(&self) -> bool {
         self.mask.is_none()
             && !self.options.causal
             && self.options.dropout.is_none_or(|dropout| dropout.prob == 0.0)
     }
 
-    /// The scores' shape as the kernels over rows take it.
+    /// The scores' shape as an argument of the kernels over rows.
     fn shape(&self) -> Arg {
         let [batch, heads, queries, keys, _] = self.sizes.map(|n| n as i64);
         Arg::I64x4([batch * heads * queries, heads, queries, keys])
     }
 
-    /// The weights, in the scores' place.
+    /// The weights, written over the scores.
     fn weights(&self, query: RocmTensor, key: RocmTensor) -> hip::Result<RocmTensor> {
         let [batch, heads, queries, keys, _] = self.sizes;
         if self.is_plain()
@@ -220,7 +222,7 @@ impl<'a> Call<'a> {
         rows(self.op, device, kernel, device.grid_kept_rows(lines, keys), &dims, inputs, &[], &[out])
     }
 
-    /// The gradient by the scores from the weights', in its place.
+    /// The gradient with respect to the scores, written over `grad`, the weights' gradient.
     fn scores_backward(&self, weights: &RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
         let [batch, heads, queries, keys, _] = self.sizes;
         let mut grad = packed(grad)?;
@@ -246,7 +248,8 @@ impl<'a> Call<'a> {
         Ok(out)
     }
 
-    /// The gradients by queries and keys from the scores', into their places.
+    /// The gradients with respect to queries and keys from the scores' gradient, written to the
+    /// given tensors.
     fn products(
         &self,
         [query, key]: [RocmTensor; 2],
@@ -263,7 +266,8 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// The shape and strides that the tiled kernels take: `operands` and the mask.
+    /// The shape arguments of the tiled kernels: the sizes, and the strides of `operands` and of
+    /// the mask.
     fn tile_dims(&self, values: usize, operands: &[Option<&RocmTensor>]) -> Vec<Arg> {
         let [batch, heads, queries, keys, width] = self.sizes;
         let shape = [batch * heads, heads, queries, keys, width, values].map(|n| n as i64);
@@ -274,7 +278,8 @@ impl<'a> Call<'a> {
         let [batch, heads, queries, _, _] = self.sizes;
         let (device, values) = (query.hip_device(), value.dims()[3]);
         let out = RocmTensor::empty(device, [batch, heads, queries, values], query.dtype_of())?;
-        // Of each row the greatest score, and the reciprocal of the sum relative to it.
+        // For each row its largest score, and the reciprocal of the sum of exponentials relative to
+        // it.
         let sums = RocmTensor::empty(device, [batch, heads, queries, 2], compute_dtype(query.dtype_of()))?;
         let inputs = [Some(query), Some(key), Some(value), self.mask.as_ref(), None];
         let mut scalars = vec![
@@ -340,7 +345,7 @@ impl<'a> Call<'a> {
         Ok([by_query, by_key, by_value])
     }
 
-    /// Whether there is no score, or nothing to sum the values of.
+    /// Whether there are no scores, or the values have no features.
     fn is_empty(&self, values: usize) -> bool {
         self.sizes.contains(&0) || values == 0
     }
@@ -354,14 +359,15 @@ impl<'a> Call<'a> {
 /// - `value`: `[batch, heads, keys, values]`
 /// - `mask`: bools that broadcast to `[batch, heads, queries, keys]`; true hides a key
 ///
-/// Operands are read where they lie. [`Composed`](AttentionPath::Composed) packs those in which no one stride
-/// leads from each head to the next over all batches: of tokens `[sequence, batch, features]` the heads do, of `[batch,
-/// sequence, features]` they do not.
+/// Operands are read without a copy, with one exception: [`Composed`](AttentionPath::Composed)
+/// packs an operand that has no single stride from each head to the next over all batches. The
+/// heads of tokens `[sequence, batch, features]` have such a stride, those of
+/// `[batch, sequence, features]` have none.
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit, where the probability is outside 0..=1, and where
-/// [`AttentionPath::Tiled`] is asked for heads that it does not take; `Unsupported` for
-/// integers; the device's own.
+/// `Invalid` if shapes, dtypes or devices do not fit, if the probability is outside 0..=1, or if
+/// [`AttentionPath::Tiled`] does not take the heads; `Unsupported` for integers; an error of the
+/// device.
 pub fn attention(
     query: RocmTensor,
     key: RocmTensor,
@@ -382,7 +388,8 @@ pub fn attention(
     Ok(Attended { out, kept: vec![weights] })
 }
 
-/// Where the gradients of inputs go: what is given, or a new tensor for each that is wanted.
+/// The tensors that the gradients are written to: `given`, or a new tensor for each gradient that
+/// is wanted.
 fn places<const N: usize>(
     inputs: [&RocmTensor; N],
     wanted: [bool; N],
@@ -400,12 +407,14 @@ fn places<const N: usize>(
     Ok(places)
 }
 
-/// The gradients of [`attention`] by query, key and value, from the output's; `None` for one that is not `wanted`.
-/// `kept` is what [`attention`] gave for the same inputs, mask and options. Composed ones lie in memory as their
-/// inputs do, where [`Attended::out`] does.
+/// The gradients of [`attention`] with respect to query, key and value, from the output's gradient;
+/// `None` for one that is not `wanted`. `kept` is [`Attended::kept`] for the same inputs, mask and
+/// options. On the composed path a gradient has its input's order of axes in memory under the same
+/// condition as [`Attended::out`].
 ///
 /// # Errors
-/// As [`attention`]; `Invalid` where the gradient or `kept` has another shape than the output, or what was kept.
+/// As [`attention`]; `Invalid` if the gradient has another shape than the output, or `kept` other
+/// shapes than those that were kept.
 pub fn attention_backward(
     inputs: [RocmTensor; 3],
     mask: Option<RocmTensor>,
@@ -417,7 +426,7 @@ pub fn attention_backward(
     gradients(inputs, mask, kept, grad, options, wanted, None)
 }
 
-/// [`attention_backward`], into views of the inputs' shapes where such are given: all are written to.
+/// [`attention_backward`], written to the views `given`, if any, which have the inputs' shapes.
 pub(super) fn gradients(
     [query, key, value]: [RocmTensor; 3],
     mask: Option<RocmTensor>,
@@ -471,13 +480,15 @@ pub(super) fn gradients(
             }
             Ok(places)
         }
-        other => {
-            invalid(BACKWARD, "what attention kept for these inputs", format!("{} tensors", other.len()))
-        }
+        other => invalid(
+            BACKWARD,
+            "the tensors that attention kept for these inputs",
+            format!("{} tensors", other.len()),
+        ),
     }
 }
 
-/// The weights `[batch, heads, queries, keys]` that [`attention`] multiplies the values by, in memory.
+/// The weights `[batch, heads, queries, keys]` by which [`attention`] multiplies the values.
 ///
 /// # Errors
 /// As [`attention`].
@@ -490,10 +501,10 @@ pub fn attention_weights(
     Call::new("attention_weights", &query, &key, mask, options)?.weights(query, key)
 }
 
-/// The gradients of [`attention_weights`] by query and key.
+/// The gradients of [`attention_weights`] with respect to query and key.
 ///
 /// # Errors
-/// As [`attention`]; `Invalid` where the gradient has another shape than the weights.
+/// As [`attention`]; `Invalid` if the gradient has another shape than the weights.
 pub fn attention_weights_backward(
     inputs: [RocmTensor; 2],
     mask: Option<RocmTensor>,

@@ -9,16 +9,16 @@ use crate::tensor::RocmTensor;
 
 const OP: &str = "conv_act";
 
-/// The options of a 2-D convolution; of height, then of width.
+/// The options of a 2-D convolution. Each array holds the value for the height, then for the width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv2dOptions {
-    /// How far the window moves.
+    /// The window's stride.
     pub stride: [usize; 2],
-    /// Zeros before and after.
+    /// The number of zeros before and after the input.
     pub padding: [usize; 2],
-    /// How far apart the window's elements are.
+    /// The distance between the window's elements.
     pub dilation: [usize; 2],
-    /// Groups of channels.
+    /// The number of groups of channels.
     pub groups: usize,
 }
 
@@ -35,16 +35,17 @@ impl Conv2dOptions {
     }
 }
 
-/// `act(x * weight + bias)`: for ReLU by one call where MIOpen has a fusion plan for the shape, else the
-/// convolution, then bias and activation in one kernel.
+/// `act(x * weight + bias)`. With ReLU it is one MIOpen call if MIOpen has a fusion plan for the
+/// shape. Otherwise it is the convolution, then one kernel for bias and activation.
 ///
 /// # Shapes
-/// - x: `[batch, channels, height, width]`; weight: `[channels_out, channels / groups, window's height, width]`;
-///   bias: `[channels_out]`
+/// - x: `[batch, channels, height, width]`; weight:
+///   `[channels_out, channels / groups, window's height, width]`; bias: `[channels_out]`
 /// - result: `[batch, channels_out, height_out, width_out]`
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers; the device's own.
+/// `Invalid` if shapes, dtypes or devices do not fit; `Unsupported` for integers; an error of the
+/// device.
 pub fn conv_act(
     act: Act,
     x: RocmTensor,
@@ -62,11 +63,11 @@ pub fn conv_act(
     bias_act(act, super::forward(OP, x, weight, None, &options)?, bias, 1)
 }
 
-/// The gradients of [`conv_act`] with ReLU by x, weight and bias, those that are `wanted`, from its output and that
-/// one's gradient.
+/// The gradients of [`conv_act`] with ReLU with respect to x, weight and bias, each if `wanted`,
+/// from the output and the output's gradient.
 ///
 /// # Errors
-/// As of [`conv_act`], and `Invalid` for a gradient of another shape or dtype than the output's.
+/// As for [`conv_act`], and `Invalid` for a gradient of another shape or dtype than the output's.
 pub fn conv_relu_backward(
     x: RocmTensor,
     weight: RocmTensor,

@@ -1,8 +1,9 @@
-//! Deformable convolution and its gradients: the input is sampled into columns, the rest is a matrix product on
-//! rocBLAS.
+//! Deformable convolution and its gradients. A kernel samples the input into columns; the rest is a
+//! matrix product on rocBLAS.
 //!
-//! Columns lie `[channels, taps, images, positions]`, so that the product of a group is one matrix over all the
-//! images of a chunk, and the sum over images of the weight's gradient is the product's own.
+//! Columns have the layout `[channels, taps, images, positions]`. So a group's product is one
+//! matrix over all images of a chunk, and the product for the weight's gradient sums over the
+//! images.
 
 use burn_std::DType;
 use hip::{Functor, Template};
@@ -19,14 +20,14 @@ use crate::ops::matmul::{Request, matmul, product};
 use crate::ops::view::{narrow, permute, reshape, swap_dims};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
-/// Bytes of columns at a time: what a product of the sizes of a network's layers (64 channels of 3 x 3 at 112 x
-/// 112) needs for two images in f32, so that larger batches cost time and no more memory.
+/// The most bytes of columns at a time. A typical layer (64 channels, 3 x 3, 112 x 112 pixels)
+/// needs so many for two images in f32. So larger batches take more time but no more memory.
 const COLUMN_BYTES: usize = 64 << 20;
 
-/// Items of work with which the largest devices are busy.
+/// Work items that keep the largest devices busy.
 const ENOUGH_ITEMS: usize = 1 << 16;
 
-/// The kernels' positions keep within this.
+/// The largest position that the kernels handle.
 const MAX_SIZE: usize = 1 << 30;
 
 /// The options of a deformable convolution.
@@ -39,12 +40,12 @@ pub(crate) struct Options {
     pub offset_groups: usize,
 }
 
-/// What is convolved.
+/// The operands of a deformable convolution.
 #[derive(Clone)]
 pub(crate) struct Operands {
     /// `[batch, channels, height, width]`.
     pub x: RocmTensor,
-    /// `[batch, offset_groups * taps * 2, out_height, out_width]`, of each tap its y and then its x.
+    /// `[batch, offset_groups * taps * 2, out_height, out_width]`, for each tap its y, then its x.
     pub offset: RocmTensor,
     /// `[channels_out, channels / weight_groups, kernel_height, kernel_width]`.
     pub weight: RocmTensor,
@@ -63,7 +64,7 @@ pub(crate) struct Gradients {
     pub bias: Option<RocmTensor>,
 }
 
-/// The sizes, checked.
+/// The checked sizes.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
@@ -140,7 +141,7 @@ impl Sizes {
         self.out[0] * self.out[1]
     }
 
-    /// Whether nothing is multiplied.
+    /// Whether there is nothing to multiply.
     fn is_empty(&self) -> bool {
         let pixels = self.window[0] as usize * self.window[1] as usize;
         [self.batch, self.channels, self.channels_out, pixels].contains(&0)
@@ -150,8 +151,8 @@ impl Sizes {
         [self.batch, self.channels_out, self.out[0], self.out[1]]
     }
 
-    /// Whole images, or a part of one, so that the columns of a chunk stay below `most` elements (but for one
-    /// position's).
+    /// Cuts the work into chunks of whole images, or of parts of one image, so that a chunk's
+    /// columns have at most `most` elements. A chunk has at least one position.
     fn chunks(&self, most: usize) -> Vec<Chunk> {
         let (lines, positions) = (self.channels * self.taps, self.positions());
         if lines * positions > most {
@@ -167,23 +168,24 @@ impl Sizes {
         (0..self.batch).step_by(each).map(whole).collect()
     }
 
-    /// A chunk's columns as a matrix of each group.
+    /// The shape of a chunk's columns, one matrix for each group.
     fn columns(&self, chunk: &Chunk) -> [usize; 3] {
         [self.groups, self.channels * self.taps / self.groups, chunk.images * chunk.count]
     }
 
-    /// A chunk's outputs as a matrix of each group.
+    /// The shape of a chunk's outputs, one matrix for each group.
     fn outputs(&self, chunk: &Chunk) -> [usize; 3] {
         [self.groups, self.channels_out / self.groups, chunk.images * chunk.count]
     }
 
-    /// The channels' part of a launch over so many items a channel.
+    /// The number of parts into which a launch cuts the channels, if each channel has `items` work
+    /// items.
     fn parts(&self, items: usize) -> usize {
         ENOUGH_ITEMS.div_ceil(items.max(1)).min(self.channels / self.offset_groups)
     }
 }
 
-/// `count` output positions from `first` on of `images` images from `image` on.
+/// A chunk of work: `count` output positions from `first` on, in `images` images from `image` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Chunk {
     image: usize,
@@ -229,7 +231,8 @@ impl Prepared {
         })
     }
 
-    /// `kernel(batch, channels, groups, (parts,) first, count, window, inputs.., mask, more.., out)`.
+    /// `kernel(batch, channels, groups, (parts,) first, count, window, inputs.., mask, more..,
+    /// out)`.
     fn launch(
         &self,
         kernel: Template,
@@ -245,20 +248,20 @@ impl Prepared {
         dims.extend([u(chunk.first), u(chunk.count), Arg::U32x12(sizes.window)]);
         let mask = self.mask.as_ref().map(|mask| chunk.images(mask)).transpose()?;
         let inputs: Vec<&RocmTensor> = inputs.iter().copied().chain(&mask).collect();
-        // Pointers to no mask, and to no gradient of it where the kernel gives one.
+        // Null pointers for a missing mask and, if the kernel writes one, for the mask's gradient.
         let absent =
             if mask.is_some() { 0 } else { 1 + usize::from(kernel == Template::deform_offset_backward) };
         let device = self.x.hip_device();
         let name = kernel.ty(self.x.kernel_type()?);
         let scalars = &[Arg::U64(0); 2][..absent];
         let grid = match kernel {
-            Template::deform_x_backward_ordered => device.grid_rows(items, 1), // few items, each a long one
+            Template::deform_x_backward_ordered => device.grid_rows(items, 1), // few items, each of them long
             _ => device.grid(items * parts.unwrap_or(1)),
         };
         rows(self.op, device, name, grid, &dims, &inputs, scalars, outputs)
     }
 
-    /// The input at every tap, times the mask.
+    /// The columns: the input sampled at every tap, times the mask.
     fn columns(&self, chunk: &Chunk) -> hip::Result<RocmTensor> {
         let columns = self.sizes.columns(chunk);
         let out = RocmTensor::empty(self.x.hip_device(), columns.to_vec(), self.x.dtype_of())?;
@@ -269,13 +272,13 @@ impl Prepared {
         Ok(out)
     }
 
-    /// Taps at positions.
+    /// Work items: one for each tap at each position.
     fn items(&self, chunk: &Chunk) -> usize {
         self.sizes.offset_groups * self.sizes.taps * chunk.images * chunk.count
     }
 }
 
-/// `x * weight + bias`, each tap of the window moved by its offset and scaled by its mask.
+/// `x * weight + bias`, with each tap of the window moved by its offset and scaled by its mask.
 pub(crate) fn forward(op: &'static str, operands: Operands, options: &Options) -> hip::Result<RocmTensor> {
     forward_within(op, &operands, options, COLUMN_BYTES)
 }
@@ -322,10 +325,10 @@ fn forward_within(
     }
 }
 
-/// The gradients of everything that [`forward`] takes, from its output's.
+/// The gradients with respect to all operands of [`forward`], from the output's gradient.
 ///
-/// The input's is summed in f32 where its type is narrower. On GPUs that is by atomics, in any order, unless
-/// `BURN_ROCM_DETERMINISTIC` is set: then each plane is one thread's.
+/// The input's gradient is summed in f32 or a wider type. GPUs sum it with atomics, in no fixed
+/// order. With `BURN_ROCM_DETERMINISTIC` one thread sums each plane instead.
 pub(crate) fn backward(
     op: &'static str,
     operands: Operands,
@@ -437,8 +440,8 @@ mod tests {
         }
     }
 
-    /// However the columns are cut, and whichever kernel gives the input's gradient, the results are the same; and
-    /// what is said to be the same bits is.
+    /// The results do not depend on the chunks nor on the kernel of the input's gradient. The
+    /// ordered kernel gives the same bits each time.
     #[test]
     fn chunks_and_orders_agree() {
         let options =

@@ -1,4 +1,4 @@
-//! Convolutions and patches of images on kernels of this crate: what MIOpen does not take.
+//! Convolutions and image patches on kernels of this project, for what MIOpen does not take.
 
 use burn_std::DType;
 use hip::{ConvDesc, Functor, Template};
@@ -14,17 +14,18 @@ use crate::ops::reduce::reduce_dim;
 use crate::ops::view::reshape;
 use crate::tensor::RocmTensor;
 
-/// The kernels' places along an axis keep within this.
+/// The largest position along an axis that the kernels handle.
 const MAX_SIZE: usize = 1 << 30;
 
-/// Output channels that a thread sums (`CHANNELS` of `conv.hip`).
+/// Output channels that one thread computes (`CHANNELS` of `conv.hip`).
 const CHANNELS: usize = 4;
 
-/// The least that one of several parts of a sum has, so that what it saves is more than its own cost: as for
-/// reductions.
+/// The fewest terms of one part of a sum that is cut into parts. Smaller parts cost more than they
+/// save, as for reductions.
 const LEAST_PART: usize = 1024;
 
-/// The kernels' `Convolution`: three axes whatever the rank, the outer ones of size 1 where there are fewer.
+/// The kernels' struct `Convolution`. It always has three axes; if there are fewer, the outer ones
+/// have size 1.
 pub(super) fn value(op: &'static str, desc: &ConvDesc) -> hip::Result<Arg> {
     let axes = desc.stride.len();
     let (x, w, y) = (&desc.x[2..], &desc.w[2..], &desc.y[2..]);
@@ -33,7 +34,7 @@ pub(super) fn value(op: &'static str, desc: &ConvDesc) -> hip::Result<Arg> {
     if !padded || [desc.x[1], desc.w[0], desc.w[1]].iter().any(|&channels| channels >= MAX_SIZE) {
         return invalid(op, format!("channels and padded axes below {MAX_SIZE}"), format!("{desc:?}"));
     }
-    // With windows that fit the padded input, larger steps are never taken.
+    // A window that fits the padded input never takes a larger step.
     let step = |values: &[usize]| values.iter().map(|&v| v.min(MAX_SIZE)).collect::<Vec<_>>();
     let (stride, dilation) = (step(&desc.stride), step(&desc.dilation));
     let groups = [desc.groups, desc.w[1], desc.w[0] / desc.groups];
@@ -93,9 +94,9 @@ pub(super) fn weight_backward(
     let blocks = desc.w.iter().product::<usize>().div_ceil(CHANNELS);
     let busy = 2 * device.info().compute_units as usize;
     let parts = busy.div_ceil(blocks).min(lines * width / LEAST_PART);
-    // What a part has is counted in 31 bits.
+    // The kernel counts the terms of a part in 31 bits.
     let parts = parts.max((lines * width).div_ceil(MAX_SIZE / 2)).clamp(1, lines);
-    // Partial sums keep the precision they are made in.
+    // Partial sums keep the precision in which they were computed.
     let halves = matches!(grad.dtype_of(), DType::F16 | DType::BF16);
     let summed = if halves { DType::F32 } else { grad.dtype_of() };
     let mut shape = vec![parts];
@@ -109,7 +110,8 @@ pub(super) fn weight_backward(
     cast(reshape(sum, &desc.w)?, grad.dtype_of())
 }
 
-/// The patches of `x` `[batch, channels, height, width]` under a window: `[batch, channels * window, patches]`.
+/// The patches of `x` `[batch, channels, height, width]` under a window:
+/// `[batch, channels * window, patches]`.
 pub(crate) fn unfold4d(x: RocmTensor, window: [usize; 2], options: &Options) -> hip::Result<RocmTensor> {
     let op = "unfold4d";
     let &[batch, channels, height, width] = x.dims() else {

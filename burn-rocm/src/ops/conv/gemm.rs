@@ -1,6 +1,8 @@
-//! Convolutions as products: every patch of the input is written out, and the weights, as one matrix a group,
-//! multiply them. For f64 (and f32, where MIOpen does not serve), which rocBLAS multiplies at the device's speed.
-//! f16 and bf16 stay with the direct kernels, which round a sum once.
+//! Convolutions as matrix products: a kernel writes out every patch of the input, and rocBLAS
+//! multiplies the patches by the weights, one matrix for each group. They serve f64, and f32 where
+//! MIOpen does not, because rocBLAS multiplies both at the device's speed. f16 and bf16 stay with
+//! the direct kernels, which round a sum once. So no product here needs the flag for gradients,
+//! which only affects f16.
 
 use burn_std::DType;
 use hip::{ConvDesc, Functor, Template};
@@ -16,17 +18,18 @@ use crate::ops::reduce::reduce_dim;
 use crate::ops::view::{narrow, reshape, transpose};
 use crate::tensor::RocmTensor;
 
-/// Bytes of patches that are written out at once, one image's at least: so many keep any device busy, and the pool
-/// finds the same block again for each part of a batch.
+/// Bytes of patches that are written out at once, but at least one image's. So many keep any device
+/// busy, and the pool reuses the same block for each part of a batch.
 const PATCH_BYTES: usize = 64 << 20;
 
-/// Bytes of one image's patches from which the direct kernels serve rather.
+/// If one image's patches take more bytes than this, the direct kernels serve instead.
 const MOST_BYTES: usize = 1 << 30;
 
-/// Rows and inner dimension from which a product beats the direct kernel: below, patches cost more than they save.
+/// The fewest rows, and the smallest inner dimension, for which a product beats the direct kernel.
+/// Below, writing the patches costs more than it saves.
 const LEAST: usize = 4;
 
-/// The numbers that a convolution is made of.
+/// The sizes of the product that computes a convolution.
 struct Sizes {
     batch: usize,
     groups: usize,
@@ -34,7 +37,7 @@ struct Sizes {
     rows: usize,
     /// Input channels of a group times the window.
     inner: usize,
-    /// Outputs of a channel.
+    /// Output positions of a channel.
     columns: usize,
 }
 
@@ -49,12 +52,13 @@ impl Sizes {
         }
     }
 
-    /// Bytes that the patches of one image take, if they can be counted.
+    /// Bytes of one image's patches; `None` if the number overflows.
     fn image(&self, dtype: DType) -> Option<usize> {
         self.groups.checked_mul(self.inner)?.checked_mul(self.columns)?.checked_mul(dtype.size())
     }
 
-    /// Images at a time, as starts and counts.
+    /// The parts of the batch that are computed at a time, each as first image and number of
+    /// images.
     fn parts(&self, dtype: DType) -> impl Iterator<Item = (usize, usize)> {
         let each = (PATCH_BYTES / self.image(dtype).unwrap_or(1).max(1)).clamp(1, self.batch);
         let batch = self.batch;
@@ -62,7 +66,7 @@ impl Sizes {
     }
 }
 
-/// Whether products serve the convolution best.
+/// Whether products compute this convolution, rather than the direct kernels.
 pub(super) fn takes(desc: &ConvDesc, dtype: DType) -> bool {
     let sizes = Sizes::of(desc);
     matches!(dtype, DType::F64 | DType::F32)
@@ -71,12 +75,13 @@ pub(super) fn takes(desc: &ConvDesc, dtype: DType) -> bool {
         && sizes.image(dtype).is_some_and(|bytes| bytes <= MOST_BYTES)
 }
 
-/// Whether each output comes from one input alone, the one of its own place: the input is its own patches.
+/// Whether each output depends only on the input at its own position. The input then is the matrix
+/// of patches.
 fn pointwise(desc: &ConvDesc) -> bool {
     desc.w[2..].iter().chain(&desc.stride).all(|&n| n == 1) && desc.padding.iter().all(|&n| n == 0)
 }
 
-/// The patches of `images` of the input, `[images, groups, inner, columns]`.
+/// The patches of `images` images of the input, `[images, groups, inner, columns]`.
 fn patches(
     op: &'static str,
     desc: &ConvDesc,
@@ -104,19 +109,14 @@ fn matrices(desc: &ConvDesc, weight: &RocmTensor) -> hip::Result<RocmTensor> {
     reshape(weight.clone(), &[1, sizes.groups, sizes.rows, sizes.inner])
 }
 
-/// `images` of the output's gradient as `[images, groups, rows, columns]`.
+/// The output's gradient for `images` images, `[images, groups, rows, columns]`.
 fn gradients(desc: &ConvDesc, grad: &RocmTensor, start: usize, images: usize) -> hip::Result<RocmTensor> {
     let sizes = Sizes::of(desc);
     let grad = narrow(grad.clone(), 0, start, images)?;
     reshape(grad, &[images, sizes.groups, sizes.rows, sizes.columns])
 }
 
-/// What a product for this convolution is asked for.
-fn request(op: &'static str, desc: &ConvDesc) -> Request {
-    if desc.gradient { Request::gradient(op, 1.0) } else { Request::new(op, 1.0) }
-}
-
-/// What was computed in parts of the batch, together.
+/// Joins results that were computed for parts of the batch.
 fn together(mut parts: Vec<RocmTensor>) -> hip::Result<RocmTensor> {
     match parts.len() {
         1 => Ok(parts.remove(0)),
@@ -130,7 +130,7 @@ pub(super) fn forward(
     desc: &ConvDesc,
     [x, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
-    let (weight, request) = (matrices(desc, weight)?, request(op, desc));
+    let (weight, request) = (matrices(desc, weight)?, Request::new(op, 1.0));
     let part = |(start, images)| product(request, weight.clone(), patches(op, desc, x, start, images)?);
     let parts = Sizes::of(desc).parts(x.dtype_of()).map(part).collect::<hip::Result<_>>()?;
     reshape(together(parts)?, &desc.y)
@@ -143,7 +143,7 @@ pub(super) fn x_backward(
     [grad, weight]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let weight = transpose(matrices(desc, weight)?)?;
-    let (sizes, request) = (value(op, desc)?, request(op, desc));
+    let (sizes, request) = (value(op, desc)?, Request::new(op, 1.0));
     let part = |(start, images)| {
         let patches = product(request, weight.clone(), gradients(desc, grad, start, images)?)?;
         let mut shape = desc.x.clone();
@@ -170,7 +170,7 @@ pub(super) fn weight_backward(
     let mut sum: Option<RocmTensor> = None;
     for (start, images) in Sizes::of(desc).parts(x.dtype_of()) {
         let patches = transpose(patches(op, desc, x, start, images)?)?;
-        let each = product(request(op, desc), gradients(desc, grad, start, images)?, patches)?;
+        let each = product(Request::new(op, 1.0), gradients(desc, grad, start, images)?, patches)?;
         let part = if images > 1 { reduce_dim(op, Functor::Sum, each, 0)? } else { each };
         sum = Some(match sum {
             Some(sum) => binary(op, Functor::Add, sum, part)?,

@@ -1,6 +1,7 @@
-//! Convolutions: on MIOpen, and on kernels of this crate ([`direct`]) or products ([`gemm`]) where MIOpen does not take
-//! them or `BURN_ROCM_CONV` says so. A transposed convolution is the gradient of a plain one with respect to its
-//! input. A 1-D convolution is a 2-D one whose first spatial axis has size 1.
+//! Convolutions. MIOpen computes them. Where MIOpen does not take one, or `BURN_ROCM_CONV` says so,
+//! products ([`gemm`]) or direct kernels ([`direct`]) do. A transposed convolution is the gradient
+//! of a plain one with respect to its input. A 1-D convolution is a 2-D one whose first spatial
+//! axis has size 1.
 
 pub(crate) mod conv_act;
 pub(crate) mod deform;
@@ -50,7 +51,7 @@ fn describe(
     }
     let desc = ConvDesc::new(dtype, x, w, &options.stride, &options.padding, &options.dilation, groups);
     desc.map(|desc| ConvDesc { gradient, ..desc }).map_err(|error| match error {
-        // In the op's own terms: it was given an input, weights and options.
+        // Names the op's own arguments: input, weights and options.
         hip::Error::Invalid { expected, .. } => {
             hip::Error::Invalid { op, expected, found: format!("input {x:?}, weights {w:?}, {options:?}") }
         }
@@ -58,7 +59,7 @@ fn describe(
     })
 }
 
-/// The same where the gradient `grad` of its result is given, which must have that one's shape.
+/// As `describe`, and checks that `grad`, the gradient of the result, has the result's shape.
 fn describe_for(
     op: &'static str,
     x: &[usize],
@@ -74,9 +75,9 @@ fn describe_for(
     Ok(desc)
 }
 
-/// MIOpen, where it is to convolve this.
+/// MIOpen's handle, if MIOpen is to compute this convolution.
 fn library<'a>(op: &'static str, desc: &ConvDesc, like: &'a RocmTensor) -> hip::Result<Option<&'a Dnn>> {
-    // Its kernels count a tensor's elements in 31 bits.
+    // MIOpen's kernels count a tensor's elements in 31 bits.
     let small = |shape: &[usize]| shape.iter().product::<usize>() <= MAX_REACH;
     let takes = ConvDesc::takes(desc.dtype) && small(&desc.x) && small(&desc.w) && small(&desc.y);
     match conv_route()? {
@@ -93,7 +94,7 @@ fn library<'a>(op: &'static str, desc: &ConvDesc, like: &'a RocmTensor) -> hip::
     }
 }
 
-/// [`without_library`], where `BURN_ROCM_CONV` does not demand MIOpen.
+/// [`without_library`], unless `BURN_ROCM_CONV` demands MIOpen.
 fn fallen_back(error: hip::Error) -> hip::Result<()> {
     match conv_route()? {
         Route::Auto => without_library(error),
@@ -101,7 +102,7 @@ fn fallen_back(error: hip::Error) -> hip::Result<()> {
     }
 }
 
-/// Whether a tensor has no elements.
+/// Whether one of the tensors has no elements.
 fn is_of_nothing(desc: &ConvDesc) -> bool {
     [&desc.x, &desc.w, &desc.y].iter().any(|dims| dims.contains(&0))
 }
@@ -113,7 +114,8 @@ struct Ways {
     sums: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
 }
 
-/// The result, of shape `dims`, by MIOpen; where it does not serve, by products or by direct sums.
+/// The result, of shape `dims`, by MIOpen or, if MIOpen does not take the call, by products or
+/// direct sums.
 fn compute(
     op: &'static str,
     desc: &ConvDesc,
@@ -147,7 +149,7 @@ fn add_bias(op: &'static str, out: RocmTensor, bias: Option<RocmTensor>) -> hip:
     binary(op, Functor::Add, out, reshape(bias, &dims)?)
 }
 
-/// `x * weight + bias` over as many spatial axes as the options have.
+/// `x * weight + bias` over the spatial axes that the options name.
 pub(crate) fn forward(
     op: &'static str,
     x: RocmTensor,
@@ -164,8 +166,8 @@ pub(crate) fn forward(
     add_bias(op, compute(op, &desc, &desc.y, [x, weight], ways)?, bias)
 }
 
-/// The activation of a convolution and its bias by MIOpen's fusion plan; `None` where MIOpen is not to convolve
-/// this, or has no plan for it. All packed.
+/// Convolution, bias and activation by MIOpen's fusion plan; `None` if MIOpen is not to compute
+/// this convolution or has no plan for it. All operands are packed.
 pub(crate) fn by_plan(
     op: &'static str,
     x: &RocmTensor,
@@ -189,7 +191,7 @@ pub(crate) fn by_plan(
     let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
     match dnn.conv_bias_activation(&desc, activation, whole(x), whole(weight), bias.map(whole), whole(&out)) {
         Ok(()) => Ok(Some(out)),
-        // No plan, which is nothing unusual; or no room for what it needs beside the tensors.
+        // MIOpen has no plan for most shapes. Or there is no memory for the plan's workspace.
         Err(
             hip::Error::Unsupported { .. }
             | hip::Error::Miopen { refused: true, .. }
@@ -199,7 +201,7 @@ pub(crate) fn by_plan(
     }
 }
 
-/// The gradient of a convolution's input, which has the shape `x`.
+/// The gradient with respect to a convolution's input, whose shape is `x`.
 pub(crate) fn x_backward(
     op: &'static str,
     x: &[usize],
@@ -219,7 +221,7 @@ pub(crate) fn x_backward(
     compute(op, &desc, &desc.x, [grad, weight], ways)
 }
 
-/// The gradient of a convolution's weight, which has the shape `weight`.
+/// The gradient with respect to a convolution's weight, whose shape is `weight`.
 pub(crate) fn weight_backward(
     op: &'static str,
     x: RocmTensor,
@@ -243,7 +245,7 @@ pub(crate) fn weight_backward(
     compute(op, &desc, &desc.w, [grad, x], ways)
 }
 
-/// The gradient of the bias: the sum over the batch and the spatial axes.
+/// The gradient with respect to the bias: the sum over the batch and the spatial axes.
 pub(crate) fn bias_backward(op: &'static str, grad: RocmTensor) -> hip::Result<RocmTensor> {
     let Some((&[batch, channels], spatial)) = grad.dims().split_first_chunk::<2>() else {
         return invalid(op, "a gradient of rank 3 or more", format!("{:?}", grad.dims()));
@@ -253,7 +255,7 @@ pub(crate) fn bias_backward(op: &'static str, grad: RocmTensor) -> hip::Result<R
     reshape(sum_two_dims(op, grad, [2, 0])?, &[channels])
 }
 
-/// `tensor` with zeros at the end of its spatial axes, up to `dims`.
+/// Pads the end of the spatial axes with zeros, up to the shape `dims`.
 fn extend(op: &'static str, tensor: RocmTensor, dims: &[usize]) -> hip::Result<RocmTensor> {
     if tensor.dims() == dims {
         return Ok(tensor);
@@ -263,12 +265,12 @@ fn extend(op: &'static str, tensor: RocmTensor, dims: &[usize]) -> hip::Result<R
     Ok(out)
 }
 
-/// The first elements of every axis, as many as `dims`.
+/// Cuts the tensor to the shape `dims`, from the beginning of each axis.
 fn shrink(tensor: RocmTensor, dims: &[usize]) -> hip::Result<RocmTensor> {
     dims.iter().enumerate().try_fold(tensor, |tensor, (axis, &dim)| narrow(tensor, axis, 0, dim))
 }
 
-/// The transposed convolution: what makes `x` of the result when convolved.
+/// The transposed convolution: the plain convolution of its result has the shape of `x`.
 pub(crate) fn transposed(
     op: &'static str,
     x: RocmTensor,
@@ -284,15 +286,15 @@ pub(crate) fn transposed(
             None => {
                 return invalid(
                     op,
-                    "a padding that leaves an output",
+                    "a padding that leaves a non-empty output",
                     format!("{options:?} for {:?} and {:?}", x.dims(), weight.dims()),
                 );
             }
         }
     }
     let lifted = options.stride.len() == 1;
-    // Where the output's extra padding passes a step, the plain convolution of it gives more than
-    // `x`: zeros.
+    // If the output's extra padding exceeds the stride, the plain convolution of the output is
+    // larger than `x`. `x` is padded with zeros.
     let whole = match lifted {
         false => describe(op, &dims, weight.dims(), options, x.kernel_type()?, false)?.y,
         true => {
@@ -307,7 +309,7 @@ pub(crate) fn transposed(
     add_bias(op, x_backward(op, &dims, weight, x, options)?, bias)
 }
 
-/// The gradient of a transposed convolution's input.
+/// The gradient with respect to a transposed convolution's input.
 pub(crate) fn transposed_x_backward(
     op: &'static str,
     weight: RocmTensor,
@@ -325,7 +327,7 @@ pub(crate) fn transposed_x_backward(
     shrink(forward(op, grad, weight, None, options)?, &dims)
 }
 
-/// The gradient of a transposed convolution's weight, which has the shape `weight`.
+/// The gradient with respect to a transposed convolution's weight, whose shape is `weight`.
 pub(crate) fn transposed_weight_backward(
     op: &'static str,
     x: RocmTensor,

@@ -13,45 +13,45 @@ use crate::ops::index::{check_size, index};
 use crate::ops::launch::views;
 use crate::tensor::{RocmTensor, float_type, one_device};
 
-/// What the rows of a classifier's output are.
+/// The meaning of a classifier's scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassScores {
-    /// Any numbers: their softmax gives the probabilities.
+    /// Any numbers, whose softmax gives the probabilities.
     Logits,
-    /// Probabilities. Without smoothing a target's is taken as no less than the root of the dtype's least normal
-    /// number.
+    /// Probabilities. Without smoothing, a target's probability is raised to at least the square
+    /// root of the dtype's smallest normal number.
     Probabilities,
     /// Logarithms of probabilities.
     LogProbabilities,
 }
 
-/// The classes that rows should have, and how the loss counts them.
+/// The target classes of the rows, and the options of the loss.
 #[derive(Clone, Debug)]
 pub struct ClassTargets {
-    /// What the rows are.
+    /// The meaning of the scores.
     pub scores: ClassScores,
-    /// `[rows]`, of an int type.
+    /// The target class of each row: `[rows]`, of an int type.
     pub targets: RocmTensor,
-    /// The share of a target's weight that is spread over all classes, 0 to 1.
+    /// Label smoothing: the share of a target's weight that is spread over all classes, 0 to 1.
     pub smoothing: Option<f32>,
-    /// Targets whose rows have no loss; at most [`MAX_PAD_TOKENS`].
+    /// Pad tokens: rows with these targets have no loss. At most [`MAX_PAD_TOKENS`].
     pub pad_tokens: Vec<usize>,
 }
 
-/// How many pad tokens the kernels take.
+/// The most pad tokens that the kernels take.
 pub const MAX_PAD_TOKENS: usize = 8;
 
-/// Rows up to this length are a thread's work each (`SHORT` of `loss.hip`).
+/// The longest row that a single thread computes (`SHORT` of `loss.hip`).
 const SHORT: usize = 32;
 
-/// Whether rows of logits are warps' work, which need no barriers: so many that their warps fill the device, or so
-/// short that a warp is soon through. On an H200, in f32: 65536 rows of 4096 in 0.26 ms by warps and in 0.59 ms by
-/// blocks, 65536 rows of 1000 in 0.09 and 0.48 ms.
+/// Whether a warp computes each row of logits, and not a block. Warps need no barriers. They serve
+/// short rows, and rows so many that their warps fill the device. On an H200, in f32: 65536 rows of
+/// 4096 in 0.26 ms by warps and in 0.59 ms by blocks, 65536 rows of 1000 in 0.09 and 0.48 ms.
 fn by_warps(device: &Device, rows: usize, len: usize) -> bool {
     len <= 1024 || len <= 1 << 14 && rows >= 16 * device.info().compute_units as usize
 }
 
-/// What both passes check and hand to the kernels.
+/// The checked arguments of both passes.
 struct Rows {
     x: RocmTensor,
     targets: RocmTensor,
@@ -59,13 +59,13 @@ struct Rows {
     kernel: [KernelName; 2],
     rows: usize,
     len: usize,
-    /// The count of numbers that the loss keeps for the gradient. For each row of logits it keeps
-    /// the greatest one, and 1 over the sum of exponentials relative to it: one number for both
-    /// would lose digits. The sum of weights comes last.
+    /// How many numbers the loss keeps for the gradient. For each row of logits these are the
+    /// largest logit, and the reciprocal of the sum of exponentials relative to it. (One number
+    /// that joins both would lose digits.) The sum of weights comes last.
     kept: usize,
-    /// The loss' divisor, 0 for the sum of the targets' weights.
+    /// The loss' divisor; 0 means the sum of the targets' weights.
     divisor: f64,
-    /// Smoothing (below 0: none), least probability of a target, divisor, pad tokens.
+    /// Smoothing (negative: none), smallest probability of a target, divisor, pad tokens.
     scalars: [Arg; 5],
 }
 
@@ -149,7 +149,7 @@ impl Rows {
         [Arg::U64(self.rows as u64), Arg::U64(self.len as u64)]
     }
 
-    /// Blocks over rows, or over elements where a row is a thread's work.
+    /// A grid of blocks over rows, or of threads over rows if one thread computes a row.
     fn grid(&self, of: &ClassTargets) -> Grid {
         let device = self.x.hip_device();
         match (of.scores, of.smoothing) {
@@ -159,7 +159,7 @@ impl Rows {
                 let warps = (grid.threads / device.info().warp_size).max(1) as usize;
                 Grid { blocks: grid.blocks.min(self.rows.div_ceil(warps) as u32), ..grid }
             }
-            // One element of each row is read.
+            // The kernel reads one element of each row.
             (ClassScores::Probabilities | ClassScores::LogProbabilities, None) => {
                 items_grid(device, self.rows * SHORT)
             }
@@ -168,20 +168,21 @@ impl Rows {
     }
 }
 
-/// The mean over rows of minus the logarithm of the probability that scores `[rows, classes]` give to each row's
-/// target: `[1]`, and what the gradient reads.
+/// The mean over rows of `-log(p)`, where `p` is the probability that the scores `[rows, classes]`
+/// give to the row's target. Returns the loss `[1]` and a tensor that the gradient reads.
 ///
 /// With `weights` (`[classes]`, any float type) each row is weighed by its target's class, and the
 /// divisor is the sum of all targets' weights instead of their number. With smoothing `a` a row's
 /// loss is `(1 - a) w[t] (-log p[t]) + a / classes * sum(w (-log p))` ([Szegedy et al.
 /// 2015](https://arxiv.org/abs/1512.00567), section 7). The row of a pad token has no loss but
-/// counts in the divisor. A target that is no class has no loss either, and reads of the loss and
-/// its gradient report it. The loss is NaN for no rows, and if the targets' weights sum to 0, for
-/// example if all targets are pad tokens that are no class; in that case the gradient of rows
-/// without a loss is 0.
+/// counts in the divisor. A row whose target is not a class has no loss either, and reads of the
+/// loss and its gradient report it. The loss is NaN for no rows, and if the targets' weights sum to
+/// 0, for example if all targets are pad tokens that are not classes. The gradient of rows without
+/// a loss is 0 even then.
 ///
 /// # Errors
-/// `Invalid` for shapes, types, devices, a smoothing or a number of pad tokens other than those said; the device's own.
+/// `Invalid` for shapes, types, devices, a smoothing or a number of pad tokens other than
+/// described; an error of the device.
 pub fn cross_entropy(
     x: RocmTensor,
     weights: Option<RocmTensor>,
@@ -203,18 +204,18 @@ pub fn cross_entropy(
     let [smoothing, least, divisor, count, pads] = rows.scalars;
     let scalars = [smoothing, least, divisor, count, pads, Arg::Flag(OP, Fault::Index)];
     views(OP, device, rows.kernel[0], grid, &rows.dims(), &inputs, &scalars, &out)?;
-    // The kernel writes `saved` too, so a target that is no class marks the gradient.
+    // The kernel writes `saved` too, so a target that is not a class marks the gradient.
     hip::carry_faults([out.buffer()], [saved.buffer()]);
     let weight = crate::ops::view::narrow(saved.clone(), 0, rows.kept - 1, 1)?;
     total(OP, partial.as_ref(), Some(&weight), rows.divisor, &out)?;
     Ok((out, saved))
 }
 
-/// The gradient of [`cross_entropy`] by the scores, from the loss' own (`[1]`) and what it left: `[rows, classes]`,
-/// 0 in rows that have no loss.
+/// The gradient of [`cross_entropy`] with respect to the scores, `[rows, classes]`, from the loss'
+/// gradient (`[1]`) and the tensor that the loss returned for it. It is 0 in rows without a loss.
 ///
 /// # Errors
-/// As of [`cross_entropy`].
+/// As for [`cross_entropy`].
 pub fn cross_entropy_backward(
     x: RocmTensor,
     weights: Option<RocmTensor>,
@@ -232,7 +233,7 @@ pub fn cross_entropy_backward(
     }
     if saved.dims() != [rows.kept] || saved.dtype_of() != compute_dtype(x.dtype_of()) {
         let found = format!("{:?} of {}", saved.dims(), saved.dtype_of().name());
-        return invalid(OP, format!("what the loss of {} rows left", rows.rows), found);
+        return invalid(OP, format!("the tensor that the loss of {} rows kept", rows.rows), found);
     }
     one_device(OP, &[x, saved])?;
     let saved = packed(saved.clone())?;

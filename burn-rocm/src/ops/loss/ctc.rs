@@ -1,5 +1,5 @@
-//! The loss of connectionist temporal classification and its gradient (Graves, Fernandez, Gomez, Schmidhuber 2006,
-//! "Connectionist Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent Neural Networks").
+//! The CTC loss and its gradient (Graves, Fernandez, Gomez, Schmidhuber 2006, "Connectionist
+//! Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent Neural Networks").
 
 use burn_std::DType;
 use hip::{Fault, Grid, Template};
@@ -13,17 +13,17 @@ use crate::ops::create::full_on;
 use crate::ops::launch::rows;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
-/// Sequences of log-probabilities and what each is to say.
+/// Sequences of log-probabilities and their target labels.
 pub(crate) struct Sequences {
     /// `[steps, batch, classes]`.
     pub log_probs: RocmTensor,
-    /// `[batch, labels]`, of which the first `target_lengths` count.
+    /// `[batch, labels]`. The first `target_lengths` labels of each row count.
     pub targets: RocmTensor,
     /// `[batch]`.
     pub input_lengths: RocmTensor,
     /// `[batch]`.
     pub target_lengths: RocmTensor,
-    /// The class that stands for no label.
+    /// The class of the blank.
     pub blank: usize,
 }
 
@@ -77,7 +77,7 @@ impl Prepared {
         Ok(Self { log_probs: packed(log_probs)?, integers, steps, batch, classes, labels, blank })
     }
 
-    /// The most states that a sequence may have: a blank before, between and after its labels.
+    /// The most states of a sequence: its labels, and blanks before, between and after them.
     fn states(&self) -> usize {
         2 * self.labels + 1
     }
@@ -86,7 +86,8 @@ impl Prepared {
         RocmTensor::empty(self.log_probs.hip_device(), dims.to_vec(), dtype)
     }
 
-    /// `kernel(batch, steps, classes, labels, blank, more.., first.., targets, lengths.., last.., fault.., outputs..)`.
+    /// `kernel(batch, steps, classes, labels, blank, more.., first.., targets, lengths.., last..,
+    /// fault.., outputs..)`.
     #[allow(clippy::too_many_arguments)]
     fn launch(
         &self,
@@ -107,12 +108,12 @@ impl Prepared {
         rows(op, self.log_probs.hip_device(), name, grid, &dims, &inputs, fault, outputs)
     }
 
-    /// A block a sequence.
+    /// One block for each sequence.
     fn grid(&self) -> Grid {
         self.log_probs.hip_device().grid_rows(self.batch, self.states())
     }
 
-    /// The losses `[batch]` and the forward variables, of all steps or of the last ones.
+    /// The losses `[batch]` and the forward variables, of all steps or only of the last two.
     fn forward(&self, op: &'static str, all: bool) -> hip::Result<(RocmTensor, RocmTensor)> {
         let kept = if all { self.steps } else { 2 };
         let alpha =
@@ -125,14 +126,14 @@ impl Prepared {
     }
 }
 
-/// The kernels' sizes keep within this.
+/// The largest size that the kernels handle.
 const MAX_SIZE: usize = 1 << 30;
 
-/// Minus the logarithm of the probability that the log-probabilities give to all alignments of each target: `[batch]`.
+/// `-log` of the total probability of all alignments of each target: `[batch]`.
 ///
 /// The loss is infinite if there is no alignment. A sequence of no steps has loss 0 if its target
-/// has no labels. The loss is NaN for a length beyond its tensor's size and for a label that is no
-/// class; reads of the loss report both.
+/// has no labels. The loss is NaN for a length beyond its tensor's size and for a label that is not
+/// a class, and reads of the loss report both.
 pub(crate) fn loss(op: &'static str, sequences: Sequences) -> hip::Result<RocmTensor> {
     let prepared = Prepared::new(op, sequences)?;
     match prepared.batch {
@@ -141,12 +142,14 @@ pub(crate) fn loss(op: &'static str, sequences: Sequences) -> hip::Result<RocmTe
     }
 }
 
-/// The gradient of the log-probabilities from that of [`loss`]: of each class, minus the probability that an
-/// alignment gives it at the step; zero from a sequence's end on, and of sequences without an alignment.
+/// The gradient of [`loss`] with respect to the log-probabilities. For each step and class it is
+/// minus the probability that an alignment has this class at this step. It is 0 after a sequence's
+/// end, and for sequences without an alignment.
 ///
-/// This is the derivative with respect to the log-probabilities alone (equation 16 of the paper, by `ln y` instead
-/// of `y`), whether or not they are normalised. What Burn's `ctc_grad_from_alpha_beta_default` gives has
-/// `exp(log_probs)` added, equal once it has gone back through a log-softmax.
+/// This is the derivative with respect to the log-probabilities alone (equation 16 of the paper,
+/// with respect to `ln y` instead of `y`), whether or not they are normalised. Burn's
+/// `ctc_grad_from_alpha_beta_default` adds `exp(log_probs)`. Both give the same gradient before the
+/// log-softmax.
 pub(crate) fn backward(op: &'static str, sequences: Sequences, grad: RocmTensor) -> hip::Result<RocmTensor> {
     let prepared = Prepared::new(op, sequences)?;
     one_device(op, &[&prepared.log_probs, &grad])?;

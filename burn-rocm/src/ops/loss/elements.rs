@@ -1,4 +1,4 @@
-//! Losses of elements: squared error, Huber's, binary cross entropy; and their gradients.
+//! Element-wise losses (squared error, Huber loss, binary cross entropy) and their gradients.
 
 use hip::{Error as RocmError, Fault, Functor, KernelName, Template};
 
@@ -13,17 +13,17 @@ use crate::ops::index::index;
 use crate::ops::launch::{views, views_to};
 use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
 
-/// A loss of the difference `r` of two elements.
+/// A loss of the residual `r`, the difference of two elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Residual {
     /// `r^2`.
     Squared,
-    /// `r^2 / 2` up to `|r| = delta`, `delta |r| - lin_bias` beyond, where `lin_bias` is half of `delta^2`
-    /// ([Huber 1964](https://doi.org/10.1214/aoms/1177703732)).
+    /// `r^2 / 2` up to `|r| = delta`, and `delta |r| - lin_bias` beyond, with
+    /// `lin_bias = delta^2 / 2` ([Huber 1964](https://doi.org/10.1214/aoms/1177703732)).
     Huber {
-        /// Where it becomes linear.
+        /// The `|r|` beyond which the loss is linear.
         delta: f32,
-        /// What makes both pieces meet.
+        /// The constant that makes the loss continuous.
         lin_bias: f32,
     },
 }
@@ -45,25 +45,25 @@ impl Residual {
     }
 }
 
-/// What becomes of the losses of all elements.
+/// How the losses of all elements are reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Total {
-    /// Nothing: one loss an element.
+    /// Not at all: one loss for each element.
     Each,
     /// Their sum, `[1]`.
     Sum,
-    /// Their mean, `[1]`; NaN of none.
+    /// Their mean, `[1]`; NaN if there are no elements.
     Mean,
 }
 
 impl Total {
-    /// What the sum of `n` losses is divided by.
+    /// The divisor of the sum of `n` losses.
     fn divisor(self, n: usize) -> f64 {
         if self == Self::Mean { n as f64 } else { 1.0 }
     }
 }
 
-/// Two packed tensors of one shape and float type.
+/// The two tensors packed. Checks that they agree in device, shape and float dtype.
 fn pair(op: &'static str, a: RocmTensor, b: RocmTensor) -> hip::Result<(RocmTensor, RocmTensor, hip::DType)> {
     one_device(op, &[&a, &b])?;
     one_dtype(op, &[&a, &b])?;
@@ -74,10 +74,11 @@ fn pair(op: &'static str, a: RocmTensor, b: RocmTensor) -> hip::Result<(RocmTens
     Ok((packed(a)?, packed(b)?, ty))
 }
 
-/// The loss of `a - b`, two tensors of one shape: of that shape or `[1]`.
+/// The loss of `a - b` for two tensors of the same shape. The result has that shape, or `[1]` if
+/// `total` reduces it.
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices differ, or for integers; the device's own.
+/// `Invalid` if shapes, dtypes or devices differ, or for integers; an error of the device.
 pub fn residual_loss(
     kind: Residual,
     a: RocmTensor,
@@ -107,7 +108,7 @@ pub fn residual_loss(
     Ok(out)
 }
 
-/// The losses of differences, or of `a` where there is nothing to take from it.
+/// The losses of `a - b`, or of `a` without a `b`.
 fn each(op: &'static str, kind: Residual, a: &RocmTensor, b: Option<&RocmTensor>) -> hip::Result<RocmTensor> {
     let ty = a.kernel_type()?;
     let out = a.empty_like()?;
@@ -120,11 +121,11 @@ fn each(op: &'static str, kind: Residual, a: &RocmTensor, b: Option<&RocmTensor>
     Ok(out)
 }
 
-/// The gradient of [`residual_loss`] by `a` and, where `both` are asked for, that by `b`, its negative: in one
-/// launch, from the loss' own gradient.
+/// The gradient of [`residual_loss`] with respect to `a` and, if `both`, to `b` (its negative),
+/// from the loss' gradient. Takes one launch.
 ///
 /// # Errors
-/// As of [`residual_loss`], and for a gradient of another shape than the loss.
+/// As for [`residual_loss`], and `Invalid` for a gradient of another shape than the loss.
 pub fn residual_loss_backward(
     kind: Residual,
     a: RocmTensor,
@@ -146,7 +147,7 @@ pub fn residual_loss_backward(
     gradients(OP, name.functor(kind.functor()).ty(ty), &a, Some(&b), &grad, &scalars, both)
 }
 
-/// The gradients by `a` and, where `both` are asked for, by `b`, in one launch.
+/// The gradients with respect to `a` and, if `both`, to `b`, in one launch.
 fn gradients(
     op: &'static str,
     kernel: KernelName,
@@ -169,7 +170,7 @@ fn gradients(
 /// The loss of each residual.
 ///
 /// # Errors
-/// `Invalid` for integers; the device's own.
+/// `Invalid` for integers; an error of the device.
 pub fn loss_of_residuals(kind: Residual, residuals: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "residual_loss";
     float_type(OP, &residuals)?;
@@ -179,7 +180,7 @@ pub fn loss_of_residuals(kind: Residual, residuals: RocmTensor) -> Result<RocmTe
 /// The gradient of [`loss_of_residuals`].
 ///
 /// # Errors
-/// As of [`loss_of_residuals`], and `Invalid` for a gradient of another shape, dtype or device.
+/// As for [`loss_of_residuals`], and `Invalid` for a gradient of another shape, dtype or device.
 pub fn loss_of_residuals_backward(
     kind: Residual,
     residuals: RocmTensor,
@@ -192,27 +193,28 @@ pub fn loss_of_residuals_backward(
     Ok(gradients(OP, kernel, &residuals, None, &grad, &[p], false)?.0)
 }
 
-/// The labels of a binary (or multi-label) classifier, and how the loss counts them.
+/// The target labels of a binary or multi-label classifier, and the options of the loss.
 #[derive(Clone, Debug)]
 pub struct BinaryTargets {
     /// Whether scores are logits instead of probabilities.
     pub logits: bool,
-    /// Of the scores' shape and an int type: 0 or 1.
+    /// The labels, 0 or 1: of the scores' shape and an int type.
     pub targets: RocmTensor,
-    /// `a`: a target `y` becomes `y (1 - a) + a / classes`, with as many classes as the last axis has, or 2 of
-    /// scores with one axis.
+    /// Label smoothing `a`, 0 to 1: a target `y` becomes `y (1 - a) + a / classes`. The number of
+    /// classes is the size of the last axis, or 2 for scores with one axis.
     pub smoothing: Option<f32>,
 }
 
-/// What both passes check and hand to the kernels.
+/// The checked arguments of both passes.
 struct Binary {
     x: RocmTensor,
     targets: RocmTensor,
     weights: Option<RocmTensor>,
     kernel: [KernelName; 2],
-    /// Elements; columns, or 0 where weights are by target; weights.
+    /// The numbers of elements, of columns (0 if weights are by target) and of weights.
     dims: [Arg; 3],
-    /// Smoothing (below 0: none), classes, divisor; the flag that a target without a weight raises.
+    /// Smoothing (negative: none), classes, divisor, and the fault flag for a target without a
+    /// weight.
     scalars: [Arg; 4],
 }
 
@@ -261,14 +263,15 @@ impl Binary {
     }
 }
 
-/// The mean of `-y log(p) - (1 - y) log(1 - p)` over all elements, `p` being the scores or their sigmoid: `[1]`,
-/// NaN of none. Logarithms of probabilities are kept above -100.
+/// The mean of `-y log(p) - (1 - y) log(1 - p)` over all elements, where `p` is the score or its
+/// sigmoid: `[1]`, NaN if there are no elements. Logarithms below -100 become -100.
 ///
-/// `weights` are by column (`[.., columns]`), or by target if scores have one axis. A target
-/// without a weight then weighs 0, and reads of the loss report it.
+/// `weights` has one weight for each column of `[.., columns]`. For scores with one axis it has one
+/// weight for each target value; a target without a weight then weighs 0, and reads of the loss
+/// report it.
 ///
 /// # Errors
-/// `Invalid` for shapes, types or devices other than those said; the device's own.
+/// `Invalid` for shapes, types or devices other than described; an error of the device.
 pub fn binary_cross_entropy(
     x: RocmTensor,
     weights: Option<RocmTensor>,
@@ -289,11 +292,12 @@ pub fn binary_cross_entropy(
     Ok(out)
 }
 
-/// The gradient of [`binary_cross_entropy`] by the scores, from the loss' own (`[1]`); 0 where a logarithm was kept
-/// above -100. Reading the gradient reports a target without a weight, as reading the loss does.
+/// The gradient of [`binary_cross_entropy`] with respect to the scores, from the loss' gradient
+/// (`[1]`). It is 0 where the loss raised a logarithm to -100. Reading the gradient reports a
+/// target without a weight, as reading the loss does.
 ///
 /// # Errors
-/// As of [`binary_cross_entropy`].
+/// As for [`binary_cross_entropy`].
 pub fn binary_cross_entropy_backward(
     x: RocmTensor,
     weights: Option<RocmTensor>,

@@ -1,8 +1,9 @@
-//! Matrix products. rocBLAS multiplies floats, and takes transposed and broadcast views as they are. A kernel
-//! multiplies integers, and floats where there is no rocBLAS for the device or `BURN_ROCM_MATMUL` says so.
+//! Matrix products. rocBLAS multiplies floats, and takes transposed and broadcast views without a
+//! copy. A kernel multiplies integers. It also multiplies floats if rocBLAS does not serve the
+//! device or `BURN_ROCM_MATMUL` says so.
 //!
-//! [`Product::new`] checks the operands, `make` takes memory for the result, `write` chooses who multiplies, and
-//! `multiply` makes the calls that [`Plan`] cuts the product into.
+//! [`Product::new`] checks the operands, `make` allocates the result, `write` chooses between
+//! rocBLAS and the kernel, and `multiply` makes the calls that [`Plan`] cuts the product into.
 
 mod plan;
 
@@ -22,18 +23,18 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 pub(crate) use plan::is_one_batch;
 use plan::{Call, Plan, Side};
 
-/// One block of the kernel computes so many rows and columns of the output.
+/// The rows, and the columns, of the output that one block of the kernel computes.
 const TILE: usize = 64;
 
-/// What is asked of a product beside its operands.
+/// The options of a product.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
-    /// The op that errors name.
+    /// The op's name, for errors.
     pub(super) op: &'static str,
-    /// What the product is multiplied by.
+    /// The factor of the product.
     alpha: f64,
-    /// Whether it is computed for a gradient ([`hip::Blas::gemm`]). Burn's autodiff also computes gradients by
-    /// `float_matmul`; the backend can't tell those from other products.
+    /// Whether the product computes a gradient ([`hip::Blas::gemm`]). Burn's autodiff also computes
+    /// gradients by `float_matmul`, and the backend can't tell those from other products.
     gradient: bool,
 }
 
@@ -42,27 +43,27 @@ impl Request {
         Self { op, alpha, gradient: false }
     }
 
-    /// As [`new`](Self::new), for a gradient.
+    /// As [`new`](Self::new), for a product that computes a gradient.
     pub(crate) fn gradient(op: &'static str, alpha: f64) -> Self {
         Self { op, alpha, gradient: true }
     }
 }
 
-/// `lhs x rhs`, batches broadcast.
+/// `lhs x rhs`. Batches broadcast.
 pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
     product(Request::new(op, 1.0), lhs, rhs)
 }
 
-/// `alpha * (lhs x rhs)`, batches broadcast.
+/// `alpha * (lhs x rhs)`. Batches broadcast.
 pub(crate) fn product(request: Request, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
     let dtype = one_dtype(request.op, &[&lhs, &rhs])?;
     Product::new(request, lhs, rhs, dtype)?.make(dtype)
 }
 
-/// `lhs x rhs` of 8-bit integers by rocBLAS, as 32-bit ones.
+/// `lhs x rhs` of 8-bit integers by rocBLAS, with 32-bit results.
 ///
 /// # Errors
-/// `NotAvailable` also where `BURN_ROCM_MATMUL=own` forbids rocBLAS: no kernel takes its place here.
+/// `NotAvailable`, also if `BURN_ROCM_MATMUL=own` forbids rocBLAS: no kernel replaces it here.
 pub(crate) fn bytes(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
     if matmul_route()? == Route::Own {
         let reason = "BURN_ROCM_MATMUL=own forbids rocBLAS".into();
@@ -71,8 +72,8 @@ pub(crate) fn bytes(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::
     Product::new(Request::new(op, 1.0), lhs, rhs, DType::I32)?.make(DType::I32)
 }
 
-/// `alpha * (lhs x rhs)` into `out`, a view of the product's shape whose elements lie anywhere; the product's
-/// batches broadcast. No copy where [`is_one_batch`] says so of `out`.
+/// Writes `alpha * (lhs x rhs)` to `out`, a view of the product's shape in any layout. Batches
+/// broadcast. Needs no copy if [`is_one_batch`] holds for `out`.
 pub(crate) fn product_to(
     request: Request,
     lhs: RocmTensor,
@@ -84,7 +85,7 @@ pub(crate) fn product_to(
     one_device(op, &[&lhs, out])?;
     let product = Product::new(request, lhs, rhs, dtype)?;
     if out.dims() != product.dims {
-        return invalid(op, format!("a place of shape {:?}", product.dims), format!("{:?}", out.dims()));
+        return invalid(op, format!("an output of shape {:?}", product.dims), format!("{:?}", out.dims()));
     }
     if !product.is_of_nothing() && is_one_batch(out) {
         return product.write(out);
@@ -92,7 +93,7 @@ pub(crate) fn product_to(
     assign(op, out, &product.make(dtype)?)
 }
 
-/// Operands that fit together, and whose batches are repeated to the product's.
+/// Checked operands, whose batches are expanded to the product's.
 struct Product {
     request: Request,
     lhs: RocmTensor,
@@ -101,7 +102,7 @@ struct Product {
 }
 
 impl Product {
-    /// `dtype` is the result's: that of the operands, or i32 for i8.
+    /// `dtype` is the result's dtype: that of the operands, or i32 for i8.
     fn new(request: Request, lhs: RocmTensor, rhs: RocmTensor, dtype: DType) -> hip::Result<Self> {
         let op = request.op;
         one_device(op, &[&lhs, &rhs])?;
@@ -126,7 +127,7 @@ impl Product {
         Ok(Self { request, lhs, rhs, dims })
     }
 
-    /// Whether it has no elements, or is a sum of none.
+    /// Whether the product has no elements, or each of its sums has no terms.
     fn is_of_nothing(&self) -> bool {
         self.dims.contains(&0) || self.lhs.dims().last() == Some(&0)
     }
@@ -142,8 +143,8 @@ impl Product {
         Ok(out)
     }
 
-    /// The product into `out`, which [`is_one_batch`]: by rocBLAS where the dtype and `BURN_ROCM_MATMUL` let it, else
-    /// by the kernel.
+    /// Writes the product to `out`, for which [`is_one_batch`] holds. rocBLAS computes it if it has
+    /// the dtype and `BURN_ROCM_MATMUL` allows, else the kernel.
     fn write(&self, out: &RocmTensor) -> hip::Result<()> {
         let same = self.lhs.dtype_of() == out.dtype_of();
         let route = match !self.lhs.kernel_type()?.is_float() && same {
@@ -162,7 +163,7 @@ impl Product {
         }
     }
 
-    /// By the kernel, whose output is packed.
+    /// Computes the product by the kernel, whose output is packed.
     fn by_kernel(&self, out: &RocmTensor) -> hip::Result<()> {
         if out.is_contiguous() {
             return self.multiply(out, Self::tiles);
@@ -172,7 +173,7 @@ impl Product {
         assign(self.request.op, out, &packed)
     }
 
-    /// Cuts the product into calls and makes them one after the other by `call`: of rocBLAS, or of the kernel.
+    /// Cuts the product into calls, and makes each by `call`, which is rocBLAS's or the kernel's.
     fn multiply(
         &self,
         out: &RocmTensor,
@@ -203,7 +204,7 @@ impl Product {
         blas.gemm(self.lhs.kernel_type()?, call.count, a, b, c, alpha, 0.0, gradient)
     }
 
-    /// One launch of the kernel, which writes a packed output.
+    /// One launch of the kernel. Its output is packed.
     fn tiles(&self, [a, b, place]: &[Side; 3], call: &Call) -> hip::Result<()> {
         let [m, n, k] = call.sizes;
         if call.sizes.iter().any(|&size| size > i32::MAX as usize) {
@@ -230,7 +231,7 @@ impl Product {
     }
 }
 
-/// `Ok` where rocBLAS failed in a way that lets the kernel take its place; warns once through `log`.
+/// `Ok` if the kernel may replace rocBLAS after this error. Warns once through `log`.
 fn fallen_back(error: hip::Error) -> hip::Result<()> {
     static ONCE: Once = Once::new();
     match error {

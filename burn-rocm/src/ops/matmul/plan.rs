@@ -1,4 +1,5 @@
-//! How a product is cut into calls: what is copied first, what becomes one tall matrix, and which batches a call takes.
+//! How a product is cut into calls: which operands are copied first, which batches become one tall
+//! matrix, and which batches a call takes.
 
 use crate::error::invalid;
 use crate::layout::{Collapsed, Layout, collapse};
@@ -7,12 +8,12 @@ use crate::ops::launch::max_reach;
 use crate::ops::view::{expand, narrow, swap_dims};
 use crate::tensor::RocmTensor;
 
-/// Bytes that are worth copying to save one call: on a GPU, and on the CPU device. A call takes
-/// about 4 us. In that time an H200 copies 8 MB, a GPU of half its memory bandwidth 4 MB, and a CPU
-/// core 64 KB. `benches/src/bin/product_batches.rs` times both sides.
+/// The most bytes that are worth copying to save one call: on a GPU, then on the CPU device. A call
+/// takes about 4 us. In that time an H200 copies 8 MB, a GPU of half its memory bandwidth 4 MB, and
+/// a CPU core 64 KB. `benches/src/bin/product_batches.rs` times both sides.
 const COPIED_A_CALL: [usize; 2] = [4 << 20, 64 << 10];
 
-/// A matrix of a batch, as rocBLAS takes it: one of the strides is 1.
+/// The strides of a matrix as rocBLAS takes it: one of them is 1.
 #[derive(Clone, Copy)]
 pub(super) struct Strides {
     pub(super) row: usize,
@@ -33,8 +34,8 @@ fn matrix(tensor: &RocmTensor) -> Option<Strides> {
     None
 }
 
-/// Whether one call of rocBLAS takes the matrices of all batches where they lie: the last two axes as it takes a
-/// matrix, and one stride that leads from each to the next.
+/// Whether a single rocBLAS call takes the matrices of all batches without a copy: rocBLAS takes
+/// the strides of the last two axes, and a single stride leads from each matrix to the next.
 pub(crate) fn is_one_batch(tensor: &RocmTensor) -> bool {
     let batch = tensor.dims().len().saturating_sub(2);
     let merged = collapse(&tensor.dims()[..batch], [&tensor.layout().strides()[..batch]]);
@@ -42,7 +43,7 @@ pub(crate) fn is_one_batch(tensor: &RocmTensor) -> bool {
     merged.shape.len() <= 1 && forward && matrix(tensor).is_some()
 }
 
-/// An operand of a product, or where it goes, and the strides of its matrices.
+/// An operand or the output of a product, and the strides of its matrices.
 #[derive(Clone)]
 pub(super) struct Side {
     pub(super) tensor: RocmTensor,
@@ -50,14 +51,15 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// The tensor with its last two axes as rocBLAS takes them, copied if need be; repeated batches are not copied.
+    /// The tensor with its last two axes as rocBLAS takes them. Copies the matrices if needed, but
+    /// no repeated batch.
     fn new(tensor: RocmTensor) -> hip::Result<Self> {
         if let Some(strides) = matrix(&tensor) {
             return Ok(Self { tensor, strides });
         }
         let dims = tensor.dims().to_vec();
         let batch = dims.len() - 2;
-        // Only one of each repeated batch is copied.
+        // Copies a repeated batch only once.
         let mut base = tensor;
         for axis in 0..batch {
             if base.layout().strides()[axis] == 0 {
@@ -79,15 +81,15 @@ impl Side {
         dims.iter().zip(strides).all(|(&dim, &stride)| stride == 0 || dim == 1)
     }
 
-    /// Whether no single stride steps through its batches and through those of `out`.
+    /// Whether no single stride leads through all batches, in the order of `out`'s batches.
     fn is_scattered(&self, out: &RocmTensor) -> bool {
         let (dims, strides) = self.batches();
         let merged = collapse(dims, [strides, &out.layout().strides()[..dims.len()]]);
         merged.shape.len() > 1 || merged.strides[0].iter().any(|&stride| stride < 0)
     }
 
-    /// Copies the batches one after the other. Each matrix keeps its layout, so that runs of
-    /// elements are copied as runs.
+    /// Copies the batches one after the other. Each matrix keeps its layout, so runs of elements
+    /// stay runs.
     fn together(&self) -> hip::Result<Self> {
         let last = self.tensor.dims().len() - 1;
         let tensor = if self.strides.col == 1 {
@@ -99,7 +101,7 @@ impl Side {
         Self::new(tensor)
     }
 
-    /// All batches as the rows of one tall matrix, if one stride leads through their rows.
+    /// All batches as the rows of one tall matrix, if a single stride leads through all rows.
     fn tall(&self) -> hip::Result<Option<Self>> {
         let width = self.tensor.dims()[self.tensor.dims().len() - 1];
         let layout = self.tensor.layout().reshape("matmul", &[self.tensor.len() / width, width])?;
@@ -109,7 +111,7 @@ impl Side {
         }))
     }
 
-    /// The matrices that a call takes of operand `at`, as a view of rank 3.
+    /// The matrices of side `at` that a call takes, as a view of rank 3.
     pub(super) fn batch(&self, call: &Call, at: usize, [rows, cols]: [usize; 2]) -> hip::Result<RocmTensor> {
         let start = self.tensor.layout().offset() as isize + call.start[at];
         let strides = [call.stride[at], self.strides.row as isize, self.strides.col as isize];
@@ -120,16 +122,16 @@ impl Side {
 
 /// One call: a batch of products of matrices with one stride each.
 pub(super) struct Call {
-    /// Rows, columns and terms of a sum.
+    /// Rows, columns, and terms of a sum.
     pub(super) sizes: [usize; 3],
     pub(super) count: usize,
-    /// Where the first matrix of each side is, from the side's own start.
+    /// The offset of each side's first matrix from the side's start, in elements.
     pub(super) start: [isize; 3],
-    /// How far the next ones are.
+    /// The distance from each matrix to the next, in elements.
     pub(super) stride: [isize; 3],
 }
 
-/// The calls that make a product, of operands that lie as the calls want them.
+/// The calls that compute a product, with operands in the layout that the calls need.
 pub(super) struct Plan {
     /// Left, right and output.
     pub(super) sides: [Side; 3],
@@ -145,7 +147,7 @@ impl Plan {
     ) -> hip::Result<Self> {
         let [a, b] = [Side::new(lhs.clone())?, Side::new(rhs.clone())?];
         let Some(strides) = matrix(out) else {
-            return invalid(op, "a place that rocBLAS writes to", format!("{:?}", out.layout()));
+            return invalid(op, "an output layout that rocBLAS can write", format!("{:?}", out.layout()));
         };
         let mut sides = [a, b, Side { tensor: out.clone(), strides }];
         if let Some(plan) = Self::tall(&sides)? {
@@ -169,10 +171,11 @@ impl Plan {
         Ok(Self { sides, calls: outer.offsets().into_iter().map(call).collect() })
     }
 
-    /// All left batches, as the rows of one tall matrix, by the right side that they share; `None` if they share
-    /// none, or their rows don't form one.
+    /// Multiplies all left batches, as the rows of one tall matrix, by the right side that they
+    /// share. `None` if the batches do not share a right side, or if their rows form no tall
+    /// matrix.
     ///
-    /// A call takes as many rows as 31 bits count.
+    /// A call takes at most 2^31 - 1 rows.
     fn tall([a, b, place]: &[Side; 3]) -> hip::Result<Option<Self>> {
         if !b.is_shared() {
             return Ok(None);
@@ -189,7 +192,8 @@ impl Plan {
     }
 }
 
-/// The batch axes that all sides walk as one: the innermost in a call, the others a call each.
+/// The batch axes, merged where all sides walk them as one. A call takes the innermost axis; each
+/// index of the others is a call.
 struct Batches {
     outer: Collapsed<3>,
     count: usize,
@@ -199,7 +203,7 @@ struct Batches {
 impl Batches {
     fn of(sides: &[Side; 3]) -> Self {
         let mut outer = collapse(sides[2].batches().0, sides.each_ref().map(|side| side.batches().1));
-        // rocBLAS knows no negative batch stride: those are calls of their own too.
+        // rocBLAS has no negative batch strides. An axis with one takes a call for each index too.
         let forward = outer.strides.iter().all(|strides| strides.last().is_none_or(|&stride| stride >= 0));
         let (count, stride) = if forward { outer.pop() } else { None }.unwrap_or((1, [0; 3]));
         Self { outer, count, stride }
@@ -210,8 +214,8 @@ impl Batches {
     }
 }
 
-/// Which operands to copy ahead of a product of so many calls: those whose batches no one stride leads through, where
-/// that costs less than the calls it saves.
+/// Which operands to copy before a product of `calls` calls: those whose batches no single stride
+/// leads through, if the copy costs less than the calls that it saves.
 fn worth_moving([a, b, out]: &[Side; 3], calls: usize) -> [bool; 2] {
     if calls == 1 {
         return [false; 2];
@@ -220,7 +224,8 @@ fn worth_moving([a, b, out]: &[Side; 3], calls: usize) -> [bool; 2] {
     let bytes = |side: &Side, moved| if moved { side.tensor.len() * side.tensor.dtype_size() } else { 0 };
     let copied = bytes(a, scattered[0]) + bytes(b, scattered[1]);
     let launches = 1 + scattered.iter().filter(|&&moved| moved).count();
-    // With a shared right side all batches become one product; otherwise the copy only saves calls.
+    // With a shared right side, the copy makes one product of all batches. Otherwise it only saves
+    // calls.
     let work = if b.is_shared() { a.batches().0.iter().product() } else { calls };
     let each = COPIED_A_CALL[usize::from(out.tensor.hip_device().block_threads() == 1)];
     match copied <= work.saturating_sub(launches).saturating_mul(each) {

@@ -1,4 +1,5 @@
-//! Products into views, against the plain definition. All sums are whole numbers and halves of such, so they are exact.
+//! Compares products into views with the definition. All sums are multiples of one half, so they
+//! are exact.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -10,10 +11,10 @@ use super::super::view::{flip, permute, swap_dims};
 use super::*;
 use crate::RocmDevice;
 
-/// What the places around a view hold; no sum of these tests is as great.
+/// The value of the elements around a view. No sum of these tests is as large.
 const AROUND: f32 = 777.0;
 
-/// Whole numbers in -4..=4, others in each run.
+/// Draws whole numbers in -4..=4, different ones in each run.
 struct Draw(u64);
 
 impl Draw {
@@ -37,7 +38,7 @@ fn values(tensor: RocmTensor) -> Vec<f32> {
     read(tensor).expect("what was computed").iter::<f32>().collect()
 }
 
-/// A buffer of these dims that holds [`AROUND`] alone, and a view of it.
+/// A buffer of these dims filled with [`AROUND`], and a view of it.
 fn place(dims: &[usize], view: impl Fn(RocmTensor) -> hip::Result<RocmTensor>) -> [RocmTensor; 2] {
     let device = RocmDevice::default();
     let whole = full(&device, dims.to_vec().into(), AROUND.into(), DType::F32).expect("a buffer");
@@ -45,7 +46,7 @@ fn place(dims: &[usize], view: impl Fn(RocmTensor) -> hip::Result<RocmTensor>) -
     [whole, view]
 }
 
-/// `0.5 * lhs x rhs` of `batch` matrices, the right side the same for all where it is shared.
+/// `0.5 * lhs x rhs` of `batch` matrices, with the right side `rhs(batch, row, column)`.
 fn expected([batch, m, k, n]: [usize; 4], lhs: &[f32], rhs: impl Fn(usize, usize, usize) -> f32) -> Vec<f32> {
     let mut out = Vec::with_capacity(batch * m * n);
     for (at, (row, column)) in
@@ -58,7 +59,7 @@ fn expected([batch, m, k, n]: [usize; 4], lhs: &[f32], rhs: impl Fn(usize, usize
     out
 }
 
-/// Both ways to write a product: by rocBLAS or what stands in for it, and by the kernel.
+/// Tests both ways to write a product: by the library, and by the kernel.
 fn both_ways(what: &str, [lhs, rhs]: [&RocmTensor; 2], expected: &[f32], make: impl Fn() -> [RocmTensor; 2]) {
     for kernel in [false, true] {
         let [whole, view] = make();
@@ -93,7 +94,7 @@ fn products_into_views() {
             place(&[3, b, h, m, n], |t| reshape(narrow(t, 0, 1, 1)?, &[b, h, m, n]))
         });
         way("rows outermost", Some(true), &|| place(&[m, b, h, n], |t| permute(t, &[1, 2, 0, 3])));
-        // As gradients of queries, keys and values lie beside each other.
+        // The layout of the gradients of queries, keys and values in one buffer.
         way("one of three", Some(true), &|| {
             place(&[m, b, h, 3, n], |t| permute(reshape(narrow(t, 3, 1, 1)?, &[m, b, h, n])?, &[1, 2, 0, 3]))
         });
@@ -106,7 +107,8 @@ fn products_into_views() {
     }
 }
 
-/// One right matrix for all: more rows of one product where the place lets them be.
+/// All batches share a right matrix. They become the rows of one product if the output's layout
+/// allows.
 #[test]
 fn a_shared_matrix_into_views() {
     let mut draw = Draw::new();
@@ -119,7 +121,7 @@ fn a_shared_matrix_into_views() {
     both_ways("rows outermost", [&lhs, &rhs], &expected, || place(&[m, b, n], |t| swap_dims(t, 0, 1)));
 }
 
-/// A sum of nothing is zeros, and what does not fit is refused.
+/// Sums without terms are 0, and operands that do not fit are refused.
 #[test]
 fn nothing_and_misfits() {
     let mut draw = Draw::new();
@@ -131,8 +133,8 @@ fn nothing_and_misfits() {
     assert!(matches!(refused, Err(hip::Error::Invalid { op: "matmul", .. })), "{refused:?}");
 }
 
-/// Multiplies the views through rocBLAS, checks the product, and returns what it asked of the
-/// device.
+/// Multiplies the views through the library, checks the product, and returns the counts of launches
+/// and calls.
 fn asked(what: &str, lhs: RocmTensor, rhs: RocmTensor) -> hip::trace::Counts {
     let (rank, l, r) = (lhs.dims().len(), lhs.dims().to_vec(), rhs.dims().to_vec());
     let [m, k, n] = [l[rank - 2], l[rank - 1], r[rank - 1]];
@@ -147,7 +149,7 @@ fn asked(what: &str, lhs: RocmTensor, rhs: RocmTensor) -> hip::trace::Counts {
     counts
 }
 
-/// `[batch, heads, sequence, features]` in the layout that a linear layer leaves.
+/// `[batch, heads, sequence, features]` in the layout of a linear layer's output.
 fn heads(draw: &mut Draw, [batch, heads, sequence, features]: [usize; 4]) -> RocmTensor {
     swap_dims(draw.tensor(&[batch, sequence, heads, features]).0, 1, 2).expect("a view")
 }

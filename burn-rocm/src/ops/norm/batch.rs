@@ -19,22 +19,25 @@ use crate::ops::view::{narrow, reshape, swap_dims};
 use crate::tensor::{RocmTensor, check_gradient, one_device, one_dtype};
 use burn_std::DType;
 
-/// What a training step's forward pass gives.
+/// The result of a training step's forward pass.
 #[derive(Clone, Debug)]
 pub struct BatchNormed {
     /// The normalised tensor.
     pub output: RocmTensor,
-    /// The batch's mean and `1 / sqrt(variance + epsilon)`, `[2, channels]`, f64 for f64 and f32 for all else.
+    /// The batch's mean and `1 / sqrt(variance + epsilon)`: `[2, channels]`, in f64 for f64 and in
+    /// f32 for all other dtypes.
     pub statistics: RocmTensor,
-    /// The running mean and variance after this batch, of the dtype of those before it.
+    /// The running mean and variance after this batch, `[channels]` each, in the dtype that they
+    /// had before.
     pub running: [RocmTensor; 2],
 }
 
-/// Least elements of a part of a channel, so that its sums cost less than its elements.
+/// The fewest elements of one part of a channel. In smaller parts the sums would cost more than the
+/// elements.
 const LEAST_PART: usize = 2048;
 
-/// The kernels count the bytes of a part in 32 bits, up to 8 bytes an element. So the elements of a
-/// part, with those between them, must be fewer than this.
+/// The kernels count the bytes of a part in 32 bits, at up to 8 bytes an element. So a part must
+/// span fewer elements than this, including those of other channels in between.
 const COUNTED: usize = 1 << 29;
 
 /// [`COUNTED`], or less if a setting says so.
@@ -50,7 +53,8 @@ struct Channels {
     spatial: usize,
 }
 
-/// How the own kernels go through it: `[batch, channels, spatial, wide, parts]`, and on what grid.
+/// The shape arguments `[batch, channels, spatial, wide, parts]` and the grid of this project's
+/// kernels.
 struct Plan {
     dims: [Arg; 5],
     parts: usize,
@@ -61,14 +65,14 @@ impl Channels {
     fn of(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<Self> {
         floats(op, x)?;
         let &[batch, channels, ref rest @ ..] = x.dims() else {
-            return invalid(op, "a batch of channels", format!("{:?}", x.dims()));
+            return invalid(op, "an input of shape [batch, channels, ..]", format!("{:?}", x.dims()));
         };
         for param in params {
             fits(op, x, &[param])?;
             if param.dims() != [channels] {
                 return invalid(
                     op,
-                    format!("a value a channel, of shape [{channels}]"),
+                    format!("a value for each channel, of shape [{channels}]"),
                     format!("{:?}", param.dims()),
                 );
             }
@@ -83,7 +87,7 @@ impl Channels {
 
     fn planned(self, device: &Arc<Device>, wide: usize, parts: usize) -> Plan {
         let Self { batch, channels, spatial } = self;
-        // The kernels divide by spatial: nothing of it is nothing of the batch.
+        // The kernels divide by `spatial`, so an empty `spatial` is passed as an empty batch.
         let [batch, spatial] = if spatial == 0 { [0, 1] } else { [batch, spatial] };
         let size = |dim: usize| Arg::U64(dim as u64);
         let count = |count: usize| Arg::U32(count as u32);
@@ -93,8 +97,8 @@ impl Channels {
         Plan { dims, parts, grid: device.grid_rows(blocks, each) }
     }
 
-    /// Neighbouring threads take neighbouring channels where a channel's elements lie apart; enough parts to fill
-    /// the device.
+    /// Chooses tile width and parts. Neighbouring threads take neighbouring channels if a channel's
+    /// elements are not contiguous. There are enough parts to fill the device.
     fn plan(self, device: &Arc<Device>) -> Plan {
         let wide = match self.spatial {
             1 => 32,
@@ -103,8 +107,8 @@ impl Channels {
         };
         let tiles = self.channels.div_ceil(wide).max(1);
         let elements = self.batch * self.spatial * wide;
-        // Some more than run at once, so that none waits long for the last; not many more, since
-        // each block of the second step joins all parts.
+        // Somewhat more blocks than run at once, so that the last ones take little time. Not many
+        // more, because each block of the second step joins all parts.
         let info = device.info();
         let resident = info.compute_units as usize
             * (info.max_threads_per_compute_unit / device.block_threads()).max(1) as usize;
@@ -123,21 +127,20 @@ impl Channels {
             return wanted;
         }
         match (most - 1).saturating_sub(wide * spatial) / sample {
-            // A part is made of pieces of up to 8 neighbouring elements.
+            // A part consists of pieces of up to 8 neighbouring elements.
             0 if batch == 1 => wanted.max(spatial.div_ceil(((most - 1) / 8 * 8).max(8))),
-            // A part is a sample.
+            // Each sample is a part.
             0 => batch,
             samples => wanted.max(batch.div_ceil(samples)),
         }
     }
 
-    /// Whether a single sample of a channel has as many elements as 32 bits count, so that no part
-    /// may span two samples.
+    /// Whether a channel of one sample has so many elements that no part may span two samples.
     fn is_far(self) -> bool {
         self.batch > 1 && self.spatial >= counted()
     }
 
-    /// `x` with each channel's elements side by side: `[1, channels, batch * spatial]`.
+    /// `x` with each channel's elements contiguous: `[1, channels, batch * spatial]`.
     fn joined(self, x: RocmTensor) -> hip::Result<RocmTensor> {
         let Self { batch, channels, spatial } = self;
         let x = swap_dims(reshape(x, &[batch, channels, spatial])?, 0, 1)?;
@@ -151,7 +154,8 @@ impl Channels {
     }
 }
 
-/// A channel's values in what is computed in, packed: up to four of 16 bits in one launch.
+/// Parameters or statistics of the channels, packed, in the type that the kernels compute in. One
+/// launch widens up to four 16-bit tensors.
 fn widened<const N: usize>(params: [RocmTensor; N], dtype: DType) -> hip::Result<[RocmTensor; N]> {
     let params = cast_all(params.into(), compute_dtype(dtype))?
         .into_iter()
@@ -161,24 +165,26 @@ fn widened<const N: usize>(params: [RocmTensor; N], dtype: DType) -> hip::Result
 }
 
 /// Normalises each channel with this batch's statistics ([Ioffe and Szegedy
-/// 2015](https://arxiv.org/abs/1502.03167)): `(x - mean) / sqrt(variance + epsilon) * gamma + beta`.
-/// Updates the running ones: `running * (1 - momentum) + statistic * momentum`. Both use the biased
-/// variance, as in Burn.
+/// 2015](https://arxiv.org/abs/1502.03167)):
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`. Updates the running statistics:
+/// `running * (1 - momentum) + statistic * momentum`. Both use the biased variance, as in Burn.
 ///
-/// MIOpen computes it if `BURN_ROCM_NORM` allows. One kernel after it updates the running statistics
-/// and recomputes channels whose variance MIOpen (by the mean of squares less the squared mean) lost
-/// to rounding. Otherwise two own kernels compute it. MIOpen is not asked if a sample's elements of a
-/// channel are no multiple of 4: it mixes channels there
+/// MIOpen computes the output if `BURN_ROCM_NORM` allows. After it one kernel updates the running
+/// statistics. That kernel also recomputes channels whose variance MIOpen lost to rounding (MIOpen
+/// subtracts the squared mean from the mean of squares). Otherwise two kernels of this project
+/// compute everything. They also do so if a channel of a sample has a number of elements that is
+/// not a multiple of 4, because MIOpen then mixes channels
 /// (<https://github.com/ROCm/rocm-libraries/pull/6765>).
 ///
 /// # Shapes
-/// - x, output: `[batch, channels, ..]`; all others: `[channels]`, of the dtype of `x`, or f32 beside an `x` of f16
-///   or bf16; gamma and beta of one dtype, and the running statistics of one
+/// - x, output: `[batch, channels, ..]`
+/// - gamma, beta, running statistics: `[channels]`, of the dtype of `x`, or f32 beside an `x` of
+///   f16 or bf16. Gamma and beta have the same dtype, and so have the two running statistics
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
-/// `BURN_ROCM_NORM=miopen` and MIOpen lacks the dtype, can't count the elements or computes the
-/// shape wrong; `Miopen` if only MIOpen may run and it fails; the device's own.
+/// `Invalid` if shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
+/// `BURN_ROCM_NORM=miopen` and MIOpen lacks the dtype, can't count the elements or is wrong for the
+/// shape; `Miopen` if only MIOpen may run and it fails; an error of the device.
 pub fn batch_norm_train(
     x: RocmTensor,
     gamma: RocmTensor,
@@ -215,7 +221,7 @@ pub fn batch_norm_train(
         return done(output);
     }
     let options = [Arg::F64(momentum), Arg::F64(epsilon)];
-    // What comes after MIOpen goes through a channel in one part.
+    // The kernel after MIOpen processes a channel in one part.
     let parts = shape.parts(1, 1, counted());
     let library = !x.is_empty()
         && parts == 1
@@ -252,10 +258,12 @@ pub fn batch_norm_train(
     done(output)
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` with the running statistics; on MIOpen or one own kernel.
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` with the running statistics, by MIOpen or
+/// one kernel of this project.
 ///
 /// # Shapes
-/// - x, result: `[batch, channels, ..]`; all others: `[channels]`, of dtypes as for [`batch_norm_train`]
+/// - x, result: `[batch, channels, ..]`
+/// - gamma, beta, running statistics: `[channels]`, of dtypes as for [`batch_norm_train`]
 ///
 /// # Errors
 /// As for [`batch_norm_train`].
@@ -296,8 +304,8 @@ pub fn batch_norm_infer(
     Ok(output)
 }
 
-/// The gradients of [`batch_norm_train`] by x, gamma and beta, from x, the output's and what it gave as statistics:
-/// on MIOpen or two own kernels.
+/// The gradients of [`batch_norm_train`] with respect to x, gamma and beta, from x, the output's
+/// gradient and [`BatchNormed::statistics`]. Computed by MIOpen or two kernels of this project.
 ///
 /// # Errors
 /// As for [`batch_norm_train`].
@@ -360,8 +368,9 @@ pub fn batch_norm_backward(
     Ok([dx, row(&sums, 0)?, row(&sums, 1)?])
 }
 
-/// `[2, parts, channels]`: parts of each channel's sums of `grad * n` and of `grad`, `n` being `x` normalised with
-/// `statistics[2, rows]`, of which channel `c` of sample `i` has the row `i * step + c / share`.
+/// `[2, parts, channels]`: parts of each channel's sums of `grad * n` and of `grad`, where `n` is
+/// `x` normalised with `statistics[2, rows]`. Channel `c` of sample `i` uses row
+/// `i * step + c / share`.
 pub(super) fn channel_sums(
     op: &'static str,
     x: &RocmTensor,
@@ -392,7 +401,7 @@ pub(super) fn channel_sums(
 mod tests {
     use super::*;
 
-    /// The same parts as the kernels' (`part_of` in batch_norm.hip).
+    /// Cuts channels into the same parts as the kernels (`part_of` in batch_norm.hip).
     #[test]
     fn parts_are_counted_in_32_bits() {
         const MOST: usize = 500;
@@ -418,8 +427,8 @@ mod tests {
             for part in (0..parts).filter(|&part| begin(part) < begin(part + 1)) {
                 let (from, to) = (begin(part), begin(part + 1));
                 let [first, last] = [from, to - 1].map(|at| at / spatial);
-                // From the first sample to the end of a tile of the last one, or from the part's
-                // first element.
+                // The elements from the part's first sample, or its first element, to the end of
+                // the last sample's tile.
                 let seen = match spatial < MOST {
                     true => (last - first) * channels * spatial + wide.min(channels) * spatial,
                     false => to - from,

@@ -1,4 +1,4 @@
-//! Group norm, and with a group for each channel instance norm.
+//! Group norm. With one group for each channel it is instance norm.
 
 use hip::{Error as RocmError, GroupNormDesc, Route, Template};
 
@@ -13,7 +13,8 @@ use crate::ops::launch::views_to;
 use crate::ops::miopen::whole;
 use crate::tensor::{RocmTensor, check_gradient};
 
-/// MIOpen has kernels for as many groups and more; each call for fewer would fail after a search.
+/// The fewest groups for which MIOpen has kernels. A call with fewer groups would search and then
+/// fail.
 const LEAST_GROUPS: usize = 32;
 
 /// A tensor seen as `[batch, groups, channels, spatial]`.
@@ -21,7 +22,7 @@ const LEAST_GROUPS: usize = 32;
 struct Groups {
     batch: usize,
     groups: usize,
-    /// Of all groups.
+    /// The channels of all groups together.
     channels: usize,
     spatial: usize,
 }
@@ -30,7 +31,7 @@ impl Groups {
     fn of(op: &'static str, x: &RocmTensor, params: &[&RocmTensor], groups: usize) -> hip::Result<Self> {
         floats(op, x)?;
         let &[batch, channels, ref rest @ ..] = x.dims() else {
-            return invalid(op, "a batch of channels", format!("{:?}", x.dims()));
+            return invalid(op, "an input of shape [batch, channels, ..]", format!("{:?}", x.dims()));
         };
         if groups == 0 || !channels.is_multiple_of(groups) {
             return invalid(op, format!("groups that divide {channels} channels"), groups.to_string());
@@ -57,20 +58,22 @@ impl Groups {
     }
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, mean and variance over each group of channels of each sample
-/// ([Wu and He 2018](https://arxiv.org/abs/1803.08494)); gamma 1 and beta 0 without `params`.
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, where mean and variance are taken over
+/// each group of channels of each sample ([Wu and He 2018](https://arxiv.org/abs/1803.08494));
+/// without `params`, gamma is 1 and beta 0.
 ///
-/// MIOpen computes it if it has group norm for the dtype, the parameters have the same dtype and
-/// there are 32 groups or more (`BURN_ROCM_NORM` overrides); otherwise an own kernel does.
+/// MIOpen computes it if MIOpen has group norm for the dtype, the parameters have that dtype too,
+/// and there are at least 32 groups. Otherwise a kernel of this project does. `BURN_ROCM_NORM`
+/// overrides the choice.
 ///
 /// # Shapes
-/// - x, result: `[batch, channels, ..]`; gamma, beta: `[channels]`, of dtypes as for
-///   [`layer_norm`](crate::fused::layer_norm())
+/// - x, result: `[batch, channels, ..]`
+/// - gamma, beta: `[channels]`, of dtypes as for [`layer_norm`](crate::fused::layer_norm())
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
-/// `BURN_ROCM_NORM=miopen` and MIOpen lacks the dtype or the parameters have another; `Miopen` if
-/// only MIOpen may run and it fails; the device's own.
+/// `Invalid` if shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
+/// `BURN_ROCM_NORM=miopen` and MIOpen lacks the dtype or the parameters have another one; `Miopen`
+/// if only MIOpen may run and it fails; an error of the device.
 pub fn group_norm(
     x: RocmTensor,
     params: Option<[RocmTensor; 2]>,
@@ -104,7 +107,8 @@ pub fn group_norm(
     Ok(out)
 }
 
-/// By MIOpen, and the groups whose variance it lost again, as of a layer norm.
+/// Computes the norm by MIOpen. A kernel then recomputes groups whose variance MIOpen lost to
+/// rounding, as for a layer norm.
 fn library(
     op: &'static str,
     shape: Groups,
@@ -136,11 +140,11 @@ fn library(
     views_to(op, device, kernel, grid, &shape.dims(), &inputs, &[Arg::F64(epsilon)], &[Some(out)])
 }
 
-/// The gradients of [`group_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of
-/// gamma; from x and the output's.
+/// The gradients of [`group_norm`] with respect to x and, if `params` asks for them, to gamma and
+/// beta (in gamma's dtype), from x and the output's gradient.
 ///
 /// # Errors
-/// As for [`group_norm`], but for MIOpen's: it has no such gradient.
+/// As for [`group_norm`], without those of MIOpen, which has no such gradient.
 pub fn group_norm_backward(
     x: RocmTensor,
     gamma: Option<RocmTensor>,

@@ -14,17 +14,18 @@ use crate::tensor::RocmTensor;
 
 const OP: &str = "layer_norm";
 
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and Hinton
-/// 2016](https://arxiv.org/abs/1607.06450)).
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and
+/// Hinton 2016](https://arxiv.org/abs/1607.06450)).
 ///
 /// # Shapes
-/// - x, result: `[.., len]`; gamma, beta: `[len]`, of the dtype of `x`, or f32 beside an `x` of f16
-///   or bf16. Nothing is cast: f16 and bf16 are computed in f32
+/// - x, result: `[.., len]`
+/// - gamma, beta: `[len]`, of the dtype of `x`, or f32 beside an `x` of f16 or bf16. The kernels
+///   compute f16 and bf16 in f32, without a cast beforehand
 ///
 /// # Errors
-/// `Invalid` where shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
-/// `BURN_ROCM_NORM=miopen` and MIOpen lacks the dtype or the parameters have another; the device's
-/// own.
+/// `Invalid` if shapes, dtypes or devices do not fit; `Unsupported` for integers, or if
+/// `BURN_ROCM_NORM=miopen` and MIOpen lacks the dtype or the parameters have another one; an error
+/// of the device.
 pub fn layer_norm(
     x: RocmTensor,
     gamma: RocmTensor,
@@ -67,9 +68,9 @@ fn launch(
     views(OP, out.hip_device(), kernel, grid, &dims, inputs, &[Arg::F64(epsilon)], out)
 }
 
-/// By MIOpen, which wants a shift and writes each row's statistics too. Its variance, the mean of squares less the
-/// squared mean, has no digits left where a row's mean is large: a kernel looks at the statistics and computes
-/// those rows again.
+/// Computes the norm by MIOpen, which requires a beta and also writes each row's statistics.
+/// MIOpen's variance, the mean of squares less the squared mean, loses its digits if a row's mean
+/// is large. So a kernel reads the statistics and recomputes such rows.
 fn library(
     x: &RocmTensor,
     gamma: &RocmTensor,
@@ -87,24 +88,25 @@ fn library(
         Some(beta) => beta.clone(),
         None => full_on(device, [len], 0i64.into(), x.dtype_of())?,
     };
-    // The mean of each row, then the reciprocal deviation of each.
+    // The means of all rows, then their reciprocal deviations.
     let mean = RocmTensor::empty(device, [2, desc.rows], x.dtype_of())?;
     let rstd = narrow(mean.clone(), 0, 1, 1)?;
     let [px, pg, pb, po, pm, pr] = [x, gamma, &shift, out, &mean, &rstd].map(whole);
     dnn.layer_norm_forward(&desc, px, pg, pb, epsilon as f32, po, pm, pr)?;
     let inputs = [Some(x), Some(gamma), beta, Some(&mean), Some(&rstd)];
-    // A block for as many rows as its threads look at within a few steps.
+    // Each thread looks at the statistics of a few rows.
     let Grid { threads, .. } = device.grid_kept_rows(desc.rows, len);
     let grid = Grid { threads, ..device.grid(desc.rows * threads as usize) };
     launch(Template::layer_norm_repair.ty(desc.dtype), grid, &inputs, epsilon, out)
 }
 
-/// The gradients of [`layer_norm`] by x and, where `params` asks for them, by gamma and beta, of the dtype of
-/// gamma; from x and the output's. The one by x is added to `onto`, another gradient of the same x, in f32 by the
-/// same kernel.
+/// The gradients of [`layer_norm`] with respect to x and, if `params` asks for them, to gamma and
+/// beta (in gamma's dtype), from x and the output's gradient. The gradient with respect to x is
+/// added to `onto`, another gradient of the same x: in f32 by the same kernel, in other types by
+/// one more launch.
 ///
 /// # Errors
-/// As for [`layer_norm`], and `Invalid` where `onto` is not like x.
+/// As for [`layer_norm`], and `Invalid` if `onto` differs from x in shape, dtype or device.
 pub fn layer_norm_backward(
     x: RocmTensor,
     gamma: RocmTensor,

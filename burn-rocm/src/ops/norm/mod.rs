@@ -1,4 +1,4 @@
-//! Norms and their gradients. This file has what several of them share.
+//! Norms and their gradients. This file holds what several of them share.
 
 pub(crate) mod batch;
 pub(crate) mod group;
@@ -21,7 +21,8 @@ use crate::ops::miopen::without_library;
 use crate::ops::view::{narrow, reshape};
 use crate::tensor::{RocmTensor, check_gradient, one_device, one_dtype};
 
-/// Checks that the parameters are on `x`'s device, and have all its dtype or all its compute type.
+/// Checks that the parameters are on `x`'s device, and that all have `x`'s dtype or all have its
+/// compute type.
 fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
     let dtype = x.dtype_of();
     for param in params {
@@ -36,7 +37,7 @@ fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result
     Ok(())
 }
 
-/// Checks that a tensor has floats.
+/// Checks that the tensor is of a float type.
 fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
     match tensor.kernel_type()?.is_float() {
         true => Ok(()),
@@ -44,7 +45,8 @@ fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
     }
 }
 
-/// The length of `x`'s last axis. Checks that `x` has floats, and gamma one axis of that length.
+/// The length of `x`'s last axis. Checks that `x` is of a float type, and that gamma has the shape
+/// `[length]`.
 fn check_rows(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Result<usize> {
     fits(op, x, &[gamma])?;
     floats(op, x)?;
@@ -55,8 +57,8 @@ fn check_rows(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Resu
     }
 }
 
-/// Checks that MIOpen can normalise `x`: it counts elements in 32 bits, and takes x and its
-/// parameters in one type only.
+/// Checks that MIOpen can normalise `x`. MIOpen counts elements in 32 bits, and `x` and the
+/// parameters must have the same type.
 ///
 /// # Errors
 /// `Unsupported` if it can't.
@@ -77,7 +79,8 @@ fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::
     Ok(())
 }
 
-/// Whether MIOpen did the work, if `route` (`BURN_ROCM_NORM`) allows it. Where it did not, an own kernel must.
+/// Runs `work` on MIOpen if `route` (`BURN_ROCM_NORM`) allows it. Returns whether MIOpen did the
+/// work; if not, a kernel of this project must.
 fn by_miopen(route: Route, work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
     if route == Route::Own {
         return Ok(false);
@@ -85,8 +88,8 @@ fn by_miopen(route: Route, work: impl FnOnce() -> hip::Result<()>) -> hip::Resul
     match work() {
         Ok(()) => Ok(true),
         Err(error) if route == Route::Library => Err(error),
-        // MIOpen lacks the dtypes, is older than ROCm 6's, can't count the elements or computes the
-        // shape wrong.
+        // MIOpen lacks the dtypes, is older than ROCm 6's, can't count the elements or is wrong for
+        // the shape.
         Err(hip::Error::Unsupported { .. }) => Ok(false),
         Err(error) => without_library(error).map(|()| false),
     }
@@ -109,8 +112,8 @@ fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Re
         return Ok(out);
     }
     let kernel = Template::sum_partials.ty(out.kernel_type()?);
-    // The kernel gives 16 columns to a block: there are few, so each has all the threads it may,
-    // which share the sums' loads.
+    // The kernel gives 16 columns to a block, so there are few blocks. Each has as many threads as
+    // possible, which share the loads.
     let grid = Grid {
         threads: device.info().max_threads_per_block.min(1024),
         ..device.grid_rows(outer * len.div_ceil(16), 16 * count)
@@ -120,9 +123,10 @@ fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Re
     Ok(out)
 }
 
-/// The grid of a gradient that keeps its rows in registers: each thread has 32 bytes of each tensor, in compute types.
-/// A compute unit gets at least 1024 threads and two blocks, so that one loads while another reduces. It gets more
-/// blocks if each has 32 rows or more: then the sums that a block writes are few beside its rows.
+/// The grid of a gradient that keeps its rows in registers. Each thread holds 32 bytes of each
+/// tensor, in the compute type. A compute unit gets at least 1024 threads and two blocks, so that
+/// one block loads while another reduces. It gets more blocks as long as each has at least 32 rows:
+/// then the sums that a block writes are few beside its rows.
 fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) -> Grid {
     let each = 32 / compute_dtype(dtype).size();
     let info = device.info();
@@ -134,7 +138,7 @@ fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) ->
     Grid { blocks: least.max(rows / 32).min(resident).min(rows).max(1) as u32, threads }
 }
 
-/// The gradients of a norm of rows with respect to x and, as `[sums, len]`, to the parameters.
+/// The gradients of a norm over rows with respect to x and, as `[sums, len]`, to the parameters.
 #[allow(clippy::too_many_arguments)] // The op's own, and which op it is.
 fn rows_backward(
     op: &'static str,
@@ -152,7 +156,7 @@ fn rows_backward(
     let given = gamma.dtype_of();
     let (x, gamma, grad) = (packed(x)?, packed(gamma)?, packed(grad)?);
     let (device, dtype) = (x.hip_device(), x.dtype_of());
-    // `ONTO` of the kernel: other types are added behind it.
+    // The kernel adds `onto` in f32. For other types a separate op adds it afterwards.
     let (by_kernel, behind) = match onto {
         Some(onto) if dtype == DType::F32 => (Some(packed(onto)?), None),
         onto => (None, onto),

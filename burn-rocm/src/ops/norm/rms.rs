@@ -12,11 +12,12 @@ use crate::tensor::RocmTensor;
 /// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich
 /// 2019](https://arxiv.org/abs/1910.07467)).
 ///
-/// MIOpen computes it (as T5's layer norm) if it has that for the dtype and gamma has the same
-/// dtype (`BURN_ROCM_NORM` overrides); otherwise an own kernel does.
+/// MIOpen computes it (as T5's layer norm) if MIOpen has that for the dtype and gamma has the same
+/// dtype. Otherwise a kernel of this project does. `BURN_ROCM_NORM` overrides the choice.
 ///
 /// # Shapes
-/// - x, result: `[.., len]`; gamma: `[len]`, of a dtype as for [`layer_norm`](crate::fused::layer_norm())
+/// - x, result: `[.., len]`
+/// - gamma: `[len]`, of a dtype as for [`layer_norm`](crate::fused::layer_norm())
 ///
 /// # Errors
 /// As for [`layer_norm`](crate::fused::layer_norm()).
@@ -33,8 +34,8 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
         let desc = LayerNormDesc { dtype: x.kernel_type()?, rows: x.len() / len, len };
         let dnn = x.hip_device().dnn()?;
         dnn.has_rms_norm(desc.dtype)?;
-        // MIOpen writes each row's statistic too: a sum of squares, whose digits no mean takes
-        // away.
+        // MIOpen also writes each row's statistic. It comes from a sum of squares, which loses no
+        // digits, so there is nothing to recompute.
         let rstd = RocmTensor::empty(x.hip_device(), [desc.rows], x.dtype_of())?;
         dnn.rms_norm_forward(&desc, whole(&x), whole(&gamma), epsilon as f32, whole(&out), whole(&rstd))
     };
@@ -57,11 +58,13 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
     Ok(out)
 }
 
-/// The gradients of [`rms_norm`] by x and, where `params` asks for it, by gamma, of its dtype; from x and the
-/// output's. `onto` as for [`layer_norm_backward`](crate::fused::layer_norm_backward()).
+/// The gradients of [`rms_norm`] with respect to x and, if `params` asks for it, to gamma (in its
+/// dtype), from x and the output's gradient. `onto` is as for
+/// [`layer_norm_backward`](crate::fused::layer_norm_backward()).
 ///
 /// # Errors
-/// As for [`rms_norm`], but for MIOpen's: it is not asked; and `Invalid` where `onto` is not like x.
+/// As for [`rms_norm`], without those of MIOpen, which is not asked; and `Invalid` if `onto`
+/// differs from x in shape, dtype or device.
 pub fn rms_norm_backward(
     x: RocmTensor,
     gamma: RocmTensor,

@@ -1,9 +1,10 @@
-//! Pooling over two and three axes. Pooling over one axis is that of a plane of one row.
+//! Pooling over two and three axes. Pooling over one axis treats a line as a plane of one row.
 //!
-//! A kernel of this project finds maxima. MIOpen starts each window from the lowest finite number and takes what is
-//! greater, so its results differ from Burn's for windows of -inf and windows that begin with NaN. Only reading the
-//! window reveals these. MIOpen computes averages and the gradient of maxima, if it has the dtype and the options.
-//! Otherwise (f64, bf16, dilation, ceil mode, tensors past 2^31 elements) a kernel does.
+//! A kernel of this project finds maxima. MIOpen starts each window from the lowest finite number
+//! and takes what is greater, so its results differ from Burn's for windows of -inf and windows
+//! that begin with NaN. Only reading the window reveals these. MIOpen computes averages and the
+//! gradient of maxima, if it has the dtype and the options. Otherwise (f64, bf16, dilation, ceil
+//! mode, tensors past 2^31 elements) a kernel does.
 
 pub(crate) mod pool1d;
 pub(crate) mod pool3d;
@@ -22,17 +23,17 @@ use crate::ops::miopen::{whole, without_library};
 use crate::ops::view::reshape;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
-/// The kernels' places along an axis keep within this.
+/// The largest position along an axis that the kernels handle.
 const MAX_SIZE: usize = 1 << 30;
 
-/// A pooling's window over `D` axes, two or three, and how it moves.
+/// A pooling's window over two or three axes (`D`), and how it moves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window<const D: usize> {
     pub size: [usize; D],
     pub stride: [usize; D],
     pub padding: [usize; D],
     pub dilation: [usize; D],
-    /// Whether an incomplete last window counts.
+    /// Whether an incomplete last window counts (ceil mode).
     pub ceil: bool,
 }
 
@@ -65,7 +66,7 @@ impl<const D: usize> Window<D> {
             };
             out[axis + 2] = steps + 1;
         }
-        // The kernels' places along an axis, and within a plane, are counted in 31 bits.
+        // The kernels count positions along an axis and within a plane in 31 bits.
         let beyond = |axis: usize| {
             let last = (out[axis + 2] - 1).checked_mul(self.stride[axis]).is_none_or(|last| last >= MAX_SIZE);
             last || x[axis + 2] + 2 * self.padding[axis] >= MAX_SIZE || self.dilation[axis] >= MAX_SIZE
@@ -78,8 +79,8 @@ impl<const D: usize> Window<D> {
         Ok(out)
     }
 
-    /// Whether MIOpen pools so: no dilation, complete windows, padding below the window's size, f32 or f16,
-    /// elements that it can count in 31 bits.
+    /// Whether MIOpen has this pooling: f32 or f16, no dilation, complete windows, padding below
+    /// the window's size, and a number of elements that 31 bits can count.
     fn miopen(&self, x: &[usize], out: &[usize], dtype: hip::DType) -> bool {
         let complete = Self { ceil: false, ..*self }.output("pool", x).is_ok_and(|complete| complete == out);
         let padding = self.padding.iter().zip(&self.size).all(|(padding, size)| padding < size);
@@ -100,10 +101,10 @@ impl<const D: usize> Window<D> {
         }
     }
 
-    /// The kernels' `Window2` or `Window3`.
+    /// The kernels' struct `Window2` or `Window3`.
     fn value(&self, x: &[usize], y: &[usize]) -> Arg {
         let lists = [&x[2..], &y[2..], &self.size, &self.stride, &self.padding, &self.dilation];
-        // A step that is never taken may be any size.
+        // A size that no step reaches may be cut off.
         let entry = |i: usize| lists[i % 6][i / 6].min(MAX_SIZE) as u32;
         match D {
             2 => Arg::U32x12(std::array::from_fn(entry)),
@@ -111,13 +112,13 @@ impl<const D: usize> Window<D> {
         }
     }
 
-    /// The kernel for as many axes.
+    /// The kernel for two or three axes.
     fn kernel(&self, [two, three]: [Template; 2]) -> Template {
         if D == 2 { two } else { three }
     }
 }
 
-/// Whether MIOpen served a call. Where it did not, a kernel must.
+/// Runs the call on MIOpen. Returns whether MIOpen served it; if not, a kernel must.
 fn served(out: &RocmTensor, call: impl FnOnce(&Dnn) -> hip::Result<()>) -> hip::Result<bool> {
     match out.hip_device().dnn().and_then(call) {
         Ok(()) => Ok(true),
@@ -125,8 +126,8 @@ fn served(out: &RocmTensor, call: impl FnOnce(&Dnn) -> hip::Result<()>) -> hip::
     }
 }
 
-/// Launches a pooling kernel over `planes` and the window, with its one switch and what raises its fault where it
-/// has them.
+/// Launches a pooling kernel over `planes` and the window. `scalars` holds the kernel's switch and
+/// fault flag, if it has them.
 fn kernel(
     op: &'static str,
     kernel: KernelName,
@@ -144,7 +145,7 @@ fn kernel(
     rows(op, device, kernel, device.grid(outputs[0].len()), &dims, inputs, fault, outputs)
 }
 
-/// Largest elements of each window.
+/// The largest element of each window.
 pub(crate) fn max<const D: usize>(
     op: &'static str,
     x: RocmTensor,
@@ -153,10 +154,11 @@ pub(crate) fn max<const D: usize>(
     Ok(maxima(op, x, window, None)?.0)
 }
 
-/// Largest elements of each window, and where in its plane each is (`(slice * height + row) * width + column`).
+/// The largest element of each window, and its index in its plane:
+/// `(slice * height + row) * width + column`.
 ///
 /// # Errors
-/// `Invalid` also where `index` cannot tell the places of such a plane apart.
+/// `Invalid`, also if the integer type `index` can't hold the indices of such a plane.
 pub(crate) fn max_with_indices<const D: usize>(
     op: &'static str,
     x: RocmTensor,
@@ -176,7 +178,7 @@ pub(crate) fn max_with_indices<const D: usize>(
     Ok((out, cast(indices, index)?))
 }
 
-/// The greatest place that an index type holds.
+/// The largest index that an integer type holds.
 fn greatest_index(dtype: DType) -> usize {
     match dtype {
         DType::I8 => i8::MAX as usize,
@@ -187,9 +189,10 @@ fn greatest_index(dtype: DType) -> usize {
     }
 }
 
-/// The maxima, and their places as `index` where one is named; else the second tensor is empty.
+/// The maxima and, if `index` names a type, their indices in that type; else the second tensor is
+/// empty.
 ///
-/// In 3-D they are `I32`.
+/// In 3-D the indices must be `I32`.
 fn maxima<const D: usize>(
     op: &'static str,
     x: RocmTensor,
@@ -211,7 +214,7 @@ fn maxima<const D: usize>(
     Ok((out, indices))
 }
 
-/// The gradient of the input of a max pooling.
+/// The gradient with respect to the input of a max pooling.
 pub(crate) fn max_backward<const D: usize>(
     op: &'static str,
     x: &RocmTensor,
@@ -224,7 +227,8 @@ pub(crate) fn max_backward<const D: usize>(
     max_gradient(op, x.dims(), window, grad, indices)
 }
 
-/// The gradient of the input, of shape `x`, of a max pooling; in 3-D by indices of `I32`.
+/// The gradient with respect to the input, of shape `x`, of a max pooling. In 3-D the indices are
+/// `I32`.
 pub(crate) fn max_gradient<const D: usize>(
     op: &'static str,
     x: &[usize],
@@ -266,7 +270,7 @@ fn average_mode(count_include_pad: bool) -> PoolMode {
     if count_include_pad { PoolMode::AverageInclusive } else { PoolMode::AverageExclusive }
 }
 
-/// Means of each window.
+/// The mean of each window.
 pub(crate) fn average<const D: usize>(
     op: &'static str,
     x: RocmTensor,
@@ -292,7 +296,7 @@ pub(crate) fn average<const D: usize>(
     Ok(out)
 }
 
-/// The gradient of the input of an average pooling.
+/// The gradient with respect to the input of an average pooling.
 pub(crate) fn average_backward<const D: usize>(
     op: &'static str,
     x: &RocmTensor,
@@ -305,7 +309,7 @@ pub(crate) fn average_backward<const D: usize>(
     average_gradient(op, x.dims(), grad, window, count_include_pad)
 }
 
-/// The gradient of the input, of shape `x`, of an average pooling.
+/// The gradient with respect to the input, of shape `x`, of an average pooling.
 pub(crate) fn average_gradient<const D: usize>(
     op: &'static str,
     x: &[usize],
@@ -335,13 +339,13 @@ pub(crate) fn average_gradient<const D: usize>(
     Ok(out)
 }
 
-/// The planes and the two sizes as the adaptive kernels take them.
+/// The number of planes and the sizes of input and output, as arguments of the adaptive kernels.
 fn adaptive_dims(x: &[usize], y: [usize; 2]) -> [Arg; 5] {
     let u = |v: usize| Arg::U32(v as u32);
     [Arg::U64((x[0] * x[1]) as u64), u(x[2]), u(x[3]), u(y[0]), u(y[1])]
 }
 
-/// That the adaptive kernels can count the planes' pixels.
+/// Checks that the adaptive kernels can count the planes' pixels.
 fn check_planes(op: &'static str, x: &[usize], y: [usize; 2]) -> hip::Result<()> {
     let small = |a: usize, b: usize| {
         a < MAX_SIZE && b < MAX_SIZE && a.checked_mul(b).is_some_and(|pixels| pixels <= MAX_REACH)
@@ -353,7 +357,7 @@ fn check_planes(op: &'static str, x: &[usize], y: [usize; 2]) -> hip::Result<()>
     Ok(())
 }
 
-/// Means of windows that share the input out evenly among `size` outputs.
+/// Means of `size` windows that divide the input evenly.
 pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: [usize; 2]) -> hip::Result<RocmTensor> {
     let &[batch, channels, height, width] = x.dims() else {
         return invalid(op, "an input of rank 4", format!("{:?}", x.dims()));
@@ -374,7 +378,7 @@ pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: [usize; 2]) -> hip
     Ok(out)
 }
 
-/// The gradient of the input of [`adaptive`].
+/// The gradient with respect to the input of [`adaptive`].
 pub(crate) fn adaptive_backward(
     op: &'static str,
     x: RocmTensor,

@@ -1,5 +1,5 @@
-//! Pooling of lines `[N, C, L]`: that of planes of one row, so that a line's elements are neighbours there too.
-//! Views alone; each is one launch.
+//! Pooling of lines `[N, C, L]`, as pooling of planes of one row. The planes are views, so a
+//! pooling stays one launch.
 
 use burn_std::DType;
 

@@ -1,6 +1,6 @@
-//! Layout ops on quantised tensors. Views move nothing, blocks or not: a value's block is where it is stored. What
-//! has to be stored anew keeps its values where they share a scale or whole blocks move, and is quantised again
-//! where not, as `burn-flex` does.
+//! Layout ops on quantised tensors. Views move no data, with or without blocks, because a value's
+//! block depends on where it is stored. Ops that store values anew keep the values if they share
+//! one scale or if whole blocks move. Otherwise they quantise again, as `burn-flex` does.
 
 use burn_std::{DType, FloatDType, Slice};
 
@@ -19,13 +19,13 @@ pub(crate) fn reshape(op: &'static str, tensor: RocmQTensor, shape: &[usize]) ->
     }
 }
 
-/// Two axes exchanged.
+/// Swaps two axes.
 pub(crate) fn swap_dims(tensor: RocmQTensor, a: usize, b: usize) -> hip::Result<RocmQTensor> {
     let layout = tensor.layout().swap_dims("q_swap_dims", a, b)?;
     Ok(tensor.view(layout))
 }
 
-/// The last two axes exchanged.
+/// Swaps the last two axes.
 pub(crate) fn transpose(tensor: RocmQTensor) -> hip::Result<RocmQTensor> {
     match tensor.layout().rank() {
         rank @ 2.. => swap_dims(tensor, rank - 2, rank - 1),
@@ -33,31 +33,31 @@ pub(crate) fn transpose(tensor: RocmQTensor) -> hip::Result<RocmQTensor> {
     }
 }
 
-/// The axes in the order given.
+/// Permutes the axes.
 pub(crate) fn permute(tensor: RocmQTensor, axes: &[usize]) -> hip::Result<RocmQTensor> {
     let layout = tensor.layout().permute("q_permute", axes)?;
     Ok(tensor.view(layout))
 }
 
-/// The axes given, backwards.
+/// Reverses the given axes.
 pub(crate) fn flip(tensor: RocmQTensor, axes: &[usize]) -> hip::Result<RocmQTensor> {
     let layout = tensor.layout().flip("q_flip", axes)?;
     Ok(tensor.view(layout))
 }
 
-/// Sizes of 1 and missing leading axes repeated.
+/// Repeats axes of size 1 and missing leading axes to `shape`.
 pub(crate) fn expand(tensor: RocmQTensor, shape: &[usize]) -> hip::Result<RocmQTensor> {
     let layout = tensor.layout().expand("q_expand", shape)?;
     Ok(tensor.view(layout))
 }
 
-/// A range of every axis.
+/// Cuts a range out of each axis.
 pub(crate) fn slice(tensor: RocmQTensor, slices: &[Slice]) -> hip::Result<RocmQTensor> {
     let layout = tensor.layout().slice("q_slice", slices)?;
     Ok(tensor.view(layout))
 }
 
-/// The tensor `times` over along an axis.
+/// Repeats the tensor `times` times along an axis.
 pub(crate) fn repeat_dim(tensor: RocmQTensor, axis: usize, times: usize) -> hip::Result<RocmQTensor> {
     const OP: &str = "q_repeat_dim";
     let mut target = tensor.dims().to_vec();
@@ -76,8 +76,8 @@ pub(crate) fn repeat_dim(tensor: RocmQTensor, axis: usize, times: usize) -> hip:
     reshape(OP, expand(tensor, &apart)?, &target)
 }
 
-/// What `pick` takes out of the tensor, stored anew: the values themselves where all share a scale, else floats
-/// that are quantised again.
+/// A new tensor of the elements that `pick` selects: the stored values if all share one scale, else
+/// dequantised floats that are quantised again.
 fn picked(
     op: &'static str,
     tensor: RocmQTensor,
@@ -92,12 +92,12 @@ fn picked(
     RocmQTensor::new(op, pack(op, values, tensor.format())?, tensor.scales().clone(), shape, scheme)
 }
 
-/// `out[i][j] = tensor[indices[i][j]][j]` for axis 0, and so for the others.
+/// `out[i][j] = tensor[indices[i][j]][j]` for axis 0, and likewise for the others.
 pub(crate) fn gather(axis: usize, tensor: RocmQTensor, indices: RocmTensor) -> hip::Result<RocmQTensor> {
     picked("q_gather", tensor, |values| index::gather("q_gather", axis, values, indices))
 }
 
-/// The slices of the tensor along an axis that a list of indices names.
+/// The tensor's slices along an axis at a list of indices.
 pub(crate) fn select(tensor: RocmQTensor, axis: usize, indices: RocmTensor) -> hip::Result<RocmQTensor> {
     const OP: &str = "q_select";
     let format = tensor.format();
@@ -111,7 +111,7 @@ pub(crate) fn select(tensor: RocmQTensor, axis: usize, indices: RocmTensor) -> h
     let Some(block) = format.block.filter(|_| movable) else {
         return picked(OP, tensor, |values| index::select(OP, values, axis, indices));
     };
-    // Each slice is whole blocks: rows of bytes, and rows of scales.
+    // Each slice consists of whole blocks: a row of bytes and a row of scales.
     let tensor = dense(OP, tensor)?;
     let mut shape = tensor.dims().to_vec();
     shape.truncate(axis + 1);

@@ -1,5 +1,6 @@
-//! Matrix products with quantised operands. Bytes that share a scale are multiplied by rocBLAS as integers; all
-//! else by a kernel that dequantises as it loads. f64, which that kernel does not compute in, is dequantised ahead.
+//! Matrix products with quantised operands. rocBLAS multiplies 8-bit values as integers if all
+//! values of each operand share a scale. Otherwise a kernel dequantises as it loads. That kernel
+//! does not compute in f64, so for f64 the operands are dequantised first.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,10 +19,10 @@ use crate::tensor::{RocmTensor, one_device};
 
 const OP: &str = "q_matmul";
 
-/// The output of one block of the kernel is so many rows and columns, or more.
+/// The fewest rows, and columns, of the output that one block of the kernel computes.
 const TILE: usize = 64;
 
-/// The terms of a sum of 8-bit products that 32 bits hold, whatever the values.
+/// The most terms of a sum of 8-bit products that can't overflow 32 bits.
 const MOST_TERMS: usize = i32::MAX as usize / (128 * 128);
 
 /// An operand: floats or quantised.
@@ -39,7 +40,7 @@ impl Side {
         }
     }
 
-    /// What is stored, and on which device.
+    /// The tensor that holds the elements.
     fn storage(&self) -> &RocmTensor {
         match self {
             Self::Float(tensor) => tensor,
@@ -61,7 +62,7 @@ impl Side {
         }
     }
 
-    /// The type by which the kernel takes the elements.
+    /// The type by which the kernel reads the elements.
     fn kernel_type(&self) -> hip::Result<hip::DType> {
         match self {
             Self::Float(tensor) => tensor.kernel_type(),
@@ -69,7 +70,8 @@ impl Side {
         }
     }
 
-    /// The storage from its buffer's start, dense; and the scales, any f32 tensor for floats, which have none.
+    /// The contiguous storage, and the scales. Floats have no scales; for them the second is any
+    /// f32 tensor.
     fn inputs(&self, other: &Self) -> hip::Result<[RocmTensor; 2]> {
         match (self, other) {
             (Self::Quantized(tensor), _) => Ok([tensor.values().clone(), tensor.scales().clone()]),
@@ -77,11 +79,11 @@ impl Side {
                 let all = tensor.buffer().len() / tensor.dtype_size();
                 Ok([tensor.clone().view(Layout::contiguous([all])), other.scales().clone()])
             }
-            (Self::Float(_), Self::Float(_)) => invalid(OP, "a quantised operand", "two of floats"),
+            (Self::Float(_), Self::Float(_)) => invalid(OP, "a quantised operand", "two float operands"),
         }
     }
 
-    /// Bits a value, values a scale and that number's logarithm.
+    /// The bits of a value, the number of values that share a scale, and that number's logarithm.
     fn format(&self) -> [u32; 3] {
         let Self::Quantized(tensor) = self else { return [0, 0, 32] };
         let format = tensor.format();
@@ -101,7 +103,7 @@ impl Side {
     }
 }
 
-/// `lhs x rhs` as floats of `dtype`, which is that of an operand of floats; batches broadcast.
+/// `lhs x rhs` as floats of `dtype`, which is the dtype of a float operand. Batches broadcast.
 pub(crate) fn qmatmul(lhs: Side, rhs: Side, dtype: FloatDType) -> hip::Result<RocmTensor> {
     let device = one_device(OP, &[lhs.storage(), rhs.storage()])?.clone();
     let (l, r) = (lhs.layout().dims(), rhs.layout().dims());
@@ -135,13 +137,14 @@ pub(crate) fn qmatmul(lhs: Side, rhs: Side, dtype: FloatDType) -> hip::Result<Ro
     Ok(out)
 }
 
-/// The product by the kernel, out packed.
+/// Computes the product by the kernel into the packed tensor `out`.
 fn tiles(lhs: &Side, rhs: &Side, [m, n, k]: [u32; 3], out: &RocmTensor) -> hip::Result<()> {
     let (a, b) = (lhs.layout(), rhs.layout());
     let rank = a.rank() - 2;
     let one = m as usize * n as usize;
     let mut outer = collapse(&out.dims()[..rank], [a, b, out.layout()].map(|t| &t.strides()[..rank]));
-    // The kernel steps through the innermost batches; the others are launches of their own.
+    // One launch covers the innermost batch axis. Each index of the other batch axes takes a launch
+    // of its own.
     let (inner, step) = outer.pop().unwrap_or((1, [0; 3]));
     let kernel = Template::qmatmul.ty(lhs.kernel_type()?).ty(rhs.kernel_type()?).ty(out.kernel_type()?);
     let ([a_bits, a_block, a_shift], [b_bits, b_block, b_shift]) = (lhs.format(), rhs.format());
@@ -168,11 +171,11 @@ fn tiles(lhs: &Side, rhs: &Side, [m, n, k]: [u32; 3], out: &RocmTensor) -> hip::
     Ok(())
 }
 
-/// The devices, by their bits, whose rocBLAS multiplies no 8-bit integers.
+/// A bit mask of the devices whose rocBLAS can't multiply 8-bit integers.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// The product by rocBLAS's 8-bit integers, where the values are bytes, each side has one scale, no sum can
-/// overflow, and rocBLAS has that product for the device.
+/// The product in rocBLAS's 8-bit integers; `None` unless the values are bytes, each side has one
+/// scale, no sum can overflow, and rocBLAS has such a product for the device.
 fn integers(
     a: &RocmQTensor,
     b: &RocmQTensor,

@@ -1,5 +1,5 @@
-//! Floats to quantised values and back, and quantised tensors to and from the host. All is computed on the device;
-//! the one thing that the host does is to lay scales behind values, as Burn's data has them.
+//! Quantisation and dequantisation, and transfers of quantised tensors. The device computes
+//! everything. The host only appends the scales to the values, as in Burn's data format.
 
 use burn_backend::TensorData;
 use burn_backend::quantization::QuantScheme;
@@ -19,10 +19,10 @@ use crate::ops::view;
 use crate::qtensor::{Format, RocmQTensor};
 use crate::tensor::{RocmTensor, one_device};
 
-/// Elements below which one group of threads finds the range alone.
+/// Below this number of elements, a single block finds the range.
 const SMALL: usize = 1024;
 
-/// A float tensor, checked.
+/// The kernel type of a float tensor. Checks that the tensor is one.
 fn float(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
     match tensor.kernel_type()? {
         ty if ty.is_float() => Ok(ty),
@@ -30,8 +30,9 @@ fn float(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
     }
 }
 
-/// `tensor` by the scheme, with the scales given (one a block), or with those of its own range: that of `burn-flex`'s
-/// `quantize_dynamic`, `scale = 2 * max |x| / (high - low)` over the numbers of each block.
+/// Quantises `tensor` by the scheme, with the given scales (one for each block) or with scales from
+/// its own range. The latter are those of `burn-flex`'s `quantize_dynamic`:
+/// `scale = 2 * max |x| / (high - low)` over each block.
 pub(crate) fn quantize(
     op: &'static str,
     tensor: RocmTensor,
@@ -60,7 +61,7 @@ pub(crate) fn quantize(
     RocmQTensor::new(op, out, scales, shape, *scheme)
 }
 
-/// The caller's scales in the scheme's precision, none of them 0 or infinite.
+/// The caller's scales, rounded to the scheme's precision. None becomes 0 or infinite.
 fn given(
     op: &'static str,
     tensor: &RocmTensor,
@@ -164,7 +165,7 @@ pub(crate) fn dequantize(
     Ok(out)
 }
 
-/// The values of the view, one a byte, in row-major order. They say nothing of scales.
+/// The view's quantised values, one in each byte, in row-major order, without the scales.
 pub(super) fn unpacked(op: &'static str, tensor: &RocmQTensor) -> hip::Result<RocmTensor> {
     if tensor.format().bits == 8 {
         return Ok(tensor.values().clone().view(tensor.layout().clone()));
@@ -185,7 +186,7 @@ pub(super) fn unpacked(op: &'static str, tensor: &RocmQTensor) -> hip::Result<Ro
     Ok(out)
 }
 
-/// Values, one a byte, stored as the format says.
+/// Packs values, one in each byte, to the storage format.
 pub(super) fn pack(op: &'static str, values: RocmTensor, format: Format) -> hip::Result<RocmTensor> {
     let n = values.len();
     let values = view::reshape(packed(values)?, &[n])?;
@@ -201,10 +202,10 @@ pub(super) fn pack(op: &'static str, values: RocmTensor, format: Format) -> hip:
     Ok(out)
 }
 
-/// The tensor stored in the row-major order of its shape, from the buffer's start, nothing else in it.
+/// The tensor in row-major order in a buffer that holds nothing else.
 ///
-/// Where all values share a scale they are moved as they are; so are whole blocks. Other views of blocks get new
-/// ones of their new neighbours' range, as `burn-flex` does.
+/// Values that share one scale, and whole blocks, are moved unchanged. Other views of blocks are
+/// quantised again in new blocks, as in `burn-flex`.
 pub(crate) fn dense(op: &'static str, tensor: RocmQTensor) -> hip::Result<RocmQTensor> {
     let format = tensor.format();
     let (layout, n) = (tensor.layout().clone(), tensor.len());
@@ -226,12 +227,12 @@ pub(crate) fn dense(op: &'static str, tensor: RocmQTensor) -> hip::Result<RocmQT
         Some(_) => return quantize(op, dequantize(op, &tensor, FloatDType::F32)?, &scheme, None),
     };
     let values = pack(op, unpacked(op, &tensor)?, format)?;
-    // A view of bytes may have been passed on as it is.
+    // `values` may still be a view that begins inside its buffer.
     let values = if values.layout().offset() == 0 { values } else { copy(&values)? };
     RocmQTensor::new(op, values, scales, layout.shape().clone(), scheme)
 }
 
-/// The host's quantised data on the device: values as the scheme stores them, and f32 scales behind them.
+/// Uploads quantised data: values in the scheme's storage format, followed by f32 scales.
 pub(crate) fn upload(op: &'static str, data: &TensorData, device: &RocmDevice) -> hip::Result<RocmQTensor> {
     let DType::QFloat(scheme) = burn::dtype(data) else {
         return invalid(op, "quantised data", burn::dtype(data).name());
@@ -254,7 +255,7 @@ pub(crate) fn upload(op: &'static str, data: &TensorData, device: &RocmDevice) -
     RocmQTensor::new(op, values, scales, burn::shape(data).clone(), scheme)
 }
 
-/// The tensor's values and scales on the host, as [`upload`] takes them. Waits for the device.
+/// Reads the tensor's values and scales in the format that [`upload`] takes. Waits for the device.
 pub(crate) fn read(op: &'static str, tensor: RocmQTensor) -> hip::Result<TensorData> {
     let tensor = dense(op, tensor)?;
     let (values, scales) = (tensor.values(), tensor.scales());
@@ -265,8 +266,8 @@ pub(crate) fn read(op: &'static str, tensor: RocmQTensor) -> hip::Result<TensorD
         device.read(values.buffer(), values.byte_offset(), to)?;
         device.read(scales.buffer(), scales.byte_offset(), rest)
     };
-    // Burn reads words of small values, and bytes of the others: the vector's element gives the
-    // alignment.
+    // Burn reads values of less than 8 bits as words, and others as bytes. The vector's element
+    // type gives the alignment.
     let bytes = if tensor.format().bits == 8 {
         let mut bytes = vec![0i8; first + second];
         fill(bytemuck::cast_slice_mut(&mut bytes))?;
@@ -279,7 +280,7 @@ pub(crate) fn read(op: &'static str, tensor: RocmQTensor) -> hip::Result<TensorD
     Ok(TensorData::from_bytes(bytes, tensor.layout().shape().clone(), DType::QFloat(*tensor.scheme_of())))
 }
 
-/// The tensor on another device: values and scales as they are, and the view of them.
+/// Copies the tensor's values and scales to another device, under the same view.
 pub(crate) fn move_to(tensor: RocmQTensor, device: &RocmDevice) -> hip::Result<RocmQTensor> {
     let values = to_device(tensor.values().clone(), device)?;
     let scales = to_device(contiguous(tensor.scales().clone())?, device)?;

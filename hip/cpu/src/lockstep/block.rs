@@ -1,4 +1,4 @@
-//! One block: its threads, who may go on, and what they ask for.
+//! One block: its threads and their scheduler.
 
 use super::{Mistake, Random, memory::SharedMemory};
 use crate::abi::{Kernel, LaunchRecord};
@@ -10,17 +10,17 @@ use std::{
     ptr::null_mut,
 };
 
-/// Bytes of a thread's stack: kernels keep at most a few small arrays there. A page that nobody may
-/// touch lies below it, and kernels are compiled so that none steps over it; but gcc for aarch64 takes
-/// that page for one of 64 KiB, so that a larger frame may step over a smaller page.
+/// Bytes of a thread's stack, on which kernels keep at most a few small arrays. A guard page lies
+/// below, and kernels are compiled so that no frame steps over it. But gcc for aarch64 assumes a
+/// guard of 64 KiB, so a frame larger than a smaller guard may step over it.
 const STACK: usize = 60 << 10;
 
-/// One stack a thread of a block, used again by every block.
+/// One stack for each thread of a block. All blocks reuse them.
 #[derive(Default)]
 pub(super) struct Stacks(Vec<DefaultStack>);
 
 impl Stacks {
-    /// Makes sure that there are so many.
+    /// Makes sure that there are at least `count` stacks.
     pub(super) fn provide(&mut self, count: usize) -> io::Result<()> {
         while self.0.len() < count {
             self.0.push(DefaultStack::new(STACK)?);
@@ -32,47 +32,47 @@ impl Stacks {
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// Nothing: it can go on.
+    /// Nothing: the thread can run.
     Ready,
-    /// The block's barrier, called from this address.
+    /// The block's barrier, at the call with this return address.
     Barrier(usize),
-    /// The lanes of its warp, at the call with this return address.
+    /// The other lanes of its warp, at the call with this return address.
     Warp(usize, Exchange),
-    /// An array in shared memory, which it gets at once. The name is a literal.
+    /// An array in shared memory, which the scheduler gives at once. The name is a literal.
     Array { key: *const c_void, bytes: u64, align: u64, name: *const c_char },
-    /// It returned.
+    /// Nothing more: the thread has returned.
     Done,
 }
 
-/// A warp-level operation. The pointers lead into the waiting thread's stack.
+/// A warp-level operation. The pointers point into the waiting thread's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exchange {
     Shuffle { value: *const c_void, out: *mut c_void, bytes: u32, source: c_int },
     Ballot { predicate: bool, out: *mut u64 },
 }
 
-/// Why a thread gives the core back.
+/// Why a thread suspends itself.
 type Request = Result<Wait, Mistake>;
 
-/// What a thread is resumed with: the array that it asked for, or null.
+/// The value that resumes a thread: the array that it asked for, or null.
 type Answer = *mut c_void;
 
 type Yielder = corosensei::Yielder<Answer, Request>;
 
 type Coroutine = corosensei::Coroutine<Answer, Request, ()>;
 
-/// A block while it runs.
+/// A running block.
 pub(super) struct Block<'a> {
     kernel: &'a Kernel,
     arguments: *mut *mut c_void,
     record: LaunchRecord,
     shared: &'a mut SharedMemory,
     random: &'a mut Random,
-    /// By thread.
+    /// The state of each thread.
     waits: Vec<Wait>,
 }
 
-/// The thread of a kernel that has the core.
+/// The kernel thread that runs.
 #[derive(Clone, Copy)]
 struct Running {
     thread: usize,
@@ -80,17 +80,17 @@ struct Running {
 }
 
 thread_local! {
-    /// What this thread of the host runs; `None` while the scheduler has the core.
+    /// The kernel thread that this host thread runs; `None` while the scheduler runs.
     static RUNNING: Cell<Option<Running>> = const { Cell::new(None) };
 }
 
-/// Gives the core back to the scheduler until it is this thread's turn again.
+/// Suspends this thread until the scheduler resumes it.
 ///
-/// A kernel's stack can end in here, and the thread is then never resumed: nothing on the way from the
-/// kernel allocates, locks or owns anything.
+/// The scheduler may drop a suspended thread without unwinding its stack. So no function between
+/// the kernel and this one may allocate, lock or own anything.
 fn suspend(request: Request) -> Answer {
     let running = RUNNING.get().expect("kernels call this");
-    // SAFETY: the coroutine that has the core: its yielder lives on its stack.
+    // SAFETY: the yielder of the running coroutine lives on its stack.
     let answer = unsafe { (*running.yielder).suspend(request) };
     RUNNING.set(Some(running));
     answer
@@ -126,8 +126,8 @@ pub(super) unsafe extern "C" fn ballot(site: *const c_void, predicate: c_int) ->
     mask
 }
 
-/// Ends the launch if the signal whose handler calls this stopped a thread of a kernel: it then does
-/// not return. `false` if not.
+/// Called by the handler of a signal. If the signal hit a thread of a kernel, ends the launch and
+/// does not return. Otherwise returns `false`.
 pub(super) fn trap(mistake: impl FnOnce(usize) -> Mistake) -> bool {
     match RUNNING.get() {
         None => false,
@@ -138,7 +138,7 @@ pub(super) fn trap(mistake: impl FnOnce(usize) -> Mistake) -> bool {
     }
 }
 
-/// A block's threads. Dropped, they give their stacks back.
+/// A block's threads, which give their stacks back on drop.
 struct Threads<'a> {
     coroutines: Vec<Coroutine>,
     stacks: &'a mut Stacks,
@@ -147,8 +147,8 @@ struct Threads<'a> {
 impl Drop for Threads<'_> {
     fn drop(&mut self) {
         for mut coroutine in self.coroutines.drain(..) {
-            // SAFETY: nothing on the stack of a kernel's thread wants to be dropped, as `suspend`
-            // says.
+            // SAFETY: the stack of a kernel's thread owns nothing that must be dropped, as
+            // `suspend` says.
             unsafe { coroutine.force_reset() };
             self.stacks.0.push(coroutine.into_stack());
         }
@@ -167,12 +167,12 @@ impl<'a> Block<'a> {
         Self { kernel, arguments, record, shared, random, waits }
     }
 
-    /// Runs the block to its end, or to the first mistake.
+    /// Runs the block to its end or to its first mistake.
     ///
     /// # Safety
-    /// The kernel's code and arguments fit together; no other block of the process runs.
+    /// The arguments are the kernel's, and no other block of the process runs.
     pub(super) unsafe fn run(&mut self, stacks: &mut Stacks) -> Result<(), Mistake> {
-        // Threads read what the scheduler writes: both by this pointer.
+        // Threads read and the scheduler writes the record through this one pointer.
         let mut record = self.record;
         let record = &raw mut record;
         let (kernel, arguments) = (self.kernel.run, self.arguments);
@@ -188,7 +188,7 @@ impl<'a> Block<'a> {
         let mut threads = Threads { coroutines, stacks };
         let (block, wave) = (self.record.block_dim, self.record.wave as usize);
         let resume = |thread: usize, answer| {
-            // SAFETY: no thread reads the record until it is resumed.
+            // SAFETY: no thread runs here, so none reads the record.
             unsafe {
                 (*record).thread = block.at(thread as u64);
                 (*record).lane = (thread % wave) as c_int;
@@ -206,12 +206,13 @@ impl<'a> Block<'a> {
         wave * size..((wave + 1) * size).min(self.waits.len())
     }
 
-    /// Whether something can happen in this warp before the block's barrier opens.
+    /// Whether this warp can make progress before the block's barrier opens.
     fn can_go_on(&self, wave: usize) -> bool {
         self.lanes(wave).any(|thread| matches!(self.waits[thread], Wait::Ready | Wait::Warp(..)))
     }
 
-    /// Lets the lanes at the lowest call among those of a warp in which no lane can run exchange their values.
+    /// Called if no lane of a warp can run. Exchanges the values of the lanes that wait at the call
+    /// with the lowest address.
     fn exchange(&mut self, wave: usize) -> Result<(), Mistake> {
         let lanes = self.lanes(wave);
         let call = |thread: usize| match self.waits[thread] {
@@ -256,8 +257,8 @@ impl<'a> Block<'a> {
                             "thread {thread} shuffles {bytes} bytes from {size}"
                         )));
                     }
-                    // SAFETY: both threads wait, so that their variables live; `out` is no thread's
-                    // `value`.
+                    // SAFETY: both threads wait, so their variables live, and `out` is not the
+                    // `value` of any thread.
                     unsafe {
                         std::ptr::copy_nonoverlapping(value.cast::<u8>(), out.cast::<u8>(), bytes as usize)
                     };
@@ -270,7 +271,8 @@ impl<'a> Block<'a> {
         Ok(())
     }
 
-    /// All threads wait at a barrier or have returned: opens it if it is one and the same for all.
+    /// Called if all threads wait at a barrier or have returned. Opens the barrier if all wait at
+    /// the same one.
     fn open_barrier(&mut self) -> Result<(), Mistake> {
         let site = |wait: &Wait| match wait {
             Wait::Barrier(site) => Some(*site),
@@ -293,7 +295,8 @@ impl<'a> Block<'a> {
         Ok(())
     }
 
-    /// Resumes threads until all have returned. `resume` gives what a thread then waits for.
+    /// Resumes threads until all have returned. `resume` runs a thread and returns what it then
+    /// waits for.
     fn schedule(&mut self, mut resume: impl FnMut(usize, Answer) -> Request) -> Result<(), Mistake> {
         let mut waves: Vec<usize> = Vec::new();
         let mut ready: Vec<usize> = Vec::new();
@@ -315,13 +318,13 @@ impl<'a> Block<'a> {
                 self.exchange(wave)?;
                 continue;
             }
-            // All that can run of this warp, in a random order: another warp's turn comes between
-            // two waits.
+            // Run all ready threads of this warp, in random order. Other warps may run before these
+            // threads continue.
             while !ready.is_empty() {
                 let thread = ready.swap_remove(self.random.below(ready.len() as u64) as usize);
                 let mut wait = resume(thread, null_mut())?;
                 while let Wait::Array { key, bytes, align, name } = wait {
-                    // SAFETY: a literal.
+                    // SAFETY: `name` is a literal.
                     let name = || unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
                     wait = resume(thread, self.shared.array(key, bytes, align, name)?)?;
                 }

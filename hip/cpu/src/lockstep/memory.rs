@@ -1,4 +1,4 @@
-//! A block's shared memory: poisoned when the block begins, each array between fences.
+//! A block's shared memory. Each array lies between fences and is poisoned when the block begins.
 
 use super::Mistake;
 use crate::abi::SHARED_BYTES;
@@ -10,21 +10,23 @@ use std::{
 /// Bytes between arrays.
 const FENCE: usize = 64;
 const FENCE_BYTE: u8 = 0xc3;
-/// Fresh shared memory on a GPU holds anything; all bits set is a NaN in every float type and -1 in integers.
+/// A GPU's shared memory starts with arbitrary values. All bits set is NaN in every float type and
+/// -1 in signed integers.
 const POISON_BYTE: u8 = 0xff;
 
-/// Bytes behind the last array that are checked too.
+/// Bytes after the last array that are checked too.
 const TAIL: usize = 4096;
-/// What the arrays and their fences may take: the arrays' share is checked by itself.
+/// Room for the arrays and their fences. The size of the arrays alone is checked against
+/// [`SHARED_BYTES`].
 const ARENA: usize = 4 * SHARED_BYTES as usize;
 
-/// All shared memory of the running block.
+/// The shared memory of the running block.
 pub(super) struct SharedMemory {
     arena: *mut u8,
     arrays: Vec<Array>,
-    /// Bytes that belong to no array or to one: the first that is still free.
+    /// The first free byte.
     next: usize,
-    /// Bytes in arrays.
+    /// Bytes of all arrays.
     used: usize,
     dynamic: bool,
 }
@@ -42,8 +44,8 @@ struct Array {
 impl SharedMemory {
     pub(super) fn new() -> Self {
         let layout = Layout::from_size_align(ARENA, 4096).unwrap_or(Layout::new::<u8>());
-        // SAFETY: the layout has a size. Never freed: it lives as long as the process's only
-        // machine.
+        // SAFETY: the layout's size is not 0. The arena is never freed, because it belongs to the
+        // process's only `Machine`.
         let arena = unsafe { alloc(layout) };
         if arena.is_null() {
             handle_alloc_error(layout);
@@ -53,7 +55,7 @@ impl SharedMemory {
         Self { arena, arrays: Vec::new(), next: 0, used: 0, dynamic: false }
     }
 
-    /// A new block, with so many bytes of shared memory by the launch.
+    /// Begins a block with `dynamic_bytes` of dynamic shared memory.
     pub(super) fn begin(&mut self, dynamic_bytes: u32) {
         // SAFETY: inside the arena.
         unsafe { self.arena.write_bytes(FENCE_BYTE, (self.next + TAIL).min(ARENA)) };
@@ -65,7 +67,7 @@ impl SharedMemory {
         }
     }
 
-    /// The launch's array.
+    /// The array of dynamic shared memory; null if there is none.
     pub(super) fn dynamic(&self) -> *mut c_void {
         match self.arrays.first() {
             // SAFETY: inside the arena.
@@ -74,7 +76,7 @@ impl SharedMemory {
         }
     }
 
-    /// The block's array of this key: the first thread that asks makes it.
+    /// The block's array with this key. The first request makes it.
     pub(super) fn array(
         &mut self,
         key: *const c_void,
@@ -105,18 +107,17 @@ impl SharedMemory {
         })
     }
 
-    /// Whether all fences are whole.
+    /// Checks that all fences are intact.
     pub(super) fn check(&self) -> Result<(), Mistake> {
         if self.arrays.is_empty() {
             return Ok(());
         }
-        // SAFETY: the arena up to the fence behind the last array; no thread of the block is
-        // running.
+        // SAFETY: the arena up to the fence after the last array; no thread of the block runs.
         let arena = unsafe { std::slice::from_raw_parts(self.arena, self.next + TAIL) };
         let mut from = 0;
         for (i, array) in self.arrays.iter().enumerate() {
             if let Some(at) = arena[from..array.start].iter().position(|byte| *byte != FENCE_BYTE) {
-                // Nearer to the array before or to this one?
+                // Blame the nearer of the two arrays.
                 let (after, before) = (at, array.start - from - at);
                 return Err(if i > 0 && after < before {
                     self.overrun(i - 1, format!("{after} bytes past its end"))

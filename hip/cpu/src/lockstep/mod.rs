@@ -1,15 +1,18 @@
-//! Lockstep: blocks of many threads on one core, so that what a kernel gets wrong about them shows without a GPU.
+//! Lockstep mode: it runs blocks of many threads on one core, to find mistakes of kernels without a
+//! GPU.
 //!
-//! Each thread of a block is a coroutine. A scheduler resumes one of those that can go on, chosen at random by a
-//! seed, and it runs until it meets a barrier or a warp-level operation, or returns. Blocks run one after another,
-//! in a random order too. What a kernel does wrong ends the launch with a fault that says what and where:
+//! Each thread of a block is a coroutine. The scheduler picks a runnable thread at random, by a
+//! seed, and runs it to its next barrier or warp-level operation, or to its end. Blocks run one
+//! after another, also in random order. A mistake ends the launch with a fault that describes it:
 //!
-//! - a barrier that some threads of the block do not reach, because they returned or wait at another one;
-//! - a shuffle from a lane that is not at the same call (divergence within a warp is followed as hardware does:
-//!   the lanes at the lowest address go first);
-//! - a write outside an array in shared memory, which is fenced, and filled with 0xff before a block begins;
-//! - an overrun of a thread's stack, or of the block's shared memory in all;
-//! - an access that the processor refuses, such as through an index that was never set.
+//! - a barrier that some threads of the block do not reach, because they returned or wait at
+//!   another one;
+//! - a shuffle from a lane that is not at the same call. Warps may diverge as on hardware: the
+//!   lanes at the lowest address go first;
+//! - a write outside an array in shared memory: each array lies between fences, and is filled with
+//!   0xff before a block begins;
+//! - an overflow of a thread's stack, or too much shared memory in a block;
+//! - an access to an invalid address, for example through an uninitialised index.
 
 mod block;
 mod memory;
@@ -30,16 +33,17 @@ use std::{
 /// A kernel's mistake.
 #[derive(Debug)]
 enum Mistake {
-    /// About threads: a launch failure.
+    /// A mistake with threads; HIP's status is a launch failure.
     Threads(String),
-    /// About memory: an illegal address.
+    /// A mistake with memory; HIP's status is an illegal address.
     Memory(String),
 }
 
-/// One launch at a time, over all devices: kernels reach the scheduler through one static of their translation unit.
+/// Allows one launch at a time on all devices, because kernels reach the scheduler through one
+/// static of their translation unit.
 static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
 
-/// What launches use again.
+/// The memory that launches reuse.
 struct Machine {
     stacks: Stacks,
     shared: SharedMemory,
@@ -48,8 +52,8 @@ struct Machine {
 /// Runs a launch.
 ///
 /// # Safety
-/// `arguments` has a pointer to each of the kernel's arguments, and the accesses that the kernel makes with them,
-/// if it is right, stay inside what they point to.
+/// `arguments` has a pointer to each of the kernel's arguments. A correct kernel's accesses with
+/// them stay inside valid memory.
 pub(crate) unsafe fn run(
     kernel: &Kernel,
     shape: &LaunchShape,
@@ -70,8 +74,8 @@ pub(crate) unsafe fn run(
         })?;
         let mut random = Random::new(seed);
         let blocks = shape.grid.count();
-        // A random start and an odd stride that shares no factor with the count: each block once,
-        // in no plain order.
+        // A random start and a random stride that is coprime to the count visit each block once, in
+        // an irregular order.
         let stride =
             (0..).map(|_| random.below(blocks) | 1).find(|stride| gcd(*stride, blocks) == 1).unwrap_or(1);
         let first = random.below(blocks);
@@ -97,7 +101,7 @@ pub(crate) unsafe fn run(
                 scratch: None,
             };
             let mut block = Block::new(kernel, arguments, record, &mut machine.shared, &mut random);
-            // SAFETY: the caller's; the machine is locked, and this block alone runs.
+            // SAFETY: the caller's; the machine is locked, so no other block runs.
             unsafe { block.run(&mut machine.stacks) }
                 .map_err(|mistake| mistake.in_block(shape.grid.at(index)))?;
         }
@@ -132,7 +136,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014): enough to choose threads by.
+/// SplitMix64 (Steele, Lea and Flood 2014), good enough to choose threads.
 struct Random(u64);
 
 impl Random {
@@ -140,7 +144,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A number below `n`, which is not 0.
+    /// A random number below `n`, which must not be 0.
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -1,4 +1,4 @@
-//! Signals: an access that the processor refuses ends the launch rather than the process.
+//! Signal handlers, so that a kernel's invalid access ends the launch and not the process.
 
 use super::{Mistake, block::trap};
 use std::{
@@ -8,20 +8,20 @@ use std::{
 
 const SIGNALS: [c_int; 3] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE];
 
-/// What handled the signals before.
+/// The handlers that were installed before.
 static BEFORE: OnceLock<[libc::sigaction; 3]> = OnceLock::new();
 
-/// Handles the signals from now on; those that no kernel caused go where they went before.
+/// Installs the handlers. Signals that no kernel caused go to the earlier handlers.
 pub(super) fn install() {
     BEFORE.get_or_init(|| {
         SIGNALS.map(|signal| {
-            // SAFETY: all zeros is a `sigaction`: the default one.
+            // SAFETY: all zeros is a valid `sigaction`, the default one.
             let (mut ours, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
             ours.sa_sigaction = on_signal as *const () as usize;
-            // On the stack for signals, since a thread's own may be full; unblocked, since the
-            // handler does not return.
+            // The handler uses the signal stack, because the thread's stack may be full. The signal
+            // stays unblocked, because the handler may not return.
             ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-            // SAFETY: the handler is one for `SA_SIGINFO`.
+            // SAFETY: the handler has the signature for `SA_SIGINFO`.
             unsafe { libc::sigaction(signal, &ours, &mut before) };
             before
         })
@@ -29,18 +29,18 @@ pub(super) fn install() {
 }
 
 unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: the kernel gives `SA_SIGINFO` handlers the signal's facts.
+    // SAFETY: the operating system passes a valid `info` to `SA_SIGINFO` handlers.
     let address = unsafe { (*info).si_addr() } as usize;
     let mistake = |thread| match signal {
         libc::SIGFPE => Mistake::Threads(format!("thread {thread} divides an integer by zero")),
         _ => Mistake::Memory(format!("thread {thread} accesses the address {address:#x}, where nothing is")),
     };
-    // The handler is left without a return, which is all right by `SA_NODEFER`.
+    // `trap` may leave the handler without a return, which `SA_NODEFER` allows.
     if !trap(mistake)
         && let (Some(before), Some(index)) = (BEFORE.get(), SIGNALS.iter().position(|known| *known == signal))
     {
-        // Happens again on return, and is then handled as before.
-        // SAFETY: what `sigaction` gave.
+        // The access is repeated on return, and the earlier handler then gets the signal.
+        // SAFETY: `sigaction` gave this handler.
         unsafe { libc::sigaction(signal, &before[index], std::ptr::null_mut()) };
     }
 }

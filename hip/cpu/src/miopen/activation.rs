@@ -34,7 +34,7 @@ impl Activation {
         match mode {
             miopenActivationLOGISTIC => 1.0 / (1.0 + (-x).exp()),
             miopenActivationTANH => beta * (alpha * x).tanh(),
-            // As MIOpen multiplies: of -inf it is NaN, of negative numbers -0.
+            // A product, as in MIOpen: for -inf it is NaN, for negative numbers -0.
             miopenActivationRELU => x * f32::from(x > 0.0),
             // ln(1 + e^x), without overflow for large x.
             miopenActivationSOFTRELU => x.max(0.0) + (-x.abs()).exp().ln_1p(),
@@ -64,7 +64,7 @@ impl Activation {
         let Activation { mode, alpha, beta, gamma } = self;
         dy * match mode {
             miopenActivationLOGISTIC => y * (1.0 - y),
-            // d/dx of beta tanh(alpha x), by y = beta tanh(alpha x).
+            // The derivative of y = beta tanh(alpha x), from y.
             miopenActivationTANH => alpha * (beta - y * y / beta),
             miopenActivationRELU => f32::from(x > 0.0),
             miopenActivationSOFTRELU => 1.0 / (1.0 + (-x).exp()),
@@ -104,7 +104,7 @@ impl Activation {
 const CHUNK: usize = 1 << 15;
 
 fn forward<T: Single>(activation: Activation, len: usize, x: *const c_void, y: *mut c_void) -> Outcome {
-    // SAFETY: the caller's buffers, which may be one and the same: an element is read before it is
+    // SAFETY: the caller's buffers. They may be the same, because an element is read before it is
     // written.
     let (x, y) = unsafe {
         input::<T>(x, len)?;
@@ -123,7 +123,7 @@ fn forward<T: Single>(activation: Activation, len: usize, x: *const c_void, y: *
 type Gradients = (*mut c_void, *mut c_void, *mut c_void, *mut c_void);
 
 fn backward<T: Single>(activation: Activation, len: usize, (y, dy, x, dx): Gradients) -> Outcome {
-    // SAFETY: the caller's buffers; dx may be dy: an element is read before it is written.
+    // SAFETY: the caller's buffers. dx may be dy, because an element is read before it is written.
     let (y, dy, x, dx) = unsafe {
         for pointer in [y, dy, x] {
             input::<T>(pointer, len)?;

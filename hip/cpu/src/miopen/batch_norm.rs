@@ -1,4 +1,4 @@
-//! Batch normalisation. Scale, bias and statistics are `f32` for every type of data.
+//! Batch norm. Scale, bias and statistics are `f32` for every data type.
 
 use super::Shared;
 use super::handle::{Handle, Operand, packed};
@@ -13,7 +13,8 @@ use miopen_sys::*;
 
 type BatchNorm<'a> = hip_provider::miopen::BatchNorm<'a, Handle>;
 
-/// A call as spatial batch norm: per-activation norm is that of `C*H*W` channels of one pixel.
+/// A call as spatial batch norm. Per-activation norm is spatial norm with `C*H*W` channels of one
+/// pixel.
 #[derive(Clone, Copy)]
 struct Shape {
     batch: usize,
@@ -37,7 +38,7 @@ impl Shape {
         self.batch * self.channels * self.pixels
     }
 
-    /// Values that are normalised together.
+    /// The number of values of a channel.
     fn count(&self) -> f64 {
         (self.batch * self.pixels) as f64
     }
@@ -50,7 +51,7 @@ impl Shape {
         });
     }
 
-    /// The planes of a channel.
+    /// The ranges of a channel's planes.
     fn planes(self, channel: usize) -> impl Iterator<Item = core::ops::Range<usize>> {
         (0..self.batch).map(move |image| {
             let first = (image * self.channels + channel) * self.pixels;
@@ -58,11 +59,11 @@ impl Shape {
         })
     }
 
-    /// Mean and variance of a channel: the mean first, then the deviations from it.
+    /// Mean and variance of a channel, in two passes: the mean, then the deviations from it.
     fn moments<T: Single>(self, x: &[T], channel: usize, room: &mut [f32]) -> (f32, f64) {
         let sum: f64 = self.planes(channel).map(|plane| deviations(widened(&x[plane], room), 0.0)[0]).sum();
         let mean = (sum / self.count()) as f32;
-        // Corrected by the first power: the mean was rounded.
+        // The mean of the deviations corrects the variance, because `mean` was rounded.
         let (mut first, mut second) = (0.0, 0.0);
         for plane in self.planes(channel) {
             let [one, two] = deviations(widened(&x[plane], room), mean);
@@ -74,7 +75,7 @@ impl Shape {
     }
 }
 
-/// Optional outputs: null, or `len` floats.
+/// An optional output of `len` floats; null for none.
 unsafe fn optional(pointer: *mut c_void, len: usize) -> Outcome<Option<Shared<f32>>> {
     if pointer.is_null() {
         return Ok(None);
@@ -110,7 +111,7 @@ fn train<T: Single>(shape: Shape, norm: &BatchNorm<'_>, y: *mut c_void, call: &T
             };
             put(&saved.0, &|_| mean);
             put(&saved.1, &|_| inverse);
-            // The running variance is the unbiased one.
+            // The running variance is unbiased.
             let unbiased =
                 if shape.count() > 1.0 { variance * shape.count() / (shape.count() - 1.0) } else { variance };
             let blend = |old: f32, new: f64| ((1.0 - factor) * f64::from(old) + factor * new) as f32;

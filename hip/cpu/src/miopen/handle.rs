@@ -1,4 +1,4 @@
-//! The handle and the version.
+//! MIOpen's handle and version.
 
 use super::conv::Call;
 use crate::numeric::device::in_stream;
@@ -9,9 +9,9 @@ use hip_provider::require;
 use miopen_sys::*;
 use std::sync::{Arc, Mutex};
 
-/// What a `miopenHandle_t` refers to.
+/// The object behind a `miopenHandle_t`.
 pub(super) struct Handle {
-    /// The handle of its stream, which is a number too.
+    /// The handle of its stream, as a number.
     stream: usize,
     /// The convolutions that find mode has been run for.
     pub(super) found: Mutex<Vec<Call>>,
@@ -19,7 +19,7 @@ pub(super) struct Handle {
 
 static HANDLES: Handles<Handle> = Handles::new(0xa5);
 
-/// The version whose behaviour is followed: that of ROCm 7.2.
+/// The version of ROCm 7.2, whose behaviour this library follows.
 const VERSION: [usize; 3] = [3, 5, 1];
 
 /// A tensor of a call.
@@ -51,7 +51,7 @@ impl provider::Handle for Handle {
     }
 }
 
-/// Refuses operands that are not packed: the layouts that this library computes.
+/// Refuses operands that are not packed, because this library computes packed tensors only.
 pub(super) fn packed(operands: &[&Operand<'_>]) -> Outcome {
     operands.iter().try_for_each(|operand| operand.require_packed())
 }

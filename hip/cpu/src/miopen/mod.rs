@@ -1,8 +1,8 @@
-//! AMD's MIOpen on the host: the C API of `miopen-sys`, computed by this process.
+//! MIOpen on the host's CPU.
 //!
-//! Tensors are packed in the order of their dimensions; other layouts are `miopenStatusNotImplemented`. Sums are in
-//! `f32`, or better, for every type of data, and in an order that depends on the shapes alone: results are the same
-//! bits on every run, whatever the number of cores.
+//! Tensors must be packed in row-major order; other layouts give `miopenStatusNotImplemented`. Sums
+//! are `f32` or `f64` for every data type. Their order depends on the shapes only, so every run
+//! gives the same bits with any number of cores.
 #![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
 
 mod activation;

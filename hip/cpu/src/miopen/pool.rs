@@ -8,10 +8,10 @@ use core::ffi::c_void;
 use hip_provider::miopen::{Described, Outcome, Pooling, Poolings, Tensor};
 use miopen_sys::*;
 
-/// A descriptor of a pooling.
+/// The descriptor of a pooling.
 type Own = Described<Pooling, ()>;
 
-/// The shape of a call, always with three axes.
+/// The shape of a call, always with three spatial axes.
 struct Shape {
     planes: usize,
     input: [usize; 3],
@@ -48,14 +48,15 @@ impl Shape {
         self.output.iter().product()
     }
 
-    /// The pixels of an axis that window `at` covers, and the window's own first pixel, which may be padding.
+    /// Begin and end of the pixels that window `at` covers along an axis, and the window's own
+    /// begin, which may lie in the padding.
     fn covered(&self, axis: usize, at: usize) -> (usize, usize, isize) {
         let first = (at * self.stride[axis]) as isize - self.pad[axis] as isize;
         let end = (first + self.window[axis] as isize).clamp(0, self.input[axis] as isize) as usize;
         (first.max(0) as usize, end, first)
     }
 
-    /// Calls `visit` with each output pixel and the boxes that its window covers.
+    /// Calls `visit` with each output pixel and what its window covers of each axis.
     fn windows(&self, mut visit: impl FnMut(usize, [(usize, usize, isize); 3])) {
         let [depth, height, width] = self.output;
         let mut pixel = 0;
@@ -71,7 +72,7 @@ impl Shape {
         }
     }
 
-    /// What an average divides by.
+    /// The divisor of an average.
     fn divisor(&self, covered: [(usize, usize, isize); 3]) -> f32 {
         let count: usize = if self.mode == miopenPoolingAverageInclusive {
             self.window.iter().product()
@@ -82,7 +83,7 @@ impl Shape {
     }
 }
 
-/// An index of the workspace.
+/// A type of indices in the workspace.
 trait Index: Copy + Send + Sync + 'static {
     fn pack(index: usize) -> Self;
     fn unpack(self) -> usize;
@@ -95,7 +96,7 @@ macro_rules! index {
 }
 index!(u8 u16 u32 u64);
 
-/// Planes that one task computes: enough pixels to be worth a task.
+/// The planes of a task: enough pixels to be worth a task.
 fn planes_per_task(pixels: usize) -> usize {
     (1usize << 15).div_ceil(pixels.max(1))
 }
@@ -140,7 +141,7 @@ fn max_forward<T: Single, I: Index>(
     };
     let [_, height, width] = shape.input;
     let masked = shape.index_mode == miopenPoolingWorkspaceIndexMask;
-    // Two by two without padding is what networks use; its windows need no clipping.
+    // The common case of 2x2 windows without padding, which need no clipping.
     let halves = shape.window == [1, 2, 2] && shape.stride == [1, 2, 2] && shape.pad == [0; 3];
     over_planes(x, input_plane, y, output_plane, |plane, x, y| {
         let write = |pixel: usize, index: usize| {
@@ -161,8 +162,8 @@ fn max_forward<T: Single, I: Index>(
                     for (w, ((upper, lower), y)) in rows.enumerate() {
                         let (a, b, c, e) =
                             (upper[0].widen(), upper[1].widen(), lower[0].widen(), lower[1].widen());
-                        // Branchless, in the order of the general loop: the first of equal values
-                        // wins.
+                        // Without branches, in the order of the general loop, so that the first of
+                        // equal values wins.
                         let start = f32::MIN;
                         let (best, which) = if a > start { (a, 0) } else { (start, 0) };
                         let (best, which) = if b > best { (b, 1) } else { (best, which) };
@@ -263,7 +264,7 @@ fn max_backward<T: Single, I: Index>(
     };
     let [_, height, width] = shape.input;
     let masked = shape.index_mode == miopenPoolingWorkspaceIndexMask;
-    // Where windows don't overlap no pixel is added to twice, and nothing is lost by adding in `T`.
+    // If windows don't overlap, each pixel gets at most one value, so adding in `T` loses nothing.
     let apart = (0..3).all(|axis| shape.stride[axis] >= shape.window[axis]);
     over_planes(dy, output_plane, dx, input_plane, |plane, dy, dx| {
         let indices = &indices[plane * output_plane..][..output_plane];

@@ -1,4 +1,4 @@
-//! `miopenReduceTensor`.
+//! Reductions.
 
 use super::Shared;
 use super::handle::{Handle, Operand};
@@ -13,7 +13,7 @@ use miopen_sys::*;
 /// A descriptor of a reduction.
 type Own = Described<Reduction, ()>;
 
-/// Calls `visit` with every element's coordinates.
+/// Calls `visit` with the coordinates of every element, in row-major order.
 fn for_each_index(dims: &[usize], mut visit: impl FnMut(&[usize])) {
     if dims.contains(&0) {
         return;
@@ -36,7 +36,7 @@ fn for_each_index(dims: &[usize], mut visit: impl FnMut(&[usize])) {
     }
 }
 
-/// The offset of coordinates; an axis of length 1 is broadcast.
+/// The offset of an element; an axis of length 1 is broadcast.
 fn at(tensor: &Tensor, index: &[usize]) -> usize {
     (0..index.len())
         .map(|axis| if tensor.dims[axis] == 1 { 0 } else { index[axis] * tensor.strides[axis] })
@@ -44,7 +44,7 @@ fn at(tensor: &Tensor, index: &[usize]) -> usize {
 }
 
 /// # Safety
-/// The memory's scalars are readable.
+/// The scalars of `memory` are readable.
 unsafe fn reduce<T: Element>(
     reduction: &Reduction,
     a: &Operand<'_>,
@@ -63,8 +63,8 @@ unsafe fn reduce<T: Element>(
             [scalar(memory.scalars[0], a.data)?, scalar(memory.scalars[1], a.data)?],
         )
     };
-    // Offsets of the elements that meet in one result, from the first of them; and each result's
-    // first.
+    // `offsets` has the offsets of one result's elements from its first element. `results` has the
+    // first element and the place of each result.
     let mut offsets = Vec::new();
     let reduced: Vec<usize> =
         (0..a.dims.len()).map(|axis| if c.dims[axis] == 1 { a.dims[axis] } else { 1 }).collect();
@@ -110,7 +110,8 @@ unsafe fn reduce<T: Element>(
     Ok(())
 }
 
-/// The sum, in blocks, so that the error grows with the square root of the length at most.
+/// The sum. Blocks of 64 elements are added in `f64`, so that the error does not grow with the
+/// length.
 fn sum<A: Real>(elements: impl Iterator<Item = A>) -> A {
     let (mut total, mut block, mut count) = (0.0f64, A::default(), 0);
     for element in elements {
@@ -124,7 +125,8 @@ fn sum<A: Real>(elements: impl Iterator<Item = A>) -> A {
     A::from_f64(total + block.to_f64())
 }
 
-/// The element that beats all before it, and its index; NaN wins where it is propagated and is passed over else.
+/// The first element that beats all others, and its index. If `nan`, the first NaN wins; otherwise
+/// NaN is ignored.
 fn pick<A: Real>(
     elements: impl Iterator<Item = A>,
     start: A,
@@ -159,7 +161,7 @@ impl Reductions for Handle {
         c: &Operand<'_>,
         memory: &ReductionMemory,
     ) -> Outcome {
-        // Double data need double sums; the other types are summed in f32 whatever was asked.
+        // f64 data need f64 sums. Other types are summed in f32, whatever the descriptor says.
         require(a.data != miopenDouble || reduction.compute == miopenDouble, miopenStatusBadParm)?;
         // SAFETY: the provider read the scalars.
         unsafe {

@@ -1,4 +1,4 @@
-//! Layer norm, T5's and group norm.
+//! Layer norm, T5 layer norm and group norm.
 
 use super::Shared;
 use super::handle::{Handle, Operand};
@@ -71,7 +71,7 @@ fn forward<T: Single>(rows: &Rows<'_, Handle>, to: &Normalised<'_, Handle>) -> O
     Ok(())
 }
 
-/// Rows of `len` with a weight and a bias for each place.
+/// Normalises rows of `len` elements, with a weight and a bias for each place.
 fn normalised<T: Single>(
     len: usize,
     epsilon: f32,
@@ -94,7 +94,7 @@ fn normalised<T: Single>(
                 (weight_room, bias_room)
             }
         };
-        // f32 goes through in one call, other types row by row through f32.
+        // f32 takes one call for all rows. Other types are widened row by row.
         let rows = if T::IS_F32 { mean.len() } else { 1 };
         let rows = (x.chunks(rows * len).zip(y.chunks_mut(rows * len)))
             .zip(mean.chunks_mut(rows).zip(rstd.chunks_mut(rows)));
@@ -105,7 +105,8 @@ fn normalised<T: Single>(
                 narrowed(mean, &mut one_mean, |mean| {
                     narrowed(rstd, &mut one_rstd, |rstd| {
                         let (y, mean, rstd) = (y.as_mut_ptr(), mean.as_mut_ptr(), rstd.as_mut_ptr());
-                        // SAFETY: `y` is as long as `x`; a statistic for each of its rows.
+                        // SAFETY: `y` is as long as `x`; `mean` and `rstd` have a value for each of
+                        // its rows.
                         unsafe { normalise(Normalise { x, len, weight, bias, epsilon, y, mean, rstd }) }
                     });
                 });
@@ -153,7 +154,7 @@ fn backward<T: Single>(rows: &Rows<'_, Handle>, call: &RowGradient<'_, Handle>) 
     // SAFETY: the caller's buffers.
     let (dw, db) = unsafe { (output::<T>(dw.at, len)?, output::<T>(db.at, len)?) };
     let (dw, db) = (Shared(dw.as_mut_ptr()), Shared(db.as_mut_ptr()));
-    // A task takes neighbouring columns, so that it reads whole cache lines.
+    // A task computes neighbouring columns, so that it reads whole cache lines.
     const COLUMNS: usize = 64;
     parallel(len.div_ceil(COLUMNS), |task| {
         let first = task * COLUMNS;
@@ -182,7 +183,7 @@ fn backward<T: Single>(rows: &Rows<'_, Handle>, call: &RowGradient<'_, Handle>) 
     Ok(())
 }
 
-/// T5's layer norm, which divides by the root of the mean square alone.
+/// T5 layer norm (RMS norm).
 fn t5<T: Single>(
     rows: &Rows<'_, Handle>,
     weight: *const c_void,

@@ -10,7 +10,8 @@ use core::ffi::c_void;
 use hip_provider::miopen::{Outcome, Softmax, Softmaxes, scalar};
 use miopen_sys::*;
 
-/// A call: `outer` blocks of `count` values that sum to one, `inner` apart.
+/// A call as `outer` x `count` x `inner`. Each column of `count` values, `inner` apart, sums to
+/// one.
 struct Shape {
     outer: usize,
     count: usize,
@@ -45,7 +46,8 @@ impl Shape {
         self.outer * self.count * self.inner
     }
 
-    /// Runs `compute(first, values)` for every column; `values` is scratch for two columns.
+    /// Runs `compute(first, values)` for the first element of every column. `values` is scratch
+    /// memory for two columns.
     fn columns(&self, compute: impl Fn(usize, &mut [f32]) + Sync) {
         let columns = self.outer * self.inner;
         let each = (1usize << 12).div_ceil(self.count);
@@ -59,7 +61,7 @@ impl Shape {
     }
 }
 
-/// `alpha * value + beta * old`; with beta zero the old value is not read.
+/// Writes `alpha * value + beta * old`. If beta is 0, the old value is not read.
 #[inline(always)]
 unsafe fn blend<T: Single>(shape: &Shape, to: *mut T, value: f32) {
     let mut value = shape.alpha * value;
@@ -73,7 +75,7 @@ unsafe fn blend<T: Single>(shape: &Shape, to: *mut T, value: f32) {
 }
 
 fn forward<T: Single>(shape: &Shape, x: *const c_void, y: *mut c_void) -> Outcome {
-    // SAFETY: the caller's buffers, which may be one and the same: a column is read before it is
+    // SAFETY: the caller's buffers. They may be the same, because a column is read before it is
     // written.
     let (x, y) = unsafe {
         input::<T>(x, shape.len())?;
@@ -87,7 +89,7 @@ fn forward<T: Single>(shape: &Shape, x: *const c_void, y: *mut c_void) -> Outcom
             *value = unsafe { *x.get().add(first + i * shape.inner) }.widen();
         }
         let largest = match shape.algorithm {
-            // Without the shift: what FAST promises, overflow included.
+            // FAST does not subtract the maximum, so large values overflow.
             MIOPEN_SOFTMAX_FAST => 0.0,
             _ => {
                 values.iter().copied().fold(f32::NEG_INFINITY, |a, b| if b > a || b.is_nan() { b } else { a })
@@ -111,7 +113,7 @@ fn forward<T: Single>(shape: &Shape, x: *const c_void, y: *mut c_void) -> Outcom
 }
 
 fn backward<T: Single>(shape: &Shape, y: *const c_void, dy: *const c_void, dx: *mut c_void) -> Outcome {
-    // SAFETY: the caller's buffers; dx may be dy: a column is read before it is written.
+    // SAFETY: the caller's buffers. dx may be dy, because a column is read before it is written.
     let (y, dy, dx) = unsafe {
         input::<T>(y, shape.len())?;
         input::<T>(dy, shape.len())?;
@@ -141,7 +143,7 @@ fn backward<T: Single>(shape: &Shape, y: *const c_void, dy: *const c_void, dx: *
 impl Softmaxes for Handle {
     unsafe fn softmax_forward(&self, softmax: Softmax, x: &Operand<'_>, y: &Operand<'_>) -> Outcome {
         packed(&[x, y])?;
-        // SAFETY: the provider read the scalars.
+        // SAFETY: the C function has read the scalars.
         let shape = unsafe { Shape::new(softmax, x) }?;
         by_single!(x.data, forward(&shape, x.at, y.at))
     }

@@ -1,4 +1,4 @@
-//! What every MIOpen function shares: buffers as slices, types of data as types.
+//! Shared by all of MIOpen's functions: buffers as slices, and dispatch on data types.
 
 use crate::numeric::device::is_device_memory;
 use core::ffi::c_void;
@@ -9,7 +9,7 @@ use miopen_sys::*;
 /// A device buffer to read.
 ///
 /// # Safety
-/// No one writes the buffer while the slice lives: the stream's order says so.
+/// No other code writes the buffer while the slice lives, which the stream's order ensures.
 pub(crate) unsafe fn input<'a, T>(pointer: *const c_void, len: usize) -> Outcome<&'a [T]> {
     require(!pointer.is_null() || len == 0, miopenStatusBadParm)?;
     if len == 0 {
@@ -24,8 +24,8 @@ pub(crate) unsafe fn input<'a, T>(pointer: *const c_void, len: usize) -> Outcome
 /// A device buffer to write.
 ///
 /// # Safety
-/// No one else uses the buffer while the slice lives: the stream's order says so, and the caller's arguments
-/// don't overlap where MIOpen forbids it.
+/// No other code uses the buffer while the slice lives, which the stream's order ensures. The
+/// caller's arguments don't overlap where MIOpen forbids it.
 pub(crate) unsafe fn output<'a, T>(pointer: *mut c_void, len: usize) -> Outcome<&'a mut [T]> {
     require(!pointer.is_null() || len == 0, miopenStatusBadParm)?;
     if len == 0 {
@@ -37,7 +37,8 @@ pub(crate) unsafe fn output<'a, T>(pointer: *mut c_void, len: usize) -> Outcome<
     Ok(unsafe { core::slice::from_raw_parts_mut(pointer.cast::<T>(), len) })
 }
 
-/// Calls `$function::<T>($args)` with the Rust type of a floating-point data type; others are not implemented.
+/// Calls `$function::<T>($args)` with the Rust type of a data type: f32, f16 or bf16. Other types
+/// are not implemented.
 macro_rules! by_float {
     ($data:expr, $function:ident($($arg:expr),* $(,)?)) => {
         match $data {
@@ -50,8 +51,8 @@ macro_rules! by_float {
 }
 pub(crate) use by_float;
 
-/// As [`by_float`], for the functions that have no bf16: MIOpen 3.5 finds no solver for it in the forward pass of
-/// pooling, in activations and in softmax.
+/// As [`by_float`], without bf16: MIOpen 3.5 has no bf16 solver for forward pooling, activations
+/// and softmax.
 macro_rules! by_single {
     ($data:expr, $function:ident($($arg:expr),* $(,)?)) => {
         match $data {

@@ -1,11 +1,11 @@
-//! Element types as the libraries see them: stored in 2, 4 or 8 bytes, computed in `f32` or `f64`.
+//! Element types: stored in 2, 4 or 8 bytes, computed in `f32` or `f64`.
 
 use super::simd::{Vector, by_level};
 use half::{bf16, f16};
 
 /// A floating-point element type.
 pub(crate) trait Element: Copy + Send + Sync + PartialEq + 'static {
-    /// The type that sums are kept in.
+    /// The type of sums.
     type Acc: Real;
     /// Widens one value.
     fn widen(self) -> Self::Acc;
@@ -136,11 +136,10 @@ impl Single for f32 {
     const IS_F32: bool = true;
 }
 
-/// The lanes of the widest vector.
+/// The number of lanes of the widest vector.
 const ROOM: usize = 16;
 
-/// A 16-bit type: the functions that convert one vector of it, and those that run them over a
-/// slice.
+/// Implements [`Single`] for a 16-bit type, from the methods that load and store one vector of it.
 macro_rules! single {
     ($t:ty, $load:ident $widen:ident $widen_all:ident, $store:ident $narrow:ident $narrow_all:ident) => {
         #[inline(always)]
@@ -156,12 +155,12 @@ macro_rules! single {
                 if whole == len {
                     return;
                 }
-                // The last vector ends where the slice does and converts some values twice.
+                // The last vector ends at the slice's end and converts some values twice.
                 if whole > 0 {
                     return V::$load(from.add(len - V::LANES).cast()).store(to.add(len - V::LANES));
                 }
-                // Fewer values than lanes go through a buffer of one vector: `half` would check the
-                // CPU's features for each value.
+                // Fewer values than lanes go through a buffer of one vector, because `half` would
+                // check the CPU's features for each value.
                 let (mut stored, mut wide) = ([<$t>::ZERO; ROOM], [0.0; ROOM]);
                 core::ptr::copy_nonoverlapping(from.add(whole), stored.as_mut_ptr(), len - whole);
                 V::$load(stored.as_ptr().cast()).store(wide.as_mut_ptr());
@@ -225,7 +224,8 @@ single!(bf16, load_bf16 widen_bf16 widen_all_bf16, store_bf16 narrow_bf16 narrow
 mod tests {
     use super::*;
 
-    /// Every half, and the values around the midpoint between each two, converted as `half` does.
+    /// Checks against the crate `half`: every 16-bit value, and f32 values around each midpoint
+    /// between two.
     fn agrees<T: Single>(of: impl Fn(u16) -> T, bits: impl Fn(T) -> u16) {
         let all: Vec<T> = (0..=u16::MAX).map(of).collect();
         let mut wide = vec![0.0; all.len()];
@@ -246,7 +246,7 @@ mod tests {
             ]);
             values.extend([0x7fff, 0x8000, 0x8001].map(|low| f32::from_bits(wide.to_bits() | low)));
         }
-        // Lengths that leave elements behind the whole vectors.
+        // Lengths with a remainder after the whole vectors.
         for len in (0..40).chain([values.len()]) {
             let mut narrow = vec![T::narrow(0.0); len];
             T::narrow_slice(&values[..len], &mut narrow);

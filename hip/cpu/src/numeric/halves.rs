@@ -1,23 +1,24 @@
-//! What gfx90a's matrix instructions do to f16, for a device that says it is one (`BURN_ROCM_CPU_ARCH`): so a test
-//! sees which implementation a call asked for.
+//! Imitates the f16 arithmetic of gfx90a's matrix instructions if the device reports that name
+//! (`BURN_ROCM_CPU_ARCH`). So a test sees which implementation a call asked for.
 
 use super::element::Element;
 use crate::arch::arch_name;
 use half::{bf16, f16};
 
-/// How operands and results are seen.
+/// How operands and results of f16 are rounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Halves {
     /// As they are.
     Exact,
-    /// Subnormal values as 0: the chip's own f16 instructions.
+    /// Subnormal values become 0, as in the chip's f16 instructions.
     Flushed,
-    /// In bf16's digits: the libraries' alternative, which goes by that type's instructions.
+    /// Operands are rounded to bf16, as in the libraries' alternative, which uses bf16
+    /// instructions.
     Rounded,
 }
 
 impl Halves {
-    /// With the alternative asked for or not.
+    /// The rounding for a call that asks for the alternative or does not.
     pub(crate) fn of(alternative: bool) -> Self {
         match (arch_name().split(':').next() == Some("gfx90a"), alternative) {
             (false, _) => Self::Exact,
@@ -26,7 +27,7 @@ impl Halves {
         }
     }
 
-    /// An operand as the instructions take it.
+    /// An operand as the instructions see it.
     pub(crate) fn operand(self, value: f32) -> f32 {
         match self {
             Self::Exact => value,
@@ -45,12 +46,12 @@ fn flushed(value: f32) -> f32 {
     if value.abs() < f16::MIN_POSITIVE.to_f32() { 0.0 } else { value }
 }
 
-/// An f16 that is taken, and rounded to, as [`Halves::Flushed`] says.
+/// An f16 that is loaded and stored as [`Halves::Flushed`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Flushed(f16);
 
-/// An f16 that is taken as [`Halves::Rounded`] says.
+/// An f16 that is loaded as [`Halves::Rounded`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Rounded(f16);

@@ -1,4 +1,5 @@
-//! What the CPU's rocBLAS and MIOpen share: vectors, element types, products, sums of rows, scratch memory.
+//! Shared by the CPU device's rocBLAS and MIOpen: vectors, element types, matrix products, sums of
+//! rows, scratch memory.
 
 pub(crate) mod device;
 pub(crate) mod element;

@@ -1,4 +1,4 @@
-//! Matrix products on the `gemm` crate, cut into tasks.
+//! Matrix products by the `gemm` crate, cut into tasks.
 
 use crate::numeric::shared::Shared;
 use crate::runtime::{parallel, parallel_ranges, threads};
@@ -42,18 +42,19 @@ impl Scalar for f64 {
     const ONE: Self = 1.0;
 }
 
-/// Multiply-adds that one core does in some 40 us. For fewer, waking another core (5 us, 60 on a
+/// Multiply-adds that one core does in about 40 us. For fewer, waking another core (5 us, 60 on a
 /// busy host) costs more than it saves.
 const ALONE: usize = 128 * 128 * 128;
 
-/// A task begins at a multiple of so many columns or rows: whole micro-kernels of the `gemm` crate.
+/// A task begins at a multiple of this many columns or rows, so that it has whole micro-kernels of
+/// the `gemm` crate.
 const EDGE: usize = 48;
 
-/// The same for parts that are shorter. AVX2 micro-kernels (for f32 16 rows, 6 columns) leave a
-/// rest then.
+/// The same for shorter parts. AVX2 micro-kernels (for f32 16 rows, 6 columns) then leave a
+/// remainder.
 const NARROW_EDGE: usize = 8;
 
-/// How a product is cut into parts along the longer side of its result.
+/// A product's division into parts along the longer side of its result.
 #[derive(Clone, Copy)]
 struct Parts {
     count: usize,
@@ -72,8 +73,9 @@ impl Parts {
         Parts { count: wanted.min(side / edge).max(1), along_n, side, edge }
     }
 
-    /// Enough parts for a few cores. Each packs the shorter operand again: of 96 columns that is a
-    /// tenth of its time, and shorter ones are for products that make fewer than four such parts.
+    /// Enough parts for a few cores. Each part packs the operand of the shorter side again, which
+    /// takes a tenth of the time of a part with 96 columns. Products that have fewer than four such
+    /// parts get shorter ones.
     fn by_shape<T>(product: &Product<T>) -> Parts {
         let side = product.m.max(product.n);
         Parts::new(product, (side / 96).max(4.min(side / 16)).clamp(1, 16))
@@ -87,7 +89,7 @@ impl Parts {
         (self.side * part / self.count + self.edge / 2) / self.edge * self.edge
     }
 
-    /// A part's columns or rows of a product.
+    /// The product of one part.
     fn of<T: Scalar>(self, product: Product<T>, part: usize) -> Product<T> {
         cut(product, self.along_n, self.begin(part), self.begin(part + 1))
     }
@@ -98,7 +100,7 @@ fn work<T>(product: &Product<T>) -> usize {
     product.m * product.n * product.k.max(1)
 }
 
-/// Runs `batch` products in parts; `of(i)` is the `i`-th.
+/// Runs `batch` products in parts. `of(i)` is product `i`.
 ///
 /// # Safety
 /// As [`multiply`].
@@ -113,8 +115,9 @@ unsafe fn in_parts<T: Scalar>(batch: usize, parts: Parts, of: impl Fn(usize) -> 
     }
 }
 
-/// Runs `batch` products of one shape; `of(i)` is the `i`-th. The `gemm` crate adds up in an order
-/// that depends on the part's shape, and the number of cores decides the parts.
+/// Runs `batch` products of one shape. `of(i)` is product `i`. The results' bits depend on the
+/// number of cores: it decides the parts, and the `gemm` crate's order of summation depends on a
+/// part's shape.
 ///
 /// # Safety
 /// Each product's operands are valid for its sizes, and no result overlaps another or an operand.
@@ -128,7 +131,8 @@ pub(crate) unsafe fn multiply<T: Scalar>(batch: usize, of: impl Fn(usize) -> Pro
     unsafe { in_parts(batch, parts, of) };
 }
 
-/// [`multiply`] in parts that the shape alone decides: the same bits for any number of cores.
+/// As [`multiply`], but the shape alone decides the parts, so any number of cores gives the same
+/// bits.
 ///
 /// # Safety
 /// As [`multiply`].
@@ -138,31 +142,31 @@ pub(crate) unsafe fn multiply_by_shape<T: Scalar>(batch: usize, of: impl Fn(usiz
     unsafe { in_parts(batch, Parts::by_shape(&shape), of) };
 }
 
-/// The most runs that a sum's inner dimension is cut into: a few for each of a few cores.
+/// The most runs that a sum's inner dimension is cut into: several for each of a few cores.
 const MOST_RUNS: usize = 16;
 
-/// Into how many runs [`multiply_sum`] cuts `inner` terms of each element. Parts along `n` pack `a`
-/// again; parts along `m` pack nothing again, but fewer than 64 rows make fewer than four parts.
-/// Runs pay in both cases if the result is so small that writing it for each run and adding it up
-/// costs less than packing.
+/// The number of runs into which [`multiply_sum`] cuts the `inner` terms of each element. Parts
+/// along `n` pack `a` again. Parts along `m` pack nothing again, but fewer than 64 rows make fewer
+/// than four parts. In both cases runs pay if the result is so small that writing and adding it for
+/// each run costs less than packing.
 fn runs(m: usize, n: usize, inner: usize) -> usize {
     let runs = (inner / (2 * m.max(n).max(1))).min(MOST_RUNS);
     let parts_serve = m > n && m >= 64;
     if parts_serve || runs < 4 || m * n * inner < ALONE { 1 } else { 1 << runs.ilog2() }
 }
 
-/// The floats of workspace for [`multiply_sum`] of products that have `inner` terms together.
+/// The floats of workspace of [`multiply_sum`] for products with `inner` terms in total.
 pub(crate) fn sum_len(m: usize, n: usize, inner: usize) -> usize {
     (runs(m, n, inner) - 1) * m * n
 }
 
-/// Adds up `terms` products of one shape in one result, `m` by `n`, whose elements lie side by
-/// side. Only the shape decides the order of an element's sum: the same bits for any number of
-/// cores. `of(i)` is the `i`-th product; only the first one's `beta` counts.
+/// Adds `terms` products of one shape to one result of `m` by `n` contiguous elements. Only the
+/// shape decides the order of an element's sum, so any number of cores gives the same bits. `of(i)`
+/// is product `i`; only `beta` of the first counts.
 ///
 /// # Safety
 /// Each product's operands are valid for its sizes, and the result overlaps none of them. `room`
-/// has [`sum_len`].
+/// has [`sum_len`] floats.
 pub(crate) unsafe fn multiply_sum(
     terms: usize,
     room: Shared<f32>,
@@ -173,7 +177,7 @@ pub(crate) unsafe fn multiply_sum(
     let runs = runs(shape.m, shape.n, inner);
     let parts = if runs > 1 { Parts::new(&shape, 1) } else { Parts::by_shape(&shape) };
     let result = Shared(shape.c);
-    // The first run adds up in the result, each other one in a piece of the room.
+    // The first run sums in the result, each other run in a piece of `room`.
     let sums = |run: usize| match run.checked_sub(1) {
         None => result.get(),
         Some(piece) => room.get().wrapping_add(piece * len),
@@ -238,7 +242,7 @@ unsafe fn one<T: Scalar>(p: Product<T>) {
     if p.m == 0 || p.n == 0 {
         return;
     }
-    // A zero alpha means that a and b are not read, a zero beta that c is not.
+    // If alpha is 0, a and b are not read. If beta is 0, c is not read.
     if p.k == 0 || p.alpha == T::ZERO {
         let c = Shared(p.c);
         for column in 0..p.n as isize {

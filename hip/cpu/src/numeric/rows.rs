@@ -1,9 +1,9 @@
-//! Sums and affine maps of rows of `f32`, with this machine's vectors.
+//! Sums, affine maps and norms of rows of `f32`, with this machine's vectors.
 
 use super::element::Single;
 use super::simd::{Vector, by_level};
 
-/// Elements whose sum is kept in the lanes of vectors before it goes into a double.
+/// The most elements that are summed in `f32` lanes before the sum is added to an `f64`.
 const SPAN: usize = 4096;
 
 /// The sums of `x - shift` and of its square, over at most [`SPAN`] elements.
@@ -33,7 +33,7 @@ unsafe fn span_sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
     }
 }
 
-/// Of the row's distances from `shift`: the sums of them and of their squares.
+/// The sums of `x - shift` and of its square, over a whole row.
 #[inline(always)]
 unsafe fn sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
     let mut sums = [0.0; 2];
@@ -45,16 +45,16 @@ unsafe fn sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
     sums
 }
 
-/// Mean and variance of a row: by its distances from the first element, which is seldom many deviations away from
-/// the mean; by those from the mean where it is.
+/// Mean and variance of a row, from the differences to its first element. That element is seldom
+/// many deviations away from the mean. If it is, a second pass uses the differences to the mean.
 #[inline(always)]
 unsafe fn mean_and_variance<V: Vector>(x: &[f32], share: f64) -> (f32, f64) {
     let mut shift = x[0];
     // SAFETY: the caller vouches for the level.
     let [sum, squares] = unsafe { sums::<V>(x, shift) };
     let (mut first, mut second) = (sum * share, squares * share);
-    // As long as this holds the difference below keeps all but four of its bits. The kernels have
-    // the same bound (`far_from_mean.h`).
+    // If this holds, the subtraction below loses at most four bits. The kernels have the same bound
+    // (`far_from_mean.h`).
     let exact = first * first <= 16.0 * (second - first * first);
     if !exact {
         shift = (f64::from(shift) + first) as f32;
@@ -118,7 +118,7 @@ pub(crate) fn moments(x: &[f32]) -> (f32, f64) {
     found
 }
 
-/// The sums that a normalisation's gradient needs, over the lanes of one vector at a time.
+/// The arguments of [`products`].
 #[derive(Clone, Copy)]
 struct Job<'a> {
     a: &'a [f32],
@@ -127,7 +127,7 @@ struct Job<'a> {
     sums: *mut [f64; 2],
 }
 
-/// Calls `step(sums, i)` over whole vectors and returns the lanes' total in double.
+/// The total of four vectors, with the lanes added in `f64`.
 #[inline(always)]
 unsafe fn total<V: Vector>(sums: [V; 4]) -> f64 {
     let mut lanes = [0.0f32; 16];
@@ -170,11 +170,12 @@ unsafe fn products_with<V: Vector>(job: Job<'_>) {
 
 by_level! {
     /// # Safety
-    /// None beyond the level's, which is checked.
+    /// `sums` can be written.
     unsafe fn run_products(job: Job<'_>) = products_with
 }
 
-/// The sums of `a` and of `a * (b - shift)`; both rows have the same length.
+/// The sums of `a` and of `a * (b - shift)`, over rows of the same length. The gradients of norms
+/// need these.
 pub(crate) fn products(a: &[f32], b: &[f32], shift: f32) -> [f64; 2] {
     let mut sums = [0.0; 2];
     // SAFETY: the job's pointer is that of `sums`.
@@ -182,7 +183,8 @@ pub(crate) fn products(a: &[f32], b: &[f32], shift: f32) -> [f64; 2] {
     sums
 }
 
-/// `to = (x - center) * scale + y * other + shift`: centred first, so that a large mean costs no digits.
+/// `to = (x - center) * scale + y * other + shift`. The mean is subtracted first, so that a large
+/// mean costs no digits.
 #[derive(Clone, Copy)]
 struct Affine<'a> {
     x: &'a [f32],
@@ -252,9 +254,9 @@ pub(crate) fn affine_pair(
     unsafe { run_affine(Affine { x, center, scale, y, other, shift, to: to.as_mut_ptr() }) };
 }
 
-/// Rows that are normalised one by one: `y = (x - mean) * rstd * weight + bias`, `rstd = 1 / sqrt(variance +
-/// epsilon)`, each row's `mean` and `rstd` written too. `x` and `y` are whole rows of `len`, weight and bias one
-/// row.
+/// The arguments of [`normalise`]. For each row of `len` elements it computes `mean`,
+/// `rstd = 1 / sqrt(variance + epsilon)` and `y = (x - mean) * rstd * weight + bias`. Weight and
+/// bias have `len` elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Normalise<'a> {
     pub(crate) x: &'a [f32],
@@ -296,22 +298,22 @@ unsafe fn normalise_with<V: Vector>(job: Normalise<'_>) {
 
 by_level! {
     /// # Safety
-    /// `y` is valid for as many floats as `x` has, `mean` and `rstd` for one a row.
+    /// `y` is valid for as many floats as `x` has, `mean` and `rstd` for one float a row.
     unsafe fn run_normalise(job: Normalise<'_>) = normalise_with
 }
 
 /// Normalises the rows.
 ///
 /// # Safety
-/// `y` is valid for as many floats as `x` has, `mean` and `rstd` for one a row of `len`; nobody else uses them
-/// meanwhile.
+/// `y` is valid for as many floats as `x` has, `mean` and `rstd` for one float a row. No other code
+/// uses them meanwhile.
 pub(crate) unsafe fn normalise(job: Normalise<'_>) {
     assert!(job.len > 0 && job.weight.len() == job.len && job.bias.len() == job.len);
-    // SAFETY: the caller's; the level is looked up.
+    // SAFETY: the caller's; `run_normalise` checks the level.
     unsafe { run_normalise(job) }
 }
 
-/// A row as `f32`: itself, or widened into `room`, which has its length.
+/// A row as `f32`: the row itself if it is `f32`, else widened into `room`, which has its length.
 pub(crate) fn widened<'a, T: Single>(row: &'a [T], room: &'a mut [f32]) -> &'a [f32] {
     if T::IS_F32 {
         // SAFETY: `T` is `f32`.
@@ -322,7 +324,8 @@ pub(crate) fn widened<'a, T: Single>(row: &'a [T], room: &'a mut [f32]) -> &'a [
     }
 }
 
-/// Calls `write` with the row itself where it is `f32`, else with `room`, which is rounded into the row then.
+/// Calls `write` with the row itself if it is `f32`. Otherwise calls it with `room` and rounds
+/// `room` into the row.
 pub(crate) fn narrowed<T: Single>(row: &mut [T], room: &mut [f32], write: impl FnOnce(&mut [f32])) {
     if T::IS_F32 {
         // SAFETY: `T` is `f32`.

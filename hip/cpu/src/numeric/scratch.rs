@@ -1,4 +1,4 @@
-//! Scratch memory that each thread keeps, so that a call in a training loop allocates nothing.
+//! Scratch memory that each thread keeps, so that calls in a training loop allocate nothing.
 
 use std::cell::Cell;
 
@@ -6,13 +6,12 @@ thread_local! {
     static KEPT: Cell<Vec<Vec<f32>>> = const { Cell::new(Vec::new()) };
 }
 
-/// Above this many bytes a block is given back to the allocator instead of kept.
+/// A larger block, in bytes, is freed instead of kept.
 const KEEP_BYTES: usize = 64 << 20;
 
-/// Calls `body` with `len` floats of this thread's scratch memory; their content is unspecified.
+/// Calls `body` with `len` floats of this thread's scratch memory, whose content is unspecified.
 ///
-/// Calls nest: an inner call gets another block. With work stealing a thread may run another task in the
-/// middle of `body`; that task then is an inner call.
+/// Calls may be nested: an inner call gets another block.
 pub(crate) fn with_scratch<R>(len: usize, body: impl FnOnce(&mut [f32]) -> R) -> R {
     let mut blocks = KEPT.take();
     let mut block = blocks.pop().unwrap_or_default();

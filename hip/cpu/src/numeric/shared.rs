@@ -1,6 +1,6 @@
 //! A pointer that parallel tasks share.
 
-/// A pointer that tasks share; each writes its own part.
+/// A pointer that parallel tasks share. Each task writes its own part.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<T>(pub(crate) *mut T);
 // SAFETY: the tasks that share it write disjoint parts, as each use says.
@@ -8,7 +8,7 @@ unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
 impl<T> Shared<T> {
-    /// The pointer; a method, so that closures capture the whole wrapper.
+    /// The pointer. This is a method, so that closures capture the whole wrapper.
     pub(crate) fn get(&self) -> *mut T {
         self.0
     }

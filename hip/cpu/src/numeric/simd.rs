@@ -1,8 +1,8 @@
-//! Vectors of `f32`: one trait, three widths, chosen at run time.
+//! Vectors of `f32`: one trait for three widths, chosen at run time.
 //!
-//! The crate is compiled for baseline x86-64. A kernel is written once, generic over [`Vector`] and
-//! `#[inline(always)]`, and instantiated inside functions that enable the instructions of one level, so that
-//! the intrinsics are inlined into code that may use them.
+//! The crate is compiled for baseline x86-64. A loop is written once, generic over [`Vector`] and
+//! `#[inline(always)]`. [`by_level`] instantiates it inside functions that enable one level's
+//! instructions, so that the intrinsics are inlined.
 
 use half::f16;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 /// The instructions that the hot loops may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Level {
-    /// Whatever the crate was compiled for.
+    /// The instructions that the crate was compiled for.
     Baseline,
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
@@ -20,7 +20,7 @@ pub(crate) enum Level {
     Avx512,
 }
 
-/// The level of this machine, or the lower one that `BURN_ROCM_CPU_ISA` asks for; looked up once.
+/// The level of this machine, or a lower one that `BURN_ROCM_CPU_ISA` sets; determined once.
 pub(crate) fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {
@@ -52,30 +52,31 @@ pub(crate) fn level() -> Level {
 /// A vector of `f32`.
 ///
 /// # Safety
-/// Every method may use the instructions of the implementing type's level: the caller has checked [`level`].
-/// Pointers must be valid for [`Vector::LANES`] floats, or for the lanes that the mask names.
+/// The caller has checked [`level`], because every method may use the instructions of its type's
+/// level. Pointers must be valid for [`Vector::LANES`] values, or for `count` floats in
+/// [`Vector::store_lanes`].
 pub(crate) trait Vector: Copy {
-    /// How many floats.
+    /// The number of floats.
     const LANES: usize;
-    /// The rows of the convolution's largest register tile, and the vectors in each row: as many as
-    /// fit the registers beside one row's vectors and the factors of two rows. With 4 x 3 in 16
+    /// The rows of the convolution's largest register tile, and the vectors in each row. They fit
+    /// the registers together with one row's vectors and the factors of two rows. With 4 x 3 in 16
     /// registers the compiler keeps a sum in memory, at half the speed.
     const TILE: (usize, usize);
-    /// All lanes zero.
+    /// A vector of zeros.
     unsafe fn zero() -> Self;
-    /// All lanes `value`.
+    /// A vector with `value` in every lane.
     unsafe fn splat(value: f32) -> Self;
     /// Unaligned load.
     unsafe fn load(from: *const f32) -> Self;
     /// Unaligned store.
     unsafe fn store(self, to: *mut f32);
-    /// Stores lanes `first..first + count` at `to..to + count`.
+    /// Stores lanes `first..first + count` to `to..to + count`.
     unsafe fn store_lanes(self, to: *mut f32, first: usize, count: usize);
-    /// `self * a + b`, fused where the level has it.
+    /// `self * a + b`, fused if the level has the instruction.
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
     /// Lane-wise sum.
     unsafe fn add(self, other: Self) -> Self;
-    /// The lanes' sum, halves by halves.
+    /// The sum of the lanes, by repeated halving.
     unsafe fn sum(self) -> f32;
     /// Loads and widens `LANES` f16, given as their bits.
     unsafe fn load_f16(from: *const u16) -> Self;
@@ -87,11 +88,11 @@ pub(crate) trait Vector: Copy {
     unsafe fn store_bf16(self, to: *mut u16);
 }
 
-/// Four lanes without intrinsics: what the compiler makes of it at the baseline.
+/// Four lanes without intrinsics, for the baseline.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; 4]);
 
-// SAFETY: (trait contract) no instruction beyond the baseline.
+// SAFETY: uses no instruction beyond the baseline.
 impl Vector for Portable {
     const LANES: usize = 4;
     const TILE: (usize, usize) = (6, 2);
@@ -152,7 +153,7 @@ impl Vector for Portable {
     }
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16) {
-        // Without branches, so that the compiler vectorises it.
+        // Without branches, so that the compiler vectorises the loop.
         let bits = self.0.map(|value| {
             let bits = value.to_bits();
             let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
@@ -168,7 +169,7 @@ mod x86 {
     use super::Vector;
     use core::arch::x86_64::*;
 
-    // SAFETY throughout: `level` found the instructions, by the trait's contract; the caller
+    // SAFETY throughout: by the trait's contract, `level` found the instructions and the caller
     // vouches for pointers.
     #[allow(clippy::undocumented_unsafe_blocks)]
     impl Vector for __m256 {
@@ -272,8 +273,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn store_lanes(self, to: *mut f32, first: usize, count: usize) {
             let mask = (((1u32 << count) - 1) << first) as __mmask16;
-            // A masked store touches only the lanes of its mask, so its base may lie before the
-            // row.
+            // A masked store touches only the lanes of its mask, so its base may lie before `to`.
             unsafe { _mm512_mask_storeu_ps(to.wrapping_sub(first), mask, self) }
         }
         #[inline(always)]
@@ -318,7 +318,8 @@ mod x86 {
     }
 }
 
-/// Declares `fn name(args)` that runs `generic::<V>(args)` with the vector of this machine's level.
+/// Declares `fn name(args)`, which runs `generic::<V>(args)` with the vector type of this machine's
+/// level.
 macro_rules! by_level {
     ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $generic:ident) => {
         $(#[$meta])*

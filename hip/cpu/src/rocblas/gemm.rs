@@ -5,7 +5,7 @@ use crate::numeric::shared::Shared;
 use hip_provider::rocblas::{Gemm, Sizes};
 
 /// # Safety
-/// The call was checked, for scalars and buffers of `T`; it is in place.
+/// The call was checked for scalars and buffers of `T`, and `c` is `d`.
 pub(super) unsafe fn run<T: Scalar>(call: &Gemm) {
     let sizes = call.sizes;
     // SAFETY: the caller's scalars.

@@ -1,8 +1,9 @@
 //! `rocblas_gemm_ex` and its strided batch: operands in one type, sums in another.
 //!
-//! Low-precision operands are widened whole, multiplied in `f32` and rounded once, a slice at a time. So are 8-bit
-//! integers, as many terms at a time as `f32` sums exactly; those sums are added up in `f64`, whose 53 bits hold
-//! every sum of up to 2^38 products.
+//! Operands of f16 and bf16 are widened to `f32` as whole matrices, multiplied in `f32`, and the
+//! results rounded once. 8-bit integers are also multiplied in `f32`, in parts with as few terms as
+//! `f32` sums exactly. The parts are added in `f64`, whose 53 bits hold every sum of up to 2^38
+//! products.
 
 use crate::numeric::element::{Element, Single};
 use crate::numeric::halves::{Flushed, Halves, Rounded};
@@ -18,11 +19,11 @@ use rocblas_sys::rocblas_gemm_flags_fp16_alt_impl;
 trait Stored<C: Copy>: Copy + Send + Sync {
     fn load(self) -> C;
     fn store(value: C) -> Self;
-    /// Loads as many as `to` holds.
+    /// Loads `to.len()` values.
     fn load_all(from: &[Self], to: &mut [C]) {
         to.iter_mut().zip(from).for_each(|(to, &from)| *to = from.load());
     }
-    /// Stores as many as `to` holds.
+    /// Stores `to.len()` values.
     fn store_all(from: &[C], to: &mut [Self]) {
         to.iter_mut().zip(from).for_each(|(to, &from)| *to = Self::store(from));
     }
@@ -67,7 +68,7 @@ impl Stored<f32> for i8 {
         value as i8
     }
 }
-/// Products of 8-bit integers whose sum `f32` holds exactly, all of them -128 squared: 2^24 in all.
+/// The most products of 8-bit integers whose sum `f32` holds exactly: 1024 times (-128)^2 is 2^24.
 const EXACT_TERMS: usize = 1 << 10;
 impl Stored<f64> for i32 {
     fn load(self) -> f64 {
@@ -82,9 +83,9 @@ impl Stored<f64> for i32 {
 /// Elements that one task converts.
 const PIECE: usize = 1 << 15;
 
-/// Calls `run(packed, stored, len)` for each run of elements that lie side by side in a matrix whose leading
-/// dimension is `ld`: of `len` from element `packed` of the matrix without gaps, `stored` of the matrix as it is.
-/// In parallel.
+/// Calls `run(packed, stored, len)` in parallel for each contiguous run of `len` elements of a
+/// matrix with leading dimension `ld`. The run begins at element `packed` of the matrix without
+/// gaps, and at element `stored` of the matrix in memory.
 fn each_run(rows: usize, columns: usize, ld: usize, run: impl Fn(usize, usize, usize) + Sync) {
     let each = PIECE.div_ceil(rows.max(1));
     parallel(columns.div_ceil(each), |task| {
@@ -106,8 +107,8 @@ fn widen<T: Stored<C>, C: Scalar + Default>(
     let mut all = vec![C::default(); rows * columns];
     let to = Shared(all.as_mut_ptr());
     each_run(rows, columns, ld, |packed, stored, len| {
-        // SAFETY: inside the matrix, which the caller checked, and inside `all`; each run is one
-        // task's.
+        // SAFETY: inside the matrix, which the caller checked, and inside `all`; each run belongs
+        // to one task.
         unsafe {
             let from = core::slice::from_raw_parts(from.get().add(stored), len);
             T::load_all(from, core::slice::from_raw_parts_mut(to.get().add(packed), len));
@@ -116,8 +117,8 @@ fn widen<T: Stored<C>, C: Scalar + Default>(
     all
 }
 
-/// Operands of `I` multiplied in `W`, at most `terms` products in one sum; the sums and the scalars, in memory `S`,
-/// are `C`.
+/// Multiplies operands of `I` in `W`, with at most `terms` products in a sum, and adds such sums in
+/// `C`. The results are `O`. The scalars are `S` in memory and converted to `C`.
 ///
 /// # Safety
 /// The call was checked, for buffers of `I` and `O` and scalars of `S`.
@@ -145,7 +146,7 @@ where
     };
     let widen_a = |i| widen::<I, W>(&at(a, i, sizes.stride_a), sizes.stored_a(), sizes.lda);
     let widen_b = |i| widen::<I, W>(&at(b, i, sizes.stride_b), sizes.stored_b(), sizes.ldb);
-    // Operands that the whole batch shares are widened once.
+    // An operand that the whole batch shares is widened once.
     let shared_a = (reads && sizes.stride_a == 0).then(|| widen_a(0));
     let shared_b = (reads && sizes.stride_b == 0).then(|| widen_b(0));
     let product = |i: usize| {
@@ -158,7 +159,7 @@ where
         let a = operand(own_a.as_ref().or(shared_a.as_ref()), sizes.a, sizes.stored_a().0);
         let b = operand(own_b.as_ref().or(shared_b.as_ref()), sizes.b, sizes.stored_b().0);
         let mut part = vec![W::default(); m * n];
-        // What more than one part adds up to.
+        // The sum of several parts.
         let mut sums = vec![C::ZERO; if k > terms { m * n } else { 0 }];
         for first in (0..k.max(1)).step_by(terms.min(k.max(1))) {
             let to = Shared(part.as_mut_ptr());
@@ -189,8 +190,8 @@ where
         let c = Shared(c.get().cast_const().wrapping_offset(i as isize * sizes.stride_c as isize).cast_mut());
         let d = Shared(d.get().wrapping_offset(i as isize * sizes.stride_d as isize));
         each_run(m, n, sizes.ldd as usize, |packed, stored, len| {
-            // SAFETY: inside `sums`, c and d, which were checked; each run is one task's. c may be
-            // d: it is read before it is written.
+            // SAFETY: inside `sums`, c and d, which were checked; each run belongs to one task. c
+            // may be d, because each element is read before it is written.
             unsafe {
                 let sums = core::slice::from_raw_parts_mut(sums.get().add(packed), len);
                 for (at, sum) in (packed..).zip(sums.iter_mut()) {
@@ -203,12 +204,12 @@ where
             }
         });
     };
-    // Many products are tasks each; the few of a batch are cut into tasks themselves.
+    // In a large batch each product is a task. In a small batch each product is cut into tasks.
     let batch = sizes.batch as usize;
     if batch >= 2 * threads() { parallel(batch, product) } else { (0..batch).for_each(product) }
 }
 
-/// No limit to a sum's terms.
+/// No limit on a sum's terms.
 const ALL: usize = usize::MAX;
 
 /// # Safety

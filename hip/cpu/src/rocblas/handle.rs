@@ -1,4 +1,4 @@
-//! The handle.
+//! rocBLAS's handle.
 
 use super::{gemm, gemm_ex, vector};
 use crate::numeric::device::{in_stream, is_device_memory};
@@ -16,7 +16,7 @@ pub(super) struct Handle {
 }
 
 impl hip_provider::rocblas::Handle for Handle {
-    /// The version whose behaviour is followed: that of ROCm 7.2.
+    /// The version of ROCm 7.2, whose behaviour this library follows.
     fn version() -> &'static CStr {
         c"5.2.0"
     }
@@ -43,7 +43,7 @@ impl hip_provider::rocblas::Handle for Handle {
         Ok(())
     }
 
-    /// Host and device memory are one here, so that the mode changes nothing.
+    /// Host and device memory are the same here, so the mode changes nothing.
     fn scalars_on_host(&self) -> bool {
         true
     }
@@ -57,7 +57,7 @@ impl hip_provider::rocblas::Handle for Handle {
         Ok(())
     }
 
-    /// Scratch memory here is the threads' own; the workspace stays unused.
+    /// Each thread has its own scratch memory, so the workspace stays unused.
     fn set_workspace(&mut self, at: *mut c_void, bytes: usize) -> Outcome {
         require(at.is_null() || is_device_memory(at, bytes), rocblas_status_invalid_pointer)
     }

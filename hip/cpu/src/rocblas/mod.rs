@@ -1,4 +1,4 @@
-//! AMD's rocBLAS on the host: the C API of `rocblas-sys`, computed by this process.
+//! rocBLAS on the host's CPU.
 //!
 //! The same call with the same number of threads gives the same bits.
 #![allow(non_upper_case_globals)] // AMD's names.

@@ -1,4 +1,4 @@
-//! Matrix by vector (`gemv`) and sums of matrices (`geam`).
+//! Products of a matrix and a vector (`gemv`) and sums of matrices (`geam`).
 
 use crate::numeric::multiply::{Operand, Product, Scalar, multiply};
 use crate::numeric::shared::Shared;
@@ -6,7 +6,7 @@ use crate::runtime::parallel;
 use hip_provider::rocblas::{Geam, Gemv, Sizes};
 use rocblas_sys::rocblas_operation_none;
 
-/// Offset of a vector's first element: one with a negative increment begins at its far end.
+/// Offset of a vector's first element. With a negative increment it has the highest address.
 fn start(len: i32, increment: i32) -> isize {
     if increment < 0 { (1 - len as isize) * increment as isize } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! Copies and fills. Large ones are spread over the cores.
+//! Copies and fills. Large ones use all cores.
 
 use super::{
     Host,
@@ -11,10 +11,10 @@ use hip_provider::runtime::{Allocations, Copies, Status};
 use hip_sys::hipStream_t;
 use std::ffi::{c_int, c_void};
 
-/// Bytes a core takes at a time; half of it is not worth a second core.
+/// Bytes that a core copies at a time. A smaller part does not repay waking a second core.
 const CHUNK: usize = 1 << 20;
 
-/// An address that several threads use, each its own part of what lies there.
+/// An address that threads share, each for its own part of the memory.
 #[derive(Clone, Copy)]
 struct Shared(*mut u8);
 // SAFETY: the parts are disjoint.
@@ -24,7 +24,7 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     /// # Safety
-    /// `offset` lies inside what the address points to.
+    /// `offset` lies inside the memory at the address.
     unsafe fn at(self, offset: usize) -> *mut u8 {
         // SAFETY: the caller's.
         unsafe { self.0.add(offset) }
@@ -50,13 +50,13 @@ unsafe fn move_bytes(to: *mut c_void, from: *const c_void, bytes: usize) {
 fn fill(to: *mut c_void, bytes: usize, write: impl Fn(*mut u8, usize) + Sync) -> Status {
     let to = Shared(to.cast());
     parallel_ranges(bytes, CHUNK, |part| {
-        // SAFETY: inside the range that the caller has.
+        // SAFETY: inside the caller's range.
         write(unsafe { to.at(part.start) }, part.len());
     });
     Ok(())
 }
 
-/// Copies are this process's own, in the calling thread's turn.
+/// Copies run at once, in the calling thread and the pool.
 impl Copies for Host {
     type Own = Own;
 
@@ -96,7 +96,8 @@ impl Copies for Host {
 
     unsafe fn fill_words(to: *mut c_void, value: u32, bytes: usize, _: hipStream_t) -> Status {
         fill(to, bytes, |at, bytes| {
-            // SAFETY: `fill` gives parts of the caller's range, whole words since chunks are.
+            // SAFETY: `fill` gives parts of the caller's range, in whole words as chunks are
+            // multiples of 4.
             unsafe { std::slice::from_raw_parts_mut(at.cast::<u32>(), bytes / 4) }.fill(value);
         })
     }

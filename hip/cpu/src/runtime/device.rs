@@ -1,4 +1,4 @@
-//! Devices: what they are, which one is current, and their locks.
+//! Devices: their properties, the thread's current device, and their locks.
 
 use super::{
     Host,
@@ -16,26 +16,26 @@ use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-/// Blocks that native mode shows room for on a core: a launch splits into a few chunks a core, so that a core that
-/// is late or slow leaves its chunks to the others.
+/// Resident blocks that native mode reports for a core. A launch has a few blocks for each core, so
+/// that other cores can take the blocks of a slow one.
 const BLOCKS_PER_CORE: u32 = 4;
 
-/// One device: all of them share the machine's cores and memory, but nothing else.
+/// One device. All devices share only the machine's cores and memory.
 pub(crate) struct Device {
     pub(crate) index: usize,
     order: Mutex<()>,
-    /// A kernel's failure that no call has reported yet.
+    /// The unreported failure of a kernel.
     fault: Mutex<Option<Fault>>,
     peers: Mutex<HashSet<usize>>,
 }
 
 impl Device {
-    /// Holds back the device's other work while the guard lives.
+    /// Blocks the device's other work while the guard lives.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The failure of an earlier kernel, reported once.
+    /// Returns the failure of an earlier kernel, once.
     pub(super) fn check(&self) -> Status {
         let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
         fault.map_or(Ok(()), |fault| Err(fault.status))
@@ -48,7 +48,7 @@ impl Device {
     }
 }
 
-/// What this mode's devices are like.
+/// The properties that depend on the mode.
 struct Shape {
     warp: u32,
     threads_per_block: u32,
@@ -59,7 +59,7 @@ struct Shape {
 fn shape() -> Result<Shape, hipError_t> {
     let settings = settings()?;
     Ok(match settings.wave {
-        // An AMD GPU's figures.
+        // As on an AMD GPU.
         Some(warp) => {
             Shape { warp, threads_per_block: 1024, threads_per_unit: 2048, units: settings.threads }
         }
@@ -72,12 +72,12 @@ fn shape() -> Result<Shape, hipError_t> {
     })
 }
 
-/// Threads that a block may have.
+/// The most threads of a block.
 pub(super) fn max_block() -> Result<u32, hipError_t> {
     Ok(shape()?.threads_per_block)
 }
 
-/// Blocks of this size that one core has room for.
+/// How many blocks of this size a core reports as resident.
 pub(super) fn blocks_per_unit(threads: u32) -> Result<u32, hipError_t> {
     Ok(shape()?.threads_per_unit / threads.max(1))
 }
@@ -177,7 +177,7 @@ impl Devices for Host {
         Ok(device(index)?.index != device(peer)?.index)
     }
 
-    /// The API is ROCm 7.2's.
+    /// The version of ROCm 7.2, whose API this is.
     fn version() -> Status<c_int> {
         Ok(70_200_000)
     }

@@ -1,9 +1,9 @@
-//! What became of kernels that failed.
+//! Failures of kernels.
 
 use hip_sys::hipError_t;
 use std::sync::{Mutex, PoisonError};
 
-/// A kernel's failure, as lockstep found it.
+/// A kernel's failure that lockstep found.
 #[cfg_attr(not(lockstep), allow(dead_code))]
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
@@ -13,7 +13,8 @@ pub(crate) struct Fault {
 
 static LAST_FAULT: Mutex<Option<String>> = Mutex::new(None);
 
-/// What the last failed kernel did, in words; `None` if none failed. Lockstep alone finds such failures.
+/// The text of the last kernel failure; `None` if no kernel failed. Only lockstep finds such
+/// failures.
 pub fn last_fault() -> Option<String> {
     LAST_FAULT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

@@ -1,4 +1,5 @@
-//! Streams, and events: the moment at which they were recorded, since all work is then done.
+//! Streams and events. An event is the time of its recording, because all earlier work has then
+//! finished.
 
 use super::{
     Handles, Host,
@@ -44,7 +45,7 @@ impl Streams for Host {
         on_stream(std::ptr::null_mut(), |_| Ok(()))
     }
 
-    /// What was recorded has happened.
+    /// Does not wait, because a recorded event has always passed.
     unsafe fn wait_for(stream: hipStream_t, event: hipEvent_t) -> Status {
         get(event)?;
         stream_device(stream, hipErrorContextIsDestroyed).map(|_| ())

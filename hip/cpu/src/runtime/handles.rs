@@ -1,10 +1,12 @@
-//! Handles that are checked: a stale, foreign or null one is found out without following it.
+//! Checked handles. A stale, foreign or null handle is recognised without a memory access through
+//! it.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The live objects of one kind.
 ///
-/// A handle is a tag (which makes it an address that no object has), a slot and the slot's generation.
+/// A handle has three parts: a tag, which makes it an address that no object has, a slot, and the
+/// slot's generation.
 pub(crate) struct Handles<T> {
     tag: u8,
     slots: RwLock<Slots<T>>,

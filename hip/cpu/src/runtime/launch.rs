@@ -1,4 +1,4 @@
-//! Launches.
+//! Kernel launches.
 
 use super::{
     Host,
@@ -17,11 +17,11 @@ use std::{
     ffi::{CStr, c_int, c_void},
 };
 
-/// The most arguments that a kernel may take when they come packed in one buffer.
+/// The most arguments that a launch may pack in one buffer.
 const MAX_PACKED: usize = 64;
 
 thread_local! {
-    /// Shared memory that a launch asks for by size; one block runs on a thread at a time.
+    /// Dynamic shared memory. Each thread runs one block at a time.
     static DYNAMIC: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -32,12 +32,12 @@ thread_local! {
 struct Line([u8; 64]);
 
 thread_local! {
-    /// Memory for a kernel's block that is too large for a stack: an application's threads may have
-    /// small stacks.
+    /// Memory for a block of a kernel that is too large for the stack, as an application's threads
+    /// may have small stacks.
     static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The thread's scratch memory, grown to `bytes`; contents undefined.
+/// The thread's scratch memory, grown to `bytes`. Its contents are undefined.
 unsafe extern "C" fn scratch(bytes: u64) -> *mut c_void {
     SCRATCH.with_borrow_mut(|memory| {
         let lines = (bytes as usize).div_ceil(size_of::<Line>());
@@ -72,13 +72,13 @@ impl Modules for Host {
         let kernel = &function.kernel;
         let Some((buffer, size)) = launch.packed()? else {
             require(!launch.params.is_null() || kernel.layout.is_empty(), hipErrorInvalidValue)?;
-            // SAFETY: one pointer a parameter, by HIP's contract.
+            // SAFETY: one pointer for each parameter, by HIP's contract.
             return unsafe { run(device, kernel, &shape, launch.params) };
         };
         let mut pointers = [std::ptr::null_mut(); MAX_PACKED];
         // SAFETY: the caller's pointer to the size, by HIP's contract.
         unpack(kernel, buffer, unsafe { *size }, &mut pointers)?;
-        // SAFETY: one pointer a parameter, into the caller's buffer.
+        // SAFETY: one pointer for each parameter, into the caller's buffer.
         unsafe { run(device, kernel, &shape, pointers.as_mut_ptr()) }
     }
 
@@ -88,7 +88,7 @@ impl Modules for Host {
     }
 }
 
-/// AMD's checks, in AMD's order.
+/// AMD's checks of a launch, in AMD's order.
 fn check(launch: &Launch, function: &Function, device: &Device) -> Status {
     launch.check(65536)?;
     let threads: u64 = launch.block.iter().map(|&side| u64::from(side)).product();
@@ -104,7 +104,7 @@ fn unpack(kernel: &Kernel, buffer: *mut c_void, size: usize, out: &mut [*mut c_v
     let mut offset = 0;
     for ([bytes, align], out) in kernel.layout.iter().zip(out) {
         offset = usize::next_multiple_of(offset, *align as usize);
-        // Checked against the size just below, before anybody reads there.
+        // Checked against the size below, before any read.
         *out = buffer.wrapping_byte_add(offset);
         offset += *bytes as usize;
     }
@@ -152,13 +152,13 @@ unsafe fn run(
     let run = kernel.run;
     let arguments = arguments as usize;
     let shared_words = shape.shared_bytes.div_ceil(8) as usize;
-    // Many tiny blocks go a few at a time.
+    // If there are many blocks, a task runs several.
     let step = blocks.div_ceil(threads() as u64 * 64).max(1);
     parallel(blocks.div_ceil(step) as usize, |chunk| {
         let first = chunk as u64 * step;
         let mut part = record.part(first, step.min(blocks - first));
         if shared_words == 0 {
-            // SAFETY: as above; kernels let their blocks run side by side, and none changes the
+            // SAFETY: as above. Blocks of a kernel may run in parallel, and none changes the
             // arguments.
             unsafe { run(arguments as *mut *mut c_void, &part) };
         } else {
@@ -203,6 +203,6 @@ unsafe fn run_in_lockstep(
     }
 }
 
-/// Without the feature, settings refuse lockstep, so that no launch gets here.
+/// Never called: without the feature, [`settings`] refuses lockstep.
 #[cfg(not(lockstep))]
 unsafe fn run_in_lockstep(_: &'static Device, _: &Kernel, _: &LaunchShape, _: *mut *mut c_void, _: u32) {}

@@ -1,8 +1,8 @@
-//! The machine: its memory and its processor.
+//! The machine's memory and processor.
 
 use std::{ffi::c_int, fs, sync::OnceLock};
 
-/// The machine's memory in bytes, or less where a control group allows less.
+/// The machine's memory in bytes, or the limit of the control group if that is less.
 pub(super) fn total_memory() -> usize {
     static TOTAL: OnceLock<usize> = OnceLock::new();
     *TOTAL.get_or_init(|| {
@@ -11,7 +11,7 @@ pub(super) fn total_memory() -> usize {
     })
 }
 
-/// The memory that can still be had, in bytes.
+/// The available memory in bytes.
 pub(super) fn available_memory() -> usize {
     let machine = meminfo("MemAvailable:").unwrap_or(usize::MAX / 2);
     match (control_group("memory.max"), control_group("memory.current")) {
@@ -37,7 +37,7 @@ pub(super) struct Cpu {
     pub(super) l2_bytes: c_int,
 }
 
-/// What Linux says of the processor; where it says nothing, a name and zeros.
+/// The processor as Linux reports it, with a generic name and zeros for missing facts.
 pub(super) fn cpu() -> &'static Cpu {
     static CPU: OnceLock<Cpu> = OnceLock::new();
     CPU.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Device memory and pinned host memory: the machine's, with a map of what is allocated.
+//! Device memory and pinned host memory, both from the machine's memory.
 
 use super::{Host, device::current, machine::available_memory, settings};
 use crate::settings::Failure;
@@ -10,22 +10,22 @@ use std::{
     ffi::c_void,
 };
 
-/// What AMD's allocations begin at a multiple of.
+/// The alignment of AMD's allocations.
 const ALIGN: usize = 256;
 
-/// Allocations from here on begin on a huge page and ask for huge pages: large tensors then cost fewer page
-/// faults and TLB misses.
+/// Allocations of at least this size begin on a huge page and ask for huge pages, so that large
+/// tensors cause fewer page faults and TLB misses.
 const HUGE: usize = 2 << 20;
 
-/// Bytes behind an allocation that lockstep checks after each kernel.
+/// Bytes after an allocation that lockstep checks after each kernel.
 const FENCE: usize = 256;
 const FENCE_BYTE: u8 = 0xa5;
 
-/// What belongs to an allocation.
+/// The runtime's data of an allocation.
 #[derive(Clone, Copy)]
 pub(super) struct Own {
     layout: Layout,
-    /// `None`: pinned host memory.
+    /// `None` for pinned host memory.
     device: Option<usize>,
 }
 
@@ -36,7 +36,8 @@ pub(crate) fn check_range(pointer: *const c_void, bytes: usize) -> bool {
     LIVE.holds(pointer, bytes)
 }
 
-/// The first allocation whose fence was written over: its address and size. Its fence is mended.
+/// Finds an allocation whose fence was overwritten, and restores the fence. Returns the
+/// allocation's address and size.
 #[cfg(lockstep)]
 pub(super) fn broken_fence() -> Option<(usize, usize)> {
     let live = LIVE.read();
@@ -46,8 +47,8 @@ pub(super) fn broken_fence() -> Option<(usize, usize)> {
         own.device.is_some() && fence.iter().any(|byte| *byte != FENCE_BYTE)
     });
     broken.map(|(start, (bytes, _))| {
-        // SAFETY: as above; kernels, which alone write there, run under the lock that our caller
-        // holds.
+        // SAFETY: as above. Only kernels could write there, and they run under the lock that the
+        // caller holds.
         unsafe { ((*start + bytes) as *mut u8).write_bytes(FENCE_BYTE, FENCE) };
         (*start, *bytes)
     })
@@ -61,11 +62,11 @@ fn allocate(bytes: usize, device: Option<usize>) -> Result<*mut c_void, hipError
         .checked_add(fence)
         .and_then(|bytes| Layout::from_size_align(bytes, align).ok())
         .ok_or(hipErrorOutOfMemory)?;
-    // Linux promises memory that it does not have, and ends the process that then uses it.
+    // Linux grants memory that it does not have, and kills the process that uses it.
     if bytes >= HUGE && bytes > available_memory() {
         return Err(hipErrorOutOfMemory);
     }
-    // SAFETY: the layout has a size: every caller refuses or answers 0 bytes.
+    // SAFETY: the layout's size is not 0, because the callers handle 0 bytes themselves.
     let memory = unsafe { alloc(layout) };
     if memory.is_null() {
         return Err(hipErrorOutOfMemory);
@@ -77,7 +78,7 @@ fn allocate(bytes: usize, device: Option<usize>) -> Result<*mut c_void, hipError
         // SAFETY: freshly allocated, of this size.
         unsafe { memory.write_bytes(0xff, bytes) };
     }
-    // SAFETY: the layout has room for the fence behind the bytes.
+    // SAFETY: the layout has room for the fence after the bytes.
     unsafe { memory.add(bytes).write_bytes(FENCE_BYTE, fence) };
     LIVE.keep(memory as usize, bytes, Own { layout, device });
     Ok(memory.cast())
@@ -86,7 +87,8 @@ fn allocate(bytes: usize, device: Option<usize>) -> Result<*mut c_void, hipError
 /// Takes an allocation out of the map and frees it.
 fn release(pointer: *mut c_void, valid: impl Fn(&Own) -> bool) -> Status {
     let own = LIVE.forget(pointer, valid)?;
-    // SAFETY: `allocate` got it with this layout; nobody else finds it in the map any more.
+    // SAFETY: it came from `allocate` with this layout, and no other call finds it in the map any
+    // more.
     unsafe { dealloc(pointer.cast(), own.layout) };
     Ok(())
 }
@@ -101,7 +103,7 @@ impl Memory for Host {
     }
 
     fn free(pointer: *mut c_void) -> Status {
-        // Waits for the device's work, as AMD's does.
+        // Waits for the device's work, as AMD's hipFree does.
         let owner = match LIVE.find(pointer as usize) {
             Some((_, _, Own { device: Some(owner), .. })) => super::device(owner as i32)?,
             _ => current()?,
@@ -122,8 +124,8 @@ impl Memory for Host {
 
 #[cfg(target_os = "linux")]
 fn ask_for_huge_pages(memory: *mut u8, bytes: usize) {
-    // SAFETY: whole pages of our own allocation; an advice changes no content. Refusal costs
-    // nothing but speed.
+    // SAFETY: whole pages of our own allocation; the advice changes no content. If the system
+    // refuses it, only speed is lost.
     unsafe { libc::madvise(memory.cast(), bytes & !(HUGE - 1), libc::MADV_HUGEPAGE) };
 }
 

@@ -1,8 +1,8 @@
-//! The HIP runtime: devices, memory, streams, events, modules and launches, by AMD's C API.
+//! The HIP runtime: devices, memory, streams, events, modules and launches.
 //!
-//! Work runs in the calling thread when it is issued, under the device's lock: every stream is always idle, and
-//! whatever order AMD's runtime promises holds. Errors are AMD's (checked against its runtime's source, `hipamd` of
-//! ROCm 7.1).
+//! Each call does its work at once, under the device's lock. So every stream is always idle, and
+//! every order that AMD's runtime guarantees holds. Errors are AMD's (checked against the source of
+//! its runtime, `hipamd` of ROCm 7.1).
 
 mod copy;
 mod device;
@@ -40,10 +40,11 @@ pub(crate) fn settings() -> Result<&'static crate::settings::Settings, hipError_
     })
 }
 
-/// The runtime of this process.
+/// Implements the runtime's traits in this process.
 struct Host;
 
-/// The CPU device's HIP. Nothing above asks for graphs; a launch costs no more here than one in a graph would.
+/// The CPU device's HIP, without graphs: burn-rocm uses none, and a graph would not make launches
+/// cheaper here.
 pub fn hip_table() -> Hip {
     table::<Host>()
 }

@@ -21,7 +21,7 @@ use std::{
 struct Module {
     device: &'static Device,
     kernels: HashMap<String, Kernel>,
-    /// Handles that were given out.
+    /// The handles of kernels that callers asked for, by name.
     functions: Mutex<HashMap<String, usize>>,
     library: Option<Arc<libloading::Library>>,
 }
@@ -30,7 +30,7 @@ struct Module {
 pub(super) struct Function {
     pub(super) device: &'static Device,
     pub(super) kernel: Kernel,
-    /// Keeps the kernel's code loaded, a launch's too that another thread unloads the module under.
+    /// Keeps the kernel's code loaded, even if another thread unloads the module during a launch.
     _library: Option<Arc<libloading::Library>>,
 }
 
@@ -56,10 +56,11 @@ fn read(code: Code, device: &'static Device) -> Result<Module, hipError_t> {
                 log::error!("hip-cpu: a compiled program can't be loaded: {error}");
                 hipErrorInvalidImage
             })?;
-            // SAFETY: `compiler.rs` wrote the symbol with this type.
+            // SAFETY: `compiler.rs` made the symbol, of this type.
             let table = unsafe { library.get::<*const Table>(b"hip_cpu_table\0") }
                 .map_err(|_| hipErrorInvalidImage)?;
-            // SAFETY: what `hip_cpu_table.h` generated; whoever holds a kernel holds the library.
+            // SAFETY: `hip_cpu_table.h` generated the table, and the owner of a kernel also owns
+            // the library.
             let kernels = unsafe { (**table).kernels() };
             (
                 kernels.into_iter().map(|kernel| (kernel.name.to_owned(), kernel)).collect(),
@@ -73,7 +74,7 @@ fn read(code: Code, device: &'static Device) -> Result<Module, hipError_t> {
 /// Loads a code object for the calling thread's device.
 ///
 /// # Safety
-/// It is one.
+/// `image` is a code object.
 pub(super) unsafe fn load(image: *const c_void) -> Status<hipModule_t> {
     let device = current()?;
     // SAFETY: the caller's code object.
@@ -84,7 +85,7 @@ pub(super) unsafe fn load(image: *const c_void) -> Status<hipModule_t> {
     Ok(MODULES.insert(Arc::new(read(code, device)?)) as hipModule_t)
 }
 
-/// Unloads a module; its functions are none any more.
+/// Unloads a module. The handles of its kernels become invalid.
 pub(super) fn unload(module: hipModule_t) -> Status {
     let module = MODULES.remove(module as usize).ok_or(hipErrorInvalidHandle)?;
     let _order = module.device.lock();

@@ -1,9 +1,10 @@
-//! The compute units: one thread a core, the caller's among them.
+//! The compute units: one thread for each core, including the calling thread.
 //!
-//! Not rayon's pool: a kernel takes 10 to 100 us, and rayon hands the whole job to its workers and puts the caller
-//! to sleep. Here the caller works at once, workers join if they come in time, and nobody waits for one that does
-//! not. Eight chunks on 2 cores of an EPYC 9004, median of 2001: work of 0 / 1.4 / 6.8 / 27.1 us takes 0.2 / 1.0 /
-//! 3.7 / 13.8 us here and 4.0 / 5.8 / 9.2 / 19.1 us in rayon's pool.
+//! This is not rayon's pool. A kernel takes 10 to 100 us, and rayon hands the whole job to its
+//! workers and puts the caller to sleep. Here the caller starts at once, and workers join if they
+//! are in time; the caller does not wait for late ones. For 8 chunks on 2 cores of an EPYC 9004
+//! (median of 2001), work of 0 / 1.4 / 6.8 / 27.1 us takes 0.2 / 1.0 / 3.7 / 13.8 us here, and 4.0
+//! / 5.8 / 9.2 / 19.1 us in rayon's pool.
 
 use crate::settings::settings;
 use std::{
@@ -19,11 +20,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an idle worker watches for work before it sleeps: longer than the host needs between two launches, short
-/// beside a time slice. Waking a sleeper is a system call.
+/// How long an idle worker polls for work before it sleeps: longer than the time between two
+/// launches, shorter than a time slice. Waking a sleeping worker needs a system call.
 const WATCH: Duration = Duration::from_micros(50);
 
-/// The gate's low bit: workers may enter. The bits above count those inside; the upper half is the job's number.
+/// The gate's lowest bit says that workers may enter. The bits above it count the workers inside.
+/// The upper half is the job's number.
 const OPEN: u64 = 1;
 const INSIDE: u64 = 2;
 const NUMBER: u64 = 1 << 32;
@@ -31,7 +33,7 @@ const NUMBER: u64 = 1 << 32;
 type Task = dyn Fn(usize) + Sync;
 
 struct Pool {
-    /// A job is being run; its owner alone writes `task` and `count`.
+    /// Whether a job runs. Only its owner writes `job`.
     busy: AtomicBool,
     gate: AtomicU64,
     next: AtomicUsize,
@@ -46,8 +48,8 @@ struct Worker {
     thread: OnceLock<Thread>,
 }
 
-// SAFETY: `job` is written by the owner of `busy` while the gate is shut and nobody is inside, and
-// read by those who entered through the gate.
+// SAFETY: the owner of `busy` writes `job` while the gate is shut and no worker is inside. Workers
+// read it after they entered through the gate.
 unsafe impl Sync for Pool {}
 // SAFETY: the task pointer is used only while its owner waits for the job.
 unsafe impl Send for Pool {}
@@ -67,8 +69,9 @@ pub(crate) fn threads() -> usize {
     settings().map_or(1, |settings| settings.threads)
 }
 
-/// Calls `task(i)` for each `i` in `0..count`, on all cores, and returns when all are done. Inline where the cores are
-/// already at work for another caller. A panic of a task goes on in the caller.
+/// Calls `task(i)` for each `i` in `0..count` on all cores, and returns when all calls have
+/// returned. If the pool is busy with another job, the caller runs all of them. A task's panic
+/// continues in the caller.
 pub(crate) fn parallel(count: usize, task: impl Fn(usize) + Sync) {
     if count <= 1 || threads() <= 1 || POOL.busy.swap(true, Ordering::Acquire) {
         (0..count).for_each(task);
@@ -81,7 +84,7 @@ pub(crate) fn parallel(count: usize, task: impl Fn(usize) + Sync) {
     }
 }
 
-/// Calls `task` in parallel for ranges of at most `each`, which together are `0..len`.
+/// Splits `0..len` into ranges of at most `each`, and calls `task` for them in parallel.
 pub(crate) fn parallel_ranges(len: usize, each: usize, task: impl Fn(Range<usize>) + Sync) {
     parallel(len.div_ceil(each), |index| task(index * each..((index + 1) * each).min(len)));
 }
@@ -89,9 +92,10 @@ pub(crate) fn parallel_ranges(len: usize, each: usize, task: impl Fn(Range<usize
 impl Pool {
     fn run(&'static self, count: usize, task: &(dyn Fn(usize) + Sync)) -> Option<Box<dyn Any + Send>> {
         let workers = self.workers();
-        // SAFETY: only the lifetime changes; nobody uses the task after this function returns.
+        // SAFETY: only the lifetime changes, and no thread uses the task after this function
+        // returns.
         let task = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Task>(task) };
-        // SAFETY: the gate is shut, nobody is inside, and `busy` is ours.
+        // SAFETY: the gate is shut, no worker is inside, and this thread owns `busy`.
         unsafe { *self.job.get() = (Some(task), count) };
         self.next.store(0, Ordering::Relaxed);
         let number = self.gate.load(Ordering::Relaxed) / NUMBER;
@@ -111,7 +115,7 @@ impl Pool {
         let mut spins = 0u32;
         while !gate.is_multiple_of(NUMBER) {
             spins += 1;
-            // A worker that lost its core needs ours to finish.
+            // A worker without a core may need this one to finish.
             if spins > 10_000 {
                 thread::yield_now()
             } else {
@@ -144,7 +148,7 @@ impl Pool {
                 .map(|_| Worker { asleep: AtomicBool::new(false), thread: OnceLock::new() })
                 .collect();
             for index in 0..workers.len() {
-                // Without a thread to be had the others do its share.
+                // If a thread can't start, the other threads do its work.
                 let spawned = thread::Builder::new().name("hip-cpu".into()).spawn(move || {
                     self.serve(&self.workers.wait()[index]);
                 });
@@ -168,10 +172,11 @@ impl Pool {
                     .is_ok()
                 {
                     seen = gate / NUMBER;
-                    // SAFETY: written before the gate was opened, and not again before we leave.
+                    // SAFETY: the owner wrote the job before it opened the gate, and does not write
+                    // it again before this worker leaves.
                     let (task, count) = unsafe { *self.job.get() };
                     if let Some(task) = task {
-                        // SAFETY: its owner waits until we leave.
+                        // SAFETY: the owner waits until this worker leaves.
                         self.work(unsafe { &*task }, count);
                     }
                     self.gate.fetch_sub(INSIDE, Ordering::AcqRel);
@@ -199,7 +204,7 @@ impl Pool {
         }
         me.asleep.store(true, Ordering::SeqCst);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        // Whoever opened the gate before it could see that we sleep is seen here.
+        // An owner that opened the gate before it could see `asleep` is seen here.
         if new(self.gate.load(Ordering::SeqCst)) && me.asleep.swap(false, Ordering::AcqRel) {
             self.sleepers.fetch_sub(1, Ordering::AcqRel);
             return;

@@ -1,4 +1,4 @@
-//! Streams: names for "run now, in this device's order".
+//! Streams. Work in a stream runs at once, in the order of the device's lock.
 
 use super::{
     Handles,
@@ -13,7 +13,8 @@ pub(super) struct Stream {
 
 pub(super) static STREAMS: Handles<Stream> = Handles::new(0xa1);
 
-/// The stream's device: the current one for the default stream. `missing` is what a call says of a stream that is none.
+/// The stream's device; the current device for the default stream. `missing` is the error for an
+/// unknown stream.
 pub(super) fn stream_device(stream: hipStream_t, missing: hipError_t) -> Result<&'static Device, hipError_t> {
     if stream.is_null() {
         return current();
@@ -21,7 +22,8 @@ pub(super) fn stream_device(stream: hipStream_t, missing: hipError_t) -> Result<
     STREAMS.get(stream as usize).map(|stream| stream.device).ok_or(missing)
 }
 
-/// Runs work in a stream: its device's other work waits, and a failure that an earlier kernel left is reported first.
+/// Runs work in a stream, while the device's other work waits. If an earlier kernel failed, returns
+/// that failure instead.
 pub(crate) fn on_stream(stream: hipStream_t, work: impl FnOnce(&'static Device) -> Status) -> Status {
     let device = stream_device(stream, hipErrorContextIsDestroyed)?;
     let _order = device.lock();

@@ -1,4 +1,5 @@
-//! Activations: cuDNN's where it has them with these parameters, else kernels of this provider's own.
+//! Activations by cuDNN if it has the function with these parameters, else by this provider's
+//! kernels.
 
 use super::handle::{Handle, Operand, check};
 use super::status::{answered, one, zero};
@@ -17,7 +18,7 @@ pub(super) struct Raw {
 /// What a `miopenActivationDescriptor_t` points to.
 type Described = hip_provider::miopen::Described<Activation, Raw>;
 
-/// `own.cu`'s.
+/// `Activation` of `own.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Kernel {
@@ -62,7 +63,7 @@ impl Drop for Raw {
     }
 }
 
-/// cuDNN's mode and coefficient for one of MIOpen's; `None` where it has none.
+/// cuDNN's mode and coefficient for a mode of MIOpen's; `None` if cuDNN has none.
 fn raw_mode(
     mode: miopenActivationMode_t,
     alpha: f64,

@@ -1,4 +1,4 @@
-//! Batch normalisation.
+//! Batch norm by cuDNN.
 
 use super::handle::{Handle, Operand, check};
 use super::status::{answered, check_buffer, one, zero};
@@ -17,7 +17,8 @@ fn mode(norm: &BatchNorm<'_>) -> cudnn::cudnnBatchNormMode_t {
     }
 }
 
-/// Refuses parameters or statistics that are no buffers of their size; `optional` ones may be null.
+/// Refuses parameters and statistics that are not buffers of their size; those in `optional` may be
+/// null.
 fn check_all(norm: &BatchNorm<'_>, needed: &[*const c_void], optional: &[*const c_void]) -> Outcome {
     let given = optional.iter().filter(|pointer| !pointer.is_null());
     let bytes = norm.parameters.bytes();

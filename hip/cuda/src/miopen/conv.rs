@@ -1,7 +1,7 @@
-//! Convolution: the three directions over cuDNN's algorithms.
+//! Convolution: the three directions by cuDNN's algorithms.
 //!
-//! A solution's id is cuDNN's number of the algorithm plus one, an algorithm's value in find mode is that number:
-//! callers hand back what they were given.
+//! In find mode an algorithm's value is cuDNN's number of it. In immediate mode a solution's id is
+//! that number plus one.
 
 use super::handle::Handle;
 use super::replay::Same;
@@ -18,18 +18,19 @@ use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 
-/// cuDNN's descriptor twice, as f32 and 16-bit data differ in the arithmetic that they allow.
+/// Two descriptors of cuDNN's, because f32 and 16-bit data need different math types.
 pub(super) struct Raw {
     single: cudnn::cudnnConvolutionDescriptor_t,
     half: cudnn::cudnnConvolutionDescriptor_t,
-    /// Another whenever anything of it is set.
+    /// A new number whenever the descriptor is set.
     stamp: u64,
 }
 
 impl Own<Convolution> for Raw {
     fn new() -> Outcome<Self> {
         let mut own = Raw { single: ptr::null_mut(), half: ptr::null_mut(), stamp: stamp() };
-        // SAFETY: the functions are cuDNN's, the pointers valid; `own` owns what is made at once.
+        // SAFETY: the functions are cuDNN's, the pointers valid. `own` owns each descriptor from
+        // its creation on.
         unsafe {
             answered(cudnn::cudnnCreateConvolutionDescriptor(&mut own.single))?;
             answered(cudnn::cudnnCreateConvolutionDescriptor(&mut own.half))?;
@@ -72,14 +73,14 @@ impl Drop for Raw {
     }
 }
 
-/// Whether the steps of the window and the steps within it have a common divisor, along any axis.
+/// Whether stride and dilation have a common divisor above 1 along any axis.
 ///
-/// Workaround: for the data gradient of such convolutions cuDNN 9.14 divides by zero while it lists algorithms
-/// (SIGFPE in `EngineConfig::finalize`), or names one that never ends, or one whose kernel stops the context
-/// (an illegal instruction). Of drawn convolutions of two and three axes 122 failed so on an H200, all of them
-/// data gradients, without groups, where this holds (f32, f16 and bf16; dX 3x3x6x4, a window of 4x1, strides
-/// 4x4, dilations 1x2); PyTorch 2.11's own, a later one, failed in none of two million. No issue of it is known
-/// to be public.
+/// Workaround: for the data gradient of such convolutions cuDNN 9.14 divides by zero while it lists
+/// algorithms (SIGFPE in `EngineConfig::finalize`), or lists an algorithm that never terminates or
+/// whose kernel destroys the context (an illegal instruction). Of random 2-D and 3-D convolutions
+/// on an H200, 122 failed so. All were data gradients without groups to which this applies, in f32,
+/// f16 and bf16 (for example dX 3x3x6x4, window 4x1, strides 4x4, dilations 1x2). A later cuDNN,
+/// that of PyTorch 2.11, failed in none of two million. No public issue is known.
 fn steps_meet(conv: &Convolution) -> bool {
     let divisor = |(&a, &b): (&usize, &usize)| {
         let (mut a, mut b) = (a, b);
@@ -91,18 +92,19 @@ fn steps_meet(conv: &Convolution) -> bool {
     conv.stride.iter().zip(&conv.dilation).map(divisor).any(|common| common > 1)
 }
 
-/// One of cuDNN's algorithms, by its number in its direction's list.
+/// One of cuDNN's algorithms, by its number in its direction's enum.
 #[derive(Clone, Copy)]
 struct Algorithm {
     number: u32,
     workspace: usize,
-    /// In milliseconds; negative where it was not timed.
+    /// In milliseconds; negative if it was not timed.
     time: f32,
 }
 
 type TensorOf<'a> = &'a Described<Tensor, tensor::Raw>;
 
-/// A call as cuDNN sees it: a transposed convolution is the backward direction of the one from y to x.
+/// A call in cuDNN's terms: a transposed convolution is the backward direction of the convolution
+/// from y to x.
 struct Call<'a> {
     call: &'a Convolve<'a, Handle>,
     kind: Kind,
@@ -112,12 +114,12 @@ struct Call<'a> {
     conv: cudnn::cudnnConvolutionDescriptor_t,
 }
 
-/// More than any direction has.
+/// More algorithms than any direction has.
 const MOST: usize = 10;
 
 macro_rules! algorithm_numbers {
     ($($name:ident: $type:ident [$($variant:ident)*];)*) => { $(
-        /// cuDNN's enum of a number that it gave; others are refused.
+        /// cuDNN's enum value of a number; `miopenStatusBadParm` for a number that it lacks.
         fn $name(number: u32) -> Outcome<cudnn::$type> {
             Ok(match number {
                 $( n if n == cudnn::$type::$variant as u32 => cudnn::$type::$variant, )*
@@ -156,7 +158,7 @@ algorithm_numbers! {
     ];
 }
 
-/// Asks cuDNN for a list of algorithms and keeps those that work.
+/// Asks cuDNN for a list of algorithms and keeps those that can be used.
 macro_rules! list {
     ($self:ident, $perf:ident, $rounds:expr, |$count:ident, $found:ident, $list:ident| $call:expr) => {{
         let mut perf = [const { core::mem::MaybeUninit::<cudnn::$perf>::zeroed() }; MOST];
@@ -164,16 +166,17 @@ macro_rules! list {
         let ($found, $list) = (&raw mut returned, perf.as_mut_ptr().cast());
         answered($call)?;
         let count = usize::try_from(returned).unwrap_or(0).min(MOST);
-        // Winograd's and Fourier's transforms round to the data's type: of 16 bits that shows.
+        // Winograd and FFT algorithms round their transforms to the data's type, which loses digits
+        // in 16 bits.
         let short = $self.call.x.data != miopenFloat;
         let mut all: Vec<Algorithm> = Vec::new();
         for entry in &perf[..count] {
-            // cuDNN wrote the entries that it counted.
+            // cuDNN wrote `count` entries.
             let entry = entry.assume_init_ref();
             let repeats = cudnn::cudnnDeterminism_t::CUDNN_DETERMINISTIC;
             let number = entry.algo as u32;
-            // One algorithm may be listed for several kinds of arithmetic: the descriptor says
-            // which is used.
+            // cuDNN may list one algorithm for several math types, but the descriptor fixes the
+            // math type.
             if entry.status as u32 == 0
                 && !(short && $rounds.contains(&number))
                 && (!$self.call.conv.deterministic || entry.determinism == repeats)
@@ -199,7 +202,7 @@ impl<'a> Call<'a> {
     /// The algorithms that cuDNN's heuristics expect to be fastest, best first.
     fn algorithms(&self, handle: &Handle) -> Outcome<Vec<Algorithm>> {
         let (h, f, c, x, y) = (handle.raw, self.filter, self.conv, self.x.own.raw, self.y.own.raw);
-        // SAFETY: live descriptors; room for as many entries as said.
+        // SAFETY: live descriptors; room for `count` entries.
         Ok(unsafe {
             match self.kind {
                 Kind::Forward => {
@@ -249,7 +252,7 @@ impl<'a> Call<'a> {
         Ok(bytes)
     }
 
-    /// The buffers as cuDNN's call takes them, each of its descriptor's size.
+    /// The buffers in cuDNN's roles, checked for the sizes of their descriptors.
     fn checked(&self, buffers: ConvolutionBuffers) -> Outcome<ConvolutionBuffers> {
         let mut own = buffers;
         if self.call.conv.is_transposed() {
@@ -267,7 +270,7 @@ impl<'a> Call<'a> {
         let ConvolutionBuffers { x: xp, w, y: yp, workspace, workspace_size: bytes } =
             self.checked(buffers)?;
         let (h, f, c, x, y) = (handle.raw, self.filter, self.conv, self.x.own.raw, self.y.own.raw);
-        // SAFETY: live descriptors, buffers of their sizes, room for as many entries as said.
+        // SAFETY: live descriptors, buffers of their sizes, room for `count` entries.
         Ok(unsafe {
             match self.kind {
                 Kind::Forward => {
@@ -334,8 +337,8 @@ impl<'a> Call<'a> {
                 }
             })
         };
-        // SAFETY: a handle is its caller's alone, by MIOpen's contract; a stamp stands for a
-        // descriptor as it is.
+        // SAFETY: by MIOpen's contract only the caller uses the handle. Equal stamps mean that a
+        // descriptor has not changed.
         unsafe { handle.convolutions.run(same, handle.raw, handle.stream.cast(), call) }
     }
 }
@@ -350,7 +353,7 @@ impl Convolutions for Handle {
 
     fn solutions(&self, call: &Convolve<'_, Self>) -> Outcome<Vec<miopenConvSolution_t>> {
         let solution = |(place, algorithm): (usize, &Algorithm)| miopenConvSolution_t {
-            // Not timed: the order of cuDNN's expectation.
+            // Not timed: the rank in cuDNN's list.
             time: (place + 1) as f32,
             workspace_size: algorithm.workspace,
             solution_id: u64::from(algorithm.number) + 1,

@@ -1,6 +1,6 @@
-//! Fusion plans: they can be made, and none compiles, as for a shape that MIOpen has no fused kernel for. The
-//! convolution and a kernel take their place. (cuDNN's fused call would take f32 and f16 in one of its algorithms
-//! alone.)
+//! Fusion plans. They can be made, but none compiles, as if MIOpen had no fused kernel for the
+//! shape. The caller then runs a convolution and another kernel. cuDNN's fused call supports f32
+//! and f16 in one of its algorithms only.
 
 use super::handle::Handle;
 use core::convert::Infallible;

@@ -1,4 +1,4 @@
-//! The handle and the version.
+//! MIOpen's handle and version.
 
 use super::replay::Replays;
 use super::status::{answered, check_buffer};
@@ -13,7 +13,7 @@ use std::ptr;
 pub(super) struct Handle {
     pub(super) raw: cudnn::cudnnHandle_t,
     pub(super) stream: miopenAcceleratorQueue_t,
-    /// Convolutions that were run.
+    /// The captured graphs of repeated convolutions.
     pub(super) convolutions: Replays,
 }
 
@@ -22,7 +22,7 @@ pub(super) type Operand<'a> = provider::Operand<'a, Handle>;
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: cuDNN's handle, used by nobody else.
+        // SAFETY: cuDNN's handle, which no other code uses.
         let _ = unsafe { cudnn::cudnnDestroy(self.raw) };
     }
 }
@@ -43,7 +43,7 @@ impl provider::Handle for Handle {
         let mut raw = ptr::null_mut();
         // SAFETY: the function is cuDNN's, the pointer valid.
         answered(unsafe { cudnn::cudnnCreate(&mut raw) })?;
-        // Owned from here on, also where the rest fails.
+        // Owned from here on, even if a later call fails.
         let own = Handle { raw, stream, convolutions: Replays::default() };
         // SAFETY: the handle is alive, the stream the caller's.
         answered(unsafe { cudnn::cudnnSetStream(own.raw, stream.cast()) })?;
@@ -65,7 +65,7 @@ impl provider::Handle for Handle {
     }
 }
 
-/// Refuses operands without memory of their size.
+/// Refuses operands whose address has no memory of their size.
 pub(super) fn check(operands: &[&Operand<'_>]) -> Outcome {
     operands.iter().try_for_each(|operand| check_buffer(operand.at, operand.bytes()))
 }

@@ -1,9 +1,9 @@
 //! MIOpen over cuDNN 9.
 //!
-//! Kernels of this provider's own serve what cuDNN has not, or in graphs alone: layer norm, T5's and group norm,
-//! maximum pooling that keeps indices, some activations. Layouts and types that neither takes are
-//! `miopenStatusNotImplemented`. f32 is convolved in f32: TF32 only where [`crate::allow_tf32`] allows it; f16
-//! and bf16 are summed in f32.
+//! This provider's kernels serve what cuDNN lacks, or has only in its graph API: layer norm, T5
+//! layer norm and group norm, maximum pooling, some activations. Layouts and types that neither
+//! supports give `miopenStatusNotImplemented`. f32 is convolved in f32, or in TF32 if
+//! [`crate::allow_tf32`] allows it. f16 and bf16 are summed in f32.
 
 mod activation;
 mod batch_norm;

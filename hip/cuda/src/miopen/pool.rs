@@ -1,4 +1,5 @@
-//! Pooling. Averages are cuDNN's. Maxima are this provider's own: cuDNN keeps no index of a maximum.
+//! Pooling: averages by cuDNN, maxima by this provider's kernels, because cuDNN keeps no indices of
+//! maxima.
 
 use super::handle::{Handle, Operand, check};
 use super::status::{answered, check_buffer, one, zero};
@@ -51,7 +52,7 @@ impl Drop for Raw {
     }
 }
 
-/// `own.cu`'s: what there is of an axis.
+/// `Axis` of `own.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Axis {
@@ -62,7 +63,7 @@ struct Axis {
     pad: c_int,
 }
 
-/// `own.cu`'s. In 2-D the first axis is one of length 1.
+/// `Pool` of `own.cu`. In 2-D the first axis has length 1.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Shape {
@@ -181,7 +182,7 @@ impl Poolings for Handle {
         }
         let (one, zero, raw) = (one(x.data), zero(), pooling.own.0);
         let (xt, yt, dyt, dxt) = (x.own.raw, y.own.raw, dy.own.raw, dx.own.raw);
-        // An average's gradient reads neither x nor y; cuDNN wants pointers.
+        // An average's gradient reads neither x nor y, but cuDNN refuses null pointers.
         let (y, x) = (if y.at.is_null() { dy.at } else { y.at }, if x.at.is_null() { dx.at } else { x.at });
         let (dy, dx) = (dy.at, dx.at);
         // SAFETY: as above.

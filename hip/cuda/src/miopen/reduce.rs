@@ -1,4 +1,4 @@
-//! `miopenReduceTensor`.
+//! Reductions by cuDNN.
 
 use super::handle::{Handle, Operand, check};
 use super::status::{answered, check_buffer};

@@ -1,9 +1,10 @@
-//! Calls of cuDNN that are made again, as graphs of the driver's.
+//! Replaces repeated cuDNN calls by graphs.
 //!
-//! One of cuDNN 9's convolution functions keeps the host for 35 to 100 us (H200, 64x32x14x14, see
-//! `benches/README.md`), whatever it launches; a graph of the same launches takes 6. A training loop makes the same
-//! calls step after step, with the same buffers, since the pool that they come from answers the same requests
-//! alike: the second such call is captured, and from then on its graph is launched in its place.
+//! A convolution function of cuDNN 9 takes 35 to 100 us of the host's time (H200, 64x32x14x14, see
+//! `benches/README.md`), whatever it launches. A graph of the same launches takes 6 us. A training
+//! loop repeats the same calls at every step. It also has the same buffers, because the pool
+//! answers the same requests in the same way. So the second call is captured as a graph, which
+//! later calls launch.
 
 use super::status::answered;
 use crate::runtime::{Status, capturing, from_cuda};
@@ -15,17 +16,17 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-/// Calls that are remembered: many times a training step's, so that only those of ever other shapes pile up to it.
-/// Then all are forgotten.
+/// The most calls that are remembered: many times those of a training step. Only a program with new
+/// shapes at every step reaches it. Then all are forgotten.
 const MOST: usize = 4096;
 
-/// What is known of calls, by all that makes one the same as another.
+/// The known calls and their graphs.
 #[derive(Default)]
 pub(super) struct Replays {
     known: Mutex<Known>,
 }
 
-/// All that makes one run the same as another.
+/// The key of a call: equal keys mean equal work on the same memory.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct Same {
     pub(super) kind: Kind,
@@ -39,19 +40,19 @@ pub(super) struct Same {
 
 struct Known {
     calls: HashMap<Same, Seen>,
-    /// Where calls are captured: other threads may launch on the handle's own stream meanwhile, which would be
-    /// captured too. Null until there is a first.
+    /// The stream on which calls are captured. On the handle's own stream, the launches of other
+    /// threads would be captured too. Null until the first capture.
     aside: cuda::CUstream,
 }
 
-// SAFETY: the driver's streams and graphs may be used from any thread, one at a time, which the
-// mutex in `Replays` sees to. A key's pointers are compared, never read.
+// SAFETY: any thread may use the driver's streams and graphs, one thread at a time, which the mutex
+// in `Replays` ensures. A key's pointers are compared, never read.
 unsafe impl Send for Known {}
 
 enum Seen {
     Once,
     Graph(Graph),
-    /// What it does can't be captured.
+    /// The call can't be captured or its graph can't be launched.
     Uncapturable,
 }
 
@@ -60,7 +61,7 @@ struct Graph(cuda::CUgraphExec);
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: made by `captured`, and launched by nobody any more.
+        // SAFETY: made by `captured`; no other code launches it any more.
         let _ = unsafe { cuda::cuGraphExecDestroy(self.0) };
     }
 }
@@ -81,11 +82,12 @@ impl Drop for Known {
 }
 
 impl Replays {
-    /// Makes `call` on `stream`, which is that of the handle `raw`: itself, or by the graph of an earlier one with
-    /// this key.
+    /// Runs `call` on `stream`, the stream of the handle `raw`, or launches the graph of an earlier
+    /// call with this key.
     ///
     /// # Safety
-    /// A handle that nobody else uses meanwhile, and its stream; calls of one key do the same on the same memory.
+    /// No other code uses the handle meanwhile, and `stream` is its stream. Calls of one key do the
+    /// same work on the same memory.
     pub(super) unsafe fn run(
         &self,
         key: Same,
@@ -93,8 +95,8 @@ impl Replays {
         stream: cuda::CUstream,
         call: impl Fn() -> Outcome,
     ) -> Outcome {
-        // The default stream has no graphs, and what is being captured already is to have the
-        // launches themselves.
+        // The default stream can't be captured. A caller that captures the stream itself must get
+        // the launches.
         if stream.is_null() || is_captured(stream) {
             return call();
         }
@@ -139,10 +141,10 @@ impl Replays {
 }
 
 impl Known {
-    /// The graph of a call, which has not run then; `None` where it can't be captured.
+    /// Captures a call without running it; `None` if it can't be captured.
     ///
     /// # Errors
-    /// Where the handle is not on its stream any more.
+    /// The handle could not be set back to its stream.
     ///
     /// # Safety
     /// As for [`Replays::run`].
@@ -154,8 +156,8 @@ impl Known {
     ) -> Outcome<Option<Graph>> {
         let Ok(aside) = self.aside() else { return Ok(None) };
         let _held = capturing();
-        // SAFETY: this context's streams and the caller's handle; out-pointers are valid. Relaxed:
-        // cuDNN may ask the driver for memory.
+        // SAFETY: this context's streams and the caller's handle; out-pointers are valid. Relaxed
+        // mode, because cuDNN may allocate memory.
         unsafe {
             if answered(cudnn::cudnnSetStream(raw, aside.cast())).is_err() {
                 answered(cudnn::cudnnSetStream(raw, stream.cast()))?;
@@ -192,7 +194,7 @@ impl Known {
     }
 }
 
-/// Whether what the stream is given is captured rather than run.
+/// Whether the stream is being captured.
 fn is_captured(stream: cuda::CUstream) -> bool {
     let mut state = cuda::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: a live stream and a valid pointer.

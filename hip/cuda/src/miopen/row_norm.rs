@@ -1,4 +1,5 @@
-//! Layer norm, T5's and group norm, on kernels of this provider's own: cuDNN has these norms in graphs alone.
+//! Layer norm, T5 layer norm and group norm by this provider's kernels. cuDNN has these norms only
+//! in its graph API.
 
 use super::handle::{Handle, Operand, check};
 use crate::own_kernels;
@@ -7,7 +8,7 @@ use hip_provider::miopen::{Normalised, Outcome, RowGradient, RowNorms, Rows};
 use miopen_sys::*;
 use std::ptr;
 
-/// `own.cu`'s.
+/// `Norm` of `own.cu`.
 #[repr(C)]
 struct Norm {
     rows: i64,
@@ -31,18 +32,19 @@ impl From<&Rows<'_, Handle>> for Norm {
     }
 }
 
-/// Threads of a block: a row's, where a warp has not enough.
+/// Threads of a block. A row that is too long for one warp has a block.
 const BLOCK: u64 = 256;
 
-/// The kernel, and how many threads it has for a row.
+/// A kernel, and its threads for each row.
 struct Kernel {
     name: &'static str,
     team: u64,
 }
 
-/// The kernel for rows of so many pieces of 16 bytes, if they are few enough.
+/// The kernel that keeps a row of this many 16-byte pieces in registers; `None` if the row is too
+/// long.
 fn kept(data: miopenDataType_t, centred: bool, pieces: i64) -> Outcome<Option<Kernel>> {
-    // What a warp keeps in 2 and in 8 pieces a thread, and a block of 256 in 4 and in 8.
+    // A warp with 2 or 8 pieces a thread, then a block of 256 threads with 4 or 8.
     let Some(size) = [64, 256, 1024, 2048].iter().position(|&most| pieces <= most) else { return Ok(None) };
     macro_rules! names {
         ($($data:ident $type:literal)*) => {
@@ -65,7 +67,7 @@ fn kept(data: miopenDataType_t, centred: bool, pieces: i64) -> Outcome<Option<Ke
     Ok(Some(Kernel { name, team: if size < 2 { 32 } else { BLOCK } }))
 }
 
-/// The kernel for any rows.
+/// The kernel for rows of any length.
 fn any(data: miopenDataType_t, centred: bool) -> Outcome<Kernel> {
     let name = match (data, centred) {
         (miopenFloat, true) => "norm_forward<float, true>",
@@ -79,7 +81,8 @@ fn any(data: miopenDataType_t, centred: bool) -> Outcome<Kernel> {
     Ok(Kernel { name, team: BLOCK })
 }
 
-/// The tensors of a call: `y`, weight and bias, and the statistics of each row. Null ones are left out.
+/// The tensors of a call: `y`, weight and bias, and the statistics of each row. All but `y` may be
+/// null.
 struct Forward {
     y: *mut c_void,
     mean: *mut c_void,
@@ -87,7 +90,7 @@ struct Forward {
     parameters: [*mut c_void; 2],
 }
 
-/// Layer norm where `centred`, else T5's.
+/// Launches layer norm if `centred`, else T5 layer norm.
 ///
 /// # Safety
 /// The buffers hold what `rows` says.
@@ -171,7 +174,7 @@ impl RowNorms for Handle {
         let weight = weight.as_ref().map_or(ptr::null_mut(), |weight| weight.at);
         run(by_x, rows.rows, [dy.at, x.at, weight, mean.at, rstd.at, dx.at])?;
         if let Some([dw, db]) = parameters {
-            // A block for 32 places.
+            // A block computes 32 places of a row.
             let blocks = rows.length.div_ceil(32);
             run(by_parameters, blocks, [dy.at, x.at, mean.at, rstd.at, dw.at, db.at])?;
         }

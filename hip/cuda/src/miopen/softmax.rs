@@ -1,4 +1,4 @@
-//! Softmax.
+//! Softmax by cuDNN.
 
 use super::handle::{Handle, Operand, check};
 use super::status::answered;

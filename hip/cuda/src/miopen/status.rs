@@ -1,4 +1,5 @@
-//! What every MIOpen function shares: cuDNN's statuses as MIOpen's, buffers that are checked.
+//! Shared by all of MIOpen's functions: the translation of cuDNN's statuses, checks of buffers, and
+//! scalars.
 
 use crate::runtime::is_device_memory;
 use core::ffi::c_void;
@@ -8,7 +9,7 @@ use hip_provider::require;
 use miopen_sys::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// cuDNN's answer as MIOpen's.
+/// cuDNN's status as MIOpen's.
 pub(super) fn answered(status: cudnn::cudnnStatus_t) -> Outcome {
     Err(match status as u32 {
         0 => return Ok(()),
@@ -23,24 +24,24 @@ pub(super) fn answered(status: cudnn::cudnnStatus_t) -> Outcome {
     })
 }
 
-/// A number that no call before was given: of a descriptor as it is now.
+/// A new number, which identifies the present state of a descriptor.
 pub(super) fn stamp() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Refuses what is no buffer of so many bytes of the runtime's memory.
+/// Refuses a range that is not inside one of the runtime's allocations.
 pub(super) fn check_buffer(pointer: *const c_void, bytes: usize) -> Outcome {
     require(bytes == 0 || is_device_memory(pointer, bytes), miopenStatusBadParm)
 }
 
-/// One, as a call with data of a type takes it.
+/// The scalar 1 for a call with data of this type.
 pub(super) fn one(data: miopenDataType_t) -> *const c_void {
     static ONES: (f32, f64) = (1.0, 1.0);
     if data == miopenDouble { (&raw const ONES.1).cast() } else { (&raw const ONES.0).cast() }
 }
 
-/// Zero, likewise: its bits are the same in both types.
+/// The scalar 0. Its bits are the same in both types.
 pub(super) fn zero() -> *const c_void {
     static ZERO: f64 = 0.0;
     (&raw const ZERO).cast()

@@ -1,4 +1,4 @@
-//! Tensors as cuDNN sees them.
+//! Tensor descriptors of cuDNN's.
 
 use super::status::{answered, stamp};
 use core::ffi::c_int;
@@ -8,25 +8,25 @@ use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 
-/// Dimensions that a descriptor of cuDNN's holds, at least and at most.
+/// The ranks that a descriptor of cuDNN's may have.
 const DIMS: std::ops::RangeInclusive<usize> = 4..=8;
 
 /// cuDNN's descriptors.
 pub(super) struct Raw {
-    /// Ranks below 4 have axes of length 1 behind.
+    /// Ranks below 4 are padded with axes of length 1 at the end.
     pub(super) raw: cudnn::cudnnTensorDescriptor_t,
-    /// As the weights of a convolution; set where the tensor is packed and of rank 4 or 5.
+    /// The tensor as a convolution's weights; set if it is packed and of rank 4 or 5.
     filter: cudnn::cudnnFilterDescriptor_t,
     is_filter: bool,
-    /// Another whenever it is set.
+    /// A new number whenever the descriptor is set.
     pub(super) stamp: u64,
-    /// cuDNN refuses it: every call with it does.
+    /// The status with which every call refuses the tensor, if cuDNN does not support it.
     refused: Option<miopenStatus_t>,
 }
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // SAFETY: cuDNN's descriptors, or null where creation failed; calls that read them have
+        // SAFETY: cuDNN's descriptors, or null if creation failed; calls that read them have
         // returned.
         unsafe {
             if !self.raw.is_null() {
@@ -54,7 +54,7 @@ fn data_type(data: miopenDataType_t) -> cudnn::cudnnDataType_t {
 }
 
 impl Raw {
-    /// The descriptor as that of a convolution's weights.
+    /// The tensor's descriptor as a convolution's weights.
     pub(super) fn filter(&self) -> Outcome<cudnn::cudnnFilterDescriptor_t> {
         require(self.is_filter, miopenStatusNotImplemented)?;
         Ok(self.filter)
@@ -65,7 +65,8 @@ impl Own<Tensor> for Raw {
     fn new() -> Outcome<Self> {
         let (raw, filter) = (ptr::null_mut(), ptr::null_mut());
         let mut own = Raw { raw, filter, is_filter: false, stamp: stamp(), refused: None };
-        // SAFETY: the functions are cuDNN's, the pointers valid; `own` owns what is made at once.
+        // SAFETY: the functions are cuDNN's, the pointers valid. `own` owns each descriptor from
+        // its creation on.
         unsafe {
             answered(cudnn::cudnnCreateTensorDescriptor(&mut own.raw))?;
             answered(cudnn::cudnnCreateFilterDescriptor(&mut own.filter))?;
@@ -95,7 +96,8 @@ impl Own<Tensor> for Raw {
         // SAFETY: cuDNN's descriptors; the arrays have `rank` values.
         unsafe {
             let set = cudnn::cudnnSetTensorNdDescriptor(self.raw, raw_type, count, dims, strides);
-            // Known when a call uses it: MIOpen's descriptors hold more than its functions take.
+            // Calls report the refusal: MIOpen's descriptors may hold tensors that no function
+            // supports.
             self.refused = answered(set).err();
             if matches!(values.dims.len(), 4 | 5) && values.is_packed() {
                 let format = cudnn::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;

@@ -10,7 +10,7 @@ use hip_provider::require;
 use hip_provider::rocblas::{Gemm, Mixed, Outcome, Sizes, Types};
 use rocblas_sys::*;
 
-/// cuBLAS's word for an operation.
+/// cuBLAS's value for an operation.
 pub(super) fn operation(operation: rocblas_operation) -> cublas::cublasOperation_t {
     match operation {
         rocblas_operation_none => cublas::cublasOperation_t::CUBLAS_OP_N,
@@ -19,7 +19,7 @@ pub(super) fn operation(operation: rocblas_operation) -> cublas::cublasOperation
     }
 }
 
-/// The types of the operands, of the results and of the sums, for cuBLAS.
+/// cuBLAS's types of the operands, the results and the sums.
 fn raw(types: Types) -> (cublas::cudaDataType, cublas::cudaDataType, cublas::cublasComputeType_t) {
     use cublas::cublasComputeType_t::*;
     use cublas::cudaDataType_t::*;
@@ -69,7 +69,8 @@ impl Mixed for Handle {
     }
 }
 
-/// Whether cuBLAS takes these 8-bit operands: at addresses and distances that are multiples of 4.
+/// Whether cuBLAS accepts these 8-bit operands: sizes, strides and addresses must be multiples of
+/// 4.
 fn aligned(sizes: &Sizes, operands: [*const c_void; 2]) -> bool {
     let distances = [sizes.lda.into(), sizes.ldb.into(), sizes.ldd.into(), sizes.stride_a, sizes.stride_b];
     let all = [sizes.m, sizes.n, sizes.k].iter().all(|size| size % 4 == 0);
@@ -77,7 +78,7 @@ fn aligned(sizes: &Sizes, operands: [*const c_void; 2]) -> bool {
         && operands.iter().all(|operand| (*operand as usize).is_multiple_of(4))
 }
 
-/// `own.cu`'s.
+/// `Gemm` of `own.cu`.
 #[repr(C)]
 struct IntegerProduct {
     sizes: [i32; 4],
@@ -87,7 +88,7 @@ struct IntegerProduct {
 }
 
 /// # Safety
-/// The buffers hold what `sizes` says, the scalars are readable i32s.
+/// The buffers hold what `sizes` says; the scalars are readable i32s.
 #[allow(clippy::too_many_arguments, reason = "a call's pointers")]
 unsafe fn integer_product(
     handle: &Handle,
@@ -131,12 +132,12 @@ unsafe fn integer_product(
         (&raw mut c).cast(),
         (&raw mut d).cast(),
     ];
-    // SAFETY: the kernel's arguments; the buffers hold what the sizes say, by the caller's word.
+    // SAFETY: the kernel's arguments. The caller vouches that the buffers hold what the sizes say.
     unsafe { own_kernels::launch("gemm_i8", items, handle.stream, &mut arguments) }
         .map_err(|_| rocblas_status_internal_error)
 }
 
-/// Copies `c` to `d`, whose leading dimensions may differ: cuBLAS adds in place.
+/// Copies `c` to `d`, because cuBLAS adds in place only. Their leading dimensions may differ.
 ///
 /// # Safety
 /// Both hold what `sizes` says.
@@ -159,7 +160,7 @@ unsafe fn copy_matrices(
         copy.dstPitch = sizes.ldd as usize * size;
         copy.WidthInBytes = sizes.m as usize * size;
         copy.Height = sizes.n as usize;
-        // SAFETY: inside both, by the caller's word; the driver reads the description before it
+        // SAFETY: the caller vouches for both buffers; the driver reads the description before it
         // returns.
         from_cuda(unsafe { cuda::cuMemcpy2DAsync_v2(&copy, handle.stream.cast()) })
             .map_err(|_| rocblas_status_internal_error)?;

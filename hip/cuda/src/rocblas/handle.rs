@@ -1,4 +1,4 @@
-//! The handle and the version.
+//! rocBLAS's handle and version.
 
 use crate::runtime::{ensure, is_device_memory, uncaptured};
 use crate::settings::tf32;
@@ -23,7 +23,7 @@ impl Handle {
     fn end(&mut self) -> Outcome {
         match std::mem::replace(&mut self.raw, ptr::null_mut()) {
             raw if raw.is_null() => Ok(()),
-            // SAFETY: cuBLAS made it, and nobody uses it any more.
+            // SAFETY: cuBLAS made the handle, and no other code uses it any more.
             raw => answer(unsafe { cublas::cublasDestroy_v2(raw) }),
         }
     }
@@ -37,7 +37,7 @@ impl Drop for Handle {
     }
 }
 
-/// cuBLAS's answer as rocBLAS's.
+/// cuBLAS's status as rocBLAS's.
 pub(super) fn answer(status: cublas::cublasStatus_t) -> Outcome {
     Err(match status as u32 {
         0 => return Ok(()),
@@ -50,12 +50,12 @@ pub(super) fn answer(status: cublas::cublasStatus_t) -> Outcome {
     })
 }
 
-/// cuBLAS's version, as `13.0.2`: major * 10,000 + minor * 100 + patch, which it tells without a handle.
+/// cuBLAS's version, such as `13.0.2`, from major * 10,000 + minor * 100 + patch.
 fn version() -> &'static CString {
     static VERSION: OnceLock<CString> = OnceLock::new();
     VERSION.get_or_init(|| {
         let mut number = 0;
-        // SAFETY: the function is cuBLAS's, which takes no handle for this; the pointer is valid.
+        // SAFETY: the function is cuBLAS's, which needs no handle here; the pointer is valid.
         let status = unsafe { cublas::cublasGetVersion_v2(ptr::null_mut(), &mut number) };
         let number = if answer(status).is_ok() { number } else { 0 };
         let text = format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100);
@@ -79,17 +79,17 @@ impl hip_provider::rocblas::Handle for Handle {
         let mut raw = ptr::null_mut();
         // SAFETY: the function is cuBLAS's, the pointer valid.
         answer(unsafe { cublas::cublasCreate_v2(&mut raw) }).map_err(|status| match status {
-            // cuBLAS's "not initialised": no driver, or no resources. There is no handle that could
-            // be wrong.
+            // cuBLAS's "not initialised" means no driver or no resources here, as no handle exists
+            // yet.
             rocblas_status_invalid_handle => rocblas_status_internal_error,
             other => other,
         })?;
-        // Owned from here on, also where the rest fails.
+        // Owned from here on, even if a later call fails.
         let own = Handle { raw, stream: ptr::null_mut(), scalars_on_host: true };
         let mode = if tf32() {
             cublas::cublasMath_t::CUBLAS_TF32_TENSOR_OP_MATH
         } else {
-            // Sums of f16 and bf16 stay in f32 where a product is split.
+            // If cuBLAS splits a product, it must sum the parts of f16 and bf16 in f32.
             cublas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
         };
         // SAFETY: the handle is alive.

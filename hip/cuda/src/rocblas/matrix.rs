@@ -1,4 +1,4 @@
-//! What cuBLAS computes in one type: products, products with vectors, sums of matrices.
+//! cuBLAS's functions of one type: gemm, gemv and geam.
 
 use super::gemm::operation;
 use super::handle::{Handle, answer};
@@ -38,7 +38,7 @@ macro_rules! real {
                 })
             }
 
-            // cuBLAS has no batch of sums: one call a matrix.
+            // cuBLAS has no batched geam, so this makes one call for each matrix.
             unsafe fn geam(&mut self, call: &Geam<$t>) -> Outcome {
                 let Geam { m, n, factors: [alpha, beta], operands: [a, b], c, .. } = *call;
                 let [ta, tb] = call.trans.map(operation);

@@ -1,6 +1,7 @@
 //! rocBLAS over cuBLAS.
 //!
-//! f32 is computed in f32: TF32 only where [`crate::allow_tf32`] allows it. f16 and bf16 are summed in f32.
+//! f32 is computed in f32, or in TF32 if [`crate::allow_tf32`] allows it. f16 and bf16 are summed
+//! in f32, unless the caller asks for f16 sums.
 
 mod gemm;
 mod handle;

@@ -33,8 +33,8 @@ impl Copies for Driver {
     }
 
     unsafe fn copy(to: *mut c_void, from: *const c_void, bytes: usize, stream: hipStream_t) -> Status {
-        // SAFETY: the caller's ranges. The driver tells from the addresses which is which, as both
-        // share one address space.
+        // SAFETY: the caller's ranges. Host and device share one address space, so the driver
+        // infers the direction from the addresses.
         from_cuda(unsafe { cuda::cuMemcpyAsync(address(to), address(from), bytes, stream.cast()) })
     }
 

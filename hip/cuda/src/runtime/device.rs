@@ -1,4 +1,4 @@
-//! Devices: what they are, which one is current, and their primary contexts.
+//! Devices: their properties, the thread's current device, and primary contexts.
 
 use super::{Driver, error::from_cuda};
 use cudarc::driver::sys as cuda;
@@ -23,8 +23,8 @@ struct Device {
 #[derive(Clone, Copy)]
 pub(super) struct Context(pub(super) cuda::CUcontext);
 
-// SAFETY: a context may be used from any thread (CUDA driver API, "Context Management"); primary
-// ones are never released here.
+// SAFETY: any thread may use a context (CUDA driver API, "Context Management"), and this crate
+// never releases primary contexts.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -65,11 +65,12 @@ pub(super) fn context(index: c_int) -> Status<Context> {
 }
 
 thread_local! {
-    /// The device that the thread chose, and whether its context is the thread's current one.
+    /// The thread's device, and whether its context is known to be the thread's current one.
     static CURRENT: Cell<(c_int, bool)> = const { Cell::new((0, false)) };
 }
 
-/// Makes the thread's device current for the driver, which knows no default; its index.
+/// Makes the context of the thread's device current, because the driver has no default device.
+/// Returns the device's index.
 #[inline]
 pub(crate) fn ensure() -> Status<c_int> {
     match CURRENT.get() {
@@ -107,8 +108,8 @@ impl Devices for Driver {
             let mut now = ptr::null_mut();
             // SAFETY: the function is the driver's, the pointer valid.
             from_cuda(unsafe { cuda::cuCtxGetCurrent(&mut now) })?;
-            // Other code of the process may have made another context current: the next call makes
-            // this one current again.
+            // Other code of the process may have made another context current. The next call then
+            // makes this one current again.
             CURRENT.set((current, now == context(current)?.0));
         }
         Ok(current)
@@ -124,7 +125,7 @@ impl Devices for Driver {
     fn name(index: c_int) -> Status<String> {
         let mut name = [0u8; 256];
         let (room, len, ordinal) = (name.as_mut_ptr().cast(), name.len() as c_int, device(index)?.ordinal);
-        // SAFETY: the function is the driver's; there is room for as many characters as said.
+        // SAFETY: the function is the driver's; `name` has room for `len` characters.
         from_cuda(unsafe { cuda::cuDeviceGetName(room, len, ordinal) })?;
         Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())
     }
@@ -198,7 +199,7 @@ fn hip_version(cuda: c_int) -> c_int {
     cuda / 1000 * 10_000_000 + cuda % 1000 / 10 * 100_000
 }
 
-/// What code is compiled for: `sm_90`, say, whose name `gcnArchName` carries.
+/// The architecture that code is compiled for, such as `sm_90`. HIP gives it as `gcnArchName`.
 fn architecture(device: &Device) -> Status<String> {
     let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;

@@ -4,8 +4,8 @@ use cudarc::driver::sys::CUresult;
 use hip_provider::runtime::{Status, is_named};
 use hip_sys::*;
 
-/// The driver's answer. HIP took most of CUDA's numbers over; those that it has no name for become the one that
-/// comes nearest.
+/// The driver's status as HIP's. HIP uses most of CUDA's numbers. A number without a HIP name
+/// becomes the nearest one.
 pub(crate) fn from_cuda(result: CUresult) -> Status {
     match result as u32 {
         0 => Ok(()),
@@ -15,12 +15,12 @@ pub(crate) fn from_cuda(result: CUresult) -> Status {
 
 fn translate(code: u32) -> hipError_t {
     match code {
-        // A device that another process has for itself, or that is lost or needs a reset.
+        // A device that another process uses exclusively, or that is lost or needs a reset.
         46 | 102 => hipErrorInvalidDevice,
-        // PTX that is too new, and a compiler that is missing.
+        // PTX of an unsupported version, or a missing PTX compiler.
         221..=223 => hipErrorInvalidImage,
-        // Links between devices, illegal instructions, misaligned and foreign addresses: the
-        // context is lost.
+        // NVLink errors, illegal instructions, misaligned or invalid addresses: the context is
+        // lost.
         220 | 714..=718 | 721 => hipErrorLaunchFailure,
         800 => hipErrorNotSupported,
         named if is_named(named) => named,

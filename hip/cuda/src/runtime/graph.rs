@@ -1,4 +1,4 @@
-//! Graphs, which are the driver's: what a stream was given while it was captured, to be launched as often as wanted.
+//! Graphs by the CUDA driver: a stream's captured work, which can be launched many times.
 
 use super::{device::ensure, error::from_cuda};
 use cudarc::driver::sys as cuda;
@@ -43,7 +43,7 @@ pub(super) unsafe extern "C" fn hipStreamEndCapture(
         let mut made = ptr::null_mut();
         // SAFETY: the caller's stream, by HIP's contract.
         let ended = from_cuda(unsafe { cuda::cuStreamEndCapture(stream.cast(), &mut made) });
-        // Null where the capture failed.
+        // `made` is null if the capture failed.
         // SAFETY: the caller's, by HIP's contract.
         unsafe { put(graph, made.cast()) }?;
         ended

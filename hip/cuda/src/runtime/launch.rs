@@ -10,15 +10,15 @@ use std::{
     ptr,
 };
 
-/// Dynamic shared memory that a function has without asking for it.
+/// The dynamic shared memory that a kernel may use without setting a function attribute.
 const PLAIN_SHARED: u32 = 48 << 10;
 
 impl Modules for Driver {
     unsafe fn load(image: *const c_void) -> Status<hipModule_t> {
         ensure()?;
-        // Only compiled code: the driver takes anything else for the text of an assembler program,
-        // whose end nobody gives. SAFETY: a code object has at least these bytes, by HIP's
-        // contract.
+        // Accept only compiled code: the driver would read anything else as PTX text up to a NUL,
+        // which may be missing.
+        // SAFETY: a code object has at least these bytes, by HIP's contract.
         if unsafe { image.cast::<[u8; 4]>().read_unaligned() } != *b"\x7fELF" {
             return Err(hipErrorInvalidImage);
         }
@@ -53,15 +53,15 @@ impl Modules for Driver {
             let set = unsafe { cuda::cuFuncSetAttribute(function, attribute, shared as c_int) };
             from_cuda(set).map_err(|_| hipErrorInvalidValue)?;
         }
-        // As HIP's list, but for its end.
+        // The driver's list is HIP's, but ends with null.
         let mut list = launch.packed()?.map(|(buffer, size)| {
             let [of_buffer, of_size] = [1, 2].map(ptr::without_provenance_mut);
             [of_buffer, buffer, of_size, size.cast(), ptr::null_mut()]
         });
         let extra = list.as_mut().map_or(ptr::null_mut(), |list| list.as_mut_ptr());
         let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
-        // SAFETY: the caller's function, stream and one pointer a parameter, by HIP's contract,
-        // which is CUDA's.
+        // SAFETY: the caller's function, stream and one pointer for each parameter, by HIP's
+        // contract, which is also CUDA's.
         from_cuda(unsafe {
             cuda::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
         })

@@ -8,7 +8,7 @@ use std::{
     ptr,
 };
 
-/// Allocations, and whether each is not pinned host memory.
+/// The live allocations. The flag is true for device memory and false for pinned host memory.
 pub(super) static LIVE: Allocations<bool> = Allocations::new();
 
 /// Whether the range lies inside one live allocation.
@@ -31,13 +31,13 @@ impl Memory for Driver {
 
     fn free(pointer: *mut c_void) -> Status {
         LIVE.forget(pointer, |&device| device)?;
-        // SAFETY: `allocate` got it, and nobody else finds it in the map any more. Waits for the
-        // device's work, as AMD's does.
+        // SAFETY: it came from `allocate`, and no other call finds it in the map any more.
+        // `cuMemFree` waits for the device's work, as AMD's does.
         from_cuda(unsafe { cuda::cuMemFree_v2(pointer as cuda::CUdeviceptr) })
     }
 
     fn allocate_host(bytes: usize) -> Status<*mut c_void> {
-        /// Every device may reach it, by the same address.
+        /// Every device can reach the memory, by the same address.
         const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
         let mut memory = ptr::null_mut();
         // SAFETY: the function is the driver's, the pointer valid.
@@ -48,7 +48,7 @@ impl Memory for Driver {
 
     fn free_host(pointer: *mut c_void) -> Status {
         LIVE.forget(pointer, |&device| !device)?;
-        // SAFETY: `allocate_host` got it, and nobody else finds it in the map any more.
+        // SAFETY: it came from `allocate_host`, and no other call finds it in the map any more.
         from_cuda(unsafe { cuda::cuMemFreeHost(pointer) })
     }
 }

@@ -1,7 +1,8 @@
 //! The HIP runtime over the CUDA driver: devices, memory, streams, events, modules and launches.
 //!
-//! Streams, events, modules and functions are the driver's own handles. A device's context is its primary one,
-//! which the NVIDIA libraries share; it is retained when the device is first used and kept until the process ends.
+//! Streams, events, modules and functions are the driver's own handles. Each device uses its
+//! primary context, which NVIDIA's libraries share. The first use of the device retains the
+//! context, and it is never released.
 
 mod copy;
 mod device;
@@ -20,7 +21,7 @@ pub(crate) use hip_provider::runtime::Status;
 use hip_provider::runtime::table;
 use hip_sys::Hip;
 
-/// The driver's runtime.
+/// Implements the runtime's traits by the CUDA driver.
 struct Driver;
 
 /// HIP for NVIDIA GPUs.

@@ -1,4 +1,4 @@
-//! Streams and events, which are the driver's.
+//! Streams and events by the CUDA driver.
 
 use super::{Driver, device::ensure, error::from_cuda};
 use cudarc::driver::sys as cuda;
@@ -7,16 +7,17 @@ use hip_sys::{hipEvent_t, hipStream_t};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::{ffi::c_uint, ptr};
 
-/// Written while this provider captures a stream of its own, unknown to its callers.
+/// Locked for writing while this provider captures a stream of its own.
 static CAPTURES: RwLock<()> = RwLock::new(());
 
-/// Nothing is captured as long as this is held: to wait for the whole device, as NVIDIA's libraries may where
-/// handles are made and destroyed. That would fail, and spoil the capture.
+/// While the guard lives, no capture runs. Hold it for a wait for the whole device, which NVIDIA's
+/// libraries may also do to create or destroy handles. During a capture such a wait fails and
+/// invalidates the capture.
 pub(crate) fn uncaptured() -> RwLockReadGuard<'static, ()> {
     CAPTURES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nobody waits for the whole device as long as this is held: to capture a stream.
+/// While the guard lives, no thread waits for the whole device. Hold it to capture a stream.
 pub(crate) fn capturing() -> RwLockWriteGuard<'static, ()> {
     CAPTURES.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Activations: their descriptor and their functions.
+//! Activations: their descriptor and functions.
 
 use super::tensor::operand;
 use super::{Described, Handle, Operand, Outcome, Own, object, object_mut, plain_scalars, status, with};
@@ -6,12 +6,12 @@ use crate::require;
 use core::ffi::c_void;
 use miopen_sys::*;
 
-/// What an activation descriptor says.
+/// The values of an activation descriptor.
 #[derive(Clone, Copy)]
 pub struct Activation {
     /// The function.
     pub mode: miopenActivationMode_t,
-    /// Its parameters.
+    /// Its parameters: alpha, beta and gamma.
     pub parameters: [f64; 3],
 }
 
@@ -21,7 +21,7 @@ impl Default for Activation {
     }
 }
 
-/// Sets an activation.
+/// Sets an activation's function and parameters.
 ///
 /// # Safety
 /// As [`miopenSetPoolingIndexType`].
@@ -42,7 +42,7 @@ pub(super) unsafe extern "C" fn miopenSetActivationDescriptor<O: Own<Activation>
 
 /// Activations of a provider.
 pub trait Activations: Handle {
-    /// What the provider keeps with a descriptor.
+    /// The provider's part of a descriptor.
     type Own: Own<Activation>;
 
     /// `y = activation(x)`.

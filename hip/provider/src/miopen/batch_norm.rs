@@ -1,4 +1,4 @@
-//! Batch norm.
+//! Batch norm's functions.
 
 use super::tensor::{operand, tensor};
 use super::{Described, Handle, Operand, Outcome, Tensor, scalar, with};
@@ -6,13 +6,14 @@ use crate::require;
 use core::ffi::c_void;
 use miopen_sys::*;
 
-/// What batch norm's functions share.
+/// The arguments that batch norm's functions share.
 pub struct BatchNorm<'a, H: Handle> {
-    /// Which elements share statistics: a channel's, or those of one place in all images.
+    /// Which elements share statistics: those of a channel (spatial), or those of one place in all
+    /// samples (per activation).
     pub mode: miopenBatchNormMode_t,
-    /// The operand.
+    /// The input.
     pub x: Operand<'a, H>,
-    /// Of scale, bias and statistics, which are f32.
+    /// The descriptor of scale, bias and statistics, which are f32.
     pub parameters: &'a Described<Tensor, H::Tensor>,
     /// The scale.
     pub scale: *const c_void,
@@ -20,19 +21,19 @@ pub struct BatchNorm<'a, H: Handle> {
     pub epsilon: f64,
 }
 
-/// What batch norm takes and writes in training; statistics may be null.
+/// The other arguments of training. The statistics may be null.
 pub struct Training {
     /// The bias.
     pub bias: *const c_void,
-    /// The share of this batch in the running statistics.
+    /// The weight of this batch in the running statistics.
     pub factor: f64,
-    /// The running mean and variance.
+    /// The running mean and variance, which are updated.
     pub running: [*mut c_void; 2],
-    /// The mean, and one over the root of the variance.
+    /// Outputs: the batch's mean and `1 / sqrt(variance + epsilon)`.
     pub saved: [*mut c_void; 2],
 }
 
-/// The parameters of batch norm's inference.
+/// The other arguments of inference.
 pub struct Inference {
     /// The bias.
     pub bias: *const c_void,
@@ -42,19 +43,19 @@ pub struct Inference {
     pub variance: *const c_void,
 }
 
-/// What batch norm's gradient takes and writes.
+/// The other arguments of the gradient.
 pub struct BatchGradient {
     /// The gradient with respect to the scale.
     pub scale: *mut c_void,
     /// The gradient with respect to the bias.
     pub bias: *mut c_void,
-    /// What training saved; null: to be computed again.
+    /// The statistics that training saved, or null to compute them again.
     pub saved: [*const c_void; 2],
 }
 
 /// Batch norm of a provider.
 pub trait BatchNorms: Handle {
-    /// Batch norm by the batch's own statistics.
+    /// Batch norm with the batch's own statistics.
     ///
     /// # Safety
     /// As [`Handle`] says of computations.
@@ -65,7 +66,7 @@ pub trait BatchNorms: Handle {
         call: &Training,
     ) -> Outcome;
 
-    /// Batch norm by running statistics.
+    /// Batch norm with running statistics.
     ///
     /// # Safety
     /// As [`Handle`] says of computations.
@@ -90,10 +91,11 @@ pub trait BatchNorms: Handle {
 }
 
 impl<'a, H: Handle> BatchNorm<'a, H> {
-    /// Checks the tensors against each other, and scalars other than 1 and 0; MIOpen takes null for them too.
+    /// Checks the tensors against each other, and that alpha is 1 and beta 0. Null stands for these
+    /// values, as in MIOpen.
     ///
     /// # Safety
-    /// The caller's descriptor and scalars, alpha and beta by turns.
+    /// The caller's descriptor and pairs of alpha and beta.
     unsafe fn new(
         mode: miopenBatchNormMode_t,
         scalars: &[[*const c_void; 2]],

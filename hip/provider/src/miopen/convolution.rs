@@ -1,7 +1,8 @@
-//! Convolution: its descriptor, and the functions of immediate mode and find mode, each in three directions.
+//! Convolution: its descriptor, and the functions of immediate mode and find mode in three
+//! directions.
 //!
-//! The functions of the three directions differ only in the order of their arguments. The type of a direction's
-//! algorithms names the direction.
+//! The functions of the three directions differ only in the order of their arguments. Each is
+//! generic over the direction's algorithm enum.
 
 use super::tensor::tensor;
 use super::{
@@ -11,22 +12,22 @@ use crate::require;
 use core::ffi::{c_int, c_void};
 use miopen_sys::*;
 
-/// What a convolution descriptor says.
+/// The values of a convolution descriptor.
 #[derive(Clone, Debug)]
 pub struct Convolution {
-    /// Convolution or its transpose.
+    /// Convolution or transposed convolution.
     pub mode: miopenConvolutionMode_t,
-    /// Padding at each end of an axis, of two axes or three.
+    /// Padding at each end of each axis; 2 or 3 axes.
     pub pad: Vec<usize>,
     /// Steps of the window.
     pub stride: Vec<usize>,
-    /// Steps within the window.
+    /// Distances between the elements of the window.
     pub dilation: Vec<usize>,
-    /// Groups of channels that are convolved apart.
+    /// Groups of channels that are convolved separately.
     pub groups: usize,
-    /// Whether results are the same bits on every run.
+    /// Whether every run must give the same bits.
     pub deterministic: bool,
-    /// `MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL`; `None` leaves it to the direction.
+    /// `MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL`. For `None` the direction decides.
     pub alternative: Option<bool>,
 }
 
@@ -45,7 +46,8 @@ impl Default for Convolution {
 }
 
 impl Convolution {
-    /// Which tensor is computed. Of a transposed convolution, the direction of the plain one that it transposes.
+    /// The direction of the plain convolution: for a transposed one, forward and backward data are
+    /// exchanged.
     pub fn kind(&self, kind: Kind) -> Kind {
         match kind {
             Kind::Forward if self.is_transposed() => Kind::BackwardData,
@@ -54,12 +56,13 @@ impl Convolution {
         }
     }
 
-    /// Whether this is a transpose: the backward direction of the convolution from its output to its input.
+    /// Whether the convolution is transposed: the data gradient of the plain convolution from its
+    /// output to its input.
     pub fn is_transposed(&self) -> bool {
         self.mode == miopenTranspose
     }
 
-    /// The packed output for an input and weights.
+    /// The descriptor of the packed output for an input and weights.
     pub(super) fn output(&self, x: &Tensor, w: &Tensor) -> Outcome<Tensor> {
         let rank = self.pad.len() + 2;
         require(x.dims.len() == rank && w.dims.len() == rank, miopenStatusBadParm)?;
@@ -74,10 +77,10 @@ impl Convolution {
     }
 }
 
-/// Sets a convolution's mode and sizes, the rest to MIOpen's defaults.
+/// Sets a convolution's mode and sizes, and everything else to MIOpen's defaults.
 ///
 /// # Safety
-/// The caller's descriptor, and lists of `spatialDim` values.
+/// The caller's descriptor and lists of `spatialDim` values.
 pub(super) unsafe extern "C" fn miopenInitConvolutionNdDescriptor<O: Own<Convolution>>(
     convDesc: miopenConvolutionDescriptor_t,
     spatialDim: c_int,
@@ -119,7 +122,7 @@ pub(super) unsafe extern "C" fn miopenSetConvolutionGroupCount<O: Own<Convolutio
     })
 }
 
-/// Sets how a convolution is computed.
+/// Sets an attribute of a convolution.
 ///
 /// # Safety
 /// The caller's descriptor.
@@ -145,7 +148,7 @@ pub(super) unsafe extern "C" fn miopenSetConvolutionAttribute<O: Own<Convolution
     })
 }
 
-/// Which tensor is computed from the other two.
+/// The direction: which tensor is computed from the other two.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// `y`.
@@ -172,7 +175,7 @@ impl Kind {
     }
 }
 
-/// The type of a direction's algorithms.
+/// A direction's algorithm enum.
 pub(super) trait Direction {
     const KIND: Kind;
 
@@ -196,21 +199,21 @@ directions! {
     miopenConvBwdWeightsAlgorithm_t BackwardWeights
 }
 
-/// A convolution whose tensors are of the right rank and of one type.
+/// A call whose tensors have the right rank and one type.
 pub struct Convolve<'a, H: Convolutions> {
     /// What is computed.
     pub kind: Kind,
-    /// What goes in, or its gradient.
+    /// The input, or its gradient.
     pub x: &'a Described<Tensor, H::Tensor>,
     /// The weights, or their gradient.
     pub w: &'a Described<Tensor, H::Tensor>,
-    /// What comes out, or its gradient.
+    /// The output, or its gradient.
     pub y: &'a Described<Tensor, H::Tensor>,
     /// The convolution.
     pub conv: &'a Described<Convolution, H::Own>,
 }
 
-/// Checks ranks and types; others than f32, f16 and bf16 are not implemented.
+/// Checks ranks and types. Types other than f32, f16 and bf16 are not implemented.
 pub(super) fn check(conv: &Convolution, [x, w, y]: [&Tensor; 3]) -> Outcome {
     let rank = conv.pad.len() + 2;
     let ranks = [x, w, y].iter().all(|tensor| tensor.dims.len() == rank);
@@ -235,24 +238,24 @@ impl<H: Convolutions> Convolve<'_, H> {
     }
 }
 
-/// The buffers of a convolution; the one that it computes is written.
+/// The buffers of a convolution. The computed tensor's buffer is written.
 #[derive(Clone, Copy)]
 pub struct ConvolutionBuffers {
-    /// Of `x`.
+    /// The elements of `x`.
     pub x: *mut c_void,
-    /// Of the weights.
+    /// The elements of the weights.
     pub w: *mut c_void,
-    /// Of `y`.
+    /// The elements of `y`.
     pub y: *mut c_void,
     /// Scratch memory.
     pub workspace: *mut c_void,
-    /// Its bytes.
+    /// The bytes of the workspace.
     pub workspace_size: usize,
 }
 
 /// An algorithm that find mode timed.
 pub struct FoundAlgorithm {
-    /// Its number in its direction's enumeration.
+    /// Its number in the direction's enum.
     pub number: i32,
     /// In milliseconds.
     pub time: f32,
@@ -262,7 +265,7 @@ pub struct FoundAlgorithm {
 
 /// Convolution of a provider.
 pub trait Convolutions: Handle {
-    /// What the provider keeps with a descriptor.
+    /// The provider's part of a descriptor.
     type Own: Own<Convolution>;
 
     /// The solutions of a convolution, best first.
@@ -292,7 +295,7 @@ pub trait Convolutions: Handle {
         buffers: ConvolutionBuffers,
     ) -> Outcome<Vec<FoundAlgorithm>>;
 
-    /// Convolves by an algorithm that was found, by its number.
+    /// Convolves by the algorithm with this number, which find mode returned.
     ///
     /// # Safety
     /// As [`Handle`] says of computations.
@@ -368,7 +371,7 @@ pub(super) unsafe extern "C" fn solution_workspace<H: Convolutions, D: Direction
     unsafe { convolve(handle, D::KIND, D::KIND.sorted([a, b, c]), conv, body) }
 }
 
-/// Nothing is compiled ahead: only whether there is such a solution.
+/// Only checks that the solution exists: the providers compile nothing ahead.
 #[rustfmt::skip]
 pub(super) unsafe extern "C" fn compile_solution<H: Convolutions, D: Direction>(
     handle: miopenHandle_t, a: TensorDesc, b: TensorDesc, conv: miopenConvolutionDescriptor_t, c: TensorDesc,
@@ -394,7 +397,7 @@ pub(super) unsafe extern "C" fn immediate<H: Convolutions, D: Direction>(
     unsafe { convolve(handle, D::KIND, D::KIND.sorted([a, b, c]), conv, body) }
 }
 
-/// The largest workspace of any algorithm.
+/// The bytes of the largest workspace of any algorithm.
 #[rustfmt::skip]
 pub(super) unsafe extern "C" fn workspace<H: Convolutions, D: Direction>(
     handle: miopenHandle_t, a: TensorDesc, b: TensorDesc, conv: miopenConvolutionDescriptor_t, c: TensorDesc,
@@ -426,7 +429,7 @@ pub(super) unsafe extern "C" fn find<H: Convolutions, D: Direction>(
         let count = all.len().min(requested as usize);
         for (place, found) in all[..count].iter().enumerate() {
             let FoundAlgorithm { number, time, workspace: memory } = *found;
-            // The directions' enumerations share their place.
+            // All fields of the union have the same representation.
             let algorithm = miopenConvAlgoPerf_algorithm { fwd_algo: miopenConvFwdAlgorithm_t(number) };
             // SAFETY: the caller's room for `requested` entries.
             unsafe { results.add(place).write(miopenConvAlgoPerf_t { algorithm, time, memory }) };

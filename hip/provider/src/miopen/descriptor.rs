@@ -1,24 +1,24 @@
-//! Descriptors: what the caller set, and what a provider keeps beside it.
+//! Descriptors: the caller's values, and a provider's own part.
 
 use super::{Outcome, give, status, take};
 use core::ops::Deref;
 use miopen_sys::*;
 
-/// What a provider keeps beside a descriptor of `V`, for example the descriptor of the library below.
+/// A provider's part of a descriptor with values `V`, such as a descriptor of cuDNN's.
 pub trait Own<V>: Sized {
-    /// For a descriptor that was not set yet.
+    /// The part of a descriptor that is not set yet.
     fn new() -> Outcome<Self>;
 
-    /// Takes over what the descriptor is set to; refuses what can't be served.
+    /// Takes over the descriptor's new values. Refuses values that the provider can't serve.
     fn set(&mut self, values: &V) -> Outcome;
 
-    /// Refuses calls with what can't be served, where [`Own::set`] took it.
+    /// Refuses a call with values that [`Own::set`] accepted but the provider can't serve.
     fn check(&self) -> Outcome {
         Ok(())
     }
 }
 
-/// Nothing.
+/// A provider without a part of its own.
 impl<V> Own<V> for () {
     fn new() -> Outcome {
         Ok(())
@@ -29,10 +29,10 @@ impl<V> Own<V> for () {
     }
 }
 
-/// What a descriptor's pointer points to.
+/// The object behind a descriptor's pointer.
 pub struct Described<V, O> {
     values: V,
-    /// The provider's.
+    /// The provider's part.
     pub own: O,
 }
 
@@ -51,7 +51,7 @@ impl<V, O: Own<V>> Described<V, O> {
         Ok(())
     }
 
-    /// Sets the values with one of them changed.
+    /// Sets the values after `change`.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut V)) -> Outcome
     where
         V: Clone,
@@ -62,7 +62,7 @@ impl<V, O: Own<V>> Described<V, O> {
     }
 }
 
-/// Makes a descriptor with MIOpen's defaults.
+/// Creates a descriptor with MIOpen's defaults.
 ///
 /// # Safety
 /// A non-null `to` is valid for a write.
@@ -76,7 +76,7 @@ pub(super) unsafe extern "C" fn create<V: Default, O: Own<V>, P>(to: *mut *mut P
     })
 }
 
-/// Destroys what [`create`] made.
+/// Destroys a descriptor that [`create`] made.
 ///
 /// # Safety
 /// A non-null `descriptor` came from [`create`] for `V` and `O` and is not used again.

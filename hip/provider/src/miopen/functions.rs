@@ -1,4 +1,4 @@
-//! The table of all C functions, and those of handles.
+//! The table of all C functions, and the functions of handles.
 
 use super::tensor::miopenSetTensorDescriptor;
 use super::{
@@ -10,7 +10,7 @@ use crate::require;
 use core::ffi::c_char;
 use miopen_sys::*;
 
-/// MIOpen of a provider.
+/// MIOpen's function table for a provider.
 pub fn table<H>() -> Miopen
 where
     H: Softmaxes + Poolings + Activations + Reductions + BatchNorms + RowNorms + Fusions,
@@ -126,7 +126,7 @@ unsafe extern "C" fn miopenGetVersion<H: Handle>(
     patch: *mut usize,
 ) -> miopenStatus_t {
     status(|| {
-        // Each may be null: a caller asks for what it wants.
+        // Each pointer may be null, if the caller does not want the number.
         for (to, value) in [major, minor, patch].into_iter().zip(H::version()) {
             if !to.is_null() {
                 // SAFETY: the caller's out-pointer.

@@ -1,4 +1,5 @@
-//! Fusion plans: a convolution, maybe a bias, and an activation. Only for f32 images, which MIOpen fuses on every chip.
+//! Fusion plans: a 2-D convolution of f32, optionally a bias, and an activation. MIOpen fuses these
+//! on every chip.
 
 use super::tensor::tensor;
 use super::{
@@ -14,14 +15,14 @@ pub trait Fusions: Convolutions {
     /// A convolution with a bias and an activation.
     type Fused;
 
-    /// Prepares a convolution of f32, followed by a bias and an activation, for these tensors: operand, weights and
-    /// result.
+    /// Prepares a convolution of f32, followed by a bias and an activation, for these tensors:
+    /// input, weights and output.
     fn fuse(conv: &Convolution, tensors: [&Tensor; 3]) -> Outcome<Self::Fused>;
 
-    /// Bytes of workspace of what was fused.
+    /// Bytes of workspace of a fused convolution.
     fn fused_workspace(fused: &Self::Fused) -> usize;
 
-    /// Runs what was fused.
+    /// Runs a fused convolution.
     ///
     /// # Safety
     /// As [`Handle`](super::Handle) says of computations.
@@ -34,16 +35,16 @@ pub trait Fusions: Convolutions {
     ) -> Outcome;
 }
 
-/// What a `miopenFusionPlanDescriptor_t` points to.
+/// The object behind a `miopenFusionPlanDescriptor_t`.
 struct Plan<H: Fusions> {
     input: Tensor,
-    /// Boxed: the caller has pointers to them.
+    /// Boxed, because the caller has pointers to the ops.
     #[allow(clippy::vec_box)]
     ops: Vec<Box<Operator>>,
     compiled: Option<Compiled<H::Fused>>,
 }
 
-/// What a `miopenFusionOpDescriptor_t` points to.
+/// The object behind a `miopenFusionOpDescriptor_t`.
 struct Operator {
     /// Its place in the plan.
     index: usize,
@@ -56,14 +57,14 @@ enum Op {
     Activation(miopenActivationMode_t),
 }
 
-/// A plan that can run.
+/// A compiled plan.
 struct Compiled<F> {
     fused: F,
     output: Tensor,
     biased: bool,
 }
 
-/// What a `miopenOperatorArgs_t` points to: the arguments of the ops, by their places.
+/// The object behind a `miopenOperatorArgs_t`: the arguments of the ops, by the ops' places.
 #[derive(Default)]
 struct Args(Vec<Option<Arg>>);
 
@@ -131,8 +132,9 @@ unsafe fn add<H: Fusions>(
         let ops = &mut unsafe { object_mut::<Plan<H>, _>(plan) }?.ops;
         let index = ops.len();
         ops.push(Box::new(Operator { index, op: op()? }));
-        // After the push: moving a box invalidates pointers into it.
-        // SAFETY: the caller's out-pointer.
+        // Taken after the push, because moving a box invalidates pointers into it.
+        // SAFETY: the
+        // caller's out-pointer.
         unsafe { answer(to, (&raw mut *ops[index]).cast()) }
     })
 }
@@ -215,7 +217,7 @@ pub(super) unsafe extern "C" fn miopenDestroyOperatorArgs(args: miopenOperatorAr
     status(|| unsafe { take::<Args, _>(args) })
 }
 
-/// Sets the argument of an op, where it is of the op's kind.
+/// Sets an op's argument. `arg` gives `None` for an op of another kind.
 ///
 /// # Safety
 /// The caller's arguments and op.

@@ -1,4 +1,4 @@
-//! Pooling: its descriptor and its functions.
+//! Pooling: its descriptor and functions.
 
 use super::tensor::{operand, tensor};
 use super::{
@@ -8,20 +8,20 @@ use crate::require;
 use core::ffi::{c_int, c_void};
 use miopen_sys::*;
 
-/// What a pooling descriptor says.
+/// The values of a pooling descriptor.
 #[derive(Clone)]
 pub struct Pooling {
     /// Maxima or averages.
     pub mode: miopenPoolingMode_t,
-    /// The window's lengths, of two axes or three.
+    /// The window's lengths; 2 or 3 axes.
     pub window: Vec<usize>,
-    /// Padding at each end of an axis, shorter than the window.
+    /// Padding at each end of each axis, shorter than the window.
     pub pad: Vec<usize>,
     /// Steps of the window.
     pub stride: Vec<usize>,
     /// The type of the workspace's indices.
     pub index: miopenIndexType_t,
-    /// What an index counts.
+    /// Whether an index counts within the window or within the plane.
     pub index_mode: miopenPoolingWorkspaceIndexMode_t,
 }
 
@@ -49,12 +49,12 @@ impl Pooling {
         }
     }
 
-    /// Bytes of workspace for so many results: the indices of maxima.
+    /// Bytes of workspace for `results` outputs: the indices of maxima.
     pub fn workspace(&self, results: usize) -> usize {
         if self.mode == miopenPoolingMax { results * self.index_size() } else { 0 }
     }
 
-    /// Checks an operand and a result against each other.
+    /// Checks input and output against each other.
     pub(super) fn check(&self, x: &Tensor, y: &Tensor) -> Outcome {
         let rank = self.window.len() + 2;
         require(x.dims.len() == rank && y.dims.len() == rank && x.data == y.data, miopenStatusBadParm)?;
@@ -71,7 +71,7 @@ impl Pooling {
         Ok(())
     }
 
-    /// Refuses an index type that can't count what its mode asks it to, in an operand.
+    /// Refuses an index type that is too small for the places that the index mode counts.
     pub(super) fn check_index(&self, x: &Tensor) -> Outcome {
         let places: usize = match self.index_mode {
             miopenPoolingWorkspaceIndexMask => self.window.iter().product(),
@@ -85,7 +85,8 @@ impl Pooling {
 /// Sets a pooling's mode and sizes.
 ///
 /// # Safety
-/// A non-null descriptor came from [`create`] and is not destroyed; non-null lists have `nbDims` values.
+/// A non-null descriptor came from [`create`] and is not destroyed; non-null lists have `nbDims`
+/// values.
 pub(super) unsafe extern "C" fn miopenSetNdPoolingDescriptor<O: Own<Pooling>>(
     poolDesc: miopenPoolingDescriptor_t,
     mode: miopenPoolingMode_t,
@@ -103,7 +104,7 @@ pub(super) unsafe extern "C" fn miopenSetNdPoolingDescriptor<O: Own<Pooling>>(
         let [window, pad, stride] = lists;
         require(mode.name().is_some(), miopenStatusBadParm)?;
         require(window.iter().chain(stride).all(|&value| value >= 1), miopenStatusBadParm)?;
-        // A pad as long as the window would make windows that touch no pixel.
+        // With a pad as long as the window, some windows would cover padding only.
         let pads = window.iter().zip(pad).all(|(&window, &pad)| pad >= 0 && pad < window);
         require(pads, miopenStatusBadParm)?;
         let [window, pad, stride] = lists.map(|list| list.iter().map(|&value| value as usize).collect());
@@ -130,7 +131,7 @@ pub(super) unsafe extern "C" fn miopenSetPoolingIndexType<O: Own<Pooling>>(
     })
 }
 
-/// Sets what a pooling's indices count.
+/// Sets whether a pooling's indices count within the window or within the plane.
 ///
 /// # Safety
 /// As [`miopenSetPoolingIndexType`].
@@ -148,10 +149,10 @@ pub(super) unsafe extern "C" fn miopenSetPoolingWorkSpaceIndexMode<O: Own<Poolin
 
 /// Pooling of a provider.
 pub trait Poolings: Handle {
-    /// What the provider keeps with a descriptor.
+    /// The provider's part of a descriptor.
     type Own: Own<Pooling>;
 
-    /// Pools; keeps the indices of maxima where they have a place.
+    /// Pools, and stores the indices of maxima if `indices` is given.
     ///
     /// # Safety
     /// As [`Handle`] says of computations.
@@ -163,7 +164,8 @@ pub trait Poolings: Handle {
         indices: Option<*mut c_void>,
     ) -> Outcome;
 
-    /// The gradient of [`Poolings::pool_forward`], whose operand and result may be null.
+    /// The gradient of [`Poolings::pool_forward`]. `values` are its input and output, whose
+    /// addresses may be null.
     ///
     /// # Safety
     /// As [`Handle`] says of computations.
@@ -213,7 +215,7 @@ pub(super) unsafe extern "C" fn miopenPoolingForward<H: Poolings>(
     }
 }
 
-/// The values of `x` and `y` themselves are not needed: MIOpen takes them and uses the indices.
+/// MIOpen takes `x` and `y` but does not read them.
 #[rustfmt::skip]
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]
 pub(super) unsafe extern "C" fn miopenPoolingBackward<H: Poolings>(

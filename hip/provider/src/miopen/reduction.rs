@@ -1,4 +1,4 @@
-//! Reductions: their descriptor and their functions.
+//! Reductions: their descriptor and functions.
 
 use super::tensor::{operand, tensor};
 use super::{
@@ -8,16 +8,17 @@ use crate::require;
 use core::ffi::c_void;
 use miopen_sys::*;
 
-/// What a reduction's descriptor says.
+/// The values of a reduction descriptor.
 #[derive(Clone, Copy)]
 pub struct Reduction {
     /// The operation.
     pub op: miopenReduceTensorOp_t,
-    /// The type that it is computed in.
+    /// The type of the computation.
     pub compute: miopenDataType_t,
-    /// What becomes of NaN.
+    /// Whether NaN propagates.
     pub nan: miopenNanPropagation_t,
-    /// Whether indices are asked for of an operation that picks an element.
+    /// Whether the indices of picked elements are wanted; false unless the operation is a minimum
+    /// or maximum.
     pub indices: bool,
 }
 
@@ -33,13 +34,13 @@ impl Default for Reduction {
 }
 
 impl Reduction {
-    /// Bytes of the indices of so many results.
+    /// Bytes of the indices of `results` outputs.
     pub fn index_bytes(&self, results: usize) -> usize {
         if self.indices { results * size_of::<i32>() } else { 0 }
     }
 }
 
-/// Sets a reduction.
+/// Sets a reduction's operation and types.
 ///
 /// # Safety
 /// As [`miopenSetPoolingIndexType`].
@@ -58,7 +59,7 @@ pub(super) unsafe extern "C" fn miopenSetReduceTensorDescriptor<O: Own<Reduction
         require(known, miopenStatusBadParm)?;
         let compute = matches!(reduceTensorCompType, miopenFloat | miopenHalf | miopenDouble);
         require(compute, miopenStatusBadParm)?;
-        // The only type of indices that MIOpen has.
+        // MIOpen supports no other type of indices.
         require(reduceTensorIndicesType == MIOPEN_32BIT_INDICES, miopenStatusBadParm)?;
         let picks = matches!(
             reduceTensorOp,
@@ -77,7 +78,7 @@ pub(super) unsafe extern "C" fn miopenSetReduceTensorDescriptor<O: Own<Reduction
 
 /// Reductions of a provider.
 pub trait Reductions: Handle {
-    /// What the provider keeps with a descriptor.
+    /// The provider's part of a descriptor.
     type Own: Own<Reduction>;
 
     /// Bytes of workspace of a reduction.
@@ -139,12 +140,12 @@ pub(super) unsafe extern "C" fn miopenGetReductionWorkspaceSize<H: Reductions>(
 
 /// The memory and the scalars of a reduction.
 pub struct ReductionMemory {
-    /// The indices of the elements that were picked, of the size that the reduction asks for; null where it asks for
-    /// none.
+    /// The indices of the picked elements, of [`Reduction::index_bytes`] bytes; null if none are
+    /// wanted.
     pub indices: *mut c_void,
-    /// Scratch memory and its bytes.
+    /// The workspace and its bytes.
     pub workspace: (*mut c_void, usize),
-    /// Alpha and beta, as given: readable, of the operand's type.
+    /// The caller's alpha and beta: readable, f64 for f64 operands, else f32.
     pub scalars: [*const c_void; 2],
 }
 
@@ -171,7 +172,7 @@ pub(super) unsafe extern "C" fn miopenReduceTensor<H: Reductions>(
     }
 }
 
-/// Checks that a reduction's result is its operand with some axes of length 1.
+/// Checks that the output's axes are the input's, some reduced to length 1.
 fn check_reduced(a: &Tensor, c: &Tensor) -> Outcome {
     let fits = a.dims.len() == c.dims.len() && a.dims.iter().zip(&c.dims).all(|(a, c)| a == c || *c == 1);
     require(fits && a.data == c.data, miopenStatusBadParm)

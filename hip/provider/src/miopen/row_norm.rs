@@ -1,4 +1,4 @@
-//! Norms of rows: layer norm, T5's layer norm and group norm.
+//! Norms of rows: layer norm, T5 layer norm and group norm.
 
 use super::tensor::operand;
 use super::{Handle, Operand, Outcome, answer, with};
@@ -6,45 +6,45 @@ use crate::require;
 use core::ffi::c_void;
 use miopen_sys::*;
 
-/// Rows that are normalised together, of packed tensors of one type.
+/// The rows of a call, each normalised by itself. The tensors are packed and of one type.
 pub struct Rows<'a, H: Handle> {
-    /// How many.
+    /// The number of rows.
     pub rows: usize,
     /// Values of a row.
     pub length: usize,
-    /// Rows of an image, each of which has parameters of its own.
+    /// The rows of a sample, each with parameters of its own: group norm's groups, else 1.
     pub groups: usize,
-    /// Values that share a weight.
+    /// Consecutive values that share a weight.
     pub share: usize,
     /// Added to the variance.
     pub epsilon: f32,
-    /// The operand.
+    /// The input.
     pub x: Operand<'a, H>,
 }
 
-/// What the gradient of layer norm takes and writes.
+/// The other arguments of layer norm's gradient.
 pub struct RowGradient<'a, H: Handle> {
-    /// The gradient with respect to the result.
+    /// The gradient with respect to the output.
     pub dy: Operand<'a, H>,
-    /// The gradient with respect to the operand.
+    /// The gradient with respect to the input.
     pub dx: Operand<'a, H>,
-    /// Each row's mean.
+    /// The mean of each row.
     pub mean: Operand<'a, H>,
-    /// Each row's one over the root of the variance.
+    /// `1 / sqrt(variance + epsilon)` of each row.
     pub rstd: Operand<'a, H>,
     /// A weight for each place of a row.
     pub weight: Option<Operand<'a, H>>,
-    /// The gradients with respect to weight and bias, where asked for.
+    /// The gradients with respect to weight and bias, if wanted.
     pub parameters: Option<[Operand<'a, H>; 2]>,
 }
 
-/// What the norms of rows write, and their parameters.
+/// The other arguments of the forward norms.
 pub struct Normalised<'a, H: Handle> {
-    /// The result.
+    /// The output.
     pub y: Operand<'a, H>,
-    /// Each row's mean.
+    /// The mean of each row.
     pub mean: Operand<'a, H>,
-    /// Each row's one over the root of the variance.
+    /// `1 / sqrt(variance + epsilon)` of each row.
     pub rstd: Operand<'a, H>,
     /// Weight and bias.
     pub parameters: Option<[Operand<'a, H>; 2]>,
@@ -58,7 +58,8 @@ pub trait RowNorms: Handle {
     /// As [`Handle`] says of computations.
     unsafe fn norm_forward(&self, rows: &Rows<'_, Self>, to: &Normalised<'_, Self>) -> Outcome;
 
-    /// T5's layer norm, which divides by the root of the mean square alone.
+    /// T5 layer norm (RMS norm), which divides by the root of the mean square and subtracts no
+    /// mean.
     ///
     /// # Safety
     /// As [`Handle`] says of computations.
@@ -87,7 +88,7 @@ impl<'a, H: Handle> Rows<'a, H> {
         Ok(Rows { rows, length, groups: 1, share: 1, epsilon, x })
     }
 
-    /// Refuses tensors of another type than the operand, and those that are not packed.
+    /// Refuses tensors that have another type than the input or are not packed.
     fn check_types(&self, others: &[&Operand<'_, H>]) -> Outcome {
         for other in others {
             require(other.data == self.x.data, miopenStatusBadParm)?;
@@ -96,19 +97,19 @@ impl<'a, H: Handle> Rows<'a, H> {
         Ok(())
     }
 
-    /// As [`Rows::check_types`]; each also of so many values.
+    /// As [`Rows::check_types`]; each tensor must also have `count` values.
     fn check(&self, others: &[&Operand<'_, H>], count: usize) -> Outcome {
         require(others.iter().all(|other| other.count() == count), miopenStatusBadParm)?;
         self.check_types(others)
     }
 
-    /// As [`Rows::check_types`]; each also of the operand's lengths.
+    /// As [`Rows::check_types`]; each tensor must also have the input's shape.
     fn check_alike(&self, others: &[&Operand<'_, H>]) -> Outcome {
         require(others.iter().all(|other| other.dims == self.x.dims), miopenStatusBadParm)?;
         self.check_types(others)
     }
 
-    /// A weight or bias, for each place of a row or each channel.
+    /// A weight or bias, with a value for each place of a row or each channel.
     ///
     /// # Safety
     /// The caller's descriptor.
@@ -124,7 +125,7 @@ impl<'a, H: Handle> Rows<'a, H> {
     }
 }
 
-/// Whether a mode has weights: MIOpen reads them only with `MIOPEN_WEIGHT_BIAS`.
+/// Whether MIOpen reads weight and bias in this mode.
 fn has_parameters(mode: miopenNormMode_t) -> Outcome<bool> {
     match mode {
         MIOPEN_ELEMENTWISE_AFFINE => Ok(false),
@@ -177,7 +178,7 @@ pub(super) unsafe extern "C" fn miopenGroupNormForward<H: RowNorms>(
     }
 }
 
-/// Normalises rows, with weight and bias, into `y`; writes each row's mean and one over its deviation.
+/// Checks the other tensors of a forward norm and runs it.
 ///
 /// # Safety
 /// The caller's descriptors and buffers.
@@ -202,7 +203,7 @@ unsafe fn forward<H: RowNorms>(
     }
 }
 
-/// Rows are those of the last axis; the statistics may be null.
+/// The last axis is a row. `rstd` may be null.
 #[rustfmt::skip]
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]
 pub(super) unsafe extern "C" fn miopenT5LayerNormForward<H: RowNorms>(
@@ -213,7 +214,7 @@ pub(super) unsafe extern "C" fn miopenT5LayerNormForward<H: RowNorms>(
     // SAFETY: the caller's handle, descriptors and buffers.
     unsafe {
         with::<H>(handle, |handle| {
-            // MIOpen's mode without a weight reads one all the same.
+            // MIOpen reads a weight even in the mode without one.
             require(mode == MIOPEN_WEIGHT_BIAS_T5, miopenStatusNotImplemented)?;
             let x = operand::<H>(xDesc, x)?;
             let last = x.dims.len() as i32 - 1;
@@ -251,7 +252,8 @@ pub(super) unsafe extern "C" fn miopenGetLayerNormBackwardWorkspaceSize<H: RowNo
     }
 }
 
-/// The gradient by `x`; those by weight and bias where either is not null, then both are.
+/// The gradient with respect to `x`, and those with respect to weight and bias unless both `dw` and
+/// `db` are null.
 #[rustfmt::skip]
 #[allow(clippy::too_many_arguments, reason = "AMD's signature")]
 pub(super) unsafe extern "C" fn miopenLayerNormBackward<H: RowNorms>(

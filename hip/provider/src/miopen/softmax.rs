@@ -1,4 +1,4 @@
-//! Softmax.
+//! Softmax's functions.
 
 use super::tensor::operand;
 use super::{Handle, Operand, Outcome, Tensor, scalar, with};
@@ -9,11 +9,11 @@ use miopen_sys::*;
 /// Which softmax is computed, and along which axes.
 #[derive(Clone, Copy)]
 pub struct Softmax {
-    /// The formula.
+    /// The algorithm: fast, accurate or log.
     pub algorithm: miopenSoftmaxAlgorithm_t,
     /// The axes that sum to one.
     pub mode: miopenSoftmaxMode_t,
-    /// Alpha and beta, as given: readable, of the operand's type.
+    /// The caller's alpha and beta: readable, f64 for f64 operands, else f32.
     pub scalars: [*const c_void; 2],
 }
 

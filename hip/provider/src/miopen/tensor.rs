@@ -1,4 +1,4 @@
-//! Tensors: their descriptors, and what a call is given of them.
+//! Tensors: their descriptors, and the tensors of a call.
 
 use super::{Described, Handle, Outcome, Own, object, object_mut, status};
 use crate::require;
@@ -6,20 +6,21 @@ use core::ffi::{c_int, c_void};
 use core::ops::Deref;
 use miopen_sys::*;
 
-/// Dimensions that a descriptor holds at most.
+/// The highest rank of a descriptor.
 const MAX_DIMS: c_int = 12;
 
-/// Bytes that a tensor has at most: those of an address space. Products of lengths and strides then fit a `usize`.
+/// The most bytes of a tensor: an address space. Products of lengths and strides then fit a
+/// `usize`.
 const MAX_BYTES: usize = isize::MAX as usize;
 
-/// What a tensor descriptor says.
+/// The values of a tensor descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tensor {
     /// The type of the elements.
     pub data: miopenDataType_t,
-    /// The lengths of the axes; none of a descriptor that was not set.
+    /// The lengths of the axes; empty before the descriptor is set.
     pub dims: Vec<usize>,
-    /// Elements from one to the next of each axis.
+    /// The strides of the axes, in elements.
     pub strides: Vec<usize>,
 }
 
@@ -39,17 +40,17 @@ impl Tensor {
         Tensor { data, dims, strides }
     }
 
-    /// Elements.
+    /// The number of elements.
     pub fn count(&self) -> usize {
         self.dims.iter().product()
     }
 
-    /// Elements in memory from the first to past the last.
+    /// Elements in memory from the first to one past the last.
     pub fn span(&self) -> usize {
         1 + self.dims.iter().zip(&self.strides).map(|(dim, stride)| (dim - 1) * stride).sum::<usize>()
     }
 
-    /// Bytes from the first element to past the last.
+    /// Bytes in memory from the first element to the end of the last.
     pub fn bytes(&self) -> usize {
         let size = match self.data {
             miopenInt8 => 1,
@@ -60,7 +61,8 @@ impl Tensor {
         self.span() * size
     }
 
-    /// Whether elements lie in row-major order without gaps. Strides of axes of length 1 don't matter.
+    /// Whether the elements are in row-major order without gaps. Strides of axes of length 1 don't
+    /// matter.
     pub fn is_packed(&self) -> bool {
         let mut expected = 1;
         self.dims.iter().zip(&self.strides).rev().all(|(&dim, &stride)| {
@@ -75,7 +77,7 @@ impl Tensor {
         require(self.is_packed(), miopenStatusNotImplemented)
     }
 
-    /// Batch, channels and pixels of a packed tensor of rank 2 to 5.
+    /// Samples, channels and elements per channel of a packed tensor of rank 2 to 5.
     pub fn planes(&self) -> Outcome<(usize, usize, usize)> {
         require((2..=5).contains(&self.dims.len()), miopenStatusBadParm)?;
         Ok((self.dims[0], self.dims[1], self.dims[2..].iter().product()))
@@ -87,10 +89,11 @@ impl Tensor {
     }
 }
 
-/// Sets a tensor's type, lengths and strides. `miopenStatusBadParm` if that may be more than an address space holds.
+/// Sets a tensor's type, lengths and strides. `miopenStatusBadParm` if it would not fit an address
+/// space in the widest type.
 ///
 /// # Safety
-/// The caller's descriptor, and arrays of `nbDims` values; strides may be null.
+/// The caller's descriptor and arrays of `nbDims` values; the strides may be null.
 pub(super) unsafe extern "C" fn miopenSetTensorDescriptor<O: Own<Tensor>>(
     tensorDesc: miopenTensorDescriptor_t,
     dataType: miopenDataType_t,
@@ -110,7 +113,7 @@ pub(super) unsafe extern "C" fn miopenSetTensorDescriptor<O: Own<Tensor>>(
             Ok(values.iter().map(|&value| value as usize).collect())
         };
         let dims: Vec<usize> = read(dimsA, 1)?;
-        // Of the widest type.
+        // In the widest type, of 8 bytes.
         let bytes = dims.iter().try_fold(8usize, |bytes, &dim| bytes.checked_mul(dim));
         require(bytes.is_some_and(|bytes| bytes <= MAX_BYTES), miopenStatusBadParm)?;
         let mut tensor = Tensor::packed(dataType, dims);
@@ -124,7 +127,8 @@ pub(super) unsafe extern "C" fn miopenSetTensorDescriptor<O: Own<Tensor>>(
     })
 }
 
-/// The tensor of a descriptor argument, which was set to what the provider takes.
+/// The tensor of a descriptor argument. Refuses one that is not set or that the provider can't
+/// serve.
 ///
 /// # Safety
 /// A non-null `descriptor` came from `miopenCreateTensorDescriptor` and is not destroyed.
@@ -138,10 +142,10 @@ pub(super) unsafe fn tensor<'a, H: Handle>(
     Ok(tensor)
 }
 
-/// A tensor of a call, with the caller's address, which the provider checks.
+/// A tensor of a call. The provider checks its address.
 pub struct Operand<'a, H: Handle> {
     tensor: &'a Described<Tensor, H::Tensor>,
-    /// Its first element.
+    /// The address of the first element.
     pub at: *mut c_void,
 }
 
@@ -153,7 +157,7 @@ impl<H: Handle> Deref for Operand<'_, H> {
     }
 }
 
-/// A tensor of a call.
+/// The tensor of a call from its descriptor and address.
 ///
 /// # Safety
 /// As [`tensor`].

@@ -1,4 +1,4 @@
-//! The C functions.
+//! rocBLAS's C functions.
 
 use super::{Geam, Gemm, Gemv, Handle, Matrix, Outcome, Real, Sizes, Vector};
 use crate::require;
@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_char, c_void};
 use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
-/// rocBLAS of a provider.
+/// rocBLAS's function table for a provider.
 pub fn table<H: Handle>() -> Rocblas {
     Rocblas {
         rocblas_create_handle: rocblas_create_handle::<H>,
@@ -45,7 +45,7 @@ fn status(body: impl FnOnce() -> Outcome) -> rocblas_status {
 /// A non-null `handle` came from `rocblas_create_handle` and is not destroyed.
 unsafe fn with<H: Handle>(handle: rocblas_handle, body: impl FnOnce(&mut H) -> Outcome) -> rocblas_status {
     status(|| {
-        // SAFETY: the caller vouches for it; rocBLAS's handles are for one thread at a time.
+        // SAFETY: the caller vouches for the handle; rocBLAS allows one thread at a time to use it.
         let handle = unsafe { handle.cast::<H>().as_mut() }.ok_or(rocblas_status_invalid_handle)?;
         handle.ready()?;
         body(handle)
@@ -65,9 +65,10 @@ unsafe extern "C" fn rocblas_create_handle<H: Handle>(handle: *mut rocblas_handl
 unsafe extern "C" fn rocblas_destroy_handle<H: Handle>(handle: rocblas_handle) -> rocblas_status {
     status(|| {
         require(!handle.is_null(), rocblas_status_invalid_handle)?;
-        // SAFETY: `rocblas_create_handle` made it; the caller uses it in no other thread meanwhile.
+        // SAFETY: `rocblas_create_handle` made the handle, and the caller uses it in no other
+        // thread meanwhile.
         unsafe { &mut *handle.cast::<H>() }.ready()?;
-        // SAFETY: as above; the caller uses it no more once this succeeds.
+        // SAFETY: as above; the caller does not use the handle after this succeeds.
         let own = unsafe { Box::from_raw(handle.cast::<H>()) };
         own.destroy()
     })
@@ -129,7 +130,7 @@ unsafe extern "C" fn rocblas_set_workspace<H: Handle>(
     // SAFETY: the caller's handle and memory.
     unsafe {
         with::<H>(handle, |handle| {
-            // Without an address or a size the library manages its own.
+            // Without an address or a size the library manages its own workspace.
             let own = addr.is_null() || size == 0;
             if own {
                 handle.set_workspace(core::ptr::null_mut(), 0)
@@ -185,7 +186,7 @@ unsafe extern "C" fn rocblas_get_version_string<H: Handle>(buf: *mut c_char, len
     })
 }
 
-/// `f32` and `f64`.
+/// The types of plain BLAS functions: f32 and f64.
 trait Float: Copy + PartialEq + From<i8> {}
 impl Float for f32 {}
 impl Float for f64 {}

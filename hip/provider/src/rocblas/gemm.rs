@@ -1,11 +1,12 @@
-//! Products of matrices: their sizes, types and checks.
+//! Matrix products: their sizes, types and checks.
 
 use super::{Handle, Outcome, check_memory, stored};
 use crate::require;
 use core::ffi::c_void;
 use rocblas_sys::*;
 
-/// The sizes of a call, in elements. After their operations `A` is `m x k` and `B` is `k x n`.
+/// The sizes of a call, in elements. After the operations `a` and `b`, `A` is `m x k` and `B` is
+/// `k x n`.
 #[derive(Clone, Copy)]
 #[allow(missing_docs)] // rocBLAS's names.
 pub struct Sizes {
@@ -26,7 +27,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// rocBLAS's checks that need no pointer; `false` where there is nothing to compute.
+    /// rocBLAS's checks of sizes. `false` if there is nothing to compute.
     fn check(&self) -> Outcome<bool> {
         require(self.a.name().is_some() && self.b.name().is_some(), rocblas_status_invalid_value)?;
         let sizes = [self.m, self.n, self.k, self.batch];
@@ -47,7 +48,7 @@ impl Sizes {
         stored(self.b, self.k, self.n)
     }
 
-    /// Row and column strides of an operand.
+    /// Row and column strides of an operand after its operation.
     pub fn strides(operation: rocblas_operation, ld: i32) -> (isize, isize) {
         if operation == rocblas_operation_none { (1, ld as isize) } else { (ld as isize, 1) }
     }
@@ -56,36 +57,36 @@ impl Sizes {
 /// A product `D = alpha op(A) op(B) + beta C`.
 #[derive(Clone, Copy)]
 pub struct Gemm {
-    /// Its sizes.
+    /// The sizes.
     pub sizes: Sizes,
-    /// A factor of the call's compute type.
+    /// The factor of the product, of the compute type.
     pub alpha: *const c_void,
     /// The left operand.
     pub a: *const c_void,
     /// The right operand.
     pub b: *const c_void,
-    /// A factor of the call's compute type.
+    /// The factor of `c`, of the compute type.
     pub beta: *const c_void,
-    /// What is added; may be `d`.
+    /// The added matrix; may be `d`.
     pub c: *const c_void,
     /// The result.
     pub d: *mut c_void,
     /// `gemm_ex`'s flags.
     pub flags: u32,
-    /// Whether `a` and `b` are read; alpha counts as 0 where not.
+    /// Whether `a` and `b` are read. If not, alpha counts as 0.
     pub reads: bool,
-    /// Whether `c` is read; beta counts as 0 where not.
+    /// Whether `c` is read. If not, beta counts as 0.
     pub keeps: bool,
 }
 
-/// Where alpha points in a call that reads none.
+/// The target of alpha if the caller passes null, which is allowed for `k = 0`.
 static NOTHING: u64 = 0;
 
 impl Gemm {
-    /// Checks a call with operands and scalars of `T`; `false` where nothing changes.
+    /// Checks a call with operands and scalars of `T`. `false` if the call changes nothing.
     ///
     /// # Safety
-    /// The scalars are readable where they are on the host and not null.
+    /// The scalars are readable if they are in host memory and not null.
     pub(super) unsafe fn check_plain<T: Copy + PartialEq + From<i8>, H: Handle>(
         &mut self,
         handle: &H,
@@ -98,7 +99,8 @@ impl Gemm {
         self.check_pointers(handle, (size_of::<T>(), size_of::<T>()), is)
     }
 
-    /// Checks a call of `gemm_ex`, whose `types` are those of a, b, c, d and the sums; `None` where nothing changes.
+    /// Checks a call of `gemm_ex` with the types of a, b, c, d and the sums. `None` if the call
+    /// changes nothing.
     ///
     /// # Safety
     /// As [`Gemm::check_plain`].
@@ -111,7 +113,7 @@ impl Gemm {
         if !sizes.check()? {
             return Ok(None);
         }
-        // In place only where both are laid out alike. rocBLAS does not compare the strides.
+        // In place, c and d must have the same layout. rocBLAS does not compare the strides.
         let alike = sizes.ldc == sizes.ldd && (sizes.batch == 1 || sizes.stride_c == sizes.stride_d);
         require(!self.in_place() || alike, rocblas_status_invalid_size)?;
         require(a == b && c == d, rocblas_status_not_implemented)?;
@@ -122,12 +124,13 @@ impl Gemm {
         Ok(self.check_pointers(handle, types.bytes(), is)?.then_some(types))
     }
 
-    /// Whether the result overwrites `c`.
+    /// Whether the result `d` overwrites `c`.
     pub fn in_place(&self) -> bool {
         !self.c.is_null() && core::ptr::eq(self.c, self.d)
     }
 
-    /// rocBLAS's checks of pointers. `false` where nothing changes. `is` compares a scalar on the host.
+    /// rocBLAS's checks of pointers. `false` if the call changes nothing. `is` compares a scalar in
+    /// host memory with 0 or 1.
     fn check_pointers<H: Handle>(
         &mut self,
         handle: &H,
@@ -161,7 +164,8 @@ impl Gemm {
     }
 }
 
-/// What rocBLAS multiplies: the type of the operands, of the results, and of sums and scalars.
+/// The combinations of types that rocBLAS multiplies: of the operands, of the result, and of sums
+/// and scalars.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Types {
     /// All f32.
@@ -211,12 +215,12 @@ impl Types {
     /// Whether a scalar in host memory has this value, 0 or 1.
     ///
     /// # Safety
-    /// It is readable, as the compute type.
+    /// The scalar is readable, of the compute type.
     unsafe fn scalar_is(self, at: *const c_void, value: i8) -> bool {
         // SAFETY: the caller's.
         unsafe {
             match self {
-                // 0 and 1 in binary16; minus 0 is 0.
+                // The bits of 0 and 1 in binary16; -0 counts as 0.
                 Self::F16InF16 => {
                     let bits = at.cast::<u16>().read_unaligned();
                     if value == 0 { bits & 0x7fff == 0 } else { bits == 0x3c00 }

@@ -1,11 +1,13 @@
-//! Matrix by vector (`gemv`) and sums of matrices (`geam`): their arguments and checks.
+//! Products of a matrix and a vector (`gemv`) and sums of matrices (`geam`): their arguments and
+//! checks.
 
 use super::{Handle, Outcome, check_memory, stored};
 use crate::require;
 use core::ffi::c_void;
 use rocblas_sys::*;
 
-/// A vector: its elements lie `increment` apart; one with a negative increment begins at its far end.
+/// A vector with elements `increment` apart. If `increment` is negative, the first element has the
+/// highest address.
 #[derive(Clone, Copy)]
 pub struct Vector<T> {
     /// The lowest address.
@@ -16,7 +18,7 @@ pub struct Vector<T> {
 
 /// The arguments of a `gemv`.
 pub struct Gemv<T> {
-    /// What is done to the matrix.
+    /// The operation on the matrix.
     pub trans: rocblas_operation,
     /// Rows of the matrix in memory.
     pub m: i32,
@@ -28,9 +30,9 @@ pub struct Gemv<T> {
     pub a: *const T,
     /// Its leading dimension.
     pub lda: i32,
-    /// The vector that is read.
+    /// The operand vector.
     pub x: Vector<*const T>,
-    /// The result's factor.
+    /// The factor of the old `y`.
     pub beta: *const T,
     /// The result.
     pub y: Vector<*mut T>,
@@ -89,21 +91,21 @@ pub struct Matrix<T> {
 
 /// The arguments of a `geam`.
 pub struct Geam<T> {
-    /// What is done to each of the operands.
+    /// The operation on each operand.
     pub trans: [rocblas_operation; 2],
     /// Rows of the result.
     pub m: i32,
     /// Columns of the result.
     pub n: i32,
-    /// The factor of each of the operands.
+    /// The factor of each operand: alpha and beta.
     pub factors: [*const T; 2],
-    /// What is added up.
+    /// The operands: A and B.
     pub operands: [Matrix<*const T>; 2],
     /// The result.
     pub c: Matrix<*mut T>,
-    /// Matrices of a batch.
+    /// The number of matrices in the batch.
     pub batch: i32,
-    /// Whether each of the operands is read.
+    /// Whether each operand is read.
     pub reads: [bool; 2],
 }
 
@@ -119,7 +121,7 @@ impl<T: Copy + PartialEq + From<i8>> Geam<T> {
         let stored = trans.map(|trans| stored(trans, m, n));
         let fits = operands.iter().zip(stored).all(|(operand, stored)| operand.ld >= stored.0);
         require(fits && c.ld >= m, rocblas_status_invalid_size)?;
-        // In place only where an element is read where it is written.
+        // An operand in place must have the result's layout.
         for (operand, trans) in operands.iter().zip(trans) {
             let alike = operand.ld == c.ld && trans == rocblas_operation_none;
             require(!core::ptr::eq(operand.at, c.at) || alike, rocblas_status_invalid_size)?;

@@ -4,16 +4,16 @@ use super::{Allocations, Status, api};
 use core::ffi::{c_int, c_void};
 use hip_sys::*;
 
-/// How a provider moves bytes. Ranges of device memory were checked before. By HIP's contract the caller vouches for
-/// ranges of host memory.
+/// A provider's copies and fills. The C functions have checked ranges of device memory. By HIP's
+/// contract the caller vouches for ranges of host memory.
 pub trait Copies {
-    /// What the provider keeps of an allocation.
+    /// The provider's value for each allocation.
     type Own: Copy + 'static;
 
-    /// What is allocated.
+    /// The live allocations.
     fn live() -> &'static Allocations<Self::Own>;
 
-    /// Runs checks and the work that follows in order with the stream's other work.
+    /// Runs `body`, the checks and the work, in order with the stream's other work.
     fn ordered(stream: hipStream_t, body: impl FnOnce() -> Status) -> Status;
 
     /// Checks that these devices exist, and makes them ready for copies between them.
@@ -43,7 +43,7 @@ pub trait Copies {
     /// The range may be written.
     unsafe fn fill(to: *mut c_void, value: u8, bytes: usize, stream: hipStream_t) -> Status;
 
-    /// Fills words; `bytes` is a multiple of 4.
+    /// Fills 32-bit words; `bytes` is a multiple of 4.
     ///
     /// # Safety
     /// As [`Copies::fill`]; `to` is aligned.

@@ -1,20 +1,20 @@
-//! Which devices there are, and their properties.
+//! Devices and their properties.
 
 use super::{Status, api, put};
 use crate::require;
 use core::ffi::{c_char, c_int, c_uint};
 use hip_sys::*;
 
-/// A provider's devices, by index. A call for a device that does not exist returns `hipErrorNoDevice` or
-/// `hipErrorInvalidDevice`.
+/// A provider's devices, by index. A call for a device that does not exist returns
+/// `hipErrorNoDevice` or `hipErrorInvalidDevice`.
 pub trait Devices {
-    /// How many there are.
+    /// The number of devices.
     fn count() -> Status<usize>;
 
-    /// Whether there is such a device.
+    /// Checks that the device exists.
     fn check(index: c_int) -> Status;
 
-    /// Makes a device the calling thread's.
+    /// Makes a device current for the calling thread.
     fn choose(index: c_int) -> Status;
 
     /// The calling thread's device.
@@ -26,26 +26,26 @@ pub trait Devices {
     /// The device's name.
     fn name(index: c_int) -> Status<String>;
 
-    /// An integer fact.
+    /// An attribute of a device.
     fn attribute(index: c_int, which: hipDeviceAttribute_t) -> Status<c_int>;
 
-    /// Memory in bytes.
+    /// A device's memory in bytes.
     fn total_memory(index: c_int) -> Status<usize>;
 
     /// Free and total bytes of the calling thread's device.
     fn memory() -> Status<(usize, usize)>;
 
-    /// What code is compiled for.
+    /// The architecture that code is compiled for, such as `gfx90a`.
     fn architecture(index: c_int) -> Status<String>;
 
-    /// Whether one device reaches another's memory.
+    /// Whether one device can access another's memory.
     fn can_access(index: c_int, peer: c_int) -> Status<bool>;
 
     /// The runtime's version in HIP's scheme: major * 10,000,000 + minor * 100,000 + patch.
     fn version() -> Status<c_int>;
 }
 
-/// One of a provider's devices, by its index.
+/// The element of `all` that belongs to a device index.
 pub fn device<T>(all: &[T], index: c_int) -> Status<&T> {
     require(!all.is_empty(), hipErrorNoDevice)?;
     usize::try_from(index).ok().and_then(|index| all.get(index)).ok_or(hipErrorInvalidDevice)
@@ -88,7 +88,7 @@ answers! {
     };
 }
 
-/// A text, cut to 255 characters, with NULs behind it.
+/// A text, cut to 255 characters and padded with NULs.
 fn property(text: &str) -> [c_char; 256] {
     let mut name = [0; 256];
     name[..255].iter_mut().zip(text.bytes()).for_each(|(out, byte)| *out = byte as c_char);
@@ -98,7 +98,7 @@ fn property(text: &str) -> [c_char; 256] {
 /// Initialises the runtime.
 ///
 /// # Safety
-/// None is asked for: the signature is that of the table.
+/// No precondition: the signature is that of the table.
 pub(super) unsafe extern "C" fn hipInit<D: Devices>(flags: c_uint) -> hipError_t {
     api(|| match flags {
         0 => D::check(0),
@@ -133,7 +133,7 @@ pub(super) unsafe extern "C" fn hipMemGetInfo<D: Devices>(free: *mut usize, tota
     })
 }
 
-/// Makes a device the calling thread's.
+/// Makes a device current for the calling thread.
 ///
 /// # Safety
 /// As [`hipInit`].
@@ -156,7 +156,7 @@ pub(super) unsafe extern "C" fn hipDeviceEnablePeerAccess<D: Devices>(
     })
 }
 
-/// Gives a device's name, cut to `len` characters with the NUL.
+/// Gives a device's name, cut to `len` characters including the NUL.
 ///
 /// # Safety
 /// The caller has room for `len` characters, by HIP's contract.
@@ -170,7 +170,8 @@ pub(super) unsafe extern "C" fn hipDeviceGetName<D: Devices>(
         require(!name.is_null() && len > 0, hipErrorInvalidValue)?;
         let text = D::name(index)?;
         let fits = text.len().min(len as usize - 1);
-        // SAFETY: the caller's room, which may hold nothing yet, for `fits` characters and the NUL.
+        // SAFETY: the caller's memory, which may be uninitialised, has room for `fits` characters
+        // and the NUL.
         unsafe {
             name.copy_from_nonoverlapping(text.as_ptr().cast(), fits);
             name.add(fits).write(0);

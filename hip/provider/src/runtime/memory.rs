@@ -1,4 +1,4 @@
-//! Memory, and the map of allocations. Copies are checked against the map, as HIP checks them.
+//! Memory, and the map of allocations. Copies are checked against the map, as in HIP.
 
 use super::{Devices, Status, api, put};
 use core::ffi::{c_uint, c_void};
@@ -8,39 +8,40 @@ use std::{
     sync::{PoisonError, RwLock, RwLockReadGuard},
 };
 
-/// The live allocations of a provider by address: their sizes in bytes, and what the provider keeps of each.
+/// A provider's live allocations by address, each with its size in bytes and a value `T` of the
+/// provider's.
 pub struct Allocations<T>(RwLock<BTreeMap<usize, (usize, T)>>);
 
-/// What a range of memory is to the runtime.
+/// Where a range of memory lies.
 pub enum Place {
     /// Wholly inside one allocation.
     Inside,
-    /// Begins in an allocation and runs past its end.
+    /// It begins in an allocation and ends past the allocation's end.
     Past,
-    /// Begins in none: the host's own memory, as far as can be known.
+    /// It begins in no allocation, so it counts as the host's own memory.
     Elsewhere,
 }
 
 impl<T: Copy> Allocations<T> {
-    /// None.
+    /// An empty map.
     #[allow(clippy::new_without_default, reason = "for statics, whose initialisers are constant")]
     pub const fn new() -> Self {
         Self(RwLock::new(BTreeMap::new()))
     }
 
-    /// The map itself; nothing is added or removed meanwhile.
+    /// The locked map. Nothing is added or removed while the guard lives.
     pub fn read(&self) -> RwLockReadGuard<'_, BTreeMap<usize, (usize, T)>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The allocation that holds an address: where it begins, its bytes, and what is kept of it.
+    /// The allocation that holds an address: its start, its bytes, and the provider's value.
     pub fn find(&self, address: usize) -> Option<(usize, usize, T)> {
         let live = self.read();
         let (&start, &(bytes, own)) = live.range(..=address).next_back()?;
         (address - start < bytes).then_some((start, bytes, own))
     }
 
-    /// What a range is.
+    /// Where a range lies.
     pub fn place(&self, pointer: *const c_void, bytes: usize) -> Place {
         match self.find(pointer as usize) {
             Some((start, all, _)) if bytes <= all - (pointer as usize - start) => Place::Inside,
@@ -59,7 +60,7 @@ impl<T: Copy> Allocations<T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(start, (bytes, own));
     }
 
-    /// Removes from the map the allocation that begins here, if it is `valid`.
+    /// Removes the allocation that begins at `pointer` from the map, if its value is `valid`.
     pub fn forget(&self, pointer: *mut c_void, valid: impl Fn(&T) -> bool) -> Status<T> {
         let mut live = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match live.entry(pointer as usize) {
@@ -70,8 +71,8 @@ impl<T: Copy> Allocations<T> {
         }
     }
 
-    /// AMD's checks of a copy: null pointers, the direction, the end of an allocation, and whether the memory is of the
-    /// kinds that the direction names.
+    /// AMD's checks of a copy: null pointers, the direction, the ends of allocations, and that
+    /// device operands lie in allocations.
     pub fn check_copy(
         &self,
         to: *const c_void,
@@ -99,7 +100,8 @@ impl<T: Copy> Allocations<T> {
         Ok(())
     }
 
-    /// The bytes of a fill that is inside an allocation; `None` stands for more than there can be.
+    /// Checks that a fill lies inside an allocation, and returns its bytes. `None` is a size that
+    /// overflows.
     pub fn check_fill(&self, to: *const c_void, bytes: Option<usize>) -> Status<usize> {
         bytes.filter(|&bytes| bytes == 0 || self.holds(to, bytes)).ok_or(hipErrorInvalidValue)
     }
@@ -107,23 +109,24 @@ impl<T: Copy> Allocations<T> {
 
 /// A provider's memory. [`Memory::ready`] comes before every other call.
 pub trait Memory: Devices {
-    /// Makes the calling thread's device ready for use. Does not report what failed earlier on the device.
+    /// Makes the calling thread's device ready for use. Does not report earlier failures on the
+    /// device.
     fn ready() -> Status;
 
-    /// Allocates memory of the calling thread's device; never 0 bytes.
+    /// Allocates memory of the calling thread's device. `bytes` is never 0.
     fn allocate(bytes: usize) -> Status<*mut c_void>;
 
     /// Frees memory of a device.
     fn free(pointer: *mut c_void) -> Status;
 
-    /// Allocates pinned memory of the host, which every device reaches; never 0 bytes.
+    /// Allocates pinned host memory that every device can access. `bytes` is never 0.
     fn allocate_host(bytes: usize) -> Status<*mut c_void>;
 
-    /// Frees pinned memory of the host.
+    /// Frees pinned host memory.
     fn free_host(pointer: *mut c_void) -> Status;
 }
 
-/// Allocates; of 0 bytes null.
+/// Allocates by `allocate`; gives null for 0 bytes.
 ///
 /// # Safety
 /// The caller's out-pointer.
@@ -141,7 +144,7 @@ unsafe fn malloc<M: Memory>(
     })
 }
 
-/// Frees; null makes the device ready, no more.
+/// Frees by `free`. For null it only makes the device ready.
 fn free<M: Memory>(pointer: *mut c_void, free: fn(*mut c_void) -> Status) -> hipError_t {
     api(|| {
         M::ready()?;

@@ -5,7 +5,7 @@ use crate::require;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use hip_sys::*;
 
-/// A launch, as given.
+/// The arguments of a launch.
 pub struct Launch {
     /// The kernel, not null.
     pub function: hipFunction_t,
@@ -13,7 +13,7 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// Threads of a block.
     pub block: [u32; 3],
-    /// Dynamic shared memory of a block.
+    /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
     /// The stream.
     pub stream: hipStream_t,
@@ -23,8 +23,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// AMD's checks of the grid and the block, in AMD's order. `most` is the greatest size of the grid's second and
-    /// third axes.
+    /// AMD's checks of grid and block, in AMD's order. `most` is the largest size of the grid's
+    /// second and third axes.
     #[inline]
     pub fn check(&self, most: u32) -> Status {
         let Launch { grid, block, .. } = self;
@@ -38,16 +38,17 @@ impl Launch {
         require(!block.contains(&0), hipErrorInvalidConfiguration)
     }
 
-    /// The arguments, if the caller packed them in one buffer: the buffer, and a pointer to its size. The caller then
-    /// gives the list `HIP_LAUNCH_PARAM_BUFFER_POINTER` (1), the buffer, `HIP_LAUNCH_PARAM_BUFFER_SIZE` (2), the
-    /// pointer, `HIP_LAUNCH_PARAM_END` (3).
+    /// The buffer of the arguments and a pointer to its size, if the caller packed the arguments in
+    /// one buffer. The caller then passes the list `HIP_LAUNCH_PARAM_BUFFER_POINTER` (1), the
+    /// buffer, `HIP_LAUNCH_PARAM_BUFFER_SIZE` (2), the pointer to the size, `HIP_LAUNCH_PARAM_END`
+    /// (3).
     #[inline]
     pub fn packed(&self) -> Status<Option<(*mut c_void, *mut usize)>> {
         if self.extra.is_null() {
             return Ok(None);
         }
         require(self.params.is_null(), hipErrorInvalidValue)?;
-        // SAFETY: the caller's list of five, by HIP's contract.
+        // SAFETY: the caller's list of five pointers, by HIP's contract.
         let list = unsafe { core::slice::from_raw_parts(self.extra, 5) };
         let marks = [list[0] as usize, list[2] as usize, list[4] as usize];
         require(marks == [1, 2, 3] && !list[3].is_null(), hipErrorInvalidValue)?;
@@ -55,12 +56,12 @@ impl Launch {
     }
 }
 
-/// A provider's modules. Modules and functions passed to these methods are not null.
+/// A provider's modules. The methods get no null module and no null function.
 pub trait Modules {
     /// Loads a code object.
     ///
     /// # Safety
-    /// It is one, by HIP's contract.
+    /// `image` is a code object, by HIP's contract.
     unsafe fn load(image: *const c_void) -> Status<hipModule_t>;
 
     /// Unloads a module.
@@ -81,7 +82,7 @@ pub trait Modules {
     /// As [`Modules::unload`]; the arguments are the kernel's.
     unsafe fn launch(launch: &Launch) -> Status;
 
-    /// How many blocks of so many threads (at least one) a multiprocessor has room for.
+    /// How many blocks of `threads` threads, at least one, fit on a compute unit.
     ///
     /// # Safety
     /// As [`Modules::unload`].

@@ -1,4 +1,4 @@
-//! Statuses: their texts, how a function returns one, and the calling thread's last error.
+//! HIP's statuses: their texts, how functions return them, and the calling thread's last error.
 
 use hip_sys::*;
 use std::{
@@ -6,18 +6,19 @@ use std::{
     ffi::{CStr, c_char},
 };
 
-/// What a call of the runtime comes to.
+/// The result of a call of the runtime; the error is HIP's status.
 pub type Status<T = ()> = Result<T, hipError_t>;
 
 thread_local! {
     static LAST: Cell<hipError_t> = const { Cell::new(hipSuccess) };
 }
 
-/// The body of an API function: nothing unwinds into the caller, a failure becomes the thread's last error.
+/// Runs the body of an API function, so that no panic unwinds into the caller. A failure becomes
+/// the thread's last error.
 #[inline]
 pub fn api(body: impl FnOnce() -> Status) -> hipError_t {
     match crate::boundary(hipSuccess, hipErrorUnknown, body) {
-        // Not finished is an answer.
+        // `hipErrorNotReady` is an answer, not a failure.
         status @ (hipSuccess | hipErrorNotReady) => status,
         status => failed(status),
     }
@@ -29,17 +30,17 @@ fn failed(status: hipError_t) -> hipError_t {
     status
 }
 
-/// The calling thread's last error. Clears it.
+/// Gives the calling thread's last error and clears it.
 ///
 /// # Safety
-/// None is asked for, here and for the two texts: the signatures are those of the table.
+/// No precondition, here and for the two functions of texts: the signatures are those of the table.
 pub(super) unsafe extern "C" fn hipGetLastError() -> hipError_t {
     LAST.replace(hipSuccess)
 }
 
 macro_rules! errors {
     ($( $name:ident $text:literal; )*) => {
-        /// The name and the description of HIP's statuses.
+        /// The name and the description of a status; `None` for a number that HIP lacks.
         fn describe(error: hipError_t) -> Option<(&'static CStr, &'static CStr)> {
             match error {
                 $( $name => Some((
@@ -129,7 +130,7 @@ pub(super) unsafe extern "C" fn hipGetErrorString(error: hipError_t) -> *const c
     describe(error).map_or(c"unknown error", |(_, text)| text).as_ptr()
 }
 
-/// Writes a result where the caller wants it.
+/// Writes a result through the caller's out-pointer; null is an invalid value.
 ///
 /// # Safety
 /// `out` is null or may be written to.

@@ -5,15 +5,17 @@ use crate::require;
 use core::ffi::c_uint;
 use hip_sys::*;
 
-/// All flags of an event in `hip_runtime_api.h`: blocking, no timing, interprocess, and the three about fences.
+/// All flags of an event in `hip_runtime_api.h`: blocking sync, no timing, interprocess, and the
+/// three for memory fences.
 const EVENT_FLAGS: c_uint = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
-/// A provider's streams and events. Events passed to these methods are not null; a null stream is the default one.
+/// A provider's streams and events. The methods get no null event; a null stream is the default
+/// stream.
 pub trait Streams {
-    /// Makes a stream of the calling thread's device.
+    /// Creates a stream of the calling thread's device.
     fn create_stream(flags: c_uint) -> Status<hipStream_t>;
 
-    /// Ends a stream, which is not null.
+    /// Destroys a stream, which is not null.
     ///
     /// # Safety
     /// Streams and events are live, by HIP's contract, here and below.
@@ -28,34 +30,34 @@ pub trait Streams {
     /// Waits for the work of the calling thread's device.
     fn synchronize_device() -> Status;
 
-    /// Lets a stream's later work wait for an event.
+    /// Makes a stream's later work wait for an event.
     ///
     /// # Safety
     /// As [`Streams::destroy_stream`].
     unsafe fn wait_for(stream: hipStream_t, event: hipEvent_t) -> Status;
 
-    /// Makes an event.
+    /// Creates an event.
     fn create_event(flags: c_uint) -> Status<hipEvent_t>;
 
-    /// Ends an event.
+    /// Destroys an event.
     ///
     /// # Safety
     /// As [`Streams::destroy_stream`].
     unsafe fn destroy_event(event: hipEvent_t) -> Status;
 
-    /// Records an event behind a stream's work.
+    /// Records an event behind the work of a stream.
     ///
     /// # Safety
     /// As [`Streams::destroy_stream`].
     unsafe fn record(event: hipEvent_t, stream: hipStream_t) -> Status;
 
-    /// Says whether the work ahead of an event is done.
+    /// `Ok` if the work before an event has finished, else `hipErrorNotReady`.
     ///
     /// # Safety
     /// As [`Streams::destroy_stream`].
     unsafe fn query(event: hipEvent_t) -> Status;
 
-    /// Waits for the work ahead of an event.
+    /// Waits for the work before an event.
     ///
     /// # Safety
     /// As [`Streams::destroy_stream`].

@@ -1,7 +1,7 @@
-//! MIOpen's three convolution directions behind one set of calls.
+//! One set of calls for MIOpen's three convolution directions.
 //!
-//! The functions of immediate mode have the same signature in all three: two sources, the convolution, the
-//! destination. Find mode's differ in the order of arguments and in their enum.
+//! Immediate mode's functions have one signature for all directions: two sources, the convolution,
+//! the destination. Find mode's functions differ in the order of arguments and in their enum.
 
 use std::ffi::c_void;
 
@@ -12,7 +12,7 @@ use crate::dnn::{one, zero};
 use crate::memory::span::Span;
 use crate::{Error, Result};
 
-/// Everything that a call takes: descriptors and memory of the three tensors.
+/// The arguments of a call: handle, direction, and descriptors and memory of the three tensors.
 pub(super) struct Operands<'a> {
     pub(super) handle: &'a Handle,
     pub(super) direction: Direction,
@@ -34,8 +34,8 @@ impl Operands<'_> {
         }
     }
 
-    /// The solutions that compile, best first. Those behind the first need less memory than any before. Without
-    /// `products` none that call rocBLAS.
+    /// The solutions, best first. Only the first is compiled; each later one needs less memory than
+    /// those before it. Without `products`, solutions that call rocBLAS are left out.
     pub(super) fn solutions(&self, desc: &ConvDesc, products: bool) -> Result<Vec<Choice>> {
         let t = self.handle.table;
         macro_rules! named {
@@ -98,7 +98,7 @@ impl Operands<'_> {
             }
             let bytes = bytes.max(solution.workspace_size);
             match choices.last() {
-                // Used only when memory is short, and compiled then.
+                // A fallback is used, and compiled, only when memory is short.
                 Some(before) if bytes >= before.workspace => continue,
                 Some(_) => {}
                 None => {
@@ -126,8 +126,8 @@ impl Operands<'_> {
     }
 
     /// # Safety
-    /// The spans hold the tensors that the descriptors describe, and stay until the stream has passed the call;
-    /// `space` is as large as the solution's workspace.
+    /// The spans hold the tensors that the descriptors describe, until the stream has passed the
+    /// call. `space` is as large as the solution's workspace.
     pub(super) unsafe fn immediate(&self, space: Span, id: u64) -> (&'static str, miopenStatus_t) {
         let t = self.handle.table;
         let (call, name) = match self.direction {
@@ -159,7 +159,7 @@ impl Operands<'_> {
         (name, status)
     }
 
-    /// The workspace that find mode wants.
+    /// The bytes of workspace that find mode needs.
     pub(super) fn find_workspace(&self, desc: &ConvDesc) -> Result<usize> {
         let t = self.handle.table;
         let (call, name) = match self.direction {
@@ -188,7 +188,7 @@ impl Operands<'_> {
     /// # Safety
     /// As for `immediate`; the destination is overwritten.
     pub(super) unsafe fn find(&self, desc: &ConvDesc, space: Span) -> Result<Vec<Choice>> {
-        /// More than there are algorithms.
+        /// More than the number of algorithms.
         const MOST: usize = 8;
         let empty = miopenConvAlgoPerf_t {
             algorithm: miopenConvAlgoPerf_algorithm { fwd_algo: miopenConvolutionFwdAlgoGEMM },
@@ -233,7 +233,7 @@ impl Operands<'_> {
             .iter()
             .map(|perf| Choice {
                 workspace: perf.memory,
-                // SAFETY: the union's fields are all transparent over i32.
+                // SAFETY: all fields of the union are transparent over i32.
                 solution: Solution::Found(unsafe { perf.algorithm.fwd_algo }.0),
             })
             .collect())

@@ -1,4 +1,4 @@
-//! One convolution call: its checks, its solutions, its run.
+//! One convolution call: its checks, its workspace, its run.
 
 use super::super::status::{by_float, input, output};
 use super::problem::{Direction, Problem};
@@ -11,12 +11,12 @@ use std::borrow::Cow;
 use crate::numeric::element::Single;
 use crate::numeric::halves::Halves;
 
-/// A call whose descriptors agree.
+/// A checked call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Call {
     pub(super) kind: Kind,
     pub(super) data: miopenDataType_t,
-    /// With `transposed`, of the convolution that the call is the transpose of.
+    /// If `transposed`, the problem of the plain convolution that the call transposes.
     pub(super) problem: Problem,
     transposed: bool,
     halves: Halves,
@@ -33,7 +33,7 @@ impl Call {
             tensor.require_packed()?;
         }
         let transposed = conv.is_transposed();
-        // A transposed convolution is the backward direction of the one from y to x.
+        // A transposed convolution is the backward direction of the convolution from y to x.
         let (input, output) = if transposed { (y, x) } else { (x, y) };
         let groups = conv.groups;
         let (channels, filters) = (input.dims[1], output.dims[1]);
@@ -57,8 +57,8 @@ impl Call {
             let padded = problem.input[axis] + 2 * problem.pad[axis];
             require(padded >= reach, miopenStatusBadParm)?;
             let expected = (padded - reach) / problem.stride[axis] + 1;
-            // The output of a transposed convolution may be longer than the shortest that gives its
-            // input.
+            // The caller may choose a transposed convolution's output longer than the shortest one
+            // that gives its input.
             require(problem.output[axis] == expected, miopenStatusBadParm)?;
         }
         // Offsets into the filled planes of one image are 32-bit.
@@ -67,13 +67,14 @@ impl Call {
                 .map(|axis| problem.input[axis] + 2 * problem.pad[axis] + problem.filter[axis])
                 .product::<usize>();
         require(u32::try_from(filled).is_ok(), miopenStatusNotImplemented)?;
-        // Left alone, MIOpen takes the alternative in both backward directions.
+        // Without the attribute, MIOpen uses the alternative in both backward directions.
         let alternative = conv.alternative.unwrap_or(kind != Kind::Forward);
         let halves = if x.data == miopenHalf { Halves::of(alternative) } else { Halves::Exact };
         Ok(Call { kind, data: x.data, problem, transposed, halves })
     }
 
-    /// What is computed of [`Call::problem`]; a transposed call swaps forward and backward.
+    /// The direction of [`Call::problem`]; `None` for the weights' gradient. A transposed call
+    /// swaps forward and backward.
     fn direction(&self) -> Option<Direction> {
         match (self.kind, self.transposed) {
             (Kind::Forward, false) | (Kind::BackwardData, true) => Some(Direction::Forward),
@@ -88,7 +89,7 @@ impl Call {
         floats * size_of::<f32>()
     }
 
-    /// An estimate of the time in milliseconds, at 50 GFLOP/s: what a desktop core does.
+    /// An estimate of the time in milliseconds, at a desktop core's 50 GFLOP/s.
     pub(super) fn estimate(&self) -> f32 {
         let p = &self.problem;
         let operations = 2.0 * p.w_len() as f64 * p.batch as f64 * p.output_plane() as f64;
@@ -98,7 +99,7 @@ impl Call {
     /// Runs the call.
     ///
     /// # Safety
-    /// The buffers are not used by others meanwhile, and the written one overlaps no other.
+    /// No other code uses the buffers meanwhile, and the written one overlaps no other.
     pub(super) unsafe fn run(&self, buffers: ConvolutionBuffers) -> Outcome {
         let needed = self.workspace();
         require(buffers.workspace_size >= needed, miopenStatusBadParm)?;
@@ -121,7 +122,7 @@ fn workspace_of<T: Single>(call: &Call) -> Outcome<usize> {
 
 type Algorithm<T> = unsafe fn(&Problem, Direction, *const T, *const T, *mut T, &mut [f32]);
 
-/// The faster algorithm for a shape.
+/// The fastest algorithm for a shape.
 fn algorithm<T: Single>(p: &Problem, direction: Direction) -> Algorithm<T> {
     if pointwise::applies(p) {
         pointwise::convolve
@@ -132,7 +133,7 @@ fn algorithm<T: Single>(p: &Problem, direction: Direction) -> Algorithm<T> {
     }
 }
 
-/// Operands as the chip takes them.
+/// Operands as the imitated chip sees them.
 fn as_seen<T: Single>(halves: Halves, values: &[T]) -> Cow<'_, [T]> {
     match halves {
         Halves::Exact => Cow::Borrowed(values),
@@ -140,7 +141,7 @@ fn as_seen<T: Single>(halves: Halves, values: &[T]) -> Cow<'_, [T]> {
     }
 }
 
-/// Results as the chip leaves them.
+/// Rounds results as the imitated chip does.
 fn round<T: Single>(halves: Halves, values: &mut [T]) {
     if halves != Halves::Exact {
         values.iter_mut().for_each(|value| *value = T::narrow(halves.result(value.widen())));

@@ -1,16 +1,16 @@
-//! Whole f16 and bf16 tensors as f32 and back, by all cores.
+//! Conversion of whole f16 and bf16 tensors to f32 and back, on all cores.
 
 use crate::numeric::element::Single;
 use crate::numeric::shared::Shared;
 use crate::runtime::parallel_ranges;
 
-/// Elements that one task converts: fewer are not worth waking a core.
+/// Elements that one task converts. Fewer are not worth waking a core.
 pub(super) const CHUNK: usize = 1 << 14;
 
-/// `len` elements in f32: the elements themselves if they are f32, else written to `room`.
+/// `len` elements as f32: the elements themselves if they are f32, else widened into `room`.
 ///
 /// # Safety
-/// `from` is valid for `len` elements; `room` is valid for as many floats unless they are f32.
+/// `from` is valid for `len` elements. `room` is valid for `len` floats, unless `T` is f32.
 pub(super) unsafe fn widened<T: Single>(len: usize, from: Shared<T>, room: Shared<f32>) -> Shared<f32> {
     if T::IS_F32 {
         return Shared(from.get().cast());
@@ -26,7 +26,8 @@ pub(super) unsafe fn widened<T: Single>(len: usize, from: Shared<T>, room: Share
     room
 }
 
-/// Rounds `len` floats to `to`. Floats of an f32 tensor are there already.
+/// Rounds `len` floats to `to`. If `T` is f32, does nothing, because the floats are in `to`
+/// already.
 ///
 /// # Safety
 /// `from` and `to` are valid for `len` elements each and don't overlap, unless `T` is f32.

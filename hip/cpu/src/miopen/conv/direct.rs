@@ -1,4 +1,5 @@
-//! Forward and backward-data convolution: the kernel of [`super::plan`]'s passes.
+//! Forward and backward-data convolution by direct sums: computes [`super::plan`]'s passes over
+//! filled planes.
 
 use super::fill::fill_planes;
 use super::geometry::{block, geometry};
@@ -10,19 +11,20 @@ use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Vector, by_level};
 use crate::runtime::{parallel, threads};
 
-/// The vectors in a row of a tile of `rows` rows: as many as fit the registers beside two weights,
-/// at most 8.
+/// The vectors in a row of a tile of `rows` rows: as many as fit the registers together with two
+/// weights, at most 8.
 fn width(rows: usize, tile: (usize, usize)) -> usize {
     let registers = if tile.0 == 8 { 32 } else { 16 };
     ((registers - 2) / (rows + 1)).min(8)
 }
 
-/// Floats of workspace: the filter, rearranged. Every tap belongs to one pass.
+/// Floats of workspace: the rearranged filter. Every tap belongs to one pass.
 pub(crate) fn workspace_len(p: &Problem) -> usize {
     p.w_len()
 }
 
-/// Rearranges one group's filter for `pass`: for every block of output channels, `[source channel][tap][channel]`.
+/// Rearranges one group's filter for `pass`: for every block of output channels,
+/// `[source channel][tap][channel]`.
 ///
 /// # Safety
 /// `w` is valid for the whole filter.
@@ -77,8 +79,8 @@ unsafe fn tile<V: Vector, const R: usize, const N: usize>(
     output: *mut f32,
     plane: usize,
 ) {
-    // SAFETY: the caller vouches for the level, and for source and packed as `run` and this
-    // function say; the vectors' segments lie inside the output plane.
+    // SAFETY: the caller vouches for the level, `source` and `packed`. The vectors' segments lie
+    // inside the output plane.
     unsafe {
         let at: [*const f32; N] =
             core::array::from_fn(|n| source.add(pass.vectors.get_unchecked(first + n).from as usize));
@@ -115,7 +117,7 @@ unsafe fn tile<V: Vector, const R: usize, const N: usize>(
     }
 }
 
-/// What [`run`] works on.
+/// The arguments of [`run`].
 #[derive(Clone, Copy)]
 struct Work<'a> {
     pass: &'a Pass,
@@ -141,8 +143,8 @@ unsafe fn run<V: Vector>(work: Work<'_>) {
         let mut first = 0;
         while first < outputs {
             let rows = block(outputs - first, V::TILE);
-            // SAFETY: the caller vouches for source, output and the level; `packed` was made for
-            // this pass.
+            // SAFETY: the caller vouches for `source`, `output` and the level; `packed` was made
+            // for this pass.
             unsafe {
                 let output = output.add(first * plane);
                 macro_rules! tiles {
@@ -169,19 +171,20 @@ unsafe fn run<V: Vector>(work: Work<'_>) {
 }
 
 by_level! {
-    /// Computes vectors of a pass, with this machine's instructions.
+    /// Computes some vectors of a pass, with this machine's instructions.
     ///
     /// # Safety
-    /// `source` is valid for the plan's fill, `output` for `outputs` planes of `plane` floats that no other thread
-    /// writes at this pass's pixels.
+    /// `source` is valid for the plan's fill, and `output` for `outputs` planes of `plane` floats.
+    /// No other thread writes the pixels of these vectors.
     unsafe fn run_pass(work: Work<'_>) = run
 }
 
-/// The multiply-adds a pixel that make a further task worthwhile, although each task fills the
-/// image's planes again for itself.
+/// The multiply-adds for each source value that a further task must have to be worthwhile, because
+/// each task fills the image's planes again.
 const WORTH: usize = 32;
 
-/// Runs a convolution forward (`src` is x, `dst` is y) or backward to the data (`src` is dy, `dst` is dx).
+/// Runs a convolution forward (`src` is x, `dst` is y) or backward to the data (`src` is dy, `dst`
+/// is dx).
 ///
 /// # Safety
 /// `src`, `w` and `dst` are valid for the whole tensors of `p`, and `dst` overlaps neither.
@@ -199,7 +202,7 @@ pub(crate) unsafe fn convolve<T: Single>(
         Direction::Backward => (Plan::backward(p, lanes), p.c, p.input_plane()),
     };
     let source_image = plan.fill.channels * plan.fill.source.iter().product::<usize>();
-    // The packed filter: group by group, pass by pass.
+    // The rearranged filter, group by group and pass by pass.
     let mut packed = Vec::with_capacity(p.groups * plan.passes.len());
     let mut rest = workspace;
     for group in 0..p.groups {

@@ -1,9 +1,9 @@
-//! The copy of source planes into scratch memory, with the padding written out.
+//! Copies source planes into scratch memory, with the padding written out.
 
 use super::plan::Fill;
 use crate::numeric::element::Single;
 
-/// Widens one image's planes at `from` into `to`, `fill.len()` floats.
+/// Widens one image's planes at `from` into `to`, which has `fill.len()` floats.
 ///
 /// # Safety
 /// `from` is valid for `fill.channels` planes of `fill.source`.
@@ -15,14 +15,14 @@ pub(crate) unsafe fn fill_planes<T: Single>(fill: &Fill, from: *const T, to: &mu
     }
 }
 
-/// Widens the plane at `from` into `to`, `fill.channel()` floats.
+/// Widens the plane at `from` into `to`, which has `fill.channel()` floats.
 ///
 /// # Safety
 /// `from` is valid for a plane of `fill.source`.
 pub(crate) unsafe fn fill_channel<T: Single>(fill: &Fill, from: *const T, to: &mut [f32]) {
     let [depth, height, width] = fill.dims;
     let [_, source_height, source_width] = fill.source;
-    // Without padding and steps the plane is the source's: all of it is one row.
+    // Without padding and steps, the filled plane equals the source plane.
     if fill.is_copy() {
         // SAFETY: the caller vouches for the plane.
         T::widen_slice(unsafe { core::slice::from_raw_parts(from, depth * height * width) }, to);
@@ -35,7 +35,7 @@ pub(crate) unsafe fn fill_channel<T: Single>(fill: &Fill, from: *const T, to: &m
     };
     for phase in &fill.phases {
         let step = fill.step[2];
-        // The pixels of a row that the source has: `begin..end`, the first of them at `start`.
+        // Pixels `begin..end` of a row are in the source, the first of them at `start`.
         let begin = ((-phase[2]).max(0) as usize).div_ceil(step).min(width);
         let start = phase[2] + (begin * step) as isize;
         let end = begin
@@ -63,7 +63,7 @@ pub(crate) unsafe fn fill_channel<T: Single>(fill: &Fill, from: *const T, to: &m
                 } else if !T::IS_F32 {
                     widen_steps(source, step, &mut row[begin..end]);
                 } else if step == 2 {
-                    // Pairs vectorise, a general step does not; the last pixel has no partner.
+                    // Pairs vectorise, but a general step does not. The last pixel has no partner.
                     for (to, from) in row[begin..end].iter_mut().zip(source.chunks_exact(2)) {
                         *to = from[0].widen();
                     }
@@ -78,7 +78,7 @@ pub(crate) unsafe fn fill_channel<T: Single>(fill: &Fill, from: *const T, to: &m
     }
 }
 
-/// Widens each `step`-th pixel: widens all of them, which vectorises, and picks those.
+/// Widens each `step`-th pixel. It widens all pixels, which vectorises, and then picks.
 fn widen_steps<T: Single>(source: &[T], step: usize, to: &mut [f32]) {
     const ROOM: usize = 256;
     let mut room = [0.0; ROOM];

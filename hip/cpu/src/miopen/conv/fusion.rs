@@ -1,4 +1,4 @@
-//! Fusion plans: a convolution, maybe a bias, and an activation.
+//! Fusion plans: a convolution, optionally a bias, and an activation.
 
 use super::super::Shared;
 use super::super::activation::Activation;
@@ -40,7 +40,7 @@ impl Fusions for Handle {
 /// `y = activation(y + bias)`.
 ///
 /// # Safety
-/// `y` is the output's, and nobody else uses it meanwhile.
+/// `y` is the output's buffer, and no other code uses it meanwhile.
 unsafe fn finish(
     output_of: &Tensor,
     y: *mut c_void,

@@ -2,7 +2,7 @@
 
 use crate::numeric::simd::{Level, Vector, level};
 
-/// Lanes and largest tile of this machine's vectors.
+/// Lanes and largest register tile of this machine's vectors.
 pub(super) fn geometry() -> (usize, (usize, usize)) {
     fn of<V: Vector>() -> (usize, (usize, usize)) {
         (V::LANES, V::TILE)
@@ -16,8 +16,8 @@ pub(super) fn geometry() -> (usize, (usize, usize)) {
     }
 }
 
-/// The output channels of the next register tile: the largest tile's, else the largest of 4, 2 and
-/// 1 that fits what is `left`.
+/// The output channels of the next register tile: those of the largest tile, or the largest of 4, 2
+/// and 1 that is at most `left`.
 #[inline(always)]
 pub(super) fn block(left: usize, tile: (usize, usize)) -> usize {
     [tile.0, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)

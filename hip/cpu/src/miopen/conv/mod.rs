@@ -1,4 +1,4 @@
-//! Convolution.
+//! Convolution (docs/decisions/011-convolution-on-the-cpu.md).
 
 mod call;
 mod convert;

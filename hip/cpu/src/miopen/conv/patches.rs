@@ -1,5 +1,5 @@
-//! A convolution's patches as the columns of a matrix, of which only a block at a time is written
-//! out.
+//! A convolution's patches as the columns of a matrix. Only one block of the matrix is written out
+//! at a time.
 
 use super::fill::fill_channel;
 use super::plan::{Fill, Run, SLACK};
@@ -9,20 +9,20 @@ use crate::numeric::shared::Shared;
 use crate::numeric::simd::Vector;
 use crate::runtime::parallel;
 
-/// The most floats of planes that are filled before they are multiplied (at least one image's): 8
-/// MiB, which a core's share of a last-level cache may hold.
+/// The most floats of planes that are filled before they are multiplied, but at least one image's:
+/// 8 MiB, which a core's share of a last-level cache may hold.
 pub(super) const WAVE: usize = 2 << 20;
 
 /// Floats that one task fills.
 const PIECE: usize = 1 << 14;
 
-/// Where patches are read: in planes whose padding is written out, some images at a time, or in the
-/// source itself.
+/// The memory that patches are read from: the planes of some images, with their padding written
+/// out, or the source itself.
 pub(super) struct Sources<'a> {
     fill: &'a Fill,
     groups: usize,
     batch: usize,
-    /// Whether the source serves as its own planes: one tap, f32, each pixel in its place.
+    /// Whether patches are read from the source itself: one tap, f32, no padding and no stride.
     plain: bool,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Sources<'a> {
         self.groups * self.fill.channels * self.fill.channel()
     }
 
-    /// Images that are filled at a time.
+    /// The number of images that are filled at a time.
     pub(super) fn wave(&self) -> usize {
         let most = if self.plain { self.batch } else { WAVE / self.image().max(1) };
         most.clamp(1, self.batch.max(1))
@@ -48,7 +48,8 @@ impl<'a> Sources<'a> {
         if self.plain { 0 } else { self.wave() * self.image() + SLACK }
     }
 
-    /// The planes of images `first..first + count`; written to `to` unless the source serves.
+    /// The planes of images `first..first + count`. They are written to `to`, unless patches are
+    /// read from the source itself.
     ///
     /// # Safety
     /// `src` is valid for the whole tensor.
@@ -70,8 +71,8 @@ impl<'a> Sources<'a> {
         let to = Shared(to.as_mut_ptr());
         parallel((count * channels).div_ceil(each), |task| {
             for index in task * each..((task + 1) * each).min(count * channels) {
-                // SAFETY: each channel is one task's, inside the tensor and inside `to`, which has
-                // `len` floats.
+                // SAFETY: each channel belongs to one task, inside the tensor and inside `to`,
+                // which has `len` floats.
                 unsafe {
                     let to = core::slice::from_raw_parts_mut(to.get().add(index * channel), channel);
                     fill_channel(self.fill, from.get().add(index * source), to);
@@ -82,22 +83,22 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// What [`Sources::fill`] made.
+/// The planes from [`Sources::fill`].
 #[derive(Clone, Copy)]
 pub(super) struct Planes {
     at: Shared<f32>,
     image: usize,
     group: usize,
-    /// Whether nothing may be read beyond a run's end.
+    /// Whether reads past a run's end are forbidden.
     exact: bool,
 }
 
-/// A part of a block of columns whose pixels lie side by side.
+/// A part of a block of columns with contiguous pixels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
-    /// Where it begins in the planes, before a tap's offset.
+    /// Its place in the planes, without a tap's offset.
     pub(super) from: usize,
-    /// Where it begins in the other tensor, in the plane of the group's first channel.
+    /// Its place in the other tensor, in the plane of the group's first channel.
     pub(super) to: usize,
     /// Its first column in the block.
     pub(super) at: usize,
@@ -105,7 +106,7 @@ pub(super) struct Piece {
 }
 
 impl Planes {
-    /// Where an image's planes begin.
+    /// The address of an image's planes.
     ///
     /// # Safety
     /// `index` is less than the number of images that were filled.
@@ -114,8 +115,8 @@ impl Planes {
         unsafe { self.at.get().add(index * self.image).cast_const() }
     }
 
-    /// The pieces of columns `from..to` of a group: image by image, pixel by pixel. `other` is the
-    /// floats of an image and of a group in the other tensor.
+    /// The pieces of columns `from..to` of a group, image by image. `other` is the floats of an
+    /// image and of a group in the other tensor.
     pub(super) fn pieces(
         &self,
         runs: &[Run],
@@ -142,7 +143,7 @@ impl Planes {
         pieces
     }
 
-    /// The address of a piece's pixels under the tap at `offset`.
+    /// The address of a piece's pixels for the tap at `offset`.
     ///
     /// # Safety
     /// `piece` belongs to these planes, and `offset` to one of their taps.
@@ -152,14 +153,14 @@ impl Planes {
         unsafe { self.at.get().add(piece.from + offset).cast_const() }
     }
 
-    /// Copies the block's pixels under the tap at `offset` to `line`, side by side.
+    /// Copies the block's pixels for the tap at `offset` to `line`, without gaps.
     ///
     /// # Safety
     /// `pieces` belong to these planes; `line` has room for them and one vector more.
     #[inline(always)]
     pub(super) unsafe fn gather<V: Vector>(&self, pieces: &[Piece], offset: usize, line: *mut f32) {
         for piece in pieces {
-            // SAFETY: the caller vouches for both; what is read beyond a piece is in the planes'
+            // SAFETY: the caller vouches for both; reads past a piece stay in the planes and their
             // slack.
             unsafe {
                 let (from, to) = (self.at.get().add(piece.from + offset), line.add(piece.at));
@@ -177,7 +178,7 @@ impl Planes {
     }
 }
 
-/// Merges pieces whose targets lie side by side.
+/// Merges pieces whose places in the other tensor are contiguous.
 pub(super) fn joined(pieces: &[Piece], step: usize) -> Vec<Piece> {
     let mut all: Vec<Piece> = Vec::new();
     for piece in pieces {

@@ -1,19 +1,19 @@
-//! How a convolution becomes passes of one kernel.
+//! Describes a convolution as passes over padded planes.
 //!
-//! A pass computes `dst[oc][pixel] = sum over t of weight[oc][t] * src[pixel + offset[t]]`: the source is copied
-//! once an image into planes with their padding written out, and then every tap of the filter is a constant
-//! offset into them, so that nothing like an im2col matrix exists. A stride is handled by splitting planes into
-//! phases: the forward direction reads from `stride^3` source phases, the backward direction writes `stride^3`
-//! output phases, each with the taps that reach it.
+//! A pass computes `dst[oc][pixel] = sum over t of weight[oc][t] * src[pixel + offset[t]]`. The
+//! source of an image is copied once into planes with their padding written out. Then every tap of
+//! the filter is a constant offset into the planes, and no whole im2col matrix is needed. A stride
+//! splits planes into phases: the forward direction reads up to `stride^3` source phases, the
+//! backward direction writes up to `stride^3` output phases, each with the taps that reach it.
 
 use super::geometry::geometry;
 use super::problem::{Direction, Problem};
 
-/// How source planes are laid out in the scratch memory: `[channel][phase][depth][height][width]`.
+/// The layout of source planes in scratch memory: `[channel][phase][depth][height][width]`.
 #[derive(Debug)]
 pub(crate) struct Fill {
     pub(crate) channels: usize,
-    /// Pixels of the source's own planes.
+    /// The dimensions of the source's own planes.
     pub(crate) source: [usize; 3],
     /// The source coordinate of each phase's first pixel.
     pub(crate) phases: Vec<[isize; 3]>,
@@ -22,7 +22,7 @@ pub(crate) struct Fill {
     pub(crate) dims: [usize; 3],
 }
 
-/// Vectors that start at the last pixel read up to this many floats past it.
+/// Vectors that start at the last pixel read fewer than this many floats past it.
 pub(super) const SLACK: usize = 16;
 
 impl Fill {
@@ -35,7 +35,7 @@ impl Fill {
         self.phases.len() * self.plane()
     }
 
-    /// Whether filling a plane would only copy the source.
+    /// Whether the filled plane equals the source plane.
     pub(super) fn is_copy(&self) -> bool {
         self.phases.len() == 1 && self.phases[0] == [0; 3] && self.step == [1; 3] && self.dims == self.source
     }
@@ -46,34 +46,34 @@ impl Fill {
     }
 }
 
-/// A run of a vector's lanes that are pixels of one output row.
+/// Consecutive lanes of a vector that are pixels of one output row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub(crate) lane: u32,
     pub(crate) count: u32,
-    /// Where its first pixel is in the output plane.
+    /// The place of its first pixel in the output plane.
     pub(crate) to: usize,
 }
 
-/// Neighbouring source pixels that are computed together.
+/// A vector of neighbouring source pixels that are computed together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes {
-    /// Where its first lane reads, before the tap's offset.
+    /// The place that its first lane reads, without the tap's offset.
     pub(crate) from: u32,
     /// Its segments: `segments[first..first + count]`.
     pub(crate) first: u32,
     pub(crate) count: u32,
 }
 
-/// Pixels that lie side by side in the source's planes.
+/// Pixels that are contiguous in the filled planes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// How many pixels of the pass come before it.
+    /// The number of the pass's pixels before it.
     pub(crate) first: usize,
     pub(crate) count: usize,
-    /// Where it begins in the filled plane, before the tap's offset.
+    /// Its place in the filled plane, without the tap's offset.
     pub(crate) from: usize,
-    /// Where it begins in the output plane.
+    /// Its place in the output plane.
     pub(crate) to: usize,
     /// Output elements from one pixel to the next.
     pub(crate) step: usize,
@@ -82,9 +82,9 @@ pub(crate) struct Run {
 /// One pass.
 #[derive(Debug)]
 pub(crate) struct Pass {
-    /// The filter taps that take part.
+    /// The filter taps of the pass.
     pub(crate) taps: Vec<usize>,
-    /// For every source channel and tap of `taps`: the offset into the filled planes.
+    /// The offset into the filled planes for every source channel and tap of `taps`.
     pub(crate) offsets: Vec<u32>,
     pub(crate) vectors: Vec<Lanes>,
     pub(crate) segments: Vec<Segment>,
@@ -93,29 +93,29 @@ pub(crate) struct Pass {
     pub(crate) step: usize,
 }
 
-/// The passes of one direction, and the source they read.
+/// The passes of one direction, and the layout of their source.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) fill: Fill,
     pub(crate) passes: Vec<Pass>,
 }
 
-/// Where a pass's output pixels are in an output plane.
+/// The places of a pass's output pixels in an output plane.
 struct Target {
-    /// Pixels of this pass.
+    /// The numbers of pixels.
     count: [usize; 3],
-    /// The coordinate of the first.
+    /// The coordinate of the first pixel.
     first: [usize; 3],
-    /// From one to the next.
+    /// From one pixel to the next.
     step: [usize; 3],
-    /// Of the whole plane.
+    /// The dimensions of the whole plane.
     plane: [usize; 3],
 }
 
-/// Covers the pixels of `target` with vectors of `lanes` neighbours in the filled plane `dims`.
+/// Covers the pixels of `target` with vectors of `lanes` neighbours in a filled plane of `dims`.
 ///
-/// A vector may run over the end of a row; the lanes on the padding between rows are computed and dropped. Each
-/// starts at the first pixel that no earlier one covered.
+/// A vector may cross the end of a row. Its lanes in the padding between rows are computed and
+/// dropped. Each vector starts at the first pixel that no earlier vector covers.
 fn cover(target: &Target, dims: [usize; 3], lanes: usize) -> (Vec<Lanes>, Vec<Segment>) {
     let [depth, height, width] = target.count;
     let mut vectors = Vec::new();
@@ -151,7 +151,7 @@ fn cover(target: &Target, dims: [usize; 3], lanes: usize) -> (Vec<Lanes>, Vec<Se
     (vectors, segments)
 }
 
-/// The pixels of `target` row by row; rows are joined if they lie side by side in both planes.
+/// The pixels of `target` row by row. Rows that are contiguous in both planes are joined.
 fn runs(target: &Target, dims: [usize; 3]) -> Vec<Run> {
     let [depth, height, width] = target.count;
     let mut runs: Vec<Run> = Vec::new();
@@ -175,7 +175,7 @@ fn runs(target: &Target, dims: [usize; 3]) -> Vec<Run> {
 }
 
 impl Pass {
-    /// The number of pixels that it computes.
+    /// The number of pixels of the pass.
     pub(super) fn pixels(&self) -> usize {
         self.runs.last().map_or(0, |run| run.first + run.count)
     }
@@ -200,9 +200,9 @@ impl Plan {
         }
     }
 
-    /// The source planes and their taps' offsets in the forward direction.
+    /// The layout of the source planes in the forward direction, and the offset of each tap.
     pub(crate) fn source(p: &Problem) -> (Fill, Vec<usize>) {
-        // Which phases of each axis any tap reads.
+        // The phases of each axis that some tap reads.
         let used: [Vec<usize>; 3] = core::array::from_fn(|axis| {
             let mut used: Vec<usize> =
                 (0..p.filter[axis]).map(|t| t * p.dilation[axis] % p.stride[axis]).collect();
@@ -251,9 +251,8 @@ impl Plan {
 
     /// The backward direction: `dx` from `dy`.
     pub(crate) fn backward(p: &Problem, lanes: usize) -> Plan {
-        // Axis by axis and phase by phase: input pixels `phase - pad + stride * q` for q from
-        // `first`, `count` of them, reached by the taps `(tap, back)`, which read output pixel `q -
-        // back`.
+        // One phase of an axis: `count` input pixels `phase - pad + stride * q` with q from `first`
+        // on. The taps `(tap, back)` reach them from output pixel `q - back`.
         struct AxisPhase {
             at: usize,
             first: usize,
@@ -275,8 +274,8 @@ impl Plan {
                 })
                 .collect()
         });
-        // The padding in front that the farthest tap needs, and the length that the nearest one
-        // reaches.
+        // The front padding that the farthest tap needs. `dims` below reaches as far as the nearest
+        // tap.
         let front: [isize; 3] = core::array::from_fn(|axis| {
             let need =
                 |phase: &AxisPhase| phase.taps.iter().map(|tap| tap.1 as isize - phase.first as isize).max();

@@ -1,8 +1,8 @@
-//! Convolutions by 1x1 filters as matrix products on the `gemm` crate.
+//! Convolutions by 1x1 filters as matrix products by the `gemm` crate.
 //!
-//! The planes of an f32 tensor are the matrix already if every pixel takes part: nothing is copied.
-//! Other planes are written out first, a wave of images at a time: f16 and bf16 widened, the pixels
-//! of a stride picked.
+//! If the filter reads every pixel of an f32 tensor, the planes are the matrix already and nothing
+//! is copied. Otherwise the planes of a few images at a time, a wave, are written out first: f16
+//! and bf16 are widened, and a stride picks pixels.
 
 use super::convert::{CHUNK, narrow, widened};
 use super::patches::{Sources, WAVE};
@@ -13,17 +13,17 @@ use crate::numeric::multiply::{Operand, Product, multiply_by_shape, multiply_sum
 use crate::numeric::shared::Shared;
 use crate::runtime::parallel;
 
-/// The fewest channels, of input and output alike, for which the `gemm` crate's packing pays:
-/// MobileNetV2's 16 do (batch 2, 112x112, one core with AVX2 of an EPYC 7003).
+/// The fewest channels, of both input and output, for which the `gemm` crate's packing pays. It
+/// pays for MobileNetV2's 16 (batch 2, 112x112, one core with AVX2 of an EPYC 7003).
 const LEAST_CHANNELS: usize = 8;
 
-/// The fewest pixels of an image. There is a product for each image, which reads the whole filter
-/// again. On the same core, 512 channels of 512, batch 64, as a multiple of the time of one product
-/// over all images: 2 pixels 12.7, 4 pixels 3.6, 16 pixels 1.0; in the weights' gradient 15, 6 and
-/// 1.5, and of 49 pixels 1.3 and 1.6. Ways that join images cost 1.2 to 2.
+/// The fewest pixels of an image. Each image is a product of its own, which reads the whole filter
+/// again. Relative to the time of one product over all images (the same core, 512 channels of 512,
+/// batch 64), 2 pixels take 12.7, 4 pixels 3.6, 16 pixels 1.0. The weights' gradient takes 15, 6
+/// and 1.5, and at 49 pixels 1.3 and 1.6. Algorithms that join images take 1.2 to 2.
 const LEAST_PIXELS: usize = 32;
 
-/// Whether a convolution is a product of whole matrices.
+/// Whether a convolution runs as a product of whole matrices.
 pub(crate) fn applies(p: &Problem) -> bool {
     p.groups == 1
         && p.taps() == 1
@@ -32,7 +32,8 @@ pub(crate) fn applies(p: &Problem) -> bool {
         && p.output_plane() >= LEAST_PIXELS
 }
 
-/// The planes that a product reads: the pixels of `x` under the filter, or all of `dy`.
+/// The layout of the planes that a product reads: the pixels of `x` under the filter, or all of
+/// `dy`.
 fn fill_of(p: &Problem, direction: Direction) -> Fill {
     let (channels, source, step) = match direction {
         Direction::Forward => (p.c, p.input, p.stride),
@@ -41,18 +42,18 @@ fn fill_of(p: &Problem, direction: Direction) -> Fill {
     Fill { channels, source, phases: vec![[0; 3]], step, dims: p.output }
 }
 
-/// What a call writes out, and the workspace for it.
+/// The parts of a call's workspace.
 struct Layout<'a> {
     sources: Sources<'a>,
-    /// Images that are multiplied at a time.
+    /// The number of images that are multiplied at a time.
     wave: usize,
-    /// Floats of workspace: for the widened filter or the sums of its gradient, for the planes, for
-    /// a wave's results or widened `dy`, and for the sums of runs of pixels.
+    /// The floats of each part: the widened filter or the sums of its gradient; the planes; a
+    /// wave's results or widened `dy`; the sums of runs of pixels.
     lengths: [usize; 4],
 }
 
 impl<'a> Layout<'a> {
-    /// `aside`: floats that an image's results, or its widened `dy`, take beside its planes.
+    /// `aside` is the floats that an image's results, or its widened `dy`, need besides its planes.
     fn new<T: Single>(p: &Problem, fill: &'a Fill, aside: usize) -> Layout<'a> {
         let sources = Sources::new::<T>(fill, p);
         let most = WAVE.checked_div(aside).unwrap_or(usize::MAX);
@@ -63,7 +64,7 @@ impl<'a> Layout<'a> {
     }
 
     fn of<T: Single>(p: &Problem, direction: Direction, fill: &'a Fill) -> Layout<'a> {
-        // A product writes f32 results to `dst` itself, unless a stride leaves gaps between them.
+        // A product writes f32 results directly to `dst`, unless a stride leaves gaps between them.
         let in_place = T::IS_F32 && (direction == Direction::Forward || p.stride == [1; 3]);
         let outputs = if direction == Direction::Forward { p.k } else { p.c };
         Self::new::<T>(p, fill, if in_place { 0 } else { outputs * p.output_plane() })
@@ -76,7 +77,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The floats of workspace in a direction, or for the weights' gradient.
+/// The floats of workspace for a direction; `None` stands for the weights' gradient.
 pub(crate) fn workspace_len<T: Single>(p: &Problem, direction: Option<Direction>) -> usize {
     let fill = fill_of(p, direction.unwrap_or(Direction::Forward));
     let layout = match direction {
@@ -86,7 +87,7 @@ pub(crate) fn workspace_len<T: Single>(p: &Problem, direction: Option<Direction>
     layout.lengths.iter().sum()
 }
 
-/// Writes a plane of results to its pixels in a plane of `dx`, and zeros to all others.
+/// Writes a plane of results to its pixels in a plane of `dx`, and zeros to all other pixels.
 fn spread<T: Single>(p: &Problem, from: &[f32], to: &mut [T]) {
     let ([_, height, width], [_, to_height, to_width]) = (p.output, p.input);
     to.fill(T::narrow(0.0));
@@ -99,7 +100,8 @@ fn spread<T: Single>(p: &Problem, from: &[f32], to: &mut [T]) {
     }
 }
 
-/// Runs a convolution forward (`src` is x, `dst` is y) or backward to the data (`src` is dy, `dst` is dx).
+/// Runs a convolution forward (`src` is x, `dst` is y) or backward to the data (`src` is dy, `dst`
+/// is dx).
 ///
 /// # Safety
 /// `src`, `w` and `dst` are valid for the whole tensors of `p`, and `dst` overlaps neither.
@@ -118,7 +120,7 @@ pub(crate) unsafe fn convolve<T: Single>(
     let (src, dst, results) = (Shared(src.cast_mut()), Shared(dst), Shared(results.as_mut_ptr()));
     let in_place = layout.lengths[2] == 0;
     let pixels = p.output_plane();
-    // The filter is [k][c] in memory. A product reads it as [c, k] forward, as [k, c] backward.
+    // The filter is [k][c] in memory. A product reads it as [c, k] forward and as [k, c] backward.
     let (inner, outputs, plane, filter_strides) = match direction {
         Direction::Forward => (p.c, p.k, p.output_plane(), (1, p.c as isize)),
         Direction::Backward => (p.k, p.c, p.input_plane(), (p.c as isize, 1)),

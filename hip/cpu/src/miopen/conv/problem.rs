@@ -1,6 +1,6 @@
-//! The shape of one convolution, always with three spatial axes: two-dimensional ones have depth 1.
+//! The shape of one convolution, always with three spatial axes. 2-D convolutions have depth 1.
 
-/// Which way a convolution runs.
+/// The direction of a convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     /// `y` from `x`.

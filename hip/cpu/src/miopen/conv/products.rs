@@ -1,11 +1,11 @@
 //! Forward and backward-data convolution as a product: the filter's matrix times a matrix of
-//! patches. Only a block of patches that fits a second-level cache is ever written out.
+//! patches. Only one block of patches at a time is written out, which fits a second-level cache.
 //!
 //! The scheme is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
 //! (2008): `INNER` rows and `COLUMNS` columns of patches are packed into panels as wide as a
-//! register tile, and every block of output channels is multiplied by them. The columns are the
-//! pixels of all images one after the other, so that small images share the reads of the filter.
-//! Only the shape decides the order of an output's sum.
+//! register tile, and all output channels are multiplied by them. The columns are the pixels of all
+//! images, one image after the other, so that small images share the reads of the filter. Only the
+//! shape decides the order of an output's sum.
 
 use super::geometry::{block, geometry};
 use super::patches::{Piece, Planes, Sources, joined};
@@ -20,27 +20,27 @@ use crate::runtime::{parallel, threads};
 /// The terms of a sum that are added in registers before the sum is written to memory.
 const INNER: usize = 256;
 
-/// The columns of a block: with `INNER` 240 KiB, half of a second-level cache of 512 KiB. A
+/// The columns of a block: with `INNER` rows 240 KiB, half of a second-level cache of 512 KiB. A
 /// multiple of every tile's width.
 const COLUMNS: usize = 240;
 
 /// The least output channels of a group for which packing patches pays. Measured on a core with
-/// AVX2 (EPYC 7003), 3x3, batch 2, forward, as shares of the time of whole written-out patches and
-/// the `gemm` crate; first direct sums, then packed products: 1 output 0.24 to 0.57 and 0.68 to
-/// 2.1, 4 of 4 channels on 32x32 in 4 groups 0.44 and 0.76, 8 of 8 channels on 32x32 0.79 and 0.69,
-/// 64 of 64 on 56x56 1.1 and 1.1, 512 of 512 on 7x7 1.8 and 1.0.
+/// AVX2 (EPYC 7003), 3x3, batch 2, forward, relative to the time of a whole im2col matrix and the
+/// `gemm` crate, first for direct sums, then for packed products: 1 output 0.24 to 0.57 and 0.68 to
+/// 2.1; 4 of 4 channels on 32x32 in 4 groups 0.44 and 0.76; 8 of 8 channels on 32x32 0.79 and 0.69;
+/// 64 of 64 on 56x56 1.1 and 1.1; 512 of 512 on 7x7 1.8 and 1.0.
 const LEAST_OUTPUTS: usize = 8;
 
-/// The least terms of a sum for the same: however few there are, the block's sums are written and
-/// read once.
+/// The least terms of a sum for which packing pays, because a block's sums are written and read
+/// once in any case.
 const LEAST_TERMS: usize = 8;
 
-/// The least output channels of a task if the columns alone make too few tasks: each task packs its
-/// patches again.
+/// The least output channels of a task, if the columns alone make too few tasks. Each task packs
+/// its patches again.
 const LEAST_ROWS: usize = 64;
 
-/// Whether the filter is written out as a row for each output, in the order of a pass's offsets. A
-/// forward filter in f32 lies so already.
+/// Whether the filter must be rearranged to a row for each output, in the order of a pass's
+/// offsets. A forward filter in f32 has this order already.
 fn arranges<T: Single>(direction: Direction) -> bool {
     !(T::IS_F32 && direction == Direction::Forward)
 }
@@ -51,7 +51,7 @@ pub(crate) fn applies(p: &Problem, direction: Direction) -> bool {
     outputs >= LEAST_OUTPUTS && sources * p.taps() >= LEAST_TERMS
 }
 
-/// The floats of workspace: the filter's matrices, unless the filter itself serves, and the planes.
+/// The floats of workspace: the rearranged filter, if it is needed, and the planes.
 pub(crate) fn workspace_len<T: Single>(p: &Problem, direction: Direction) -> usize {
     let filter = if arranges::<T>(direction) { p.w_len() } else { 0 };
     filter + Sources::new::<T>(&Plan::of(p, direction).fill, p).len()
@@ -62,24 +62,24 @@ pub(crate) fn workspace_len<T: Single>(p: &Problem, direction: Direction) -> usi
 struct Work<'a> {
     planes: &'a Planes,
     pieces: &'a [Piece],
-    /// The offsets of the current taps; `filter` points to the filter's columns of them.
+    /// The offsets of the current taps. `filter` points to the filter's columns of these taps.
     offsets: &'a [u32],
     filter: *const f32,
-    /// Floats from one of the filter's rows to the next.
+    /// Floats from one row of the filter to the next.
     stride: usize,
     rows: usize,
     columns: usize,
     /// `[panel][tap][column of the panel]`
     packed: *mut f32,
     line: *mut f32,
-    /// `[row][column]`, each row as long as whole panels.
+    /// `[row][column]`, with [`ROW`] floats a row.
     sums: *mut f32,
     /// Whether `sums` already holds earlier terms.
     adds: bool,
 }
 
-/// The floats of a row of sums, and of the line that gathers a row of patches: whole panels of any
-/// level, and one vector.
+/// The floats of a row of sums, and of the line that gathers a row of patches: room for whole
+/// panels of any level and one more vector.
 const ROW: usize = COLUMNS.next_multiple_of(48) + 48;
 
 /// Packs the block's patches.
@@ -140,7 +140,7 @@ unsafe fn tile<V: Vector, const R: usize, const N: usize>(
     }
 }
 
-/// Multiplies `rows` rows of the filter, at most a tile's, by all panels.
+/// Multiplies `work.rows` rows of the filter, at most those of a tile, by all panels.
 #[inline(always)]
 unsafe fn multiply<V: Vector>(work: Work<'_>) {
     let wide = V::TILE.1 * V::LANES;
@@ -182,11 +182,10 @@ by_level! {
     unsafe fn run_multiply(work: Work<'_>) = multiply
 }
 
-/// The output channels whose matrix one task writes: for a 1x1 filter, as many as a cache line
-/// holds.
+/// The output channels whose rows one task writes: for a 1x1 filter, as many as a cache line holds.
 const TOGETHER: usize = 16;
 
-/// Writes the matrix of some output channels for a pass: a row for each, `[source][tap]`.
+/// Writes the filter's rows of some output channels for a pass, each row as `[source][tap]`.
 ///
 /// # Safety
 /// `w` is valid for the whole filter, `to` for the rows of all outputs.
@@ -201,7 +200,7 @@ unsafe fn arrange<T: Single>(
     let (taps, inner) = (p.taps(), pass.offsets.len());
     let (k, c) = (group * p.k, p.c);
     if direction == Direction::Forward {
-        // A forward pass has all taps, and those of an output lie side by side in the filter.
+        // A forward pass has all taps, and those of an output are contiguous in the filter.
         let len = c * taps;
         debug_assert_eq!(len, inner);
         for output in outputs {
@@ -232,14 +231,15 @@ unsafe fn arrange<T: Single>(
     });
 }
 
-/// One pass's tasks among the tasks of all passes.
+/// One pass's range in the list of all tasks.
 struct Cut {
     first: usize,
     blocks: usize,
     width: usize,
 }
 
-/// Runs a convolution forward (`src` is x, `dst` is y) or backward to the data (`src` is dy, `dst` is dx).
+/// Runs a convolution forward (`src` is x, `dst` is y) or backward to the data (`src` is dy, `dst`
+/// is dx).
 ///
 /// # Safety
 /// `src`, `w` and `dst` are valid for the whole tensors of `p`, and `dst` overlaps neither.
@@ -260,7 +260,8 @@ pub(crate) unsafe fn convolve<T: Single>(
     let arranged = if arranges::<T>(direction) { p.w_len() } else { 0 };
     let (filters, room) = workspace.split_at_mut(arranged);
     let (src, w, dst) = (Shared(src.cast_mut()), Shared(w.cast_mut()), Shared(dst));
-    // Where each group's and pass's matrix begins.
+    // `own` floats for each group; within a group, each pass's matrix begins at its entry of
+    // `starts`.
     let own = p.c * p.k * p.taps();
     let starts: Vec<usize> = plan
         .passes
@@ -311,8 +312,8 @@ pub(crate) unsafe fn convolve<T: Single>(
         if tasks == 0 {
             continue;
         }
-        // A task takes whole tiles of output channels, or all channels if the columns make enough
-        // tasks.
+        // A task computes whole tiles of output channels, or all channels if the columns make
+        // enough tasks.
         let parts = (4 * threads()).div_ceil(tasks * p.groups).min(outputs.div_ceil(LEAST_ROWS)).max(1);
         let rows = outputs.div_ceil(parts).next_multiple_of(tile.0);
         let parts = outputs.div_ceil(rows);
@@ -327,8 +328,8 @@ pub(crate) unsafe fn convolve<T: Single>(
             let targets = joined(&pieces, pass.step);
             let inner = pass.offsets.len();
             let (top, bottom) = (part * rows, (part * rows + rows).min(outputs));
-            // If the sum has a single part, the sums are done before the next rows come, and one
-            // tile of them is kept.
+            // If a sum has a single part, each tile is complete at once, so one tile of sums is
+            // enough.
             let kept = if inner > INNER { bottom - top } else { tile.0 };
             let lengths = [INNER.min(inner) * ROW, ROW, kept * ROW];
             with_scratch(lengths.iter().sum(), |memory| {

@@ -1,5 +1,5 @@
-//! The one solution of each direction, for immediate mode and find mode: planes filled with their padding, the filter's
-//! taps as offsets into them.
+//! Immediate mode and find mode. Each direction has one solution, which picks its algorithm by the
+//! shape.
 
 use super::super::handle::Handle;
 use super::call::Call;
@@ -11,10 +11,11 @@ use std::time::Instant;
 
 type Convolve<'a> = hip_provider::miopen::Convolve<'a, Handle>;
 
-/// Its number in immediate mode is this library's own.
+/// The solution's id in immediate mode, chosen by this library.
 const SOLUTION: u64 = 1001;
 
-/// The direct algorithm has the same number in each direction's enumeration.
+/// The solution's number in find mode: that of the direct algorithm, which is the same in each
+/// direction's enum.
 const ALGORITHM: i32 = miopenConvolutionFwdAlgoDirect.0;
 
 fn checked(call: &Convolve<'_>) -> Outcome<Call> {
@@ -52,7 +53,7 @@ impl Convolutions for Handle {
         unsafe { call.run(buffers) }
     }
 
-    /// Runs the only algorithm once, to time it.
+    /// Runs the only solution once, to time it.
     unsafe fn find(&self, call: &Convolve<'_>, buffers: ConvolutionBuffers) -> Outcome<Vec<FoundAlgorithm>> {
         let call = checked(call)?;
         let start = Instant::now();
@@ -67,7 +68,7 @@ impl Convolutions for Handle {
         Ok(vec![FoundAlgorithm { number: ALGORITHM, time, workspace }])
     }
 
-    /// Without a find before it, MIOpen knows no kernel to run.
+    /// As in MIOpen, fails unless [`Convolutions::find`] ran before for the same call.
     unsafe fn run_found(&self, call: &Convolve<'_>, number: i32, buffers: ConvolutionBuffers) -> Outcome {
         let call = checked(call)?;
         require(number == ALGORITHM, miopenStatusBadParm)?;

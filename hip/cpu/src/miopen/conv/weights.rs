@@ -1,10 +1,11 @@
-//! Backward-weights convolution: dot products of the rows of the output's gradient with rows of
+//! Backward-weights convolution: dot products of rows of `dy`, the output's gradient, with rows of
 //! patches.
 //!
-//! `dw[k][c][tap] = sum over images and pixels of dy[k][pixel] * x[c][pixel + offset[tap]]`. For a
-//! block of pixels at a time, both operands are written out row by row, each row padded with zeros
-//! to whole vectors. Register tiles of outputs then sum in vectors along the pixels. Tasks share
-//! out the outputs, so each output's sum has one order: the same bits for any number of cores.
+//! `dw[k][c][tap] = sum over images and pixels of dy[k][pixel] * x[c][pixel + offset[tap]]`. For
+//! one block of pixels at a time, both operands are written out row by row, each row padded with
+//! zeros to whole vectors. Register tiles of outputs then sum in vectors along the pixels. Each
+//! output belongs to one task, so its sum has a fixed order and the same bits for any number of
+//! cores.
 
 use super::convert::{narrow, widened};
 use super::geometry::geometry;
@@ -17,23 +18,23 @@ use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Vector, by_level};
 use crate::runtime::{parallel, threads};
 
-/// The pixels of a block. At this length, adding up a tile's vectors at the block's end is a tenth
-/// of its time.
+/// The pixels of a block. With this many, adding up a tile's vectors at the block's end takes a
+/// tenth of the block's time.
 const PIXELS: usize = 768;
 
-/// The floats of patches that every row of the gradient is multiplied by before the next patches
-/// come: with three rows of the gradient they fit a first-level cache.
+/// The floats of patches that all rows of the gradient are multiplied by before the next patches.
+/// With three rows of the gradient they fit a first-level cache.
 const NEAR: usize = 5 << 10;
 
-/// The floats of a block's row in scratch memory: its pixels, and a vector that is written beyond
-/// the last one.
+/// The floats of a block's row in scratch memory: its pixels, and a vector that is written after
+/// the last pixel.
 const ROW: usize = PIXELS + 16;
 
 /// The rows of patches that are written out at once: with `ROW` 147 KiB, which leaves room for a
 /// few rows of the gradient in a second-level cache.
 const ROWS: usize = 48;
 
-/// The least rows of the gradient of a task if the patches alone make too few tasks: each task
+/// The least rows of the gradient of a task, if the patches alone make too few tasks. Each task
 /// writes out its patches again.
 const LEAST: usize = 48;
 
@@ -59,11 +60,11 @@ struct Work<'a> {
     /// The offsets of the current rows of patches.
     offsets: &'a [u32],
     patches: *mut f32,
-    /// The gradient of the wave's first image, at the task's first row.
+    /// The gradient, at the task's first row of the wave's first image.
     dy: *const f32,
     plane: usize,
     rows: usize,
-    /// The block's rows of the gradient, `apart` floats from row to row.
+    /// The block's rows of the gradient. `apart` is the floats from one row to the next.
     gradients: *const f32,
     apart: usize,
     /// `[row][stride]`
@@ -72,7 +73,7 @@ struct Work<'a> {
     adds: bool,
 }
 
-/// Writes zeros from a row's end to the end of its last vector.
+/// Writes a vector of zeros at a row's end, so that its last vector is padded.
 #[inline(always)]
 unsafe fn close<V: Vector>(row: *mut f32, columns: usize) {
     // SAFETY: the caller vouches for room for a vector beyond the columns.
@@ -94,7 +95,7 @@ unsafe fn gather_gradients<V: Vector>(work: Work<'_>, to: *mut f32) {
     }
 }
 
-/// Writes out rows of patches, and adds their products with the gradient's rows to the sums.
+/// Writes out rows of patches and adds their products with the gradient's rows to the sums.
 #[inline(always)]
 unsafe fn accumulate<V: Vector>(work: Work<'_>) {
     let vectors = work.columns.div_ceil(V::LANES);
@@ -197,8 +198,8 @@ pub(crate) unsafe fn backward_weights<T: Single>(
     let (wide, sums) = rest.split_at_mut(if T::IS_F32 { 0 } else { sources.wave() * image });
     let wide = Shared(wide.as_mut_ptr());
     let sums = Shared(if T::IS_F32 { dw.cast::<f32>() } else { sums.as_mut_ptr() });
-    // Each task takes some outputs of a group: rows of patches, and a share of the gradient's rows
-    // if the patches alone make too few tasks.
+    // Each task computes some outputs of a group: rows of patches with all rows of the gradient, or
+    // with a part of them if the patches alone make too few tasks.
     let parts = inner.div_ceil(ROWS);
     let cuts = (4 * threads()).div_ceil(parts * p.groups).min(p.k.div_ceil(LEAST)).max(1);
     let rows = p.k.div_ceil(cuts).next_multiple_of(3);
