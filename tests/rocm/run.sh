@@ -10,10 +10,11 @@
 #   tests/rocm/run.sh ROOT --missing       rocBLAS without its kernels, MIOpen whose kernels do not compile: the
 #                                          process lives, and every result is right, by kernels of this crate
 #
-# All of it, 254 tests, took 61 minutes of one core on 2026-11-20, most of it compiling kernels the first time; none
-# is too slow to run. The slowest:
-# `compare::casts_between_all_types` 321 s, `reduce::int_reductions` 120 s, `conv_drawn::own_kernels` 76 s, the others
-# at most 65 s each.
+# On 2026-11-24 the op tests of commit c95b3b7, 274 of them, passed in 12 minutes of one core, with an empty code cache.
+# The simulator's `v_div_fixup` had been mended first: it gave NaN for a quotient that overflows, where AMD's
+# instruction set has infinity. None is too slow to run. On an older machine the slowest were
+# `compare::casts_between_all_types` with 321 s, `reduce::int_reductions` with 120 s and `conv_drawn::own_kernels` with
+# 76 s.
 #
 # STEPS, MISSING, OPS, NN, NN_FAULTS and MEMORY name the programs of the tests where they are built already.
 #

@@ -52,7 +52,11 @@ fn limited_each(reference: Vec<TensorData>, dtype: DType) -> Vec<[TensorData; 2]
 /// Asserts that losses of elements, here and with their gradients, are within [`limited_each`] of
 /// Burn's in f64.
 macro_rules! each_within_limits {
-    ($what:expr, $dtype:expr, $data:expr, theirs |$x:ident, $y:ident| $theirs:expr, ours |$a:ident, $b:ident| $ours:expr) => {{
+    (
+        $what:expr, $dtype:expr, $data:expr,
+        theirs |$x:ident, $y:ident| $theirs:expr,
+        ours |$a:ident, $b:ident| $ours:expr
+    ) => {{
         let expected = limited_each(gradients!(Oracle, $data, DType::F64, |$x, $y| $theirs), $dtype);
         within_limits!($what, $dtype, expected.clone(), |B| {
             let found = gradients!(B, $data, $dtype, |$a, $b| $ours);
