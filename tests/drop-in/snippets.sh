@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# The manifests that README and guide show, resolved from this repository as a git dependency, as their readers do.
+#
+#   snippets.sh [--build]
+#
+# Each must get this repository's crate of the right version of Burn; and where a patch does not apply, cargo must fail
+# and name the feature that says so. --build builds a program by each too (minutes: the crates of a git repository share
+# no build with those of a checkout). What is committed counts.
+# Exit status: 0 all is well, 1 something is not.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/../.."
+repository=file://$PWD
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+# The block of a Markdown file that begins with ```$2 and contains $3, with this repository's address in it.
+block() {
+    awk -v kind="\`\`\`$2" -v has="$3" '
+        $0 == "```" && inside { if (index(text, has)) { printf "%s", text; exit } inside = 0; next }
+        inside { text = text $0 "\n" }
+        $0 ~ "^" kind { inside = 1; text = "" }
+    ' "$1" | sed "s|<the address of this repository>|$repository|"
+}
+
+# A project by the blocks of $2 whose manifest has $3 and whose program has $4.
+project() {
+    mkdir -p "$out/$1/src"
+    {
+        printf '[package]\nname = "%s"\nversion = "0.0.0"\nedition = "2024"\n\n[workspace]\n\n' "$1"
+        block "$2" toml "$3"
+    } >"$out/$1/Cargo.toml"
+    block "$2" rust "$4" >"$out/$1/src/main.rs"
+    grep -q "$repository" "$out/$1/Cargo.toml" || { echo "no manifest with $3 in $2" >&2; exit 1; }
+    test -s "$out/$1/src/main.rs" || { echo "no program with $4 in $2" >&2; exit 1; }
+}
+
+# That a project's package $2 is this repository's and has the version $3.
+has() {
+    found=$(cargo tree --quiet --manifest-path "$out/$1/Cargo.toml" --prefix none --invert "$2" --depth 0)
+    case "$found" in
+    "${2%@*} v$3 ($repository"*) echo "$1: $found" ;;
+    *) echo "$1: ${2%@*} $3 of $repository was expected, found $found" >&2; exit 1 ;;
+    esac
+}
+
+project direct README.md 'burn-rocm = { git' 'type Backend = Autodiff<Rocm>'
+has direct burn-rocm 0.21.0
+project patched README.md 'features = ["rocm", "autodiff"]' 'use burn::backend::{Autodiff, Rocm}'
+has patched burn-rocm@0.21.0 0.21.0
+project next docs/guide/burn-0.22.md '[patch.crates-io]' 'Device::rocm(0)'
+has next burn-cubecl 0.22.1
+has next cubecl-hip 0.11.3
+
+# Without the patches, or with one of them.
+for kept in none burn-cubecl; do
+    cp -r "$out/next" "$out/$kept"
+    sed -i "/^\[patch/,\$ { /^$kept/! { /^\[patch/! d } }" "$out/$kept/Cargo.toml"
+    rm -f "$out/$kept/Cargo.lock"
+    if text=$(cargo metadata --format-version 1 --manifest-path "$out/$kept/Cargo.toml" 2>&1 >/dev/null); then
+        echo "cargo took a manifest with the patches: $kept" >&2
+        exit 1
+    fi
+    grep -q 'feature `burn-rocm`\|feature named `burn-rocm`' <<<"$text" || { echo "$text" >&2; exit 1; }
+    echo "patches: $kept: refused"
+done
+
+if [ "${1:-}" = --build ]; then
+    for name in direct patched next; do
+        cargo run --release --quiet --manifest-path "$out/$name/Cargo.toml"
+    done
+fi
