@@ -34,19 +34,22 @@ project() {
     test -s "$out/$1/src/main.rs" || { echo "no program with $4 in $2" >&2; exit 1; }
 }
 
-# That a project's package $2 is this repository's and has the version $3.
+# That the only package $2 that a project builds is this repository's, of the version $3.
 has() {
-    found=$(cargo tree --quiet --manifest-path "$out/$1/Cargo.toml" --prefix none --invert "$2" --depth 0)
+    found=$(cargo tree --quiet --manifest-path "$out/$1/Cargo.toml" --prefix none |
+        sed -n "s/^\($2 v[^)]*)\{0,1\}\).*/\1/p" | sort -u)
     case "$found" in
-    "${2%@*} v$3 ($repository"*) echo "$1: $found" ;;
-    *) echo "$1: ${2%@*} $3 of $repository was expected, found $found" >&2; exit 1 ;;
+    *$'\n'*) ;;
+    "$2 v$3 ($repository"*) echo "$1: $found" && return ;;
     esac
+    echo "$1: $2 $3 of $repository was expected, found ${found:-nothing}" >&2
+    exit 1
 }
 
 project direct README.md 'burn-rocm = { git' 'type Backend = Autodiff<Rocm>'
 has direct burn-rocm 0.21.0
 project patched README.md 'features = ["rocm", "autodiff"]' 'use burn::backend::{Autodiff, Rocm}'
-has patched burn-rocm@0.21.0 0.21.0
+has patched burn-rocm 0.21.0
 project next docs/guide/burn-0.22.md '[patch.crates-io]' 'Device::rocm(0)'
 has next burn-cubecl 0.22.1
 has next cubecl-hip 0.11.3
