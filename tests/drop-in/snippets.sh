@@ -48,11 +48,13 @@ has() {
 
 project direct README.md 'burn-rocm = { git' 'type Backend = Autodiff<Rocm>'
 has direct burn-rocm 0.21.0
-project patched README.md 'features = ["rocm", "autodiff"]' 'use burn::backend::{Autodiff, Rocm}'
+project patched docs/guide/porting.md 'features = ["rocm", "autodiff"]' 'use burn::backend::{Autodiff, Rocm}'
 has patched burn-rocm 0.21.0
-project next docs/guide/burn-0.22.md '[patch.crates-io]' 'Device::rocm(0)'
-has next burn-cubecl 0.22.1
-has next cubecl-hip 0.11.3
+for document in README.md docs/guide/burn-0.22.md; do
+    project next "$document" 'cubecl-hip = { git' 'Device::rocm(0)'
+    has next burn-cubecl 0.22.1
+    has next cubecl-hip 0.11.3
+done
 
 # Without the patches, or with one of them.
 for kept in none burn-cubecl; do
