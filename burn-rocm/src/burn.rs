@@ -3,11 +3,14 @@
 
 use core::mem::MaybeUninit;
 
-use burn_backend::TensorData;
 use burn_backend::quantization::{QuantLevel, QuantMode, QuantParam, QuantScheme};
 pub(crate) use burn_backend::tensor::IndexingUpdateOp;
+use burn_backend::{Scalar, TensorData};
 use burn_std::{AllocationController, AllocationProperty, Bytes, DType, Shape};
 
+use hip::Functor;
+
+use crate::scales::Scales;
 use crate::staging::Pinned;
 
 /// The bytes, shape and dtype of host data.
@@ -35,13 +38,13 @@ pub(crate) fn set_bytes(data: &mut TensorData, bytes: Bytes) {
     data.bytes = bytes;
 }
 
-/// The number of values that share a scale (`None`: all do), and the scales' type as `quantize.hip` numbers it.
+/// How the scales of a tensor of shape `dims` lie. A block is so many values that follow on each other.
 ///
 /// # Errors
 /// None: Burn 0.21 has no scheme with more than one level of scales.
-pub(crate) fn scales(_op: &'static str, scheme: &QuantScheme) -> hip::Result<(Option<usize>, u32)> {
+pub(crate) fn scales(_op: &'static str, scheme: &QuantScheme, _dims: &[usize]) -> hip::Result<Scales> {
     let QuantMode::Symmetric = scheme.mode;
-    let block = match scheme.level {
+    let run = match scheme.level {
         QuantLevel::Tensor => None,
         QuantLevel::Block(block) => Some(block.num_elements()),
     };
@@ -52,8 +55,46 @@ pub(crate) fn scales(_op: &'static str, scheme: &QuantScheme) -> hip::Result<(Op
         QuantParam::UE8M0 => 3,
         QuantParam::UE4M3 => 4,
     };
-    Ok((block, param))
+    Ok(Scales { run, param, grid: None, up: None, relative_to: None })
 }
+
+/// A scheme after the axes of its tensor were permuted: 0.21's blocks are no matter of axes.
+pub(crate) fn permuted(scheme: QuantScheme, _axes: &[usize]) -> QuantScheme {
+    scheme
+}
+
+/// The bytes of so many block scales in host data.
+pub(crate) fn scale_bytes(_scheme: &QuantScheme, count: usize) -> usize {
+    4 * count
+}
+
+/// The block scales in host data of that shape, and the scale that they are relative to.
+pub(crate) fn read_scales(bytes: &[u8], _scheme: &QuantScheme, _shape: &Shape) -> (Vec<f32>, Option<f32>) {
+    (bytemuck::pod_collect_to_vec(bytes), None)
+}
+
+/// Scales as [`read_scales`] takes them.
+pub(crate) fn write_scales(scales: &[f32], _global: Option<f32>, _scheme: &QuantScheme) -> Vec<u8> {
+    bytemuck::cast_slice(scales).to_vec()
+}
+
+/// The result of a reduction of no elements, of floats or of integers, `all` of a tensor or along an axis; `None` where
+/// it is refused. The results are burn-flex's. A mean along an axis is an error, like a maximum or minimum, as in Burn's
+/// CPU backends: Burn would compute a variance of 0 from a NaN mean.
+pub(crate) fn of_nothing(functor: Functor, float: bool, all: bool) -> Option<Scalar> {
+    match (functor, float) {
+        (Functor::Sum, _) => Some(0i64.into()),
+        (Functor::Prod, _) => Some(1i64.into()),
+        (Functor::Max | Functor::MaxAbs, true) if all => Some(f64::NEG_INFINITY.into()),
+        (Functor::Min, true) if all => Some(f64::INFINITY.into()),
+        (Functor::Mean, true) if all => Some(f64::NAN.into()),
+        (Functor::Mean, false) if all => Some(0i64.into()),
+        _ => None,
+    }
+}
+
+/// Whether the index of an extreme along an axis without elements is refused also if the result has no elements.
+pub(crate) const NO_INDEX_OF_NOTHING: bool = false;
 
 impl AllocationController for Pinned {
     fn alloc_align(&self) -> usize {

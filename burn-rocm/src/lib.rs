@@ -59,6 +59,7 @@ pub mod fused;
 mod layout;
 mod ops;
 mod qtensor;
+mod scales;
 mod staging;
 mod tensor;
 

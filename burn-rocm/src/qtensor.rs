@@ -7,24 +7,33 @@ use crate::arg::Arg;
 use crate::burn;
 use crate::error::{invalid, unsupported};
 use crate::layout::Layout;
+use crate::scales::Scales;
 use crate::tensor::RocmTensor;
 
 /// A quantised tensor: a view of packed values, and the scales of the values' blocks.
 ///
-/// The values are stored in row-major order, packed as `Format` says. A block is a run of
-/// consecutive stored values, whatever the view. `burn-flex` and Burn's own calibration read a
-/// block of several dims in the same way.
+/// The values are stored in row-major order, packed as `Format` says. Runs of consecutive stored
+/// values share a scale, whatever the view.
 #[derive(Clone, Debug)]
 pub struct RocmQTensor {
     /// The stored bytes, from the buffer's start.
     values: RocmTensor,
     /// The view. It counts values, and offset 0 is the first stored value.
     layout: Layout,
-    /// Always f32, as in Burn's data of quantised tensors. They are rounded to the scheme's
-    /// parameter type when they are made.
+    /// What a stored value is multiplied with, in f32; rounded to the scheme's type of scales when they are made.
     scales: RocmTensor,
+    levels: Option<Levels>,
     scheme: QuantScheme,
     format: Format,
+}
+
+/// The scales as Burn's data has them, where values are multiplied with others: those were made of these.
+#[derive(Clone, Debug)]
+pub(crate) struct Levels {
+    /// A scale a block, in f32.
+    pub(crate) blocks: RocmTensor,
+    /// What the block scales are relative to, `[1]` in f32.
+    pub(crate) global: Option<RocmTensor>,
 }
 
 impl RocmQTensor {
@@ -37,17 +46,18 @@ impl RocmQTensor {
         op: &'static str,
         values: RocmTensor,
         scales: RocmTensor,
+        levels: Option<Levels>,
         shape: impl Into<Shape>,
         scheme: QuantScheme,
     ) -> hip::Result<Self> {
-        let format = Format::of(op, &scheme)?;
         let layout = Layout::contiguous(shape);
+        let format = Format::of(op, &scheme, layout.dims())?;
         let (bytes, count) = (format.bytes(layout.len()), format.scales(op, layout.dims())?);
         if values.len() < bytes || scales.len() < count {
             let found = format!("{} bytes and {} scales", values.len(), scales.len());
             return invalid(op, format!("{bytes} bytes and {count} scales"), found);
         }
-        Ok(Self { values, layout, scales, scheme, format })
+        Ok(Self { values, layout, scales, levels, scheme, format })
     }
 
     /// The same values under another layout, which was derived from this tensor's.
@@ -55,10 +65,23 @@ impl RocmQTensor {
         Self { layout, ..self }
     }
 
+    /// The same values under this one's layout with its axes permuted.
+    pub(crate) fn permuted(self, axes: &[usize], layout: Layout) -> Self {
+        Self { layout, scheme: burn::permuted(self.scheme, axes), ..self }
+    }
+
     /// The same tensor with a copy of its values and scales.
-    pub(crate) fn with_storage(self, values: RocmTensor, scales: RocmTensor) -> Self {
+    pub(crate) fn with_storage(self, values: RocmTensor, scales: RocmTensor, levels: Option<Levels>) -> Self {
         debug_assert_eq!((values.len(), scales.len()), (self.values.len(), self.scales.len()));
-        Self { values, scales, ..self }
+        Self { values, scales, levels, ..self }
+    }
+
+    /// Whether the stored scales are those of the scheme's blocks in a tensor of shape `dims` too.
+    pub(crate) fn blocks_fit(&self, dims: &[usize]) -> bool {
+        self.format.block.is_none()
+            || self.levels.is_none()
+                && burn::scales("quantised tensor", &self.scheme, dims)
+                    .is_ok_and(|scales| scales.run == self.format.block && scales.grid.is_none())
     }
 
     /// The scheme, for callers without Burn's trait in scope.
@@ -71,7 +94,12 @@ impl RocmQTensor {
         &self.values
     }
 
-    /// The scales, in the order of their blocks.
+    /// The scales as Burn's data has them, where they are not [`Self::scales`].
+    pub(crate) fn levels(&self) -> Option<&Levels> {
+        self.levels.as_ref()
+    }
+
+    /// What the stored values are multiplied with, in their order.
     pub fn scales(&self) -> &RocmTensor {
         &self.scales
     }
@@ -121,12 +149,12 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    /// The format of a scheme.
+    /// The format of a scheme's tensor of shape `dims`.
     ///
     /// # Errors
     /// `Unsupported` for float values, which Burn's own data format can't hold, and for values
     /// packed along another dim than the last.
-    pub(crate) fn of(op: &'static str, scheme: &QuantScheme) -> hip::Result<Self> {
+    pub(crate) fn of(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> hip::Result<Self> {
         let bits = match scheme.value {
             QuantValue::Q8F | QuantValue::Q8S => 8,
             QuantValue::Q4F | QuantValue::Q4S => 4,
@@ -142,8 +170,8 @@ impl Format {
                 return unsupported(op, format!("quantised values stored as {store:?}"));
             }
         };
-        let (block, param) = burn::scales(op, scheme)?;
-        Ok(Self { bits, block, range: scheme.value.range(), param })
+        let Scales { run, param, .. } = burn::scales(op, scheme, dims)?;
+        Ok(Self { bits, block: run, range: scheme.value.range(), param })
     }
 
     /// Values in a 32-bit word.

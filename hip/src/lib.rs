@@ -51,7 +51,7 @@ pub use launch::{Launch, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
 pub use memory::buffer::{Buffer, carry_faults};
 pub use memory::fault::Fault;
 pub use memory::host::HostBuffer;
-pub use memory::pool::{MemoryPool, PoolStats};
+pub use memory::pool::{MemoryPool, PoolStats, SegmentStats};
 pub use memory::transfer::Read;
 pub use provider::diagnosis::Diagnosis;
 pub use provider::inventory::LibraryReport;

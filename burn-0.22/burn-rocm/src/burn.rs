@@ -3,12 +3,18 @@
 
 use core::mem::MaybeUninit;
 
-use burn_backend::TensorData;
-use burn_backend::quantization::{QuantMode, QuantScheme, ScaleDtype};
+use burn_backend::quantization::{
+    QuantMode, QuantScheme, QuantStore, QuantizedBytes, ScaleDtype, global_scale_dtype, quantizable,
+};
+use burn_backend::{Scalar, TensorData};
 pub(crate) use burn_std::IndexingUpdateOp;
+use burn_std::quantization::{global_scale_size, scale_size};
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes, DType, Shape};
 
-use crate::error::unsupported;
+use hip::Functor;
+
+use crate::error::{invalid, unsupported};
+use crate::scales::{Narrow, Scales};
 use crate::staging::Pinned;
 
 /// The bytes, shape and dtype of host data.
@@ -40,23 +46,85 @@ pub(crate) fn set_bytes(data: &mut TensorData, bytes: Bytes) {
     });
 }
 
-/// The number of values that share a scale (`None`: all do), and the scales' type as `quantize.hip` numbers it.
+/// How the scales of a tensor of shape `dims` lie. A block is a rectangle.
 ///
 /// # Errors
-/// `Unsupported` for two levels of scales and for tables of values.
-pub(crate) fn scales(op: &'static str, scheme: &QuantScheme) -> hip::Result<(Option<usize>, u32)> {
-    if scheme.mode != QuantMode::Symmetric || scheme.num_levels() > 1 {
+/// `Unsupported` for tables of values, of which Burn's data has none, and for the two levels of scales that Burn finds
+/// no backend able to hold; `Invalid` where an axis is no whole number of blocks.
+pub(crate) fn scales(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> hip::Result<Scales> {
+    if scheme.mode != QuantMode::Symmetric || !quantizable(scheme) {
         return unsupported(op, format!("quantised values of {scheme:?}"));
     }
-    let param = match scheme.scale_dtype() {
-        ScaleDtype::F32 => 0,
-        ScaleDtype::F16 => 1,
-        ScaleDtype::BF16 => 2,
-        ScaleDtype::UE8M0 => 3,
-        ScaleDtype::UE4M3 => 4,
+    let dtype = scheme.scale_dtype();
+    // The kernel rounds powers of two up, the others to the nearest.
+    let (param, up) = match dtype {
+        ScaleDtype::F32 => (0, None),
+        ScaleDtype::UE8M0 => (3, None),
+        ScaleDtype::F16 | ScaleDtype::BF16 | ScaleDtype::UE4M3 => {
+            let grid = dtype.f32_grid();
+            let subnormal = grid.subnormals.map(|range| [range.min_normal, range.spacing]);
+            (0, Some(Narrow { step: grid.bit_step, most: dtype.max_representable(), subnormal }))
+        }
     };
-    Ok((scheme.block_size().map(|block| block.num_elements()), param))
+    let relative_to = global_scale_dtype(scheme).map(|_| dtype.max_representable());
+    let Some(block) = scheme.block_size() else {
+        return Ok(Scales { run: None, param, grid: None, up, relative_to });
+    };
+    let block: Vec<usize> = block.to_dim_vec(dims.len()).into_iter().map(usize::from).collect();
+    if dims.iter().zip(&block).any(|(dim, block)| !dim.is_multiple_of(*block)) {
+        return invalid(op, format!("axes in whole blocks of {block:?}"), format!("{dims:?}"));
+    }
+    // A run goes on as long as a block spans whole axes.
+    let spans = dims.iter().zip(&block).rev().take_while(|(dim, block)| dim == block).count();
+    let ends = dims.len().saturating_sub(spans + 1);
+    let run = block.iter().skip(ends).product();
+    let mut grid: Vec<_> =
+        dims.iter().zip(&block).take(ends + 1).map(|(dim, block)| [dim / block, *block]).collect();
+    if let Some([_, last]) = grid.last_mut() {
+        *last = 1;
+    }
+    let grid = Some(grid).filter(|grid| grid.iter().any(|[_, block]| *block > 1));
+    Ok(Scales { run: Some(run), param, grid, up, relative_to })
 }
+
+/// A scheme after the axes of its tensor were permuted.
+pub(crate) fn permuted(mut scheme: QuantScheme, axes: &[usize]) -> QuantScheme {
+    scheme.permute_block_dims(axes.len(), axes);
+    scheme
+}
+
+/// The bytes of so many block scales in host data, and of the scale that they are relative to.
+pub(crate) fn scale_bytes(scheme: &QuantScheme, count: usize) -> usize {
+    count * scale_size(scheme.scale_dtype()) + global_scale_size(scheme)
+}
+
+/// The block scales in host data of that shape, and the scale that they are relative to.
+pub(crate) fn read_scales(bytes: &[u8], scheme: &QuantScheme, shape: &Shape) -> (Vec<f32>, Option<f32>) {
+    // Burn's codec, of data with no values.
+    let bytes = Bytes::from_elems(bytes.to_vec());
+    let scheme = scheme.with_store(QuantStore::Native);
+    let (_, scales) = QuantizedBytes { bytes, scheme, shape: shape.clone() }.into_vec_i8();
+    (scales.block, scales.global)
+}
+
+/// Scales as [`read_scales`] takes them.
+pub(crate) fn write_scales(scales: &[f32], global: Option<f32>, scheme: &QuantScheme) -> Vec<u8> {
+    QuantizedBytes::new(Vec::<i8>::new(), [0], *scheme, scales, global).bytes.to_vec()
+}
+
+/// The result of a reduction of no elements, of floats or of integers, `all` of a tensor or along an axis; `None` where
+/// it is refused. An extreme has no identity, and a mean of integers no NaN.
+pub(crate) fn of_nothing(functor: Functor, float: bool, _all: bool) -> Option<Scalar> {
+    match (functor, float) {
+        (Functor::Sum, _) => Some(0i64.into()),
+        (Functor::Prod, _) => Some(1i64.into()),
+        (Functor::Mean, true) => Some(f64::NAN.into()),
+        _ => None,
+    }
+}
+
+/// Whether the index of an extreme along an axis without elements is refused also if the result has no elements.
+pub(crate) const NO_INDEX_OF_NOTHING: bool = true;
 
 impl AllocationController for Pinned {
     fn alloc_align(&self) -> usize {

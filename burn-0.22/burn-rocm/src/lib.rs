@@ -22,6 +22,8 @@ mod layout;
 mod ops;
 #[path = "../../../burn-rocm/src/qtensor.rs"]
 mod qtensor;
+#[path = "../../../burn-rocm/src/scales.rs"]
+mod scales;
 #[path = "../../../burn-rocm/src/staging.rs"]
 mod staging;
 #[path = "../../../burn-rocm/src/tensor.rs"]

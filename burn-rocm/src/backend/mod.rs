@@ -178,7 +178,9 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
             }
             // Quantised types have products of their own. Their other ops compute on dequantised
             // floats.
-            DType::QFloat(scheme) if Format::of("dtype_usage", &scheme).is_err() => DTypeUsageSet::empty(),
+            DType::QFloat(scheme) if Format::of("dtype_usage", &scheme, &[]).is_err() => {
+                DTypeUsageSet::empty()
+            }
             // No dtype promises matrix units, because not every GPU has them.
             _ => DTypeUsage::Storage | DTypeUsage::Arithmetic,
         }

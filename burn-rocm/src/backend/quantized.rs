@@ -37,7 +37,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> QTensorOps<Self> for Rocm<F
         scheme: &QuantScheme,
         qparams: QuantizationParametersPrimitive<Self>,
     ) -> RocmQTensor {
-        quantize::quantize("quantize", tensor, scheme, Some(qparams.scales)).or_raise()
+        quantize::quantize("quantize", tensor, scheme, Some((qparams.scales, None))).or_raise()
     }
 
     fn quantize_dynamic(tensor: RocmTensor, scheme: &QuantScheme) -> RocmQTensor {

@@ -177,6 +177,8 @@ pub(crate) fn grid_sample(
     align_corners: bool,
 ) -> hip::Result<RocmTensor> {
     let op = "grid_sample_2d";
+    // A sample's nearest pixel is already the one whose centre is nearest.
+    let mode = if mode == Mode::NearestExact { Mode::Nearest } else { mode };
     one_device(op, &[&x, &grid])?;
     one_dtype(op, &[&x, &grid])?;
     let [batch, channels, height, width] = image(op, x.dims())?;

@@ -13,6 +13,7 @@ use super::create::full_on;
 use super::launch::{max_reach, rows};
 use super::view::{narrow, permute, reshape};
 use crate::arg::Arg;
+use crate::burn::{NO_INDEX_OF_NOTHING, of_nothing};
 use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, check_axis};
@@ -222,16 +223,6 @@ fn column_grid(device: &Arc<Device>, columns: usize, len: usize) -> Grid {
     Grid { blocks: whole.blocks.min(enough.min(u32::MAX as usize) as u32), threads: whole.threads }
 }
 
-/// The result of a reduction along an empty axis. A mean is an error, like a maximum or minimum, as
-/// in Burn's CPU backends: Burn would compute a variance of 0 from a NaN mean.
-fn identity(op: &'static str, functor: Functor) -> hip::Result<Scalar> {
-    match functor {
-        Functor::Sum => Ok(0i64.into()),
-        Functor::Prod => Ok(1i64.into()),
-        _ => invalid(op, "at least one element along the axis", "none"),
-    }
-}
-
 /// Reduces an axis to size 1 by the functor.
 pub(crate) fn reduce_dim(
     op: &'static str,
@@ -242,7 +233,9 @@ pub(crate) fn reduce_dim(
     let dtype = tensor.dtype_of();
     let lines = Lines::new(op, tensor, axis)?;
     if lines.len == 0 {
-        let value = identity(op, functor)?;
+        let Some(value) = of_nothing(functor, lines.tensor.kernel_type()?.is_float(), false) else {
+            return invalid(op, "at least one element along the axis", "none");
+        };
         return lines.restore(full_on(lines.tensor.hip_device(), lines.dims.clone(), value, dtype)?);
     }
     if lines.len == 1 && functor != Functor::MaxAbs {
@@ -280,6 +273,42 @@ pub(crate) fn sum_two_dims(
     lines.restore(lines.reduce(op, Functor::Sum, dtype)?)
 }
 
+/// The sums along several axes, which stay with size 1: a pass for each run of axes that lie together in memory,
+/// rounded once, also in types narrower than f32.
+pub(crate) fn sum_dims(op: &'static str, tensor: RocmTensor, axes: &[usize]) -> hip::Result<RocmTensor> {
+    let dtype = tensor.dtype_of();
+    let mut kept = tensor.dims().to_vec();
+    for &axis in axes {
+        check_axis(op, &tensor, axis)?;
+        kept[axis] = 1;
+    }
+    if tensor.is_empty() {
+        return full_on(tensor.hip_device(), kept, 0i64.into(), dtype);
+    }
+    let order = tensor.layout().dense_order().unwrap_or_else(|| (0..kept.len()).collect());
+    let mut sums = packed(permute(tensor, &order)?)?;
+    let shape: Vec<usize> = order.iter().map(|&axis| kept[axis]).collect();
+    // Neighbours that are both summed, or both kept, as one.
+    let mut runs: Vec<(bool, usize)> = Vec::new();
+    for (&axis, &size) in order.iter().zip(sums.dims()) {
+        let summed = axes.contains(&axis);
+        match runs.last_mut() {
+            _ if size == 1 => {}
+            Some((as_well, run)) if *as_well == summed => *run *= size,
+            _ => runs.push((summed, size)),
+        }
+    }
+    sums = reshape(sums, &runs.iter().map(|(_, size)| *size).collect::<Vec<_>>())?;
+    // The longest first: the others then read least.
+    let mut left: Vec<usize> = (0..runs.len()).filter(|&run| runs[run].0).collect();
+    left.sort_by_key(|&run| runs[run].1);
+    while let Some(run) = left.pop() {
+        let to = if is_half(dtype) && !left.is_empty() { DType::F32 } else { dtype };
+        sums = sum_dim_to(op, sums, run, to)?;
+    }
+    permute(reshape(sums, &shape)?, &inverse(&order))
+}
+
 /// All elements as one row, in any order.
 fn one_row(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     let tensor = match tensor.layout().dense_order() {
@@ -293,19 +322,10 @@ fn one_row(tensor: RocmTensor) -> hip::Result<RocmTensor> {
 
 /// Reduces all elements by the functor to shape `[1]`.
 pub(crate) fn reduce(op: &'static str, functor: Functor, tensor: RocmTensor) -> hip::Result<RocmTensor> {
-    if tensor.is_empty() {
-        // Results for empty tensors follow burn-flex. Integers have no infinities, so their maximum
-        // and minimum are errors, as along an empty axis.
-        let value = match (functor, tensor.kernel_type()?.is_float()) {
-            (Functor::Max | Functor::MaxAbs, true) => Some(f64::NEG_INFINITY),
-            (Functor::Min, true) => Some(f64::INFINITY),
-            (Functor::Mean, true) => Some(f64::NAN),
-            (Functor::Mean, false) => Some(0.0),
-            _ => None,
-        };
-        if let Some(value) = value {
-            return full_on(tensor.hip_device(), [1], value.into(), tensor.dtype_of());
-        }
+    if tensor.is_empty()
+        && let Some(value) = of_nothing(functor, tensor.kernel_type()?.is_float(), true)
+    {
+        return full_on(tensor.hip_device(), [1], value, tensor.dtype_of());
     }
     reduce_dim(op, functor, one_row(tensor)?, 0)
 }
@@ -354,7 +374,7 @@ pub(crate) fn extreme_with_index(
     let dtype = tensor.dtype_of();
     let lines = Lines::new(op, tensor, axis)?;
     let index: DType = index.into();
-    if lines.outer * lines.inner == 0 {
+    if lines.outer * lines.inner == 0 && (lines.len > 0 || !NO_INDEX_OF_NOTHING) {
         return Ok((lines.restore(lines.output(dtype)?)?, lines.restore(lines.output(index)?)?));
     }
     if lines.len == 0 {

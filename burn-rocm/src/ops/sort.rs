@@ -152,6 +152,19 @@ pub(crate) fn topk(op: &'static str, tensor: RocmTensor, axis: usize, k: usize) 
     narrow(sort(op, tensor, axis, true)?, axis, 0, k)
 }
 
+/// The `k` largest elements along an axis and their indices, the largest first.
+pub(crate) fn topk_with_indices(
+    op: &'static str,
+    tensor: RocmTensor,
+    axis: usize,
+    k: usize,
+    index: DType,
+) -> hip::Result<(RocmTensor, RocmTensor)> {
+    check_count(op, &tensor, axis, k)?;
+    let (out, at) = sorted(op, tensor, axis, true)?;
+    Ok((narrow(out, axis, 0, k)?, cast(narrow(at, axis, 0, k)?, index)?))
+}
+
 /// The indices of the `k` largest elements along an axis, the largest first.
 pub(crate) fn argtopk(
     op: &'static str,

@@ -40,6 +40,23 @@ pub struct PoolStats {
     pub persistent: usize,
     /// Bytes held from the driver for such blocks, a part of `reserved`.
     pub persistent_reserved: usize,
+    /// The number of blocks in use.
+    pub blocks: u64,
+    /// Bytes of the blocks in use that nobody asked for: sizes are rounded up. A part of `allocated`.
+    pub padding: usize,
+}
+
+/// The segments of one size that a pool cuts into blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SegmentStats {
+    /// Bytes of a segment.
+    pub size: usize,
+    /// The segments held.
+    pub held: u64,
+    /// The most segments that were ever held at once.
+    pub peak: u64,
+    /// The most bytes that were ever asked for at once and came from such segments.
+    pub largest: usize,
 }
 
 /// Which stream writes a block first.
@@ -60,6 +77,8 @@ pub(crate) struct PoolBlock {
     pub(crate) fence: u64,
     arena: usize,
     id: BlockId,
+    /// Bytes that were asked for.
+    requested: usize,
 }
 
 impl PoolBlock {
@@ -87,6 +106,7 @@ thread_local! {
 
 struct State {
     arenas: [Arena; ARENAS],
+    segments: [SegmentStats; ARENAS],
     stats: PoolStats,
     limit: Option<usize>,
 }
@@ -102,13 +122,20 @@ pub struct MemoryPool {
 impl MemoryPool {
     pub(crate) fn new(backing: Box<dyn Backing>, limit: Option<usize>) -> Self {
         let arenas = std::array::from_fn(|_| Arena::new());
-        let state = Mutex::new(State { arenas, stats: PoolStats::default(), limit });
+        let segments = SEGMENTS.map(|size| SegmentStats { size, ..SegmentStats::default() });
+        let state = Mutex::new(State { arenas, segments, stats: PoolStats::default(), limit });
         Self { backing, state, clearing: Mutex::new(()) }
     }
 
     /// The pool's statistics so far.
     pub fn stats(&self) -> PoolStats {
         self.state().stats
+    }
+
+    /// The segments that blocks are cut from: for small blocks, large ones, uploads, and what is allocated
+    /// [persistently](Self::persistently). Larger blocks have segments of their own, which are not counted.
+    pub fn segments(&self) -> Vec<SegmentStats> {
+        self.state().segments.to_vec()
     }
 
     /// Sets the most bytes that the pool may hold from the driver; `None` is no limit. If the pool
@@ -134,11 +161,16 @@ impl MemoryPool {
         // Segments are removed under the lock and freed outside it, because waiting and hipFree may
         // take long.
         let mut state = self.state();
-        let mut removed: Vec<_> =
-            state.arenas[..PERSISTENT].iter_mut().flat_map(Arena::remove_free_segments).collect();
-        let persistent = state.arenas[PERSISTENT].remove_free_segments();
-        state.stats.persistent_reserved -= persistent.iter().map(|(_, size)| size).sum::<usize>();
-        removed.extend(persistent);
+        let State { arenas, segments, stats, .. } = &mut *state;
+        let mut removed = Vec::new();
+        for (arena, (free, cut)) in arenas.iter_mut().zip(segments).enumerate() {
+            let free = free.remove_free_segments();
+            cut.held -= free.iter().filter(|(_, size)| *size == cut.size).count() as u64;
+            if arena == PERSISTENT {
+                stats.persistent_reserved -= free.iter().map(|(_, size)| size).sum::<usize>();
+            }
+            removed.extend(free);
+        }
         drop(state);
         if removed.is_empty() {
             return Ok(0);
@@ -186,7 +218,7 @@ impl MemoryPool {
         let mut state = self.state();
         if let Some(taken) = state.arenas[arena].take(size) {
             state.stats.hits += 1;
-            return Ok(state.hand_out(taken, arena));
+            return Ok(state.hand_out(taken, arena, bytes));
         }
         state.stats.misses += 1;
         drop(state);
@@ -200,7 +232,12 @@ impl MemoryPool {
             state.stats.persistent_reserved += segment;
         }
         let taken = state.arenas[arena].add_segment(address, segment, size);
-        Ok(state.hand_out(taken, arena))
+        if segment == SEGMENTS[arena] {
+            let segments = &mut state.segments[arena];
+            segments.held += 1;
+            segments.peak = segments.peak.max(segments.held);
+        }
+        Ok(state.hand_out(taken, arena, bytes))
     }
 
     /// Frees a block. The next block from the same memory carries `fence`.
@@ -208,6 +245,8 @@ impl MemoryPool {
         let mut state = self.state();
         let size = state.arenas[block.arena].free(block.id, fence);
         state.stats.allocated -= size;
+        state.stats.blocks -= 1;
+        state.stats.padding -= size - block.requested;
         if block.arena == PERSISTENT {
             state.stats.persistent -= size;
         }
@@ -265,13 +304,19 @@ impl MemoryPool {
 }
 
 impl State {
-    fn hand_out(&mut self, taken: crate::memory::arena::Taken, arena: usize) -> PoolBlock {
+    fn hand_out(&mut self, taken: crate::memory::arena::Taken, arena: usize, requested: usize) -> PoolBlock {
         self.stats.allocated += taken.size;
+        self.stats.blocks += 1;
+        self.stats.padding += taken.size - requested;
         self.stats.peak = self.stats.peak.max(self.stats.allocated);
         if arena == PERSISTENT {
             self.stats.persistent += taken.size;
         }
-        PoolBlock { address: taken.address, fence: taken.fence, arena, id: taken.id }
+        if requested <= SEGMENTS[arena] {
+            let largest = &mut self.segments[arena].largest;
+            *largest = (*largest).max(requested);
+        }
+        PoolBlock { address: taken.address, fence: taken.fence, arena, id: taken.id, requested }
     }
 }
 
@@ -345,6 +390,27 @@ mod tests {
         assert_eq!(pool.clear().unwrap(), 8 << 20);
         assert_eq!(pool.stats().reserved, 0);
         assert!(driver.state.lock().unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn blocks_and_segments_are_counted() {
+        let (pool, _) = pool(1 << 30);
+        let small: Vec<_> = (0..3).map(|_| take(&pool, 1000).unwrap()).collect();
+        let large = take(&pool, 40 << 20).unwrap();
+        let whole = take(&pool, 100 << 20).unwrap();
+        let stats = pool.stats();
+        assert_eq!((stats.blocks, stats.padding), (5, 3 * 24));
+        assert_eq!(stats.allocated, 3 * 1024 + (140 << 20));
+        let of = |size: usize, held, peak, largest| SegmentStats { size, held, peak, largest };
+        let [none, also_none] = [of(32 << 20, 0, 0, 0), of(8 << 20, 0, 0, 0)];
+        assert_eq!(pool.segments(), [of(8 << 20, 1, 1, 1000), of(64 << 20, 1, 1, 40 << 20), none, also_none]);
+        for block in small.into_iter().chain([large, whole]) {
+            pool.free(block, 0);
+        }
+        let stats = pool.stats();
+        assert_eq!((stats.blocks, stats.padding, stats.allocated), (0, 0, 0));
+        pool.clear().unwrap();
+        assert_eq!(pool.segments(), [of(8 << 20, 0, 1, 1000), of(64 << 20, 0, 1, 40 << 20), none, also_none]);
     }
 
     #[test]

@@ -98,6 +98,10 @@ impl BoolTensorOps<Self> for Rocm {
         mask::mask_fill("bool_mask_fill", tensor, mask, value).or_raise()
     }
 
+    async fn bool_mask_select(tensor: RocmTensor, mask: RocmTensor) -> RocmTensor {
+        argwhere::mask_select("bool_mask_select", tensor, mask).or_raise()
+    }
+
     fn bool_gather(dim: usize, tensor: RocmTensor, indices: RocmTensor) -> RocmTensor {
         index::gather("bool_gather", dim, tensor, indices).or_raise()
     }

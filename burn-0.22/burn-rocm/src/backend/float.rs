@@ -3,18 +3,35 @@
 use burn_backend::ops::{FloatTensorOps, GridSampleOptions, GridSamplePaddingMode};
 use burn_backend::{Distribution, ExecutionError, Scalar, TensorData};
 use burn_rocm_macros::traced;
-use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
+use burn_std::{BoolDType, BoolStore, FloatDType, IntDType, PadMode, Shape, Slice};
 use hip::Functor;
 
-use super::{BurnDevice, Rocm, own};
+use super::{BurnDevice, Rocm, border, own};
 use crate::burn::IndexingUpdateOp;
 use crate::error::{OrRaise, execution};
 use crate::ops::interpolate::Padding;
 use crate::ops::{
-    binary, cast, cat, compare, create, index, index_nd, interpolate, mask, matmul, random, reduce, scan,
-    slice_assign, sort, transfer, unary, view,
+    argwhere, binary, cast, cat, compare, create, hypot, index, index_nd, interpolate, mask, matmul, pad,
+    random, reduce, scan, slice_assign, sort, transfer, unary, view,
 };
 use crate::tensor::RocmTensor;
+
+/// Limits each element to the bounds; a bound that is NaN makes all NaN.
+fn clamp(
+    op: &'static str,
+    tensor: RocmTensor,
+    min: Option<Scalar>,
+    max: Option<Scalar>,
+) -> hip::Result<RocmTensor> {
+    let nan = [min, max].into_iter().flatten().find(|bound| bound.elem::<f64>().is_nan());
+    match nan {
+        Some(nan) => {
+            let shape = tensor.layout().shape().clone();
+            create::full_on(tensor.hip_device(), shape, nan, tensor.dtype_of())
+        }
+        None => unary::clamp(op, tensor, min, max),
+    }
+}
 
 #[traced]
 impl FloatTensorOps<Self> for Rocm {
@@ -105,15 +122,15 @@ impl FloatTensorOps<Self> for Rocm {
     }
 
     fn float_clamp_min(tensor: RocmTensor, min: Scalar) -> RocmTensor {
-        unary::clamp("float_clamp_min", tensor, Some(min), None).or_raise()
+        clamp("float_clamp_min", tensor, Some(min), None).or_raise()
     }
 
     fn float_clamp_max(tensor: RocmTensor, max: Scalar) -> RocmTensor {
-        unary::clamp("float_clamp_max", tensor, None, Some(max)).or_raise()
+        clamp("float_clamp_max", tensor, None, Some(max)).or_raise()
     }
 
     fn float_clamp(tensor: RocmTensor, min: Scalar, max: Scalar) -> RocmTensor {
-        unary::clamp("float_clamp", tensor, Some(min), Some(max)).or_raise()
+        clamp("float_clamp", tensor, Some(min), Some(max)).or_raise()
     }
 
     fn float_matmul(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
@@ -213,6 +230,10 @@ impl FloatTensorOps<Self> for Rocm {
         mask::mask_fill("float_mask_fill", tensor, mask, value).or_raise()
     }
 
+    async fn float_mask_select(tensor: RocmTensor, mask: RocmTensor) -> RocmTensor {
+        argwhere::mask_select("float_mask_select", tensor, mask).or_raise()
+    }
+
     fn float_equal(lhs: RocmTensor, rhs: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
         compare::compare("float_equal", Functor::Equal, lhs, rhs, out_dtype).or_raise()
     }
@@ -267,6 +288,10 @@ impl FloatTensorOps<Self> for Rocm {
 
     fn float_sum_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
         reduce::reduce_dim("float_sum_dim", Functor::Sum, tensor, dim).or_raise()
+    }
+
+    fn float_sum_dims(tensor: RocmTensor, dims: &[usize]) -> RocmTensor {
+        reduce::sum_dims("float_sum_dims", tensor, dims).or_raise()
     }
 
     fn float_prod(tensor: RocmTensor) -> RocmTensor {
@@ -353,6 +378,10 @@ impl FloatTensorOps<Self> for Rocm {
         unary::unary("float_sqrt", Functor::Sqrt, tensor).or_raise()
     }
 
+    fn float_hypot(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
+        hypot::hypot(lhs, rhs).or_raise()
+    }
+
     fn float_abs(tensor: RocmTensor) -> RocmTensor {
         unary::unary("float_abs", Functor::Abs, tensor).or_raise()
     }
@@ -425,8 +454,11 @@ impl FloatTensorOps<Self> for Rocm {
         unary::unary("float_erf", Functor::Erf, tensor).or_raise()
     }
 
+    /// 0 for NaN, which the kernel keeps.
     fn float_sign(tensor: RocmTensor) -> RocmTensor {
-        unary::unary("float_sign", Functor::Sign, tensor).or_raise()
+        let sign = unary::unary("float_sign", Functor::Sign, tensor).or_raise();
+        let nan = compare::predicate("float_sign", Functor::IsNan, sign.clone(), BoolStore::U8).or_raise();
+        mask::mask_fill("float_sign", sign, nan, 0i64.into()).or_raise()
     }
 
     fn float_powf(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
@@ -514,6 +546,15 @@ impl FloatTensorOps<Self> for Rocm {
         sort::topk("float_topk", tensor, dim, k).or_raise()
     }
 
+    fn float_topk_with_indices(
+        tensor: RocmTensor,
+        dim: usize,
+        k: usize,
+        out_dtype: IntDType,
+    ) -> (RocmTensor, RocmTensor) {
+        sort::topk_with_indices("float_topk_with_indices", tensor, dim, k, out_dtype.into()).or_raise()
+    }
+
     fn float_sort(tensor: RocmTensor, dim: usize, descending: bool) -> RocmTensor {
         sort::sort("float_sort", tensor, dim, descending).or_raise()
     }
@@ -548,5 +589,9 @@ impl FloatTensorOps<Self> for Rocm {
 
     fn float_is_inf(tensor: RocmTensor, out_dtype: BoolDType) -> RocmTensor {
         compare::predicate("float_is_inf", Functor::IsInf, tensor, out_dtype).or_raise()
+    }
+
+    fn float_pad(tensor: RocmTensor, padding: &[(usize, usize)], mode: PadMode) -> RocmTensor {
+        pad::pad("float_pad", tensor, padding, border(mode)).or_raise()
     }
 }

@@ -5,17 +5,39 @@ use core::ops::Range;
 use burn_backend::ops::IntTensorOps;
 use burn_backend::{Distribution, ExecutionError, Scalar, TensorData};
 use burn_rocm_macros::traced;
-use burn_std::{BoolDType, FloatDType, IntDType, Shape, Slice};
+use burn_std::{BoolDType, FloatDType, IntDType, PadMode, Shape, Slice};
 use hip::Functor;
 
-use super::{BurnDevice, Rocm, own};
+use super::{BurnDevice, Rocm, border, own};
 use crate::burn::IndexingUpdateOp;
 use crate::error::{OrRaise, execution};
 use crate::ops::{
-    binary, cast, cat, compare, create, index, index_nd, mask, matmul, random, reduce, scan, slice_assign,
-    sort, transfer, unary, view,
+    argwhere, binary, cast, cat, compare, create, index, index_nd, mask, matmul, pad, random, reduce, scan,
+    slice_assign, sort, transfer, unary, view,
 };
 use crate::tensor::RocmTensor;
+
+/// The bits of a number less one: a shift takes its amount modulo the number's width, as burn-flex does.
+fn width_mask(tensor: &RocmTensor) -> Scalar {
+    (8 * tensor.dtype_size() as i64 - 1).into()
+}
+
+/// Each element shifted by another tensor's.
+fn shift(op: &'static str, functor: Functor, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
+    let amount = binary::scalar(op, Functor::BitAnd, rhs, width_mask(&lhs))?;
+    binary::binary(op, functor, lhs, amount)
+}
+
+/// Each element shifted by one amount.
+fn shift_scalar(
+    op: &'static str,
+    functor: Functor,
+    tensor: RocmTensor,
+    amount: Scalar,
+) -> hip::Result<RocmTensor> {
+    let amount = amount.elem::<i64>() & width_mask(&tensor).elem::<i64>();
+    binary::scalar(op, functor, tensor, amount.into())
+}
 
 #[traced]
 impl IntTensorOps<Self> for Rocm {
@@ -90,6 +112,10 @@ impl IntTensorOps<Self> for Rocm {
 
     fn int_mask_fill(tensor: RocmTensor, mask: RocmTensor, value: Scalar) -> RocmTensor {
         mask::mask_fill("int_mask_fill", tensor, mask, value).or_raise()
+    }
+
+    async fn int_mask_select(tensor: RocmTensor, mask: RocmTensor) -> RocmTensor {
+        argwhere::mask_select("int_mask_select", tensor, mask).or_raise()
     }
 
     fn int_gather(dim: usize, tensor: RocmTensor, indices: RocmTensor) -> RocmTensor {
@@ -378,6 +404,11 @@ impl IntTensorOps<Self> for Rocm {
         sort::topk("int_topk", tensor, dim, k).or_raise()
     }
 
+    fn int_topk_with_indices(tensor: RocmTensor, dim: usize, k: usize) -> (RocmTensor, RocmTensor) {
+        let index = sort::index_dtype(&tensor);
+        sort::topk_with_indices("int_topk_with_indices", tensor, dim, k, index).or_raise()
+    }
+
     fn int_sort(tensor: RocmTensor, dim: usize, descending: bool) -> RocmTensor {
         sort::sort("int_sort", tensor, dim, descending).or_raise()
     }
@@ -430,22 +461,26 @@ impl IntTensorOps<Self> for Rocm {
     }
 
     fn bitwise_left_shift(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("bitwise_left_shift", Functor::Shl, lhs, rhs).or_raise()
+        shift("bitwise_left_shift", Functor::Shl, lhs, rhs).or_raise()
     }
 
     fn bitwise_left_shift_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("bitwise_left_shift_scalar", Functor::Shl, lhs, rhs).or_raise()
+        shift_scalar("bitwise_left_shift_scalar", Functor::Shl, lhs, rhs).or_raise()
     }
 
     fn bitwise_right_shift(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        binary::binary("bitwise_right_shift", Functor::Shr, lhs, rhs).or_raise()
+        shift("bitwise_right_shift", Functor::Shr, lhs, rhs).or_raise()
     }
 
     fn bitwise_right_shift_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {
-        binary::scalar("bitwise_right_shift_scalar", Functor::Shr, lhs, rhs).or_raise()
+        shift_scalar("bitwise_right_shift_scalar", Functor::Shr, lhs, rhs).or_raise()
     }
 
     fn bitwise_not(tensor: RocmTensor) -> RocmTensor {
         unary::unary("bitwise_not", Functor::BitNot, tensor).or_raise()
+    }
+
+    fn int_pad(tensor: RocmTensor, padding: &[(usize, usize)], mode: PadMode) -> RocmTensor {
+        pad::pad("int_pad", tensor, padding, border(mode)).or_raise()
     }
 }

@@ -6,24 +6,36 @@ mod float;
 mod int;
 mod module;
 mod primitive;
+mod profile;
 mod quantized;
 mod transaction;
 
 use burn_backend::distributed::DistributedOps;
 use burn_backend::{
-    Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, GraphUnsupported, TensorData,
+    Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, GraphUnsupported, MemoryPoolUsage,
+    ProfileDuration, ProfileOptions, ProfileToken, SlicedPoolReport, TensorData, profile_with_tokens,
 };
 use burn_ir::{BackendIr, HandleKind, TensorHandle};
 use burn_rocm_macros::traced;
-use burn_std::DType;
+use burn_std::{DType, PadMode};
 
 use crate::error::{execution, raise};
+use crate::ops::pad::Border;
 use crate::ops::{fft, random};
 use crate::qtensor::{Format, RocmQTensor};
 use crate::staging;
 use crate::tensor::RocmTensor;
 pub use primitive::BurnDevice;
 use primitive::own;
+
+/// Burn's mode of padding as the engine's.
+fn border(mode: PadMode) -> Border {
+    match mode {
+        PadMode::Constant(value) => Border::Constant(value.into()),
+        PadMode::Reflect => Border::Reflect,
+        PadMode::Edge => Border::Edge,
+    }
+}
 
 /// The backend. Any tensor may have any dtype; where nothing is said they are f32, i32 and one-byte bools.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,6 +94,55 @@ impl Backend for Rocm {
         }
     }
 
+    /// The segments that the pool cuts blocks from: for small blocks, large ones, uploads, and persistent allocations.
+    /// `None` where the device can't be opened.
+    fn memory_pool_report(device: &BurnDevice) -> Option<Vec<SlicedPoolReport>> {
+        let device = own(device).open().ok()?;
+        let report = |segments: hip::SegmentStats| SlicedPoolReport {
+            page_size: segments.size as u64,
+            pages: segments.held,
+            pages_peak: segments.peak,
+            largest_alloc: segments.largest as u64,
+        };
+        Some(device.pool().segments().into_iter().map(report).collect())
+    }
+
+    /// What the pool's blocks hold now. `None` where the device can't be opened.
+    fn memory_pool_usage(device: &BurnDevice) -> Option<MemoryPoolUsage> {
+        let stats = own(device).open().ok()?.pool().stats();
+        Some(MemoryPoolUsage {
+            number_allocs: stats.blocks,
+            bytes_in_use: (stats.allocated - stats.padding) as u64,
+            bytes_padding: stats.padding as u64,
+            bytes_reserved: stats.reserved as u64,
+        })
+    }
+
+    /// Device time. Ops that were put off count to the window in which they were called, whatever `options` say.
+    fn profile<O: Send + 'static>(
+        device: &BurnDevice,
+        options: ProfileOptions,
+        func: impl FnOnce() -> O + Send,
+    ) -> Result<(O, ProfileDuration), ExecutionError> {
+        profile_with_tokens::<Self, O>(device, options, func)
+    }
+
+    fn profile_start(device: &BurnDevice) -> Result<Option<ProfileToken>, ExecutionError> {
+        profile::start(&own(device)).map(Some).map_err(execution)
+    }
+
+    fn profile_end(
+        device: &BurnDevice,
+        token: ProfileToken,
+        _options: ProfileOptions,
+    ) -> Result<ProfileDuration, ExecutionError> {
+        profile::end(&own(device), token).map_err(execution)
+    }
+
+    fn profile_abandon(_device: &BurnDevice, token: ProfileToken) {
+        profile::abandon(token);
+    }
+
     /// Moves the data into pinned memory, from which `from_data` on that device uploads without another copy.
     fn staging<'a, Iter>(data: Iter, device: &BurnDevice)
     where
@@ -96,7 +157,9 @@ impl Backend for Rocm {
     fn dtype_usage(_device: &BurnDevice, dtype: DType) -> DTypeUsageSet {
         match dtype {
             // A quantised type's arithmetic is its own products, and floats' for the rest.
-            DType::QFloat(scheme) if Format::of("dtype_usage", &scheme).is_err() => DTypeUsageSet::empty(),
+            DType::QFloat(scheme) if Format::of("dtype_usage", &scheme, &[]).is_err() => {
+                DTypeUsageSet::empty()
+            }
             // None is promised a matrix unit, which not every GPU has.
             _ => DTypeUsage::Storage | DTypeUsage::Arithmetic,
         }

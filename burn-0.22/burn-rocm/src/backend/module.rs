@@ -2,9 +2,9 @@
 
 use burn_backend::ops::conv::pad_asymmetric_conv_input;
 use burn_backend::ops::{
-    AttentionModuleOptions, ConvOptions, ConvTransposeOptions, DeformConv2dBackward, DeformConvOptions,
-    InterpolateMode, InterpolateOptions, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward,
-    MaxPool2dWithIndices, ModuleOps, UnfoldOptions,
+    AttentionModuleOptions, BatchNormTrain, BatchNormTrainBackward, ConvOptions, ConvTransposeOptions,
+    DeformConv2dBackward, DeformConvOptions, InterpolateMode, InterpolateOptions, MaxPool1dBackward,
+    MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices, ModuleOps, UnfoldOptions,
 };
 use burn_rocm_macros::traced;
 use burn_std::IntDType;
@@ -15,6 +15,7 @@ use crate::ops::attention::inference;
 use crate::ops::conv::{self, deform, direct};
 use crate::ops::interpolate::Mode;
 use crate::ops::loss::ctc;
+use crate::ops::norm::batch;
 use crate::ops::norm::layer::layer_norm;
 use crate::ops::pool::{self, Window, pool1d};
 use crate::ops::{embedding, interpolate, linear, view};
@@ -98,6 +99,41 @@ pub(super) fn mode(mode: InterpolateMode) -> Mode {
 
 #[traced]
 impl ModuleOps<Self> for Rocm {
+    fn batch_norm(
+        x: RocmTensor,
+        gamma: RocmTensor,
+        beta: RocmTensor,
+        mean: RocmTensor,
+        variance: RocmTensor,
+        epsilon: f64,
+    ) -> RocmTensor {
+        batch::batch_norm_infer(x, gamma, beta, [mean, variance], epsilon).or_raise()
+    }
+
+    fn batch_norm_train(
+        x: RocmTensor,
+        gamma: RocmTensor,
+        beta: RocmTensor,
+        epsilon: f64,
+    ) -> BatchNormTrain<Self> {
+        let (output, [mean, variance]) = batch::batch_norm_statistics(x, gamma, beta, epsilon).or_raise();
+        BatchNormTrain::new(output, mean, variance)
+    }
+
+    fn batch_norm_train_backward(
+        x: RocmTensor,
+        gamma: RocmTensor,
+        mean: RocmTensor,
+        variance: RocmTensor,
+        epsilon: f64,
+        output_grad: RocmTensor,
+    ) -> BatchNormTrainBackward<Self> {
+        let statistics = batch::with_rstd(mean, variance, x.dtype_of(), epsilon).or_raise();
+        let [dx, dgamma, dbeta] =
+            batch::batch_norm_backward(x, gamma, statistics, output_grad, epsilon).or_raise();
+        BatchNormTrainBackward::new(dx, dgamma, dbeta)
+    }
+
     fn embedding(weights: RocmTensor, indices: RocmTensor) -> RocmTensor {
         embedding::embedding(weights, indices).or_raise()
     }

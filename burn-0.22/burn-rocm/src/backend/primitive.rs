@@ -75,6 +75,7 @@ impl TensorMetadata for RocmTensor {
         self.layout().rank()
     }
 
+    #[allow(clippy::useless_conversion)] // The same type without the feature `dispatch`.
     fn device(&self) -> BurnDevice {
         RocmTensor::device(self).into()
     }
@@ -99,6 +100,7 @@ impl TensorMetadata for RocmQTensor {
         self.layout().rank()
     }
 
+    #[allow(clippy::useless_conversion)] // The same type without the feature `dispatch`.
     fn device(&self) -> BurnDevice {
         self.values().device().into()
     }

@@ -36,7 +36,7 @@ impl QTensorOps<Self> for Rocm {
         scheme: &QuantScheme,
         qparams: QuantizationParametersPrimitive<Self>,
     ) -> RocmQTensor {
-        quantize::quantize("quantize", tensor, scheme, Some(qparams.scales)).or_raise()
+        quantize::quantize("quantize", tensor, scheme, Some((qparams.scales, qparams.global))).or_raise()
     }
 
     fn quantize_dynamic(tensor: RocmTensor, scheme: &QuantScheme) -> RocmQTensor {

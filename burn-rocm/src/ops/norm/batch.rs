@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
-use hip::{BatchNormDesc, Device, Error as RocmError, Grid, Template};
+use hip::{BatchNormDesc, Device, Error as RocmError, Functor, Grid, Template};
 
 use super::{by_miopen, fits, floats, for_miopen, row};
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::amp::cast_all;
+use crate::ops::binary::scalar;
 use crate::ops::cast::cast;
 use crate::ops::cat::cat;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{max_reach, rows};
 use crate::ops::miopen::whole;
+use crate::ops::unary::unary;
 use crate::ops::view::{narrow, reshape, swap_dims};
 use crate::tensor::{RocmTensor, check_gradient, one_device, one_dtype};
 use burn_std::DType;
@@ -256,6 +258,38 @@ pub fn batch_norm_train(
     let outputs = [&output, &statistics, &after];
     rows(OP, device, kernel(Template::batch_norm_apply), grid, &dims, &inputs, &options, &outputs)?;
     done(output)
+}
+
+/// [`batch_norm_train`] without running statistics: the normalised tensor, and the batch's mean and biased variance of
+/// gamma's dtype.
+pub(crate) fn batch_norm_statistics(
+    x: RocmTensor,
+    gamma: RocmTensor,
+    beta: RocmTensor,
+    epsilon: f64,
+) -> hip::Result<(RocmTensor, [RocmTensor; 2])> {
+    // All of a running statistic is replaced.
+    let before = full_on(x.hip_device(), gamma.layout().shape().clone(), 0i64.into(), gamma.dtype_of())?;
+    let done = batch_norm_train(x, gamma, beta, [before.clone(), before], 1.0, epsilon)?;
+    Ok((done.output, done.running))
+}
+
+/// A mean and a variance as the statistics of an `x` of `dtype` that [`batch_norm_backward`] takes.
+pub(crate) fn with_rstd(
+    mean: RocmTensor,
+    variance: RocmTensor,
+    dtype: DType,
+    epsilon: f64,
+) -> hip::Result<RocmTensor> {
+    const OP: &str = "batch_norm_train_backward";
+    let [mean, variance] = widened([mean, variance], dtype)?;
+    let deviation = unary(OP, Functor::Sqrt, scalar(OP, Functor::Add, variance, epsilon.into())?)?;
+    let rows = [mean, unary(OP, Functor::Recip, deviation)?];
+    let rows = rows.into_iter().map(|row| {
+        let dims = [&[1], row.dims()].concat();
+        reshape(row, &dims)
+    });
+    cat(rows.collect::<hip::Result<_>>()?, 0)
 }
 
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` with the running statistics, by MIOpen or

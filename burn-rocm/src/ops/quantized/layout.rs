@@ -14,15 +14,18 @@ use crate::tensor::RocmTensor;
 /// The same elements in row-major order under another shape.
 pub(crate) fn reshape(op: &'static str, tensor: RocmQTensor, shape: &[usize]) -> hip::Result<RocmQTensor> {
     match tensor.layout().reshape(op, shape)? {
-        Some(layout) => Ok(tensor.view(layout)),
-        None => reshape(op, dense(op, tensor)?, shape),
+        Some(layout) if tensor.blocks_fit(shape) => Ok(tensor.view(layout)),
+        None if tensor.blocks_fit(shape) => reshape(op, dense(op, tensor)?, shape),
+        _ => picked(op, tensor, |values| view::reshape(values, shape)),
     }
 }
 
 /// Swaps two axes.
 pub(crate) fn swap_dims(tensor: RocmQTensor, a: usize, b: usize) -> hip::Result<RocmQTensor> {
     let layout = tensor.layout().swap_dims("q_swap_dims", a, b)?;
-    Ok(tensor.view(layout))
+    let mut axes: Vec<usize> = (0..layout.rank()).collect();
+    axes.swap(a, b);
+    Ok(tensor.permuted(&axes, layout))
 }
 
 /// Swaps the last two axes.
@@ -36,7 +39,7 @@ pub(crate) fn transpose(tensor: RocmQTensor) -> hip::Result<RocmQTensor> {
 /// Permutes the axes.
 pub(crate) fn permute(tensor: RocmQTensor, axes: &[usize]) -> hip::Result<RocmQTensor> {
     let layout = tensor.layout().permute("q_permute", axes)?;
-    Ok(tensor.view(layout))
+    Ok(tensor.permuted(axes, layout))
 }
 
 /// Reverses the given axes.
@@ -70,6 +73,9 @@ pub(crate) fn repeat_dim(tensor: RocmQTensor, axis: usize, times: usize) -> hip:
     }
     let mut apart = target.clone();
     apart.insert(axis, 1);
+    if !tensor.blocks_fit(&apart) {
+        return picked(OP, tensor, |values| view::repeat_dim(values, axis, times));
+    }
     let tensor = reshape(OP, tensor, &apart)?;
     apart[axis] = times;
     target[axis] *= times;
@@ -89,7 +95,7 @@ fn picked(
     }
     let values = pick(unpacked(op, &tensor)?)?;
     let shape = values.layout().shape().clone();
-    RocmQTensor::new(op, pack(op, values, tensor.format())?, tensor.scales().clone(), shape, scheme)
+    RocmQTensor::new(op, pack(op, values, tensor.format())?, tensor.scales().clone(), None, shape, scheme)
 }
 
 /// `out[i][j] = tensor[indices[i][j]][j]` for axis 0, and likewise for the others.
@@ -107,6 +113,7 @@ pub(crate) fn select(tensor: RocmQTensor, axis: usize, indices: RocmTensor) -> h
         && axis < tensor.dims().len()
         && (format.bits == 8 || inner.is_multiple_of(format.per_word()))
         && tensor.layout().is_contiguous()
+        && tensor.levels().is_none()
         && format.scales(OP, tensor.dims()).is_ok();
     let Some(block) = format.block.filter(|_| movable) else {
         return picked(OP, tensor, |values| index::select(OP, values, axis, indices));
@@ -125,5 +132,5 @@ pub(crate) fn select(tensor: RocmQTensor, axis: usize, indices: RocmTensor) -> h
     let (bytes, count) = (values.len(), scales.len());
     debug_assert_eq!(values.dtype_of(), DType::I8);
     let (values, scales) = (view::reshape(values, &[bytes])?, view::reshape(scales, &[count])?);
-    RocmQTensor::new(OP, values, scales, shape, *tensor.scheme_of())
+    RocmQTensor::new(OP, values, scales, None, shape, *tensor.scheme_of())
 }

@@ -1,22 +1,29 @@
 //! Quantisation and dequantisation, and transfers of quantised tensors. The device computes
 //! everything. The host only appends the scales to the values, as in Burn's data format.
 
-use burn_backend::TensorData;
 use burn_backend::quantization::QuantScheme;
-use burn_std::{Bytes, DType, FloatDType};
-use hip::Template;
+use burn_backend::{Scalar, TensorData};
+use burn_std::{BoolStore, Bytes, DType, FloatDType};
+use hip::{Functor, Template};
 
 use crate::arg::Arg;
 use crate::burn;
 use crate::device::RocmDevice;
 use crate::error::{invalid, unsupported};
 use crate::layout::inverse;
+use crate::ops::binary::{binary, scalar};
 use crate::ops::cast::cast;
+use crate::ops::compare;
 use crate::ops::copy::{contiguous, copy, packed};
+use crate::ops::create::full_on;
 use crate::ops::launch::{Operand, Output, Walk, rows};
+use crate::ops::mask::mask_where;
+use crate::ops::reduce::reduce;
 use crate::ops::transfer::to_device;
+use crate::ops::unary::{clamp, unary};
 use crate::ops::view;
-use crate::qtensor::{Format, RocmQTensor};
+use crate::qtensor::{Format, Levels, RocmQTensor};
+use crate::scales::{Narrow, Scales};
 use crate::tensor::{RocmTensor, one_device};
 
 /// Below this number of elements, a single block finds the range.
@@ -30,24 +37,45 @@ fn float(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
     }
 }
 
-/// Quantises `tensor` by the scheme, with the given scales (one for each block) or with scales from
-/// its own range. The latter are those of `burn-flex`'s `quantize_dynamic`:
-/// `scale = 2 * max |x| / (high - low)` over each block.
+/// Quantises `tensor` by the scheme, with the given scales (one for each block, and the scale that
+/// those are relative to) or with scales from its own range. The latter are those of `burn-flex`'s
+/// `quantize_dynamic`: `scale = 2 * max |x| / (high - low)` over each block.
 pub(crate) fn quantize(
     op: &'static str,
     tensor: RocmTensor,
     scheme: &QuantScheme,
-    scales: Option<RocmTensor>,
+    scales: Option<(RocmTensor, Option<RocmTensor>)>,
 ) -> hip::Result<RocmQTensor> {
-    let format = Format::of(op, scheme)?;
+    let format = Format::of(op, scheme, tensor.dims())?;
+    let levels = burn::scales(op, scheme, tensor.dims())?;
     let ty = float(op, &tensor)?;
     let shape = tensor.layout().shape().clone();
-    let count = format.scales(op, tensor.dims())?;
+    format.scales(op, tensor.dims())?;
     let tensor = packed(tensor)?;
-    let scales = match scales {
-        Some(scales) => given(op, &tensor, scales, count, format)?,
-        None => measured(op, &tensor, count, format)?,
+    let count = levels.count(tensor.len());
+    let (blocks, global) = match (scales, levels.relative_to) {
+        (Some((blocks, global)), most) if global.is_some() == most.is_some() => (
+            rounded_up(op, given(op, &tensor, blocks, count, format.param)?, levels.up)?,
+            global.map(|global| given(op, &tensor, global, 1, 0)).transpose()?,
+        ),
+        (Some((_, global)), _) => {
+            let found = if global.is_some() { "one" } else { "none" };
+            return invalid(op, format!("a scale of the whole tensor just where {scheme:?} has one"), found);
+        }
+        (None, None) => (rounded_up(op, measured(op, &tensor, count, &levels, format)?, levels.up)?, None),
+        (None, Some(most)) => {
+            let blocks = measured(op, &tensor, count, &levels, format)?;
+            let peak = match blocks.is_empty() {
+                true => full_on(tensor.hip_device(), [1], 0i64.into(), DType::F32)?,
+                false => reduce(op, Functor::Max, blocks.clone())?,
+            };
+            let global = scalar(op, Functor::Div, peak, f64::from(most).into())?;
+            let global = given(op, &tensor, global, 1, 0)?;
+            let blocks = given(op, &tensor, binary(op, Functor::Div, blocks, global.clone())?, count, 0)?;
+            (rounded_up(op, blocks, levels.up)?, Some(global))
+        }
     };
+    let (scales, levels) = of_levels(op, blocks, global, &levels)?;
     let device = tensor.hip_device();
     let n = tensor.len();
     let out = RocmTensor::empty(device, [format.bytes(n)], DType::I8)?;
@@ -58,16 +86,67 @@ pub(crate) fn quantize(
         let kernel = Template::quantize.ty(ty).int(format.bits as i32);
         rows(op, device, kernel, device.grid(n), &dims, &[&tensor, &scales], &[], &[&out])?;
     }
-    RocmQTensor::new(op, out, scales, shape, *scheme)
+    RocmQTensor::new(op, out, scales, levels, shape, *scheme)
 }
 
-/// The caller's scales, rounded to the scheme's precision. None becomes 0 or infinite.
+impl Scales {
+    /// The number of blocks of a tensor with so many elements.
+    fn count(&self, len: usize) -> usize {
+        match (&self.grid, self.run) {
+            (Some(grid), _) => grid.iter().map(|[blocks, _]| blocks).product(),
+            (None, Some(run)) => len / run,
+            (None, None) => 1,
+        }
+    }
+}
+
+/// What values are multiplied with: block scales times what those are relative to, one a run of values. And the scales
+/// that they were made of, where those are others.
+fn of_levels(
+    op: &'static str,
+    blocks: RocmTensor,
+    global: Option<RocmTensor>,
+    levels: &Scales,
+) -> hip::Result<(RocmTensor, Option<Levels>)> {
+    if global.is_none() && levels.grid.is_none() {
+        return Ok((blocks, None));
+    }
+    let mut scales = match &global {
+        Some(global) => binary(op, Functor::Mul, blocks.clone(), global.clone())?,
+        None => blocks.clone(),
+    };
+    if let Some(grid) = &levels.grid {
+        let apart: Vec<usize> = grid.iter().flat_map(|[blocks, _]| [*blocks, 1]).collect();
+        let wide: Vec<usize> = grid.iter().flatten().copied().collect();
+        let count = wide.iter().product();
+        scales = view::reshape(view::expand(view::reshape(scales, &apart)?, &wide)?, &[count])?;
+    }
+    Ok((packed(scales)?, Some(Levels { blocks, global })))
+}
+
+/// Positive scales as the least numbers of a narrower type that are no less.
+fn rounded_up(op: &'static str, scales: RocmTensor, to: Option<Narrow>) -> hip::Result<RocmTensor> {
+    let Some(Narrow { step, most, subnormal }) = to.filter(|_| !scales.is_empty()) else { return Ok(scales) };
+    let scales = clamp(op, scales, None, Some(f64::from(most).into()))?;
+    // The bits of positive floats order as integers do.
+    let bits = scalar(op, Functor::Add, scales.clone().reinterpret(DType::I32), i64::from(step - 1).into())?;
+    let mask = i64::from(!(step - 1) as i32);
+    let up = scalar(op, Functor::BitAnd, bits, mask.into())?.reinterpret(DType::F32);
+    let Some([normal, distance]) = subnormal else { return Ok(up) };
+    let distance: Scalar = f64::from(distance).into();
+    let steps = unary(op, Functor::Ceil, scalar(op, Functor::Div, scales.clone(), distance)?)?;
+    let small = scalar(op, Functor::Mul, steps, distance)?;
+    let mask = compare::scalar(op, Functor::Less, scales, f64::from(normal).into(), BoolStore::U8)?;
+    mask_where(op, up, mask, small)
+}
+
+/// The caller's scales, rounded to a precision of the kernel. None becomes 0 or infinite.
 fn given(
     op: &'static str,
     tensor: &RocmTensor,
     scales: RocmTensor,
     count: usize,
-    format: Format,
+    param: u32,
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[tensor, &scales])?;
     float(op, &scales)?;
@@ -78,7 +157,7 @@ fn given(
     let device = tensor.hip_device();
     let out = RocmTensor::empty(device, [count], DType::F32)?;
     if count > 0 {
-        let dims = [Arg::U64(count as u64), Arg::U32(format.param)];
+        let dims = [Arg::U64(count as u64), Arg::U32(param)];
         let kernel = Template::quantize_params.name();
         rows(op, device, kernel, device.grid(count), &dims, &[&scales], &[], &[&out])?;
     }
@@ -86,9 +165,27 @@ fn given(
 }
 
 /// The scales of a packed tensor's own range.
-fn measured(op: &'static str, tensor: &RocmTensor, count: usize, format: Format) -> hip::Result<RocmTensor> {
-    let device = tensor.hip_device();
-    let n = tensor.len();
+fn measured(
+    op: &'static str,
+    tensor: &RocmTensor,
+    count: usize,
+    levels: &Scales,
+    format: Format,
+) -> hip::Result<RocmTensor> {
+    let (device, n) = (tensor.hip_device(), tensor.len());
+    if let (Some(grid), Some(run)) = (&levels.grid, levels.run) {
+        // The elements block by block.
+        let apart: Vec<usize> = grid.iter().flatten().copied().chain([run]).collect();
+        let order: Vec<usize> =
+            (0..apart.len() - 1).step_by(2).chain((1..apart.len() - 1).step_by(2)).collect();
+        let order = [order, vec![apart.len() - 1]].concat();
+        let tensor = packed(view::permute(view::reshape(tensor.clone(), &apart)?, &order)?)?;
+        let out = RocmTensor::empty(device, [count], DType::F32)?;
+        if count > 0 {
+            scales_of(op, &tensor, count, n / count, format, &out)?;
+        }
+        return Ok(out);
+    }
     let out = RocmTensor::empty(device, [count], DType::F32)?;
     if count == 0 {
         return Ok(out);
@@ -210,6 +307,7 @@ pub(crate) fn dense(op: &'static str, tensor: RocmQTensor) -> hip::Result<RocmQT
     let format = tensor.format();
     let (layout, n) = (tensor.layout().clone(), tensor.len());
     let count = format.scales(op, tensor.dims())?;
+    // Blocks of a view that is the whole storage are those it was made with: reshapes keep to that.
     let whole = layout.is_contiguous()
         && layout.offset() == 0
         && tensor.values().len() == format.bytes(n)
@@ -218,9 +316,13 @@ pub(crate) fn dense(op: &'static str, tensor: RocmQTensor) -> hip::Result<RocmQT
         return Ok(tensor);
     }
     let scheme = *tensor.scheme_of();
+    let movable = |block: usize| {
+        tensor.blocks_fit(layout.dims())
+            && (n == 0 || (layout.is_contiguous() && layout.offset().is_multiple_of(block)))
+    };
     let scales = match format.block {
         None => tensor.scales().clone(),
-        Some(block) if n == 0 || (layout.is_contiguous() && layout.offset().is_multiple_of(block)) => {
+        Some(block) if movable(block) => {
             let first = if n == 0 { 0 } else { layout.offset() / block };
             copy(&view::narrow(tensor.scales().clone(), 0, first, count)?)?
         }
@@ -229,54 +331,71 @@ pub(crate) fn dense(op: &'static str, tensor: RocmQTensor) -> hip::Result<RocmQT
     let values = pack(op, unpacked(op, &tensor)?, format)?;
     // `values` may still be a view that begins inside its buffer.
     let values = if values.layout().offset() == 0 { values } else { copy(&values)? };
-    RocmQTensor::new(op, values, scales, layout.shape().clone(), scheme)
+    RocmQTensor::new(op, values, scales, None, layout.shape().clone(), scheme)
 }
 
-/// Uploads quantised data: values in the scheme's storage format, followed by f32 scales.
+/// Uploads quantised data: values in the scheme's storage format, followed by the scales.
 pub(crate) fn upload(op: &'static str, data: &TensorData, device: &RocmDevice) -> hip::Result<RocmQTensor> {
     let DType::QFloat(scheme) = burn::dtype(data) else {
         return invalid(op, "quantised data", burn::dtype(data).name());
     };
-    let format = Format::of(op, &scheme)?;
-    let dims = burn::shape(data).as_slice();
-    let (values, count) = (format.bytes(dims.iter().product()), format.scales(op, dims)?);
+    let shape = burn::shape(data);
+    let dims = shape.as_slice();
+    let (format, levels) = (Format::of(op, &scheme, dims)?, burn::scales(op, &scheme, dims)?);
+    let len = dims.iter().product();
+    format.scales(op, dims)?;
+    let (values, count) = (format.bytes(len), levels.count(len));
+    let behind = burn::scale_bytes(&scheme, count);
     let bytes: &[u8] = burn::bytes(data);
-    if bytes.len() != values + 4 * count {
+    if bytes.len() != values + behind {
         return invalid(
             op,
-            format!("{values} bytes of values and {count} f32 scales for {dims:?}"),
+            format!("{values} bytes of values and {behind} of scales for {dims:?}"),
             format!("{} bytes", bytes.len()),
         );
     }
     let device = device.open()?;
     let (values, scales) = bytes.split_at(values);
     let values = RocmTensor::new(device.upload(values)?, [values.len()].into(), DType::I8)?;
-    let scales = RocmTensor::new(device.upload(scales)?, [count].into(), DType::F32)?;
-    RocmQTensor::new(op, values, scales, burn::shape(data).clone(), scheme)
+    let (scales, global) = burn::read_scales(scales, &scheme, shape);
+    let on_device = |scales: &[f32]| {
+        RocmTensor::new(device.upload(bytemuck::cast_slice(scales))?, [scales.len()].into(), DType::F32)
+    };
+    let global = global.map(|global| on_device(&[global])).transpose()?;
+    let (scales, levels) = of_levels(op, on_device(&scales)?, global, &levels)?;
+    RocmQTensor::new(op, values, scales, levels, shape.clone(), scheme)
 }
 
 /// Reads the tensor's values and scales in the format that [`upload`] takes. Waits for the device.
 pub(crate) fn read(op: &'static str, tensor: RocmQTensor) -> hip::Result<TensorData> {
     let tensor = dense(op, tensor)?;
-    let (values, scales) = (tensor.values(), tensor.scales());
-    let [first, second] = [values.len(), 4 * scales.len()];
     let device = tensor.hip_device();
-    let fill = |out: &mut [u8]| {
-        let (to, rest) = out.split_at_mut(first);
-        device.read(values.buffer(), values.byte_offset(), to)?;
-        device.read(scales.buffer(), scales.byte_offset(), rest)
+    let fill = |out: &mut [u8], from: &RocmTensor| device.read(from.buffer(), from.byte_offset(), out);
+    let floats = |from: &RocmTensor| -> hip::Result<Vec<f32>> {
+        let mut out = vec![0f32; from.len()];
+        fill(bytemuck::cast_slice_mut(&mut out), from)?;
+        Ok(out)
     };
+    let (scales, global) = match tensor.levels() {
+        Some(Levels { blocks, global }) => (floats(blocks)?, global.as_ref().map(floats).transpose()?),
+        None => (floats(tensor.scales())?, None),
+    };
+    let scales = burn::write_scales(&scales, global.map(|global| global[0]), tensor.scheme_of());
     // Burn reads values of less than 8 bits as words, and others as bytes. The vector's element
     // type gives the alignment.
-    let bytes = if tensor.format().bits == 8 {
-        let mut bytes = vec![0i8; first + second];
-        fill(bytemuck::cast_slice_mut(&mut bytes))?;
+    let values = tensor.values();
+    let mut bytes = if tensor.format().bits == 8 {
+        let mut bytes = Vec::with_capacity(values.len() + scales.len());
+        bytes.resize(values.len(), 0i8);
+        fill(bytemuck::cast_slice_mut(&mut bytes), values)?;
         Bytes::from_elems(bytes)
     } else {
-        let mut words = vec![0u32; (first + second) / 4];
-        fill(bytemuck::cast_slice_mut(&mut words))?;
+        let mut words = Vec::with_capacity((values.len() + scales.len()).div_ceil(4));
+        words.resize(values.len() / 4, 0u32);
+        fill(bytemuck::cast_slice_mut(&mut words), values)?;
         Bytes::from_elems(words)
     };
+    bytes.extend_from_byte_slice_aligned(&scales, align_of::<f32>());
     Ok(TensorData::from_bytes(bytes, tensor.layout().shape().clone(), DType::QFloat(*tensor.scheme_of())))
 }
 
@@ -284,5 +403,12 @@ pub(crate) fn read(op: &'static str, tensor: RocmQTensor) -> hip::Result<TensorD
 pub(crate) fn move_to(tensor: RocmQTensor, device: &RocmDevice) -> hip::Result<RocmQTensor> {
     let values = to_device(tensor.values().clone(), device)?;
     let scales = to_device(contiguous(tensor.scales().clone())?, device)?;
-    Ok(tensor.with_storage(values, scales))
+    let levels = match tensor.levels().cloned() {
+        Some(Levels { blocks, global }) => Some(Levels {
+            blocks: to_device(contiguous(blocks)?, device)?,
+            global: global.map(|global| to_device(contiguous(global)?, device)).transpose()?,
+        }),
+        None => None,
+    };
+    Ok(tensor.with_storage(values, scales, levels))
 }

@@ -1,0 +1,83 @@
+//! Profiling windows: the time between two events on the device's compute stream.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use burn_backend::{ProfileDuration, ProfileTicks, ProfileToken};
+use burn_std::profile::Instant;
+use hip::{Device, Event};
+
+use crate::device::RocmDevice;
+use crate::error::invalid;
+
+/// A window that is open.
+struct Window {
+    device: Arc<Device>,
+    start: Event,
+    /// When the host opened it: Burn's durations begin at a time of the host's clock.
+    opened: Instant,
+}
+
+/// The open windows by their tokens, and the number of the next.
+struct Windows {
+    open: BTreeMap<u64, Window>,
+    next: u64,
+}
+
+fn windows() -> MutexGuard<'static, Windows> {
+    static WINDOWS: Mutex<Windows> = Mutex::new(Windows { open: BTreeMap::new(), next: 0 });
+    WINDOWS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An event with timing behind all work of the device so far, what was put off included.
+fn now(device: &Arc<Device>) -> hip::Result<Event> {
+    let event = device.timing_event()?;
+    device.compute_stream().record(&event)?;
+    Ok(event)
+}
+
+/// Opens a window.
+pub(super) fn start(device: &RocmDevice) -> hip::Result<ProfileToken> {
+    let window = device.open().and_then(|device| {
+        let start = now(&device)?;
+        Ok(Window { device, start, opened: Instant::now() })
+    })?;
+    let mut windows = windows();
+    let id = windows.next;
+    windows.next += 1;
+    windows.open.insert(id, window);
+    Ok(ProfileToken { id, opened_on: device.index as u64 })
+}
+
+/// Closes a window. Its duration waits for the device when it is resolved.
+///
+/// # Errors
+/// `Invalid` for a window that is not open on the device.
+pub(super) fn end(device: &RocmDevice, token: ProfileToken) -> hip::Result<ProfileDuration> {
+    let window = match token.opened_on == device.index as u64 {
+        true => windows().open.remove(&token.id),
+        false => None,
+    };
+    let Some(Window { device: on, start, opened }) = window else {
+        return invalid("profile_end", format!("a window that is open on {device}"), format!("{token:?}"));
+    };
+    let end = now(&on)?;
+    Ok(ProfileDuration::new_device_time_maybe(async move {
+        match end.synchronize().and_then(|()| end.elapsed_since(&start)) {
+            Ok(milliseconds) => {
+                let taken = Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3);
+                Some(ProfileTicks::from_start_end(opened, opened + taken))
+            }
+            Err(error) => {
+                log::warn!("a profiling window has no duration: {error}");
+                None
+            }
+        }
+    }))
+}
+
+/// Closes a window without measuring it.
+pub(super) fn abandon(token: ProfileToken) {
+    windows().open.remove(&token.id);
+}

@@ -1,0 +1,190 @@
+//! What Burn 0.22 asks of a device: windows of profiling, the state of the pool, and how often it waits.
+//!
+//! One test at a time: they read counters of the device.
+#![allow(missing_docs, clippy::unwrap_used, clippy::useless_conversion)]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use burn_backend::ops::*;
+use burn_backend::{Backend, ProfileOptions, Shape, TensorMetadata, TimingMethod};
+use burn_rocm_022::trace::counting;
+use burn_rocm_022::{BurnDevice, ProviderKind, Rocm, RocmDevice, RocmError, take_last_error};
+use burn_std::future::block_on;
+use burn_std::{BoolStore, FloatDType, IntDType};
+
+type R = Rocm;
+
+fn alone() -> (MutexGuard<'static, ()>, RocmDevice, BurnDevice) {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = RocmDevice::new(0);
+    (lock, device.clone(), device.into())
+}
+
+fn ones(device: &BurnDevice, shape: impl Into<Shape>) -> burn_rocm_022::RocmTensor {
+    R::float_ones(shape.into(), device, FloatDType::F32)
+}
+
+/// Work that takes a while on any device.
+fn work(device: &BurnDevice) {
+    let mut x = ones(device, [512, 512]);
+    for _ in 0..8 {
+        x = R::float_matmul(x.clone(), x);
+        x = R::float_mul_scalar(x, (1.0f32 / 512.0).into());
+    }
+}
+
+#[test]
+fn windows_measure_the_devices_time() {
+    let (_lock, _, device) = alone();
+    R::sync(&device).unwrap();
+    let begun = Instant::now();
+    let (seven, duration) = R::profile(&device, ProfileOptions::default(), || {
+        work(&device);
+        7
+    })
+    .unwrap();
+    assert_eq!((seven, duration.timing_method()), (7, TimingMethod::Device));
+    let taken = block_on(duration.resolve()).expect("a measurement").duration();
+    let outside = begun.elapsed();
+    assert!(taken > Duration::ZERO && taken <= outside, "{taken:?} of {outside:?}");
+
+    // Nested: the outer window holds the inner one.
+    let inside = device.clone();
+    let (inner, outer) = R::profile(&device, ProfileOptions::default().flush(), move || {
+        work(&inside);
+        let (_, inner) = R::profile(&inside, ProfileOptions::default(), || work(&inside)).unwrap();
+        work(&inside);
+        inner
+    })
+    .unwrap();
+    let [inner, outer] =
+        [inner, outer].map(|window| block_on(window.resolve()).expect("a measurement").duration());
+    assert!(inner > Duration::ZERO && inner < outer, "{inner:?} in {outer:?}");
+}
+
+#[test]
+fn windows_are_closed_once() {
+    let (_lock, _, device) = alone();
+    let [first, second] = [(); 2].map(|()| R::profile_start(&device).unwrap().expect("a window"));
+    assert_ne!(first, second);
+    R::profile_abandon(&device, first);
+    for closed in [first, second] {
+        let result = R::profile_end(&device, closed, ProfileOptions::default());
+        assert_eq!(result.is_ok(), closed == second);
+    }
+    for token in [first, second] {
+        take_last_error();
+        assert!(R::profile_end(&device, token, ProfileOptions::default()).is_err());
+        assert!(matches!(take_last_error(), Some(RocmError::Invalid { op: "profile_end", .. })));
+    }
+    // A window whose work panics is abandoned, and another may be opened.
+    let panicked = std::panic::catch_unwind(|| {
+        let device = RocmDevice::new(0).into();
+        R::profile(&device, ProfileOptions::default(), || panic!("the work's own"))
+    });
+    assert!(panicked.is_err());
+    assert!(R::profile(&device, ProfileOptions::default(), || work(&device)).is_ok());
+}
+
+#[test]
+fn the_pool_is_counted() {
+    let (_lock, _, device) = alone();
+    R::sync(&device).unwrap();
+    R::memory_cleanup(&device);
+    let before = R::memory_pool_usage(&device).unwrap();
+    let (small, large) = (ones(&device, [100]), ones(&device, [5 << 20]));
+    let during = R::memory_pool_usage(&device).unwrap();
+    assert_eq!(during.number_allocs, before.number_allocs + 2);
+    assert_eq!(during.bytes_in_use, before.bytes_in_use + 400 + (20 << 20));
+    assert!(during.bytes_padding >= before.bytes_padding);
+    assert!(during.bytes_reserved >= during.bytes_in_use + during.bytes_padding);
+    let report = R::memory_pool_report(&device).unwrap();
+    let of_large =
+        report.iter().find(|pool| pool.largest_alloc >= 20 << 20).expect("the pool of large blocks");
+    assert!(of_large.pages >= 1 && of_large.pages_peak >= of_large.pages, "{report:?}");
+    assert!(report.iter().all(|pool| pool.largest_alloc <= pool.page_size), "{report:?}");
+    drop((small, large));
+    let after = R::memory_pool_usage(&device).unwrap();
+    assert_eq!((after.number_allocs, after.bytes_in_use), (before.number_allocs, before.bytes_in_use));
+    assert!(after.bytes_reserved >= before.bytes_reserved);
+}
+
+/// A selection by a mask reads its size and nothing else.
+#[test]
+fn mask_select_waits_once() {
+    let (_lock, rocm, device) = alone();
+    let x = ones(&device, [300, 70]);
+    let mask = R::float_greater_elem(x.clone(), 0.5f32.into(), BoolStore::U8);
+    R::sync(&device).unwrap();
+    let before = rocm.counters().unwrap();
+    let out = block_on(R::float_mask_select(x, mask));
+    let after = rocm.counters().unwrap();
+    assert_eq!(out.shape().as_slice(), [300 * 70]);
+    assert_eq!(after.device_to_host - before.device_to_host, 1);
+}
+
+/// Axes that lie together are summed by one launch, others by one a run; each border's axis is one launch.
+#[test]
+fn few_launches() {
+    let (_lock, rocm, device) = alone();
+    let launches = |work: &dyn Fn()| {
+        R::sync(&device).unwrap();
+        let before = rocm.counters().unwrap().launches;
+        work();
+        R::flush(&device).unwrap();
+        rocm.counters().unwrap().launches - before
+    };
+    let x = ones(&device, [64, 64, 4, 4]);
+    assert_eq!(launches(&|| drop(R::float_sum_dims(x.clone(), &[2, 3]))), 1);
+    let turned = R::float_permute(x.clone(), &[2, 0, 3, 1]);
+    assert_eq!(launches(&|| drop(R::float_sum_dims(turned.clone(), &[0, 2]))), 1);
+    // Few long lines are summed in two steps: at most two launches a run.
+    assert!(launches(&|| drop(R::float_sum_dims(x.clone(), &[0, 2, 3]))) <= 4);
+    let padding = [(0, 0), (0, 0), (1, 2), (2, 1)];
+    for mode in [burn_std::PadMode::Reflect, burn_std::PadMode::Edge] {
+        assert_eq!(launches(&|| drop(R::float_pad(x.clone(), &padding, mode))), 2, "{mode:?}");
+    }
+    assert!(launches(&|| drop(R::float_pad(x.clone(), &padding, burn_std::PadMode::Constant(1.0)))) <= 2);
+    let one = launches(&|| drop(R::float_sort_with_indices(x.clone(), 1, true, IntDType::I32)));
+    assert_eq!(launches(&|| drop(R::float_topk_with_indices(x.clone(), 1, 3, IntDType::I32))), one);
+}
+
+/// Statistics, the normalised tensor and gradients are MIOpen's; own kernels finish what it leaves. As on the CPU
+/// provider: elsewhere own kernels do where the library would leave most of a GPU idle.
+#[test]
+fn batch_norm_asks_miopen() {
+    let (_lock, _, device) = alone();
+    if !burn_rocm_022::provider().is_ok_and(|provider| provider.kind() == ProviderKind::Cpu) {
+        return;
+    }
+    let (x, gamma) = (ones(&device, [16, 3, 8, 8]), ones(&device, [3]));
+    R::sync(&device).unwrap();
+    let (out, counts) = counting(|| R::batch_norm_train(x.clone(), gamma.clone(), gamma.clone(), 1e-5));
+    // Besides: zeros in the place of running statistics, and what makes those and lost variances.
+    assert_eq!((counts.library_calls, counts.kernels), (1, 1));
+    let (_, counts) = counting(|| {
+        R::batch_norm_train_backward(x.clone(), gamma.clone(), out.mean, out.variance, 1e-5, x.clone())
+    });
+    // Besides: the root's inverse, a chain of three steps or a launch each, and joining it to the mean.
+    assert_eq!(counts.library_calls, 1);
+    assert!(counts.kernels <= 4, "{}", counts.kernels);
+    let (_, counts) = counting(|| {
+        R::batch_norm(x.clone(), gamma.clone(), gamma.clone(), gamma.clone(), gamma.clone(), 1e-5)
+    });
+    assert_eq!((counts.library_calls, counts.kernels), (1, 0));
+}
+
+/// Whether a tensor may be overwritten: while nobody else holds its memory.
+#[test]
+fn can_mut() {
+    let (_lock, _, device) = alone();
+    let x = ones(&device, [4, 4]);
+    assert!(x.can_mut());
+    let other = R::float_slice(x.clone(), &[(0..2).into()]);
+    assert!(!x.can_mut() && !other.can_mut());
+    drop(other);
+    assert!(x.can_mut());
+    R::flush(&device).unwrap();
+}

@@ -1,0 +1,276 @@
+//! Batch norm by explicit statistics, with the batch's own, and its gradients: against f64, within rounding bounds.
+
+use crate::harness::*;
+
+/// Ranks 2 to 5; channels whose elements lie together and apart; sizes that MIOpen computes and sizes that it mixes up
+/// (<https://github.com/ROCm/rocm-libraries/pull/6765>).
+const SHAPES: &[&[usize]] = &[
+    &[8, 3],
+    &[33, 40],
+    &[4, 3, 5],
+    &[5, 2, 4, 4],
+    &[2, 7, 3, 3],
+    &[16, 3, 8, 8],
+    &[3, 2, 2, 3, 4],
+    &[1, 3, 12],
+    &[300, 1, 4],
+];
+
+struct Case {
+    what: String,
+    dims: [usize; 3],
+    x: Input,
+    gamma: Input,
+    beta: Input,
+    /// The values of these, as the dtypes have rounded them.
+    exact: [Vec<f64>; 3],
+    epsilon: f64,
+    dtype: DType,
+    param: DType,
+}
+
+fn cases() -> Vec<(Random, Case)> {
+    let mut all = Vec::new();
+    for dtype in FLOATS {
+        let params: &[DType] =
+            if [DType::F16, DType::BF16].contains(&dtype) { &[dtype, DType::F32] } else { &[dtype] };
+        for (&param, &shape) in params.iter().flat_map(|param| SHAPES.iter().map(move |shape| (param, shape)))
+        {
+            for epsilon in [1e-5, 0.25] {
+                let random = Random::new();
+                let contiguous_or =
+                    |random: &Random| [View::Contiguous, View::Permuted, View::Sliced][random.below(3)];
+                let mean = random.uniform(-2.0, 2.0);
+                let x = float(&random, shape, dtype, contiguous_or(&random), mean - 1.5, mean + 1.5);
+                let gamma = float(&random, &shape[1..2], param, View::Contiguous, 0.5, 1.5);
+                let beta = float(&random, &shape[1..2], param, View::Sliced, -0.5, 0.5);
+                let exact = [&x, &gamma, &beta].map(exact);
+                let what = format!("{dtype:?} with {param:?} {shape:?} epsilon {epsilon}");
+                let dims = [shape[0], shape[1], shape[2..].iter().product()];
+                all.push((random, Case { what, dims, x, gamma, beta, exact, epsilon, dtype, param }));
+            }
+        }
+    }
+    all
+}
+
+impl Case {
+    /// The places of a channel's elements.
+    fn channel(&self, c: usize) -> impl Iterator<Item = usize> {
+        let [batch, channels, spatial] = self.dims;
+        (0..batch * spatial).map(move |i| (i / spatial * channels + c) * spatial + i % spatial)
+    }
+
+    fn count(&self) -> f64 {
+        (self.dims[0] * self.dims[2]) as f64
+    }
+
+    /// A unit of what is computed in, and of the results beyond that.
+    fn units(&self) -> [f64; 2] {
+        [unit(wide(self.dtype)), rounding(self.dtype)]
+    }
+
+    fn on<B: Backend>(&self, input: &Input, device: &B::Device) -> burn_backend::tensor::FloatTensor<B> {
+        input.float::<B>(device)
+    }
+
+    /// Per channel: mean, biased variance, and limits of what these may be computed as.
+    ///
+    /// A sum of n terms is off by `(n + 2) u` of the terms' magnitudes (Higham 2002, section 3.1). MIOpen's variance
+    /// is the mean of squares less the squared mean, each off by such a share of the greatest square.
+    fn statistics(&self) -> Vec<[f64; 4]> {
+        let (n, [u, _]) = (self.count(), self.units());
+        (0..self.dims[1])
+            .map(|c| {
+                let x: Vec<f64> = self.channel(c).map(|at| self.exact[0][at]).collect();
+                let mean = x.iter().sum::<f64>() / n;
+                let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+                let most = x.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+                let mean_off = (n + 2.0) * u * most;
+                [mean, variance, mean_off, 2.0 * mean_off * most + 2.0 * (n + 4.0) * u * most * most]
+            })
+            .collect()
+    }
+}
+
+/// `(x - mean) * rstd * gamma + beta` and its limit, from how far mean and variance may be off.
+fn normalised(
+    case: &Case,
+    c: usize,
+    x: f64,
+    [mean, variance, mean_off, variance_off]: [f64; 4],
+) -> (f64, f64) {
+    let [u, own] = case.units();
+    let [gamma, beta] = [case.exact[1][c], case.exact[2][c]];
+    let rstd = 1.0 / (variance + case.epsilon).sqrt();
+    let off = mean_off + u * (x - mean).abs();
+    // Beyond first order where little is left of the variance.
+    let share = (variance_off * rstd * rstd).min(1.0) + 5.0 * u;
+    let n = (x - mean) * rstd;
+    let y = n * gamma + beta;
+    let limit = gamma.abs() * (off * rstd * (1.0 + share) + n.abs() * share)
+        + 3.0 * u * (n * gamma).abs()
+        + 2.0 * u * y.abs();
+    (y, 1.01 * (limit + own * (y.abs() + limit)) + least(case.dtype))
+}
+
+#[test]
+fn training() {
+    for (_, case) in cases() {
+        let device = device();
+        let [x, gamma, beta] = [&case.x, &case.gamma, &case.beta].map(|input| case.on::<R>(input, &device));
+        let out = R::batch_norm_train(x, gamma, beta, case.epsilon);
+        let what = format!("batch_norm_train {}", case.what);
+        assert_eq!(out.output.dtype(), case.dtype, "{what}");
+        assert_eq!((out.mean.dtype(), out.variance.dtype()), (case.param, case.param), "{what}");
+        let statistics = case.statistics();
+        let own = if case.param == wide(case.dtype) { 0.0 } else { unit(case.param) };
+        for (row, (found, name)) in [(out.mean, "mean"), (out.variance, "variance")].into_iter().enumerate() {
+            let expected: Vec<f64> = statistics.iter().map(|all| all[row]).collect();
+            // MIOpen gives 1 / sqrt(variance + epsilon): the variance is off by shares of the sum, too.
+            let limits: Vec<f64> = statistics
+                .iter()
+                .map(|all| {
+                    let limit = all[row + 2] + 8.0 * unit(wide(case.dtype)) * (all[row].abs() + case.epsilon);
+                    1.01 * (limit + own * (all[row].abs() + limit)) + least(case.param)
+                })
+                .collect();
+            assert_within(&format!("{what}: {name}"), &read_float::<R>(found), &expected, &limits);
+        }
+        let (mut expected, mut limits) = (vec![0.0; case.exact[0].len()], vec![0.0; case.exact[0].len()]);
+        for (c, statistics) in statistics.into_iter().enumerate() {
+            for at in case.channel(c) {
+                (expected[at], limits[at]) = normalised(&case, c, case.exact[0][at], statistics);
+            }
+        }
+        assert_within(&what, &read_float::<R>(out.output), &expected, &limits);
+    }
+}
+
+#[test]
+fn inference() {
+    for (random, case) in cases() {
+        let device = device();
+        let channels = [case.dims[1]];
+        let mean = float(&random, &channels, case.param, View::Contiguous, -2.0, 2.0);
+        let variance = float(&random, &channels, case.param, View::Flipped, 0.1, 3.0);
+        let given = exact(&mean).into_iter().zip(exact(&variance));
+        let [x, gamma, beta, mean, variance] =
+            [&case.x, &case.gamma, &case.beta, &mean, &variance].map(|input| case.on::<R>(input, &device));
+        let found = R::batch_norm(x, gamma, beta, mean, variance, case.epsilon);
+        let (mut expected, mut limits) = (vec![0.0; case.exact[0].len()], vec![0.0; case.exact[0].len()]);
+        for (c, (mean, variance)) in given.enumerate() {
+            for at in case.channel(c) {
+                let given = [mean, variance, 0.0, 0.0];
+                (expected[at], limits[at]) = normalised(&case, c, case.exact[0][at], given);
+            }
+        }
+        assert_within(&format!("batch_norm {}", case.what), &read_float::<R>(found), &expected, &limits);
+    }
+}
+
+/// The formula is that of the statistics given, as the forward pass rounded them.
+#[test]
+fn gradients() {
+    for (random, case) in cases() {
+        let device = device();
+        let shape = case.x.shape().to_vec();
+        let grad = float(&random, &shape, case.dtype, view(&random), -1.0, 1.0);
+        let operand = |input: &Input| case.on::<R>(input, &device);
+        let out =
+            R::batch_norm_train(operand(&case.x), operand(&case.gamma), operand(&case.beta), case.epsilon);
+        let [means, variances] =
+            [out.mean.clone(), out.variance.clone()].map(|given| values(&read_float::<R>(given)));
+        let found = R::batch_norm_train_backward(
+            operand(&case.x),
+            operand(&case.gamma),
+            out.mean,
+            out.variance,
+            case.epsilon,
+            operand(&grad),
+        );
+        let what = format!("batch_norm_train_backward {}", case.what);
+        assert_eq!(
+            (found.x_grad.dtype(), found.gamma_grad.dtype(), found.beta_grad.dtype()),
+            (case.dtype, case.param, case.param),
+            "{what}"
+        );
+        let grad = exact(&grad);
+        let (n, [u, own]) = (case.count(), case.units());
+        let (mut dx, mut dx_limits) = (vec![0.0; grad.len()], vec![0.0; grad.len()]);
+        let (mut sums, mut sum_limits) = ([vec![], vec![]], [vec![], vec![]]);
+        for c in 0..case.dims[1] {
+            let (mean, rstd) = (means[c], 1.0 / (variances[c] + case.epsilon).sqrt());
+            let n_of = |at: usize| (case.exact[0][at] - mean) * rstd;
+            // 1 for the difference, 4 for the root and its inverse, 1 for the product.
+            let (mut dgamma, mut dbeta, mut both, mut alone) = (0.0, 0.0, 0.0, 0.0);
+            for at in case.channel(c) {
+                dgamma += grad[at] * n_of(at);
+                dbeta += grad[at];
+                both += (grad[at] * n_of(at)).abs();
+                alone += grad[at].abs();
+            }
+            let off = [(n + 2.0 + 7.0) * u * both, (n + 2.0) * u * alone];
+            let param = if case.param == wide(case.dtype) { 0.0 } else { unit(case.param) };
+            for (k, sum) in [dgamma, dbeta].into_iter().enumerate() {
+                sums[k].push(sum);
+                sum_limits[k].push(1.01 * (off[k] + param * (sum.abs() + off[k])) + least(case.param));
+            }
+            let scale = case.exact[1][c].abs() * rstd;
+            for at in case.channel(c) {
+                let projected = n_of(at) * dgamma / n;
+                let inner = grad[at] - dbeta / n - projected;
+                dx[at] = case.exact[1][c] * rstd * inner;
+                let terms = grad[at].abs() + (dbeta / n).abs() + projected.abs();
+                let limit = scale
+                    * (off[1] / n
+                        + n_of(at).abs() * off[0] / n
+                        + 7.0 * u * projected.abs()
+                        + 4.0 * u * terms
+                        + 6.0 * u * inner.abs());
+                dx_limits[at] = 1.01 * (limit + own * (dx[at].abs() + limit)) + least(case.dtype);
+            }
+        }
+        assert_within(&format!("{what}: x"), &read_float::<R>(found.x_grad), &dx, &dx_limits);
+        let params = [found.gamma_grad, found.beta_grad].map(read_float::<R>);
+        for ((found, name), (sums, limits)) in
+            params.iter().zip(["gamma", "beta"]).zip(sums.iter().zip(&sum_limits))
+        {
+            assert_within(&format!("{what}: {name}"), found, sums, limits);
+        }
+    }
+}
+
+/// A channel without elements has a mean that is NaN, as a mean of nothing is, and gradients of 0.
+#[test]
+fn of_nothing() {
+    let device = device();
+    for shape in [&[0usize, 3] as &[usize], &[0, 3, 4], &[2, 3, 0, 4]] {
+        for dtype in FLOATS {
+            let zeros = |shape: &[usize]| R::float_zeros(Shape::from(shape.to_vec()), &device, dtype.into());
+            let out = R::batch_norm_train(zeros(shape), zeros(&[3]), zeros(&[3]), 1e-5);
+            assert_eq!(out.output.shape().as_slice(), shape);
+            assert!(values(&read_float::<R>(out.mean.clone())).iter().all(|mean| mean.is_nan()), "{shape:?}");
+            let inferred =
+                R::batch_norm(zeros(shape), zeros(&[3]), zeros(&[3]), zeros(&[3]), zeros(&[3]), 1e-5);
+            assert_eq!(inferred.shape().as_slice(), shape);
+            let back = R::batch_norm_train_backward(
+                zeros(shape),
+                zeros(&[3]),
+                out.mean,
+                out.variance,
+                1e-5,
+                zeros(shape),
+            );
+            assert_eq!(back.x_grad.shape().as_slice(), shape);
+            for grad in [back.gamma_grad, back.beta_grad] {
+                assert_eq!(values(&read_float::<R>(grad)), [0.0; 3]);
+            }
+        }
+    }
+    let x = float(&Random::from_seed(1), &[4, 3], DType::F32, View::Contiguous, 0.0, 1.0).float::<R>(&device);
+    let gamma = R::float_ones(Shape::from([2]), &device, FloatDType::F32);
+    let error =
+        refused("two scales for three channels", || R::batch_norm_train(x, gamma.clone(), gamma, 1e-5));
+    assert!(matches!(error, RocmError::Invalid { op: "batch_norm_train", .. }), "{error:?}");
+}

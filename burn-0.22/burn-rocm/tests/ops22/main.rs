@@ -1,0 +1,17 @@
+//! The methods that Burn 0.22's traits added or changed, against burn-flex 0.22.1 or a reference in f64.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::useless_conversion)]
+
+mod batch_norm;
+mod harness;
+#[path = "../../../../tests/src/input.rs"]
+mod input;
+mod methods;
+mod modules;
+mod quantized;
+#[path = "../../../../tests/src/random.rs"]
+mod random;
+mod select;
+mod semantics;
+mod sums;
+
+use random::Random;

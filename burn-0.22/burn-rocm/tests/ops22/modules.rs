@@ -1,0 +1,314 @@
+//! Ops of layers that 0.22 added or that take more than in 0.21.
+
+use burn_std::ops::{ConvOptions, GridSampleOptions, InterpolateMode, InterpolateOptions, UnfoldOptions};
+
+use crate::harness::*;
+use crate::same;
+
+/// Whole numbers: sums of their products round nowhere, so that every way to compute them gives the same bits.
+fn whole(random: &Random, shape: &[usize], dtype: DType) -> Input {
+    Input::new(shape, dtype, view(random), || random.below(5) as f64 - 2.0)
+}
+
+/// What patches were cut from, each element as often as it was cut.
+#[test]
+fn fold4d() {
+    let random = Random::new();
+    for (size, kernel, stride, padding, dilation) in [
+        ([6, 7], [3, 2], [1, 1], [0, 0], [1, 1]),
+        ([8, 5], [2, 2], [2, 3], [1, 0], [1, 1]),
+        ([9, 9], [3, 3], [2, 2], [1, 2], [2, 1]),
+        ([4, 4], [1, 1], [1, 1], [0, 0], [1, 1]),
+    ] {
+        for dtype in [DType::F32, DType::F64, DType::F16] {
+            for channels in [1, 3] {
+                let blocks = |axis: usize| {
+                    (size[axis] + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1) / stride[axis]
+                        + 1
+                };
+                let shape = [2, channels * kernel[0] * kernel[1], blocks(0) * blocks(1)];
+                let x = whole(&random, &shape, dtype);
+                let options = || UnfoldOptions::new(stride, padding, dilation);
+                same!(
+                    format!("fold4d {dtype:?} {size:?} {kernel:?} {stride:?} {padding:?} {dilation:?}"),
+                    |B, device| {
+                        vec![read_float::<B>(B::fold4d(x.float::<B>(&device), size, kernel, options()))]
+                    }
+                );
+                let image = whole(&random, &[2, channels, size[0], size[1]], dtype);
+                same!(format!("unfold4d {dtype:?} {size:?} {kernel:?}"), |B, device| {
+                    vec![read_float::<B>(B::unfold4d(image.float::<B>(&device), kernel, options()))]
+                });
+            }
+        }
+    }
+}
+
+/// The convolution of `x` with `w`, and the gradients of both for the output's signs, summed term by term.
+fn convolved(
+    [x, w]: [(&[f64], &[usize]); 2],
+    bias: &[f64],
+    pads: &[(usize, usize)],
+    [stride, dilation, groups]: [usize; 3],
+) -> [Vec<f64>; 3] {
+    let out: Vec<usize> = (0..pads.len())
+        .map(|axis| {
+            let (before, behind) = pads[axis];
+            (x.1[axis + 2] + before + behind - dilation * (w.1[axis + 2] - 1) - 1) / stride + 1
+        })
+        .collect();
+    let (batch, outputs, inputs) = (x.1[0], w.1[0], w.1[1]);
+    let (places, taps): (usize, usize) = (out.iter().product(), w.1[2..].iter().product());
+    // Each output's place among `n * outputs * places` with the places of its terms in x and w.
+    let mut terms = Vec::new();
+    for (n, o, place) in
+        (0..batch * outputs * places).map(|i| (i / places / outputs, i / places % outputs, i % places))
+    {
+        for (c, tap) in (0..inputs * taps).map(|i| (i / taps, i % taps)) {
+            let channel = o / (outputs / groups) * inputs + c;
+            let (mut at, mut rest_place, mut rest_tap, mut step) = (Some(0), place, tap, 1);
+            for axis in (0..pads.len()).rev() {
+                let padded = rest_place % out[axis] * stride + rest_tap % w.1[axis + 2] * dilation;
+                let inside = padded.checked_sub(pads[axis].0).filter(|inside| *inside < x.1[axis + 2]);
+                at = at.zip(inside).map(|(at, inside)| at + inside * step);
+                (rest_place, rest_tap, step) =
+                    (rest_place / out[axis], rest_tap / w.1[axis + 2], step * x.1[axis + 2]);
+            }
+            if let Some(at) = at {
+                let of_x = (n * x.1[1] + channel) * step + at;
+                terms.push(((n * outputs + o) * places + place, of_x, (o * inputs + c) * taps + tap));
+            }
+        }
+    }
+    let mut y: Vec<f64> = (0..batch * outputs * places).map(|i| bias[i / places % outputs]).collect();
+    for &(to, of_x, of_w) in &terms {
+        y[to] += x.0[of_x] * w.0[of_w];
+    }
+    let sign = |y: f64| if y == 0.0 { 0.0 } else { y.signum() };
+    let (mut dx, mut dw) = (vec![0.0; x.0.len()], vec![0.0; w.0.len()]);
+    for &(to, of_x, of_w) in &terms {
+        dx[of_x] += sign(y[to]) * w.0[of_w];
+        dw[of_w] += sign(y[to]) * x.0[of_x];
+    }
+    [y, dx, dw]
+}
+
+/// A convolution of each rank with more before than behind, and its gradients. Sums of whole numbers: no rounding.
+macro_rules! padded_conv {
+    ($random:ident, $dtype:ident, $what:expr, $rank:literal, $x:expr, $w:expr, $pads:expr, $options:ident,
+     $conv:ident, $x_backward:ident, $weight_backward:ident) => {{
+        let (x, w, bias) =
+            (whole(&$random, &$x, $dtype), whole(&$random, &$w, $dtype), whole(&$random, &$w[..1], $dtype));
+        let [stride, dilation, groups] = $options;
+        let options =
+            || ConvOptions::<$rank>::new_with_padding([stride; $rank], $pads, [dilation; $rank], groups);
+        let device = device();
+        let [ours, weight] = [x.float::<R>(&device), w.float::<R>(&device)];
+        let y = R::$conv(ours.clone(), weight.clone(), Some(bias.float::<R>(&device)), options());
+        let grad = R::float_sign(y.clone());
+        let found = [
+            read_float::<R>(y),
+            read_float::<R>(R::$x_backward(ours.clone(), weight.clone(), grad.clone(), options())),
+            read_float::<R>(R::$weight_backward(ours, weight, grad, options())),
+        ];
+        let operands = [(&exact(&x)[..], &$x[..]), (&exact(&w)[..], &$w[..])];
+        let expected = convolved(operands, &exact(&bias), &$pads, $options);
+        for ((found, expected), name) in
+            found.iter().zip(&expected).zip(["y", "x's gradient", "w's gradient"])
+        {
+            let what = format!("{} {}: {name}", stringify!($conv), $what);
+            assert_within(&what, found, expected, &vec![0.0; expected.len()]);
+        }
+    }};
+}
+
+#[test]
+fn asymmetric_padding() {
+    let random = Random::new();
+    for dtype in [DType::F32, DType::F64] {
+        for (pads, stride, dilation, groups) in [
+            ([(1, 0), (0, 2)], 1, 1, 1),
+            ([(0, 3), (2, 1)], 2, 1, 2),
+            ([(2, 2), (1, 3)], 1, 2, 1),
+            ([(2, 0), (0, 0)], 3, 2, 2),
+        ] {
+            let what = format!("{dtype:?} {pads:?} stride {stride} dilation {dilation} groups {groups}");
+            let (inputs, options) = (4 / groups, [stride, dilation, groups]);
+            padded_conv!(
+                random,
+                dtype,
+                what,
+                1,
+                [2usize, 4, 9],
+                [6usize, inputs, 3],
+                [pads[0]],
+                options,
+                conv1d,
+                conv1d_x_backward,
+                conv1d_weight_backward
+            );
+            padded_conv!(
+                random,
+                dtype,
+                what,
+                2,
+                [2usize, 4, 9, 8],
+                [6usize, inputs, 3, 2],
+                pads,
+                options,
+                conv2d,
+                conv2d_x_backward,
+                conv2d_weight_backward
+            );
+            let three = [pads[0], (1, 2), pads[1]];
+            padded_conv!(
+                random,
+                dtype,
+                what,
+                3,
+                [1usize, 4, 6, 7, 5],
+                [2usize, inputs, 2, 2, 2],
+                three,
+                options,
+                conv3d,
+                conv3d_x_backward,
+                conv3d_weight_backward
+            );
+        }
+    }
+}
+
+/// Means of up to 27 * 2 elements, and the gradient that shares each out: 60 roundings of magnitudes up to 2.
+#[test]
+fn adaptive_avg_pool3d() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for (size, to) in
+            [([4, 6, 5], [2, 3, 5]), ([5, 7, 3], [3, 2, 2]), ([3, 3, 3], [1, 1, 1]), ([2, 3, 4], [4, 3, 2])]
+        {
+            let x = float(&random, &[2, 3, size[0], size[1], size[2]], dtype, view(&random), -2.0, 2.0);
+            let grad = float(&random, &[2, 3, to[0], to[1], to[2]], dtype, view(&random), -2.0, 2.0);
+            let what = format!("adaptive_avg_pool3d {dtype:?} {size:?} to {to:?}");
+            let device = device();
+            let found = read_float::<R>(R::adaptive_avg_pool3d(x.float::<R>(&device), to));
+            let back = R::adaptive_avg_pool3d_backward(x.float::<R>(&device), grad.float::<R>(&device));
+            let oracle = Default::default();
+            let in_f64 = |input: &Input| O::float_cast(input.float::<O>(&oracle), FloatDType::F64);
+            let expected = values(&read_float::<O>(O::adaptive_avg_pool3d(in_f64(&x), to)));
+            let back_expected =
+                values(&read_float::<O>(O::adaptive_avg_pool3d_backward(in_f64(&x), in_f64(&grad))));
+            // The pools of two axes and of the third are two steps, each rounded to the dtype.
+            let limit =
+                |y: &f64| 2.0 * 60.0 * 2.0 * unit(wide(dtype)) + 2.0 * rounding(dtype) * (y.abs() + 2.0);
+            assert_within(&what, &found, &expected, &expected.iter().map(limit).collect::<Vec<_>>());
+            // An input is in at most 8 windows where the output is larger.
+            let limit = |y: &f64| 8.0 * limit(y);
+            assert_within(
+                &what,
+                &read_float::<R>(back),
+                &back_expected,
+                &back_expected.iter().map(limit).collect::<Vec<_>>(),
+            );
+        }
+    }
+}
+
+/// The pixel that holds the output pixel's centre: copies and sums of whole numbers, so no rounding. burn-flex has none.
+#[test]
+fn nearest_exact() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for (from, to) in [([5, 7], [10, 14]), ([5, 7], [3, 4]), ([6, 6], [6, 6]), ([3, 4], [7, 5])] {
+            let x = whole(&random, &[2, 3, from[0], from[1]], dtype);
+            let grad = whole(&random, &[2, 3, to[0], to[1]], dtype);
+            let options = || InterpolateOptions::new(InterpolateMode::NearestExact);
+            let [input, sent] = [&x, &grad].map(|input| input.float::<R>(&device()));
+            let found = read_float::<R>(R::interpolate(input.clone(), to, options()));
+            let back = read_float::<R>(R::interpolate_backward(input, sent, to, options()));
+            // The centre of output pixel i of n lies in input pixel `(i + 1/2) * m / n`.
+            let nearest = |i: usize, m: usize, n: usize| (2 * i + 1) * m / (2 * n);
+            let [image, sent] = [exact(&x), exact(&grad)];
+            let (mut expected, mut sums) = (Vec::new(), vec![0.0; image.len()]);
+            for (i, value) in sent.iter().enumerate() {
+                let (plane, row, column) = (i / (to[0] * to[1]), i / to[1] % to[0], i % to[1]);
+                let (row, column) = (nearest(row, from[0], to[0]), nearest(column, from[1], to[1]));
+                let at = (plane * from[0] + row) * from[1] + column;
+                expected.push(image[at]);
+                sums[at] += value;
+            }
+            let what = format!("interpolate {dtype:?} {from:?} to {to:?}");
+            assert_within(&what, &found, &expected, &vec![0.0; expected.len()]);
+            assert_within(&what, &back, &sums, &vec![0.0; sums.len()]);
+        }
+        // Burn's own sampling has no nearest pixel. A sample's is the one whose centre is nearest in both modes.
+        let (x, grid) = (
+            whole(&random, &[2, 3, 5, 6], dtype),
+            float(&random, &[2, 4, 7, 2], dtype, view(&random), -1.2, 1.2),
+        );
+        let sample = |mode| {
+            let [x, grid] = [x.float::<R>(&device()), grid.float::<R>(&device())];
+            read_float::<R>(R::float_grid_sample_2d(x, grid, GridSampleOptions::new(mode)))
+        };
+        let found = [InterpolateMode::NearestExact, InterpolateMode::Nearest].map(sample);
+        assert_same(&format!("grid sample {dtype:?}"), &found[..1], &found[1..]);
+        assert!(values(&found[0]).iter().any(|value| *value != 0.0));
+    }
+}
+
+/// Places of maxima, of the type asked for; no window has NaN or ties.
+#[test]
+fn max_pool_indices() {
+    let random = Random::new();
+    let mut order: Vec<f64> = (0..2 * 3 * 8 * 9).map(f64::from).collect();
+    for at in (1..order.len()).rev() {
+        order.swap(at, random.below(at + 1));
+    }
+    let mut next = order.into_iter();
+    let x = Input::new(&[2, 3, 8, 9], DType::F32, View::Contiguous, || next.next().unwrap());
+    for dtype in [IntDType::I32, IntDType::I64, IntDType::U32, IntDType::I16] {
+        same!(format!("max_pool2d_with_indices {dtype:?}"), |B, device| {
+            let x = x.float::<B>(&device);
+            let out = B::max_pool2d_with_indices(x.clone(), [3, 2], [2, 1], [1, 0], [1, 2], true, dtype);
+            let line = B::float_reshape(x, Shape::from([6, 8, 9]));
+            let on_line = B::max_pool1d_with_indices(line, 3, 2, 1, 1, false, dtype);
+            vec![
+                read_float::<B>(out.output),
+                read_int::<B>(out.indices),
+                read_float::<B>(on_line.output),
+                read_int::<B>(on_line.indices),
+            ]
+        });
+    }
+}
+
+/// A query that may attend to no key gets 0, not NaN, with a mask alone and with a causal one.
+#[test]
+fn attention_to_nothing() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for is_causal in [false, true] {
+            let shape = [2, 2, 5, 8];
+            let [query, key, value] =
+                [(); 3].map(|()| float(&random, &shape, dtype, view(&random), -1.0, 1.0));
+            // Of every head: query 1 sees nothing, query 0 nothing but, where it is causal, masked keys.
+            let mut at = 0..;
+            let mask = Input::new(&[2, 2, 5, 5], DType::Bool(BoolStore::Native), View::Contiguous, || {
+                let i: usize = at.next().unwrap();
+                let (row, column) = (i / 5 % 5, i % 5);
+                f64::from(row == 1 || row == 0 && column == 0)
+            });
+            let device = device();
+            let [query, key, value] = [query, key, value].map(|input| input.float::<R>(&device));
+            let options = burn_std::ops::AttentionModuleOptions { is_causal, ..Default::default() };
+            let out = R::attention(query, key, value, Some(mask.bool::<R>(&device)), None, options);
+            for (i, value) in values(&read_float::<R>(out)).into_iter().enumerate() {
+                let row = i / 8 % 5;
+                let nothing = row == 1 || row == 0 && is_causal;
+                assert!(
+                    value.is_finite() && (value == 0.0) == nothing,
+                    "{dtype:?} {is_causal} row {row}: {value}"
+                );
+            }
+        }
+    }
+}

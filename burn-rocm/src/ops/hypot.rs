@@ -1,0 +1,34 @@
+//! The length of a vector of two.
+
+use burn_backend::Scalar;
+use burn_std::DType;
+use hip::Functor;
+
+use super::binary::{binary, scalar};
+use super::cast::cast;
+use super::unary::{clamp, unary};
+use crate::tensor::{RocmTensor, one_dtype};
+
+/// `sqrt(x^2 + y^2)` by the larger one and the ratio of the two, so that no square leaves the range. Types narrower than
+/// f32 are computed in f32 and rounded once.
+pub(crate) fn hypot(lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
+    const OP: &str = "float_hypot";
+    let dtype = one_dtype(OP, &[&lhs, &rhs])?;
+    if matches!(dtype, DType::F16 | DType::BF16) {
+        let [lhs, rhs] = [cast(lhs, DType::F32)?, cast(rhs, DType::F32)?];
+        return cast(hypot(lhs, rhs)?, dtype);
+    }
+    let [lhs, rhs] = [unary(OP, Functor::Abs, lhs)?, unary(OP, Functor::Abs, rhs)?];
+    let larger = binary(OP, Functor::Max, lhs.clone(), rhs.clone())?;
+    let smaller = binary(OP, Functor::Min, lhs, rhs)?;
+    // Neither 0 / 0 nor inf / inf.
+    let (least, most) = match dtype {
+        DType::F64 => (f64::from_bits(1), f64::MAX),
+        _ => (f32::from_bits(1).into(), f32::MAX.into()),
+    };
+    let divisor = clamp(OP, larger.clone(), Some(Scalar::Float(least)), Some(Scalar::Float(most)))?;
+    let ratio = binary(OP, Functor::Div, smaller, divisor)?;
+    let square = binary(OP, Functor::Mul, ratio.clone(), ratio)?;
+    let root = unary(OP, Functor::Sqrt, scalar(OP, Functor::Add, square, Scalar::Float(1.0))?)?;
+    binary(OP, Functor::Mul, larger, root)
+}

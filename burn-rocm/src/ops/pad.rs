@@ -1,0 +1,79 @@
+//! A border around a tensor.
+
+use burn_backend::Scalar;
+
+use super::cat::cat;
+use super::copy::assign;
+use super::create::full_on;
+use super::view::{expand, flip, narrow};
+use crate::error::invalid;
+use crate::tensor::RocmTensor;
+
+/// What a border holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Border {
+    Constant(Scalar),
+    /// The tensor reflected in its outermost elements, which are not repeated.
+    Reflect,
+    /// The outermost elements.
+    Edge,
+}
+
+/// The tensor with so many elements before and behind it along each axis: one launch for each axis that gets a border,
+/// or a fill and a copy where the border is constant.
+pub(crate) fn pad(
+    op: &'static str,
+    tensor: RocmTensor,
+    padding: &[(usize, usize)],
+    border: Border,
+) -> hip::Result<RocmTensor> {
+    let dims = tensor.dims().to_vec();
+    if padding.len() != dims.len() {
+        return invalid(op, format!("a pair for each axis of {dims:?}"), format!("{padding:?}"));
+    }
+    let fits = |&(&(before, behind), &size): &(&(usize, usize), &usize)| match border {
+        Border::Constant(_) => true,
+        Border::Reflect => before < size && behind < size,
+        Border::Edge => size > 0 || (before, behind) == (0, 0),
+    };
+    if !padding.iter().zip(&dims).all(|pair| fits(&pair)) {
+        let expected = match border {
+            Border::Reflect => "Reflect padding below the size of its axis",
+            _ => "edge padding of an axis with elements",
+        };
+        return invalid(op, expected, format!("{padding:?} around {dims:?}"));
+    }
+    if let Border::Constant(value) = border {
+        let sizes: Vec<usize> =
+            dims.iter().zip(padding).map(|(size, (before, behind))| before + size + behind).collect();
+        let out = full_on(tensor.hip_device(), sizes, value, tensor.dtype_of())?;
+        let mut inner = out.clone();
+        for (axis, (&(before, _), &size)) in padding.iter().zip(&dims).enumerate() {
+            inner = narrow(inner, axis, before, size)?;
+        }
+        assign(op, &inner, &tensor)?;
+        return Ok(out);
+    }
+    let mut out = tensor;
+    for (axis, &(before, behind)) in padding.iter().enumerate() {
+        if (before, behind) == (0, 0) {
+            continue;
+        }
+        let size = dims[axis];
+        // `count` elements outside `edge`, the first or the last element.
+        let side = |edge: usize, count: usize| match border {
+            Border::Reflect => {
+                let first = if edge == 0 { 1 } else { edge - count };
+                flip(narrow(out.clone(), axis, first, count)?, &[axis])
+            }
+            _ => {
+                let edge = narrow(out.clone(), axis, edge, 1)?;
+                let mut wide = edge.dims().to_vec();
+                wide[axis] = count;
+                expand(edge, &wide)
+            }
+        };
+        out = cat(vec![side(0, before)?, out.clone(), side(size - 1, behind)?], axis)?;
+    }
+    Ok(out)
+}
