@@ -1,8 +1,8 @@
 //! burn-rocm's devices where Burn 0.22 looks for those of CubeCL's HIP runtime.
 //!
 //! Burn lists, names and describes ROCm devices through `cubecl_hip`. This crate answers from burn-rocm's provider.
-//! It runs no CubeCL kernel: a [`Client`] that is asked to compute says so as an error. Burn's tensors go to
-//! `burn-cubecl`, the other crate that burn-rocm patches in.
+//! It runs no CubeCL kernel: a launch through a [`Client`] does nothing, and the read, check or sync behind it fails.
+//! Burn's tensors go to `burn-cubecl`, the other crate that burn-rocm patches in.
 
 mod server;
 
@@ -19,7 +19,7 @@ use crate::server::Inert;
 pub struct HipRuntime;
 
 impl HipRuntime {
-    /// A client that has the device's properties and refuses to compute.
+    /// A client that has the device's properties and computes nothing.
     ///
     /// # Panics
     /// Where the provider has no such device.

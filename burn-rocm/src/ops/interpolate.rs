@@ -3,7 +3,7 @@
 use burn_std::{DType, Slice};
 use hip::Template;
 
-use super::copy::{assign, packed};
+use super::copy::{copy, packed};
 use super::create::full_on;
 use super::launch::rows;
 use super::view::slice;
@@ -59,9 +59,13 @@ fn u(value: usize) -> Arg {
 
 /// The distance between neighbouring outputs, in input pixels.
 fn ratio(mode: Mode, input: usize, output: usize, align_corners: bool) -> f64 {
-    match align_corners && mode != Mode::Nearest {
-        true => (input - 1) as f64 / output.saturating_sub(1).max(1) as f64,
-        false => input as f64 / output as f64,
+    match mode {
+        // A pixel's centre is the corner of every second one of twice as many pixels. The quotient
+        // is rounded up: where it is exact, a multiple of it must not fall below a whole number.
+        Mode::NearestExact => (input as f64 / (2 * output) as f64).next_up(),
+        Mode::Nearest => input as f64 / output as f64,
+        _ if align_corners => (input - 1) as f64 / output.saturating_sub(1).max(1) as f64,
+        _ => input as f64 / output as f64,
     }
 }
 
@@ -75,15 +79,23 @@ fn tables(
     align_corners: bool,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     let device = like.hip_device();
-    let count = to[0] + to[1];
+    let [y, x] = [0, 1].map(|axis| Arg::F64(ratio(mode, from[axis], to[axis], align_corners)));
+    let (lines, kernel_mode) = match mode {
+        Mode::NearestExact => (to.map(|n| 2 * n), Mode::Nearest),
+        mode => (to, mode),
+    };
+    let count = lines[0] + lines[1];
     let dtype = if like.dtype_of() == DType::F64 { DType::F64 } else { DType::F32 };
     let weights = RocmTensor::empty(device, vec![count, TAPS], dtype)?;
     let spans = RocmTensor::empty(device, vec![count, 2], DType::I32)?;
-    let [y, x] = [0, 1].map(|axis| Arg::F64(ratio(mode, from[axis], to[axis], align_corners)));
-    let sizes = [u(from[0]), u(from[1]), u(to[0]), u(to[1])];
-    let options = [Arg::I32(mode as i32), Arg::I32(align_corners as i32), y, x];
+    let sizes = [u(from[0]), u(from[1]), u(lines[0]), u(lines[1])];
+    let options = [Arg::I32(kernel_mode as i32), Arg::I32(align_corners as i32), y, x];
     let name = Template::interpolate_table.ty(weights.kernel_type()?);
     rows(op, device, name, device.grid(count), &[sizes, options].concat(), &[], &[], &[&weights, &spans])?;
+    if mode == Mode::NearestExact {
+        let centres = |table: RocmTensor| copy(&slice(table, &[Slice::new(1, None, 2), Slice::full()])?);
+        return Ok((centres(weights)?, centres(spans)?));
+    }
     Ok((weights, spans))
 }
 
@@ -95,11 +107,6 @@ pub(crate) fn interpolate(
     align_corners: bool,
 ) -> hip::Result<RocmTensor> {
     let op = "interpolate";
-    if mode == Mode::NearestExact {
-        // The centres of `size` pixels are the corners of every second one of twice as many.
-        let corners = interpolate(x, size.map(|n| 2 * n), Mode::Nearest, false)?;
-        return centres(corners);
-    }
     let [batch, channels, height, width] = image(op, x.dims())?;
     sized(op, size)?;
     let x = packed(x)?;
@@ -115,13 +122,6 @@ pub(crate) fn interpolate(
     Ok(out)
 }
 
-/// Every second pixel, from the second on.
-fn centres(corners: RocmTensor) -> hip::Result<RocmTensor> {
-    let every = Slice::new(0, None, 1);
-    let second = Slice::new(1, None, 2);
-    slice(corners, &[every, every, second, second])
-}
-
 /// The gradient with respect to the input of [`interpolate`].
 pub(crate) fn interpolate_backward(
     x: RocmTensor,
@@ -131,15 +131,6 @@ pub(crate) fn interpolate_backward(
     align_corners: bool,
 ) -> hip::Result<RocmTensor> {
     let op = "interpolate_backward";
-    if mode == Mode::NearestExact {
-        let &[batch, channels, height, width] = grad.dims() else {
-            return invalid(op, "a gradient [batch, channels, height, width]", format!("{:?}", grad.dims()));
-        };
-        let twice = [batch, channels, 2 * height, 2 * width];
-        let corners = full_on(grad.hip_device(), twice, 0i64.into(), grad.dtype_of())?;
-        assign(op, &centres(corners.clone())?, &grad)?;
-        return interpolate_backward(x, corners, size.map(|n| 2 * n), Mode::Nearest, false);
-    }
     one_device(op, &[&x, &grad])?;
     one_dtype(op, &[&x, &grad])?;
     let [batch, channels, height, width] = image(op, x.dims())?;

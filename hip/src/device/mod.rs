@@ -175,10 +175,13 @@ impl Device {
         &self.compute
     }
 
-    /// Launches the element-wise ops that were put off, without waiting for them. An error is kept for the next read or
-    /// sync.
-    pub fn flush(&self) {
+    /// Launches the element-wise ops that were put off, without waiting for them.
+    ///
+    /// # Errors
+    /// That of a launch, or what else was kept for the next read or sync.
+    pub fn flush(&self) -> Result<()> {
         self.compute.catch_up();
+        self.context.take_error()
     }
 
     /// An event with timing, for [`Stream::record`].

@@ -64,7 +64,7 @@ impl Backend for Rocm {
 
     /// Launches the small element-wise ops that were put off.
     fn flush(device: &BurnDevice) -> Result<(), ExecutionError> {
-        own(device).open().map(|device| device.flush()).map_err(execution)
+        own(device).open().and_then(|device| device.flush()).map_err(execution)
     }
 
     fn sync(device: &BurnDevice) -> Result<(), ExecutionError> {
