@@ -1,7 +1,7 @@
 //! How an app finds this backend's devices.
 
+use crate::again::again;
 use burn::tensor::{Device, DeviceType, Tensor};
-use burn_rocm_tests::again;
 
 /// Set in a process that [`again`] started.
 const CHILD: &str = "BURN_ROCM_TEST_CHILD";

@@ -1,12 +1,12 @@
 //! Modules, autodiff, optimizers and the extensions of Burn 0.22, unmodified, beside burn-flex.
 
+use crate::again::again;
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
-use burn_rocm_tests::again;
 
 /// Set in a process that [`again`] started.
 const CHILD: &str = "BURN_ROCM_TEST_CHILD";
