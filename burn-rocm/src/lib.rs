@@ -23,8 +23,9 @@
 //! is everything that is computed from it: each read of these fails with the op's name, in every
 //! thread ([`read_with_fault`] gives the elements too). Reads of other tensors don't fail.
 //! [`Backend::sync`](burn_backend::Backend::sync) reports once each fault that no read has
-//! reported. `bool_argwhere` is the only op that waits for the device, because it must read the
-//! size of its result.
+//! reported. Apart from reads, `bool_argwhere` is the only op that waits for the device every
+//! time, because it must read the size of its result. The guide's page on thread safety lists the
+//! rare others.
 //!
 //! Default dtypes belong to a device, not to a backend type: see [`Rocm`].
 //!

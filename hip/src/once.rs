@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// As `OnceLock`, for code that may fail. `NotAvailable` is kept: what is not installed stays so.
+/// As `OnceLock`, for code that may fail. `NotAvailable` is kept: a missing library stays missing.
 /// After any other error the next call tries again.
 pub(crate) struct Once<T> {
     value: OnceLock<Result<T>>,
@@ -37,8 +37,8 @@ impl<T> Once<T> {
     }
 }
 
-/// As [`Once`], for a value whose type only its user knows. A device keeps its rocBLAS and MIOpen
-/// in such values, as their modules import the device's.
+/// As [`Once`], for a value of any type. A device keeps its `Blas` and `Dnn` in such values. Its
+/// module doesn't name these types, because their modules import it.
 #[derive(Default)]
 pub(crate) struct OnceAny(Once<Box<dyn Any + Send + Sync>>);
 

@@ -265,7 +265,7 @@ fn a_shared_right_side_is_one_tall_product() {
     }
 }
 
-/// The products of attention over several rows of tokens: no single stride reaches all heads.
+/// The products of attention over several rows of tokens: the heads are not equally spaced.
 #[test]
 fn batches_that_one_stride_does_not_lead_through_are_one_call() {
     let of = |last| heads([4, 12, 8, last], DType::F32);

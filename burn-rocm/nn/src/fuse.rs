@@ -1,5 +1,5 @@
-//! Fused ops on Burn's generic tensors. They are found by the backend's type and recorded for the
-//! backward pass.
+//! Fused ops on Burn's generic tensors. The backend's type decides whether an op runs fused; under
+//! autodiff it is recorded for the backward pass.
 //!
 //! A module asks [`Route::of`] for a route of its backend `B`. With a route, [`Route::apply`] runs
 //! an [`Op`] on the module's tensors. Without one, the module composes Burn's ops.
@@ -47,7 +47,7 @@ pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
     }
 
     /// Whether [`backward`](Self::backward) adds [`Kept::onto`] to the gradient with respect to its
-    /// first input, which saves a separate addition. Only asked if that gradient is wanted.
+    /// first input, which saves a separate addition. Called only if that gradient is wanted.
     fn adds_onto(&self) -> bool {
         false
     }

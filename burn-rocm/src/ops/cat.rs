@@ -11,15 +11,15 @@ use crate::error::invalid;
 use crate::layout::collapse;
 use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
 
-/// `PART_DIMS` of `copy.hip`: the most axes of an input after merging. A launch of its own copies
-/// an input with more.
+/// `PART_DIMS` of `copy.hip`: the most axes of an input after merging. An input with more axes
+/// takes a separate launch.
 const DIMS: usize = 4;
 
 /// `PART_PIECE` of `copy.hip`: the elements that a block takes at a time.
 const PIECE: usize = 4096;
 
-/// `PART_ROWS` of `copy.hip`, as an array of arrays: 55 inputs fill the 4 KiB of arguments that a
-/// launch may pass.
+/// `PART_ROWS` of `copy.hip`, in two factors, because `bytemuck` supports no array of 55. So many
+/// inputs fill the 4 KiB of arguments that a launch may pass.
 const ROWS: [usize; 2] = [5, 11];
 
 /// The bytes of a unit. A GPU copies whole units if every run of elements consists of them.

@@ -66,8 +66,8 @@ pub(crate) fn check_size(op: &'static str, size: usize) -> hip::Result<()> {
     }
 }
 
-/// No fault flag, for indices that another kernel has checked. That kernel's fault marks the
-/// indices and through them the result.
+/// No fault flag, for indices that another kernel has checked. A fault found there is kept with the
+/// indices, and the result takes it over.
 const NO_FLAG: Arg = Arg::U64(0);
 
 /// Element `[.., indices[..], ..]` of the tensor for every index of `shape`. The indices are read

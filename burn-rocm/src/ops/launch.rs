@@ -210,8 +210,8 @@ pub(crate) struct Operand<'a> {
     /// The first element's offset in the buffer, in elements.
     offset: isize,
     size: usize,
-    /// The number of elements in a byte if they are smaller than one. The kernel then gets the
-    /// buffer's start, and ahead of it `offset`.
+    /// Elements per byte, for elements below 8 bits. The kernel then gets `offset`, then the
+    /// buffer's start.
     packed: Option<usize>,
     strides: &'a [isize],
 }
@@ -470,8 +470,8 @@ fn part<const N: usize>(
 }
 
 /// 1 if the last axis consists of pieces of `width` elements that are contiguous and aligned in
-/// every operand, else 0. An operand `k` may also have a single value along the axis; `2 << k` is
-/// then added.
+/// every operand, else 0. An operand may also have one value along the axis. Bit `k + 1` is set if
+/// operand `k` does.
 fn lies<const N: usize>(shape: &[usize], strides: [&[isize]; N], width: usize) -> u32 {
     if !shape.last().is_some_and(|last| last.is_multiple_of(width)) {
         return 0;

@@ -50,8 +50,8 @@ pub fn softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
 /// The gradient of [`softmax`], from its output `y`: `y (grad - sum(grad y))`.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ, or for an axis that there is not; an error of the
-/// device.
+/// `Invalid` if shapes, dtypes or devices differ, or for an axis beyond the rank of `y`; an error
+/// of the device.
 pub fn softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
     let names = [Template::softmax_rows_backward, Template::softmax_columns_backward];
     backward("softmax_backward", names, y, grad, axis)
@@ -73,8 +73,8 @@ pub fn log_softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> 
 /// The gradient of [`log_softmax`], from its output `y`: `grad - exp(y) sum(grad)`.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ, or for an axis that there is not; an error of the
-/// device.
+/// `Invalid` if shapes, dtypes or devices differ, or for an axis beyond the rank of `y`; an error
+/// of the device.
 pub fn log_softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
     let names = [Template::log_softmax_rows_backward, Template::log_softmax_columns_backward];
     backward("log_softmax_backward", names, y, grad, axis)

@@ -30,7 +30,7 @@ pub(crate) enum Code {
 pub(crate) enum Refused {
     /// It is not a code object, or is damaged.
     Damaged,
-    /// It is intact, but for another version or architecture.
+    /// It is intact, but of another build or for another architecture.
     Foreign,
 }
 

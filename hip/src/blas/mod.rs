@@ -100,10 +100,10 @@ impl Blas {
     /// alternative implementation, which keeps subnormal values
     /// ([`Config::f16_alternative`](crate::Config::f16_alternative)).
     ///
-    /// A single row or column uses gemm too. rocBLAS's gemv executes 0.1 to 5 times as many
-    /// instructions (ROCm 7.2, gfx1030: 216 k against 1,765 k wave instructions for 1 x 1024 x
-    /// 1024, but in 4 workgroups against 32; 5,992 k against 1,169 k for 4096 x 1 x 256). So it is
-    /// no clear gain; neither was timed on an AMD GPU.
+    /// A single row or column uses gemm too. For 1 x 1024 x 1024 rocBLAS's gemv executes 216 k wave
+    /// instructions in 4 workgroups, gemm 1,765 k in 32 (ROCm 7.2, gfx1030). For 4096 x 1 x 256
+    /// gemv executes 5,992 k, gemm 1,169 k. So gemv is no clear gain; neither was timed on an AMD
+    /// GPU.
     ///
     /// # Errors
     /// `Unsupported` for other dtypes; `Invalid` for shapes, strides or sizes that rocBLAS does not

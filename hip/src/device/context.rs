@@ -40,7 +40,8 @@ pub(crate) fn count(cell: &AtomicU64) {
 /// The purpose of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// Other streams wait for it. So does the host, for memory that the device only reads.
+    /// Other streams wait for it. The host waits for it too, before it reuses memory that the
+    /// device only read.
     Ordering,
     /// The host waits for it before it reads host memory that the device wrote.
     ///

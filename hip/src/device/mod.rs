@@ -281,8 +281,8 @@ impl Device {
         self.blocks_of(ITEMS_PER_BLOCK, items)
     }
 
-    /// The grid for an element-wise kernel over contiguous memory, whose widest operand has `bytes`
-    /// bytes: one access of 16 bytes a thread.
+    /// The grid for an element-wise kernel over contiguous memory. `bytes` is the size of its
+    /// largest operand, of which each thread accesses 16 bytes.
     pub fn grid_bytes(&self, bytes: usize) -> Grid {
         match self.block_threads() {
             // A block is a loop on one core, and a longer loop vectorises better.

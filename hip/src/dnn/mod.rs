@@ -215,8 +215,8 @@ const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 /// solver found").
 const NO_BF16: &[DType] = &[DType::F32, DType::F16];
 
-/// What is prepared for a descriptor, such as MIOpen's descriptors and solutions, by the
-/// descriptor's values.
+/// A cache of MIOpen's descriptors and solutions, keyed by the values of this crate's descriptor
+/// (such as [`ConvDesc`]).
 struct Cache<K, V>(Mutex<HashMap<K, Arc<V>>>);
 
 impl<K, V> Default for Cache<K, V> {

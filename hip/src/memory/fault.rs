@@ -32,8 +32,8 @@ const WORDS: usize = 512;
 /// The launch number of a ticket whose launch is not enqueued yet.
 const NOT_YET: u64 = u64::MAX;
 
-/// The least number of launches with a word between two events. The events tell the host which of
-/// these launches have finished.
+/// An event is recorded after at least this many launches that have a word. The events tell the
+/// host which of these launches have finished.
 const EVENT_EVERY: u64 = 4;
 
 /// Increases whenever a device is known to be past more launches. While it stays the same, checking

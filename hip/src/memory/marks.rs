@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::error::Error;
 use crate::memory::fault::{Ticket, progress, tell};
 
-/// With more tickets, joining sets polls the device's progress, which costs an event now and then.
+/// With more tickets, joining sets polls the device's progress, which sometimes records an event.
 const FEW: usize = 8;
-/// With more tickets, the host waits for the older half of the set's launches, because it is far
+/// With more tickets, the host waits for the older half of the set's launches; the host is then far
 /// ahead of the device.
 const MOST: usize = 64;
 /// The most tickets with a fault that an overfull set keeps. One is enough to make a read fail.

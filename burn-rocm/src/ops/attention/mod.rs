@@ -16,12 +16,19 @@ const OP: &str = "attention";
 const TILE: usize = 64;
 
 /// The fewest queries for which the tiled kernel runs. With fewer queries most of its tile is empty
-/// and few blocks share the work. The composed path then writes few scores to memory: fewer than
-/// the keys have elements.
+/// and few blocks share the work. The composed path then writes few scores to memory: in heads of
+/// 32 features or more it stores fewer scores than the key tensor has elements.
 ///
-/// Wave instructions on a virtual gfx1030, 8 heads of 512 keys and 64 features, f32: with 1, 8, 16
-/// and 32 queries 2.79, 2.81, 2.83 and 2.86 M in the kernel; 1.13, 1.47, 1.83 and 3.66 M composed.
-/// With 256 queries and keys, 2 heads, 1.50 M and 3.19 M; causal, 0.96 M and 3.63 M.
+/// Wave instructions on a virtual gfx1030, heads of 64 features, f32:
+///
+/// | queries | keys | heads | tiled kernel | composed |
+/// |---|---|---|---|---|
+/// | 1 | 512 | 8 | 2.79 M | 1.13 M |
+/// | 8 | 512 | 8 | 2.81 M | 1.47 M |
+/// | 16 | 512 | 8 | 2.83 M | 1.83 M |
+/// | 32 | 512 | 8 | 2.86 M | 3.66 M |
+/// | 256 | 256 | 2 | 1.50 M | 3.19 M |
+/// | 256, causal | 256 | 2 | 0.96 M | 3.63 M |
 const LEAST_QUERIES: usize = 32;
 
 /// Repeats axes of size 1, by stride 0, to `shape`.

@@ -36,8 +36,8 @@ pub enum AttentionPath {
     Tiled,
     /// rocBLAS's products, and between them one kernel over the rows of scores, which lie in
     /// memory. In f32, up to 512 keys and 64 features, without mask, causality and dropout, that
-    /// kernel also computes the product before it. It does not on devices with f32 matrix units,
-    /// nor with `BURN_ROCM_MATMUL=rocblas`.
+    /// kernel also computes the product before it. Not on devices with f32 matrix units, and not
+    /// with `BURN_ROCM_MATMUL=rocblas`.
     Composed,
 }
 

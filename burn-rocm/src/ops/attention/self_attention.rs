@@ -78,8 +78,8 @@ impl Sizes {
     }
 
     /// Views `[batch, heads, sequence, d_k]` of the queries, keys and values in `all`, which has
-    /// one row for each token. A row holds a head's query, key and value side by side. So a single
-    /// stride leads from each head to the next over all batches, and products need no copy.
+    /// one row for each token. A row holds a head's query, key and value side by side. So the heads
+    /// of all batches are equally spaced, and products need no copy.
     fn parts(&self, all: &RocmTensor) -> hip::Result<[RocmTensor; 3]> {
         let Self { sequence, batch, heads, d_k, .. } = *self;
         let all = reshape(all.clone(), &[sequence, batch, heads, 3, d_k])?;

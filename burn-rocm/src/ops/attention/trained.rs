@@ -360,9 +360,9 @@ impl<'a> Call<'a> {
 /// - `mask`: bools that broadcast to `[batch, heads, queries, keys]`; true hides a key
 ///
 /// Operands are read without a copy, with one exception: [`Composed`](AttentionPath::Composed)
-/// packs an operand that has no single stride from each head to the next over all batches. The
-/// heads of tokens `[sequence, batch, features]` have such a stride, those of
-/// `[batch, sequence, features]` have none.
+/// packs an operand whose heads are not equally spaced over all batches. The heads of tokens
+/// `[sequence, batch, features]` are equally spaced, those of `[batch, sequence, features]` are
+/// not.
 ///
 /// # Errors
 /// `Invalid` if shapes, dtypes or devices do not fit, if the probability is outside 0..=1, or if

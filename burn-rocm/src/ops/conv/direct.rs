@@ -34,7 +34,7 @@ pub(super) fn value(op: &'static str, desc: &ConvDesc) -> hip::Result<Arg> {
     if !padded || [desc.x[1], desc.w[0], desc.w[1]].iter().any(|&channels| channels >= MAX_SIZE) {
         return invalid(op, format!("channels and padded axes below {MAX_SIZE}"), format!("{desc:?}"));
     }
-    // A window that fits the padded input never takes a larger step.
+    // A padded axis is shorter than `MAX_SIZE`, so no window ever takes a step of that size.
     let step = |values: &[usize]| values.iter().map(|&v| v.min(MAX_SIZE)).collect::<Vec<_>>();
     let (stride, dilation) = (step(&desc.stride), step(&desc.dilation));
     let groups = [desc.groups, desc.w[1], desc.w[0] / desc.groups];

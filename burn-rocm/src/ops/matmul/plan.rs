@@ -81,7 +81,8 @@ impl Side {
         dims.iter().zip(strides).all(|(&dim, &stride)| stride == 0 || dim == 1)
     }
 
-    /// Whether no single stride leads through all batches, in the order of `out`'s batches.
+    /// Whether the batches, in the order of `out`'s batches, are not equally spaced in memory, or
+    /// run backwards.
     fn is_scattered(&self, out: &RocmTensor) -> bool {
         let (dims, strides) = self.batches();
         let merged = collapse(dims, [strides, &out.layout().strides()[..dims.len()]]);
@@ -214,8 +215,8 @@ impl Batches {
     }
 }
 
-/// Which operands to copy before a product of `calls` calls: those whose batches no single stride
-/// leads through, if the copy costs less than the calls that it saves.
+/// Which operands to copy before a product of `calls` calls: those whose batches are not equally
+/// spaced ([`Side::is_scattered`]), if the copy costs less than the calls that it saves.
 fn worth_moving([a, b, out]: &[Side; 3], calls: usize) -> [bool; 2] {
     if calls == 1 {
         return [false; 2];

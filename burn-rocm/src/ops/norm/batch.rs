@@ -42,7 +42,7 @@ const LEAST_PART: usize = 2048;
 /// span fewer elements than this, including those of other channels in between.
 const COUNTED: usize = 1 << 29;
 
-/// [`COUNTED`], or less if a setting says so.
+/// [`COUNTED`], or less if `BURN_ROCM_LAUNCH_REACH` says so.
 fn counted() -> usize {
     COUNTED.min(max_reach())
 }
@@ -118,10 +118,12 @@ impl Channels {
         self.planned(device, wide, self.parts(wide, parts, counted()))
     }
 
-    /// The number of parts: `wanted`, or as many as it takes to keep the elements that a part spans
-    /// below `most`. A part spans from its first sample's tile to its last sample's tile. With a
-    /// batch of 1 whose sample has `most` elements or more, it spans from its own first element;
-    /// for several such samples see [`Self::is_far`].
+    /// The number of parts: `wanted`, or more, so that a part spans fewer than `most` elements,
+    /// counted from the first sample's tile to the last one's. There are two exceptions:
+    /// - If the batch is one sample of `most` elements or more, a part's elements are counted from
+    ///   its own first element.
+    /// - If no part can span two samples, each sample is a part. If even one channel of a sample is
+    ///   too long, see [`Self::is_far`].
     fn parts(self, wide: usize, wanted: usize, most: usize) -> usize {
         let Self { batch, channels, spatial } = self;
         let sample = channels * spatial;

@@ -13,8 +13,8 @@ use crate::ops::launch::views_to;
 use crate::ops::miopen::whole;
 use crate::tensor::{RocmTensor, check_gradient};
 
-/// The fewest groups for which MIOpen has kernels. A call with fewer groups would search and then
-/// fail.
+/// The fewest groups for which MIOpen has kernels. With fewer, MIOpen searches its solvers and
+/// fails.
 const LEAST_GROUPS: usize = 32;
 
 /// A tensor seen as `[batch, groups, channels, spatial]`.

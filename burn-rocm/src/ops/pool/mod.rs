@@ -2,9 +2,9 @@
 //!
 //! A kernel of this project finds maxima. MIOpen starts each window from the lowest finite number
 //! and takes what is greater, so its results differ from Burn's for windows of -inf and windows
-//! that begin with NaN. Only reading the window reveals these. MIOpen computes averages and the
-//! gradient of maxima, if it has the dtype and the options. Otherwise (f64, bf16, dilation, ceil
-//! mode, tensors past 2^31 elements) a kernel does.
+//! that begin with NaN. The host can't tell such inputs apart without reading them. MIOpen computes
+//! averages and the gradient of maxima, if it has the dtype and the options. Otherwise (f64, bf16,
+//! dilation, ceil mode, tensors past 2^31 elements) a kernel does.
 
 pub(crate) mod pool1d;
 pub(crate) mod pool3d;

@@ -140,7 +140,7 @@ fn rounded_up(op: &'static str, scales: RocmTensor, to: Option<Narrow>) -> hip::
     mask_where(op, up, mask, small)
 }
 
-/// The caller's scales, rounded to a precision of the kernel. None becomes 0 or infinite.
+/// The caller's scales, rounded to a precision of the kernel. No result is 0 or infinite.
 fn given(
     op: &'static str,
     tensor: &RocmTensor,
