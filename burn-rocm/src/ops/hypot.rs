@@ -9,8 +9,8 @@ use super::cast::cast;
 use super::unary::{clamp, unary};
 use crate::tensor::{RocmTensor, one_dtype};
 
-/// `sqrt(x^2 + y^2)` by the larger one and the ratio of the two, so that no square leaves the range. Types narrower than
-/// f32 are computed in f32 and rounded once.
+/// `sqrt(x^2 + y^2)` by the larger one and the ratio of the two, so that no square leaves the range. Types narrower
+/// than f32 are computed in f32 and rounded once.
 pub(crate) fn hypot(lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
     const OP: &str = "float_hypot";
     let dtype = one_dtype(OP, &[&lhs, &rhs])?;

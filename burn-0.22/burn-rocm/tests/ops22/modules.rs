@@ -213,7 +213,8 @@ fn adaptive_avg_pool3d() {
     }
 }
 
-/// The pixel that holds the output pixel's centre: copies and sums of whole numbers, so no rounding. burn-flex has none.
+/// The pixel that holds the output pixel's centre: copies and sums of whole numbers, so no
+/// rounding. burn-flex has none.
 #[test]
 fn nearest_exact() {
     let random = Random::new();
