@@ -10,8 +10,8 @@ use burn_std::{AllocationController, AllocationProperty, Bytes, DType, Shape};
 
 use hip::Functor;
 
+use crate::pinned::Pinned;
 use crate::scales::Scales;
-use crate::staging::Pinned;
 
 /// The bytes, shape and dtype of host data.
 pub(crate) fn parts(data: TensorData) -> (Bytes, Shape, DType) {

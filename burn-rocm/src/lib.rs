@@ -59,6 +59,7 @@ mod error;
 pub mod fused;
 mod layout;
 mod ops;
+mod pinned;
 mod qtensor;
 mod scales;
 mod staging;

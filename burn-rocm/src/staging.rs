@@ -1,39 +1,13 @@
 //! Data in pinned memory on its way to a device: the implementation of `Backend::staging`.
 
-use core::mem::MaybeUninit;
 use std::sync::Arc;
 
 use burn_backend::TensorData;
 use burn_std::{AllocationProperty, Bytes};
-use hip::{Buffer, Device, HostBuffer};
+use hip::{Buffer, Device};
 
 use crate::burn;
-
-/// Bytes in pinned memory.
-pub(crate) struct Pinned(HostBuffer);
-
-impl Pinned {
-    /// The alignment of a page.
-    pub(crate) const ALIGNMENT: usize = 4096;
-
-    /// The bytes.
-    ///
-    /// # Safety
-    /// The caller writes no uninitialised byte.
-    pub(crate) unsafe fn uninit_mut(&mut self) -> &mut [MaybeUninit<u8>] {
-        let bytes = self.0.bytes_mut();
-        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`. The caller promises to write no
-        // uninitialised byte.
-        unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len()) }
-    }
-
-    /// The bytes.
-    pub(crate) fn uninit(&self) -> &[MaybeUninit<u8>] {
-        let bytes = self.0.bytes();
-        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`.
-        unsafe { core::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
-    }
-}
+use crate::pinned::Pinned;
 
 /// Data of more bytes than this moves to pinned memory. A smaller upload is copied into a shared
 /// pinned page anyway.
@@ -50,7 +24,7 @@ pub(crate) fn pin(device: &Arc<Device>, data: &mut TensorData) {
     if let Ok(mut pinned) = device.host_buffer(length) {
         pinned.bytes_mut().copy_from_slice(bytes);
         // SAFETY: the allocation has `length` bytes, all initialised by the copy.
-        let pinned = unsafe { Bytes::from_controller(Box::new(Pinned(pinned)), length) };
+        let pinned = unsafe { Bytes::from_controller(Box::new(Pinned::new(pinned)), length) };
         burn::set_bytes(data, pinned);
     }
 }

@@ -14,8 +14,8 @@ use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProper
 use hip::Functor;
 
 use crate::error::{invalid, unsupported};
+use crate::pinned::Pinned;
 use crate::scales::{Narrow, Scales};
-use crate::staging::Pinned;
 
 /// The bytes, shape and dtype of host data.
 pub(crate) fn parts(data: TensorData) -> (Bytes, Shape, DType) {

@@ -20,6 +20,8 @@ pub mod fused;
 mod layout;
 #[path = "../../../burn-rocm/src/ops/mod.rs"]
 mod ops;
+#[path = "../../../burn-rocm/src/pinned.rs"]
+mod pinned;
 #[path = "../../../burn-rocm/src/qtensor.rs"]
 mod qtensor;
 #[path = "../../../burn-rocm/src/scales.rs"]
