@@ -41,16 +41,22 @@ pub(crate) enum Failure {
     EventRecord,
     /// `hipHostMalloc`, as if the host could pin no more memory.
     HostMalloc,
+    /// `hipStreamEndCapture`, as where a call before it spoilt the capture.
+    EndCapture,
+    /// `hipGraphInstantiateWithFlags`, as where the device has no memory for the graph.
+    GraphInstantiate,
 }
 
 impl Failure {
-    const ALL: [(&str, Self); 6] = [
+    const ALL: [(&str, Self); 8] = [
         ("rocblas_create_handle", Self::RocblasHandle),
         ("rocblas_products", Self::RocblasProducts),
         ("miopenCreateWithStream", Self::MiopenHandle),
         ("miopen_kernels", Self::MiopenKernels),
         ("hipEventRecord", Self::EventRecord),
         ("hipHostMalloc", Self::HostMalloc),
+        ("hipStreamEndCapture", Self::EndCapture),
+        ("hipGraphInstantiateWithFlags", Self::GraphInstantiate),
     ];
 
     /// Counts a call, and says whether `BURN_ROCM_CPU_FAIL` makes it fail.
