@@ -97,6 +97,15 @@ pub enum Error {
         /// What was found.
         found: String,
     },
+    /// This thread captures a graph, and the call can't be a part of one: it waits for the device,
+    /// or needs another stream than the captured one.
+    #[error("{op} can't be captured: {reason}")]
+    Capture {
+        /// What was called.
+        op: &'static str,
+        /// Why not.
+        reason: String,
+    },
     /// An op's arguments do not fit together or are out of range.
     #[error("{op}: expected {expected}, found {found}")]
     Invalid {

@@ -46,12 +46,12 @@ pub(crate) fn is_captured() -> bool {
     TAKEN_DOWN.with_borrow(Option::is_some)
 }
 
-/// Runs work in the turn that [`on_stream`](super::on_stream) gave this thread, or takes it down where the stream is
-/// captured: then it runs at each launch of the graph.
+/// Runs work in the turn that [`on_stream`](super::on_stream) gave this thread, or takes it down
+/// where the stream is captured: then it runs at each launch of the graph.
 ///
 /// # Safety
-/// The work holds plain values, things that any thread may use, and addresses of memory that the caller of the C
-/// function keeps for as long as a graph with it is launched.
+/// The work holds plain values, things that any thread may use, and addresses of memory that the
+/// caller of the C function keeps for as long as a graph with it is launched.
 pub(crate) unsafe fn enqueue<E>(work: impl Fn() -> Result<(), E> + 'static) -> Result<(), E> {
     TAKEN_DOWN
         .with_borrow_mut(|taken| match taken {
@@ -73,7 +73,8 @@ impl Work {
 }
 
 impl Capture {
-    /// No mode forbids anything here but that another thread ends the capture: every call is safe beside one.
+    /// No mode forbids anything here but that another thread ends the capture: every call is safe
+    /// beside one.
     pub(super) fn begin(&self, mode: hipStreamCaptureMode) -> Status {
         let mut recording = self.lock();
         require(recording.is_none(), hipErrorIllegalState)?;

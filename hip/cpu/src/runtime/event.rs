@@ -50,8 +50,8 @@ impl Streams for Host {
         on_stream(std::ptr::null_mut(), |_| Ok(()))
     }
 
-    /// Does not wait, because a recorded event has always passed. It is of no capture, so a captured
-    /// stream can't wait for it.
+    /// Does not wait, because a recorded event has always passed. It is of no capture, so a
+    /// captured stream can't wait for it.
     unsafe fn wait_for(stream: hipStream_t, event: hipEvent_t) -> Status {
         get(event)?;
         place(stream, hipErrorContextIsDestroyed)?.refuse(hipErrorStreamCaptureIsolation)

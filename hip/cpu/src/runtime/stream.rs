@@ -41,8 +41,8 @@ pub(super) fn place(stream: hipStream_t, missing: hipError_t) -> Status<Place> {
     Ok(Place { device: stream.device, captured: stream.capture.is_on().then_some(stream) })
 }
 
-/// Runs a call's work in its place, or keeps it where the stream is captured. The device's other work
-/// waits. If an earlier kernel failed, returns that failure instead.
+/// Runs a call's work in its place, or keeps it where the stream is captured. The device's other
+/// work waits. If an earlier kernel failed, returns that failure instead.
 pub(super) fn ordered(place: &Place, work: impl FnOnce(&'static Device) -> Status) -> Status {
     let _order = place.device.lock();
     place.device.check()?;

@@ -6,7 +6,8 @@ use core::ffi::c_ulonglong;
 use core::ptr;
 use hip_sys::*;
 
-/// A provider's graphs. Streams and graphs passed to these methods are not null, except the stream of a launch.
+/// A provider's graphs. Streams and graphs passed to these methods are not null, except the stream
+/// of a launch.
 pub trait Graphs {
     /// Takes down what the stream is given from now on, instead of running it.
     ///
