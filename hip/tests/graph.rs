@@ -1,4 +1,5 @@
-//! Graphs: what is captured, what a replay computes and keeps, what is refused, and how a capture ends.
+//! Graphs: what is captured, what a replay computes and keeps, what is refused, and how a capture
+//! ends.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

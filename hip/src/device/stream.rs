@@ -89,12 +89,8 @@ impl Stream {
         Queue { raw: self.raw, _turn: turn }
     }
 
-    /// The handle as it is, for libraries that keep it, and for who has launched what was put off.
-    pub(crate) fn handle(&self) -> hipStream_t {
-        self.raw
-    }
-
-    /// The handle, for code that launches the deferred ops itself or has launched them.
+    /// The handle, for libraries that keep it, and for code that launches the deferred ops itself
+    /// or has launched them.
     pub(crate) fn handle(&self) -> hipStream_t {
         self.raw
     }

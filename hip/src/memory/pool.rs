@@ -281,7 +281,13 @@ impl MemoryPool {
         let (number, graph) = state.captured();
         if let Some(taken) = graph.arena.take(size) {
             state.stats.hits += 1;
-            return Ok(PoolBlock { address: taken.address, fence: 0, arena: number, id: taken.id, requested: bytes });
+            return Ok(PoolBlock {
+                address: taken.address,
+                fence: 0,
+                arena: number,
+                id: taken.id,
+                requested: bytes,
+            });
         }
         drop(state);
         let (segment, from) = if size > SMALL { (size, 1) } else { (GRAPH_SEGMENT, 0) };
