@@ -1,6 +1,7 @@
 //! Graph capture by Burn's backend trait: a whole training step of an MLP, forward, backward by
 //! burn-autodiff and SGD.
 #![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::useless_conversion, reason = "with the feature `dispatch` Burn's device is another type")]
 
 use std::pin::pin;
 use std::sync::{Mutex, Once};
