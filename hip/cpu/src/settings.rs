@@ -41,6 +41,10 @@ pub(crate) enum Failure {
     EventRecord,
     /// `hipHostMalloc`, as if the host could pin no more memory.
     HostMalloc,
+    /// `hipModuleLaunchKernel`, as without memory for it.
+    Launch,
+    /// `hipStreamBeginCapture`, as without memory for it.
+    BeginCapture,
     /// `hipStreamEndCapture`, as where a call before it spoilt the capture.
     EndCapture,
     /// `hipGraphInstantiateWithFlags`, as where the device has no memory for the graph.
@@ -48,13 +52,15 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    const ALL: [(&str, Self); 8] = [
+    const ALL: [(&str, Self); 10] = [
         ("rocblas_create_handle", Self::RocblasHandle),
         ("rocblas_products", Self::RocblasProducts),
         ("miopenCreateWithStream", Self::MiopenHandle),
         ("miopen_kernels", Self::MiopenKernels),
         ("hipEventRecord", Self::EventRecord),
         ("hipHostMalloc", Self::HostMalloc),
+        ("hipModuleLaunchKernel", Self::Launch),
+        ("hipStreamBeginCapture", Self::BeginCapture),
         ("hipStreamEndCapture", Self::EndCapture),
         ("hipGraphInstantiateWithFlags", Self::GraphInstantiate),
     ];

@@ -24,6 +24,7 @@ static LAUNCHABLE: Handles<Graph> = Handles::new(0xa7);
 impl Graphs for Host {
     unsafe fn begin_capture(stream: hipStream_t, mode: hipStreamCaptureMode) -> Status {
         let stream = STREAMS.get(stream as usize).ok_or(hipErrorContextIsDestroyed)?;
+        require(!Failure::BeginCapture.is_asked(), hipErrorOutOfMemory)?;
         let _order = stream.device.lock();
         stream.capture.begin(mode)
     }

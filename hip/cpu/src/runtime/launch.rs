@@ -10,6 +10,7 @@ use super::{
     stream::{ordered, place},
 };
 use crate::abi::{Dim3, Kernel, LaunchRecord, LaunchShape, SHARED_BYTES};
+use crate::settings::Failure;
 use hip_provider::require;
 use hip_provider::runtime::{Launch, Modules, Status};
 use hip_sys::*;
@@ -67,6 +68,7 @@ impl Modules for Host {
     unsafe fn launch(launch: &Launch) -> Status {
         let place = place(launch.stream, hipErrorInvalidValue)?;
         let function = function(launch.function).ok_or(hipErrorInvalidHandle)?;
+        require(!Failure::Launch.is_asked(), hipErrorOutOfMemory)?;
         check(launch, &function, place.device)?;
         let side = |[x, y, z]: [u32; 3]| Dim3 { x, y, z };
         let (grid, block) = (side(launch.grid), side(launch.block));
