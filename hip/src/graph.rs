@@ -12,15 +12,15 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hip_sys::{hipGraph_t, hipGraphExec_t};
+use hip_sys::hipGraphExec_t;
 
 use crate::device::Device;
+use crate::device::capture::no_graphs;
 use crate::device::context::count;
 use crate::device::stream::Recording;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::trace::{self, Counts};
 
 /// Captured work, ready to be launched again and again; see [`Device::start_capture`]. Not `Clone`:
@@ -68,7 +68,9 @@ thread_local! {
 
 impl Device {
     /// Takes down what this thread gives the device from now on, instead of running it, until
-    /// [`stop_capture`](Self::stop_capture). Other threads that use the device wait meanwhile.
+    /// [`stop_capture`](Self::stop_capture). Other threads that use the device wait meanwhile, until
+    /// the capture is 10 s old. Then their work runs, and `stop_capture` returns an error: so a
+    /// capture that waits for another thread does not hang.
     ///
     /// Reads, [`sync`](Self::sync) and copies between devices are refused with [`Error::Capture`],
     /// and so is the first use of rocBLAS and MIOpen; no graph comes of a capture in which
@@ -76,24 +78,21 @@ impl Device {
     /// MIOpen choose its algorithms.
     ///
     /// # Errors
-    /// `Capture` where this thread captures already; `Unsupported` where the driver has no graphs;
-    /// `Device` where HIP refuses.
+    /// `Capture` where this thread captures already, or another one for more than 10 s;
+    /// `Unsupported` where the driver has no graphs; `Device` where HIP refuses.
     pub fn start_capture(self: &Arc<Self>) -> Result<()> {
-        let Some(begin) = self.context.hip().hipStreamBeginCapture else { return Err(no_graphs()) };
-        self.context.bind()?;
-        self.compute.begin_recording()?;
-        // What was put off before runs now.
-        self.compute.catch_up();
-        // SAFETY: the function is HIP's, the stream is alive; this thread alone may queue work on
-        // it.
-        let status = unsafe { begin(self.compute.handle(), hip_sys::hipStreamCaptureModeRelaxed) };
-        if let Err(error) = self.context.check("hipStreamBeginCapture", status) {
-            self.compute.end_recording();
-            return Err(error);
+        let mut memory = None;
+        let begun = self.compute.begin_recording(|| memory = Some(self.pool.begin_graph()));
+        if let Some(memory) = memory {
+            match begun {
+                Ok(()) => {
+                    let capture = Capture { device: self.clone(), memory, over: false };
+                    CAPTURES.with_borrow_mut(|all| all.push(capture));
+                }
+                Err(_) => self.end_graph(memory),
+            }
         }
-        let capture = Capture { device: self.clone(), memory: self.pool.begin_graph(), over: false };
-        CAPTURES.with_borrow_mut(|all| all.push(capture));
-        Ok(())
+        begun
     }
 
     /// Ends what [`start_capture`](Self::start_capture) began. None of the captured work has run.
@@ -101,15 +100,15 @@ impl Device {
     /// work was to write is undefined.
     ///
     /// # Errors
-    /// `Invalid` where this thread captures nothing; `Capture` or another error of the captured
-    /// work, the first; what HIP reports.
+    /// `Invalid` where nothing is captured, `Capture` where another thread captures: neither ends
+    /// anything. `Capture` or another error of the captured work, the first; what HIP reports.
     pub fn stop_capture(self: &Arc<Self>) -> Result<Graph> {
         let found = CAPTURES.with_borrow_mut(|all| {
             let at = all.iter().position(|capture| Arc::ptr_eq(&capture.device, self))?;
             Some(all.swap_remove(at))
         });
         let Some(mut capture) = found else {
-            return Err(Error::invalid("stop_capture", "a capture of this thread's under way", "none"));
+            return Err(self.compute.others("stop_capture"));
         };
         let graph = capture.end()?;
         trace::said(|| format!("captured {}", Recorded(graph.recorded)));
@@ -125,33 +124,37 @@ impl Device {
     }
 
     fn end_graph(&self, memory: usize) {
+        self.pool.end_capture(memory);
         self.pool.end_graph(memory).into_iter().for_each(|block| self.give_back(block));
     }
 }
 
-fn no_graphs() -> Error {
-    Error::Unsupported { op: "graphs", dtype: "this driver".into() }
+/// Ends all captures of this thread that were never stopped, as
+/// [`abandon_capture`](Device::abandon_capture) does.
+pub fn abandon_captures() {
+    while let Some(device) = CAPTURES.with_borrow(|all| all.last().map(|capture| capture.device.clone())) {
+        device.abandon_capture();
+    }
 }
 
 impl Capture {
     fn end(&mut self) -> Result<Graph> {
         self.over = true;
         let (device, memory) = (&self.device, self.memory);
-        device.compute.catch_up();
-        let template = Template::end_capture(device);
-        device.pool.end_capture();
         // Others may use the device from here on.
-        let Some(Recording { kept, later, spoiled, before }) = device.compute.end_recording() else {
-            unreachable!("begun by `start_capture`, and ended once");
+        let (recording, template) = device.compute.end_recording();
+        device.pool.end_capture(memory);
+        let made = match recording {
+            Some(Recording { spoiled: Some(error), .. }) => Err(error),
+            Some(recording) => {
+                template.and_then(|template| template.instantiate()).map(|exec| (exec, recording))
+            }
+            None => Err(device.compute.others("stop_capture")),
         };
-        let recorded = trace::counts().since(&before);
-        drop(later);
-        let exec = match spoiled {
-            Some(error) => Err(error),
-            None => template.and_then(|template| template.instantiate()),
-        };
-        match exec {
-            Ok(exec) => {
+        match made {
+            Ok((exec, Recording { kept, later, before, .. })) => {
+                let recorded = trace::counts().since(&before);
+                drop(later);
                 let exec = Mutex::new(Exec { raw: exec, launched: false });
                 let owned = Owned { device: device.clone(), exec, memory, _kept: Mutex::new(kept) };
                 Ok(Graph { device: device.clone(), recorded, owned: Some(owned) })
@@ -170,46 +173,6 @@ impl Drop for Capture {
             && let Err(error) = self.end()
         {
             log::warn!("a thread ended while it captured a graph: {error}");
-        }
-    }
-}
-
-/// What HIP took down.
-struct Template<'a> {
-    device: &'a Device,
-    raw: hipGraph_t,
-}
-
-impl<'a> Template<'a> {
-    fn end_capture(device: &'a Device) -> Result<Self> {
-        let Some(end) = device.context.hip().hipStreamEndCapture else { return Err(no_graphs()) };
-        device.context.bind()?;
-        let mut template = Self { device, raw: ptr::null_mut() };
-        // SAFETY: the function is HIP's; it writes one handle, owned here from then on, or null.
-        let status = unsafe { end(device.compute.handle(), &mut template.raw) };
-        device.context.check("hipStreamEndCapture", status)?;
-        Ok(template)
-    }
-
-    fn instantiate(&self) -> Result<hipGraphExec_t> {
-        let context = &self.device.context;
-        let Some(instantiate) = context.hip().hipGraphInstantiateWithFlags else { return Err(no_graphs()) };
-        context.bind()?;
-        let mut raw = ptr::null_mut();
-        // SAFETY: the function is HIP's, the graph is alive; it writes one handle.
-        let status = unsafe { instantiate(&mut raw, self.raw, 0) };
-        context.check("hipGraphInstantiateWithFlags", status)?;
-        Ok(raw)
-    }
-}
-
-impl Drop for Template<'_> {
-    fn drop(&mut self) {
-        let context = &self.device.context;
-        if let Some(destroy) = context.hip().hipGraphDestroy.filter(|_| !self.raw.is_null()) {
-            // SAFETY: the function is HIP's; nobody else has the handle.
-            let status = unsafe { destroy(self.raw) };
-            context.record_status("hipGraphDestroy", status);
         }
     }
 }

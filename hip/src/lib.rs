@@ -44,7 +44,7 @@ pub use dnn::{
     Reduction, SoftmaxDesc, TensorArg,
 };
 pub use error::{Error, Result};
-pub use graph::Graph;
+pub use graph::{Graph, abandon_captures};
 pub use hip_kernels::{DType, Functor, KernelName, Template};
 pub use launch::chain::{ElementWise, Elements, Operands};
 pub use launch::grid::Grid;

@@ -1,5 +1,6 @@
 //! Devices: memory, copies, launches and waits on one GPU.
 
+pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod info;

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hip_sys::hipStream_t;
 
+use crate::device::capture::{self, Template};
 use crate::device::context::{Context, EventKind, count};
 use crate::device::event::Event;
-use crate::device::turn::{Turn, Turns};
+use crate::device::turn::{PATIENCE, Turn, Turns};
 use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
@@ -41,6 +42,8 @@ pub(crate) struct Recording {
     pub(crate) spoiled: Option<Error>,
     /// What the thread had asked of devices before.
     pub(crate) before: trace::Counts,
+    /// The thread that captures, in words.
+    thread: String,
 }
 
 /// The handle of a stream with the right to queue work on it, all that was put off launched.
@@ -95,10 +98,40 @@ impl Stream {
         self.raw
     }
 
-    /// The right to enqueue work. Waits while another thread captures.
+    /// The right to enqueue work. Waits while another thread captures, but not longer than until
+    /// the capture is [`PATIENCE`] old.
     #[inline]
     pub(crate) fn turn(&self) -> Turn<'_> {
-        self.turns.take()
+        match self.turns.take() {
+            Some(turn) => turn,
+            None => self.turns.wait(|| self.lapse(), || self.resume()),
+        }
+    }
+
+    /// Ends HIP's capture for another thread, which may be waiting for this one.
+    fn lapse(&self) {
+        let (thread, age) = (this_thread(), PATIENCE.as_secs());
+        let reason = format!("{thread} needed the device, and the capture was {age} s old");
+        let error = Error::Capture { op: "another thread's work", reason };
+        log::warn!("no graph comes of a capture: {error}");
+        self.spoil(error);
+        // These were to be captured.
+        let mut pending = self.chain.pending();
+        pending.kernel = None;
+        pending.steps.count = 0;
+        drop(pending);
+        self.chain.any.store(false, Ordering::Release);
+        if let Err(error) = Template::end(&self.context, self.raw) {
+            log::debug!("the capture has failed already: {error}");
+        }
+    }
+
+    /// Makes HIP capture this thread's work again, so that it does not run.
+    fn resume(&self) {
+        self.catch_up();
+        if let Err(error) = capture::begin(&self.context, self.raw) {
+            self.context.record(error);
+        }
     }
 
     /// As [`Stream::turn`], but `None` while any thread captures.
@@ -106,7 +139,7 @@ impl Stream {
         self.turns.take_outside_capture()
     }
 
-    /// Whether this thread captures the stream. Then nothing that it enqueues runs.
+    /// Whether this thread captures the stream. Then nothing that it enqueues from now on runs.
     #[inline]
     pub(crate) fn is_captured_here(&self) -> bool {
         self.turns.are_own()
@@ -138,25 +171,47 @@ impl Stream {
         }
     }
 
-    /// Begins this thread's recording. Waits while another thread has one.
+    /// Begins this thread's recording, and HIP's; first `prepare`, when it is sure that no other
+    /// thread has one. What was put off before runs now.
     ///
     /// # Errors
     ///
-    /// `Capture` if this thread has one already.
-    pub(crate) fn begin_recording(&self) -> Result<()> {
-        if !self.turns.own() {
-            return self.refuse_captured("a capture", "another one is under way");
-        }
-        let (kept, later, before) = (Vec::new(), Vec::new(), trace::counts());
-        *self.lock() = Some(Recording { kept, later, spoiled: None, before });
-        Ok(())
+    /// `Capture` if this thread has one already, or another thread for too long; what HIP reports.
+    pub(crate) fn begin_recording(&self, prepare: impl FnOnce()) -> Result<()> {
+        self.refuse_captured("a capture", "another one is under way")?;
+        let begun = self.turns.own(|| {
+            prepare();
+            self.catch_up();
+            capture::begin(&self.context, self.raw)?;
+            let (kept, later, before) = (Vec::new(), Vec::new(), trace::counts());
+            *self.lock() = Some(Recording { kept, later, spoiled: None, before, thread: this_thread() });
+            Ok(())
+        });
+        begun.unwrap_or_else(|| Err(self.others("a capture")))
     }
 
-    /// Ends this thread's recording. Other threads may enqueue work again.
-    pub(crate) fn end_recording(&self) -> Option<Recording> {
-        let recording = self.lock().take();
-        self.turns.share();
-        recording
+    /// Ends this thread's recording. Other threads may enqueue work again. An error if HIP gives no
+    /// graph.
+    pub(crate) fn end_recording(&self) -> (Option<Recording>, Result<Template<'_>>) {
+        self.catch_up();
+        self.turns.share(|recorded| {
+            let template = match recorded {
+                true => Template::end(&self.context, self.raw),
+                // Another thread has ended HIP's capture, and spoilt this one.
+                false => Err(self.others("a capture")),
+            };
+            (self.lock().take(), template)
+        })
+    }
+
+    /// Why this thread can't do what only a capturing thread may.
+    pub(crate) fn others(&self, op: &'static str) -> Error {
+        match &*self.lock() {
+            Some(Recording { thread, .. }) => {
+                Error::Capture { op, reason: format!("{thread} captures the device's work") }
+            }
+            None => Error::invalid(op, "a capture of this thread's under way", "none"),
+        }
     }
 
     /// Keeps the error for the end of the capture, which then gives no graph. The first one counts.
@@ -262,7 +317,7 @@ impl Stream {
         if let Some(kernel) = pending.kernel.take()
             && let Err(error) = self.launch_steps(&kernel, pending.grid, &mut pending.steps)
         {
-            if self.is_captured_here() {
+            if self.turns.are_recorded() {
                 self.spoil(error);
             } else {
                 self.context().record(error);
@@ -298,7 +353,7 @@ impl Stream {
         let context = kernel.context();
         context.bind()?;
         let _turn = self.turn();
-        if self.is_captured_here() {
+        if self.turns.are_recorded() {
             // Its module stays loaded for as long as the graph may run.
             self.keep(kernel.clone());
         } else {
@@ -323,6 +378,15 @@ impl Stream {
             )
         };
         context.check("hipModuleLaunchKernel", status)
+    }
+}
+
+/// The calling thread in words.
+fn this_thread() -> String {
+    let thread = std::thread::current();
+    match thread.name() {
+        Some(name) => format!("the thread `{name}`"),
+        None => format!("the unnamed thread {:?}", thread.id()),
     }
 }
 

@@ -278,7 +278,7 @@ impl MemoryPool {
     /// Memory of the graph that is being captured.
     fn allocate_captured(&self, bytes: usize, size: usize) -> Result<PoolBlock> {
         let mut state = self.state();
-        let (number, graph) = state.captured();
+        let (number, graph) = state.captured()?;
         if let Some(taken) = graph.arena.take(size) {
             state.stats.hits += 1;
             return Ok(PoolBlock {
@@ -294,10 +294,10 @@ impl MemoryPool {
         // Without giving the cache back, which waits for the device.
         let block = self.allocate_in(from, segment, segment, false)?;
         let mut state = self.state();
-        state.stats.graphs += segment;
-        let (number, graph) = state.captured();
+        let (number, graph) = state.captured()?;
         let taken = graph.arena.add_segment(block.address, segment, size);
         graph.segments.push(block);
+        state.stats.graphs += segment;
         Ok(PoolBlock { address: taken.address, fence: 0, arena: number, id: taken.id, requested: bytes })
     }
 
@@ -346,9 +346,9 @@ impl MemoryPool {
         number
     }
 
-    /// Ends the capture: the graph's memory stays as it is.
-    pub(crate) fn end_capture(&self) {
-        self.state().captured = None;
+    /// Ends the capture, if it has not ended: the graph's memory stays as it is.
+    pub(crate) fn end_capture(&self, number: usize) {
+        self.state().captured.take_if(|captured| *captured == number);
     }
 
     /// Says that captured work uses a block.
@@ -480,15 +480,14 @@ impl State {
     }
 
     /// The graph that is being captured, with its number.
-    fn captured(&mut self) -> (usize, &mut GraphMemory) {
-        match self.captured.and_then(|number| Some((number, self.graphs.get_mut(&number)?))) {
-            Some(captured) => captured,
-            None => unreachable!("asked by the thread that captures"),
-        }
+    fn captured(&mut self) -> Result<(usize, &mut GraphMemory)> {
+        let captured = self.captured.and_then(|number| Some((number, self.graphs.get_mut(&number)?)));
+        captured.ok_or_else(|| Error::invalid("captured memory", "a capture under way", "none"))
     }
 
     fn hold(&mut self, block: &PoolBlock) {
-        let (number, graph) = self.captured();
+        // `begin_graph` comes before anything is captured.
+        let Ok((number, graph)) = self.captured() else { return };
         if block.arena != number && graph.held.insert(block.address) {
             self.held.entry(block.address).or_default().graphs += 1;
         }
