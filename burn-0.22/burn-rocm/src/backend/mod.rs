@@ -11,6 +11,8 @@ mod profile;
 mod quantized;
 mod transaction;
 
+use std::sync::Arc;
+
 use burn_backend::distributed::DistributedOps;
 use burn_backend::{
     Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, MemoryPoolUsage, ProfileDuration,
@@ -80,9 +82,14 @@ impl Backend for Rocm {
     }
 
     /// Records what this thread launches on the device, instead of running it. Other threads that
-    /// use the device wait meanwhile. Reads and `sync` fail, and the capture then gives no graph.
+    /// use the device wait meanwhile, for at most 10 s. Reads and `sync` fail and end the capture, as
+    /// the panic that follows would leave it open. Ends a capture that this thread left behind.
     fn graph_start_capture(device: &BurnDevice) -> Result<(), ExecutionError> {
-        own(device).open().and_then(|device| device.start_capture()).map_err(execution)
+        let start = |device: Arc<hip::Device>| {
+            device.abandon_capture();
+            device.start_capture()
+        };
+        own(device).open().and_then(start).map_err(execution)
     }
 
     fn graph_stop_capture(device: &BurnDevice) -> Result<RocmGraph, ExecutionError> {
