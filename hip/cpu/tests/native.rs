@@ -405,7 +405,7 @@ fn captures_end_as_amds_do() {
         let address = stream as usize;
         let ended = std::thread::spawn(move || {
             let mut graph = null_mut();
-            unsafe { end(address as hipStream_t, &mut graph) }
+            end(address as hipStream_t, &mut graph)
         });
         assert_eq!(ended.join().unwrap(), hipErrorStreamCaptureWrongThread);
         assert_eq!((hip.hipMemsetD32Async)(memory.0, 5, 4, stream), hipSuccess);
