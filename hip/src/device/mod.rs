@@ -1,10 +1,12 @@
 //! Devices: memory, copies, launches and waits on one GPU.
 
+pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod info;
 pub(crate) mod stream;
 pub(crate) mod survey;
+pub(crate) mod turn;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -17,6 +19,7 @@ use crate::device::context::{Context, Counters, EventKind};
 use crate::device::event::Event;
 use crate::device::info::DeviceInfo;
 use crate::device::stream::Stream;
+use crate::device::turn::Turn;
 use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
@@ -149,6 +152,10 @@ impl Device {
 
     /// Gives cached device memory, cached pinned memory and the modules of unused kernels back to
     /// the driver, after waiting for the device where needed.
+    ///
+    /// # Errors
+    ///
+    /// `Capture` if this thread captures a graph.
     pub fn memory_cleanup(&self) -> Result<()> {
         self.pool.clear()?;
         self.staging.clear();
@@ -167,6 +174,7 @@ impl Device {
             host_to_device: of(&cells.host_to_device),
             waits: of(&cells.waits),
             launches: of(&cells.launches),
+            graphs: of(&cells.graphs),
         }
     }
 
@@ -190,15 +198,21 @@ impl Device {
     }
 
     /// Launches all deferred ops and makes the device current for this thread. Call it before AMD's
-    /// libraries, which use the current device and enqueue on the compute stream themselves.
-    pub(crate) fn make_current(&self) -> Result<()> {
+    /// libraries, which use the current device and enqueue on the compute stream themselves. Keep
+    /// the turn until the call returns, and take it before the library's lock.
+    pub(crate) fn make_current(&self) -> Result<Turn<'_>> {
+        let turn = self.compute.turn();
         self.compute.catch_up();
-        self.context.bind()
+        self.context.bind()?;
+        Ok(turn)
     }
 
     /// A block of the pool. If the pool has too little, this frees cached pinned host memory and
     /// tries again, because some devices share the host's memory.
     pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
+        if self.compute.is_captured_here() {
+            return self.pool.allocate(bytes, Purpose::Captured);
+        }
         match self.pool.allocate(bytes, purpose) {
             Err(Error::OutOfMemory { .. }) if self.staging.clear() > 0 => self.pool.allocate(bytes, purpose),
             result => result,
@@ -207,6 +221,7 @@ impl Device {
 
     /// Takes back a buffer's block.
     pub(crate) fn give_back(&self, block: PoolBlock) {
+        let Some(block) = self.pool.park(block) else { return };
         let fence = match block.fenced() {
             // The compute stream runs in order, so the block's next user runs after its last.
             false => 0,
@@ -218,7 +233,12 @@ impl Device {
     /// Waits for all work enqueued so far. Reports errors that `Drop` recorded and faults that no
     /// read has reported, also those of dropped results, each once. Reads of faulty results still
     /// fail afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The above; `Capture` if this thread captures a graph.
     pub fn sync(&self) -> Result<()> {
+        self.compute.refuse_captured("sync", "what is captured does not run yet")?;
         let launched = self.faults.launched();
         self.kernels.unload_behind(|| {
             self.compute.synchronize()?;
