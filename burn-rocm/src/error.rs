@@ -36,7 +36,7 @@ pub fn take_last_error() -> Option<Error> {
 #[track_caller]
 pub fn raise(error: Error) -> ! {
     let text = error.to_string();
-    keep(error);
+    LAST.with(|last| *last.borrow_mut() = Some(error));
     panic!("{text}")
 }
 
@@ -74,16 +74,8 @@ pub(crate) fn invalid<T>(
 #[cold]
 pub(crate) fn execution(error: Error) -> ExecutionError {
     let reason = error.to_string();
-    keep(error);
-    ExecutionError::WithContext { reason }
-}
-
-fn keep(error: Error) {
-    if matches!(error, Error::Capture { .. }) {
-        // Burn panics with it next, and has no guard that would stop the capture.
-        hip::abandon_captures();
-    }
     LAST.with(|last| *last.borrow_mut() = Some(error));
+    ExecutionError::WithContext { reason }
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl Blas {
             Some(true) => rocblas_gemm_flags_fp16_alt_impl,
             _ => rocblas_gemm_flags_none,
         };
-        let _turn = c.buffer.device().make_current()?;
+        c.buffer.device().make_current()?;
         let handle = self.lock();
         // SAFETY: `span` checked that every element of the views lies inside its buffer, and `plan`
         // describes those elements. The pool keeps the memory until the stream has passed this
@@ -171,7 +171,7 @@ impl Blas {
         let (a, b) = (self.span("geam", &a, batch, dtype)?, self.span("geam", &b, batch, dtype)?);
         let out = self.span("geam", &c, batch, dtype)?.apart_from("geam", &[a, b])?;
         carry_faults(read, [c.buffer]);
-        let _turn = c.buffer.device().make_current()?;
+        c.buffer.device().make_current()?;
         let handle = self.lock();
         // SAFETY: as in `gemm`.
         unsafe { handle.geam(dtype, &plan, a.ptr, b.ptr, out.ptr, alpha, beta) }
@@ -195,20 +195,16 @@ impl Device {
     /// rocBLAS on this device, bound to the compute stream. The first call creates the handle.
     ///
     /// # Errors
-    /// `NotAvailable` if the provider has no rocBLAS, or if rocBLAS has no kernels for this GPU;
-    /// `Capture` for the first call if this thread captures a graph.
+    /// `NotAvailable` if the provider has no rocBLAS, or if rocBLAS has no kernels for this GPU.
     pub fn blas(&self) -> Result<&Blas> {
-        // Before the lock under which it is made.
-        let _turn = self.compute_stream().turn();
         self.blas.get(|| {
             let table = self.provider().rocblas()?;
-            self.compute_stream().refuse_captured("the first use of rocBLAS", "it allocates and waits")?;
-            let _turn = self.make_current()?;
+            self.make_current()?;
             Blas::new(
                 table,
                 &self.info().arch,
                 self.info().index,
-                self.compute_stream().handle(),
+                self.compute_stream().raw(),
                 deterministic(),
             )
         })

@@ -1,12 +1,10 @@
 //! Devices: memory, copies, launches and waits on one GPU.
 
-pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod info;
 pub(crate) mod stream;
 pub(crate) mod survey;
-pub(crate) mod turn;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -19,7 +17,6 @@ use crate::device::context::{Context, Counters, EventKind};
 use crate::device::event::Event;
 use crate::device::info::DeviceInfo;
 use crate::device::stream::Stream;
-use crate::device::turn::Turn;
 use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
@@ -152,10 +149,6 @@ impl Device {
 
     /// Gives cached device memory, cached pinned memory and the modules of unused kernels back to
     /// the driver, after waiting for the device where needed.
-    ///
-    /// # Errors
-    ///
-    /// `Capture` if this thread captures a graph.
     pub fn memory_cleanup(&self) -> Result<()> {
         self.pool.clear()?;
         self.staging.clear();
@@ -174,7 +167,6 @@ impl Device {
             host_to_device: of(&cells.host_to_device),
             waits: of(&cells.waits),
             launches: of(&cells.launches),
-            graphs: of(&cells.graphs),
         }
     }
 
@@ -198,21 +190,15 @@ impl Device {
     }
 
     /// Launches all deferred ops and makes the device current for this thread. Call it before AMD's
-    /// libraries, which use the current device and enqueue on the compute stream themselves. Keep
-    /// the turn until the call returns, and take it before the library's lock.
-    pub(crate) fn make_current(&self) -> Result<Turn<'_>> {
-        let turn = self.compute.turn();
+    /// libraries, which use the current device and enqueue on the compute stream themselves.
+    pub(crate) fn make_current(&self) -> Result<()> {
         self.compute.catch_up();
-        self.context.bind()?;
-        Ok(turn)
+        self.context.bind()
     }
 
     /// A block of the pool. If the pool has too little, this frees cached pinned host memory and
     /// tries again, because some devices share the host's memory.
     pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
-        if self.compute.is_captured_here() {
-            return self.pool.allocate(bytes, Purpose::Captured);
-        }
         match self.pool.allocate(bytes, purpose) {
             Err(Error::OutOfMemory { .. }) if self.staging.clear() > 0 => self.pool.allocate(bytes, purpose),
             result => result,
@@ -221,7 +207,6 @@ impl Device {
 
     /// Takes back a buffer's block.
     pub(crate) fn give_back(&self, block: PoolBlock) {
-        let Some(block) = self.pool.park(block) else { return };
         let fence = match block.fenced() {
             // The compute stream runs in order, so the block's next user runs after its last.
             false => 0,
@@ -233,12 +218,7 @@ impl Device {
     /// Waits for all work enqueued so far. Reports errors that `Drop` recorded and faults that no
     /// read has reported, also those of dropped results, each once. Reads of faulty results still
     /// fail afterwards.
-    ///
-    /// # Errors
-    ///
-    /// The above; `Capture` if this thread captures a graph.
     pub fn sync(&self) -> Result<()> {
-        self.compute.refuse_captured("sync", "what is captured does not run yet")?;
         let launched = self.faults.launched();
         self.kernels.unload_behind(|| {
             self.compute.synchronize()?;

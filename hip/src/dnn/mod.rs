@@ -14,7 +14,6 @@ mod softmax;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::hash::Hash;
-use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +22,6 @@ use hip_sys::hipStream_t;
 use miopen_sys::*;
 
 use crate::device::Device;
-use crate::device::turn::Turn;
 use crate::error::static_text;
 use crate::memory::span::Span;
 use crate::provider::library;
@@ -80,20 +78,6 @@ struct Handle {
     raw: miopenHandle_t,
 }
 
-/// The handle and the right to enqueue work, for one call.
-struct Begun<'a> {
-    handle: MutexGuard<'a, Handle>,
-    _turn: Turn<'a>,
-}
-
-impl Deref for Begun<'_> {
-    type Target = Handle;
-
-    fn deref(&self) -> &Handle {
-        &self.handle
-    }
-}
-
 // SAFETY: MIOpen allows any thread to use a handle, one thread at a time (MIOpen documentation,
 // "miopenHandle_t"). The mutex in `Dnn` ensures this.
 unsafe impl Send for Handle {}
@@ -134,11 +118,10 @@ impl Dnn {
     }
 
     /// Makes the device current and locks the handle for one call. `at` is memory of the call.
-    fn begin<'a>(&'a self, at: &'a Buffer) -> Result<Begun<'a>> {
-        let turn = at.device().make_current()?;
+    fn begin(&self, at: &Buffer) -> Result<MutexGuard<'_, Handle>> {
+        at.device().make_current()?;
         // A panic between two calls leaves the handle as it was.
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Begun { handle, _turn: turn })
+        Ok(self.handle.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The range of its buffer that a tensor of `elements` elements covers.
@@ -172,22 +155,18 @@ impl Device {
     /// MIOpen on this device, bound to the compute stream. The first call creates the handle.
     ///
     /// # Errors
-    /// `NotAvailable` if the provider has no MIOpen; `Miopen` if it can't make a handle; `Capture`
-    /// for the first call if this thread captures a graph.
+    /// `NotAvailable` if the provider has no MIOpen; `Miopen` if it can't make a handle.
     pub fn dnn(&self) -> Result<&Dnn> {
-        // Before the lock under which it is made.
-        let _turn = self.compute_stream().turn();
         self.dnn.get(|| {
             let table = self.provider().miopen()?;
-            self.compute_stream().refuse_captured("the first use of MIOpen", "it allocates and waits")?;
             // MIOpen uses the same rocBLAS library as this crate.
             let products = self
                 .provider()
                 .rocblas()
                 .map_or(true, |rocblas| workarounds::rocblas_has_kernels(rocblas, &self.info().arch).is_ok());
-            let _turn = self.make_current()?;
+            self.make_current()?;
             let info = self.info();
-            Dnn::new(table, &info.arch, info.index, self.compute_stream().handle(), deterministic(), products)
+            Dnn::new(table, &info.arch, info.index, self.compute_stream().raw(), deterministic(), products)
         })
     }
 }

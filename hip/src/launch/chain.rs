@@ -106,7 +106,6 @@ impl Device {
             return Ok(false);
         }
         let stream = self.compute_stream();
-        let _turn = stream.turn();
         let mut pending = stream.chain.pending();
         let same = pending.dtype == step.dtype && pending.steps.len as usize == step.len;
         if pending.steps.count > 0 && !(same && pending.steps.fits(&next, bytes as u64)) {

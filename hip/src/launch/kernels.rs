@@ -238,8 +238,6 @@ impl Kernels {
     /// Unloads the modules that the device is past, and records an event behind the newly retired
     /// ones. Does not wait.
     fn unload_passed(&self) {
-        // While a thread captures, nothing is unloaded: that may wait for the device.
-        let Some(_turn) = self.compute.turn_outside_capture() else { return };
         let mut over = Vec::new();
         let mut passing = self.passing();
         let new = std::mem::take(&mut *self.retired.list());

@@ -237,29 +237,14 @@ impl<'d> Launch<'d> {
             *parameter = unsafe { base.add(usize::from(offset)).cast() };
         }
         let stream = self.device.compute_stream();
-        let _turn = stream.turn();
         stream.catch_up();
         // SAFETY: that the arguments fit the kernel is the caller's promise.
         unsafe { stream.launch(&self.kernel, grid, shared_bytes, &mut parameters)? };
         if let Some(ticket) = self.ticket.take() {
-            if stream.is_captured_here() {
-                stream.keep(Repeated(ticket));
-            } else {
-                ticket.launched();
-            }
+            ticket.launched();
         }
         trace::served(trace::Kind::Kernel, || format!("kernel {}", self.kernel.name()));
         Ok(())
-    }
-}
-
-/// The ticket of a launch that a graph repeats: it is never over while the graph may run, so that
-/// reads of its outputs look at its word each time.
-struct Repeated(Arc<Ticket>);
-
-impl Drop for Repeated {
-    fn drop(&mut self) {
-        self.0.cancelled();
     }
 }
 

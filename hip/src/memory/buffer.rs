@@ -44,25 +44,13 @@ impl Buffer {
     /// table needs a call of [`carry_faults`](crate::carry_faults) for these buffers.
     #[inline]
     pub fn address(&self) -> usize {
-        if self.device.compute.is_captured_here() {
-            self.hold();
-        }
         self.address
     }
 
     /// The address on the device as AMD's libraries take it.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut c_void {
-        self.address() as *mut c_void
-    }
-
-    /// Keeps the memory for the graph that is being captured: whoever asks for the address gives it
-    /// to captured work.
-    #[cold]
-    fn hold(&self) {
-        if let Some(block) = &self.block {
-            self.device.pool.hold(block);
-        }
+        self.address as *mut c_void
     }
 
     /// Adds a set to the buffer's own.

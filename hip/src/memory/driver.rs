@@ -56,10 +56,6 @@ impl Backing for Driver {
         self.context.record_status("hipFree", status);
     }
 
-    fn may_wait(&self) -> Result<()> {
-        self.compute.refuse_captured("giving memory back", "the driver waits for the device first")
-    }
-
     fn wait(&self) -> Result<()> {
         self.compute.synchronize()?;
         self.copies.synchronize()
@@ -94,7 +90,6 @@ struct Fences {
 impl TransferFences {
     /// The number of a new fence behind all work of the stream so far.
     pub(crate) fn behind(&self, stream: &Stream, context: &Context) -> u64 {
-        let _turn = stream.turn();
         let mut fences = self.fences();
         // Recorded under the lock, so that the queue has the events in stream order.
         match stream.mark() {

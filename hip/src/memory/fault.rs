@@ -242,9 +242,8 @@ impl Faults {
     }
 
     /// Finds out how far the device is: queries the events, and records one behind the newly
-    /// enqueued launches. Does nothing while a thread captures, because graphs take no events.
+    /// enqueued launches.
     fn poll(&self) {
-        let Some(_turn) = self.stream.turn_outside_capture() else { return };
         let launched = self.launched();
         let polled = self.polled.load(Ordering::Relaxed);
         if launched < polled.saturating_add(EVENT_EVERY)
@@ -271,10 +270,6 @@ impl Faults {
     }
 
     fn wait_for(&self, launch: u64) -> Result<()> {
-        if self.stream.is_captured_here() {
-            // The set stays as large as it is.
-            return Ok(());
-        }
         let mut state = self.state();
         let behind = state.events.iter().position(|&(number, _)| number >= launch);
         let event = behind.and_then(|at| state.events.drain(..=at).next_back());

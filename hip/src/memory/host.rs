@@ -63,31 +63,9 @@ impl Device {
         self.staging.holds(bytes)
     }
 
-    /// Makes each launch of this thread's captured graph copy bytes into a new buffer. The graph
-    /// keeps the owner.
-    ///
-    /// # Safety
-    ///
-    /// There are `length` bytes at `source`. They stay there unchanged until the owner is dropped,
-    /// also if the owner is moved.
-    pub(crate) unsafe fn upload_captured<O: Send + 'static>(
-        self: &Arc<Self>,
-        source: *const u8,
-        length: usize,
-        owner: O,
-    ) -> Result<Buffer> {
-        let buffer = self.alloc(length)?;
-        if length > 0 {
-            // SAFETY: the buffer has just as many bytes; the graph keeps the owner.
-            unsafe { self.staging.copy_to_device(&self.compute, buffer.address(), source, length)? };
-        }
-        self.compute.keep(owner);
-        Ok(buffer)
-    }
-
     /// Copies bytes into a new buffer directly, without waiting and without a staging buffer; they
     /// should be pinned, as those of a [`HostBuffer`] are. The owner is dropped some time after the
-    /// copy has finished. A graph that this thread captures keeps the owner.
+    /// copy has finished.
     ///
     /// # Safety
     /// The bytes neither move nor change until the owner is dropped, even if the owner itself is
@@ -101,11 +79,6 @@ impl Device {
         O: Deref<Target = [u8]> + Send + 'static,
     {
         let length = owner.len();
-        if self.compute.is_captured_here() {
-            let source = owner.as_ptr();
-            // SAFETY: the caller's promise.
-            return unsafe { self.upload_captured(source, length, owner) };
-        }
         let block = self.allocate(length, Purpose::Transfer)?;
         let fence = block.fence;
         let buffer = Buffer::new(self.clone(), block, length);

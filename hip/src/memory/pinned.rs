@@ -201,7 +201,6 @@ impl Staging {
     ) -> Result<()> {
         debug_assert!(bytes.len() <= SMALL);
         self.context.bind()?;
-        let _turn = stream.turn();
         // Held until the copy is enqueued, because the page's event must come after the copy.
         let mut state = self.state();
         let room = state.page.as_ref().is_some_and(|(_, used)| used + bytes.len() <= PAGE);
@@ -286,7 +285,7 @@ impl Staging {
                 source.cast(),
                 bytes,
                 hip_sys::hipMemcpyHostToDevice,
-                stream.queue().raw(),
+                stream.raw(),
             )
         };
         self.context.check("hipMemcpyAsync", status)

@@ -5,7 +5,6 @@
 //! that still reads it comes earlier in the same stream.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
@@ -17,8 +16,6 @@ pub(crate) trait Backing: Send + Sync {
     fn allocate(&self, bytes: usize) -> Result<Option<usize>>;
     /// Gives a region back. Failures are recorded, not returned.
     fn release(&self, address: usize);
-    /// Returns an error if the calling thread may not wait for the device.
-    fn may_wait(&self) -> Result<()>;
     /// Waits until the device has finished all work, which may use freed blocks.
     fn wait(&self) -> Result<()>;
     /// Free and total bytes.
@@ -45,11 +42,8 @@ pub struct PoolStats {
     pub persistent_reserved: usize,
     /// The number of blocks in use.
     pub blocks: u64,
-    /// Bytes of the blocks in use that nobody asked for: sizes are rounded up. A part of
-    /// `allocated`.
+    /// Bytes of the blocks in use that nobody asked for: sizes are rounded up. A part of `allocated`.
     pub padding: usize,
-    /// Bytes kept for captured graphs, a part of `allocated`.
-    pub graphs: usize,
 }
 
 /// The segments of one size that a pool cuts into blocks.
@@ -73,8 +67,6 @@ pub(crate) enum Purpose {
     /// Written by the copy stream. These blocks are kept apart, and each has a fence behind its
     /// last use, so that an upload waits for that fence only.
     Transfer,
-    /// Written by work that this thread captures into a graph.
-    Captured,
 }
 
 /// A block in use. The owner hands it back to [`MemoryPool::free`].
@@ -93,7 +85,7 @@ impl PoolBlock {
     /// Whether the copy stream may write this memory next, so that [`MemoryPool::free`] needs a
     /// fence.
     pub(crate) fn fenced(&self) -> bool {
-        matches!(self.arena, TRANSFER | PERSISTENT)
+        self.arena >= TRANSFER
     }
 }
 
@@ -106,48 +98,15 @@ const SEGMENTS: [usize; ARENAS] = [8 << 20, 64 << 20, 32 << 20, 8 << 20];
 const ARENAS: usize = 4;
 const TRANSFER: usize = 2;
 const PERSISTENT: usize = 3;
-/// Bytes that a graph takes from the other arenas at once for its small requests; larger ones it
-/// takes as they are.
-const GRAPH_SEGMENT: usize = 2 << 20;
 
 thread_local! {
     /// The addresses of the pools for which this thread runs [`MemoryPool::persistently`].
     static PERSISTENTLY: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The memory of a captured graph, which runs again and again on the same addresses.
-///
-/// What the capture allocates comes from an arena of the graph's own, so that its work may use a
-/// block for one tensor after the other, and nobody else may. Other blocks that its work uses are
-/// held: one that is freed is given out again only when the graph has ended.
-struct GraphMemory {
-    arena: Arena,
-    /// Blocks of the other arenas that this one is made of.
-    segments: Vec<PoolBlock>,
-    /// The addresses of the blocks that are held.
-    held: HashSet<usize>,
-    /// Whether the graph has ended; its tensors may live on.
-    ended: bool,
-}
-
-/// A block that graphs hold.
-#[derive(Default)]
-struct Held {
-    graphs: usize,
-    /// The block, once its owner has freed it.
-    freed: Option<PoolBlock>,
-}
-
 struct State {
     arenas: [Arena; ARENAS],
     segments: [SegmentStats; ARENAS],
-    /// By the arena's number, from [`ARENAS`] on.
-    graphs: HashMap<usize, GraphMemory>,
-    last_graph: usize,
-    /// The graph that is being captured.
-    captured: Option<usize>,
-    /// By address.
-    held: HashMap<usize, Held>,
     stats: PoolStats,
     limit: Option<usize>,
 }
@@ -164,16 +123,7 @@ impl MemoryPool {
     pub(crate) fn new(backing: Box<dyn Backing>, limit: Option<usize>) -> Self {
         let arenas = std::array::from_fn(|_| Arena::new());
         let segments = SEGMENTS.map(|size| SegmentStats { size, ..SegmentStats::default() });
-        let state = Mutex::new(State {
-            arenas,
-            segments,
-            graphs: HashMap::new(),
-            last_graph: ARENAS,
-            captured: None,
-            held: HashMap::new(),
-            stats: PoolStats::default(),
-            limit,
-        });
+        let state = Mutex::new(State { arenas, segments, stats: PoolStats::default(), limit });
         Self { backing, state, clearing: Mutex::new(()) }
     }
 
@@ -182,9 +132,8 @@ impl MemoryPool {
         self.state().stats
     }
 
-    /// The segments that blocks are cut from: for small blocks, large ones, uploads, and what is
-    /// allocated [persistently](Self::persistently). Larger blocks have segments of their own,
-    /// which are not counted.
+    /// The segments that blocks are cut from: for small blocks, large ones, uploads, and what is allocated
+    /// [persistently](Self::persistently). Larger blocks have segments of their own, which are not counted.
     pub fn segments(&self) -> Vec<SegmentStats> {
         self.state().segments.to_vec()
     }
@@ -205,12 +154,7 @@ impl MemoryPool {
     /// Returns the bytes given back.
     ///
     /// If another thread is in this function, waits for that thread first.
-    ///
-    /// # Errors
-    ///
-    /// `Device` where HIP fails; `Capture` if this thread captures a graph.
     pub fn clear(&self) -> Result<usize> {
-        self.backing.may_wait()?;
         // Held to the end. Otherwise a second thread would find neither free segments nor free
         // memory, and report out of memory.
         let _one_at_a_time = self.clearing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -270,40 +214,7 @@ impl MemoryPool {
             _ if self.is_persistent() => PERSISTENT,
             Purpose::Compute => usize::from(size > SMALL),
             Purpose::Transfer => TRANSFER,
-            Purpose::Captured => return self.allocate_captured(bytes, size),
         };
-        self.allocate_in(arena, bytes, size, true)
-    }
-
-    /// Memory of the graph that is being captured.
-    fn allocate_captured(&self, bytes: usize, size: usize) -> Result<PoolBlock> {
-        let mut state = self.state();
-        let (number, graph) = state.captured()?;
-        if let Some(taken) = graph.arena.take(size) {
-            state.stats.hits += 1;
-            return Ok(PoolBlock {
-                address: taken.address,
-                fence: 0,
-                arena: number,
-                id: taken.id,
-                requested: bytes,
-            });
-        }
-        drop(state);
-        let (segment, from) = if size > SMALL { (size, 1) } else { (GRAPH_SEGMENT, 0) };
-        // Without giving the cache back, which waits for the device.
-        let block = self.allocate_in(from, segment, segment, false)?;
-        let mut state = self.state();
-        let (number, graph) = state.captured()?;
-        let taken = graph.arena.add_segment(block.address, segment, size);
-        graph.segments.push(block);
-        state.stats.graphs += segment;
-        Ok(PoolBlock { address: taken.address, fence: 0, arena: number, id: taken.id, requested: bytes })
-    }
-
-    /// A block of an arena. Before it fails it gives the cache back to the driver, if it
-    /// `may_clear`.
-    fn allocate_in(&self, arena: usize, bytes: usize, size: usize, may_clear: bool) -> Result<PoolBlock> {
         let mut state = self.state();
         if let Some(taken) = state.arenas[arena].take(size) {
             state.stats.hits += 1;
@@ -314,7 +225,7 @@ impl MemoryPool {
         let segment = SEGMENTS[arena].max(size);
         let (address, segment) = match self.new_segment(segment)? {
             Some(address) => (address, segment),
-            None => self.squeeze(bytes, size, may_clear)?,
+            None => self.squeeze(bytes, size)?,
         };
         let mut state = self.state();
         if arena == PERSISTENT {
@@ -331,68 +242,14 @@ impl MemoryPool {
 
     /// Frees a block. The next block from the same memory carries `fence`.
     pub(crate) fn free(&self, block: PoolBlock, fence: u64) {
-        self.state().free(block, fence);
-    }
-
-    /// Begins the memory of a graph: its number, for the calls below. One graph is captured at a
-    /// time.
-    pub(crate) fn begin_graph(&self) -> usize {
         let mut state = self.state();
-        let number = state.last_graph;
-        state.last_graph += 1;
-        let (arena, segments, held) = (Arena::new(), Vec::new(), HashSet::new());
-        state.graphs.insert(number, GraphMemory { arena, segments, held, ended: false });
-        state.captured = Some(number);
-        number
-    }
-
-    /// Ends the capture, if it has not ended: the graph's memory stays as it is.
-    pub(crate) fn end_capture(&self, number: usize) {
-        self.state().captured.take_if(|captured| *captured == number);
-    }
-
-    /// Says that captured work uses a block.
-    pub(crate) fn hold(&self, block: &PoolBlock) {
-        self.state().hold(block);
-    }
-
-    /// Takes a freed block that a graph holds, or that can't be freed while a graph is captured;
-    /// else it comes back.
-    pub(crate) fn park(&self, block: PoolBlock) -> Option<PoolBlock> {
-        let mut state = self.state();
-        if state.held.is_empty() && state.captured.is_none() {
-            return Some(block);
+        let size = state.arenas[block.arena].free(block.id, fence);
+        state.stats.allocated -= size;
+        state.stats.blocks -= 1;
+        state.stats.padding -= size - block.requested;
+        if block.arena == PERSISTENT {
+            state.stats.persistent -= size;
         }
-        if state.captured.is_some() && block.fenced() {
-            // Its fence would be an event.
-            state.hold(&block);
-        }
-        match state.held.get_mut(&block.address) {
-            Some(held) => {
-                held.freed = Some(block);
-                None
-            }
-            None => Some(block),
-        }
-    }
-
-    /// Ends a graph whose work the device is past, or will not be given. Returns the freed blocks
-    /// that no graph holds any more, to be freed again.
-    pub(crate) fn end_graph(&self, number: usize) -> Vec<PoolBlock> {
-        let mut state = self.state();
-        let Some(graph) = state.graphs.get_mut(&number) else { return Vec::new() };
-        graph.ended = true;
-        let held = std::mem::take(&mut graph.held);
-        let mut free = Vec::new();
-        for address in held {
-            let Some(held) = state.held.get_mut(&address) else { continue };
-            held.graphs -= 1;
-            if held.graphs == 0 {
-                free.extend(state.held.remove(&address).and_then(|held| held.freed));
-            }
-        }
-        state.take_back(number);
-        free
     }
 
     /// Asks the driver for a segment; `None` if it has too little memory or the limit forbids it.
@@ -414,19 +271,17 @@ impl MemoryPool {
         address
     }
 
-    /// A segment of just `size` bytes. If there is too little memory and it `may_clear`, gives back
-    /// all cached segments and tries again.
-    fn squeeze(&self, requested: usize, size: usize, may_clear: bool) -> Result<(usize, usize)> {
+    /// A segment of just `size` bytes. If there is too little memory, gives back all cached
+    /// segments and tries again.
+    fn squeeze(&self, requested: usize, size: usize) -> Result<(usize, usize)> {
         if let Some(address) = self.new_segment(size)? {
             return Ok((address, size));
         }
-        if may_clear {
-            self.clear()?;
-            if let Some(address) = self.new_segment(size)? {
-                return Ok((address, size));
-            }
+        self.clear()?;
+        match self.new_segment(size)? {
+            Some(address) => Ok((address, size)),
+            None => Err(self.out_of_memory(requested)),
         }
-        Err(self.out_of_memory(requested))
     }
 
     fn out_of_memory(&self, requested: usize) -> Error {
@@ -463,52 +318,6 @@ impl State {
         }
         PoolBlock { address: taken.address, fence: taken.fence, arena, id: taken.id, requested }
     }
-
-    fn free(&mut self, block: PoolBlock, fence: u64) {
-        if let Some(graph) = self.graphs.get_mut(&block.arena) {
-            graph.arena.free(block.id, 0);
-            self.take_back(block.arena);
-            return;
-        }
-        let size = self.arenas[block.arena].free(block.id, fence);
-        self.stats.allocated -= size;
-        self.stats.blocks -= 1;
-        self.stats.padding -= size - block.requested;
-        if block.arena == PERSISTENT {
-            self.stats.persistent -= size;
-        }
-    }
-
-    /// The graph that is being captured, with its number.
-    fn captured(&mut self) -> Result<(usize, &mut GraphMemory)> {
-        let captured = self.captured.and_then(|number| Some((number, self.graphs.get_mut(&number)?)));
-        captured.ok_or_else(|| Error::invalid("captured memory", "a capture under way", "none"))
-    }
-
-    fn hold(&mut self, block: &PoolBlock) {
-        // `begin_graph` comes before anything is captured.
-        let Ok((number, graph)) = self.captured() else { return };
-        if block.arena != number && graph.held.insert(block.address) {
-            self.held.entry(block.address).or_default().graphs += 1;
-        }
-    }
-
-    /// Frees what a graph that has ended does not need for its living tensors.
-    fn take_back(&mut self, number: usize) {
-        let Some(graph) = self.graphs.get_mut(&number).filter(|graph| graph.ended) else { return };
-        let mut free = Vec::new();
-        for (address, bytes) in graph.arena.remove_free_segments() {
-            let at = graph.segments.iter().position(|segment| segment.address == address);
-            free.extend(at.map(|at| (graph.segments.swap_remove(at), bytes)));
-        }
-        if graph.segments.is_empty() {
-            self.graphs.remove(&number);
-        }
-        for (segment, bytes) in free {
-            self.stats.graphs -= bytes;
-            self.free(segment, 0);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -542,9 +351,6 @@ mod tests {
             let mut state = self.state.lock().unwrap();
             let at = state.1.iter().position(|(start, _)| *start == address).expect("given by this driver");
             state.1.remove(at);
-        }
-        fn may_wait(&self) -> Result<()> {
-            Ok(())
         }
         fn wait(&self) -> Result<()> {
             if let Some((waiting, go)) = self.slow.lock().unwrap().take() {

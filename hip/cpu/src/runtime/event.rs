@@ -3,9 +3,8 @@
 
 use super::{
     Handles, Host,
-    capture::Capture,
     device::current,
-    stream::{STREAMS, Stream, on_stream, ordered, place},
+    stream::{STREAMS, Stream, on_stream, stream_device},
 };
 use crate::settings::Failure;
 use hip_provider::require;
@@ -31,8 +30,7 @@ fn get(event: hipEvent_t) -> Result<Arc<Event>, hipError_t> {
 
 impl Streams for Host {
     fn create_stream(_: c_uint) -> Status<hipStream_t> {
-        Ok(STREAMS.insert(Arc::new(Stream { device: current()?, capture: Capture::default() }))
-            as hipStream_t)
+        Ok(STREAMS.insert(Arc::new(Stream { device: current()? })) as hipStream_t)
     }
 
     unsafe fn destroy_stream(stream: hipStream_t) -> Status {
@@ -40,21 +38,17 @@ impl Streams for Host {
     }
 
     unsafe fn synchronize_stream(stream: hipStream_t) -> Status {
-        let place = place(stream, hipErrorContextIsDestroyed)?;
-        // What is captured does not run, so nobody can wait for it.
-        place.refuse(hipErrorStreamCaptureUnsupported)?;
-        ordered(&place, |_| Ok(()))
+        on_stream(stream, |_| Ok(()))
     }
 
     fn synchronize_device() -> Status {
         on_stream(std::ptr::null_mut(), |_| Ok(()))
     }
 
-    /// Does not wait, because a recorded event has always passed. It is of no capture, so a
-    /// captured stream can't wait for it.
+    /// Does not wait, because a recorded event has always passed.
     unsafe fn wait_for(stream: hipStream_t, event: hipEvent_t) -> Status {
         get(event)?;
-        place(stream, hipErrorContextIsDestroyed)?.refuse(hipErrorStreamCaptureIsolation)
+        stream_device(stream, hipErrorContextIsDestroyed).map(|_| ())
     }
 
     fn create_event(flags: c_uint) -> Status<hipEvent_t> {
@@ -70,13 +64,10 @@ impl Streams for Host {
         EVENTS.remove(event as usize).map(|_| ()).ok_or(hipErrorContextIsDestroyed)
     }
 
-    /// A captured stream refuses events, unlike AMD's: a graph here has no branches.
     unsafe fn record(event: hipEvent_t, stream: hipStream_t) -> Status {
         let event = get(event)?;
         require(!Failure::EventRecord.is_asked(), hipErrorOutOfMemory)?;
-        let place = place(stream, hipErrorContextIsDestroyed)?;
-        place.refuse(hipErrorStreamCaptureUnsupported)?;
-        ordered(&place, |device| {
+        on_stream(stream, |device| {
             require(device.index == event.device, hipErrorInvalidHandle)?;
             *event.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             Ok(())

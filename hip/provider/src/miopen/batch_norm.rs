@@ -22,7 +22,6 @@ pub struct BatchNorm<'a, H: Handle> {
 }
 
 /// The other arguments of training. The statistics may be null.
-#[derive(Clone, Copy)]
 pub struct Training {
     /// The bias.
     pub bias: *const c_void,
@@ -35,7 +34,6 @@ pub struct Training {
 }
 
 /// The other arguments of inference.
-#[derive(Clone, Copy)]
 pub struct Inference {
     /// The bias.
     pub bias: *const c_void,
@@ -46,7 +44,6 @@ pub struct Inference {
 }
 
 /// The other arguments of the gradient.
-#[derive(Clone, Copy)]
 pub struct BatchGradient {
     /// The gradient with respect to the scale.
     pub scale: *mut c_void,

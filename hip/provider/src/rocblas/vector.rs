@@ -17,7 +17,6 @@ pub struct Vector<T> {
 }
 
 /// The arguments of a `gemv`.
-#[derive(Clone, Copy)]
 pub struct Gemv<T> {
     /// The operation on the matrix.
     pub trans: rocblas_operation,
@@ -91,7 +90,6 @@ pub struct Matrix<T> {
 }
 
 /// The arguments of a `geam`.
-#[derive(Clone, Copy)]
 pub struct Geam<T> {
     /// The operation on each operand.
     pub trans: [rocblas_operation; 2],
