@@ -165,15 +165,18 @@ impl<B: Backend> ModuleMapper<B> for Nudge<'_> {
 /// Asserts that losses are Burn's. Training amplifies rounding errors, by more in some draws than in
 /// others. `nudged` has Burn's losses from parameters that are 32 roundings off, once. A step here
 /// rounds otherwise than Burn's by less, but each step does, and their effects add up: so up to 8
-/// times what the nudge has changed so far is taken for rounding. A run in which that is more than
-/// a hundredth of the loss would show nothing, and fails.
+/// times what the nudge has changed so far is taken for rounding. Once that is more than a hundredth
+/// of the loss, a comparison shows nothing more. In the first twenty steps that is a failure.
 fn agree(what: &str, ours: &[f64], theirs: &[f64], nudged: &[f64]) {
     let last = theirs.len() - 1;
     assert!(last < 20 || theirs[last] < 0.9 * theirs[0], "{what} learns: {theirs:?}");
     let mut limit = 0f64;
     for (step, ((ours, theirs), nudged)) in ours.iter().zip(theirs).zip(nudged).enumerate() {
         limit = limit.max(8.0 * (nudged - theirs).abs()).max(1e-5 * theirs);
-        assert!(limit < 0.01 * theirs, "{what}, step {step}: a wide limit, {limit}");
+        if limit > 0.01 * theirs {
+            assert!(step >= 20, "{what}, step {step}: a wide limit, {limit}");
+            break;
+        }
         let off = (ours - theirs).abs();
         assert!(off < limit, "{what}, step {step}: {ours} instead of {theirs}, {off:e} of {limit:e}");
     }
