@@ -60,7 +60,8 @@ fn every_group_of_a_gpus_cases_runs() {
     }
 }
 
-/// The losses of a training run are compared with another's step by step, and the greatest difference is told.
+/// The losses of a training run are compared with another's step by step, and the greatest
+/// difference is told.
 #[test]
 fn losses_that_part_are_told() {
     let folder = std::env::temp_dir().join(format!("burn-rocm-losses-{}", std::process::id()));

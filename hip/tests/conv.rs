@@ -1,4 +1,5 @@
-//! MIOpen's convolutions through `hip::Dnn` against plain references, on whatever provider the process has.
+//! MIOpen's convolutions through `hip::Dnn` against plain references, on whatever provider the
+//! process has.
 #![allow(clippy::unwrap_used)] // A test may.
 
 mod common;
@@ -164,8 +165,8 @@ fn convolutions() {
     }
 }
 
-/// Where MIOpen has a fusion plan for a case, it computes it; where not, it says so each time. The CPU device has
-/// one for f32 in 2-D.
+/// Where MIOpen has a fusion plan for a case, it computes it; where not, it says so each time. The
+/// CPU device has one for f32 in 2-D.
 #[test]
 fn fused_with_bias_and_activation() {
     let device = device();

@@ -1,4 +1,5 @@
-//! The CUDA provider where there is no NVIDIA GPU: why it can't be used. Where there is one, what it is.
+//! The CUDA provider where there is no NVIDIA GPU: why it can't be used. Where there is one, what
+//! it is.
 
 use hip::{Config, Error, ProviderKind, survey};
 

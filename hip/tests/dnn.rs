@@ -1,4 +1,5 @@
-//! MIOpen's other ops through `hip::Dnn` against plain references, on whatever provider the process has.
+//! MIOpen's other ops through `hip::Dnn` against plain references, on whatever provider the process
+//! has.
 #![allow(clippy::unwrap_used)] // A test may.
 
 mod common;
@@ -212,7 +213,8 @@ fn batch_norm_without_statistics() {
     close("y", &read(&device, &y, DType::F32, 4), &[-1.5 / s, -0.5 / s, 0.5 / s, 1.5 / s], 1e-5);
 }
 
-/// The reference of layer and group norm: `rows` of `len`, the weight of an element at `weight_of(element)`.
+/// The reference of layer and group norm: `rows` of `len`, the weight of an element at
+/// `weight_of(element)`.
 fn normalised(
     x: &[f64],
     rows: usize,

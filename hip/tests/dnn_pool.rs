@@ -1,4 +1,5 @@
-//! MIOpen's pooling through `hip::Dnn` against plain references, on whatever provider the process has.
+//! MIOpen's pooling through `hip::Dnn` against plain references, on whatever provider the process
+//! has.
 #![allow(clippy::unwrap_used)] // A test may.
 
 mod common;

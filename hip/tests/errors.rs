@@ -1,5 +1,5 @@
-//! What is reported when, what is counted and what is given back. A process of its own, one test at a time, because
-//! all this belongs to the device that all tests of a process share.
+//! What is reported when, what is counted and what is given back. A process of its own, one test at
+//! a time, because all this belongs to the device that all tests of a process share.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use hip::{Buffer, DType, Device, Error, Fault, Functor, Program, Template};

@@ -1,5 +1,5 @@
-//! What depends on the environment: which provider, from where, with which cache. Each case runs in a process of
-//! its own, because a process chooses once.
+//! What depends on the environment: which provider, from where, with which cache. Each case runs in
+//! a process of its own, because a process chooses once.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -188,7 +188,8 @@ fn the_first_choice_stays() {
     assert!(not_here || result == "ok a CUDA device", "{result}");
 }
 
-/// Makes a library of C functions under `ROOT/lib`: those in `bodies` as given, the other names returning `status`.
+/// Makes a library of C functions under `ROOT/lib`: those in `bodies` as given, the other names
+/// returning `status`.
 fn make_library(root: &Path, file: &str, names: &[&std::ffi::CStr], status: u32, bodies: &[(&str, &str)]) {
     let lib = root.join("lib");
     fs::create_dir_all(&lib).unwrap();
@@ -216,7 +217,8 @@ fn libraries_without_a_device(scratch: &Scratch) -> String {
     scratch.0.display().to_string()
 }
 
-/// HIP 5.7 has one symbol for the properties, in the old layout, and hipRTC's functions in its own library too.
+/// HIP 5.7 has one symbol for the properties, in the old layout, and hipRTC's functions in its own
+/// library too.
 #[test]
 fn an_old_hip_is_read_in_its_own_layout() {
     let scratch = Scratch::new("old");

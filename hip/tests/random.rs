@@ -1,4 +1,5 @@
-//! The random-number kernels: Philox's known answers, and the same bits whatever the provider and the launch.
+//! The random-number kernels: Philox's known answers, and the same bits whatever the provider and
+//! the launch.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;

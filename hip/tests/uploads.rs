@@ -1,7 +1,8 @@
-//! Uploads of which one step fails: an error, after which every other buffer holds what it should and nothing is in
-//! flight any more.
+//! Uploads of which one step fails: an error, after which every other buffer holds what it should
+//! and nothing is in flight any more.
 //!
-//! What fails is named by `BURN_ROCM_CPU_FAIL`, which a process reads once: each case is a process of its own.
+//! What fails is named by `BURN_ROCM_CPU_FAIL`, which a process reads once: each case is a process
+//! of its own.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::process::Command;

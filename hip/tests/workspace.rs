@@ -1,5 +1,5 @@
-//! A convolution when there is no memory for the workspace of the solution chosen first. Alone in its binary: the
-//! pool's limit holds for the whole process.
+//! A convolution when there is no memory for the workspace of the solution chosen first. Alone in
+//! its binary: the pool's limit holds for the whole process.
 #![allow(clippy::unwrap_used)] // A test may.
 
 mod common;

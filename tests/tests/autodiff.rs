@@ -5,7 +5,8 @@ use burn::backend::Autodiff;
 use burn::tensor::{Tensor, activation, backend::AutodiffBackend};
 use burn_rocm_tests::*;
 
-/// The gradients of `body`'s output, weighted elementwise by fixed numbers and summed, by each input.
+/// The gradients of `body`'s output, weighted elementwise by fixed numbers and summed, by each
+/// input.
 fn gradients<B: AutodiffBackend, const N: usize>(
     inputs: &[TensorData; N],
     body: impl Fn([Tensor<B, 2>; N]) -> Tensor<B, 2>,

@@ -1,5 +1,5 @@
-//! Element-wise ops that are put off and launched together give the bits that they give one by one, whatever comes
-//! between.
+//! Element-wise ops that are put off and launched together give the bits that they give one by one,
+//! whatever comes between.
 //!
 //! `BURN_ROCM_CHAIN` is read once: each setting has a process of its own.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -61,7 +61,8 @@ fn element_wise(random: &Random, x: FloatTensor<R>, y: FloatTensor<R>) -> FloatT
     }
 }
 
-/// Ops in an order that puts off, overwrites, frees, cuts, moves and reads; says the bytes of everything in the end.
+/// Ops in an order that puts off, overwrites, frees, cuts, moves and reads; says the bytes of
+/// everything in the end.
 fn random_program(random: &Random, dtype: DType) {
     let d = Default::default();
     let shapes = [[4, 33], [7, 96], [1, 5], [64, 64]];

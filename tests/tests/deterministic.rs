@@ -1,5 +1,5 @@
-//! What `BURN_ROCM_DETERMINISTIC=1` promises of updates that meet in one element: the same bits on every run, and
-//! their own order.
+//! What `BURN_ROCM_DETERMINISTIC=1` promises of updates that meet in one element: the same bits on
+//! every run, and their own order.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_backend::tensor::IndexingUpdateOp;

@@ -219,8 +219,8 @@ fn negative_and_far_indices() {
     }
 }
 
-/// The place of a maximum is written by the forward op, but a caller may pass any: MIOpen drops what it does not
-/// find, the own kernel says so.
+/// The place of a maximum is written by the forward op, but a caller may pass any: MIOpen drops
+/// what it does not find, the own kernel says so.
 #[test]
 #[serial]
 fn places_of_a_pooling() {
@@ -337,10 +337,12 @@ fn one_among_many() {
     }
 }
 
-/// Targets, input lengths and target lengths with something wrong in the last sequence, and what is said of it.
+/// Targets, input lengths and target lengths with something wrong in the last sequence, and what is
+/// said of it.
 type Wrong<'a> = (&'a [i64], &'a [i64], &'a [i64], &'a str, &'a str);
 
-/// A label that is no class, and lengths past their tensors: NaN for the sequence, the others as they are.
+/// A label that is no class, and lengths past their tensors: NaN for the sequence, the others as
+/// they are.
 #[test]
 #[serial]
 fn labels_that_are_no_class() {

@@ -1,8 +1,9 @@
-//! f16 on gfx90a, whose matrix instructions take subnormal values for 0: gradients go by the libraries' alternative
-//! implementation.
+//! f16 on gfx90a, whose matrix instructions take subnormal values for 0: gradients go by the
+//! libraries' alternative implementation.
 //!
-//! The CPU device says that it is a gfx90a and does what that chip does, so what is passed to the libraries shows
-//! in the values, beside the trace. A process reads `BURN_ROCM_CPU_ARCH` once: each case is a process of its own.
+//! The CPU device says that it is a gfx90a and does what that chip does, so what is passed to the
+//! libraries shows in the values, beside the trace. A process reads `BURN_ROCM_CPU_ARCH` once: each
+//! case is a process of its own.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::process::Command;
@@ -221,7 +222,8 @@ const GRADIENTS: [&str; 14] = [
     "deform_conv2d_backward by weight",
 ];
 
-/// Says of each op whether the alternative served it; that values are kept there and lost elsewhere is asserted.
+/// Says of each op whether the alternative served it; that values are kept there and lost elsewhere
+/// is asserted.
 #[test]
 #[ignore = "run by the tests below, as a gfx90a"]
 fn each_op() {

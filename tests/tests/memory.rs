@@ -1,5 +1,5 @@
-//! What the backend does beside ops: reads of many tensors, staged uploads, persistent allocations, clean-up,
-//! seeds, devices. Burn's dispatch does not forward most of it.
+//! What the backend does beside ops: reads of many tensors, staged uploads, persistent allocations,
+//! clean-up, seeds, devices. Burn's dispatch does not forward most of it.
 //!
 //! One test at a time: they look at the device's counters and its pool's statistics.
 #![allow(missing_docs, clippy::unwrap_used)]

@@ -1,7 +1,8 @@
-//! What AMD's libraries lack or fail at: a typed error where only they may serve, else kernels of this crate, said
-//! once.
+//! What AMD's libraries lack or fail at: a typed error where only they may serve, else kernels of
+//! this crate, said once.
 //!
-//! What fails is named by `BURN_ROCM_CPU_FAIL`, which a process reads once: each case is a process of its own.
+//! What fails is named by `BURN_ROCM_CPU_FAIL`, which a process reads once: each case is a process
+//! of its own.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +14,8 @@ use burn_rocm_tests::*;
 /// What the warnings of a child begin with on its standard output.
 const SAID: &str = "said: ";
 
-/// Runs an ignored test of this program in a process of its own, and gives the warnings that it logged.
+/// Runs an ignored test of this program in a process of its own, and gives the warnings that it
+/// logged.
 fn said_by(test: &str, variables: &[(&str, &str)]) -> Vec<String> {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", test, "--nocapture", "--test-threads", "1"])

@@ -1,4 +1,5 @@
-//! Lockstep mode finds what it is there for: each of five mistakes, planted in a right kernel, fails.
+//! Lockstep mode finds what it is there for: each of five mistakes, planted in a right kernel,
+//! fails.
 //!
 //! Each run is a process of its own: the wave size is read once.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -81,7 +82,8 @@ fn row_sums(source: &str) -> hip::Result<Vec<f32>> {
     Ok(sums)
 }
 
-/// Runs one mutant (or, for an empty name, the right kernel) in a process of its own; gives what went wrong there.
+/// Runs one mutant (or, for an empty name, the right kernel) in a process of its own; gives what
+/// went wrong there.
 fn outcome(mutant: &str, wave: u32) -> Result<(), String> {
     // A mistake is an error there, not a crash.
     let text = again(

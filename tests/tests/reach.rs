@@ -1,5 +1,6 @@
-//! Tensors with more elements, or wider offsets, than a kernel's 32 bits: with the limit lowered by the
-//! environment, so that small tensors are split, and (ignored, for its 2.2 GB) a tensor that truly is so large.
+//! Tensors with more elements, or wider offsets, than a kernel's 32 bits: with the limit lowered by
+//! the environment, so that small tensors are split, and (ignored, for its 2.2 GB) a tensor that
+//! truly is so large.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_rocm_tests::limits::Terms;

@@ -44,8 +44,8 @@ fn f64_is_convolved_by_products_or_by_direct_sums() {
     assert_eq!(by, ["rocblas_dgemm_strided_batched"]);
 }
 
-/// The gradient of maxima is MIOpen's, in one dimension too; what it has not is one kernel each, as are lines and
-/// patches.
+/// The gradient of maxima is MIOpen's, in one dimension too; what it has not is one kernel each, as
+/// are lines and patches.
 #[test]
 fn one_launch_a_pool() {
     for (dtype, gradient) in [(DType::F32, "miopenPoolingBackward"), (DType::F64, "max_pool2d_backward<f64")]
@@ -78,7 +78,8 @@ fn one_launch_a_pool() {
     }
 }
 
-/// At a shape's third use its algorithms are timed, and the fastest is taken; what is computed stays the same.
+/// At a shape's third use its algorithms are timed, and the fastest is taken; what is computed
+/// stays the same.
 #[test]
 fn a_shape_that_comes_again_is_timed() {
     let (x, w) = (tensor(&[2, 3, 11, 9], DType::F32), tensor(&[4, 3, 3, 3], DType::F32));

@@ -1,15 +1,18 @@
-//! The shape of the source: no two modules import each other, and no line is wider than 120 columns.
+//! The shape of the source: no two modules import each other, and no line is wider than 120
+//! columns.
 //!
-//! A module is a file. File `a` imports file `b` if a `use` or a path in `a` leads to an item that `b` defines. Paths
-//! through a re-export lead to the file that defines the item, not to the one that passes it on. These rules say what
-//! does not count:
+//! A module is a file. File `a` imports file `b` if a `use` or a path in `a` leads to an item that
+//! `b` defines. Paths through a re-export lead to the file that defines the item, not to the one
+//! that passes it on. These rules say what does not count:
 //!
-//! - `mod b;` is no import, nor is a re-export (`pub use`) of what the module's own children define.
+//! - `mod b;` is no import, nor is a re-export (`pub use`) of what the module's own children
+//!   define.
 //! - Code under `#[cfg(test)]` may import anything.
-//! - Calls of methods are no imports: only paths are looked at. In macros' arguments and bodies only paths that begin
-//!   with `crate` count.
-//! - A parent and its children are one subject: an import of what one's own ancestor defines is none. So `mod.rs` may
-//!   list in a table what its children define, and share a constant with them.
+//! - Calls of methods are no imports: only paths are looked at. In macros' arguments and bodies
+//!   only paths that begin with `crate` count.
+//! - A parent and its children are one subject: an import of what one's own ancestor defines is
+//!   none. So `mod.rs` may list in a table what its children define, and share a constant with
+//!   them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs;
@@ -119,7 +122,8 @@ impl Crate {
         reader.visit_file(&tree);
     }
 
-    /// The file that defines what a path leads to, seen from a module; `None` where another crate does.
+    /// The file that defines what a path leads to, seen from a module; `None` where another crate
+    /// does.
     fn resolve(
         &self,
         from: &ModulePath,

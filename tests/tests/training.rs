@@ -1,4 +1,5 @@
-//! What a training run relies on: the oracle's losses, steady memory, no hidden waits, repeatability.
+//! What a training run relies on: the oracle's losses, steady memory, no hidden waits,
+//! repeatability.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;

@@ -1,4 +1,5 @@
-//! Drawn chains of views, against the oracle: what one op leaves as strides the next must read right.
+//! Drawn chains of views, against the oracle: what one op leaves as strides the next must read
+//! right.
 #![allow(missing_docs)]
 
 use burn_rocm_tests::*;

@@ -1,4 +1,5 @@
-//! Memory that a step takes: in a program of its own, one test at a time, because the pool is the device's.
+//! Memory that a step takes: in a program of its own, one test at a time, because the pool is the
+//! device's.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
@@ -49,8 +50,8 @@ fn a_step_is_taken_in_place() {
     drop((kept, layer));
 }
 
-/// The most bytes beyond what was there before that attention takes, forward and backward, for sequences of each
-/// length.
+/// The most bytes beyond what was there before that attention takes, forward and backward, for
+/// sequences of each length.
 fn attention_takes(lengths: [usize; 3]) -> [usize; 3] {
     let device = Default::default();
     let pool = hip::Device::get(0).unwrap();
@@ -68,8 +69,8 @@ fn attention_takes(lengths: [usize; 3]) -> [usize; 3] {
     })
 }
 
-/// Up to the bytes of scores that `BURN_ROCM_ATTENTION_SCORES` allows memory grows with the square of the sequence;
-/// beyond, a sequence twice as long takes twice the memory.
+/// Up to the bytes of scores that `BURN_ROCM_ATTENTION_SCORES` allows memory grows with the square
+/// of the sequence; beyond, a sequence twice as long takes twice the memory.
 #[test]
 fn memory_is_linear_in_the_sequence_beyond_the_scores_that_are_kept() {
     if std::env::var_os("BURN_ROCM_ATTENTION_SCORES").is_none() {

@@ -1,5 +1,5 @@
-//! MIOpen's fusion plans through its C table: what they refuse, and one that runs by the call with and without a
-//! workspace.
+//! MIOpen's fusion plans through its C table: what they refuse, and one that runs by the call with
+//! and without a workspace.
 #![allow(clippy::unwrap_used)]
 #![allow(non_upper_case_globals)] // AMD's names.
 

@@ -1,4 +1,5 @@
-//! MIOpen's softmax, activations, reductions and plain tensor functions, against references in `f64`.
+//! MIOpen's softmax, activations, reductions and plain tensor functions, against references in
+//! `f64`.
 #![allow(clippy::unwrap_used)]
 #![allow(non_upper_case_globals)] // AMD's names.
 
@@ -291,8 +292,8 @@ fn reductions() {
     }
 }
 
-/// What MIOpen 3.5 answers for bf16, for which it finds no solver, and what its ReLU makes of the numbers that a
-/// selection would keep.
+/// What MIOpen 3.5 answers for bf16, for which it finds no solver, and what its ReLU makes of the
+/// numbers that a selection would keep.
 #[test]
 fn no_bf16_and_relu_by_multiplication() {
     let dnn = Dnn::new();

@@ -1,4 +1,5 @@
-//! The HIP runtime and hipRTC by their C API: built-in and run-time compiled kernels, memory, handles, refusals.
+//! The HIP runtime and hipRTC by their C API: built-in and run-time compiled kernels, memory,
+//! handles, refusals.
 #![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
 mod common;

@@ -26,7 +26,8 @@ fn need_nvrtc() {
     assert_eq!(missing_symbol(Library::Nvrtc), None);
 }
 
-/// Compiles a family's kernels in one program; the log where that fails, else each kernel's symbol and the code's size.
+/// Compiles a family's kernels in one program; the log where that fails, else each kernel's symbol
+/// and the code's size.
 fn compile(
     source: &str,
     name: &str,

@@ -19,7 +19,8 @@ use crate::provider::library;
 use crate::provider::{Versions, hip_version, load_hiprtc};
 use crate::workarounds;
 
-/// What compiles faster than this is not worth a file: reading one takes about 0.1 ms, writing one 0.5 ms.
+/// What compiles faster than this is not worth a file: reading one takes about 0.1 ms, writing one
+/// 0.5 ms.
 const WORTH_STORING: Duration = Duration::from_millis(5);
 
 /// AMD's hipRTC alone, which compiles for any architecture on a machine without a GPU.
@@ -78,9 +79,11 @@ impl Compiler {
         self.version
     }
 
-    /// Compiles built-in kernels of one family for an architecture (`gfx90a:sramecc+:xnack-`, or less of it).
+    /// Compiles built-in kernels of one family for an architecture (`gfx90a:sramecc+:xnack-`, or
+    /// less of it).
     ///
-    /// A device compiles each kernel on its own; several together take less time and give the same instructions.
+    /// A device compiles each kernel on its own; several together take less time and give the same
+    /// instructions.
     ///
     /// # Errors
     /// `Compilation` where the compiler refuses, or where `names` are not of one family or none.
@@ -98,7 +101,8 @@ impl Compiler {
     /// of ROCm, HIP included: the key of a code object covers HIP's version and the compiler's
     /// files.
     ///
-    /// `architecture` is the device's full name: a cache made for `gfx90a` is no use to `gfx90a:sramecc+:xnack-`.
+    /// `architecture` is the device's full name: a cache made for `gfx90a` is no use to
+    /// `gfx90a:sramecc+:xnack-`.
     ///
     /// # Errors
     /// `Compilation` where the compiler refuses, or where the table does not list the kernel.
@@ -140,7 +144,8 @@ pub(crate) fn key(toolchain: &Toolchain, source: u128, expression: &str, options
 /// What compiles a provider's kernels.
 pub(crate) fn toolchain(rtc: &Hiprtc, provider: ProviderKind, versions: Versions) -> Result<Toolchain> {
     if provider == ProviderKind::Rocm {
-        // AMD's hipRTC loads its compiler, libamd_comgr, when it creates the first program. It refuses an empty text.
+        // AMD's hipRTC loads its compiler, libamd_comgr, when it creates the first program. It
+        // refuses an empty text.
         let program = Program { name: "empty.hip", source: "\n", headers: &[], options: &[] };
         let _held = library::compiling();
         create(rtc, &program, &[])?;
@@ -245,8 +250,8 @@ pub(crate) fn compile(
     expressions: &[&str],
     options: &[&str],
 ) -> Result<CompiledKernels> {
-    /// Whether the last kernel was found by its spelled-out name alone: the next is then asked for by that first,
-    /// not to be compiled twice.
+    /// Whether the last kernel was found by its spelled-out name alone: the next is then asked for
+    /// by that first, not to be compiled twice.
     static SPELLED_OUT: AtomicBool = AtomicBool::new(false);
     let spelled: Vec<String> = expressions.iter().map(|name| workarounds::spelled_out(name)).collect();
     let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
@@ -284,7 +289,8 @@ fn create<'a>(rtc: &'a Hiprtc, program: &Program, headers: &[(&str, &str)]) -> R
         headers.iter().map(|(_, text)| c_text("header", text)).collect::<Result<_>>()?;
     let (names, texts) = (pointers(&names), pointers(&texts));
     let mut raw = std::ptr::null_mut();
-    // SAFETY: the function is hipRTC's, which copies every text; the arrays have as many entries as said.
+    // SAFETY: the function is hipRTC's, which copies every text; the arrays have as many entries as
+    // said.
     let status = unsafe {
         (rtc.hiprtcCreateProgram)(
             &mut raw,
@@ -299,7 +305,8 @@ fn create<'a>(rtc: &'a Hiprtc, program: &Program, headers: &[(&str, &str)]) -> R
     Ok(RtcProgram { rtc, raw })
 }
 
-/// Compiles instantiations by just these names; `None` where hipRTC compiles and then does not find one of them.
+/// Compiles instantiations by just these names; `None` where hipRTC compiles and then does not find
+/// one of them.
 fn compile_named(
     rtc: &Hiprtc,
     program: &Program,
@@ -314,7 +321,8 @@ fn compile_named(
     let headers: Vec<_> = HEADERS.iter().chain(program.headers).copied().collect();
     let _held = library::compiling();
     let created = create(rtc, program, &headers)?;
-    // SAFETY: the functions are hipRTC's, the handle is alive, and each pointer is to what the header says.
+    // SAFETY: the functions are hipRTC's, the handle is alive, and each pointer is to what the
+    // header says.
     unsafe {
         for expression in &name_expressions {
             let status = (rtc.hiprtcAddNameExpression)(created.raw, expression.as_ptr());
@@ -355,7 +363,8 @@ fn compile_named(
 
 fn log_of(program: &RtcProgram) -> String {
     let mut size = 0;
-    // SAFETY: the functions are hipRTC's and the handle is alive; the log is written into as many bytes as it said.
+    // SAFETY: the functions are hipRTC's and the handle is alive; the log is written into as many
+    // bytes as it said.
     unsafe {
         if (program.rtc.hiprtcGetProgramLogSize)(program.raw, &mut size) != hip_sys::HIPRTC_SUCCESS {
             return String::new();

@@ -42,7 +42,8 @@ pub struct PoolStats {
     pub persistent_reserved: usize,
     /// The number of blocks in use.
     pub blocks: u64,
-    /// Bytes of the blocks in use that nobody asked for: sizes are rounded up. A part of `allocated`.
+    /// Bytes of the blocks in use that nobody asked for: sizes are rounded up. A part of
+    /// `allocated`.
     pub padding: usize,
 }
 
@@ -132,8 +133,9 @@ impl MemoryPool {
         self.state().stats
     }
 
-    /// The segments that blocks are cut from: for small blocks, large ones, uploads, and what is allocated
-    /// [persistently](Self::persistently). Larger blocks have segments of their own, which are not counted.
+    /// The segments that blocks are cut from: for small blocks, large ones, uploads, and what is
+    /// allocated [persistently](Self::persistently). Larger blocks have segments of their own,
+    /// which are not counted.
     pub fn segments(&self) -> Vec<SegmentStats> {
         self.state().segments.to_vec()
     }

@@ -1,4 +1,5 @@
-//! Tensors in device memory with their values in f64 beside them, for tests against plain references.
+//! Tensors in device memory with their values in f64 beside them, for tests against plain
+//! references.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses its part.
 
 use std::sync::Arc;

@@ -27,11 +27,12 @@ const HEADERS: [(&str, &[&str]); 3] = [
     ("miopen", &["miopen/miopen.h"]),
 ];
 
-/// The rocBLAS of each ROCm. Debian 13 has one of 5.5 beside HIP 5.7: its headers are not looked at.
+/// The rocBLAS of each ROCm. Debian 13 has one of 5.5 beside HIP 5.7: its headers are not looked
+/// at.
 const ROCBLAS: [(&str, &str); 3] = [("5.7", "3.1"), ("6.4", "4.4"), ("7.2", "5.2")];
 
-/// HIP 6 gave the device properties another layout and the old one's function another name in the headers; the
-/// symbol stayed.
+/// HIP 6 gave the device properties another layout and the old one's function another name in the
+/// headers; the symbol stayed.
 const OLD_PROPERTIES: (&str, &str, &str) =
     ("hipGetDeviceProperties", "hipGetDevicePropertiesR0000", "hip/hip_deprecated.h");
 /// The old layout's name before there was a new one.
@@ -39,7 +40,8 @@ const OLD_STRUCT: (&str, &str) = ("hipDeviceProp_tR0000", "hipDeviceProp_t");
 /// Arrays of texts that are `const` in the headers since HIP 7 only: the same to a caller.
 const SINCE_7: (&[&str], &str, &str) =
     (&["hiprtcCreateProgram", "hiprtcCompileProgram"], "char const* const*", "char const**");
-/// Fields that stand for those that are not used: only where the others lie, and the size, is asked.
+/// Fields that stand for those that are not used: only where the others lie, and the size, is
+/// asked.
 const TRIMMED: [&str; 2] = ["before", "after"];
 /// In C a union without a name within this struct; here a type and a field of it.
 const UNNAMED: (&str, &str, &str) = ("miopenConvAlgoPerf_algorithm", "miopenConvAlgoPerf_t", "algorithm");
@@ -207,8 +209,8 @@ fn preprocessed(include: &Path, prelude: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs the host's C++ compiler over a text. Only the libraries' folders are shown to it: the rest of a root has
-/// another C library.
+/// Runs the host's C++ compiler over a text. Only the libraries' folders are shown to it: the rest
+/// of a root has another C library.
 fn compiled(include: &Path, source: &str, flags: &[&str]) -> Result<Output> {
     let scratch = std::env::temp_dir().join(format!("burn-rocm-bindings-{}", std::process::id()));
     let shown = scratch.join("include");

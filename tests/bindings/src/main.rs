@@ -1,11 +1,12 @@
-//! Holds the raw crates (hip-sys, rocblas-sys, miopen-sys) against AMD's headers, by the C++ compiler: every
-//! signature, every struct's size and offsets, every constant and its type.
+//! Holds the raw crates (hip-sys, rocblas-sys, miopen-sys) against AMD's headers, by the C++
+//! compiler: every signature, every struct's size and offsets, every constant and its type.
 //!
-//! `bindings [--crates DIR] [--facts FILE] [--write] [INCLUDE...]`: DIR holds the raw crates (`hip/`), each INCLUDE
-//! the folders `hip` and, where there are any, `rocblas` and `miopen` of one ROCm. FILE (`tests/rocm/bindings.txt`)
-//! lists every item with the versions whose headers agree with it, `-` for one that lacks it; `--write` writes down
-//! what was found. What the crates declare must be what the list says, headers or not, so that a change cannot pass
-//! where some headers are not to be had.
+//! `bindings [--crates DIR] [--facts FILE] [--write] [INCLUDE...]`: DIR holds the raw crates
+//! (`hip/`), each INCLUDE the folders `hip` and, where there are any, `rocblas` and `miopen` of one
+//! ROCm. FILE (`tests/rocm/bindings.txt`) lists every item with the versions whose headers agree
+//! with it, `-` for one that lacks it; `--write` writes down what was found. What the crates
+//! declare must be what the list says, headers or not, so that a change cannot pass where some
+//! headers are not to be had.
 
 mod cpp;
 mod items;

@@ -1,5 +1,6 @@
-//! Trains a small classifier through `burn::backend::Rocm` and through Burn's dispatch, and fails where the loss does
-//! not fall. An ordinary Burn 0.21 app: it runs as it is on Burn's own ROCm backend too.
+//! Trains a small classifier through `burn::backend::Rocm` and through Burn's dispatch, and fails
+//! where the loss does not fall. An ordinary Burn 0.21 app: it runs as it is on Burn's own ROCm
+//! backend too.
 
 use burn::backend::{Autodiff, Rocm};
 use burn::module::Module;

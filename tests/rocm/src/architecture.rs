@@ -1,8 +1,9 @@
 //! The architectures that are compiled for, and what their registers and LDS allow.
 //!
-//! Source of every number: LLVM 22, `llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp` (`getVGPRAllocGranule`,
-//! `getTotalNumVGPRs`, `getMaxWavesPerEU`, `getNumWavesPerEUWithNumVGPRs`), held against what `llc-22` prints as
-//! `Occupancy` for kernels of 24 to 97 registers; LDS sizes from the "Processors" table of LLVM's AMDGPU guide.
+//! Source of every number: LLVM 22, `llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp`
+//! (`getVGPRAllocGranule`, `getTotalNumVGPRs`, `getMaxWavesPerEU`, `getNumWavesPerEUWithNumVGPRs`),
+//! held against what `llc-22` prints as `Occupancy` for kernels of 24 to 97 registers; LDS sizes
+//! from the "Processors" table of LLVM's AMDGPU guide.
 
 use crate::notes::Notes;
 
@@ -28,10 +29,10 @@ pub(crate) struct Generation {
     simds: u32,
 }
 
-/// Half of CDNA 2's registers: ten waves need kernels of at most 24, addresses of 64 bits included, which hardly
-/// any with 16 bytes a thread has. Asked for are the four waves that 64 registers leave, with which CDNA 2 has all
-/// of its own: 16 KB in flight in a CU whose share of the bandwidth, at some 600 ns of latency, is 4.5 KB (gfx900),
-/// 10 KB (gfx906) or 6 KB (gfx908).
+/// Half of CDNA 2's registers: ten waves need kernels of at most 24, addresses of 64 bits included,
+/// which hardly any with 16 bytes a thread has. Asked for are the four waves that 64 registers
+/// leave, with which CDNA 2 has all of its own: 16 KB in flight in a CU whose share of the
+/// bandwidth, at some 600 ns of latency, is 4.5 KB (gfx900), 10 KB (gfx906) or 6 KB (gfx908).
 const GCN: Generation =
     Generation { waves: 10, enough: 4, vgprs: 256, granule: 4, scalars_count: true, lds: 64 << 10, simds: 4 };
 const CDNA2: Generation =

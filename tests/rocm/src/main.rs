@@ -1,4 +1,5 @@
-//! Compiles every kernel of the table by AMD's own hipRTC, with no GPU, and reads what the code objects say.
+//! Compiles every kernel of the table by AMD's own hipRTC, with no GPU, and reads what the code
+//! objects say.
 //!
 //! Runs inside a ROCm root (`root.sh`); `kernels.sh` puts it there and calls it:
 //!
@@ -6,11 +7,11 @@
 //! check DIRECTORY [--arch a,b | --full] [--family f,g] [--write] [--keep FILE] [--found]
 //! ```
 //!
-//! `DIRECTORY` holds `exceptions.txt`, `kernels.md` and `training.txt`, the kernels that a small training run
-//! needs. `--write` puts new tables into `kernels.md` instead of comparing. `--keep` takes what FILE has of an
-//! earlier run of families that are still the same, compiles the rest and writes all of it back. `--found` asks
-//! only that each kernel compiles and is found by its name, and says which spill or take scratch: for compilers
-//! that the kernels are not shaped for.
+//! `DIRECTORY` holds `exceptions.txt`, `kernels.md` and `training.txt`, the kernels that a small
+//! training run needs. `--write` puts new tables into `kernels.md` instead of comparing. `--keep`
+//! takes what FILE has of an earlier run of families that are still the same, compiles the rest and
+//! writes all of it back. `--found` asks only that each kernel compiles and is found by its name,
+//! and says which spill or take scratch: for compilers that the kernels are not shaped for.
 
 mod architecture;
 mod assembly;

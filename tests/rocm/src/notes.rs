@@ -16,7 +16,8 @@ pub(crate) struct Notes {
     /// The symbol of the kernel's code.
     #[serde(rename = ".name")]
     pub(crate) symbol: String,
-    /// Vector registers a lane, the accumulation registers that share their file (gfx90a and later) included.
+    /// Vector registers a lane, the accumulation registers that share their file (gfx90a and later)
+    /// included.
     #[serde(rename = ".vgpr_count")]
     pub(crate) vgprs: u32,
     /// Accumulation registers a lane.

@@ -99,7 +99,8 @@ pub(crate) fn architectures(
     Table { name: "architectures", text }
 }
 
-/// A line for each template of which instantiations spill or take scratch: how many, and the greatest figures.
+/// A line for each template of which instantiations spill or take scratch: how many, and the
+/// greatest figures.
 pub(crate) fn spilling(compiled: &[Compiled]) -> Vec<String> {
     let mut templates: BTreeMap<(&str, &str), (usize, [u32; 3])> = BTreeMap::new();
     for one in compiled {
@@ -131,8 +132,8 @@ impl Table {
         Ok(format!("{before}\n{}{after}", self.text))
     }
 
-    /// Whether the document has just this table; `None` where it was made with something else, so that it can't be
-    /// said.
+    /// Whether the document has just this table; `None` where it was made with something else, so
+    /// that it can't be said.
     pub(crate) fn is_in(&self, document: &str) -> Result<Option<bool>, String> {
         let (_, there, _) = self.find_in(document)?;
         let first = |text: &str| text.trim_start().lines().next().map(str::to_owned);

@@ -6,8 +6,8 @@ use crate::architecture::Architecture;
 use crate::wide::wide;
 use crate::work::Compiled;
 
-/// Templates whose time goes into arithmetic, LDS or chains of dependent steps rather than into memory: their
-/// occupancy is listed, but nothing is asked of it.
+/// Templates whose time goes into arithmetic, LDS or chains of dependent steps rather than into
+/// memory: their occupancy is listed, but nothing is asked of it.
 const NOT_BOUND_BY_MEMORY: &[Template] = &[
     Template::attention,
     Template::attention_backward_keys,
@@ -84,8 +84,8 @@ pub(crate) struct Exception {
     kinds: String,
 }
 
-/// Reads `exceptions.txt`: `architectures | kernels | kinds | reason`, where the first two may hold `*`. Several
-/// architectures and kinds are separated by blanks, several kernels by semicolons.
+/// Reads `exceptions.txt`: `architectures | kernels | kinds | reason`, where the first two may hold
+/// `*`. Several architectures and kinds are separated by blanks, several kernels by semicolons.
 pub(crate) fn read_exceptions(text: &str) -> Result<Vec<Exception>, String> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {

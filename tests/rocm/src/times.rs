@@ -11,13 +11,15 @@ use crate::work::Compiled;
 
 /// No kernel may take longer: twice the aim of 2 s, since processors that check differ by as much.
 const ONE_KERNEL: Duration = Duration::from_secs(4);
-/// What a small training run needs may take as long with an empty cache: twice the aim of 15 s, likewise.
+/// What a small training run needs may take as long with an empty cache: twice the aim of 15 s,
+/// likewise.
 const COLD: Duration = Duration::from_secs(30);
 /// And as long from the cache on disk.
 const WARM: Duration = Duration::from_millis(100);
 
-/// Compiles the largest instantiation of each template on its own, and then what a training run needs, with the
-/// cache empty and with it full. Processor time counts, so that other work on the machine does not.
+/// Compiles the largest instantiation of each template on its own, and then what a training run
+/// needs, with the cache empty and with it full. Processor time counts, so that other work on the
+/// machine does not.
 pub(crate) fn check(architecture: &str, compiled: &[Compiled], needed: &str) -> Result<Vec<String>, String> {
     let names: HashMap<String, KernelName> = hip_kernels::families()
         .iter()
@@ -94,7 +96,8 @@ pub(crate) fn check(architecture: &str, compiled: &[Compiled], needed: &str) -> 
     Ok(problems)
 }
 
-/// The instantiation of each template with most registers on an architecture, which is among the slowest to compile.
+/// The instantiation of each template with most registers on an architecture, which is among the
+/// slowest to compile.
 fn most_registers<'a>(architecture: &str, compiled: &'a [Compiled]) -> Vec<&'a Compiled> {
     let mut found: HashMap<&str, &Compiled> = HashMap::new();
     for one in compiled.iter().filter(|one| one.architecture == architecture) {

@@ -3,9 +3,9 @@
 use hip::{DType, KernelName, Template};
 use hip_kernels::Arg;
 
-/// Templates that go through contiguous memory on the hot path, and whether 16 bytes a lane are asked of their
-/// loads and of their stores. A reduction stores one element a row; what a cast or a comparison makes narrower is
-/// stored narrower.
+/// Templates that go through contiguous memory on the hot path, and whether 16 bytes a lane are
+/// asked of their loads and of their stores. A reduction stores one element a row; what a cast or a
+/// comparison makes narrower is stored narrower.
 const WIDE: &[(Template, bool, bool)] = &[
     (Template::binary_contiguous, true, true),
     (Template::binary_scalar, true, true),

@@ -1,4 +1,5 @@
-//! Compiling, spread over processes of this program: hipRTC compiles one thing at a time in a process.
+//! Compiling, spread over processes of this program: hipRTC compiles one thing at a time in a
+//! process.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -43,7 +44,8 @@ pub(crate) struct Compiled {
 pub(crate) enum Mode {
     /// They are compiled as for the compiler that they are shaped for.
     Read,
-    /// By an older one: what it wants names like is found out with one kernel first, and nothing is disassembled.
+    /// By an older one: what it wants names like is found out with one kernel first, and nothing is
+    /// disassembled.
     Find,
 }
 
@@ -70,8 +72,8 @@ struct Job {
     first: usize,
 }
 
-/// A number for all that makes a family's code objects: the compiler, its options, the source, the headers that it
-/// includes, and which instantiations are asked for.
+/// A number for all that makes a family's code objects: the compiler, its options, the source, the
+/// headers that it includes, and which instantiations are asked for.
 pub(crate) fn sources_of(family: &Family) -> u64 {
     let mut hasher = DefaultHasher::new();
     (made_with().ok(), Compiler::OPTIONS, family.source).hash(&mut hasher);
@@ -91,9 +93,9 @@ pub(crate) fn sources_of(family: &Family) -> u64 {
     hasher.finish()
 }
 
-/// Compiles every kernel of these families for these architectures, `processes` at a time; returns what was
-/// compiled and what failed. Left out are the jobs of which all is in `known`. `finished` gets what each job
-/// compiled when it has.
+/// Compiles every kernel of these families for these architectures, `processes` at a time; returns
+/// what was compiled and what failed. Left out are the jobs of which all is in `known`. `finished`
+/// gets what each job compiled when it has.
 pub(crate) fn compile_all(
     architectures: &[&'static str],
     families: &[&'static Family],
@@ -140,7 +142,8 @@ pub(crate) fn compile_all(
     done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What an earlier run left in a file of families that are made of the same still; nothing where there is none.
+/// What an earlier run left in a file of families that are made of the same still; nothing where
+/// there is none.
 pub(crate) fn kept(file: &Path) -> Result<Vec<Compiled>, String> {
     let text = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,5 +1,5 @@
-//! Empty tensors through every op of the three tensor traits: as burn-flex has it, or, where that panics too, a
-//! typed error.
+//! Empty tensors through every op of the three tensor traits: as burn-flex has it, or, where that
+//! panics too, a typed error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -8,7 +8,8 @@ use burn_rocm::{RocmDevice, RocmError, take_last_error};
 use burn_rocm_tests::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a body that must panic, gives the typed error, and checks that the next op works and `bystander` is whole.
+/// Runs a body that must panic, gives the typed error, and checks that the next op works and
+/// `bystander` is whole.
 fn error_of<T>(body: impl FnOnce() -> T) -> RocmError {
     let device = Default::default();
     let bystander = R::float_from_data(TensorData::from([1.0f32, 2.0, 3.0]), &device);

@@ -1,4 +1,5 @@
-//! Shapes, dtypes and dims that do not fit, for every family of ops: an error that names the op and what was wrong.
+//! Shapes, dtypes and dims that do not fit, for every family of ops: an error that names the op and
+//! what was wrong.
 
 use burn_backend::ops::{InterpolateMode, InterpolateOptions};
 use burn_backend::tensor::{BoolTensor, FloatTensor, IndexingUpdateOp, IntTensor};

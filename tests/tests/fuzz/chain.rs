@@ -1,4 +1,5 @@
-//! Drawn chains of ops on a pool of tensors that share buffers: no op may change a tensor that it was not given.
+//! Drawn chains of ops on a pool of tensors that share buffers: no op may change a tensor that it
+//! was not given.
 
 use crate::run;
 use burn_backend::tensor::FloatTensor;
@@ -6,13 +7,15 @@ use burn_rocm_tests::*;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestError};
 
-/// One op of a chain: its operands are places in the pool, its numbers are taken modulo what is possible.
+/// One op of a chain: its operands are places in the pool, its numbers are taken modulo what is
+/// possible.
 #[derive(Clone, Debug)]
 struct Step {
     op: usize,
     operands: [usize; 2],
     numbers: [usize; 4],
-    /// Whether the first operand leaves the pool: the op may have its buffer, unless a view of it lives on.
+    /// Whether the first operand leaves the pool: the op may have its buffer, unless a view of it
+    /// lives on.
     takes: bool,
 }
 

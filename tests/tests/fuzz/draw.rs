@@ -28,7 +28,8 @@ pub(crate) struct Lie {
     axes: [Axis; 6],
 }
 
-/// A case. Each op reads of it what it needs, numbers modulo what is possible; everything shrinks to the plainest.
+/// A case. Each op reads of it what it needs, numbers modulo what is possible; everything shrinks
+/// to the plainest.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
     pub(crate) op: usize,
@@ -37,10 +38,12 @@ pub(crate) struct Draw {
     pub(crate) lies: [Lie; OPERANDS],
     /// For each operand the axes along which it is broadcast, as bits.
     pub(crate) broadcast: [u8; OPERANDS],
-    /// How wild the values are: 0 small whole numbers, 1 in a range, 2 with NaN and infinities, 3 with extremes.
+    /// How wild the values are: 0 small whole numbers, 1 in a range, 2 with NaN and infinities, 3
+    /// with extremes.
     pub(crate) wild: usize,
     pub(crate) knobs: [usize; 12],
-    /// Whether clones of the operands live on, so that the op must not write in place; they are compared too.
+    /// Whether clones of the operands live on, so that the op must not write in place; they are
+    /// compared too.
     pub(crate) keep: bool,
     /// Of the operands' values.
     pub(crate) seed: u64,
@@ -326,7 +329,8 @@ fn permutation(mut n: usize, rank: usize) -> Vec<usize> {
     axes
 }
 
-/// The shape in memory of an operand of `shape`, and the slices that cut it out (in the operand's order of axes).
+/// The shape in memory of an operand of `shape`, and the slices that cut it out (in the operand's
+/// order of axes).
 fn base(shape: &[usize], lie: &Lie) -> (Vec<usize>, Vec<Slice>) {
     let along = |(d, &n): (usize, &usize)| match lie.axes[d % 6] {
         Axis::Slice(step) => {
@@ -455,8 +459,8 @@ impl<'a, B: Backend> Side<'a, B> {
         std::any::TypeId::of::<B>() == std::any::TypeId::of::<O>()
     }
 
-    /// For the oracle the tensor without its strides, which it follows out of its memory in some ops; for ours as
-    /// it is.
+    /// For the oracle the tensor without its strides, which it follows out of its memory in some
+    /// ops; for ours as it is.
     pub(crate) fn settled(
         &self,
         tensor: burn_backend::tensor::FloatTensor<B>,

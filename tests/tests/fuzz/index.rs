@@ -104,8 +104,8 @@ macro_rules! of_one {
     }};
 }
 
-/// Places that tuples of indices name: into a shape, tuples of some length, so many; each once where `once` is
-/// asked for.
+/// Places that tuples of indices name: into a shape, tuples of some length, so many; each once
+/// where `once` is asked for.
 struct Places {
     shape: Vec<usize>,
     /// The shape of the tuples, their own length last.

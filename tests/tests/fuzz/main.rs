@@ -1,9 +1,9 @@
 //! Drawn cases: any op, in drawn shapes, layouts, dtypes and values, against `burn-flex`.
 //!
-//! `BURN_ROCM_FUZZ_CASES` sets the number of cases (10,000 without it), shared out over the families of ops;
-//! `BURN_ROCM_TEST_SEED` repeats a run, and `BURN_ROCM_FUZZ_OP` keeps to the ops whose names contain it. A failure
-//! is reduced to a plainer case before it is shown; with `BURN_ROCM_FUZZ_SURVEY=1` each is printed as it is drawn,
-//! and the run goes on.
+//! `BURN_ROCM_FUZZ_CASES` sets the number of cases (10,000 without it), shared out over the
+//! families of ops; `BURN_ROCM_TEST_SEED` repeats a run, and `BURN_ROCM_FUZZ_OP` keeps to the ops
+//! whose names contain it. A failure is reduced to a plainer case before it is shown; with
+//! `BURN_ROCM_FUZZ_SURVEY=1` each is printed as it is drawn, and the run goes on.
 //!
 //! The program has its own harness: a family counts as ignored if `BURN_ROCM_FUZZ_OP` names none of
 //! its ops.

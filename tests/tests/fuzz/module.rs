@@ -223,8 +223,8 @@ fn maxima<B: Backend>(
     exact.into_iter().flat_map(|data| exactly(c, data)).chain(back).collect()
 }
 
-/// With a last window that reaches past the padding the oracle's gradient divides by the whole window, its forward pass
-/// by the part inside.
+/// With a last window that reaches past the padding the oracle's gradient divides by the whole
+/// window, its forward pass by the part inside.
 fn divides_otherwise(d: &Draw) -> bool {
     d.knob(8, 2) == 1 && d.knob(10, 2) == 1
 }

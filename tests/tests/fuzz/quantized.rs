@@ -1,7 +1,7 @@
 //! Quantised tensors: making and reading them, layouts, choices, products.
 //!
-//! Where `burn-flex` quantises blocks again and this backend moves views, the reference is the float op on the
-//! values that the operand stands for.
+//! Where `burn-flex` quantises blocks again and this backend moves views, the reference is the
+//! float op on the values that the operand stands for.
 
 use crate::draw::{ANY, Draw, Range, Side, TAME};
 use crate::run::{Bound::*, table};
@@ -184,8 +184,8 @@ fn factors(d: &Draw) -> [Vec<usize>; 2] {
 /// What a factor's values are between.
 const FACTOR: Range = Range { low: -2.0, high: 2.0, wildest: 1, nan: true };
 
-/// A factor: floats, or quantised, stored as it is or with its matrices transposed. The oracle, which quantises
-/// blocks anew to transpose them, gets the values.
+/// A factor: floats, or quantised, stored as it is or with its matrices transposed. The oracle,
+/// which quantises blocks anew to transpose them, gets the values.
 fn factor<B: Backend>(c: &Side<'_, B>, side: usize, shape: &[usize], float: bool) -> TensorPrimitive<B> {
     if float {
         return TensorPrimitive::Float(c.float(side, shape, FACTOR));

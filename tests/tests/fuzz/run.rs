@@ -16,7 +16,8 @@ pub(crate) enum Bound {
     /// This many times the error of one operation in the type that computes it; for f16 and bf16
     /// also the result's rounding. The oracle computes those in f32 too.
     Near(f64),
-    /// By limits of their own: for each result the oracle gives a reference in f64 and how far each element may be off.
+    /// By limits of their own: for each result the oracle gives a reference in f64 and how far each
+    /// element may be off.
     Within,
     /// The same values as one of two results: the oracle gives both for each result.
     Either,
@@ -33,8 +34,8 @@ pub(crate) struct Op {
     pub(crate) known: fn(&Draw) -> bool,
 }
 
-/// `name, bound: body;` for each op, the body seeing one side of the comparison as `c` and its backend as `B`;
-/// `unless` names the cases that the oracle gets wrong.
+/// `name, bound: body;` for each op, the body seeing one side of the comparison as `c` and its
+/// backend as `B`; `unless` names the cases that the oracle gets wrong.
 macro_rules! table {
     (|$c:ident, $B:ident| $($name:ident, $bound:expr $(, unless $known:expr)? => $body:expr;)*) => {
         pub(crate) const OPS: &[$crate::run::Op] = &[$({

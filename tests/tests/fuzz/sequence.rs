@@ -76,7 +76,8 @@ impl Deform {
     }
 }
 
-/// Few and short sequences of log-probabilities `[steps, batch, classes]`, and what they are to say.
+/// Few and short sequences of log-probabilities `[steps, batch, classes]`, and what they are to
+/// say.
 struct Sequences {
     dims: [usize; 3],
     labels: usize,
@@ -125,7 +126,8 @@ impl Sequences {
         ]
     }
 
-    /// The gradients of the log-probabilities for losses weighted by `grad`, by going through every alignment.
+    /// The gradients of the log-probabilities for losses weighted by `grad`, by going through every
+    /// alignment.
     fn by_enumeration(&self, log_probs: &[f64], grad: &[f64]) -> Vec<f64> {
         let Self { dims, labels, blank, .. } = *self;
         let (targets, input_lengths, target_lengths) = (&self.targets, &self.inputs, &self.lengths);

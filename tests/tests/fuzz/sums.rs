@@ -6,8 +6,8 @@ use burn_backend::tensor::FloatTensor;
 use burn_rocm_tests::limits::{self, Terms, wide};
 use burn_rocm_tests::*;
 
-/// A result of ours, or of the oracle the reference in f64 and the limits: `sum`, of `terms` products each, is
-/// taken of the operands, and for the oracle also of their magnitudes.
+/// A result of ours, or of the oracle the reference in f64 and the limits: `sum`, of `terms`
+/// products each, is taken of the operands, and for the oracle also of their magnitudes.
 pub(crate) fn summed<B: Backend, const N: usize>(
     c: &Side<'_, B>,
     terms: usize,

@@ -1,4 +1,5 @@
-//! Scaled dot-product attention: the tiled kernel, and the composed path that heads too wide for it take.
+//! Scaled dot-product attention: the tiled kernel, and the composed path that heads too wide for it
+//! take.
 
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_tests::attention::Operands;
@@ -22,8 +23,8 @@ const fn case(sizes: [usize; 6]) -> Case {
     Case { batch, heads, queries, keys, width, values }
 }
 
-/// Few queries, which are composed; past a tile of queries, of keys, of features, of each; as wide as the kernel
-/// takes, and wider.
+/// Few queries, which are composed; past a tile of queries, of keys, of features, of each; as wide
+/// as the kernel takes, and wider.
 const CASES: &[Case] = &[
     case([1, 1, 1, 1, 4, 4]),
     case([2, 3, 5, 5, 8, 8]),

@@ -89,8 +89,8 @@ float_scalar_ops! {
     float_clamp_max in -10.0 .. 10.0 by [1.5f64, -3.0];
 }
 
-/// Of sixteenths, which every type has: next to a multiple of the divisor a last place decides between nothing and
-/// all of it.
+/// Of sixteenths, which every type has: next to a multiple of the divisor a last place decides
+/// between nothing and all of it.
 #[test]
 fn float_remainder_scalar() {
     let random = Random::new();
@@ -248,8 +248,8 @@ macro_rules! bool_ops {
 
 bool_ops!(bool_and bool_or bool_xor bool_equal bool_not_equal);
 
-/// An op on a tensor whose buffer a clone shares must leave the clone as it was; one on the only owner may write in
-/// place.
+/// An op on a tensor whose buffer a clone shares must leave the clone as it was; one on the only
+/// owner may write in place.
 #[test]
 fn in_place_leaves_clones_alone() {
     let device = Default::default();

@@ -200,7 +200,8 @@ conv_transpose!(
     conv_transpose3d_weight_backward
 );
 
-/// In narrow types the gradient of a bias is one sum, rounded once: not one of each image's rounded sums.
+/// In narrow types the gradient of a bias is one sum, rounded once: not one of each image's rounded
+/// sums.
 #[test]
 fn bias_gradients_are_rounded_once() {
     // The first number of each type after which 1 is lost.

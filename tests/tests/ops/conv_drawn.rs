@@ -1,12 +1,13 @@
-//! Convolutions with drawn options, of which each axis has its own; and the kernels of this crate in MIOpen's place.
+//! Convolutions with drawn options, of which each axis has its own; and the kernels of this crate
+//! in MIOpen's place.
 
 use std::process::Command;
 
 use burn_rocm_tests::limits::{self, Terms, exact};
 use burn_rocm_tests::*;
 
-/// Cases of each rank and dtype. MIOpen compiles kernels for each, which takes a virtual GPU seconds; lockstep
-/// takes its time too.
+/// Cases of each rank and dtype. MIOpen compiles kernels for each, which takes a virtual GPU
+/// seconds; lockstep takes its time too.
 fn cases() -> usize {
     match (std::env::var("BURN_ROCM_PROVIDER").as_deref(), std::env::var_os("BURN_ROCM_CPU_WAVE")) {
         (Ok("rocm"), _) => 2,
@@ -60,9 +61,9 @@ impl<const D: usize> Case<D> {
         }
     }
 
-    /// Whether pixels are left past the last window. The gradient of grouped weights that burn-flex has from
-    /// burn-backend's defaults runs past the window there in one dimension (not in two or three):
-    /// [`grouped_lines_with_a_rest`] is about that.
+    /// Whether pixels are left past the last window. The gradient of grouped weights that burn-flex
+    /// has from burn-backend's defaults runs past the window there in one dimension (not in two or
+    /// three): [`grouped_lines_with_a_rest`] is about that.
     fn leaves_a_rest(&self) -> bool {
         (0..D).any(|d| {
             let reach = self.dilation[d] * (self.window[d] - 1) + 1;
@@ -299,7 +300,8 @@ fn nothing_to_convolve() {
     }
 }
 
-/// What does not fit is refused with the shapes by name, in every dtype, and the next convolution works.
+/// What does not fit is refused with the shapes by name, in every dtype, and the next convolution
+/// works.
 #[test]
 fn what_does_not_fit_is_refused() {
     for dtype in FLOATS {

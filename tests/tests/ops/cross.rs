@@ -1,4 +1,5 @@
-//! The cross product, and the signs and special cases of the arithmetic that Burn defines as Python does.
+//! The cross product, and the signs and special cases of the arithmetic that Burn defines as Python
+//! does.
 
 use burn_rocm_tests::*;
 
@@ -45,7 +46,8 @@ fn float_cross_with_itself() {
     }
 }
 
-/// Every pairing of signs, of multiples of a quarter: exact in every type, multiples of the divisor among them.
+/// Every pairing of signs, of multiples of a quarter: exact in every type, multiples of the divisor
+/// among them.
 #[test]
 fn remainders_have_the_divisors_sign() {
     let values: Vec<f64> = (-9..=9).map(|k| f64::from(k) / 4.0).collect();
@@ -71,7 +73,8 @@ fn remainders_have_the_divisors_sign() {
     }
 }
 
-/// The four quadrants, the axes with either zero, and infinities: as the C library's, which IEEE 754 defines.
+/// The four quadrants, the axes with either zero, and infinities: as the C library's, which IEEE
+/// 754 defines.
 #[test]
 fn atan2_in_every_quadrant() {
     let values = [0.0, -0.0, 1.0, -1.0, 2.5, -0.25, f64::INFINITY, f64::NEG_INFINITY];

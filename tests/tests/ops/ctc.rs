@@ -1,4 +1,5 @@
-//! The CTC loss and its gradient: by enumeration of all alignments, and against Burn's composition and its autodiff.
+//! The CTC loss and its gradient: by enumeration of all alignments, and against Burn's composition
+//! and its autodiff.
 
 use burn::backend::Autodiff;
 use burn::tensor::{Int, Tensor, activation::log_softmax, module::ctc_loss};
@@ -17,7 +18,8 @@ struct Case {
 }
 
 impl Case {
-    /// Random log-probabilities, not normalised: nothing rests on that. Padding labels are out of range: never read.
+    /// Random log-probabilities, not normalised: nothing rests on that. Padding labels are out of
+    /// range: never read.
     fn new(random: &Random, dims: [usize; 3], labels: usize, blank: usize) -> Self {
         let [steps, batch, classes] = dims;
         let count = |n: usize| (0..n).map(|_| random.uniform(-3.0, 0.0)).collect();
@@ -124,7 +126,8 @@ fn ctc_loss_by_enumeration() {
     }
 }
 
-/// Longer sequences, against Burn's composition in f64 from the same numbers, in every type of targets and lengths.
+/// Longer sequences, against Burn's composition in f64 from the same numbers, in every type of
+/// targets and lengths.
 #[test]
 fn ctc_loss_as_composed() {
     let random = Random::new();
@@ -168,7 +171,8 @@ fn ctc_loss_backward_by_differences() {
     }
 }
 
-/// Through a log-softmax and a view, and straight from the log-probabilities, as Burn's autodiff of its composition.
+/// Through a log-softmax and a view, and straight from the log-probabilities, as Burn's autodiff of
+/// its composition.
 #[test]
 fn ctc_loss_through_autodiff() {
     fn gradient<B: burn::tensor::backend::AutodiffBackend>(case: &Case, softmax: bool) -> Vec<TensorData> {
@@ -200,7 +204,8 @@ fn ctc_loss_through_autodiff() {
     }
 }
 
-/// Alignments that do not exist, empty targets, empty sequences, probabilities of zero, and a label that is the blank.
+/// Alignments that do not exist, empty targets, empty sequences, probabilities of zero, and a label
+/// that is the blank.
 #[test]
 fn ctc_loss_at_the_ends() {
     let half = 0.5f64.ln();

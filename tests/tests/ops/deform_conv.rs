@@ -236,7 +236,8 @@ fn deform_conv2d_backward_by_differences() {
     }
 }
 
-/// Points on pixels, on the ends, past them, and far away: as the oracle, which has the same one-sided derivatives.
+/// Points on pixels, on the ends, past them, and far away: as the oracle, which has the same
+/// one-sided derivatives.
 #[test]
 fn deform_conv2d_at_odd_points() {
     let random = Random::new();

@@ -1,5 +1,5 @@
-//! Fourier transforms: against the oracle where it has them (powers of two), and against the defining sum in f64
-//! for every length.
+//! Fourier transforms: against the oracle where it has them (powers of two), and against the
+//! defining sum in f64 for every length.
 
 use burn_rocm_tests::*;
 use std::f64::consts::TAU;

@@ -10,7 +10,8 @@ const MODES: [InterpolateMode; 4] = [
 ];
 const PADDINGS: [GridSamplePaddingMode; 3] =
     [GridSamplePaddingMode::Zeros, GridSamplePaddingMode::Border, GridSamplePaddingMode::Reflection];
-/// An input and the size it gets: larger, smaller, one of each, the same, from and to a single pixel, nothing.
+/// An input and the size it gets: larger, smaller, one of each, the same, from and to a single
+/// pixel, nothing.
 const CASES: &[([usize; 4], [usize; 2])] = &[
     ([1, 2, 4, 5], [9, 8]),
     ([2, 3, 9, 11], [4, 3]),
@@ -193,7 +194,8 @@ fn grid_sample_at_odd_points() {
     }
 }
 
-/// The modes that the oracle lacks, on a grid that is a resizing's: equal to it wherever no tap passes the ends.
+/// The modes that the oracle lacks, on a grid that is a resizing's: equal to it wherever no tap
+/// passes the ends.
 #[test]
 fn grid_sample_of_the_wide_modes() {
     let random = Random::new();
@@ -233,8 +235,8 @@ fn grid_sample_of_the_wide_modes() {
     }
 }
 
-/// Of a plane of ones, a wide mode's sample is one wherever padding repeats pixels, and zero far outside where it
-/// does not.
+/// Of a plane of ones, a wide mode's sample is one wherever padding repeats pixels, and zero far
+/// outside where it does not.
 #[test]
 fn grid_sample_of_the_wide_modes_past_the_ends() {
     let random = Random::new();

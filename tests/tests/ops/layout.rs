@@ -220,8 +220,8 @@ fn large_transposes() {
     }
 }
 
-/// Outer axes permuted, flipped and cut, so that runs of elements stay side by side: of whole units of 16 bytes,
-/// from a multiple of them on or not.
+/// Outer axes permuted, flipped and cut, so that runs of elements stay side by side: of whole units
+/// of 16 bytes, from a multiple of them on or not.
 #[test]
 fn runs_that_stay_together() {
     let random = Random::new();

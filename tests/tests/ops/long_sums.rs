@@ -110,10 +110,10 @@ fn with_outliers(random: &Random, rows: usize, len: usize, alike: bool) -> Vec<f
     x
 }
 
-/// [`share`] for a norm's gradient of [`with_outliers`] on a GPU, whose kernels sum differences from
-/// the row's first element and, beyond 4 deviations from the mean, again from the mean: as here, by
-/// 5 deviations or more. A thread adds at most `len / 256` numbers, and 10 more while the threads'
-/// sums are joined. (In rows of 1000 it adds 8, which the factor 4.0 allows for.)
+/// [`share`] for a norm's gradient of [`with_outliers`] on a GPU, whose kernels sum differences
+/// from the row's first element and, beyond 4 deviations from the mean, again from the mean: as
+/// here, by 5 deviations or more. A thread adds at most `len / 256` numbers, and 10 more while the
+/// threads' sums are joined. (In rows of 1000 it adds 8, which the factor 4.0 allows for.)
 fn gradient_share(len: usize) -> f64 {
     // A core takes whole rows, from their mean.
     if hip::Device::get(0).unwrap().info().warp_size == 1 {

@@ -1,5 +1,5 @@
-//! Normalisations of rows: by MIOpen where it takes the dtype, and by the own kernel where `BURN_ROCM_NORM` asks
-//! for it.
+//! Normalisations of rows: by MIOpen where it takes the dtype, and by the own kernel where
+//! `BURN_ROCM_NORM` asks for it.
 
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_tests::limits;

@@ -1,5 +1,5 @@
-//! Pooling where libraries differ: infinities, NaN, large planes, outputs rounded up, dilation; lines; patches of
-//! images.
+//! Pooling where libraries differ: infinities, NaN, large planes, outputs rounded up, dilation;
+//! lines; patches of images.
 
 use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
@@ -64,9 +64,9 @@ fn max_with_dilation_and_rounded_up() {
     }
 }
 
-/// A maximum of nothing but -inf is -inf, at the window's first element; NaN stays where a window begins with it,
-/// and is passed over elsewhere. MIOpen gives the lowest finite number and place 0 for the one, and passes over
-/// every NaN.
+/// A maximum of nothing but -inf is -inf, at the window's first element; NaN stays where a window
+/// begins with it, and is passed over elsewhere. MIOpen gives the lowest finite number and place 0
+/// for the one, and passes over every NaN.
 #[test]
 fn max_of_infinities_and_nan() {
     let random = Random::new();
@@ -113,12 +113,13 @@ fn max_in_large_planes() {
     }
 }
 
-/// Averages by definition, in f64, and the gradient: each element of a window gets its share of the window's
-/// gradient, which is one over what the average was divided by.
+/// Averages by definition, in f64, and the gradient: each element of a window gets its share of the
+/// window's gradient, which is one over what the average was divided by.
 ///
-/// With outputs rounded up, the windows that reach past the padded input are divided by their part within it, as
-/// Burn's own test of `avg_pool2d` with `ceil_mode` and `count_include_pad` has it (and PyTorch). The gradient
-/// follows from that; burn-flex divides it by the whole window instead, and is no oracle for it.
+/// With outputs rounded up, the windows that reach past the padded input are divided by their part
+/// within it, as Burn's own test of `avg_pool2d` with `ceil_mode` and `count_include_pad` has it
+/// (and PyTorch). The gradient follows from that; burn-flex divides it by the whole window instead,
+/// and is no oracle for it.
 fn averages(
     x: &[f64],
     g: &[f64],

@@ -1,5 +1,5 @@
-//! Quantisation and back, data to and from the host: every scheme against `burn-flex`, whose data this backend
-//! reads and which reads this backend's.
+//! Quantisation and back, data to and from the host: every scheme against `burn-flex`, whose data
+//! this backend reads and which reads this backend's.
 
 use burn_backend::quantization::{
     QuantLevel, QuantParam, QuantScheme, QuantStore, QuantValue, QuantizationParametersPrimitive,
@@ -15,7 +15,8 @@ pub(crate) const VALUES: [QuantValue; 6] =
 /// How they are stored.
 pub(crate) const STORES: [QuantStore; 2] = [QuantStore::Native, QuantStore::PackedU32(0)];
 
-/// Shapes with the blocks that they are whole numbers of: what ends within a word, within a wave and within a chunk.
+/// Shapes with the blocks that they are whole numbers of: what ends within a word, within a wave
+/// and within a chunk.
 const CASES: &[(&[usize], &[&[u8]])] = &[
     (&[0], &[&[4]]),
     (&[0, 3], &[&[4], &[2, 3]]),

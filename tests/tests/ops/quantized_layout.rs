@@ -1,4 +1,5 @@
-//! Layout ops on quantised tensors: values stay what they are, bit by bit, and data is what `burn-flex` makes of it.
+//! Layout ops on quantised tensors: values stay what they are, bit by bit, and data is what
+//! `burn-flex` makes of it.
 
 use super::quantized::{STORES, VALUES, parts, read_q, same};
 use burn_backend::quantization::{QuantLevel, QuantScheme};

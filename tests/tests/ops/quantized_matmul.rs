@@ -1,5 +1,5 @@
-//! Products of quantised matrices: every scheme on either side and both, views, batches, against a product in f64
-//! of the values that the operands stand for.
+//! Products of quantised matrices: every scheme on either side and both, views, batches, against a
+//! product in f64 of the values that the operands stand for.
 
 use super::quantized::{STORES, VALUES, parts, read_q};
 use burn_backend::TensorPrimitive;
@@ -33,8 +33,8 @@ fn expected(lhs: FTensor, rhs: FTensor) -> [TensorData; 2] {
     [product(there.clone()), product(there.map(O::float_abs))]
 }
 
-/// Checks `lhs x rhs` where each may be quantised, against the rounding bound of sums of `terms` products in f32 that
-/// are rounded to `dtype`.
+/// Checks `lhs x rhs` where each may be quantised, against the rounding bound of sums of `terms`
+/// products in f32 that are rounded to `dtype`.
 #[track_caller]
 fn check(what: &str, lhs: TensorPrimitive<R>, rhs: TensorPrimitive<R>, terms: usize, dtype: DType) {
     let float = |t: &TensorPrimitive<R>| match t.clone() {

@@ -1,4 +1,5 @@
-//! Every other method on quantised tensors: Burn's own compositions, which must come out as on `burn-flex`.
+//! Every other method on quantised tensors: Burn's own compositions, which must come out as on
+//! `burn-flex`.
 
 use super::quantized::{STORES, parts, read_q};
 use burn_backend::TensorPrimitive;
@@ -21,7 +22,8 @@ fn plain<B: Backend>(tensor: QuantizedTensor<B>) -> TensorData {
 const BOOL: BoolDType = BoolDType::Native;
 const INT: IntDType = IntDType::I32;
 
-/// Ops by name. `half` results are quantised again: half a step of the result's range apart at most.
+/// Ops by name. `half` results are quantised again: half a step of the result's range apart at
+/// most.
 fn run<B: Backend>(
     name: &str,
     a: QuantizedTensor<B>,
@@ -165,7 +167,8 @@ const NAMES: &[&str] = &[
     "argsort",
 ];
 
-/// 32 values that no two quantise alike, in some order: indices of extremes and of a sort have one answer.
+/// 32 values that no two quantise alike, in some order: indices of extremes and of a sort have one
+/// answer.
 fn apart(random: &Random, low: f64, high: f64) -> TensorData {
     let mut values: Vec<f32> = (0..32).map(|i| (low + (high - low) * f64::from(i) / 31.0) as f32).collect();
     for i in (1..32).rev() {
@@ -194,8 +197,8 @@ fn composed_of_float_ops() {
     }
 }
 
-/// Blocks: against the float ops of the oracle on the values that the operands stand for. The oracle's own indices
-/// of extremes compare bytes across scales.
+/// Blocks: against the float ops of the oracle on the values that the operands stand for. The
+/// oracle's own indices of extremes compare bytes across scales.
 #[test]
 fn composed_of_float_ops_in_blocks() {
     let random = Random::new();

@@ -1,4 +1,5 @@
-//! Random numbers: their statistics, their repeatability, and Philox itself against its published vectors.
+//! Random numbers: their statistics, their repeatability, and Philox itself against its published
+//! vectors.
 
 use burn_backend::Distribution;
 use burn_rocm_tests::*;

@@ -219,8 +219,8 @@ fn means_and_variances_along_an_empty_axis_are_refused() {
     assert!(empty().mean().into_scalar().is_nan());
 }
 
-/// What a GPU reduces in ways of its own: columns that fill 16 bytes side by side, in one part and in several, and
-/// rows enough for a warp each.
+/// What a GPU reduces in ways of its own: columns that fill 16 bytes side by side, in one part and
+/// in several, and rows enough for a warp each.
 #[test]
 fn columns_side_by_side_and_many_rows() {
     let random = Random::new();

@@ -1,4 +1,5 @@
-//! Rows that begin anywhere between 16-byte boundaries, in length below and above what a block keeps in registers.
+//! Rows that begin anywhere between 16-byte boundaries, in length below and above what a block
+//! keeps in registers.
 
 use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;

@@ -2,8 +2,8 @@
 
 use burn_rocm_tests::*;
 
-/// Around a block's tile of 1,024 and beyond the 16,384 that one thread of the CPU sorts: one run, an odd number of
-/// them.
+/// Around a block's tile of 1,024 and beyond the 16,384 that one thread of the CPU sorts: one run,
+/// an odd number of them.
 const LONG: &[&[usize]] = &[&[2, 1024], &[1025], &[3, 5000], &[2500, 2], &[50_001]];
 
 fn shapes() -> impl Iterator<Item = &'static [usize]> {
@@ -15,7 +15,8 @@ fn dims(shape: &[usize]) -> impl Iterator<Item = usize> {
     0..shape.len()
 }
 
-/// The order that stable sorting gives: the oracle's is not stable. Computed from the values of one tensor.
+/// The order that stable sorting gives: the oracle's is not stable. Computed from the values of one
+/// tensor.
 fn expected(values: &TensorData, shape: &[usize], dim: usize, descending: bool) -> Vec<i64> {
     fn order(at: &mut [usize], descending: bool, compare: impl Fn(usize, usize) -> std::cmp::Ordering) {
         at.sort_by(|&a, &b| if descending { compare(b, a) } else { compare(a, b) });

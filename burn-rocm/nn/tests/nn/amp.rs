@@ -119,7 +119,8 @@ impl<B: AutodiffBackend> Layers<B> {
         }
     }
 
-    /// Of the linear layer, the one with an activation, the convolution, the norm's scale and its running mean.
+    /// Of the linear layer, the one with an activation, the convolution, the norm's scale and its
+    /// running mean.
     fn dtypes(&self) -> [DType; 5] {
         let Self { linear, linear_act, conv_act, norm } = self;
         [
@@ -132,8 +133,8 @@ impl<B: AutodiffBackend> Layers<B> {
     }
 }
 
-/// The layers that stand for one of Burn's are kept by either name; a name that no module has is refused with those
-/// there are.
+/// The layers that stand for one of Burn's are kept by either name; a name that no module has is
+/// refused with those there are.
 #[test]
 fn modules_are_kept_by_their_names() {
     fn check<B: AutodiffBackend>() {
@@ -170,7 +171,8 @@ fn modules_are_kept_by_their_names() {
     check::<Oracle>();
 }
 
-/// With everything converted the original evaluates as before, and learns its statistics by the copy.
+/// With everything converted the original evaluates as before, and learns its statistics by the
+/// copy.
 #[test]
 fn running_statistics_stay_where_everything_is_converted() {
     fn check<B: AutodiffBackend>() {
@@ -241,7 +243,8 @@ fn halves_train_as_f32_does() {
     near("f16, composed", train::<Oracle>(Some(FloatDType::F16), &mut scaler(), 40), 0.05);
 }
 
-/// The weights after ten steps with the gradients of a converted model: as they are, or in f32 by a scaler of scale 1.
+/// The weights after ten steps with the gradients of a converted model: as they are, or in f32 by a
+/// scaler of scale 1.
 fn weights<B: AutodiffBackend>(
     dtype: FloatDType,
     mut optimizer: impl Optimizer<Net<B>, B>,
@@ -423,8 +426,8 @@ fn the_scale_stays_positive_and_finite() {
     assert!(std::panic::catch_unwind(bad).is_err());
 }
 
-/// A run of nine steps, two of which overflow, in one go or resumed after so many steps from what recorders gave:
-/// the scales, and the last weights.
+/// A run of nine steps, two of which overflow, in one go or resumed after so many steps from what
+/// recorders gave: the scales, and the last weights.
 fn scales<B: AutodiffBackend>(resumed_after: Option<usize>) -> (Vec<(f32, usize)>, TensorData) {
     let config = GradScalerConfig::new().with_initial_scale(8.0).with_growth_interval(3);
     let new = || (config.init(), AdamConfig::new().init::<B, Net<B>>(), Net::<B>::new());

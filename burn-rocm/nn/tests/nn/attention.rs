@@ -18,7 +18,8 @@ pub(crate) fn saved<B: Backend, M: Module<B>>(module: M) -> Vec<u8> {
     NamedMpkBytesRecorder::<FullPrecisionSettings>::new().record(module.into_record(), ()).unwrap()
 }
 
-/// The module with its parameters made: a new one makes them when they are first looked at, and a clone makes others.
+/// The module with its parameters made: a new one makes them when they are first looked at, and a
+/// clone makes others.
 pub(crate) fn made<B: Backend, M: Module<B>>(module: M) -> M {
     let bytes = saved(module.clone());
     loaded(module, &bytes)
@@ -137,8 +138,8 @@ fn attention_and_its_gradients() {
     }
 }
 
-/// Every key of a batch is padding: Burn's finite score for them gives each the same weight. And a score that is
-/// not far below the others'.
+/// Every key of a batch is padding: Burn's finite score for them gives each the same weight. And a
+/// score that is not far below the others'.
 #[test]
 fn rows_of_masked_keys_alone() {
     let random = Random::new();

@@ -9,8 +9,8 @@ use burn_rocm_tests::{FloatTensorOps, R, Shape, again, assert_close, read_float}
 use crate::attention::made;
 use crate::support::*;
 
-/// Whether this process is a test's own: other tests draw from the device's one stream of numbers. Else one is
-/// started for it.
+/// Whether this process is a test's own: other tests draw from the device's one stream of numbers.
+/// Else one is started for it.
 pub(crate) fn is_alone(test: &str) -> bool {
     if std::env::var_os("BURN_ROCM_TEST_ALONE").is_some() {
         return true;

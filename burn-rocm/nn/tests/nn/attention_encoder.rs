@@ -43,7 +43,8 @@ macro_rules! encoded {
     }};
 }
 
-/// With rows enough that one product makes queries, keys and values, and with fewer; of one batch and of one token too.
+/// With rows enough that one product makes queries, keys and values, and with fewer; of one batch
+/// and of one token too.
 #[test]
 fn encoder_and_its_gradients() {
     let random = Random::new();
@@ -82,8 +83,9 @@ fn one_layer() {
     }
 }
 
-/// What runs in a step of two layers: one copy each way at either end, none between products but those that pack a
-/// layer's parameters and take their gradients apart; and each sub-layer's sum is one kernel with its bias.
+/// What runs in a step of two layers: one copy each way at either end, none between products but
+/// those that pack a layer's parameters and take their gradients apart; and each sub-layer's sum is
+/// one kernel with its bias.
 #[test]
 fn which_kernels_run() {
     for norm_first in [false, true] {
@@ -113,7 +115,8 @@ fn which_kernels_run() {
     }
 }
 
-/// Dropout comes between a sub-layer's bias and its sum, in training; in inference the two are one kernel.
+/// Dropout comes between a sub-layer's bias and its sum, in training; in inference the two are one
+/// kernel.
 #[test]
 fn sums_are_joined_where_nothing_is_dropped() {
     let config = ours::TransformerEncoderConfig::new(8, 12, 2, 1).with_dropout(0.3);
@@ -213,8 +216,8 @@ fn it_trains_as_burns() {
     }
 }
 
-/// The position-wise layers with each kind of activation: those that are joined to the first layer's bias, and one
-/// that is not.
+/// The position-wise layers with each kind of activation: those that are joined to the first
+/// layer's bias, and one that is not.
 #[test]
 fn position_wise_layers() {
     let random = Random::new();
@@ -296,7 +299,8 @@ fn options_one_by_one() {
     }
 }
 
-/// In training each call drops others, and every parameter has its gradient; in inference nothing is dropped.
+/// In training each call drops others, and every parameter has its gradient; in inference nothing
+/// is dropped.
 #[test]
 fn dropout_is_of_training_alone() {
     let random = Random::new();

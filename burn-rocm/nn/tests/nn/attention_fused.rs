@@ -15,8 +15,8 @@ use crate::attention_formulas::{Case, Given, case, expected};
 use crate::bounded::{Bounded, assert_bounded, exact};
 use crate::support::*;
 
-/// Past a tile of queries, of keys, of features, of each; as wide as the tiled kernels take; rows longer than a
-/// block keeps in registers.
+/// Past a tile of queries, of keys, of features, of each; as wide as the tiled kernels take; rows
+/// longer than a block keeps in registers.
 const CASES: &[Case] = &[
     case([1, 1, 1, 1, 4, 4]),
     case([2, 3, 5, 5, 8, 8]),
@@ -190,8 +190,8 @@ fn the_tiled_path_is_four_kernels() {
     assert_eq!(lines.len(), 4, "{lines:#?}");
 }
 
-/// Heads that one stride reaches over all batches are multiplied where they lie, and what comes out lies likewise;
-/// others are packed.
+/// Heads that one stride reaches over all batches are multiplied where they lie, and what comes out
+/// lies likewise; others are packed.
 #[test]
 fn operands_are_packed_where_they_must_be() {
     let random = Random::new();
@@ -245,7 +245,8 @@ fn empty_sizes() {
     }
 }
 
-/// A NaN reaches the rows that see it, and a row of masked keys alone is zeros, with gradients of zero.
+/// A NaN reaches the rows that see it, and a row of masked keys alone is zeros, with gradients of
+/// zero.
 #[test]
 fn special_values() {
     for path in [AttentionPath::Tiled, AttentionPath::Composed] {

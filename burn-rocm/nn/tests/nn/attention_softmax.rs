@@ -1,6 +1,6 @@
-//! The kernels that join attention's softmax and its gradient to the products ahead of them, against the formulas
-//! in f64, and where they are taken. On a device whose blocks have one thread, the CPU's, there are none: the same
-//! results are asked of what stands in their place.
+//! The kernels that join attention's softmax and its gradient to the products ahead of them,
+//! against the formulas in f64, and where they are taken. On a device whose blocks have one thread,
+//! the CPU's, there are none: the same results are asked of what stands in their place.
 
 use burn_rocm::RocmTensor;
 use burn_rocm::fused::{AttentionOptions, AttentionPath, attention, attention_backward};
@@ -53,8 +53,8 @@ fn run(
     (found, counted)
 }
 
-/// Sizes at which the kernels are taken: whole tiles, tiles with rows and columns to spare, the last of several,
-/// sums of 4 to 64 terms.
+/// Sizes at which the kernels are taken: whole tiles, tiles with rows and columns to spare, the
+/// last of several, sums of 4 to 64 terms.
 #[test]
 fn the_kernels_against_the_formulas() {
     let random = Random::new();

@@ -111,8 +111,8 @@ fn multi_head_attention() {
     }
 }
 
-/// The place of the gradient of the key's bias, after the output and four gradients. It is 0 or small:
-/// a softmax does not see what is added to all of its scores.
+/// The place of the gradient of the key's bias, after the output and four gradients. It is 0 or
+/// small: a softmax does not see what is added to all of its scores.
 const KEY_BIAS: usize = 5;
 
 /// A layer of an encoder: weights and biases of queries, keys, values, the attention's output and
@@ -223,8 +223,8 @@ fn transformer_encoder() {
     }
 }
 
-/// Sums and means of more elements than a block's, in every float type: the oracle's own sums of 16-bit floats lose
-/// bits.
+/// Sums and means of more elements than a block's, in every float type: the oracle's own sums of
+/// 16-bit floats lose bits.
 #[test]
 fn losses_of_many_differences() {
     let random = Random::new();

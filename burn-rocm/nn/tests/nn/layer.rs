@@ -1,5 +1,5 @@
-//! Layers that end in an activation, sums, products and softmax: against Burn's ops; and their records against
-//! Burn's layers'.
+//! Layers that end in an activation, sums, products and softmax: against Burn's ops; and their
+//! records against Burn's layers'.
 
 use burn::module::{AutodiffModule, Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -29,8 +29,8 @@ pub(crate) fn by_burn<B: Backend, const D: usize>(act: Act, x: Tensor<B, D>) -> 
     }
 }
 
-/// What an op of tensors of one shape gives, and the gradients of a sum of its products with fixed numbers, through
-/// an op on either side.
+/// What an op of tensors of one shape gives, and the gradients of a sum of its products with fixed
+/// numbers, through an op on either side.
 macro_rules! gradients {
     ($B:ident, $D:literal, $data:expr, $dtype:expr, |$x:ident| $out:expr) => {{
         let leaves: Vec<Tensor<$B, $D>> =
@@ -93,8 +93,8 @@ fn shapes_that_broadcast_are_composed() {
     );
 }
 
-/// What an op of the negative gives, and the gradient of its products with fixed weights. The negative is exact, and
-/// the weights are the gradient that the op gets.
+/// What an op of the negative gives, and the gradient of its products with fixed weights. The
+/// negative is exact, and the weights are the gradient that the op gets.
 macro_rules! weighted {
     ($B:ident, $data:expr, $weights:expr, $dtype:expr, |$x:ident| $out:expr) => {{
         let leaf = tensor::<$B, 3>($data, $dtype).require_grad();
@@ -105,15 +105,18 @@ macro_rules! weighted {
     }};
 }
 
-/// The limits for a softmax `y` along `dim` of numbers from -2 to 2, or for its logarithm, and for the gradient. The
-/// gradient is computed from the stored `y`: `y (g - sum(y g))`, or `g - exp(y) sum(g)` for the logarithm.
+/// The limits for a softmax `y` along `dim` of numbers from -2 to 2, or for its logarithm, and for
+/// the gradient. The gradient is computed from the stored `y`: `y (g - sum(y g))`, or
+/// `g - exp(y) sum(g)` for the logarithm.
 ///
 /// `growth(n)` is the error of a sum over `n` elements, `u` the unit of `dtype`, and `r` that of
-/// the type it is computed in. A sum of exponentials is off by four times `growth(n)`: kernels scale
-/// it for each new maximum. Each function is off by less than `8 r`. To first order:
+/// the type it is computed in. A sum of exponentials is off by four times `growth(n)`: kernels
+/// scale it for each new maximum. Each function is off by less than `8 r`. To first order:
 /// - `y` is off by a share of `4 growth(n) + 16 r`, and is stored.
-/// - Its gradient has `y`'s error and the sum's: a share of `5 growth(n) + 17 r + 2 u` of `y (|g| + 2 sum(y |g|))`.
-/// - The logarithm has the sum's share as its error, and 3 roundings of numbers of at most `4 + ln(n) < 13`.
+/// - Its gradient has `y`'s error and the sum's: a share of `5 growth(n) + 17 r + 2 u` of
+///   `y (|g| + 2 sum(y |g|))`.
+/// - The logarithm has the sum's share as its error, and 3 roundings of numbers of at most
+///   `4 + ln(n) < 13`.
 /// - The exponential in its gradient has the logarithm's error as its share.
 fn softmax_limits(
     reference: Vec<TensorData>,

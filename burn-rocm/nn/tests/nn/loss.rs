@@ -193,8 +193,8 @@ fn cross_entropy_as_burn() {
     }
 }
 
-/// Where no target weighs anything the loss is 0 / 0, here as in Burn's. Rows that do not count have no gradient
-/// all the same.
+/// Where no target weighs anything the loss is 0 / 0, here as in Burn's. Rows that do not count
+/// have no gradient all the same.
 #[test]
 fn rows_that_are_all_padded_have_no_gradient() {
     let random = Random::new();
@@ -260,8 +260,8 @@ fn the_composed_paths_agree() {
     }
 }
 
-/// Weights that are a leaf, and such as follow from one: their gradient is Burn's, as are the loss and the scores'
-/// gradient.
+/// Weights that are a leaf, and such as follow from one: their gradient is Burn's, as are the loss
+/// and the scores' gradient.
 #[test]
 fn weights_that_require_a_gradient_have_burns() {
     let random = Random::new();

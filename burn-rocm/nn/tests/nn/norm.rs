@@ -30,8 +30,8 @@ impl Case {
         Self { x: values(shape), gamma: values(&[channels]), beta: values(&[channels]), grad: values(shape) }
     }
 
-    /// The input behind another memory-bound op, so that recomputation has a chain to go back, in another order of
-    /// axes where `turned`; and the leaf that it comes from.
+    /// The input behind another memory-bound op, so that recomputation has a chain to go back, in
+    /// another order of axes where `turned`; and the leaf that it comes from.
     pub(crate) fn input<B: AutodiffBackend, const D: usize>(
         &self,
         dtype: DType,
@@ -165,8 +165,8 @@ macro_rules! layer_norm_of {
     }};
 }
 
-/// Rows that fit the registers of a block, that do not begin at 16-byte boundaries, and longer ones; more rows than
-/// blocks.
+/// Rows that fit the registers of a block, that do not begin at 16-byte boundaries, and longer
+/// ones; more rows than blocks.
 #[test]
 fn layer_norm() {
     let random = Random::new();
@@ -262,7 +262,8 @@ fn normalised<B: Backend>(rows: Tensor<B, 2>, epsilon: f64) -> Tensor<B, 2> {
     rows.clone() / (rows.square().mean_dim(1) + epsilon).sqrt()
 }
 
-/// By the formula: in the gradient of Burn's module the reciprocal of a group's size is f32's, whatever the input has.
+/// By the formula: in the gradient of Burn's module the reciprocal of a group's size is f32's,
+/// whatever the input has.
 fn group_norm_by_formula<B: Backend, const D: usize>(
     x: Tensor<B, D>,
     params: [Option<Tensor<B, 1>>; 2],
@@ -320,7 +321,8 @@ macro_rules! group_norm_of {
     }};
 }
 
-/// Few groups, for which MIOpen has no kernel; many, for which it has; a group for each channel, and one for all.
+/// Few groups, for which MIOpen has no kernel; many, for which it has; a group for each channel,
+/// and one for all.
 #[test]
 fn group_norm_and_instance_norm() {
     let random = Random::new();
@@ -407,8 +409,8 @@ macro_rules! around {
     }};
 }
 
-/// Where a residual block adds a norm's input to what comes of it, the input's gradient has two parts: in f32 the
-/// norm's kernel gives their sum.
+/// Where a residual block adds a norm's input to what comes of it, the input's gradient has two
+/// parts: in f32 the norm's kernel gives their sum.
 #[test]
 fn a_norm_beside_its_input() {
     let random = Random::new();
@@ -496,7 +498,8 @@ fn bad_shapes_are_errors() {
     assert_eq!(x.into_data(), TensorData::new(vec![1f32; 30], [2, 3, 5]));
 }
 
-/// What tests of this program say in a process in which `BURN_ROCM_NORM` is set; `None` in such a process.
+/// What tests of this program say in a process in which `BURN_ROCM_NORM` is set; `None` in such a
+/// process.
 pub(crate) fn child(more: &[&str], norm: &str) {
     let arguments =
         [&["--skip", "lockstep", "--skip", "::by_", "--skip", "natively", "--nocapture"], more].concat();

@@ -97,8 +97,8 @@ macro_rules! batch_norm_of {
     }};
 }
 
-/// Channels side by side in memory, channels of few elements, and of many; one element a channel; more channels
-/// than blocks.
+/// Channels side by side in memory, channels of few elements, and of many; one element a channel;
+/// more channels than blocks.
 #[test]
 fn batch_norm() {
     let random = Random::new();
@@ -115,8 +115,8 @@ fn batch_norm() {
     batch_norm_of!(random, 5, [2, 3, 2, 3, 4]);
 }
 
-/// Burn's running statistics at a batch of 4 over ten steps: of one element a channel and sample, where its biased
-/// variance is a quarter below the unbiased one, and of 8, which go to MIOpen.
+/// Burn's running statistics at a batch of 4 over ten steps: of one element a channel and sample,
+/// where its biased variance is a quarter below the unbiased one, and of 8, which go to MIOpen.
 #[test]
 fn running_statistics_at_batch_4() {
     let random = Random::new();
@@ -141,7 +141,8 @@ fn running_statistics_at_batch_4() {
     }
 }
 
-/// With a strategy that computes memory-bound ops again, a forward and backward pass normalises and updates once.
+/// With a strategy that computes memory-bound ops again, a forward and backward pass normalises and
+/// updates once.
 #[test]
 fn recomputation_does_not_update_again() {
     let case = Case::new(&Random::new(), &[4, 3, 8], 3, DType::F32);
@@ -220,8 +221,8 @@ fn what_miopen_gets_wrong_goes_to_own_kernels() {
     }
 }
 
-/// MIOpen alone: what it takes agrees with Burn's module, a dtype that it has not and a shape that it gets wrong
-/// are errors.
+/// MIOpen alone: what it takes agrees with Burn's module, a dtype that it has not and a shape that
+/// it gets wrong are errors.
 #[test]
 fn by_miopen_alone() {
     child(&["norm_batch::miopen_or_an_error", "--ignored"], "miopen");

@@ -97,8 +97,8 @@ fn batch_norm() {
     }
 }
 
-/// Layer norm with and without a shift, RMS norm, group norm of few groups and of as many as MIOpen wants, and
-/// instance norm.
+/// Layer norm with and without a shift, RMS norm, group norm of few groups and of as many as MIOpen
+/// wants, and instance norm.
 #[test]
 fn other_norms() {
     let random = Random::new();
@@ -320,8 +320,8 @@ struct Net<B: Backend> {
     last: Linear<B>,
 }
 
-/// A converted model with a batch norm in it runs without a cast, by the same launches as in f32, and its original
-/// has the statistics.
+/// A converted model with a batch norm in it runs without a cast, by the same launches as in f32,
+/// and its original has the statistics.
 #[test]
 fn a_converted_model_needs_no_casts() {
     let device = Default::default();

@@ -1,5 +1,5 @@
-//! The norms' records: what Burn's modules saved loads here, and back. And their path on backends that this crate
-//! does not know.
+//! The norms' records: what Burn's modules saved loads here, and back. And their path on backends
+//! that this crate does not know.
 
 use burn::module::{Module, Param, RunningState};
 use burn::nn as theirs;
@@ -13,8 +13,8 @@ use burn_rocm_tests::trace::during;
 use crate::norm::Case;
 use crate::support::*;
 
-/// `$theirs`' record with each recorder, loaded into `$ours`, whose record `$blank` then loads: all give the same
-/// for `$x`.
+/// `$theirs`' record with each recorder, loaded into `$ours`, whose record `$blank` then loads: all
+/// give the same for `$x`.
 macro_rules! both_ways {
     ($name:literal, $x:expr, $theirs:expr, $ours:expr, $blank:expr) => {{
         let (theirs, device) = ($theirs, Default::default());
@@ -85,8 +85,8 @@ fn records_of_burns_modules_load_and_back() {
     both_ways!("batch norm", x.clone(), module, here(), config.init::<Flex>(&flex));
 }
 
-/// On a backend that is not this project's, the composed path gives what Burn's modules give, running statistics
-/// too, and nothing is launched.
+/// On a backend that is not this project's, the composed path gives what Burn's modules give,
+/// running statistics too, and nothing is launched.
 #[test]
 fn other_backends_compose() {
     let case = Case::new(&Random::new(), &[4, 6, 6], 6, DType::F32);

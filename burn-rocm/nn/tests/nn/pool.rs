@@ -1,4 +1,5 @@
-//! Pooling over three axes: on this backend and on `burn-flex`, where it is composed, against sums in f64.
+//! Pooling over three axes: on this backend and on `burn-flex`, where it is composed, against sums
+//! in f64.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -78,8 +79,8 @@ impl Case {
         }
     }
 
-    /// The output's size along an axis, and for each output the places that its window covers and how many more of
-    /// the padding.
+    /// The output's size along an axis, and for each output the places that its window covers and
+    /// how many more of the padding.
     fn axis(&self, axis: usize) -> Vec<(Vec<usize>, usize)> {
         let (before, after) = self.padding(axis);
         let (size, stride, dilation) = (self.shape[axis + 2], self.stride[axis], self.dilation[axis]);
@@ -97,7 +98,8 @@ impl Case {
         (0..outputs).map(window).collect()
     }
 
-    /// Outputs, and the gradient by the input of their sum weighted by `weights`; the output's shape.
+    /// Outputs, and the gradient by the input of their sum weighted by `weights`; the output's
+    /// shape.
     fn by_sums(&self, x: &[f64], weights: &dyn Fn(usize) -> f64) -> (Vec<f64>, Vec<f64>, Vec<usize>) {
         let [batch, channels, _, height, width] = self.shape;
         let [d, h, w] = [0, 1, 2].map(|axis| self.axis(axis));
@@ -139,7 +141,8 @@ impl Case {
         (y, dx, [batch, channels, d.len(), h.len(), w.len()].into())
     }
 
-    /// The module's output and gradient on a backend, for the weights; the input is `turned` in memory or not.
+    /// The module's output and gradient on a backend, for the weights; the input is `turned` in
+    /// memory or not.
     fn run<B: AutodiffBackend>(
         &self,
         x: &TensorData,
@@ -260,8 +263,8 @@ fn shapes_and_windows_drawn() {
     }
 }
 
-/// Of equal elements the first has the gradient; a window of nothing but -inf gives that, and one that begins with
-/// NaN gives NaN.
+/// Of equal elements the first has the gradient; a window of nothing but -inf gives that, and one
+/// that begins with NaN gives NaN.
 #[test]
 fn ties_and_values_that_are_not_finite() {
     let device = Default::default();

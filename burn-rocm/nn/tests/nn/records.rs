@@ -1,5 +1,5 @@
-//! Records of the modules whose own tests have none: what Burn's module saved loads here, and back, with each kind
-//! of recorder.
+//! Records of the modules whose own tests have none: what Burn's module saved loads here, and back,
+//! with each kind of recorder.
 
 use burn::module::Module;
 use burn::nn;
@@ -14,7 +14,8 @@ use burn_rocm_tests::assert_close;
 
 use crate::support::*;
 
-/// Burn's module with what ours saved, and ours with what Burn's did, by each recorder; the bytes of both are the same.
+/// Burn's module with what ours saved, and ours with what Burn's did, by each recorder; the bytes
+/// of both are the same.
 fn exchanged<T: Module<Flex>, O: Module<Rocm>>(what: &str, theirs: &T, ours: &O, blank: &T) -> Vec<(T, O)> {
     // Initialises: a clone of what is not would start with other numbers.
     assert_eq!(theirs.num_params(), ours.num_params(), "{what}");

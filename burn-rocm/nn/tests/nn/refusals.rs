@@ -1,5 +1,5 @@
-//! What configs and modules refuse: a panic as of Burn's ops, with an error that says what was expected and what
-//! was found.
+//! What configs and modules refuse: a panic as of Burn's ops, with an error that says what was
+//! expected and what was found.
 
 use burn::module::Module;
 use burn::nn::{PaddingConfig2d, PaddingConfig3d};

@@ -1,5 +1,5 @@
-//! Which path runs: on every autodiff backend of this project's the fused one, and memory-bound ops again where the
-//! strategy does not keep them.
+//! Which path runs: on every autodiff backend of this project's the fused one, and memory-bound ops
+//! again where the strategy does not keep them.
 
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::nn::LinearLayout;
@@ -23,8 +23,8 @@ fn not_fused<B: AutodiffBackend>() -> Option<String> {
     (!fused).then(|| format!("{}: {lines:?}", std::any::type_name::<B>()))
 }
 
-/// Each float, each int and each bool type, with both strategies. (That all 192 backends have a route is a test of
-/// `fuse.rs`.)
+/// Each float, each int and each bool type, with both strategies. (That all 192 backends have a
+/// route is a test of `fuse.rs`.)
 #[test]
 fn every_element_type_and_strategy_is_fused() {
     // The first backend that uses a device sets the dtypes of its parameters for the process: the
@@ -47,7 +47,8 @@ fn every_element_type_and_strategy_is_fused() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Each memory-bound op between two others whose gradients read their inputs: kept it runs once, else once more.
+/// Each memory-bound op between two others whose gradients read their inputs: kept it runs once,
+/// else once more.
 #[test]
 fn memory_bound_ops_are_computed_again() {
     let data = uniform(&Random::new(), &[3, 4, 8]);

@@ -1,5 +1,5 @@
-//! Self-attention by one product for queries, keys and values, and tokens sequence first: against Burn's, and which
-//! path runs.
+//! Self-attention by one product for queries, keys and values, and tokens sequence first: against
+//! Burn's, and which path runs.
 
 use burn::nn::attention as theirs;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -62,8 +62,8 @@ enum Hides {
     Later,
 }
 
-/// Context, weights if they are looked at, and the gradients of the tokens and of all parameters. The tokens are a
-/// view in which nothing lies in order.
+/// Context, weights if they are looked at, and the gradients of the tokens and of all parameters.
+/// The tokens are a view in which nothing lies in order.
 macro_rules! all_of {
     ($B:ident, $api:ident, $module:expr, $call:expr, $hides:expr, $looks:expr) => {{
         let (module, call) = ($module, $call);
@@ -169,7 +169,8 @@ fn layers_without_a_bias() {
     }
 }
 
-/// The two tests above where scores are never in memory, and on the kernel that stands in for rocBLAS.
+/// The two tests above where scores are never in memory, and on the kernel that stands in for
+/// rocBLAS.
 #[test]
 fn by_tiles_and_by_the_own_product() {
     const TILED: [(&str, &str); 1] = [("BURN_ROCM_ATTENTION_SCORES", "0")];

@@ -96,8 +96,8 @@ fn all(found: Vec<Option<TensorData>>) -> Vec<TensorData> {
 }
 
 /// The places of the gradients of the queries' and the keys' biases. The latter is 0 or small: a
-/// softmax does not see what is added to all of its scores. The former has a few elements only, whose
-/// terms cancel: in 16 bits its limits may hide it.
+/// softmax does not see what is added to all of its scores. The former has a few elements only,
+/// whose terms cancel: in 16 bits its limits may hide it.
 const QUERY_BIAS: usize = 5;
 const KEY_BIAS: usize = 6;
 

@@ -1,5 +1,6 @@
-//! Models trained for fifty steps with these modules, losses and optimizers, beside Burn's own on `burn-flex`: the
-//! losses agree; and a model and an optimizer saved by either go on as the other's.
+//! Models trained for fifty steps with these modules, losses and optimizers, beside Burn's own on
+//! `burn-flex`: the losses agree; and a model and an optimizer saved by either go on as the
+//! other's.
 
 use burn::module::{AutodiffModule, Module};
 use burn::nn::conv::{Conv2d, Conv2dConfig};

@@ -1,4 +1,5 @@
-//! Inputs that lie otherwise in memory, batches of nothing, targets that are all padded, masks of four bytes a bool.
+//! Inputs that lie otherwise in memory, batches of nothing, targets that are all padded, masks of
+//! four bytes a bool.
 
 use burn::module::Param;
 use burn::nn::conv::Conv2dConfig;
@@ -17,8 +18,8 @@ use crate::attention::{bools, drawn_bools, loaded, saved};
 use crate::layer::{ACTS, by_burn};
 use crate::support::*;
 
-/// What a body gives for a view `[4, 5, 3]` of every other and the middle of a leaf `[7, 5, 8]`, and the leaf's
-/// gradient.
+/// What a body gives for a view `[4, 5, 3]` of every other and the middle of a leaf `[7, 5, 8]`,
+/// and the leaf's gradient.
 macro_rules! of_view {
     ($B:ident, $data:expr, $dtype:expr, |$x:ident| $out:expr) => {{
         let leaf = tensor::<$B, 3>($data, $dtype).require_grad();

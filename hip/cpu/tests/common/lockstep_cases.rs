@@ -19,7 +19,8 @@ fn start() -> MutexGuard<'static, ()> {
 
 const PRELUDE: &str = "#include \"prelude.h\"\n";
 
-/// Launches a kernel that is wrong: the launch itself is accepted, the next call reports, the one after works.
+/// Launches a kernel that is wrong: the launch itself is accepted, the next call reports, the one
+/// after works.
 fn fault(source: &str, name: &str, blocks: u32, threads: u32, arguments: &mut [*mut c_void]) -> (hipError_t, String) {
     let kernel = kernel(&format!("{PRELUDE}{source}"), name);
     assert_eq!(launch(kernel, blocks, threads, arguments), hipSuccess);

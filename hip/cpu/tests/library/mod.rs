@@ -1,4 +1,5 @@
-//! What the library tests share: device buffers, random input with a printed seed, comparison with an `f64` reference.
+//! What the library tests share: device buffers, random input with a printed seed, comparison with
+//! an `f64` reference.
 #![allow(dead_code, unreachable_pub)] // Each test program uses its part.
 
 pub mod conv;
@@ -117,7 +118,8 @@ number! {
     bf16, 1.2e-2, bf16::from_f64, bf16::to_f64;
 }
 
-/// Compares with a reference: the error is relative to the largest value of the reference, at least `floor`.
+/// Compares with a reference: the error is relative to the largest value of the reference, at least
+/// `floor`.
 pub fn close<T: Number>(what: &str, found: &[T], expected: &[f64], floor: f64) {
     assert_eq!(found.len(), expected.len(), "{what}: length");
     let scale = expected.iter().fold(floor, |scale, value| scale.max(value.abs()));

@@ -1,5 +1,6 @@
-//! The same convolution again and again, which is launched as a graph from the third call on: with other numbers in
-//! its buffers, behind other work, and after its descriptors were set to something else.
+//! The same convolution again and again, which is launched as a graph from the third call on: with
+//! other numbers in its buffers, behind other work, and after its descriptors were set to something
+//! else.
 
 use std::ptr::{null, null_mut};
 

@@ -1,5 +1,5 @@
-//! Layer norm and T5's on this provider's own kernels, against sums in `f64`: rows that a warp keeps, that a block
-//! keeps, and that neither does.
+//! Layer norm and T5's on this provider's own kernels, against sums in `f64`: rows that a warp
+//! keeps, that a block keeps, and that neither does.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -202,7 +202,8 @@ fn t5_norm<T: Number>(dnn: &Dnn, rows: usize, len: usize) {
     close::<T>(&format!("{what}: 1/rms"), &br, &rstds, 4.0);
 }
 
-/// Lengths with and without pieces of 16 bytes, in each of the kernels' ranges for 4 and for 2 bytes.
+/// Lengths with and without pieces of 16 bytes, in each of the kernels' ranges for 4 and for 2
+/// bytes.
 const SHAPES: [(usize, usize); 11] = [
     (1, 1),
     (5, 33),

@@ -9,7 +9,8 @@ use crate::{Memory, gpu};
 /// Rows, columns and terms.
 const N: i32 = 256;
 
-/// An f32 product by `gemm` (or by `gemm_ex`): sums of 256 times 1 + 2^-11, which takes 12 bits, by 1.
+/// An f32 product by `gemm` (or by `gemm_ex`): sums of 256 times 1 + 2^-11, which takes 12 bits, by
+/// 1.
 fn product(extended: bool) -> f32 {
     let hip = gpu(&[Library::Cublas]);
     let rocblas = rocblas_table();
@@ -64,7 +65,8 @@ fn product(extended: bool) -> f32 {
     }
 }
 
-/// The product where every bit counts, and what TF32's 11 bits make of it: the operand rounded either way.
+/// The product where every bit counts, and what TF32's 11 bits make of it: the operand rounded
+/// either way.
 const EXACT: f32 = 256.125;
 const ROUNDED: [f32; 2] = [256.0, 256.25];
 

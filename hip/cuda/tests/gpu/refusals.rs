@@ -60,8 +60,8 @@ impl Dnn {
         made
     }
 
-    /// What forward and the data gradient of a convolution 3x3 answer: 9x9 to 4x4 by strides of 2, or to 3x3 where
-    /// the window is dilated.
+    /// What forward and the data gradient of a convolution 3x3 answer: 9x9 to 4x4 by strides of 2,
+    /// or to 3x3 where the window is dilated.
     fn solutions(&self, data: miopenDataType_t, dilation: c_int, gap: c_int) -> [miopenStatus_t; 2] {
         let out = (9 - 2 * dilation - 1) / 2 + 1;
         let [x, w, y] =

@@ -25,7 +25,8 @@ __global__ void unbound(const float *x, float *out) { wide(x, out); }
 __global__ __launch_bounds__(256) void bound(const float *x, float *out) { wide(x, out); }
 ";
 
-/// Every kernel without launch bounds starts with blocks of 1024 threads, as one that AMD's hipRTC compiled does.
+/// Every kernel without launch bounds starts with blocks of 1024 threads, as one that AMD's hipRTC
+/// compiled does.
 pub(crate) fn blocks_of_1024_threads_start() {
     let hip = gpu(&[]);
     let [unbound, bound] = [c"unbound", c"bound"].map(|name| kernel(&hip, WIDE, name));
