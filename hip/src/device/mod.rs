@@ -148,7 +148,7 @@ impl Device {
     }
 
     /// Gives cached device memory, cached pinned memory and the modules of unused kernels back to
-    /// the driver, after waiting for the device where needed.
+    /// the driver, after waiting for the device if needed.
     pub fn memory_cleanup(&self) -> Result<()> {
         self.pool.clear()?;
         self.staging.clear();

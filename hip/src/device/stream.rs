@@ -60,7 +60,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `Device` where HIP fails, also for the functions below.
+    /// `Device` if HIP fails, also for the functions below.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.record_on(event, self.raw())
     }

@@ -73,7 +73,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `OutOfMemory`; `Device` where HIP fails.
+    /// `OutOfMemory`; `Device` if HIP fails.
     pub unsafe fn upload_owned<O>(self: &Arc<Self>, owner: O) -> Result<Buffer>
     where
         O: Deref<Target = [u8]> + Send + 'static,

@@ -61,7 +61,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `OutOfMemory`; `Device` where HIP fails.
+    /// `OutOfMemory`; `Device` if HIP fails.
     pub fn upload(self: &Arc<Self>, bytes: &[u8]) -> Result<Buffer> {
         if bytes.len() <= SMALL {
             let buffer = self.alloc(bytes.len())?;
@@ -324,7 +324,7 @@ impl Device {
     /// Events order the copy after the work that computes the source. The host does not wait.
     ///
     /// # Errors
-    /// `Invalid` for a range past the end; `OutOfMemory`; `Device` where HIP fails.
+    /// `Invalid` for a range past the end; `OutOfMemory`; `Device` if HIP fails.
     pub fn copy_from_device(
         self: &Arc<Self>,
         source: &Buffer,
