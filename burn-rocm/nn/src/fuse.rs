@@ -114,7 +114,7 @@ struct Tape {
 }
 
 /// The reason of every module on another project's backend.
-const ELSEWHERE: &str = "it is not burn-rocm's backend";
+const ELSEWHERE: &str = "burn-rocm-nn has no fused ops for this backend type";
 
 /// Logs that a module composes Burn's ops, once for each module (by type name), backend and reason.
 /// On another project's backend the reason is [`ELSEWHERE`], whatever the caller's reason is.

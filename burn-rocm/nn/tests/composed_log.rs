@@ -235,7 +235,7 @@ fn train<B: AutodiffBackend>() {
     GradScalerConfig::new().init().step(&mut optimizer, 0.1, linear.clone(), grads(&linear));
 }
 
-const ELSEWHERE: &str = "it is not burn-rocm's backend";
+const ELSEWHERE: &str = "burn-rocm-nn has no fused ops for this backend type";
 
 /// Passes that compose: the modules that say so, in this order, and why. What a row before said is
 /// not said again.
@@ -288,7 +288,7 @@ const COMPOSED: &[(&[&str], &str, Passes)] = &[
         layer.pwff.linear_outer.bias = None;
         layer.forward(ones([2, 3, 4]), None, None);
     }),
-    (&["TransformerEncoderLayer"], "a cache comes ahead of a sum", || {
+    (&["TransformerEncoderLayer"], "with a cache, sums are composed", || {
         let encoder = TransformerEncoderConfig::new(4, 6, 2, 2).init::<Rocm>(&Default::default());
         let mut cache = encoder.new_autoregressive_cache();
         for len in [1, 2] {

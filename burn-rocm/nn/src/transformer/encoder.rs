@@ -299,7 +299,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         mask: &Mask<B>,
         cache: &mut TransformerEncoderLayerAutoregressiveCache<B>,
     ) -> Tensor<B, 3> {
-        say_composed::<B>(LAYER, "a cache comes ahead of a sum");
+        say_composed::<B>(LAYER, "with a cache, sums are composed");
         self.layer(input, |part| match part {
             Part::Attention { x, onto } => {
                 let output = self.mha.forward_cached([x.clone(), x.clone(), x], mask.clone(), &mut cache.mha);

@@ -12,9 +12,13 @@ use burn_rocm_tests::limits::in_turn;
 use crate::bounded::{Bounded, Roundings, Sum, exact};
 use crate::support::*;
 
-/// Roundings of an element outside of sums: differences, factors, the root and the division. Every
-/// kernel, and every composition of Burn's ops, has fewer between two results that are stored.
-const STEPS: f64 = 16.0;
+/// The most roundings that one operation of the formulas here stands for, apart from a sum's
+/// additions. Most are one difference, product or division each. The longest chain is a variance
+/// that is computed from MIOpen's `1 / sqrt(variance + epsilon)`: that sum is rounded, which the
+/// root halves; the root's reciprocal is off by at most 2 ulp, 4 roundings (`rsqrt`, "The OpenCL C
+/// Specification", section "Relative Error as ULPs"); and 4.5 become 9 when it is squared. The
+/// square, its reciprocal and the difference with epsilon are 3 more.
+const STEPS: f64 = 12.0;
 
 /// The elements of each group that is normalised together, and the parameter of each element.
 pub(crate) struct Places {
@@ -151,6 +155,18 @@ impl Norm {
             self.given(Bounded { value: mean, off: mean_off }, Bounded { value: variance, off: variance_off })
         };
         self.places.groups.iter().map(of).collect()
+    }
+
+    /// The same with variances that are, in f32, the mean of squares less the squared mean.
+    pub(crate) fn with_lost_variances(&self, statistics: &[Statistics]) -> Vec<Statistics> {
+        let of = |(group, of): (&Vec<usize>, &Statistics)| {
+            let mean_of = |f: fn(f32) -> f32| {
+                group.iter().map(|&at| f(self.x[at].value as f32)).sum::<f32>() / group.len() as f32
+            };
+            let variance = mean_of(|x| x * x) - mean_of(|x| x).powi(2);
+            self.given(of.mean, Bounded::exact(f64::from(variance.max(0.0))))
+        };
+        self.places.groups.iter().zip(statistics).map(of).collect()
     }
 
     fn normal(&self, at: usize, of: &Statistics) -> Bounded {

@@ -43,7 +43,7 @@ macro_rules! against_formulas {
                 let change: fn(Norm) -> Norm = $change;
                 let expected: Vec<Vec<Bounded>> = $expected(&|norm| change(Norm { dtypes, ..norm }));
                 assert_bounded(&what, &found, &expected);
-                assert_narrow(&what, &found, &expected);
+                assert!(assert_narrow(&what, &found, &expected) > 0, "{what}: no result was checked");
             }};
         }
         on!(Ours, |norm| norm);
@@ -161,8 +161,7 @@ fn other_norms() {
 }
 
 /// Checks f16 and bf16 results to half a unit in the last place, since all is computed in f32 and
-/// rounded once, plus what f32's rounding makes of a sum of `len` terms of about unit size. f32
-/// results may be off by that sum's error alone.
+/// rounded once, plus what f32's rounding makes of a sum of `len` terms of about unit size.
 fn rounded_once(what: &str, len: usize, found: &[TensorData], exact: &[TensorData]) {
     let sums = 8.0 * len as f64 * 2f64.powi(-24);
     for (k, (found, exact)) in found.iter().zip(exact).enumerate() {
@@ -225,10 +224,9 @@ fn parameters_are_used_as_f32_has_them() {
                     let what = format!("{} of {shape:?} {dtype:?}, {path}", stringify!($config));
                     let dtypes: Vec<DType> = found.iter().map(|data| data.dtype).collect();
                     assert_eq!(dtypes[..3], [dtype, dtype, DType::F32], "{what}");
-                    // A parameter's gradient sums over the rows, so it has that many times more
-                    // terms.
+                    // The parameters' gradients don't depend on the parameters. `batch_norm` and
+                    // `other_norms` have their bounds.
                     rounded_once(&what, $len, &found[..2], &exact[..2]);
-                    rounded_once(&what, shape.iter().product(), &found[2..], &exact[2..]);
                 }
             }};
         }
@@ -278,7 +276,6 @@ fn a_kept_layer_norm_keeps_its_digits() {
     assert_eq!(kept.gamma.val().dtype(), DType::F32);
     let (found, lines) = during(|| run(&kept, DType::BF16));
     rounded_once("kept", 64, &found[..2], &exact[..2]);
-    rounded_once("kept", 20 * 64, &found[2..], &exact[2..]);
     assert_eq!([found[2].dtype, found[3].dtype], [DType::F32; 2]);
     let norms: Vec<_> = lines.iter().filter(|line| line.starts_with("nn_layer_norm")).collect();
     assert!(norms.iter().all(|line| !line.contains("cast")), "{norms:#?}");

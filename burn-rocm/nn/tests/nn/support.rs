@@ -5,7 +5,7 @@ use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::backend::AutodiffBackend;
 pub(crate) use burn::tensor::{DType, Tensor, TensorData};
-use burn_rocm_tests::limits::{self, Terms, growth, unit, wide};
+use burn_rocm_tests::limits::{self, Terms, growth, in_turn, unit, wide};
 pub(crate) use burn_rocm_tests::{Random, Tolerance};
 
 /// This backend, with either strategy.
@@ -50,13 +50,16 @@ pub(crate) fn limited(
 }
 
 /// A reference, and limits for results that are rounded once: `terms` numbers are added, and 32
-/// more roundings allow for functions and factors.
+/// more roundings allow for functions and factors. The losses' kernels keep the contract of
+/// [`in_turn`]: up to 2^14 elements go to one block, more to a block for every 2048. The reference
+/// adds one number after the other, in f64.
 pub(crate) fn rounded_once(
     reference: TensorData,
     magnitude: &TensorData,
     terms: usize,
     dtype: DType,
 ) -> [TensorData; 2] {
+    let terms = if dtype == DType::F64 { terms } else { in_turn(terms) };
     let limits = limits::sums(&reference, magnitude, Terms::of(terms + 32, dtype));
     [reference, limits]
 }
