@@ -11,7 +11,7 @@ use burn_rocm_tests::trace::during;
 
 use crate::support::*;
 
-/// Parameters of several ranks, one that gets no gradient, and more small ones than a launch takes.
+/// Parameters of several ranks, one without a gradient, and more small ones than a launch takes.
 #[derive(Module, Debug)]
 pub(crate) struct Params<B: Backend> {
     one: Param<Tensor<B, 1>>,
