@@ -19,7 +19,7 @@ use syn::visit::Visit;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The traits, in the order of the document, each with its file in `burn-backend`.
+/// The traits in the order of the document, each with its file in `burn-backend`.
 const TRAITS: [(&str, &str); 8] = [
     ("Backend", "src/backend/base.rs"),
     ("FloatTensorOps", "src/backend/ops/tensor.rs"),
