@@ -83,7 +83,7 @@ fn row_sums(source: &str) -> hip::Result<Vec<f32>> {
     Ok(sums)
 }
 
-/// Runs one mutant (or, for an empty name, the right kernel) in a process of its own; gives what
+/// Runs one mutant (or, if the name is empty, the correct kernel) in its own process. Returns what
 /// went wrong there.
 fn outcome(mutant: &str, wave: u32) -> Result<(), String> {
     // A mistake is an error there, not a crash.
