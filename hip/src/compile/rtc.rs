@@ -1,4 +1,4 @@
-//! Compiles programs by hipRTC: the options, the headers, and the calls.
+//! Compiling by hipRTC: the options, the headers, and how a program is handed over.
 
 use std::ffi::{CString, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,13 +19,12 @@ use crate::provider::library;
 use crate::provider::{Versions, hip_version, load_hiprtc};
 use crate::workarounds;
 
-/// A kernel that compiles faster than this is not stored: reading a file takes about 0.1 ms,
-/// writing one 0.5 ms.
+/// What compiles faster than this is not worth a file: reading one takes about 0.1 ms, writing one 0.5 ms.
 const WORTH_STORING: Duration = Duration::from_millis(5);
 
 /// AMD's hipRTC alone, which compiles for any architecture on a machine without a GPU.
 ///
-/// It compiles the built-in kernels exactly as a device with an empty cache does.
+/// It compiles the built-in kernels exactly as a device does that has none in its cache.
 ///
 /// ```no_run
 /// # fn main() -> hip::Result<()> {
@@ -43,23 +42,23 @@ pub struct Compiler {
     toolchain: Once<Toolchain>,
 }
 
-/// Kernels of one source, compiled by hipRTC.
+/// What hipRTC made of kernels of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompiledKernels {
     /// The code object: an ELF file.
     pub code: Box<[u8]>,
-    /// The kernels' symbols in the code object, in the order of the request.
+    /// The kernels' symbols in it, in the order in which they were asked for.
     pub symbols: Vec<String>,
 }
 
 impl Compiler {
-    /// The options of every program. The architecture is added to them.
+    /// The options of every program, to which the architecture is added.
     pub const OPTIONS: &[&str] = &["-O3", "-std=c++17"];
 
     /// Loads AMD's hipRTC.
     ///
     /// # Errors
-    /// `NotAvailable` if it is not installed or does not load.
+    /// `NotAvailable` where it is not installed or does not load.
     pub fn load() -> Result<Self> {
         let (rtc, path) = load_hiprtc()?;
         let mut version = (0, 0);
@@ -79,14 +78,12 @@ impl Compiler {
         self.version
     }
 
-    /// Compiles built-in kernels of one family for an architecture, such as
-    /// `gfx90a:sramecc+:xnack-` or `gfx90a`.
+    /// Compiles built-in kernels of one family for an architecture (`gfx90a:sramecc+:xnack-`, or less of it).
     ///
-    /// A device compiles each kernel separately. Several together take less time and give the same
-    /// instructions.
+    /// A device compiles each kernel on its own; several together take less time and give the same instructions.
     ///
     /// # Errors
-    /// `Compilation` if the compiler refuses, or if `names` is empty or spans several families.
+    /// `Compilation` where the compiler refuses, or where `names` are not of one family or none.
     pub fn compile(&self, architecture: &str, names: &[KernelName]) -> Result<CompiledKernels> {
         let family = family_of(names)?;
         let expressions: Vec<String> = names.iter().map(KernelName::to_string).collect();
@@ -97,15 +94,14 @@ impl Compiler {
     }
 
     /// A built-in kernel as a device gets it: from the code-object cache on disk, or compiled and
-    /// stored there. So this function can fill a cache for machines with these GPUs and the same
-    /// build of ROCm, HIP included. The key of a code object covers HIP's version and the
-    /// compiler's files.
+    /// stored there. So a cache can be filled ahead for machines with these GPUs and the same build
+    /// of ROCm, HIP included: the key of a code object covers HIP's version and the compiler's
+    /// files.
     ///
-    /// `architecture` must be the device's full name: a device `gfx90a:sramecc+:xnack-` does not
-    /// use a cache made for `gfx90a`.
+    /// `architecture` is the device's full name: a cache made for `gfx90a` is no use to `gfx90a:sramecc+:xnack-`.
     ///
     /// # Errors
-    /// `Compilation` if the compiler refuses, or if the table does not list the kernel.
+    /// `Compilation` where the compiler refuses, or where the table does not list the kernel.
     pub fn get(&self, architecture: &str, name: KernelName) -> Result<CompiledKernels> {
         let family = family_of(&[name])?;
         let (file, architecture) = (file_of(family), architecture_option(architecture));
@@ -122,7 +118,7 @@ impl Compiler {
     }
 }
 
-/// The one family that contains all these kernels.
+/// The one family that has all these kernels.
 fn family_of(names: &[KernelName]) -> Result<&'static Family> {
     names
         .first()
@@ -135,17 +131,16 @@ fn family_of(names: &[KernelName]) -> Result<&'static Family> {
         })
 }
 
-/// The cache key of a code object. It covers everything that determines the code.
+/// What makes a code object: where one of these differs, so does the key.
 pub(crate) fn key(toolchain: &Toolchain, source: u128, expression: &str, options: &[&str]) -> u128 {
     let key = options.iter().fold(Digest::new().bytes(&source.to_le_bytes()), |key, option| key.part(option));
     toolchain.add_to(key).part(expression).part(env!("CARGO_PKG_VERSION")).finish()
 }
 
-/// The compiler of a provider's kernels.
+/// What compiles a provider's kernels.
 pub(crate) fn toolchain(rtc: &Hiprtc, provider: ProviderKind, versions: Versions) -> Result<Toolchain> {
     if provider == ProviderKind::Rocm {
-        // AMD's hipRTC loads its compiler, libamd_comgr, when it creates the first program. It
-        // refuses an empty text.
+        // AMD's hipRTC loads its compiler, libamd_comgr, when it creates the first program. It refuses an empty text.
         let program = Program { name: "empty.hip", source: "\n", headers: &[], options: &[] };
         let _held = library::compiling();
         create(rtc, &program, &[])?;
@@ -161,8 +156,7 @@ pub(crate) fn hash_source(program: &Program) -> u128 {
         .finish()
 }
 
-/// The hash of a built-in source, computed once, because it takes 0.1 ms and a family has hundreds
-/// of kernels.
+/// A built-in source's hash, computed once: it takes 0.1 ms, and a family has hundreds of kernels.
 pub(crate) fn source_hash(family: &'static Family) -> u128 {
     static KNOWN: Mutex<Vec<(&str, u128)>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +168,7 @@ pub(crate) fn source_hash(family: &'static Family) -> u128 {
     hash
 }
 
-/// Compiles one instantiation of a program and stores it on disk.
+/// Compiles one instantiation of a program and keeps it on disk.
 pub(crate) fn compile_into_cache(
     rtc: &Hiprtc,
     key: u128,
@@ -251,8 +245,8 @@ pub(crate) fn compile(
     expressions: &[&str],
     options: &[&str],
 ) -> Result<CompiledKernels> {
-    /// Whether the last kernel was found only by its spelled-out name. The next kernel is then
-    /// requested by that name first, so that it is not compiled twice.
+    /// Whether the last kernel was found by its spelled-out name alone: the next is then asked for by that first,
+    /// not to be compiled twice.
     static SPELLED_OUT: AtomicBool = AtomicBool::new(false);
     let spelled: Vec<String> = expressions.iter().map(|name| workarounds::spelled_out(name)).collect();
     let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
@@ -279,8 +273,8 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).collect()
 }
 
-/// Creates a program with these headers. The caller holds [`library::compiling`], because this call
-/// may run AMD's compiler.
+/// Creates a program with these headers. The caller holds [`library::compiling`], since this may
+/// run AMD's compiler.
 fn create<'a>(rtc: &'a Hiprtc, program: &Program, headers: &[(&str, &str)]) -> Result<RtcProgram<'a>> {
     let source = c_text("program source", program.source)?;
     let name = c_text("program name", program.name)?;
@@ -290,8 +284,7 @@ fn create<'a>(rtc: &'a Hiprtc, program: &Program, headers: &[(&str, &str)]) -> R
         headers.iter().map(|(_, text)| c_text("header", text)).collect::<Result<_>>()?;
     let (names, texts) = (pointers(&names), pointers(&texts));
     let mut raw = std::ptr::null_mut();
-    // SAFETY: the function is hipRTC's, which copies every text; the arrays have as many entries as
-    // said.
+    // SAFETY: the function is hipRTC's, which copies every text; the arrays have as many entries as said.
     let status = unsafe {
         (rtc.hiprtcCreateProgram)(
             &mut raw,
@@ -306,8 +299,7 @@ fn create<'a>(rtc: &'a Hiprtc, program: &Program, headers: &[(&str, &str)]) -> R
     Ok(RtcProgram { rtc, raw })
 }
 
-/// Compiles instantiations by exactly these names. `None` if hipRTC compiles but does not find one
-/// of the names.
+/// Compiles instantiations by just these names; `None` where hipRTC compiles and then does not find one of them.
 fn compile_named(
     rtc: &Hiprtc,
     program: &Program,
@@ -322,8 +314,7 @@ fn compile_named(
     let headers: Vec<_> = HEADERS.iter().chain(program.headers).copied().collect();
     let _held = library::compiling();
     let created = create(rtc, program, &headers)?;
-    // SAFETY: the functions are hipRTC's, the handle is alive, and each pointer is to what the
-    // header says.
+    // SAFETY: the functions are hipRTC's, the handle is alive, and each pointer is to what the header says.
     unsafe {
         for expression in &name_expressions {
             let status = (rtc.hiprtcAddNameExpression)(created.raw, expression.as_ptr());
@@ -364,8 +355,7 @@ fn compile_named(
 
 fn log_of(program: &RtcProgram) -> String {
     let mut size = 0;
-    // SAFETY: the functions are hipRTC's and the handle is alive; the log is written into as many
-    // bytes as it said.
+    // SAFETY: the functions are hipRTC's and the handle is alive; the log is written into as many bytes as it said.
     unsafe {
         if (program.rtc.hiprtcGetProgramLogSize)(program.raw, &mut size) != hip_sys::HIPRTC_SUCCESS {
             return String::new();
@@ -408,7 +398,7 @@ mod tests {
         let others = [
             key(&Toolchain { provider: ProviderKind::Cpu, ..amd() }, 1, "k<f32>", &options),
             key(&Toolchain { hiprtc: (9, 1), ..amd() }, 1, "k<f32>", &options),
-            // hipRTC has version 9.0 in ROCm 6.4 and in 7.2.
+            // ROCm 7.2 and 6.4: hipRTC gives version 9.0 for both.
             key(&Toolchain { runtime: 70_251_831, ..amd() }, 1, "k<f32>", &options),
             key(
                 &Toolchain { builds: "libamd_comgr 0a1c, libhiprtc 2c3d".into(), ..amd() },
