@@ -2,8 +2,8 @@
 // device. Every such translation unit includes this file before the kernels, in the same namespace.
 // It includes nothing.
 //
-// Native mode: a block is one thread. Lockstep (HIP_CPU_LOCKSTEP): a block has all its threads; each
-// is a coroutine of the CPU device, which schedules them through the hooks below.
+// Native mode: a block is one thread. Lockstep (HIP_CPU_LOCKSTEP): a block has all its threads;
+// each is a coroutine of the CPU device, which schedules them through the hooks below.
 #pragma once
 
 // A kernel is not inlined into the loop over blocks, because gcc then loses track of the pointers.
