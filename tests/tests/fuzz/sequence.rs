@@ -12,7 +12,7 @@ const UNIT: Range = Range { low: -1.0, high: 1.0, wildest: 1, nan: true };
 /// Sizes and options of a deformable convolution.
 struct Deform {
     batch: usize,
-    /// Of the weight and of the offsets.
+    /// The groups of the weight and of the offsets.
     groups: [usize; 2],
     channels: [usize; 2],
     size: [usize; 2],

@@ -63,7 +63,7 @@ pub(crate) fn rounded<B: Backend, const N: usize>(
     limited(c, operands, op, |reference, _| limits::rounded(reference, wide(dtype), dtype, tolerance))
 }
 
-/// What replaces the operands.
+/// The values that replace the operands.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// Their magnitudes.

@@ -372,7 +372,8 @@ fn swiglu() {
     let x = uniform(&random, &[4, 5, 6]);
     for dtype in FLOATS {
         let x = x.clone().convert_dtype(dtype);
-        // By the definition in f64; the magnitudes without signs and without the activation.
+        // The definition in f64. The magnitudes are computed without signs and without the
+        // activation.
         let [reference, magnitude] = [false, true].map(|signless| {
             let of = |data: TensorData| {
                 let data = data.convert_dtype(dtype);

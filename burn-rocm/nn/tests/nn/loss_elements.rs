@@ -194,7 +194,8 @@ fn means_of_many_elements() {
         let squares: Vec<f64> = a.iter().zip(&b).map(|(a, b)| (a - b) * (a - b)).collect();
         let mean_of = |squares: &[f64]| squares.iter().sum::<f64>() / a.len() as f64;
         let mean = mean_of(&squares);
-        // What is left of blocks of 256. A mean in bf16 has too few digits to show so few elements.
+        // The elements that remain after whole blocks of 256. A mean in bf16 has too few digits to
+        // show the loss of so few elements, so a larger tail is used there.
         let tail = if dtype == DType::BF16 { 1_000 } else { 70_001 % 256 };
         let lost = mean_of(&squares[squares.len() - tail..]);
         let [a, b] = [0, 1].map(|k: usize| tensor::<Ours, 1>(&data[k], dtype));
@@ -229,8 +230,9 @@ macro_rules! binary {
     }};
 }
 
-/// Of each element the loss and its slope by the formulas in f64, each with the magnitude that its
-/// roundings are shares of. A smoothed target is rounded, and 1 less it: as much as if both were 1.
+/// The loss of each element and its slope, by the formulas in f64. Each comes with the magnitude of
+/// which its roundings are shares. A smoothed target is rounded, and so is 1 minus it, by as much
+/// as if both were 1.
 fn binary_elements(
     x: &TensorData,
     labels: &TensorData,
@@ -267,7 +269,8 @@ fn of_square(loss: &[TensorData; 2], of: &[TensorData; 2], dtype: DType) -> [Ten
     [squares, limits].map(|values| TensorData::new(values, of[0].shape.clone()))
 }
 
-/// What [`binary!`] gives for elements that are [`binary_elements`] and weigh so much.
+/// The expected values and limits of [`binary!`] for elements from [`binary_elements`] with these
+/// weights.
 fn binary_limits(
     elements: &[[[f64; 2]; 2]],
     weights: impl Fn(usize) -> f64,

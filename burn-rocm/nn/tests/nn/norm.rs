@@ -210,8 +210,8 @@ macro_rules! rms_norm_of {
                 case.expected(&Norm { centred: false, beta: None, ..norm })
             };
             against_formulas!(what, dtype, expected, |B, of|
-                // By the formula, because Burn's module computes the mean of squares in f32 for
-                // every input type.
+                // Computed by the formula, because Burn's module computes the mean of squares in
+                // f32 for every input type.
                 theirs {
                     let gamma = case.param::<B>(&case.gamma, of).val();
                     run!(case, B, $D, of, turned, |x| {
@@ -265,8 +265,8 @@ fn normalised<B: Backend>(rows: Tensor<B, 2>, epsilon: f64) -> Tensor<B, 2> {
     rows.clone() / (rows.square().mean_dim(1) + epsilon).sqrt()
 }
 
-/// By the formula, because in the gradient of Burn's module the reciprocal of a group's size is f32
-/// for every input type.
+/// Computed by the formula, because in the gradient of Burn's module the reciprocal of a group's
+/// size is f32 for every input type.
 fn group_norm_by_formula<B: Backend, const D: usize>(
     x: Tensor<B, D>,
     params: [Option<Tensor<B, 1>>; 2],

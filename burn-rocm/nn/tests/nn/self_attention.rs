@@ -52,7 +52,7 @@ impl Call {
     }
 }
 
-/// What hides keys: nothing, padding, a random mask, both, or causality.
+/// Which masks hide keys: none, padding, a random mask, both, or a causal mask.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Hides {
     Nothing,
